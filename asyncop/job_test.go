@@ -60,11 +60,11 @@ func TestCallsOfEndedElementsAreNotMade(t *testing.T) {
 		})
 		t.Run(name+"/cancel", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				over := errors.New("over")
+				ended := errors.New("over")
 				ctx, cancel := context.WithCancelCause(t.Context())
 				op, calls, release := start(WithContext(ctx))
-				cancel(over)
-				assert.ErrorIs(t, op.Wait(), over)
+				cancel(ended)
+				assert.ErrorIs(t, op.Wait(), ended)
 				release()
 				assert.Zero(t, calls.Load())
 				close(op.In())
@@ -140,9 +140,9 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 	}{
 		"cancelled": {func(_ *drive.Driver[string, string], _ *clock.Mock, cancel func()) { cancel() }, context.Canceled},
 		"cancelled just now": {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { // what is derived from it was not told yet
-			over, cancel := context.WithCancel(context.Background())
+			ended, cancel := context.WithCancel(context.Background())
 			cancel()
-			d.Host().User = over
+			d.Host().User = ended
 		}, context.Canceled},
 		"at its deadline":   {func(_ *drive.Driver[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, context.DeadlineExceeded},
 		"ended by the loop": {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Core().Abandon() }, context.Canceled},

@@ -104,12 +104,12 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 	}
 }
 
-// AwaitRoom waits until a slot is free, and returns how many messages the input of [AsyncWaitOperator.Messages] may take; 0: ctx or the operator
+// AwaitSlots waits until a slot is free, and returns how many messages the input of [AsyncWaitOperator.Messages] may take; 0: ctx or the operator
 // has ended. That is the number of free slots, and twice the number that became free between the previous call and the first message after it, if
 // enough messages came. The input of Messages calls it, on its goroutine, before it takes messages from their source. delivery.Run does, so that a
 // worker does not keep messages from others that it cannot call. It panics where Messages does not drive the operator.
-func (op *AsyncWaitOperator[IN, OUT]) AwaitRoom(ctx context.Context) int {
-	return op.driver.AwaitRoom(ctx)
+func (op *AsyncWaitOperator[IN, OUT]) AwaitSlots(ctx context.Context) int {
+	return op.driver.AwaitSlots(ctx)
 }
 
 // Backend returns the backend of [WithBackend], or nil. delivery.Run reports its state, and lets people hold it.

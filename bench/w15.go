@@ -363,7 +363,7 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 		return err
 	}
 	w.mu.Lock()
-	theirs := maps.Clone(w.owner)
+	owners := maps.Clone(w.owner)
 	w.mu.Unlock()
 	m.Start()
 	begun := time.Now()
@@ -371,7 +371,7 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 	if err := publish(len(names)); err != nil {
 		return err
 	}
-	first, err := w.takenOver(ctx, begun, names, theirs)
+	first, err := w.takenOver(ctx, begun, names, owners)
 	if err != nil {
 		return err
 	}

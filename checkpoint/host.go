@@ -150,7 +150,7 @@ func (h *host) Report(id uint64, name string, state participant.State, err error
 	if c.drain != nil && c.drain.barrier.ID == id {
 		r, state, err = c.drain, nil, nil // the final barrier asks for a state
 	}
-	if r == nil || r.barrier.ID != id || r.over() {
+	if r == nil || r.barrier.ID != id || r.ended() {
 		return // it was aborted
 	}
 	if c.isEnded {

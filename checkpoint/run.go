@@ -123,7 +123,7 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 	return nil // all have reported, if only just
 }
 
-func (r *run) over() bool {
+func (r *run) ended() bool {
 	select {
 	case <-r.settled:
 		return true

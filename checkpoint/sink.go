@@ -158,7 +158,7 @@ func (s *Sink[T]) Completed(id uint64) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.over(id)
+		s.endCheckpoint(id)
 	}()
 	ctx, cancel := s.coordinator.bounded(context.Background(), "published")
 	defer cancel()
@@ -183,8 +183,8 @@ func (s *Sink[T]) Completed(id uint64) {
 	}
 }
 
-// over notes that a checkpoint has completed or will not.
-func (s *Sink[T]) over(id uint64) {
+// endCheckpoint notes that a checkpoint has completed or will not.
+func (s *Sink[T]) endCheckpoint(id uint64) {
 	if s.final.ID != 0 && id >= s.final.ID {
 		s.endOnce.Do(func() { close(s.ended) })
 	}
@@ -195,7 +195,7 @@ func (s *Sink[T]) Aborted(id uint64, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.prepared.take(id)
-	s.over(id)
+	s.endCheckpoint(id)
 }
 
 func (s *Sink[T]) run() {

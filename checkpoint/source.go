@@ -320,7 +320,7 @@ func (s *Source[T]) serve() {
 }
 
 // serveNext sends what is announced next, unless until is closed before, and reports whether the stream is over.
-func (s *Source[T]) serveNext(until <-chan struct{}) (over bool) {
+func (s *Source[T]) serveNext(until <-chan struct{}) (ended bool) {
 	select {
 	case b := <-s.barriers:
 		return !s.send(b) || b.Kind.Final()

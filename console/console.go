@@ -191,7 +191,7 @@ func asset(name string) http.HandlerFunc {
 
 // protect decides who gets in, before anything else is looked at.
 func (s *server) protect(next http.Handler) http.Handler {
-	foreign := http.NewCrossOriginProtection()
+	crossOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
@@ -206,7 +206,7 @@ func (s *server) protect(next http.Handler) http.Handler {
 			err = errors.New("the role may not look")
 		}
 		if err == nil {
-			err = foreign.Check(r)
+			err = crossOrigin.Check(r)
 		}
 		if err != nil {
 			s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "console: a request is refused",

@@ -43,15 +43,15 @@ func (s *server) readFilter(q url.Values) (f store.Filter, err error) {
 			f.IDs = append(f.IDs, id)
 		}
 	}
-	if f.Since, err = s.moment(q.Get("since")); err != nil {
+	if f.Since, err = s.parseTime(q.Get("since")); err != nil {
 		return f, err
 	}
-	f.Before, err = s.moment(q.Get("before"))
+	f.Before, err = s.parseTime(q.Get("before"))
 	return f, err
 }
 
-// moment reads a time, or how long ago it was.
-func (s *server) moment(text string) (time.Time, error) {
+// parseTime parses a time, or a duration before now.
+func (s *server) parseTime(text string) (time.Time, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
 		return time.Time{}, nil

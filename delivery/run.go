@@ -114,7 +114,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 			"a result has the id of its message, which is still in the queue, so it would be lost")
 	}
 	if o, ok := op.(*asyncop.AsyncWaitOperator[IN, OUT]); ok { // what embeds one may not give it what Run receives
-		w.awaitRoom = o.AwaitRoom
+		w.awaitSlots = o.AwaitSlots
 		w.puts = cmp.Or(w.Batch, int(max(defaultBatch, min(o.Stats().Capacity, maxPuts))))
 		w.Batch = cmp.Or(w.Batch, maxReceived)
 	}
@@ -144,9 +144,9 @@ type worker[IN, OUT any] struct {
 	working    context.Context // of the sink; ends when all is to be released
 	releaseAll context.CancelCauseFunc
 
-	awaitRoom func(ctx context.Context) int // nil: the operator does not say how much it can take
+	awaitSlots func(ctx context.Context) int // nil: the operator does not say how much it can take
 
-	feed chan struct{} // room for one: the operator reads its input, or the run is over
+	feed chan struct{} // capacity 1: the operator reads its input, or the run is over
 	over chan struct{} // closed by run when the operator, its input and the sink have ended
 
 	close func() error // closes the source, once

@@ -35,7 +35,7 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 		if isProbe && !w.pause() {
 			return
 		}
-		n := w.room()
+		n := w.freeSlots()
 		if n == 0 {
 			return
 		}
@@ -91,13 +91,13 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	}
 }
 
-// room waits until the operator can take messages, and returns how many to receive; 0: the run or the operator has ended. What would have no slot stays in
+// freeSlots waits until the operator can take messages, and returns how many to receive; 0: the run or the operator has ended. What would have no slot stays in
 // the source, for others.
-func (w *worker[IN, OUT]) room() int {
-	if w.awaitRoom == nil {
+func (w *worker[IN, OUT]) freeSlots() int {
+	if w.awaitSlots == nil {
 		return w.Batch
 	}
-	return min(w.Batch, w.awaitRoom(w.receiving))
+	return min(w.Batch, w.awaitSlots(w.receiving))
 }
 
 // pass passes messages on to the operator, and releases the rest if it is to stop. It returns false if the operator takes no more.

@@ -26,10 +26,10 @@ func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 	for w.collect(&f) {
 		if w.working.Err() != nil {
 			release(f.left)
-			for _, r := range f.aside {
+			for _, r := range f.refused {
 				r.message.Nack(0)
 			}
-			f.left, f.aside = f.left[:0], nil
+			f.left, f.refused = f.left[:0], nil
 			continue
 		}
 		w.putAgain(&f)
@@ -53,7 +53,7 @@ func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 type filling[OUT any] struct {
 	results <-chan message.Message[OUT] // nil: closed
 	left    []message.Message[OUT]      // to be put next
-	aside   []refusal[OUT]              // not taken while others were
+	refused []refusal[OUT]              // results that were not taken while others were
 	took    int                         // how often the sink has taken something
 	down    bool                        // it has not taken any result of left since
 	few     int                         // so many of left come in portions, since it has not taken them together
@@ -77,20 +77,20 @@ func (r *refusal[OUT]) failed(f *filling[OUT], now time.Time) {
 	r.due = now.Add(r.wait)
 }
 
-// collect waits for something to put, and adds results that are at hand. It returns false if there will be nothing more. What is aside is
+// collect waits for something to put, and adds results that are at hand. It returns false if there will be nothing more. Refused results are
 // bounded: it holds up others when it is as much as is put at once.
 func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 	if len(f.left) == 0 {
-		if f.results == nil && len(f.aside) == 0 {
+		if f.results == nil && len(f.refused) == 0 {
 			return false
 		}
 		more, broken := f.results, w.working.Done()
 		var due <-chan time.Time
-		if len(f.aside) > 0 {
+		if len(f.refused) > 0 {
 			timer := w.Clock.Timer(max(0, f.next().Sub(w.Clock.Now())))
 			defer timer.Stop()
 			due = timer.C
-			if len(f.aside) >= w.puts {
+			if len(f.refused) >= w.puts {
 				more = nil
 			}
 		} else {
@@ -103,7 +103,7 @@ func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 		case <-broken:
 		}
 	}
-	for f.results != nil && len(f.left)+len(f.aside) < w.puts {
+	for f.results != nil && len(f.left)+len(f.refused) < w.puts {
 		select {
 		case m, ok := <-f.results:
 			f.add(m, ok)
@@ -139,16 +139,16 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 // worked notes that the sink has taken something.
 func (f *filling[OUT]) worked() { f.took, f.down = f.took+1, false }
 
-// next returns when the first of what is aside is due.
+// next returns when the first refused result is due.
 func (f *filling[OUT]) next() time.Time {
-	return slices.MinFunc(f.aside, func(a, b refusal[OUT]) int { return a.due.Compare(b.due) }).due
+	return slices.MinFunc(f.refused, func(a, b refusal[OUT]) int { return a.due.Compare(b.due) }).due
 }
 
-// putAgain puts what is aside and due, one by one. The last try rejects it (law W2).
+// putAgain puts the refused results that are due, one by one. The last try rejects it (law W2).
 func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	now := w.Clock.Now()
-	rest := f.aside[:0]
-	for _, r := range f.aside {
+	rest := f.refused[:0]
+	for _, r := range f.refused {
 		if !r.due.After(now) && w.working.Err() == nil {
 			err := w.putSome([]message.Message[OUT]{r.message})
 			if err == nil || !r.message.Pending() {
@@ -167,13 +167,13 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 		}
 		rest = append(rest, r)
 	}
-	clear(f.aside[len(rest):])
-	f.aside = rest
+	clear(f.refused[len(rest):])
+	f.refused = rest
 }
 
 // put puts what is left into the sink, together and if that fails in portions, and those one by one, so that one of them does not hold up others
 // (law D4), and costs no put for each. Without an error the rest is left; else all is left if the sink has taken none, or what it has not taken is
-// aside.
+// added to refused.
 func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	if len(f.left) == 0 || w.working.Err() != nil {
 		return context.Cause(w.working)
@@ -242,7 +242,7 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], all, rest []message.Message[O
 		if i < refused {
 			r.tries = 1
 		}
-		f.aside = append(f.aside, r)
+		f.refused = append(f.refused, r)
 	}
 	return nil
 }

@@ -505,7 +505,7 @@ func TestRunTakesNothingMore(t *testing.T) {
 			time.Sleep(time.Second)
 			return itoa(ctx, i)
 		}, asyncop.WithBuffer(1))
-		summary, err := delivery.Run(ctx, newList(100, true), struct{ delivery.Operator[int, string] }{op}, &collected{}, silently) // without AwaitRoom
+		summary, err := delivery.Run(ctx, newList(100, true), struct{ delivery.Operator[int, string] }{op}, &collected{}, silently) // without AwaitSlots
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, summary.Acknowledged, 10)
 		require.GreaterOrEqual(t, summary.Released, 80)
@@ -1200,16 +1200,16 @@ func TestRunWithARow(t *testing.T) {
 	})
 }
 
-// roomless says that it has no room. In a row that embeds its second operator that would be of what comes from the first.
-type roomless struct {
+// slotless has no free slot. In a row that embeds its second operator that would be of what comes from the first.
+type slotless struct {
 	*asyncop.AsyncWaitOperator[int, string]
 }
 
-func (roomless) AwaitRoom(context.Context) int { return 0 }
+func (slotless) AwaitSlots(context.Context) int { return 0 }
 
-func TestRunAsksForRoomOnlyTheOperatorThatItFeeds(t *testing.T) {
+func TestRunAsksForSlotsOnlyTheOperatorThatItFeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		summary, err := delivery.Run(t.Context(), newList(3, false), roomless{operator(slow)}, &collected{}, silently)
+		summary, err := delivery.Run(t.Context(), newList(3, false), slotless{operator(slow)}, &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, 3, summary.Received)
 	})

@@ -21,7 +21,7 @@ type rule struct {
 	name    string
 	pattern *regexp.Regexp
 	most    float64 // in 1,000 words
-	write   string  // in its place
+	write   string  // instead
 }
 
 var rules = []rule{
@@ -50,8 +50,8 @@ var (
 	word       = regexp.MustCompile(`[A-Za-z][\w'-]*`)
 )
 
-// text is prose with the place that it comes from.
-type text struct{ place, prose string }
+// text is prose and its position.
+type text struct{ at, prose string }
 
 // checkWords counts the rules in all texts together.
 func checkWords(t *testing.T, texts []text) {
@@ -62,14 +62,14 @@ func checkWords(t *testing.T, texts []text) {
 	}
 	require.Greater(t, words, 1_000)
 	for _, r := range rules {
-		var places []string
+		var found []string
 		for _, s := range texts {
-			for _, found := range r.pattern.FindAllString(s.prose, -1) {
-				places = append(places, s.place+": "+strings.TrimSpace(found))
+			for _, match := range r.pattern.FindAllString(s.prose, -1) {
+				found = append(found, s.at+": "+strings.TrimSpace(match))
 			}
 		}
-		rate := float64(len(places)) * 1000 / float64(words)
-		assert.LessOrEqual(t, rate, r.most, "%s: %d in %d words; write: %s\n%s", r.name, len(places), words, r.write, strings.Join(places, "\n"))
+		rate := float64(len(found)) * 1000 / float64(words)
+		assert.LessOrEqual(t, rate, r.most, "%s: %d in %d words; write: %s\n%s", r.name, len(found), words, r.write, strings.Join(found, "\n"))
 		t.Logf("%5.2f of %.1f %s", rate, r.most, r.name)
 	}
 }

@@ -97,7 +97,7 @@ func (m *Meta) instants() [5]instant {
 	}
 }
 
-// ToHeaders returns m as headers of a message in a foreign system: the user's headers unchanged, and these, if they are not zero:
+// ToHeaders returns m as headers of a message in another system: the user's headers unchanged, and these, if they are not zero:
 //
 //	Weir-Id                orders/0/17
 //	Weir-Key               customer-5

@@ -72,7 +72,7 @@ func TestMemoryOfABurstIsGivenBack(t *testing.T) {
 }
 
 func chained[V any](l *list[V]) (n int) {
-	for e := l.freed; e != nil; e = e.next {
+	for e := l.free; e != nil; e = e.next {
 		n++
 	}
 	return n

@@ -80,7 +80,7 @@ type list[V any] struct {
 	first, last *Entry[V]
 	len, cap    int
 
-	freed    *Entry[V] // chained by next
+	free     *Entry[V] // chained by next
 	numFreed int
 }
 
@@ -110,11 +110,11 @@ func (l *list[V]) push(state entryState) *Entry[V] {
 	if l.len == l.cap {
 		panic(fmt.Sprintf("queue: put into a full queue of capacity %d", l.cap))
 	}
-	e := l.freed
+	e := l.free
 	if e == nil {
 		e = new(Entry[V])
 	} else {
-		l.freed, e.next = e.next, nil
+		l.free, e.next = e.next, nil
 		l.numFreed--
 	}
 	e.state, e.prev = state, l.last
@@ -143,7 +143,7 @@ func (l *list[V]) remove(e *Entry[V]) {
 	l.len--
 	*e = Entry[V]{} // drops what the value refers to
 	if l.numFreed < maxFree {
-		e.next, l.freed = l.freed, e
+		e.next, l.free = l.free, e
 		l.numFreed++
 	}
 }

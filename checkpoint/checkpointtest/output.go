@@ -248,9 +248,9 @@ func commitsAgain[T any](w *writing[T]) {
 
 // commitsSameAgain repeats Commit, after it has succeeded and after it has failed at every moment.
 func commitsSameAgain[T any](w *writing[T]) {
-	const moments = 40
+	const failures = 40
 	w.start(nil)
-	for n := range moments {
+	for n := range failures {
 		w.write(2)
 		state := w.prepare()
 		if w.outlet.Fail != nil {

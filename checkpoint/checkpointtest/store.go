@@ -319,18 +319,18 @@ func sameSnapshotAgain(p Setup) error {
 
 // failedSaveIsRepeated breaks Save off at every moment, and repeats it.
 func failedSaveIsRepeated(p Setup) error {
-	const moments = 40
+	const failures = 40
 	id := uint64(0)
-	again := func(s checkpoint.Store, moment string, save func() error) error {
+	again := func(s checkpoint.Store, step string, save func() error) error {
 		if err := save(); err != nil {
 			if err := s.Save(background, snapshot(id)); err != nil {
-				return fmt.Errorf("saving again after %s failed: %w", moment, err)
+				return fmt.Errorf("saving again after %s failed: %w", step, err)
 			}
 		}
 		return latest(s, id)
 	}
 	return open(p, func(s checkpoint.Store) error {
-		for n := range moments {
+		for n := range failures {
 			id++
 			err := again(s, fmt.Sprintf("the context ended at look %d at it", n+1), func() error {
 				return s.Save(newFickle(n), snapshot(id))

@@ -257,7 +257,7 @@ func TestDirStoreSurvivesEveryCrash(t *testing.T) {
 					l.kills = kills
 					l.live()
 					require.NoError(t, l.broken)
-					t.Logf("%d moments, %d different disks", l.points, len(l.images))
+					t.Logf("%d crash points, %d different disks", l.points, len(l.images))
 				})
 			}
 		}

@@ -180,7 +180,7 @@ func TestFileOutputSurvivesEveryCrash(t *testing.T) {
 				require.NoError(t, l.live())
 			}
 			require.NoError(t, broken)
-			t.Logf("%d moments, %d disks and states", points, len(disks))
+			t.Logf("%d crash points, %d disks and states", points, len(disks))
 		})
 	}
 }

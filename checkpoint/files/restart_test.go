@@ -76,13 +76,13 @@ func (j *restartJob) run(t *testing.T, cut bool) (done bool) {
 	op := newDelayer(c, j.rnd.IntN(10), time.Duration(j.rnd.IntN(100))*time.Microsecond)
 	sink := NewSink(c, "sink", files.NewCrashOutput(disk))
 	require.NoError(t, c.Start(), "law C3")
-	over := make(chan struct{})
-	go func() { op.stream(src.Out(), sink.In()); sink.AwaitCompletion(); close(over) }()
+	ended := make(chan struct{})
+	go func() { op.stream(src.Out(), sink.In()); sink.AwaitCompletion(); close(ended) }()
 	if cut {
 		j.cut(c, disk, op)
 	}
 	<-c.Ended()
-	<-over
+	<-ended
 	disk.OnCall(nil)
 	require.NoError(t, c.Close())
 	return c.Err() == nil && j.disk == disk && isDrained(t, disk)

@@ -18,7 +18,7 @@ type copier struct {
 	*Coordinator
 	store *checkpointtest.MemoryStore
 	lines chan string
-	over  chan struct{}
+	ended chan struct{}
 }
 
 func newCopier(store *checkpointtest.MemoryStore, path string, lines chan string) *copier {
@@ -26,7 +26,7 @@ func newCopier(store *checkpointtest.MemoryStore, path string, lines chan string
 	source := NewSource(c.Coordinator, "in", checkpointtest.NewChannelInput(c.lines))
 	sink := NewSink(c.Coordinator, "out", files.NewLineOutput(path))
 	go func() {
-		defer close(c.over)
+		defer close(c.ended)
 		for v := range source.Out() {
 			sink.In() <- v
 		}
@@ -49,7 +49,7 @@ func linesOf(lines ...string) chan string {
 func (c *copier) close(t *testing.T) {
 	t.Helper()
 	require.NoError(t, c.Close())
-	<-c.over
+	<-c.ended
 }
 
 // Two runs have checkpoints of their own, and the same output: the second is refused until the first has ended, and changes nothing.
@@ -69,7 +69,7 @@ func TestTwoRunsWithOneOutput(t *testing.T) {
 	must(first.Trigger(t.Context()))
 	close(first.lines)
 	require.NoError(t, first.Wait())
-	<-first.over
+	<-first.ended
 	require.Equal(t, "one\n", string(must(os.ReadFile(path))))
 	require.Equal(t, []string{path}, must(filepath.Glob(path+"*")), "the sink has ended, although the coordinator is not closed")
 	first.close(t)

@@ -257,7 +257,7 @@ func (a *app) show(e store.Entry) error {
 			fmt.Fprintf(&b, "%-15s %s\n", name, escaped(value))
 		}
 	}
-	moment := func(name string, t time.Time) {
+	timeField := func(name string, t time.Time) {
 		if !t.IsZero() {
 			line(name, t.UTC().Format(time.RFC3339Nano))
 		}
@@ -267,7 +267,7 @@ func (a *app) show(e store.Entry) error {
 	line("position", strconv.FormatInt(e.Position, 10))
 	line("cause", e.Cause.String())
 	line("arrived", e.Arrived.UTC().Format(time.RFC3339Nano))
-	moment("leased until", e.LeasedUntil)
+	timeField("leased until", e.LeasedUntil)
 	if e.Held {
 		line("held", "until it is released (weir release)")
 	}
@@ -279,10 +279,10 @@ func (a *app) show(e store.Entry) error {
 	line("visits", strconv.Itoa(m.Visit))
 	line("attempts", strconv.Itoa(m.Attempts))
 	line("merges", strconv.Itoa(m.Merges))
-	moment("first failure", m.FirstFailure)
-	moment("last failure", m.LastFailure)
+	timeField("first failure", m.FirstFailure)
+	timeField("last failure", m.LastFailure)
 	line("request", m.Request)
-	moment("remembered", m.Remembered)
+	timeField("remembered", m.Remembered)
 	line("last error", m.LastError)
 	line("reasons", strings.Join(m.Reasons, ", "))
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {

@@ -43,10 +43,10 @@ func (f *filter) flags(c *cobra.Command) {
 // read returns the filter of the flags, with ids given as arguments.
 func (f *filter) read(a *app, ids []string) (store.Filter, error) {
 	var err error
-	if f.Since, err = a.moment("since", f.since); err != nil {
+	if f.Since, err = a.parseTime("since", f.since); err != nil {
 		return store.Filter{}, err
 	}
-	if f.Before, err = a.moment("before", f.before); err != nil {
+	if f.Before, err = a.parseTime("before", f.before); err != nil {
 		return store.Filter{}, err
 	}
 	cause := store.CauseNamed(f.cause)
@@ -58,8 +58,8 @@ func (f *filter) read(a *app, ids []string) (store.Filter, error) {
 	return f.Filter, nil
 }
 
-// moment reads a time, or how long ago it was.
-func (a *app) moment(flag, s string) (time.Time, error) {
+// parseTime parses a time, or a duration before now.
+func (a *app) parseTime(flag, s string) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}

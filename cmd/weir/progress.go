@@ -30,8 +30,8 @@ func handled(p jobs.Progress) int { return p.Done + p.Looping + p.Unsafe + p.Ski
 // stepLog is the log of jobs that run here: it tells a person why a step is made again, once for each cause.
 type stepLog struct {
 	slog.Handler
-	app  *app
-	said atomic.Value // the last line
+	app   *app
+	shown atomic.Value // the last line
 }
 
 // Enabled implements slog.Handler.
@@ -46,7 +46,7 @@ func (l *stepLog) Handle(_ context.Context, r slog.Record) error {
 		}
 		return true
 	})
-	if l.said.Swap(line) == line {
+	if l.shown.Swap(line) == line {
 		return nil
 	}
 	over := ""

@@ -231,8 +231,8 @@ func TestWhatHappensIfItIsRepeated(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, ask(h, "/message?queue=orders-dead&position=999999", nil).Code)
 }
 
-// over waits until a job is over, and runs it if the console does not.
-func over(t *testing.T, e store.Keeper, id int) jobs.Job {
+// awaitEnd waits until a job has ended, and runs it if the console does not.
+func awaitEnd(t *testing.T, e store.Keeper, id int) jobs.Job {
 	t.Helper()
 	j, err := jobs.New(e, jobs.Config{Logger: quiet})
 	require.NoError(t, err)
@@ -262,13 +262,13 @@ func TestActions(t *testing.T) {
 		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
 		assert.Equal(t, "/job?id=1", w.Header().Get("Location"))
 		assert.Equal(t, "/job?id=1", ask(h, "/start", form).Header().Get("Location"), "a second click")
-		job := over(t, e, 1)
+		job := awaitEnd(t, e, 1)
 		assert.Equal(t, []any{3, "ann", "the bank is back"}, []any{job.Done, job.By, job.Why})
 		assert.Contains(t, page(t, h, "/job?id=1"), "done: 3 of 3 done")
 
 		form.Set("max", "0")
 		require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
-		job = over(t, e, 3) // the line of the end of the first is the second
+		job = awaitEnd(t, e, 3) // the line of the end of the first is the second
 		assert.Equal(t, []int{19, 1}, []int{job.Done, job.Unsafe}, "the one that the server remembers goes, too")
 
 		steer := url.Values{"do": {"hold"}, "backend": {"bank"}, "why": {"it loses money"}}
@@ -306,13 +306,13 @@ func TestLayers(t *testing.T) {
 		assert.Contains(t, page(t, h, "/start?do=due&queue=orders-retry-1"), "Let 2 messages run now?")
 		form := url.Values{"do": {"hold"}, "queue": {"orders-retry-1"}, "id": {"b"}, "why": {"test"}}
 		require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
-		require.Equal(t, 1, over(t, e, 1).Done)
+		require.Equal(t, 1, awaitEnd(t, e, 1).Done)
 		form = url.Values{"do": {"merge"}, "queue": {"orders-retry-1"}, "to": {"orders"}, "new": {"yes"}, "id": {"a"}, "why": {"test"}}
 		assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/start", form).Code, "it would begin anew")
 		form = url.Values{"do": {"due"}, "queue": {"orders-retry-1"}, "id": {"a"}, "why": {"test"}}
 		w := ask(h, "/start", form)
 		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
-		require.Equal(t, 1, over(t, e, 3).Done)
+		require.Equal(t, 1, awaitEnd(t, e, 3).Done)
 		taken, err := e.Take(t.Context(), "orders-retry-1", 9, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, taken, 1)

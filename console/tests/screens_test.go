@@ -202,24 +202,24 @@ func TestCheckpoints(t *testing.T) {
 		} {
 			assert.Contains(t, page(t, h, "/"), want)
 		}
-		var said jobs.Worker
+		var worker jobs.Worker
 		require.Eventually(t, func() bool {
 			j, err := jobs.New(e, jobs.Config{Logger: quiet})
 			require.NoError(t, err)
 			list, err := j.Workers(t.Context())
 			require.NoError(t, err)
 			if len(list) == 1 {
-				said = list[0]
+				worker = list[0]
 			}
 			return len(list) == 1
 		}, 10*time.Second, 10*time.Millisecond)
-		assert.Equal(t, os.Getpid(), said.PID)
+		assert.Equal(t, os.Getpid(), worker.PID)
 		const own = "3 checkpoints of flights (this process) failed in a row"
 		assert.Equal(t, 1, strings.Count(page(t, h, "/"), own), "also when its heartbeat says so")
 		h = handler(t, console.Config{Engine: e}) // such as beside partitions.Run
 		assert.Equal(t, 1, strings.Count(page(t, h, "/"), own))
-		said.ID, said.PID, said.Host = "other", 7, "pod-7"
-		says(t, e, said)
+		worker.ID, worker.PID, worker.Host = "other", 7, "pod-7"
+		says(t, e, worker)
 		h = handler(t, console.Config{Engine: e})
 		becomes(t, h, "/", "3 checkpoints of flights (pod-7, 7) failed in a row: checkpoint 4: https://ann:xxxxx@bucket is full", `data-l="Size">7 B<`)
 	})

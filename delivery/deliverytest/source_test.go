@@ -42,7 +42,7 @@ type item struct {
 
 type client struct {
 	s       *server
-	over    chan struct{}
+	ended   chan struct{}
 	beating chan struct{}
 	closed  bool
 	failed  error
@@ -65,12 +65,12 @@ func (s *server) put(values ...string) error {
 }
 
 func (s *server) open() (delivery.Source[string], error) {
-	c := &client{s: s, over: make(chan struct{}), beating: make(chan struct{})}
+	c := &client{s: s, ended: make(chan struct{}), beating: make(chan struct{})}
 	go func() {
 		defer close(c.beating)
 		for {
 			select {
-			case <-c.over:
+			case <-c.ended:
 				return
 			case <-time.After(testLease / 4):
 			}
@@ -87,7 +87,7 @@ func (s *server) open() (delivery.Source[string], error) {
 }
 
 func (c *client) kill() {
-	close(c.over)
+	close(c.ended)
 	<-c.beating
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -151,13 +151,13 @@ func (c *client) Receive(ctx context.Context, n int) ([]message.Message[string],
 		case end:
 			return nil, io.EOF
 		}
-		over := c.over
+		ended := c.ended
 		if s.is("receives after Close") {
-			over = nil
+			ended = nil
 		}
 		select {
 		case <-ctx.Done():
-		case <-over:
+		case <-ended:
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -209,7 +209,7 @@ func (c *client) Close(context.Context) error {
 		return nil
 	}
 	c.closed = true
-	close(c.over)
+	close(c.ended)
 	for _, it := range s.items {
 		if it.holds == c {
 			it.holds = nil

@@ -39,7 +39,7 @@ func ofKey(key string, n int) (ms []store.Message) {
 	return ms
 }
 
-// round takes messages by key until a round is over, and returns how many of each key; from is where it begins.
+// round takes messages by key until a round has ended, and returns how many of each key; from is where it begins.
 func (b *storeBench) round(from string, limit, each int, except ...string) (got map[string]int, keys []string) {
 	got = map[string]int{}
 	for r := (store.KeyRound{After: from, Each: each, Except: except}); ; {
@@ -123,7 +123,7 @@ func byKeyWorker(b *storeBench) {
 		b.ok(in.Put(b.ctx, key, delivery.Key(key), delivery.ID(key)), "Put")
 	}
 	var mu sync.Mutex
-	running, order, over := 0, []string{}, false
+	running, order, exceeded := 0, []string{}, false
 	ctx, stop := context.WithCancel(b.ctx)
 	defer stop()
 	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {
@@ -131,7 +131,7 @@ func byKeyWorker(b *storeBench) {
 		defer mu.Unlock()
 		if order = append(order, v); v == "flood" {
 			running++
-			over = over || running > most
+			exceeded = exceeded || running > most
 		}
 		if len(order) == 203 {
 			stop()
@@ -148,7 +148,7 @@ func byKeyWorker(b *storeBench) {
 		}
 	}), delivery.RunConfig{Logger: quiet})
 	b.ok(err, "Run")
-	b.must(!over, "more than %d messages of a key were in flight", most)
+	b.must(!exceeded, "more than %d messages of a key were in flight", most)
 	for i, v := range order[20:] {
 		b.must(v == "flood", "key %q was first called after %d messages", v, i+20)
 	}
@@ -193,18 +193,18 @@ func workerTakesBySlots(b *storeBench) {
 	for range slots {
 		<-began
 	}
-	over := map[string]bool{} // which the store may not know
+	completed := map[string]bool{} // which the store may not know
 	for range 5 {
 		taken := 0
 		for _, e := range b.list("in", store.Filter{}, everything) {
-			if !e.LeasedUntil.IsZero() && !over[e.Meta.ID] {
+			if !e.LeasedUntil.IsZero() && !completed[e.Meta.ID] {
 				taken++
 			}
 		}
-		b.must(taken <= slots+2*len(over), "a worker with %d slots has taken %d messages, after %d were done", slots, taken, len(over))
+		b.must(taken <= slots+2*len(completed), "a worker with %d slots has taken %d messages, after %d were done", slots, taken, len(completed))
 		end <- struct{}{}
 		<-began
-		over[<-done] = true
+		completed[<-done] = true
 	}
 }
 

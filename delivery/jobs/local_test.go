@@ -176,17 +176,17 @@ func TestAStepThatFails(t *testing.T) {
 		require.NoError(t, err)
 		job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
 		require.NoError(t, err)
-		said := ""
+		failure := ""
 		begun := time.Now()
 		job, err = j.Run(t.Context(), job.ID, func(job jobs.Job) {
 			if job.Error != "" {
-				said = job.Error
+				failure = job.Error
 			}
 		})
 		require.NoError(t, err)
 		require.Equal(t, 10, job.Done)
 		require.Empty(t, job.Error)
-		require.ErrorContains(t, store.ErrFull, said)
+		require.ErrorContains(t, store.ErrFull, failure)
 		require.InDelta(t, 60, time.Since(begun).Seconds(), 31)
 	})
 }

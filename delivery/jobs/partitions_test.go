@@ -12,7 +12,7 @@ import (
 // The owner of a partition is the worker with the highest epoch, unless others have found since that nobody has it.
 func TestOwners(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	said := func(id string, seconds int, all ...jobs.Partition) jobs.Worker {
+	worker := func(id string, seconds int, all ...jobs.Partition) jobs.Worker {
 		return jobs.Worker{ID: id, Seen: at.Add(time.Duration(seconds) * time.Second), Partitions: all}
 	}
 	p := func(name string, epoch uint64, state string) jobs.Partition {
@@ -20,11 +20,11 @@ func TestOwners(t *testing.T) {
 	}
 	owners := map[string]string{}
 	for _, o := range jobs.Owners([]jobs.Worker{
-		said("dead", 0, p("moved", 3, "running"), p("killed", 5, "running"), p("unsaid", 1, "running")),
-		said("w1", 60, p("moved", 4, "running"), p("killed", 0, jobs.Unowned), p("taken", 0, jobs.Unowned)),
-		said("w2", 55, p("taken", 9, "running"), p("never", 0, jobs.Unowned)),
-		said("w3", 70, p("static", 0, "running"), p("static2", 0, "running")),
-		said("w4", 75, p("static", 0, "failing")),
+		worker("dead", 0, p("moved", 3, "running"), p("killed", 5, "running"), p("unsaid", 1, "running")),
+		worker("w1", 60, p("moved", 4, "running"), p("killed", 0, jobs.Unowned), p("taken", 0, jobs.Unowned)),
+		worker("w2", 55, p("taken", 9, "running"), p("never", 0, jobs.Unowned)),
+		worker("w3", 70, p("static", 0, "running"), p("static2", 0, "running")),
+		worker("w4", 75, p("static", 0, "failing")),
 	}) {
 		require.Equal(t, "flights", o.Pipeline)
 		owners[o.Name] = o.Worker

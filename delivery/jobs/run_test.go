@@ -192,25 +192,25 @@ func TestAJobThatCannotWriteTheLog(t *testing.T) {
 		j := jobsOf(t, s)
 		job, err := j.Start(t.Context(), merge(0))
 		require.NoError(t, err)
-		foreign := store.Record{Kind: "log", Name: "000000000002", Value: "x"}
+		planted := store.Record{Kind: "log", Name: "000000000002", Value: "x"}
 		write := func() error {
-			return s.Engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, foreign) })
+			return s.Engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, planted) })
 		}
 		require.NoError(t, write())
 		time.AfterFunc(time.Hour, func() {
-			foreign.Version, foreign.Value = 1, ""
+			planted.Version, planted.Value = 1, ""
 			_ = write()
 		})
-		said := ""
+		failure := ""
 		job, err = j.Run(t.Context(), job.ID, func(job jobs.Job) {
 			if job.Error != "" {
-				said = job.Error
+				failure = job.Error
 			}
 		})
 		require.NoError(t, err)
 		require.Equal(t, "done", job.State())
 		require.Less(t, s.updates, 1000)
-		require.Equal(t, store.ErrChanged.Error(), said)
+		require.Equal(t, store.ErrChanged.Error(), failure)
 	})
 }
 

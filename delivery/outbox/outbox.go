@@ -182,7 +182,7 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 type relay struct {
 	Config
 	store    store.Inspector
-	notified chan struct{} // room for one
+	notified chan struct{} // capacity 1
 	worked   bool          // it has published something since it got the lock
 
 	// What Publish has failed for. A message is not refused before another one was published since.
@@ -202,8 +202,8 @@ type relay struct {
 	back      []store.Lease
 	due       map[int64]bool // released, so they were due: the store's clock, which may go ahead, says when again
 
-	mu   sync.Mutex // guards what follows
-	said said
+	mu       sync.Mutex // guards what follows
+	reported said
 }
 
 // said is what a relay says of itself: numbers by the names that those of workers have.
@@ -218,7 +218,7 @@ type said struct {
 func (r *relay) about() jobs.Worker {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text, _ := json.Marshal(r.said) // numbers and texts
+	text, _ := json.Marshal(r.reported) // numbers and texts
 	return jobs.Worker{Outbox: r.Queue, Counts: text, Operators: []json.RawMessage{text}}
 }
 
@@ -226,13 +226,13 @@ func (r *relay) about() jobs.Worker {
 func (r *relay) note(n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.said.Received += n
+	r.reported.Received += n
 	if err == nil {
-		r.said.Acknowledged, r.said.Failures = r.said.Acknowledged+n, 0
+		r.reported.Acknowledged, r.reported.Failures = r.reported.Acknowledged+n, 0
 		return
 	}
-	r.said.Nacked += n
-	r.said.LastError, r.said.LastFailure, r.said.Failures = guard.Text(err), r.Clock.Now().UTC(), r.said.Failures+1
+	r.reported.Nacked += n
+	r.reported.LastError, r.reported.LastFailure, r.reported.Failures = guard.Text(err), r.Clock.Now().UTC(), r.reported.Failures+1
 }
 
 // refusal is what is known of a message that failed while others did not.

@@ -641,7 +641,7 @@ func TestWhatARelaySaysOfItself(t *testing.T) {
 		w.fail = func([]string) error { return errors.New("https://ann:s3cret@broker: refused") }
 		j, err := jobs.New(w.store, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		said := func() (text string) {
+		report := func() (text string) {
 			workers, err := j.Workers(t.Context())
 			require.NoError(t, err)
 			require.Len(t, workers, 1)
@@ -649,14 +649,14 @@ func TestWhatARelaySaysOfItself(t *testing.T) {
 			return string(workers[0].Operators[0])
 		}
 		time.AfterFunc(30*time.Second, func() {
-			require.Contains(t, said(), `"LastError":"https://ann:xxxxx@broker: refused"`)
-			require.NotContains(t, said(), `"Failures":0`)
+			require.Contains(t, report(), `"LastError":"https://ann:xxxxx@broker: refused"`)
+			require.NotContains(t, report(), `"Failures":0`)
 			w.mu.Lock()
 			w.fail = nil
 			w.mu.Unlock()
 		})
-		time.AfterFunc(50*time.Second, func() { require.Contains(t, said(), `"Acknowledged":2`) })
-		time.AfterFunc(50*time.Second, func() { require.Contains(t, said(), `"Failures":0`) })
+		time.AfterFunc(50*time.Second, func() { require.Contains(t, report(), `"Acknowledged":2`) })
+		time.AfterFunc(50*time.Second, func() { require.Contains(t, report(), `"Failures":0`) })
 		w.relay(w.store, w.config(), time.Minute)
 		workers, err := j.Workers(t.Context())
 		require.NoError(t, err)

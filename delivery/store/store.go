@@ -100,8 +100,9 @@ type Leased struct {
 	Position int64
 	// Lapses is how many of its leases in this queue have ended before it was settled or released: its consumers died, or hung.
 	Lapses int
-	// Foreign reports that another program may have put it: without a schema of its own it has the schema of the queue's codec.
-	Foreign bool
+	// External reports that another program may have put the message: without a schema of its own it has the schema of
+	// the queue's codec.
+	External bool
 	// Damage says which part of it cannot be read, so that it goes to the dead letters as undecodable, with the bytes that are left; nil if all can.
 	Damage error
 }

@@ -161,15 +161,15 @@ func (t *Tracker) Client() exactlyonce.Client {
 // for it.
 func (t *Tracker) TryAdmit() bool {
 	t.mu.Lock()
-	room, request := t.config.Refuse || t.roomLocked(), t.requestLocked()
+	admitted, request := t.config.Refuse || t.hasNumberLocked(), t.requestLocked()
 	t.mu.Unlock()
 	if request != nil {
 		request()
 	}
-	return room
+	return admitted
 }
 
-func (t *Tracker) roomLocked() bool {
+func (t *Tracker) hasNumberLocked() bool {
 	return t.incomplete < t.config.Window && (t.saved.durable || !t.saved.used)
 }
 
@@ -177,7 +177,7 @@ func (t *Tracker) roomLocked() bool {
 // TryAdmit may return false again by then.
 func (t *Tracker) Notify(f func()) {
 	t.mu.Lock()
-	if !t.config.Refuse && !t.roomLocked() {
+	if !t.config.Refuse && !t.hasNumberLocked() {
 		t.waiting = append(t.waiting, f)
 		t.mu.Unlock()
 		return
@@ -191,7 +191,7 @@ func (t *Tracker) unlockAndNotify() {
 	var calls []func()
 	switch {
 	case len(t.waiting) == 0:
-	case t.roomLocked():
+	case t.hasNumberLocked():
 		calls, t.waiting = t.waiting, nil
 	default:
 		if request := t.requestLocked(); request != nil {

@@ -169,7 +169,7 @@ func (t *Tracker) Completed(checkpoint uint64) {
 // Else nil.
 func (t *Tracker) requestLocked() func() {
 	s := &t.saved
-	if s.request == nil || s.requested || t.roomLocked() || len(s.ended) == 0 && (s.durable || s.asked) {
+	if s.request == nil || s.requested || t.hasNumberLocked() || len(s.ended) == 0 && (s.durable || s.asked) {
 		return nil
 	}
 	s.requested = true

@@ -131,7 +131,7 @@ func (c *Call) complete(answer []byte, made bool) error {
 		r.forget(rec, false)
 	case len(answer) > r.config.MaxAnswer,
 		// The effect is there, so nothing can be refused: the answer is lost (law X3).
-		!r.makeRoom(client.principal, now, [bounds]int64{}, client) && client.get(c.req.Sequence, c.req.Step) == rec:
+		!r.evictFor(client.principal, now, [bounds]int64{}, client) && client.get(c.req.Sequence, c.req.Step) == rec:
 		r.stats.Unkept++
 		r.forget(rec, true)
 	}

@@ -16,7 +16,7 @@ const (
 	flightCost    = 512 // while an attempt runs: its call, its context
 	waiterCost    = 256
 	spanCost      = 48
-	remnantCost   = 160
+	tombstoneCost = 160
 )
 
 // clientKey names a client among those of all principals.
@@ -39,7 +39,7 @@ type client struct {
 	running   int             // records in progress
 	pages     map[int64]*page // by sequence number / pageSize; none is empty
 	count     int             // of records
-	gone      gone
+	evicted   evicted
 	found     bool // Records were asked about this client
 }
 

@@ -1,10 +1,10 @@
 package server
 
-// Remnants returns how many entries the queue of forgotten clients has.
-func (r *Results) Remnants() int {
+// Tombstones returns how many entries the queue of forgotten clients has.
+func (r *Results) Tombstones() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.left.Len()
+	return r.tombQueue.Len()
 }
 
 // Principals returns how many principals take room.

@@ -16,32 +16,32 @@ const (
 
 // principal is what is known of the clients of one scope. Everything is guarded by Results.mu.
 type principal struct {
-	at       links[principal] // in Results.silent while it has clients
-	scope    string
-	used     [bounds]int64         // of the bounds of all; bytes with a share of a slab for each record
-	runs     [bounds]int64         // how much of that what runs keeps: it is never removed
-	idle     list[client, *client] // nothing runs, the longest silent first
-	aged     list[record, *record] // with an answer, the least recently asked for first
-	remnants int
+	at         links[principal] // in Results.silent while it has clients
+	scope      string
+	used       [bounds]int64         // of the bounds of all; bytes with a share of a slab for each record
+	runs       [bounds]int64         // how much of that what runs keeps: it is never removed
+	idle       list[client, *client] // nothing runs, the longest silent first
+	aged       list[record, *record] // with an answer, the least recently asked for first
+	tombstones int
 }
 
 func (p *principal) links() *links[principal] { return &p.at }
 
-// remnant is what is left of a client that was forgotten: what it has asked for is STALE, what it has not is NEW.
-type remnant struct {
+// tombstone stands for a client that was forgotten: requests that it made before are STALE, later ones are NEW.
+type tombstone struct {
 	heard  time.Duration
 	before int64
 	forgot time.Duration
 }
 
-// left is a place in the queue of remnants.
-type left struct {
+// dated is a tombstone in the queue of tombstones.
+type dated struct {
 	key   clientKey
 	heard time.Duration
 }
 
-// remnantsAge is how long a remnant is kept, in ClientSilence.
-const remnantsAge = 24
+// tombstoneAge is how long a tombstone is kept, in ClientSilence.
+const tombstoneAge = 24
 
 // principal returns the principal of a scope, which may be a new one. All of these run under mu.
 func (r *Results) principal(scope string) *principal {
@@ -56,7 +56,7 @@ func (r *Results) principal(scope string) *principal {
 
 // leave forgets a principal of which nothing is known.
 func (r *Results) leave(p *principal) {
-	if r.principals[p.scope] != p || p.used[ofClients] > 0 || p.remnants > 0 {
+	if r.principals[p.scope] != p || p.used[ofClients] > 0 || p.tombstones > 0 {
 		return
 	}
 	r.use(p, ofBytes, -principalCost-int64(len(p.scope)))
@@ -101,7 +101,7 @@ func (r *Results) mayMark(p *principal, now time.Duration) bool {
 }
 
 // marks returns the bytes of the marks of p's clients.
-func (p *principal) marks() int64 { return remnantCost * int64(p.remnants) }
+func (p *principal) marks() int64 { return tombstoneCost * int64(p.tombstones) }
 
 // isHalf reports whether what p runs takes half of a bound at most, with more of it.
 func (r *Results) isHalf(p *principal, of int, more int64) bool {
@@ -138,10 +138,10 @@ func (r *Results) exceeded(more [bounds]int64) int {
 	return bounds
 }
 
-// makeRoom reports whether there is room for more of a principal (law X3). Without it it removes what is due, then what a principal
+// evictFor reports whether there is room for more of a principal (law X3). Without it it removes what is due, then what a principal
 // has that takes more than half of the bound, unless that is p itself, and then what may be evicted: of p, or of the principal that is
 // silent for the longest time. It keeps the client keep.
-func (r *Results) makeRoom(p *principal, now time.Duration, more [bounds]int64, keep *client) bool {
+func (r *Results) evictFor(p *principal, now time.Duration, more [bounds]int64, keep *client) bool {
 	for {
 		of := r.exceeded(more)
 		if of == bounds {
@@ -199,8 +199,8 @@ func (r *Results) evictOne(p *principal, of int, keep *client) bool {
 	return true
 }
 
-// removeDue removes what has reached its age of p, and remnants of all, n of it at most, and returns how many it removed. If room is
-// needed, remnants go after ClientSilence.
+// removeDue removes what has reached its age of p, and tombstones of all, n of it at most, and returns how many it removed. If room is
+// needed, tombstones go after ClientSilence.
 func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client, pressed bool) (removed int) {
 	silence := r.config.ClientSilence
 	for removed < n {
@@ -210,12 +210,12 @@ func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client
 		} else if c := p.idle.first; c != nil && c != keep && now-c.heard >= silence {
 			r.stats.CollectedClients++
 			r.forgetClient(c)
-		} else if r.left.Len() > 0 && (now-r.left.Peek().heard)/remnantsAge >= silence ||
-			pressed && r.left.Len() > 0 && now-r.left.Peek().heard >= silence { // of any principal
-			if at := r.left.Pop(); r.isLeft(at) {
+		} else if r.tombQueue.Len() > 0 && (now-r.tombQueue.Peek().heard)/tombstoneAge >= silence ||
+			pressed && r.tombQueue.Len() > 0 && now-r.tombQueue.Peek().heard >= silence { // of any principal
+			if at := r.tombQueue.Pop(); r.isCurrent(at) {
 				r.forgot = max(r.forgot, now-silence) // not before it was heard
 				of := r.principals[at.key.scope]
-				if r.dropRemnant(of, at.key); of != p {
+				if r.dropTombstone(of, at.key); of != p {
 					r.leave(of)
 				}
 			}
@@ -227,8 +227,8 @@ func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client
 	return removed
 }
 
-// forgetClient removes a client that is idle, with its answers. Its remnant says that all that was answered is STALE; Records say that
-// themselves.
+// forgetClient removes a client that is idle, with its answers. Its tombstone makes all answered requests STALE; Records do
+// that themselves.
 func (r *Results) forgetClient(c *client) {
 	p := c.principal
 	for rec := range c.all {
@@ -239,35 +239,35 @@ func (r *Results) forgetClient(c *client) {
 	delete(r.lagging, c)
 	r.stats.Clients--
 	if before := max(c.before, c.answered+1); before > 1 && r.config.Records == nil {
-		p.remnants++
-		r.use(p, ofBytes, remnantCost)
-		r.remnants[c.key] = remnant{c.heard, before, c.forgot}
-		r.left.Push(left{c.key, c.heard})
-		if r.left.Len() > 2*len(r.remnants)+64 { // most have come back
-			var queue fifo.Queue[left]
-			for at := range r.left.All() {
-				if r.isLeft(at) {
+		p.tombstones++
+		r.use(p, ofBytes, tombstoneCost)
+		r.tombstones[c.key] = tombstone{c.heard, before, c.forgot}
+		r.tombQueue.Push(dated{c.key, c.heard})
+		if r.tombQueue.Len() > 2*len(r.tombstones)+64 { // most have come back
+			var queue fifo.Queue[dated]
+			for at := range r.tombQueue.All() {
+				if r.isCurrent(at) {
 					queue.Push(at)
 				}
 			}
-			r.left = queue
+			r.tombQueue = queue
 		}
 	}
 	r.use(p, ofClients, -1)
 	if p.used[ofClients] == 0 {
 		r.silent.remove(p)
 	}
-	r.use(p, ofBytes, -clientCost-spanCost*int64(c.gone.spans))
+	r.use(p, ofBytes, -clientCost-spanCost*int64(c.evicted.spans))
 }
 
-// isLeft reports whether at is still a remnant, and not of a client that came back and was forgotten once more.
-func (r *Results) isLeft(at left) bool {
-	e, ok := r.remnants[at.key]
+// isCurrent reports whether at is the current tombstone, and not that of a client that came back and was forgotten once more.
+func (r *Results) isCurrent(at dated) bool {
+	e, ok := r.tombstones[at.key]
 	return ok && e.heard == at.heard
 }
 
-func (r *Results) dropRemnant(p *principal, key clientKey) {
-	delete(r.remnants, key)
-	p.remnants--
-	r.use(p, ofBytes, -remnantCost)
+func (r *Results) dropTombstone(p *principal, key clientKey) {
+	delete(r.tombstones, key)
+	p.tombstones--
+	r.use(p, ofBytes, -tombstoneCost)
 }

@@ -101,9 +101,9 @@ type Results struct {
 
 	mu         sync.Mutex
 	clients    map[clientKey]*client
-	forgot     time.Duration         // see client.forgot: of clients that are not known
-	remnants   map[clientKey]remnant // clients that were forgotten
-	left       fifo.Queue[left]      // remnants, about the oldest first, and some that have become clients again
+	forgot     time.Duration           // see client.forgot: of clients that are not known
+	tombstones map[clientKey]tombstone // clients that were forgotten
+	tombQueue  fifo.Queue[dated]       // tombstones, about the oldest first, and some that have become clients again
 	principals map[string]*principal
 	silent     list[principal, *principal] // those with clients, the longest silent first
 	most       [bounds]*principal          // a principal that uses more than half of a bound is here
@@ -143,7 +143,7 @@ func NewResults(c Config) *Results {
 	r := &Results{
 		config: c, clock: c.Clock, start: c.Clock.Now(),
 		max:     [bounds]int64{ofClients: int64(c.MaxClients), ofRecords: int64(c.MaxRecords), ofBytes: c.MaxBytes},
-		clients: map[clientKey]*client{}, remnants: map[clientKey]remnant{}, principals: map[string]*principal{},
+		clients: map[clientKey]*client{}, tombstones: map[clientKey]tombstone{}, principals: map[string]*principal{},
 		forgot:  math.MinInt64,
 		lagging: map[*client]struct{}{}, marks: map[clientKey]int64{}, asked: map[askedKey]struct{}{},
 	}
@@ -233,7 +233,7 @@ func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask
 	}
 	if rec == nil {
 		more := [bounds]int64{ofRecords: 1, ofBytes: pageCost + flightCost + int64(len(req.Step))}
-		if !r.mayRun(c.principal, c.running == 0) || !r.makeRoom(c.principal, now, more, c) {
+		if !r.mayRun(c.principal, c.running == 0) || !r.evictFor(c.principal, now, more, c) {
 			r.stats.Refused++
 			return nil, false, exactlyonce.ErrFull
 		}
@@ -269,14 +269,14 @@ func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask
 func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration) (*client, error) {
 	c := r.clients[key]
 	if c == nil {
-		gone, known := r.remnants[key]
+		gone, known := r.tombstones[key]
 		if req.Sequence < gone.before || r.config.Records == nil && !known && isForgotten(req, r.forgot, now) {
 			r.stats.Stale++
 			return nil, exactlyonce.ErrStale
 		}
 		p := r.principal(key.scope)
 		more := [bounds]int64{ofClients: 1, ofRecords: 1, ofBytes: clientCost + pageCost + flightCost + int64(len(req.Step))}
-		if !known && !r.mayMark(p, now) || !r.mayRun(p, true) || !r.makeRoom(p, now, more, nil) {
+		if !known && !r.mayMark(p, now) || !r.mayRun(p, true) || !r.evictFor(p, now, more, nil) {
 			r.leave(p)
 			r.stats.Refused++
 			return nil, exactlyonce.ErrFull
@@ -303,7 +303,7 @@ func (r *Results) find(c *client, req exactlyonce.Request, now time.Duration) (*
 		r.forget(rec, true) // exactly at its age, whenever Collect comes
 		rec = nil
 	}
-	if req.Sequence < c.before || c.gone.has(req.Sequence, req.Step) ||
+	if req.Sequence < c.before || c.evicted.has(req.Sequence, req.Step) ||
 		rec == nil && r.config.Records == nil && isForgotten(req, c.forgot, now) {
 		r.stats.Stale++
 		return nil, exactlyonce.ErrStale
@@ -388,11 +388,11 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 func (r *Results) addClient(p *principal, key clientKey, now time.Duration) *client {
 	c := &client{principal: p, key: key, heard: now, told: now, pages: map[int64]*page{}, forgot: r.forgot}
 	if r.config.Records != nil {
-		c.forgot = now - remnantsAge*min(r.config.ClientSilence, math.MaxInt64/remnantsAge) // as they do
+		c.forgot = now - tombstoneAge*min(r.config.ClientSilence, math.MaxInt64/tombstoneAge) // as they do
 	}
-	if e, ok := r.remnants[key]; ok {
+	if e, ok := r.tombstones[key]; ok {
 		c.before, c.swept, c.forgot = e.before, e.before, e.forgot
-		r.dropRemnant(p, key)
+		r.dropTombstone(p, key)
 	}
 	r.clients[key] = c
 	p.idle.pushBack(c)
@@ -433,9 +433,9 @@ func (r *Results) addRecord(c *client, req exactlyonce.Request) *record {
 func (r *Results) raise(c *client, before int64) {
 	if before > c.before {
 		c.before = before
-		spans := c.gone.spans
-		c.gone.dropBelow(before)
-		r.use(c.principal, ofBytes, -spanCost*int64(spans-c.gone.spans))
+		spans := c.evicted.spans
+		c.evicted.dropBelow(before)
+		r.use(c.principal, ofBytes, -spanCost*int64(spans-c.evicted.spans))
 	}
 	r.sweep(c, 1024)
 }
@@ -507,9 +507,9 @@ func (r *Results) markGone(c *client, seq int64, step string) {
 		return
 	}
 	c.answered = max(c.answered, seq)
-	spans := c.gone.spans
-	before := c.gone.add(seq, step)
-	r.use(c.principal, ofBytes, spanCost*int64(c.gone.spans-spans))
+	spans := c.evicted.spans
+	before := c.evicted.add(seq, step)
+	r.use(c.principal, ofBytes, spanCost*int64(c.evicted.spans-spans))
 	if before > 0 {
 		r.raise(c, before)
 	}

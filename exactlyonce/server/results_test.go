@@ -461,7 +461,7 @@ func TestE16LongPartition(t *testing.T) {
 	mock.Add(23 * time.Hour)
 	require.NoError(t, r.Collect(t.Context()))
 	require.Zero(t, r.Stats().Bytes)
-	require.Zero(t, r.Remnants())
+	require.Zero(t, r.Tombstones())
 
 	runs := begin(t, r, request(2))
 	mock.Add(24 * time.Hour)
@@ -901,7 +901,7 @@ func TestEvictedClientsThatComeBack(t *testing.T) {
 			complete(t, r, req, "")
 		}
 	}
-	require.Less(t, r.Remnants(), 100)
+	require.Less(t, r.Tombstones(), 100)
 	evicted := request(1)
 	evicted.Client[0] = 0
 	require.Equal(t, "STALE", state(t, r, evicted), "what is left of it is still known")
@@ -909,7 +909,7 @@ func TestEvictedClientsThatComeBack(t *testing.T) {
 		mock.Add(24 * time.Hour)
 		require.NoError(t, r.Collect(t.Context()))
 	}
-	require.Zero(t, r.Remnants())
+	require.Zero(t, r.Tombstones())
 	require.Zero(t, r.Stats().Bytes)
 }
 
@@ -957,7 +957,7 @@ func TestOldAttemptOfAForgottenClient(t *testing.T) {
 		mock.Add(24 * time.Hour)
 		require.NoError(t, r.Collect(t.Context()))
 	}
-	require.Zero(t, r.Remnants())
+	require.Zero(t, r.Tombstones())
 	require.Zero(t, r.Stats().Bytes)
 	old := mock.Since(began)
 	require.Equal(t, "STALE", state(t, r, aged(1, old)))
@@ -977,8 +977,8 @@ func TestOldAttemptOfAForgottenClient(t *testing.T) {
 	}
 }
 
-// X3: remnants are the first that go when there is no room, but not within ClientSilence.
-func TestRemnantsMakeRoom(t *testing.T) {
+// X3: tombstones are the first that go when there is no room, but not within ClientSilence.
+func TestTombstonesMakeRoom(t *testing.T) {
 	hand := &handClock{Clock: clock.New()}
 	r, _ := newResults(t, server.Config{MaxBytes: 40_000, Clock: hand})
 	of := func(n int) exactlyonce.Request {
@@ -992,7 +992,7 @@ func TestRemnantsMakeRoom(t *testing.T) {
 		require.NoError(t, r.Collect(t.Context()))
 		require.LessOrEqual(t, r.Stats().Bytes, int64(40_000))
 	}
-	require.NotZero(t, r.Remnants())
+	require.NotZero(t, r.Tombstones())
 	require.Zero(t, r.Stats().Refused)
 }
 

@@ -115,12 +115,12 @@ func (c *client) line(now time.Duration) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "client %s of %q, heard %v ago, stale below %d", c.key.client, c.key.scope, (now - c.heard).Round(time.Millisecond), c.before)
 	const atMost = 5
-	for _, step := range slices.Sorted(maps.Keys(c.gone.steps)) {
+	for _, step := range slices.Sorted(maps.Keys(c.evicted.steps)) {
 		b.WriteString(", gone")
 		if step != "" {
 			b.WriteString(" " + step)
 		}
-		spans := c.gone.steps[step]
+		spans := c.evicted.steps[step]
 		for _, g := range spans[:min(atMost, len(spans))] {
 			fmt.Fprintf(&b, " %d-%d", g.lo, g.hi)
 		}

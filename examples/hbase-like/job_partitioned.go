@@ -195,13 +195,13 @@ func (p *partitionedJob) kill(random *rand.Rand) error {
 	p.mu.Lock()
 	p.kills++
 	p.trouble = victim + " killed"
-	p.gone(victim)
+	p.workerEnded(victim)
 	p.mu.Unlock()
 	return p.start()
 }
 
-// gone notes that a worker has ended. It runs under mu.
-func (p *partitionedJob) gone(worker string) {
+// workerEnded notes that a worker has ended. It runs under mu.
+func (p *partitionedJob) workerEnded(worker string) {
 	r := p.reports[worker]
 	delete(p.reports, worker)
 	p.before.Calls += r.Calls
@@ -259,7 +259,7 @@ func (p *partitionedJob) stop() {
 	for name, w := range workers {
 		w.Kill()
 		p.mu.Lock()
-		p.gone(name)
+		p.workerEnded(name)
 		p.mu.Unlock()
 	}
 }

@@ -161,7 +161,7 @@ func (j *killedJob) run(t *testing.T, kills int) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(j.file("in.csv"), []byte(j.input(t)), 0o600))
 	begun := time.Now()
-	plain := j.start(t, moment{}, "-faults=false", "-retries", "0", "-out", j.file("undisturbed.csv"))
+	plain := j.start(t, killPoint{}, "-faults=false", "-retries", "0", "-out", j.file("undisturbed.csv"))
 	require.Equal(t, exitOK, plain.status, plain.stdout+plain.stderr)
 	alive := time.Since(begun) // on this machine, now
 	require.Equal(t, j.unknown, number(t, plain.stdout, "given up"))
@@ -172,12 +172,12 @@ func (j *killedJob) run(t *testing.T, kills int) {
 	j.rnd.Shuffle(len(steps), func(a, b int) { steps[a], steps[b] = steps[b], steps[a] })
 	steps = append(steps, "create", "remove")
 	for done := 0; done < kills; {
-		at := moment{after: 1 + time.Duration(j.rnd.Int64N(int64(alive)))}
+		at := killPoint{after: 1 + time.Duration(j.rnd.Int64N(int64(alive)))}
 		switch {
 		case j.unknown == 0: // with trouble it lives longer
 			at.after += at.after
 		case done%2 == 0: // every other one by a failpoint, of each kind in turn
-			at = moment{step: steps[done/2%len(steps)], number: 1 + j.rnd.IntN(3)}
+			at = killPoint{step: steps[done/2%len(steps)], number: 1 + j.rnd.IntN(3)}
 		}
 		o := j.start(t, at, args...)
 		if !o.killed { // it came to its end before
@@ -189,17 +189,17 @@ func (j *killedJob) run(t *testing.T, kills int) {
 		done++
 		j.checkKilled(t, o)
 	}
-	j.check(t, j.start(t, moment{}, args...))
+	j.check(t, j.start(t, killPoint{}, args...))
 
 	// And once more: nothing is called, nothing is doubled.
-	o := j.start(t, moment{}, args...)
+	o := j.start(t, killPoint{}, args...)
 	j.check(t, o)
 	assert.Contains(t, flat(o.stdout), "the job was done already")
 	assert.Zero(t, number(t, o.stdout, "calls made"))
 }
 
-// moment is when a process is killed: never, after a time, or before a step of the write of a checkpoint.
-type moment struct {
+// killPoint is when a process is killed: never, after a time, or before a step of the write of a checkpoint.
+type killPoint struct {
 	after  time.Duration
 	step   string
 	number int // the step's, from 1
@@ -211,7 +211,7 @@ type killedRun struct {
 }
 
 // start runs the binary until it ends or is killed.
-func (j *killedJob) start(t *testing.T, at moment, args ...string) killedRun {
+func (j *killedJob) start(t *testing.T, at killPoint, args ...string) killedRun {
 	t.Helper()
 	if saved, _ := filepath.Glob(j.file("checkpoints/*.weir")); len(saved) > 0 {
 		j.count.add(func(c *killCount) { c.resumed++ })

@@ -271,7 +271,7 @@ type look struct {
 func (f *foreign) hold(m arrival, known *look) (l store.Leased, suspect bool) {
 	at := known.at
 	seq := at.Sequence.Stream
-	l = store.Leased{Foreign: true, Lease: store.Lease{Queue: f.queue, Entry: f.Stream + "/" + strconv.FormatUint(seq, 10), Fence: at.NumDelivered}}
+	l = store.Leased{External: true, Lease: store.Lease{Queue: f.queue, Entry: f.Stream + "/" + strconv.FormatUint(seq, 10), Fence: at.NumDelivered}}
 	l.Meta, l.Schema, l.Damage = headers.Read(m.Header, m.Subject, at.Stream, seq)
 	l.Payload = m.Data
 	h := &theirs{msg: m.Msg, leased: m.at, fence: at.NumDelivered, provider: known.provider, choice: known.choice}

@@ -324,8 +324,8 @@ func (s *Engine) Move(ctx context.Context, all ...store.Move) error {
 		}
 		lost := map[store.Lease]bool{}
 		moves, rest := s.ownMoves(moves)
-		for f, theirs := range rest {
-			if err := f.move(ctx, theirs, lost); err != nil {
+		for f, moves := range rest {
+			if err := f.move(ctx, moves, lost); err != nil {
 				return err
 			}
 		}
@@ -347,16 +347,16 @@ func (s *Engine) Move(ctx context.Context, all ...store.Move) error {
 }
 
 // ownMoves returns the moves of messages in the stream of the engine, and those of others.
-func (s *Engine) ownMoves(moves []store.Move) (own []store.Move, theirs map[*foreign][]store.Move) {
-	theirs = map[*foreign][]store.Move{}
+func (s *Engine) ownMoves(moves []store.Move) (own []store.Move, others map[*foreign][]store.Move) {
+	others = map[*foreign][]store.Move{}
 	for _, m := range moves {
 		if f := s.foreign[m.Lease.Queue]; f != nil && isForeign(m.Lease.Entry) {
-			theirs[f] = append(theirs[f], m)
+			others[f] = append(others[f], m)
 		} else {
 			own = append(own, m)
 		}
 	}
-	return own, theirs
+	return own, others
 }
 
 func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Lease]bool) error {

@@ -245,8 +245,8 @@ func (s *Engine) change(ctx context.Context, l store.Lease, r *record, st state)
 	return nil
 }
 
-// shared calls own with the leases of messages in the stream of the engine, and theirs with those of foreign streams.
-func (s *Engine) shared(leases []store.Lease, own func([]store.Lease) error, theirs func(*foreign, []store.Lease) error) error {
+// shared calls own with the leases of messages in the stream of the engine, and other with the leases of messages in other streams.
+func (s *Engine) shared(leases []store.Lease, own func([]store.Lease) error, other func(*foreign, []store.Lease) error) error {
 	var ours []store.Lease
 	others := map[string][]store.Lease{}
 	for _, l := range leases {
@@ -269,7 +269,7 @@ func (s *Engine) shared(leases []store.Lease, own func([]store.Lease) error, the
 	}
 	err := note(own(ours))
 	for queue, ls := range others {
-		err = errors.Join(err, note(theirs(s.foreign[queue], ls)))
+		err = errors.Join(err, note(other(s.foreign[queue], ls)))
 	}
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ func TestFormats(t *testing.T) {
 	require.NoError(t, err)
 	var written strings.Builder
 	fmt.Fprintf(&written, "%q\n%q\n", r.Key, r.Value)
-	for _, h := range append(r.Headers, foreignHeaders(&m)...) {
+	for _, h := range append(r.Headers, springHeaders(&m)...) {
 		fmt.Fprintf(&written, "%s: %q\n", h.Key, h.Value)
 	}
 	stored := &kgo.Record{}

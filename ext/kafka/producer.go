@@ -115,7 +115,7 @@ func (p *producer) put(ctx context.Context, topic string, ms []store.Message) er
 			return fmt.Errorf("kafka: message for topic %q: %w", topic, err)
 		}
 		if m.Cause != "" {
-			r.Headers = append(r.Headers, foreignHeaders(&m)...)
+			r.Headers = append(r.Headers, springHeaders(&m)...)
 		}
 		records[i] = r
 	}

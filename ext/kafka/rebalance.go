@@ -42,7 +42,7 @@ func (s *source) restore(id partitionID, f kmsg.OffsetFetchResponseGroupTopicPar
 		metadata = *f.Metadata
 	}
 	done, delays, err := offsets.Decode(f.Offset, metadata)
-	if err != nil && !errors.Is(err, offsets.ErrForeign) {
+	if err != nil && !errors.Is(err, offsets.ErrNotOurs) {
 		s.logger.Warn("weir: the metadata of a commit is damaged: messages settled above its offset are delivered again",
 			"topic", id.topic, "partition", id.partition, "offset", f.Offset, "error", err)
 	}
@@ -240,7 +240,7 @@ func (s *source) forget(client *kgo.Client, m map[string][]int32) {
 		if p := s.parts[id]; p != nil {
 			for _, e := range p.entries {
 				if e.state == running && !s.closed {
-					s.gone++
+					s.leasesLost++
 				}
 			}
 			s.detach(p)
@@ -254,7 +254,7 @@ func (s *source) forget(client *kgo.Client, m map[string][]int32) {
 func (s *source) LeasesLost() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.gone
+	return s.leasesLost
 }
 
 // detach parts the entries from their partition. Called with mu held.

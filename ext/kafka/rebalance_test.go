@@ -97,12 +97,12 @@ func (r *rebalances) join() {
 	ctx, w.stop = context.WithCancel(context.Background())
 	r.workers = append(r.workers, w)
 	w.ended.Go(func() {
-		var lanes [rebalancePartitions]chan message.Message[string]
+		var queues [rebalancePartitions]chan message.Message[string]
 		var working sync.WaitGroup
-		for i := range lanes {
-			lanes[i] = make(chan message.Message[string], 20)
+		for i := range queues {
+			queues[i] = make(chan message.Message[string], 20)
 			working.Go(func() {
-				for m := range lanes[i] {
+				for m := range queues[i] {
 					r.work(m)
 				}
 			})
@@ -114,11 +114,11 @@ func (r *rebalances) join() {
 			}
 			for _, m := range ms {
 				p, _ := strconv.Atoi(m.Meta().Origin.Partition)
-				lanes[p] <- m
+				queues[p] <- m
 			}
 		}
-		for _, lane := range lanes {
-			close(lane)
+		for _, queue := range queues {
+			close(queue)
 		}
 		working.Wait()
 	})

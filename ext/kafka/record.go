@@ -89,7 +89,7 @@ func metaOfHeaders(hs []kgo.RecordHeader) (m message.Meta, err error) {
 		headers[h.Key] = string(h.Value)
 	}
 	m, err = message.MetaFromHeaders(headers)
-	takeForeign(m.Headers, &m)
+	takeSpring(m.Headers, &m)
 	if len(m.Headers) == 0 {
 		m.Headers = nil
 	}

@@ -601,7 +601,7 @@ func TestFailingCommitIsReportedAndTriedAgain(t *testing.T) {
 	eventually(t, func() bool { return c.committed("orders", 0).At == 1 }, "tried again")
 }
 
-func TestForeignMetadataIsLeftAlone(t *testing.T) {
+func TestMetadataOfOthersIsLeftAlone(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, numbers(4)...)
 	for _, metadata := range []string{"member-1", "w2.####"} {

@@ -53,9 +53,9 @@ type source struct {
 	start  time.Time
 	ctx    context.Context // of polls and of what is recorded; ends with Close
 	cancel context.CancelCauseFunc
-	demand chan struct{} // room for one; to the poller: Receive wants messages
-	given  chan struct{} // room for one; to Receive: there is something, or may be
-	kick   chan struct{} // room for one; to the goroutine of puts: something is to be put, or was settled
+	demand chan struct{} // capacity 1; to the poller: Receive wants messages
+	given  chan struct{} // capacity 1; to Receive: there is something, or may be
+	kick   chan struct{} // capacity 1; to the goroutine of puts: something is to be put, or was settled
 	ended  sync.WaitGroup
 
 	receiving sync.Mutex    // held by Receive
@@ -64,16 +64,16 @@ type source struct {
 	leaveErr  error
 	forgotten func() // called then; written before the source is used
 
-	mu      sync.Mutex // guards what follows; not held while user code, a logger or the client runs, but for pauses
-	parts   map[partitionID]*part
-	running map[partitionID]map[int64]*entry // returned by Receive and not settled, also of partitions that were lost
-	ready   []*entry                         // to be returned
-	waiting timers.Heap[*entry]
-	putting []*entry // to be put among the dead letters
-	gone    int      // see LeasesLost
-	want    int      // how many messages the Receive that runs wants; 0: none runs
-	failure error    // for the next Receive
-	closed  bool
+	mu         sync.Mutex // guards what follows; not held while user code, a logger or the client runs, but for pauses
+	parts      map[partitionID]*part
+	running    map[partitionID]map[int64]*entry // returned by Receive and not settled, also of partitions that were lost
+	ready      []*entry                         // to be returned
+	waiting    timers.Heap[*entry]
+	putting    []*entry // to be put among the dead letters
+	leasesLost int      // see LeasesLost
+	want       int      // how many messages the Receive that runs wants; 0: none runs
+	failure    error    // for the next Receive
+	closed     bool
 }
 
 // putFunc stores messages. It returns nil when they are durable. The same messages may come again.

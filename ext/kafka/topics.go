@@ -25,10 +25,10 @@ func watchTopics(ctx context.Context, client *kgo.Client, look *clock.Ticker, lo
 	if regex, _ := client.OptValue(kgo.ConsumeRegex).(bool); regex {
 		return // they are patterns
 	}
-	said := map[string]bool{}
+	logged := map[string]bool{}
 	warn := func(key, text string, args ...any) {
-		if !said[key] {
-			said[key] = true
+		if !logged[key] {
+			logged[key] = true
 			logger.Warn("weir: kafka: "+text, args...)
 		}
 	}
@@ -45,7 +45,7 @@ func watchTopics(ctx context.Context, client *kgo.Client, look *clock.Ticker, lo
 		case err != nil:
 			warn("", "the brokers do not answer; the client keeps trying", "error", err)
 		case len(missing) == 0:
-			if len(said) > 0 {
+			if len(logged) > 0 {
 				logger.Info("weir: kafka: all topics exist now", "topics", topics)
 			}
 			return

@@ -135,7 +135,7 @@ func (v *View) settled(ctx context.Context) error {
 			continue
 		}
 		done, _, err := offsets.Decode(at.At, at.Metadata)
-		if err != nil && !errors.Is(err, offsets.ErrForeign) {
+		if err != nil && !errors.Is(err, offsets.ErrNotOurs) {
 			return fmt.Errorf("group %q: partition %d: metadata of offset %d: %w", v.group, p.id, at.At, err)
 		}
 		p.low, p.done = max(p.start, at.At), done

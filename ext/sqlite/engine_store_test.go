@@ -161,7 +161,7 @@ func TestClockOfReadersGoesOnInTheNextRun(t *testing.T) {
 // A transaction of the caller, which waits for a call or keeps one waiting, and Close waited for each other for ever.
 func TestCloseBesideATransactionThatPuts(t *testing.T) {
 	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")))
-	tx, err := open(t, filepath.Join(t.TempDir(), "theirs.db")).Writer().BeginTx(t.Context(), nil)
+	tx, err := open(t, filepath.Join(t.TempDir(), "other.db")).Writer().BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	defer tx.Rollback() //nolint:errcheck // the test is over
 	require.NoError(t, storebench.CloseBesideATransaction(t, s, func(ctx context.Context, id string) error {

@@ -94,12 +94,12 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	g.Returned()
 }
 
-// AwaitRoom waits until a slot is free that no message was put for, and returns how many are; 0: ctx or the operator has ended. It is called
+// AwaitSlots waits until a slot is free that no message was put for, and returns how many are; 0: ctx or the operator has ended. It is called
 // by the input of Results, which has messages.
-func (d *Driver[IN, OUT]) AwaitRoom(ctx context.Context) int {
+func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	port, ok := d.attached.Load().port.(*ringPort[IN, OUT])
 	if !ok || port.in.ring.messages == nil { // that of Results does not know its slots
-		panic("asyncop: AwaitRoom: not called by the input of Messages")
+		panic("asyncop: AwaitSlots: not called by the input of Messages")
 	}
 	return port.in.awaitRoom(ctx)
 }

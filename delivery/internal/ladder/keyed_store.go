@@ -36,7 +36,7 @@ func (s *keyedStore[T]) Take(ctx context.Context, queue string, limit int, lease
 		}
 		e := k.get(meta.Key)
 		e.running++
-		k.gone(e, meta.ID)
+		k.removed(e, meta.ID)
 		k.taken[at] = taken{key: meta.Key, id: meta.ID, visit: meta.Visit, merges: meta.Merges}
 	}
 	return ms, err
@@ -122,7 +122,7 @@ func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Du
 	}
 	ms, err := s.Claim(ctx, s.keys.blocked, f, store.Page{After: e.Position - 1, Until: e.Position, Max: 1}, lease)
 	if err != nil || len(ms) == 0 { // it is leased to a worker that has died
-		s.keys.foreign(key, grant{e.Position, e.Fence, e.LeasedUntil})
+		s.keys.parkedElsewhere(key, grant{e.Position, e.Fence, e.LeasedUntil})
 		return nil, true, now.Add(time.Second), err
 	}
 	return &ms[0], true, until, nil

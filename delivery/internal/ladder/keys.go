@@ -324,7 +324,7 @@ func (k *keys[T]) handOver(meta message.Meta, queue string, d time.Duration) (st
 	undo = func() {
 		k.mu.Lock()
 		if e.waits[id].queue == queue { // else it was stored all the same, has come back, and waits in another layer
-			k.gone(e, id)
+			k.removed(e, id)
 		}
 		k.next(key) // its delivery may have ended before
 		wake := k.wake
@@ -336,8 +336,8 @@ func (k *keys[T]) handOver(meta message.Meta, queue string, d time.Duration) (st
 	return stored, undo
 }
 
-// gone notes that a message waits no more. It runs under mu.
-func (k *keys[T]) gone(e *keyed[T], id string) {
+// removed notes that a message waits no more. It runs under mu.
+func (k *keys[T]) removed(e *keyed[T], id string) {
 	if _, ok := e.waits[id]; ok {
 		delete(e.waits, id)
 		k.size--
@@ -430,7 +430,7 @@ func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 		}
 		k.mu.Lock()
 		if e := k.of[l.key]; e != nil && e.waits[l.id].queue == l.queue {
-			k.gone(e, l.id)
+			k.removed(e, l.id)
 			k.next(l.key)
 		}
 		k.mu.Unlock()
@@ -438,8 +438,8 @@ func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	return nil
 }
 
-// foreign notes that another worker has a parked message. One that extends its lease is alive, so two work on the same queues.
-func (k *keys[T]) foreign(key string, g grant) {
+// parkedElsewhere notes that another worker has a parked message. One that extends its lease is alive, so two work on the same queues.
+func (k *keys[T]) parkedElsewhere(key string, g grant) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := k.get(key)

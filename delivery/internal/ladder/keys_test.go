@@ -130,7 +130,7 @@ func blockKeys(t *testing.T, seed uint64) {
 		before[v], last[keyOf(v)] = last[keyOf(v)], v
 	}
 	var mu sync.Mutex
-	over, wrong, calls := map[string]bool{}, []string{}, 0
+	ended, wrong, calls := map[string]bool{}, []string{}, 0
 	j := (&journal{from: all, acked: map[string]bool{}, pace: 20 * time.Second}).restarted()
 	for run := 0; ; run++ {
 		s := memory.Reopen()
@@ -141,7 +141,7 @@ func blockKeys(t *testing.T, seed uint64) {
 		call := asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
 			mu.Lock()
 			calls++
-			if b := before[in]; b != "" && !over[b] {
+			if b := before[in]; b != "" && !ended[b] {
 				wrong = append(wrong, in+" was called before "+b)
 			}
 			if calls == killAt && run < 6 {
@@ -172,8 +172,8 @@ func blockKeys(t *testing.T, seed uint64) {
 				err := l.Take(ctx, f)
 				if err == nil && meta.Visit >= 3 {
 					mu.Lock()
-					over[f.Element] = true // dead
-					if len(over) == len(all) {
+					ended[f.Element] = true // dead
+					if len(ended) == len(all) {
 						kill()
 					}
 					mu.Unlock()
@@ -185,8 +185,8 @@ func blockKeys(t *testing.T, seed uint64) {
 				break
 			}
 			mu.Lock()
-			over[m.Value] = true
-			done := len(over) == len(all)
+			ended[m.Value] = true
+			done := len(ended) == len(all)
 			mu.Unlock()
 			m.Ack()
 			if done {
@@ -197,7 +197,7 @@ func blockKeys(t *testing.T, seed uint64) {
 		_ = op.Wait()
 		_ = source.Close(context.Background())
 		mu.Lock()
-		done := len(over) == len(all)
+		done := len(ended) == len(all)
 		mu.Unlock()
 		if done || run > 20 {
 			break
@@ -205,7 +205,7 @@ func blockKeys(t *testing.T, seed uint64) {
 		j = j.restarted()
 	}
 	require.Empty(t, wrong)
-	require.Len(t, over, len(all))
+	require.Len(t, ended, len(all))
 }
 
 // At the bound the source of new messages is held back, and goes on when some have left. A key whose message was purged from

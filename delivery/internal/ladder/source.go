@@ -153,7 +153,7 @@ type source[T any] struct {
 	clock   clock.Clock
 	closing sync.Once
 	closed  chan struct{}
-	settled chan struct{} // room for one; to Receive: a message of a layer was settled
+	settled chan struct{} // capacity 1; to Receive: a message of a layer was settled
 	flying  atomic.Int64  // messages of layers that are not settled, those in rest included
 
 	mu     sync.Mutex  // guards inputs: find adds some, and Close closes all
@@ -318,8 +318,8 @@ func (s *source[T]) tendAgain() (at time.Time) {
 func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]bool, answers chan<- answer[T], enough func()) (wait time.Duration) {
 	now := s.clock.Now()
 	for _, in := range s.inputs {
-		room := min(n, in.room())
-		if asked[in] || in.first && s.ended || in.fresh && s.keys != nil && s.keys.isFull() || room == 0 {
+		most := min(n, in.mayGive())
+		if asked[in] || in.first && s.ended || in.fresh && s.keys != nil && s.keys.isFull() || most == 0 {
 			continue // settled wakes it
 		}
 		if d := in.next.Sub(now); d > 0 {
@@ -330,7 +330,7 @@ func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]boo
 		}
 		asked[in] = true
 		go func() { // ends with asking
-			ms, err := receive(asking, in.source, room)
+			ms, err := receive(asking, in.source, most)
 			if err == nil || asking.Err() == nil {
 				enough()
 			}
@@ -408,8 +408,8 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 	})
 }
 
-// room returns how many messages an input may give now.
-func (in *input[T]) room() int {
+// mayGive returns how many messages an input may give now.
+func (in *input[T]) mayGive() int {
 	if in.first {
 		return math.MaxInt
 	}

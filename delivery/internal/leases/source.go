@@ -55,17 +55,17 @@ type Source[T any] struct {
 	sourceSettings
 
 	recorder *settle.Recorder
-	again    chan struct{} // room for one; to Receive: something was released
+	again    chan struct{} // capacity 1; to Receive: something was released
 
 	listening sync.WaitGroup
 	woken     atomic.Bool // it need not poll
 
-	receiving chan struct{} // room for one: a Receive
+	receiving chan struct{} // capacity 1: held by a Receive
 	single    bool          // takes one message, as the last one was a suspect; owned by the Receive
 	left      []int64       // of what Resume has found, and was not taken yet; owned by the Receive
 	after     string        // the round continues after this key; owned by the Receive
 
-	// releasing has room for one: the goroutine that releases messages and forgets them, or notes what was taken. A message
+	// releasing has capacity 1: the goroutine that releases messages and forgets them, or notes what was taken. A message
 	// that was released can be taken again before it is forgotten, and must not join itself.
 	releasing chan struct{}
 
@@ -273,7 +273,7 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 		}
 	}
 	for _, l := range taken {
-		if l.Foreign && l.Schema == nil {
+		if l.External && l.Schema == nil {
 			l.Schema = codec.SchemaOf(s.codec)
 		}
 		h := &held{lease: l.Lease, message: l.Message}

@@ -26,7 +26,7 @@ type Source[T any] struct {
 	clock clock.Clock
 	start time.Time
 	wake  chan struct{} // capacity 1: something was settled
-	over  chan struct{} // closed by Close
+	ended chan struct{} // closed by Close
 
 	mu     sync.Mutex // guards what follows; not held while user code runs
 	out    int        // messages that are not settled
@@ -56,7 +56,7 @@ type Hooks[T any] struct {
 func New[T any](in <-chan T, c clock.Clock, h Hooks[T]) *Source[T] {
 	return &Source[T]{
 		in: in, Hooks: h, clock: c, start: c.Now(),
-		wake: make(chan struct{}, 1), over: make(chan struct{}),
+		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 }
 
@@ -177,7 +177,7 @@ func (s *Source[T]) await(ctx context.Context, next time.Duration) []*entry[T] {
 		}
 	case <-timer:
 	case <-s.wake:
-	case <-s.over:
+	case <-s.ended:
 	case <-ctx.Done():
 	}
 	return nil
@@ -259,7 +259,7 @@ func (s *Source[T]) Close() (undone int) {
 	defer s.mu.Unlock()
 	if !s.closed {
 		s.closed = true
-		close(s.over)
+		close(s.ended)
 	}
 	return s.out + s.again.Len()
 }

@@ -35,8 +35,8 @@ type batch[T any] struct {
 }
 
 type member[T any] struct {
-	value T
-	gone  bool // withdrawn
+	value     T
+	withdrawn bool
 }
 
 // Item is a value in a batch.
@@ -73,10 +73,10 @@ func (g *Group[T]) Withdraw(it Item[T]) bool {
 	defer g.mu.Unlock()
 	b := it.batch
 	m := &b.members[it.index]
-	if b.taken || m.gone {
+	if b.taken || m.withdrawn {
 		return false
 	}
-	*m = member[T]{gone: true}
+	*m = member[T]{withdrawn: true}
 	g.waiting--
 	b.present--
 	if b.present > 0 {
@@ -172,7 +172,7 @@ func (g *Group[T]) take(b *batch[T]) []T {
 	}
 	values := make([]T, 0, len(b.members))
 	for _, m := range b.members {
-		if !m.gone {
+		if !m.withdrawn {
 			values = append(values, m.value)
 		}
 	}

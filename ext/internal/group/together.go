@@ -20,7 +20,7 @@ type call[T any] struct {
 	shared bool
 
 	// Guarded by Together.mu.
-	gone  bool     // the context of its caller has ended
+	ended bool     // the context of its caller has ended
 	batch *running // nil: it does not run
 }
 
@@ -68,7 +68,7 @@ func (t *Together[T]) Do(ctx context.Context, value T) error {
 func (t *Together[T]) leave(c *call[T]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.gone = true
+	c.ended = true
 	if b := c.batch; b != nil {
 		if b.waiting--; b.waiting == 0 {
 			b.cancel()
@@ -103,7 +103,7 @@ func (t *Together[T]) begin(calls []*call[T], cancel context.CancelFunc) []T {
 	defer t.mu.Unlock()
 	for i, c := range calls {
 		values[i], c.batch = c.value, b
-		if !c.gone {
+		if !c.ended {
 			b.waiting++
 		}
 	}

@@ -16,8 +16,9 @@ const (
 	Together        = 100                      // clients that are
 )
 
-// remnantsAge is how long the mark of a silent client is kept, in the time of silence: as server.Results do.
-const remnantsAge = 24
+// tombstoneAge is how long the mark of a silent client is kept, as a multiple of the time of silence. server.Results
+// has the same value.
+const tombstoneAge = 24
 
 // Phases of a client. A collection looks at one again when its time is over.
 const (
@@ -36,7 +37,7 @@ type Times struct {
 func TimesOf(now, answers, clients time.Time) Times {
 	t := Times{Now: now.UnixMicro()}
 	t.Answers, t.Clients = min(t.Now, answers.UnixMicro()), min(t.Now, clients.UnixMicro())
-	t.Marks = t.Now - remnantsAge*(t.Now-t.Clients)
+	t.Marks = t.Now - tombstoneAge*(t.Now-t.Clients)
 	return t
 }
 

@@ -59,7 +59,7 @@ type call struct {
 	err    error
 
 	// Guarded by Records.mu.
-	gone  bool     // its caller has left
+	left  bool     // its caller has left
 	batch *running // nil: it does not run
 }
 
@@ -113,7 +113,7 @@ func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement
 func (r *Records) leave(c *call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c.gone = true
+	c.left = true
 	if b := c.batch; b != nil {
 		if b.waiting--; b.waiting == 0 {
 			b.cancel()
@@ -128,7 +128,7 @@ func (r *Records) begin(calls []*call) (context.Context, context.CancelFunc, []*
 	b := &running{cancel: cancel}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	calls = slices.DeleteFunc(calls, func(c *call) bool { return c.gone || over(c) })
+	calls = slices.DeleteFunc(calls, func(c *call) bool { return c.left || over(c) })
 	for _, c := range calls {
 		c.batch = b
 	}

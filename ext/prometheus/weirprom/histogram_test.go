@@ -17,7 +17,7 @@ func TestHistogramIsThatOfPrometheus(t *testing.T) {
 	for _, d := range DefaultBuckets() {
 		seconds = append(seconds, d.Seconds())
 	}
-	theirs := prometheus.NewHistogram(prometheus.HistogramOpts{
+	client := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "x", Help: "x", Buckets: seconds, NativeHistogramBucketFactor: 1.1,
 	})
 	b, err := newBuckets(DefaultBuckets())
@@ -25,7 +25,7 @@ func TestHistogramIsThatOfPrometheus(t *testing.T) {
 	ours := newHistogram(b)
 	observe := func(d time.Duration) {
 		ours.observe(b, d)
-		theirs.Observe(d.Seconds())
+		client.Observe(d.Seconds())
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200_000 {
@@ -47,7 +47,7 @@ func TestHistogramIsThatOfPrometheus(t *testing.T) {
 	var got, want dto.Metric
 	desc := prometheus.NewDesc("x", "x", nil, nil)
 	require.NoError(t, ours.metric(desc, b).Write(&got))
-	require.NoError(t, theirs.Write(&want))
+	require.NoError(t, client.Write(&want))
 	g, w := got.GetHistogram(), want.GetHistogram()
 	assert.Equal(t, w.GetSampleCount(), g.GetSampleCount())
 	assert.InEpsilon(t, w.GetSampleSum(), g.GetSampleSum(), 1e-9)

@@ -283,30 +283,30 @@ func TestWrongTypeFailsThePipelineUnderEveryPolicy(t *testing.T) {
 }
 
 // An *ElementError of another operator is an error like any other: Err tells this operator's own, and neither the number
-// of the elements that were abandoned nor anything else is written into a foreign one.
+// of the elements that were abandoned nor anything else is written into another error.
 func TestElementErrorOfAnotherOperator(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		foreign := &asyncop.ElementError{Element: "of another", Err: optest.ErrBroken}
-		before := *foreign
+		other := &asyncop.ElementError{Element: "of another", Err: optest.ErrBroken}
+		before := *other
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.SendEach("abc")
-		r.Fail("b#1", foreign)
+		r.Fail("b#1", other)
 		err := r.Wait()
 		own, ok := err.(*asyncop.ElementError) // the outermost one is asked for
 		require.True(t, ok, "%T", err)
 		require.Equal(t, "b", own.Element)
 		require.Equal(t, 2, own.Abandoned)
-		require.Same(t, foreign, own.Err)
-		require.Equal(t, before, *foreign)
+		require.Same(t, other, own.Err)
+		require.Equal(t, before, *other)
 
 		r = optest.NewRig(t, m, optest.Setup{})
 		r.SendEach("abc")
-		err = r.Cut(foreign)                           // as in a pipeline whose operators cancel each other
+		err = r.Cut(other)                             // as in a pipeline whose operators cancel each other
 		abandoned, ok := err.(*asyncop.AbandonedError) // the outermost one is asked for
 		require.True(t, ok, "%T", err)
 		require.Equal(t, 3, abandoned.Abandoned)
-		require.Same(t, foreign, abandoned.Cause)
-		require.Equal(t, before, *foreign)
+		require.Same(t, other, abandoned.Cause)
+		require.Equal(t, before, *other)
 	})
 }
 

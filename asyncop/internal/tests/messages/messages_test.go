@@ -768,13 +768,13 @@ func TestMessagesAtRandom(t *testing.T) {
 	}
 }
 
-// AwaitRoom waited until the end of the run where Results drives the operator.
-func TestAwaitRoomOutsideOfMessages(t *testing.T) {
-	const text = "asyncop: AwaitRoom: not called by the input of Messages"
+// AwaitSlots waited until the end of the run where Results drives the operator.
+func TestAwaitSlots_OutsideOfMessages(t *testing.T) {
+	const text = "asyncop: AwaitSlots: not called by the input of Messages"
 	op := asyncop.OrderedWait(asyncop.BlockingMany(workOn), time.Minute, 1, asyncop.WithDropOnFailure())
-	require.PanicsWithValue(t, text, func() { op.AwaitRoom(t.Context()) }, "nothing drives it")
+	require.PanicsWithValue(t, text, func() { op.AwaitSlots(t.Context()) }, "nothing drives it")
 	for range op.Results(func(func(string) bool) {
-		require.PanicsWithValue(t, text, func() { op.AwaitRoom(t.Context()) })
+		require.PanicsWithValue(t, text, func() { op.AwaitSlots(t.Context()) })
 	}) {
 		t.Error("there is no input")
 	}

@@ -250,9 +250,9 @@ func TestBrokenFallbackOfAForeignTimeout(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			foreign := &asyncop.TimeoutError{Limit: time.Second}
+			other := &asyncop.TimeoutError{Limit: time.Second}
 			var given []optest.Failure
-			fn := around(asyncop.Func(func(context.Context, string, optest.Future) error { return foreign }), &given)
+			fn := around(asyncop.Func(func(context.Context, string, optest.Future) error { return other }), &given)
 			_, err := asyncop.Map(t.Context(), []string{"a"}, fn, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 			if len(given) > 0 {
 				require.NoError(t, err)
@@ -260,7 +260,7 @@ func TestBrokenFallbackOfAForeignTimeout(t *testing.T) {
 			}
 			timeout, ok := errors.AsType[*asyncop.TimeoutError](err)
 			require.True(t, ok)
-			require.Same(t, foreign, timeout)
+			require.Same(t, other, timeout)
 			_, ok = errors.AsType[*asyncop.PanicError](err)
 			require.True(t, ok)
 		})

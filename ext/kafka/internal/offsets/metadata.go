@@ -22,8 +22,8 @@ type Delay struct {
 const prefix = "w2."
 
 var (
-	// ErrForeign is returned by Decode for metadata that someone else has written.
-	ErrForeign = errors.New("not written by weir")
+	// ErrNotOurs is returned by Decode for metadata that someone else has written.
+	ErrNotOurs = errors.New("not written by weir")
 	errEmpty   = errors.New("a span is empty")
 	errLow     = errors.New("the first offset is settled")
 	errRange   = errors.New("an offset is too large")
@@ -98,11 +98,11 @@ func appendDelays(b []byte, at int64, delays []Delay) []byte {
 	return b
 }
 
-// Decode returns what Encode has written for a position. The error matches ErrForeign, or says what is damaged.
+// Decode returns what Encode has written for a position. The error matches ErrNotOurs, or says what is damaged.
 func Decode(low int64, metadata string) (done []Span, delays []Delay, err error) {
 	text, ours := strings.CutPrefix(metadata, prefix)
 	if !ours {
-		return nil, nil, ErrForeign
+		return nil, nil, ErrNotOurs
 	}
 	b, err := encoding.DecodeString(text)
 	if err != nil {

@@ -229,12 +229,12 @@ func TestTooLittleRoomLeavesOutTheLast(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	for _, text := range []string{"", "consumer-1-abc", "w1.AAA"} {
 		_, _, err := Decode(0, text)
-		assert.ErrorIs(t, err, ErrForeign)
+		assert.ErrorIs(t, err, ErrNotOurs)
 	}
 	for _, text := range []string{"w2.", "w2.!", "w2.AQ", "w2.AQEA", "w2.AYAB", "w2." + strings.Repeat("_", 4000)} {
 		_, _, err := Decode(0, text)
 		assert.Error(t, err)
-		assert.NotErrorIs(t, err, ErrForeign)
+		assert.NotErrorIs(t, err, ErrNotOurs)
 	}
 	p := New(0, nil)
 	p.Arrive(5)

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// gone are the requests of a client whose answers were removed although the client has not declared them done: they are
+// evicted has the requests of a client whose answers were removed although the client has not declared them done: they are
 // STALE, and what is between them is not. Numbers that follow each other cost one span.
-type gone struct {
+type evicted struct {
 	steps map[string][]span // by step, ascending, with a gap between any two; nil if empty
 	spans int               // of all steps
 }
@@ -23,21 +23,21 @@ func find(spans []span, seq int64) (i int, within bool) {
 	return i, i < len(spans) && spans[i].lo <= seq
 }
 
-func (g *gone) has(seq int64, step string) bool {
-	if g.spans == 0 {
+func (e *evicted) has(seq int64, step string) bool {
+	if e.spans == 0 {
 		return false
 	}
-	_, within := find(g.steps[step], seq)
+	_, within := find(e.steps[step], seq)
 	return within
 }
 
 // add reports below which number everything has to be STALE from now on, or 0. With too many spans that is the lower half of
 // them: what was never seen between them is given up, too, so that memory stays bounded (law X3).
-func (g *gone) add(seq int64, step string) (before int64) {
-	if g.steps == nil {
-		g.steps = map[string][]span{}
+func (e *evicted) add(seq int64, step string) (before int64) {
+	if e.steps == nil {
+		e.steps = map[string][]span{}
 	}
-	spans := g.steps[step]
+	spans := e.steps[step]
 	i, within := find(spans, seq)
 	if within {
 		return 0
@@ -47,21 +47,21 @@ func (g *gone) add(seq int64, step string) (before int64) {
 	switch {
 	case touchesBelow && touchesAbove:
 		spans[i-1].hi = spans[i].hi
-		g.steps[step] = slices.Delete(spans, i, i+1)
-		g.spans--
+		e.steps[step] = slices.Delete(spans, i, i+1)
+		e.spans--
 	case touchesBelow:
 		spans[i-1].hi = seq
 	case touchesAbove:
 		spans[i].lo = seq
 	default:
-		g.steps[step] = slices.Insert(spans, i, span{seq, seq})
-		g.spans++
+		e.steps[step] = slices.Insert(spans, i, span{seq, seq})
+		e.spans++
 	}
-	if g.spans <= maxSpans {
+	if e.spans <= maxSpans {
 		return 0
 	}
-	ends := make([]int64, 0, g.spans)
-	for _, spans := range g.steps {
+	ends := make([]int64, 0, e.spans)
+	for _, spans := range e.steps {
 		for _, s := range spans {
 			ends = append(ends, s.hi)
 		}
@@ -71,23 +71,23 @@ func (g *gone) add(seq int64, step string) (before int64) {
 }
 
 // dropBelow forgets the numbers below before, which are STALE without it.
-func (g *gone) dropBelow(before int64) {
-	if g.spans == 0 {
+func (e *evicted) dropBelow(before int64) {
+	if e.spans == 0 {
 		return
 	}
-	for step, spans := range g.steps {
+	for step, spans := range e.steps {
 		i, within := find(spans, before)
 		if within {
 			spans[i].lo = before
 		}
-		g.spans -= i
+		e.spans -= i
 		if i == len(spans) {
-			delete(g.steps, step)
+			delete(e.steps, step)
 		} else if i > 0 {
-			g.steps[step] = append([]span(nil), spans[i:]...)
+			e.steps[step] = append([]span(nil), spans[i:]...)
 		}
 	}
-	if g.spans == 0 {
-		g.steps = nil
+	if e.spans == 0 {
+		e.steps = nil
 	}
 }

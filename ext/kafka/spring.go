@@ -36,8 +36,8 @@ const (
 	connectClass     = "__connect.errors.exception.class.name"
 )
 
-// foreignHeaders returns what Spring Kafka and Kafka Connect would have written with a dead letter.
-func foreignHeaders(m *store.Message) (h []kgo.RecordHeader) {
+// springHeaders returns what Spring Kafka and Kafka Connect would have written with a dead letter.
+func springHeaders(m *store.Message) (h []kgo.RecordHeader) {
 	add := func(name, value string) {
 		if value != "" {
 			h = append(h, kgo.RecordHeader{Key: name, Value: []byte(value)})
@@ -61,9 +61,9 @@ func foreignHeaders(m *store.Message) (h []kgo.RecordHeader) {
 	return h
 }
 
-// takeForeign takes the history of a message from headers of Spring Kafka or Kafka Connect. What it can read, it removes. weir's own headers say
+// takeSpring takes the history of a message from headers of Spring Kafka or Kafka Connect. What it can read, it removes. weir's own headers say
 // more, so where they are the others are only removed.
-func takeForeign(headers map[string]string, m *message.Meta) {
+func takeSpring(headers map[string]string, m *message.Meta) {
 	text := func(names ...string) (value string) {
 		for _, name := range names {
 			if v, ok := headers[name]; ok && value == "" {
