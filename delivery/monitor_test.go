@@ -267,7 +267,7 @@ func (c *jumping) Now() time.Time { return c.Clock.Now().Add(time.Duration(c.by.
 func TestMonitorOfLeasesAndClocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &jumping{Clock: clock.New()}
-		engine := &frozen{Engine: memory.Open(memory.Config{Clock: c})}
+		engine := &frozen{Engine: memory.Open(memory.WithClock(c))}
 		q := delivery.NewQueue[int](engine, "numbers", silent)
 		require.NoError(t, q.Put(t.Context(), 1))
 		m := &delivery.Monitor{}

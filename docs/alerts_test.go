@@ -257,7 +257,7 @@ func (p *plant) run(t *testing.T, fault string, each, lasts time.Duration) {
 		quiet := slog.New(slog.DiscardHandler)
 		p.fault.Store("")
 		p.series, p.registry, p.epoch = map[string][]string{}, prometheus.NewRegistry(), time.Now()
-		engine := plantEngine{p, memory.Open(memory.Config{Clock: plantClock{p, clock.New()}})}
+		engine := plantEngine{p, memory.Open(memory.WithClock(plantClock{p, clock.New()}))}
 		bank, monitor, metrics := backend.New("bank", backend.WithLogger(quiet)), &delivery.Monitor{}, weirprom.New("payments")
 		shares := &partitions.Monitor{}
 		orders := delivery.NewQueue[parcel](engine, "orders", delivery.RetryAfter(time.Minute, 2*time.Hour), delivery.QueueConfig{Logger: quiet})

@@ -38,7 +38,7 @@ func countOf(t *testing.T, s store.Inspector, queue string) int {
 }
 
 func TestLinesOfDeadLetters(t *testing.T) {
-	s := inspected{Inspector: memory.Open(memory.Config{Clock: clock.NewMock()})}
+	s := inspected{Inspector: memory.Open(memory.WithClock(clock.NewMock()))}
 	putDead(t, s, 250)
 	var file bytes.Buffer
 	n, err := export(t.Context(), s, "dead", store.Filter{Provider: "bank0"}, &file)

@@ -72,7 +72,7 @@ func openDirectory(ctx context.Context, path string, c clock.Clock, note func(fo
 // readDirectory reads the lines of a file. What is not ended by a line end is being written.
 func readDirectory(ctx context.Context, r io.Reader, c clock.Clock, note func(format string, args ...any)) (*memory.Engine, error) {
 	now := clock.NewMock() // a dead letter has arrived when it failed last
-	s := memory.Open(memory.Config{Clock: now})
+	s := memory.Open(memory.WithClock(now))
 	lines := bufio.NewReader(r)
 	for n := 1; ; n++ {
 		line, err := lines.ReadBytes('\n')

@@ -63,7 +63,7 @@ func becomes(t *testing.T, h http.Handler, path string, want ...string) {
 func TestRates(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Now())
-	e := memory.Open(memory.Config{Clock: mock})
+	e := memory.Open(memory.WithClock(mock))
 	taken := 0
 	look := func(n, puts int) {
 		mock.Add(30 * time.Second)

@@ -161,7 +161,7 @@ func TestALineOfALaterVersion(t *testing.T) {
 	}
 
 	// The same by export and import.
-	s := memory.Open(memory.Config{Clock: clock.NewMock()})
+	s := memory.Open(memory.WithClock(clock.NewMock()))
 	importFile(t, s, raw)
 	entries, err := s.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 10})
 	require.NoError(t, err)

@@ -103,7 +103,7 @@ func TestRunLocksFindsWhatIsWrong(t *testing.T) {
 					continue // some wrong locks never end it
 				}
 				mock := clock.NewMock()
-				m := memory.Open(memory.Config{Clock: mock}).Locks()
+				m := memory.Open(memory.WithClock(mock)).Locks()
 				w := c.locks
 				w.Locks = m
 				if r.run(LockSetup{Open: func() (lock.Locks, error) { return w, nil }, Wait: mock.Add}) != nil {

@@ -112,7 +112,7 @@ func findings(w wrong, rule string) (names []string) {
 		}
 		mock := clock.NewMock()
 		mock.Set(time.Unix(1_700_000_000, 0))
-		engine := memory.Open(memory.Config{Clock: mock})
+		engine := memory.Open(memory.WithClock(mock))
 		wrap := func(m *memory.Engine) (store.Store, error) {
 			c := w
 			c.Inspector = m
@@ -122,7 +122,7 @@ func findings(w wrong, rule string) (names []string) {
 			Open:    func() (store.Store, error) { return wrap(engine.Reopen()) },
 			Wait:    mock.Add,
 			SetBack: func(d time.Duration) { mock.Set(mock.Now().Add(-d)) },
-			Full:    func() (store.Store, error) { return wrap(memory.Open(memory.Config{Clock: mock, Limit: 100})) },
+			Full:    func() (store.Store, error) { return wrap(memory.Open(memory.WithClock(mock), memory.Limit(100))) },
 		})
 		if err != nil {
 			names = append(names, r.name)

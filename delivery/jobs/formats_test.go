@@ -24,7 +24,7 @@ var kinds = []string{"job", "job-ended", "log", "log-head", "worker", "backend"}
 func TestFormatsOfRecords(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
-	engine := memory.Open(memory.Config{Clock: mock})
+	engine := memory.Open(memory.WithClock(mock))
 	var written strings.Builder
 	writeRecords(t, engine, mock)
 	for _, kind := range kinds {
@@ -34,7 +34,7 @@ func TestFormatsOfRecords(t *testing.T) {
 			fmt.Fprintf(&written, "%s\t%s\t%d\t%s\n", r.Kind, r.Name, r.Version, r.Value)
 		}
 	}
-	old := memory.Open(memory.Config{Clock: mock})
+	old := memory.Open(memory.WithClock(mock))
 	require.NoError(t, old.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
 		for line := range strings.Lines(string(golden.Written(t, "records", []byte(written.String())))) {
 			part := strings.SplitN(strings.TrimSuffix(line, "\n"), "\t", 4)
@@ -115,7 +115,7 @@ func readRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) (r recor
 func TestBackendOrder_StoredNames(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
-	engine := memory.Open(memory.Config{Clock: mock})
+	engine := memory.Open(memory.WithClock(mock))
 	j, err := jobs.New(engine, jobs.Config{Clock: mock})
 	require.NoError(t, err)
 	order, err := j.ResumeBackend(t.Context(), "payments", "ann", "it is back")

@@ -17,7 +17,7 @@ import (
 
 func TestGroups(t *testing.T) {
 	mock := clock.NewMock()
-	s := memory.Open(memory.Config{Clock: mock})
+	s := memory.Open(memory.WithClock(mock))
 	put := func(id string, cause store.Cause, text string, reasons ...string) {
 		t.Helper()
 		mock.Add(time.Second)

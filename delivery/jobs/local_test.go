@@ -167,7 +167,7 @@ func TestLocalJobsOfTwoQueues(t *testing.T) {
 // A job that cannot go on says why, and goes on when it can.
 func TestAStepThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.Open(memory.Config{Limit: 12})
+		s := memory.Open(memory.Limit(12))
 		for i := range 10 {
 			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
 		}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestHold_KeepsAndReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.New()
-		l := memory.Open(memory.Config{Clock: c}).Locks()
+		l := memory.Open(memory.WithClock(c)).Locks()
 		broken := errors.New("broken")
 		err := lock.Hold(t.Context(), c, l, "a", "me", time.Second, func(ctx context.Context, g lock.Grant) error {
 			time.Sleep(time.Minute)
@@ -53,7 +53,7 @@ func TestHoldExtendsFromTheStart(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.NewMock()
-		l := &extensions{Locks: memory.Open(memory.Config{Clock: c}).Locks()}
+		l := &extensions{Locks: memory.Open(memory.WithClock(c)).Locks()}
 		require.NoError(t, lock.Hold(t.Context(), c, l, "a", "me", 3*time.Second, func(context.Context, lock.Grant) error {
 			c.Add(time.Second + time.Millisecond)
 			synctest.Wait()
@@ -66,7 +66,7 @@ func TestHoldExtendsFromTheStart(t *testing.T) {
 func TestHoldWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.New()
-		l := memory.Open(memory.Config{Clock: c}).Locks()
+		l := memory.Open(memory.WithClock(c)).Locks()
 		_, err := l.Acquire(t.Context(), "a", "dead", 10*time.Second)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -99,7 +99,7 @@ func TestHold_ReleaseDoesNotWaitForever(t *testing.T) {
 			c := clock.New()
 			ctx, cancel := context.WithCancel(t.Context())
 			begun := time.Now()
-			err := lock.Hold(ctx, c, stuck{memory.Open(memory.Config{Clock: c}).Locks()}, "a", "me", lease, func(context.Context, lock.Grant) error {
+			err := lock.Hold(ctx, c, stuck{memory.Open(memory.WithClock(c)).Locks()}, "a", "me", lease, func(context.Context, lock.Grant) error {
 				cancel()
 				return nil
 			})
@@ -114,7 +114,7 @@ func TestHoldEndsWithItsLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := clock.New()
-				m := memory.Open(memory.Config{Clock: c}).Locks()
+				m := memory.Open(memory.WithClock(c)).Locks()
 				var l lock.Locks = m
 				if name == "no answer" {
 					l = stuck{m}

@@ -16,7 +16,7 @@ import (
 func TestLocks(t *testing.T) {
 	deliverytest.RunLocks(t, func(*testing.T) deliverytest.LockSetup {
 		mock := clock.NewMock()
-		m := memory.Open(memory.Config{Clock: mock}).Locks()
+		m := memory.Open(memory.WithClock(mock)).Locks()
 		return deliverytest.LockSetup{Open: func() (lock.Locks, error) { return m, nil }, Wait: mock.Add}
 	})
 }
@@ -24,7 +24,7 @@ func TestLocks(t *testing.T) {
 // Law W3: a name that is not used any more is forgotten, and its fencing numbers go on all the same.
 func TestForgetsNamesOfLocks(t *testing.T) {
 	mock := clock.NewMock()
-	engine := memory.Open(memory.Config{Clock: mock})
+	engine := memory.Open(memory.WithClock(mock))
 	m := engine.Locks()
 	acquire := func(name string) lock.Grant {
 		g, err := m.Acquire(t.Context(), name, "me", time.Minute)

@@ -17,7 +17,6 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/wait"
 	"github.com/weirflow/weir/message"
@@ -64,19 +63,13 @@ type memoryEntry struct {
 	lapses int
 }
 
-// Config are the settings of [Open]. A zero field has its default.
-type Config struct {
-	Clock clock.Clock // by which messages are due; the default is the machine's
-	Limit int         // of the messages in all queues; a Put beyond it fails with [store.ErrFull]. The default is none; Open panics if it is negative
-}
-
-// Open returns an engine without messages. Where several configs are given, a field has the last value that is not zero.
-func Open(config ...Config) *Engine {
-	c := guard.Merged(config)
-	if c.Limit < 0 {
-		panic(fmt.Sprintf("memory: Open: a limit of %d is negative", c.Limit))
+// Open returns an engine without messages.
+func Open(opts ...Option) *Engine {
+	var set settings
+	for _, o := range opts {
+		o(&set)
 	}
-	m := &memoryQueues{machine: cmp.Or(c.Clock, clock.New()), limit: c.Limit, queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}}
+	m := &memoryQueues{machine: cmp.Or(set.clock, clock.New()), limit: set.limit, queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}}
 	m.clock = wait.NewForward(m.machine)
 	m.locks = newLocks(m.clock)
 	return &Engine{memoryQueues: m}

@@ -302,7 +302,7 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	}
 	require.NoError(t, in.Close())
 
-	dead := memory.Open(memory.Config{Limit: 2})
+	dead := memory.Open(memory.Limit(2))
 	in = jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{End: true, DeadLetters: dead, DeadLetterQueue: "dead"})
 	defer in.Close()
 	require.NoError(t, in.Seek(position))

@@ -19,7 +19,7 @@ import (
 // Depth, age, causes and reasons of a queue, as they are when they are read.
 func TestQueues(t *testing.T) {
 	mock := clock.NewMock()
-	s := memory.Open(memory.Config{Clock: mock})
+	s := memory.Open(memory.WithClock(mock))
 	reader := sdkmetric.NewManualReader()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
 	registration, err := weirotel.ObserveQueues(s, provider, "rows")

@@ -29,7 +29,7 @@ func counts(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 // Depth, age, causes and reasons of queues, as they are at the scrape.
 func TestQueues(t *testing.T) {
 	mock := clock.NewMock()
-	s := memory.Open(memory.Config{Clock: mock})
+	s := memory.Open(memory.WithClock(mock))
 	collector := weirprom.NewQueues(s, "rows", "empty")
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)
