@@ -156,14 +156,14 @@ func (k known) add(p *jobs.Partition) {
 
 // Bounds of the partitions in a heartbeat.
 const (
-	mostSaid = 256
-	mostWhy  = 300 // bytes
+	maxPartitions = 256
+	mostWhy       = 300 // bytes
 )
 
-// about is what a heartbeat says: of many partitions those that are in trouble, and then those with the largest lag.
+// about returns a heartbeat. Of many partitions it has those in trouble first, and then those with the largest lag.
 func (w *worker) about() jobs.Worker {
 	all := w.status().Partitions
-	if len(all) > mostSaid {
+	if len(all) > maxPartitions {
 		slices.SortStableFunc(all, func(a, b jobs.Partition) int {
 			switch {
 			case a.InTrouble() == b.InTrouble():
@@ -174,7 +174,7 @@ func (w *worker) about() jobs.Worker {
 				return 1
 			}
 		})
-		all = all[:mostSaid]
+		all = all[:maxPartitions]
 	}
 	for i := range all {
 		all[i].Why = strings.ToValidUTF8(all[i].Why[:min(len(all[i].Why), mostWhy)], "")

@@ -46,7 +46,7 @@ func TestMemoryOfABurstIsGivenBack(t *testing.T) {
 		q := NewOrdered[int](burst)
 		fill(q)
 		l := &q.(*ordered[int]).list
-		assert.Equal(t, maxFree, l.numFreed)
+		assert.Equal(t, maxFree, l.numFree)
 		assert.Equal(t, maxFree, chained(l))
 	})
 	t.Run("unordered", func(t *testing.T) {

@@ -80,8 +80,8 @@ type list[V any] struct {
 	first, last *Entry[V]
 	len, cap    int
 
-	free     *Entry[V] // chained by next
-	numFreed int
+	free    *Entry[V] // chained by next
+	numFree int
 }
 
 func newList[V any](capacity int) list[V] {
@@ -115,7 +115,7 @@ func (l *list[V]) push(state entryState) *Entry[V] {
 		e = new(Entry[V])
 	} else {
 		l.free, e.next = e.next, nil
-		l.numFreed--
+		l.numFree--
 	}
 	e.state, e.prev = state, l.last
 	if l.last == nil {
@@ -142,9 +142,9 @@ func (l *list[V]) remove(e *Entry[V]) {
 	}
 	l.len--
 	*e = Entry[V]{} // drops what the value refers to
-	if l.numFreed < maxFree {
+	if l.numFree < maxFree {
 		e.next, l.free = l.free, e
-		l.numFreed++
+		l.numFree++
 	}
 }
 

@@ -434,7 +434,7 @@ func (d *DirStore) prune() {
 			sound++
 		}
 	}
-	gone := map[uint64]bool{}
+	removed := map[uint64]bool{}
 	for _, f := range files[:oldest] {
 		d.step("remove")
 		if err := d.fs.Remove(d.path(f.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -442,11 +442,11 @@ func (d *DirStore) prune() {
 				slog.String("path", d.path(f.ID)), slog.Any("error", err))
 			continue // the next Save tries again
 		}
-		gone[f.ID] = true
+		removed[f.ID] = true
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.files = slices.DeleteFunc(d.files, func(f dirFile) bool { return gone[f.ID] })
+	d.files = slices.DeleteFunc(d.files, func(f dirFile) bool { return removed[f.ID] })
 }
 
 // Load implements [checkpoint.Store]. A damaged file is logged too.

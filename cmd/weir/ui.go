@@ -28,7 +28,7 @@ groups, what happens if one is repeated, jobs, backends, the log of actions.
 
 It listens on this machine only. Whoever has the address that it prints may act,
 with your name in the log. Other users of this machine do not have the address,
-and servers of theirs never get the cookie that your browser keeps for it.`,
+and their servers never get the cookie that your browser keeps for it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			host, _, err := net.SplitHostPort(listen)
 			if err != nil || host != "localhost" && !net.ParseIP(host).IsLoopback() {

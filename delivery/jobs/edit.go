@@ -19,8 +19,8 @@ const editedFrom = "Edited-From"
 // edited is what Jobs.Edit does to a message.
 const edited = "edit"
 
-// errGone ends a transaction that has nothing to change. update would repeat one that returns ErrChanged.
-var errGone = errors.New("the message is gone, or a worker has it")
+// errNotFree ends a transaction that has nothing to change. update would repeat one that returns ErrChanged.
+var errNotFree = errors.New("the message is gone, or a worker has it")
 
 const maxIDPrefix = 900 // of an edited message; an id has 1,024 bytes at most
 
@@ -55,7 +55,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 			return err
 		}
 		if !done[0] {
-			return errGone
+			return errNotFree
 		}
 		_, lines, _, err := headOf(ctx, tx)
 		if err != nil {
@@ -74,7 +74,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		}
 		return appendLine(ctx, tx, Line{At: now, Event: edited, By: by, Why: why, Job: job})
 	})
-	if errors.Is(err, errGone) {
+	if errors.Is(err, errNotFree) {
 		return Job{}, fmt.Errorf("jobs: %w: %w", err, store.ErrChanged)
 	}
 	return job, err

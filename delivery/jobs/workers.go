@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	beatEach = 20 * time.Second
-	goneFor  = 6 * beatEach // a worker that says nothing for so long is removed
-	goodbye  = time.Second  // to remove a worker that ends
+	beatEach  = 20 * time.Second
+	silentFor = 6 * beatEach // a worker without a heartbeat for so long is removed
+	goodbye   = time.Second  // to remove a worker that ends
 )
 
 // Worker is the report of a worker about itself, made every 20 s. Its counts (delivery.Summary), the state of its operators (asyncop.Stats) and
@@ -131,7 +131,7 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 				r.Version = other.Version
 				return nil
 			}
-			return removeGone(ctx, tx, other, w.Seen)
+			return removeSilent(ctx, tx, other, w.Seen)
 		}); err != nil {
 			return err
 		}
@@ -172,10 +172,10 @@ func (b *beats) start(ctx context.Context, open []Job) {
 	b.told = told
 }
 
-// removeGone removes a worker that says nothing any more (law W3).
-func removeGone(ctx context.Context, tx store.Tx, r store.Record, now time.Time) error {
+// removeSilent removes a worker that no longer has heartbeats (law W3).
+func removeSilent(ctx context.Context, tx store.Tx, r store.Record, now time.Time) error {
 	var w Worker
-	if json.Unmarshal([]byte(r.Value), &w) == nil && now.Sub(w.Seen) < goneFor {
+	if json.Unmarshal([]byte(r.Value), &w) == nil && now.Sub(w.Seen) < silentFor {
 		return nil
 	}
 	r.Value = ""

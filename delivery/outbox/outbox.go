@@ -203,11 +203,11 @@ type relay struct {
 	due       map[int64]bool // released, so they were due: the store's clock, which may go ahead, says when again
 
 	mu       sync.Mutex // guards what follows
-	reported said
+	reported report
 }
 
-// said is what a relay says of itself: numbers by the names that those of workers have.
-type said struct {
+// report has the numbers of a relay, under the names that the numbers of workers have.
+type report struct {
 	Received, Acknowledged, Nacked int
 	LastError                      string
 	LastFailure                    time.Time

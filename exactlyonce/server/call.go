@@ -204,7 +204,7 @@ func (r *Results) endHandler(c *Call, now time.Duration) {
 	client := rec.client
 	r.dropRecord(rec, false)
 	if f.stale {
-		r.markGone(client, c.req.Sequence, c.req.Step)
+		r.markEvicted(client, c.req.Sequence, c.req.Step)
 	}
 }
 

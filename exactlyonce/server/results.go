@@ -269,8 +269,8 @@ func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask
 func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration) (*client, error) {
 	c := r.clients[key]
 	if c == nil {
-		gone, known := r.tombstones[key]
-		if req.Sequence < gone.before || r.config.Records == nil && !known && isForgotten(req, r.forgot, now) {
+		tomb, known := r.tombstones[key]
+		if req.Sequence < tomb.before || r.config.Records == nil && !known && isForgotten(req, r.forgot, now) {
 			r.stats.Stale++
 			return nil, exactlyonce.ErrStale
 		}
@@ -498,11 +498,11 @@ func (r *Results) dropRecord(rec *record, stale bool) {
 		r.used[ofBytes] -= slabCost
 	}
 	if stale {
-		r.markGone(c, seq, step)
+		r.markEvicted(c, seq, step)
 	}
 }
 
-func (r *Results) markGone(c *client, seq int64, step string) {
+func (r *Results) markEvicted(c *client, seq int64, step string) {
 	if seq < c.before {
 		return
 	}

@@ -336,13 +336,13 @@ func (s *Engine) Move(ctx context.Context, all ...store.Move) error {
 			}
 			rest = rest[n:]
 		}
-		var gone []store.Lease
+		var lostLeases []store.Lease
 		for _, m := range all {
 			if lost[m.Lease] {
-				gone = append(gone, m.Lease)
+				lostLeases = append(lostLeases, m.Lease)
 			}
 		}
-		return storearg.Lost(gone)
+		return storearg.Lost(lostLeases)
 	})
 }
 

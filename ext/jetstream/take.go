@@ -221,16 +221,16 @@ func (s *Engine) settle(ctx context.Context, leases []store.Lease, f func(l stor
 		}
 		errs[i] = err
 	})
-	var gone []store.Lease
+	var lostLeases []store.Lease
 	for i, is := range lost {
 		if is {
-			gone = append(gone, leases[i])
+			lostLeases = append(lostLeases, leases[i])
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return storearg.Lost(gone)
+	return storearg.Lost(lostLeases)
 }
 
 // change publishes another state of a message that was taken.
@@ -259,10 +259,10 @@ func (s *Engine) shared(leases []store.Lease, own func([]store.Lease) error, oth
 	if len(others) == 0 {
 		return own(ours)
 	}
-	var lost []store.Lease
+	var lostLeases []store.Lease
 	note := func(err error) error {
 		if l, ok := errors.AsType[*store.LeaseError](err); ok {
-			lost = append(lost, l.Lost...)
+			lostLeases = append(lostLeases, l.Lost...)
 			return nil
 		}
 		return err
@@ -274,7 +274,7 @@ func (s *Engine) shared(leases []store.Lease, own func([]store.Lease) error, oth
 	if err != nil {
 		return err
 	}
-	return storearg.Lost(lost)
+	return storearg.Lost(lostLeases)
 }
 
 // Extend implements [store.Store].
@@ -343,7 +343,7 @@ func (s *Engine) done(ctx context.Context, leases []store.Lease) error {
 
 // notRemoved returns the error for those of the leases whose messages were not removed by their leases: the answer to that was lost.
 func (s *Engine) notRemoved(ctx context.Context, leases []store.Lease) error {
-	gone := make([]bool, len(leases))
+	removed := make([]bool, len(leases))
 	errs := make([]error, len(leases))
 	parallel.Do(len(leases), func(i int) {
 		e, err := parseEntry(leases[i].Entry)
@@ -351,15 +351,15 @@ func (s *Engine) notRemoved(ctx context.Context, leases []store.Lease) error {
 			return
 		}
 		r, err := s.read(ctx, s.queueSubject(leases[i].Queue)+e.identity)
-		gone[i], errs[i] = r.isMark(e.position, leases[i].Fence), err
+		removed[i], errs[i] = r.isMark(e.position, leases[i].Fence), err
 	})
-	var lost []store.Lease
+	var lostLeases []store.Lease
 	for i, l := range leases {
-		if !gone[i] {
-			lost = append(lost, l)
+		if !removed[i] {
+			lostLeases = append(lostLeases, l)
 		}
 	}
-	return errors.Join(append(errs, storearg.Lost(lost))...)
+	return errors.Join(append(errs, storearg.Lost(lostLeases))...)
 }
 
 // mark is a state that is to be replaced by a mark.

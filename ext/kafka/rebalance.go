@@ -79,14 +79,14 @@ func (s *source) arrived(fetches kgo.Fetches) {
 	})
 	s.mu.Lock()
 	var back []*entry
-	var gone []removed
+	var trimmed []removed
 	if failed != nil {
 		s.failure = failed
 	}
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 		id := partitionID{f.Topic, f.Partition}
 		if p := s.parts[id]; p != nil && p.progress != nil && len(f.Records) > 0 && p.progress.Next() < f.LogStartOffset {
-			gone = append(gone, removed{id, p.progress.Next(), f.LogStartOffset})
+			trimmed = append(trimmed, removed{id, p.progress.Next(), f.LogStartOffset})
 		}
 	})
 	for _, e := range entries {
@@ -101,7 +101,7 @@ func (s *source) arrived(fetches kgo.Fetches) {
 		s.arrive(p, e)
 	}
 	s.mu.Unlock()
-	for _, g := range gone {
+	for _, g := range trimmed {
 		s.logger.Warn("weir: records were removed from the log before they were read", "topic", g.id.topic, "partition", g.id.partition,
 			"from", g.from, "before", g.before)
 	}

@@ -60,7 +60,7 @@ func TestFrame(t *testing.T) {
 }
 
 // What a stack may consist of.
-func TestPlaceInStack(t *testing.T) {
+func TestFrame_InStack(t *testing.T) {
 	const head = "goroutine 7 [running]:\n" +
 		"runtime/debug.Stack()\n\t/go/src/runtime/debug/stack.go:26 +0x5e\n" +
 		"github.com/weirflow/weir/asyncop.newPanicError({0x1, 0x2})\n\t/weir/asyncop/errors.go:204 +0x65\n" +

@@ -371,8 +371,8 @@ func (r *Records) trim(ctx context.Context, client, mark int64) (removed int64, 
 func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error) {
 	times := recordsql.TimesOf(r.clock.Now(), answers, clients)
 	for phase := range recordsql.Phases {
-		n, gone, err := r.collectPhase(ctx, phase, times)
-		removedAnswers, removedClients = removedAnswers+n, removedClients+gone
+		n, clients, err := r.collectPhase(ctx, phase, times)
+		removedAnswers, removedClients = removedAnswers+n, removedClients+clients
 		if err != nil {
 			failover.Reset(r.pool, err)
 			return removedAnswers, removedClients, fmt.Errorf("pgrecords: collect: %w", explain(err))
@@ -382,12 +382,12 @@ func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (remo
 }
 
 // collectPhase collects the clients of a phase whose time is over. Those that are locked are passed over.
-func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.Times) (removed, gone int, err error) {
+func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.Times) (removed, clients int, err error) {
 	lastAt, lastID := int64(math.MinInt64), int64(0)
 	for {
 		rows, err := r.pool.Query(ctx, dueSQL, phase, times.Due(phase), recordsql.Step, recordsql.Few+1, lastAt, lastID)
 		if err != nil {
-			return removed, gone, err
+			return removed, clients, err
 		}
 		due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c recordsql.Client, err error) {
 			err = row.Scan(&c.ID, &c.Scope, &c.Client, &c.Few, &lastAt)
@@ -395,27 +395,27 @@ func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.T
 			return c, err
 		})
 		if err != nil {
-			return removed, gone, err
+			return removed, clients, err
 		}
 		more := len(due) == recordsql.Step
 		for len(due) > 0 {
 			var chunk []recordsql.Client
 			chunk, due = recordsql.Chunk(due)
 			n, m, err := r.collect(ctx, chunk, times)
-			removed, gone = removed+n, gone+m
+			removed, clients = removed+n, clients+m
 			if err != nil {
-				return removed, gone, err
+				return removed, clients, err
 			}
 		}
 		if !more {
-			return removed, gone, nil
+			return removed, clients, nil
 		}
 	}
 }
 
 // collect collects the old answers of clients, all but the marks of those that are silent, and the clients themselves that have been
 // so for long.
-func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, gone int, err error) {
+func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, clients int, err error) {
 	few := chunk[0].Few
 	if !few { // one client
 		if removed, err = r.forget(ctx, chunk[0].ID, times.Answers); err != nil {
@@ -462,19 +462,19 @@ func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times r
 				}
 			}
 			tag, err := tx.Exec(ctx, dropSQL, silent, times.Marks)
-			gone = int(tag.RowsAffected())
+			clients = int(tag.RowsAffected())
 			return err
 		})
 		if !done {
 			return removed, 0, err
 		}
 		removed += n
-		if few || gone > 0 || len(silent) == 0 {
-			return removed, gone, nil
+		if few || clients > 0 || len(silent) == 0 {
+			return removed, clients, nil
 		}
 		trimmed, err := r.trim(ctx, silent[0], marks[0])
 		if err != nil || trimmed == 0 {
-			return removed, gone, err
+			return removed, clients, err
 		}
 	}
 }

@@ -258,10 +258,10 @@ func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (remo
 		more := len(due) == recordsql.Step
 		for len(due) > 0 && err == nil {
 			var chunk []recordsql.Client
-			var n, gone int
+			var n, clients int
 			chunk, due = recordsql.Chunk(due)
-			n, gone, err = r.collect(ctx, chunk, times)
-			removedAnswers, removedClients = removedAnswers+n, removedClients+gone
+			n, clients, err = r.collect(ctx, chunk, times)
+			removedAnswers, removedClients = removedAnswers+n, removedClients+clients
 		}
 		if err != nil {
 			return removedAnswers, removedClients, fmt.Errorf("sqliterecords: collect: %w", explain(err))
@@ -291,7 +291,7 @@ func (r *Records) due(ctx context.Context, phase int, before int64) (due []recor
 
 // collect collects the old answers of clients, all but the marks of those that are silent, and the clients themselves that have been
 // so for long.
-func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, gone int, err error) {
+func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, clients int, err error) {
 	if !chunk[0].Few { // one client
 		id, mark := chunk[0].ID, int64(0)
 		if removed, err = r.forget(ctx, id, times.Answers); err != nil {
@@ -307,11 +307,11 @@ func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times r
 		if err := r.trim(ctx, id, mark); err != nil {
 			return removed, 0, err
 		}
-		gone, err = r.exec(ctx, dropSQL, id, times.Marks)
-		return removed, gone, err
+		clients, err = r.exec(ctx, dropSQL, id, times.Marks)
+		return removed, clients, err
 	}
 	err = r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
-		removed, gone = 0, 0
+		removed, clients = 0, 0
 		for _, c := range chunk {
 			n, err := forgetIn(ctx, tx, c.ID, times.Answers, 0, recordsql.Collected)
 			if err != nil {
@@ -332,11 +332,11 @@ func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times r
 			if err != nil {
 				return err
 			}
-			gone += n
+			clients += n
 		}
 		return nil
 	})
-	return removed, gone, err
+	return removed, clients, err
 }
 
 // enterPhase notes when the client is to be looked at again. It returns the mark below which everything can go, or 0 if the client is
