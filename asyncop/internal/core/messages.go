@@ -55,9 +55,9 @@ func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	}
 }
 
-// giveBackAfter nacks the message of s, to be delivered again after wait, and reports whether s is a
+// releaseAfter nacks the message of s, which is delivered again after wait. It reports whether s is a
 // message.
-func (m *Messages[IN, OUT]) giveBackAfter(s *Slot[IN, OUT], why error, wait time.Duration) bool {
+func (m *Messages[IN, OUT]) releaseAfter(s *Slot[IN, OUT], why error, wait time.Duration) bool {
 	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Nacked, Delay: wait, Err: why})
 }
 
@@ -106,7 +106,7 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 		}
 		m.settle(msg, v)
 	default:
-		m.GiveBack(msg)
+		m.Release(msg)
 	}
 }
 
@@ -116,8 +116,8 @@ func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unknown bool) bool {
 	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unknown})
 }
 
-// GiveBack nacks a message, unless it is settled.
-func (m *Messages[IN, OUT]) GiveBack(msg call.Message) {
+// Release nacks a message, unless it is settled.
+func (m *Messages[IN, OUT]) Release(msg call.Message) {
 	m.settle(msg, message.Settlement{Kind: message.Nacked})
 }
 

@@ -85,7 +85,7 @@ func (d *Driver[IN, OUT]) finish() {
 // refuseRest ends what has neither left nor taken a slot.
 func (d *Driver[IN, OUT]) refuseRest(kept bool) {
 	for _, part := range d.parts { // of a message of which others have left
-		d.messages.GiveBack(message.With(part, struct{}{}))
+		d.messages.Release(message.With(part, struct{}{}))
 	}
 	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
 		switch {
@@ -276,7 +276,7 @@ func (d *Driver[IN, OUT]) discard() {
 		}
 		d.discarded.Add(1)
 		if m, ok := message.FromElement(v); ok {
-			d.giveBack(message.With(m, struct{}{}))
+			d.release(message.With(m, struct{}{}))
 		}
 		n++
 		select {

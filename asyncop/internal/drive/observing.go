@@ -87,7 +87,7 @@ func afterTheEnd(more func() bool, f func(), broke func(err error)) {
 
 // refused says that an element was received and not accepted: Discarded or Kept. m is the message that it is, if it is one.
 func (d *Driver[IN, OUT]) refused(how observe.EndKind, m call.Message) {
-	d.messages.GiveBack(m)
+	d.messages.Release(m)
 	if d.observing != nil {
 		d.observing.Refused(how)
 	}

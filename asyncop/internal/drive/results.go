@@ -28,9 +28,9 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	var held call.Message // what the body has
 	defer func() {
 		<-d.done
-		d.giveBack(held)
+		d.release(held)
 		for _, m, ok := e.out.ring.take(); ok; _, m, ok = e.out.ring.take() {
-			d.giveBack(m)
+			d.release(m)
 		}
 		close(d.in) // nothing else has it
 	}()
@@ -68,7 +68,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 			d.observeLate(refused + e.in.ring.len())
 			for _, m, ok := e.in.ring.take(); ok; _, m, ok = e.in.ring.take() { // it came while the loop ended
 				d.discarded.Add(1)
-				d.giveBack(m)
+				d.release(m)
 			}
 		}
 	}()
@@ -82,7 +82,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		if !e.in.put(v, m) {
 			d.discarded.Add(1)
 			refused++
-			d.giveBack(m)
+			d.release(m)
 			return false
 		}
 		host.WakeUp()
@@ -104,8 +104,9 @@ func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	return port.in.awaitRoom(ctx)
 }
 
-// giveBack nacks a message that nothing was made of, from any goroutine: its source is user code (law A6).
-func (d *Driver[IN, OUT]) giveBack(m call.Message) {
+// release nacks a message that was not processed. Any goroutine may call it. The source of the
+// message is user code (law A6).
+func (d *Driver[IN, OUT]) release(m call.Message) {
 	if m.Pending() {
 		if err := call.OffLoop(func() error { m.Nack(0); return nil }); err != nil {
 			d.Hooks.SourceBroke(err)

@@ -96,7 +96,7 @@ func (t *Transfer[IN, OUT]) send(v any) (delivered bool) {
 	}
 	t.d.delivery.undelivered.Add(1)
 	if m, ok := message.FromElement(v); ok {
-		t.d.giveBack(message.With(m, struct{}{}))
+		t.d.release(message.With(m, struct{}{}))
 	}
 	return false
 }

@@ -615,7 +615,7 @@ var mutants = []mutant{
 	{
 		"a message that failed is acknowledged", "D1", "core/messages.go",
 		`	default:
-		m.GiveBack(msg)`,
+		m.Release(msg)`,
 		`	default:
 		m.settlements.Push(settlement{msg, message.Settlement{Kind: message.Acked}})`,
 	},
@@ -853,7 +853,7 @@ var mutants = []mutant{
 	},
 	{
 		"the parts of a message that were not sent are lost", "D1", "drive/finish.go",
-		`		d.messages.GiveBack(message.With(part, struct{}{}))
+		`		d.messages.Release(message.With(part, struct{}{}))
 `,
 		`		_ = part
 `,
@@ -950,7 +950,7 @@ var mutants = []mutant{
 	{
 		"the message that the body has is lost", "D1", "drive/results.go",
 		`		<-d.done
-		d.giveBack(held)
+		d.release(held)
 `,
 		`		<-d.done
 		_ = held
@@ -1001,7 +1001,7 @@ var mutants = []mutant{
 	},
 	{
 		"messages that were not delivered are lost", "D1", "drive/transfer.go",
-		`		t.d.giveBack(message.With(m, struct{}{}))
+		`		t.d.release(message.With(m, struct{}{}))
 `,
 		`		_ = m
 `,
