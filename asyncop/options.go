@@ -61,7 +61,7 @@ func newConfig(opts []Option) config {
 	c := config{
 		clock:        clock.New(),
 		ctx:          context.Background(),
-		logger:       slog.Default(),
+		logger:       guard.Logger(nil),
 		handlerLimit: defaultHandlerLimit,
 		buffer:       -1,
 		overflow:     1024, // see State
@@ -150,7 +150,7 @@ func WithName(name string) Option {
 // level. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
 	guard.RefuseNil("asyncop: WithLogger", "logger", logger)
-	return func(cfg *config) { cfg.logger = logger }
+	return func(cfg *config) { cfg.logger = guard.Logger(logger) }
 }
 
 // WithObserver makes the operator call o at each event of its elements. It may be given several times. Observers are called in this order, and

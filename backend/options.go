@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Option is an option of [New].
@@ -40,7 +42,7 @@ func newSettings(name string, opts []Option) settings {
 	}
 	s := settings{
 		name: name, limit: math.MaxInt, retryShare: -1, longest: time.Minute, lossShare: 0.5, window: 100,
-		clock: clock.New(), logger: slog.Default(),
+		clock: clock.New(), logger: guard.Logger(nil),
 	}
 	for _, o := range opts {
 		o(&s)
@@ -122,7 +124,7 @@ func WithLogger(l *slog.Logger) Option {
 	if l == nil {
 		panic("backend: WithLogger: nil logger")
 	}
-	return func(s *settings) { s.logger = l }
+	return func(s *settings) { s.logger = guard.Logger(l) }
 }
 
 func mustNotBeNegative(function string, n int) {

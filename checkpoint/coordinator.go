@@ -85,7 +85,7 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		clock:    clock.New(),
 		timeout:  defaultTimeout,
 		tolerate: -1,
-		logger:   slog.Default(),
+		logger:   guard.Logger(nil),
 		busy:     make(chan struct{}, 1),
 		storing:  make(chan struct{}, 1),
 		started:  make(chan struct{}),

@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce/keys"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Role is a set of permissions of a person.
@@ -79,9 +80,7 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	if c.Clock == nil {
 		c.Clock = clock.New()
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = guard.Logger(c.Logger)
 	j, err := jobs.New(engine, jobs.Config{Local: true, Clock: c.Clock, Logger: c.Logger})
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
@@ -82,7 +83,7 @@ func (s *server) readLog(ctx context.Context) (l logged, err error) {
 			return l, ctx.Err()
 		}
 		if err != nil {
-			l.Broken = err.Error()
+			l.Broken = guard.Text(err)
 			break
 		}
 		l.Total++

@@ -157,7 +157,7 @@ func configOf(name string, configs []QueueConfig) QueueConfig {
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a lease of %v is shorter than 1ms", name, c.Lease))
 	}
 	c.Clock = cmp.Or(c.Clock, clock.New())
-	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.Logger = guard.Logger(c.Logger)
 	return c
 }
 

@@ -67,6 +67,6 @@ func runConfig(configs []RunConfig) RunConfig {
 	}
 	c.FloodWindow = cmp.Or(c.FloodWindow, 100)
 	c.Clock = cmp.Or(c.Clock, clock.New())
-	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.Logger = guard.Logger(c.Logger)
 	return c
 }

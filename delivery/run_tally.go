@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
@@ -53,7 +54,7 @@ func (s Status) String() string {
 		text += fmt.Sprintf(", %d settlements refused", s.SettlementsRefused)
 	}
 	if s.Err != nil {
-		text += fmt.Sprintf("; %v", s.Err)
+		text += "; " + guard.Text(s.Err)
 	}
 	return text
 }

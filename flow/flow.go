@@ -196,7 +196,7 @@ func (f *Flow) discard(v any) {
 // logCounts logs once, when In is closed, how many elements were discarded.
 func (f *Flow) logCounts() {
 	if n := f.discarded.Load(); n > 0 {
-		slog.Warn("flow: elements came after a flow had ended early, and were discarded", slog.String("flow", f.node.String()), slog.Int64("elements", n))
+		guard.Logger(nil).Warn("flow: elements came after a flow had ended early, and were discarded", slog.String("flow", f.node.String()), slog.Int64("elements", n))
 	}
 }
 
@@ -204,7 +204,7 @@ func (f *Flow) logCounts() {
 func (f *Flow) release(nack func(delay time.Duration)) {
 	broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
 	if err := guard.Call(func() error { nack(0); return nil }, broken); err != nil {
-		slog.Error("flow: a source broke when a message was released", slog.String("flow", f.node.String()), slog.Any("error", err))
+		guard.Logger(nil).Error("flow: a source broke when a message was released", slog.String("flow", f.node.String()), slog.Any("error", err))
 	}
 }
 
@@ -303,7 +303,7 @@ func (f *Flow) fail(err error) {
 	if !f.end(err) {
 		return
 	}
-	slog.Error("flow: a flow has failed", slog.String("flow", f.node.String()), slog.Any("error", err))
+	guard.Logger(nil).Error("flow: a flow has failed", slog.String("flow", f.node.String()), slog.Any("error", err))
 	f.node.FailUpstream(err)
 	f.cancelUpstream(err)
 }
@@ -313,7 +313,7 @@ func (f *Flow) fail(err error) {
 func (f *Flow) downstreamFailed(failure *wiring.DownstreamError) {
 	err := guard.Wrap("flow: "+f.name, failure)
 	if f.end(err) {
-		slog.Info("flow: a flow ends because a later step has failed", slog.String("flow", f.node.String()), slog.Any("error", err))
+		guard.Logger(nil).Info("flow: a flow ends because a later step has failed", slog.String("flow", f.node.String()), slog.Any("error", err))
 		f.cancelUpstream(err)
 	}
 }
@@ -336,7 +336,7 @@ func (f *Flow) cancelUpstream(err error) {
 		go func() { // ends with the user's function
 			broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
 			if err := guard.Call(func() error { cancel(err); return nil }, broken); err != nil {
-				slog.Error("flow: the function of WithUpstreamCancel broke", slog.String("flow", f.node.String()), slog.Any("error", err))
+				guard.Logger(nil).Error("flow: the function of WithUpstreamCancel broke", slog.String("flow", f.node.String()), slog.Any("error", err))
 			}
 		}()
 	})
@@ -446,7 +446,7 @@ func (f *Flow) transfer(next any, in chan<- any) {
 		f.deliver(in, wiring.Failure{Err: f.failure})
 	}
 	if n := f.undelivered.Load(); n > 0 {
-		slog.Warn("flow: results were not delivered: the next step has stopped reading", slog.String("flow", f.node.String()), slog.Int64("results", n))
+		guard.Logger(nil).Warn("flow: results were not delivered: the next step has stopped reading", slog.String("flow", f.node.String()), slog.Int64("results", n))
 	}
 }
 

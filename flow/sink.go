@@ -107,7 +107,7 @@ func (l *sinkLoop[T]) element(v any) error {
 func (l *sinkLoop[T]) acknowledge(m message.Message[struct{}]) {
 	broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
 	if err := guard.Call(func() error { m.Ack(); return nil }, broken); err != nil {
-		slog.Error("flow: a source broke when a message was acknowledged", slog.String("flow", l.flow.node.String()), slog.Any("error", err))
+		guard.Logger(nil).Error("flow: a source broke when a message was acknowledged", slog.String("flow", l.flow.node.String()), slog.Any("error", err))
 	}
 }
 

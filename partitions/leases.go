@@ -81,9 +81,6 @@ func (l *Leases) complete() error {
 		l.Poll = defaultPoll
 	}
 	l.Poll = min(l.Poll, max(1, l.Lease/3))
-	if l.Logger == nil {
-		l.Logger = slog.Default()
-	}
 	l.Logger = guard.Logger(l.Logger)
 	if l.Clock == nil {
 		l.Clock = clock.New()

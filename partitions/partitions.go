@@ -99,9 +99,6 @@ func (c *Config) complete() error {
 	if c.SuspendTimeout == 0 {
 		c.SuspendTimeout = defaultSuspendTimeout
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
 	c.Logger = guard.Logger(c.Logger)
 	if c.Clock == nil {
 		c.Clock = clock.New()

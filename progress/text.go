@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // parts returns what there is to say, the most important first, but for the error.
@@ -97,9 +99,9 @@ func left(seconds float64) string {
 	}
 }
 
-// errorText returns an error on one line. Its method may panic, which fmt recovers.
+// errorText returns an error on one line, without the secrets of URLs.
 func errorText(err error) string {
-	return strings.Join(strings.FieldsFunc(fmt.Sprint(err), func(r rune) bool {
+	return strings.Join(strings.FieldsFunc(guard.Text(err), func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
 	}), " ")
 }

@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/testing/testhook"
 	"github.com/weirflow/weir/internal/vfs"
 )
@@ -104,7 +105,7 @@ func openDir(fsys vfs.FS, path string) (*DirStore, error) {
 		dir:    dir,
 		fs:     fsys,
 		keep:   defaultKeepLast,
-		logger: slog.Default(),
+		logger: guard.Logger(nil),
 		step:   testhook.StoreStep(),
 		buffer: 256 << 10,
 		saving: make(chan struct{}, 1),
@@ -216,7 +217,7 @@ func (d *DirStore) KeepLast(k int) {
 // LogTo sets the logger: a [checkpoint.Coordinator] gives a store its own. It warns there if the directory cannot be locked.
 func (d *DirStore) LogTo(l *slog.Logger) {
 	d.mu.Lock()
-	d.logger = l
+	d.logger = guard.Logger(l)
 	d.mu.Unlock()
 	if _, unlocked := d.lock.(noLock); unlocked {
 		l.Warn("checkpoint: this system does not have locks: a second process on the directory will not be noticed",

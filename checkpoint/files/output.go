@@ -70,7 +70,7 @@ func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T)
 	if path == "" {
 		panic(fmt.Sprintf("checkpoint: %s: empty path", constructor))
 	}
-	return &Output[T]{fs: vfs.OS(), path: path, encode: encode, logger: slog.Default()}
+	return &Output[T]{fs: vfs.OS(), path: path, encode: encode, logger: guard.Logger(nil)}
 }
 
 // NewLineOutput returns an output that appends each string to the file at path, with a line end; the rest is as with
@@ -89,7 +89,7 @@ func (o *Output[T]) WithOverwrite() *Output[T] {
 }
 
 // LogTo sets the logger. A [checkpoint.Coordinator] gives an output its own.
-func (o *Output[T]) LogTo(l *slog.Logger) { o.logger = l }
+func (o *Output[T]) LogTo(l *slog.Logger) { o.logger = guard.Logger(l) }
 
 // fileState is the state of a checkpoint: the file has before bytes, and after bytes once the parts are appended.
 type fileState struct {

@@ -24,6 +24,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // connectTimeout is how long a connection may take.
@@ -313,14 +314,15 @@ func lacksTable(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "no such table")
 }
 
-// withoutSecrets returns a text in which the passwords of URLs are hidden.
+// withoutSecrets returns a text in which the secrets of URLs are hidden, and those of the
+// given URLs wherever they are in the text.
 func withoutSecrets(text string, urls ...string) string {
 	for _, address := range urls {
 		for _, secret := range secrets(address) {
 			text = strings.ReplaceAll(text, secret, "xxxxx")
 		}
 	}
-	return text
+	return guard.WithoutSecrets(text)
 }
 
 // secrets returns the password of a URL in the forms in which it may appear.

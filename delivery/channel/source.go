@@ -34,7 +34,7 @@ func newSource[T any](c <-chan T, meta func(v T) *message.Meta, timer clock.Cloc
 			if m := meta(v); m != nil {
 				id = m.ID
 			}
-			slog.Error("channel: a message was rejected", slog.String("id", id), slog.Any("error", settlement.Err))
+			guard.Logger(nil).Error("channel: a message was rejected", slog.String("id", id), slog.Any("error", settlement.Err))
 		}
 	}
 	return &source[T]{redeliver.New(c, timer, redeliver.Hooks[T]{Meta: meta, Settled: rejected})}

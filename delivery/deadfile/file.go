@@ -86,7 +86,7 @@ type call struct {
 // A directory belongs to a single File of a single process. It panics if c is nil. The log is slog.Default().
 func Open[T any](dir string, c codec.Codec[T]) (*File[T], error) {
 	guard.RefuseNil("deadfile: Open", "codec", c)
-	return openOn(dir, c, settings{clock: clock.New(), logger: slog.Default(), fs: vfs.OS()})
+	return openOn(dir, c, settings{clock: clock.New(), logger: guard.Logger(nil), fs: vfs.OS()})
 }
 
 // settings has what tests replace, too.

@@ -65,7 +65,7 @@ func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *htt
 		panic(fmt.Sprintf("httpin: NewHandler: MaxBytes is %d", h.MaxBytes))
 	}
 	h.MaxBytes = cmp.Or(h.MaxBytes, defaultMaxBytes)
-	h.Logger = cmp.Or(h.Logger, slog.Default())
+	h.Logger = guard.Logger(h.Logger)
 	return h
 }
 

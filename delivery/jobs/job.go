@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 )
 
@@ -144,7 +145,7 @@ func readJob(r store.Record) (j Job, err error) {
 			Format int `json:"format"`
 		}
 		_ = json.Unmarshal([]byte(r.Value), &later) // or it is not known
-		j = Job{ID: id, Format: later.Format, Error: err.Error(), unreadable: true}
+		j = Job{ID: id, Format: later.Format, Error: guard.Text(err), unreadable: true}
 	}
 	j.version = r.Version
 	return j, err

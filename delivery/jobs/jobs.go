@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Kinds of records.
@@ -73,9 +74,7 @@ func New(e store.Engine, c Config) (*Jobs, error) {
 	if c.Clock == nil {
 		c.Clock = clock.New()
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = guard.Logger(c.Logger)
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"

@@ -130,9 +130,7 @@ func (c *Config) complete() error {
 	if c.MaxPoll == 0 {
 		c.MaxPoll = defaultMaxPoll
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = guard.Logger(c.Logger)
 	if c.Clock == nil {
 		c.Clock = clock.New()
 	}

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"path"
 	"strings"
+
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // endpoint names requests that get an id: one path, or all paths below it.
@@ -18,13 +20,15 @@ type endpoint struct {
 // mustParseEndpoint reads an absolute URL. A path that ends with a slash names all that is below it, as in http.ServeMux.
 func mustParseEndpoint(s string) endpoint {
 	u, err := url.Parse(s)
+	if err != nil {
+		panic("caller: Transport: endpoint: " + guard.Text(err)) // err has the URL
+	}
+	text := guard.URL(u)
 	switch {
-	case err != nil:
-		panic(fmt.Sprintf("caller: Transport: endpoint %q: %v", s, err))
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		panic(fmt.Sprintf("caller: Transport: endpoint %q is not an absolute HTTP URL", s))
+		panic(fmt.Sprintf("caller: Transport: endpoint %q is not an absolute HTTP URL", text))
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		panic(fmt.Sprintf("caller: Transport: endpoint %q has more than scheme, host and path", s))
+		panic(fmt.Sprintf("caller: Transport: endpoint %q has more than scheme, host and path", text))
 	}
 	p := cleanPath(u.Path)
 	return endpoint{origin: originOf(u), path: p, below: strings.HasSuffix(p, "/")}

@@ -101,9 +101,7 @@ func New(db *sql.DB, d Dialect, c Config) *Keys {
 	if c.Clock == nil {
 		c.Clock = clock.New()
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = guard.Logger(c.Logger)
 	return &Keys{db: db, dialect: d, config: c, operations: map[string]*Operation{}}
 }
 

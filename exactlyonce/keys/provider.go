@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // ErrRefused marks the error of a call that a provider has refused for good and without effect, such as a declined card:
@@ -47,7 +49,7 @@ func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(r
 		answer, err := Call(ctx, r, fmt.Sprintf("%s-call-%d", name, n), func(ctx context.Context, key string) (stepResult, error) {
 			result, err := call(ctx, chosen.Provider, key)
 			if errors.Is(err, ErrRefused) {
-				return stepResult{Refused: true, Reason: err.Error()}, nil
+				return stepResult{Refused: true, Reason: guard.Text(err)}, nil
 			}
 			return stepResult{Result: result}, err
 		})

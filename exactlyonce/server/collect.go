@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -41,7 +40,7 @@ func (r *Results) collectByTimer() {
 		r.mu.Lock()
 		r.stats.CollectErrors++
 		r.mu.Unlock()
-		slog.Error("exactlyonce: collecting Records panicked", "error", guard.Recovered("exactlyonce", recovered))
+		guard.Logger(nil).Error("exactlyonce: collecting Records panicked", "error", guard.Recovered("exactlyonce", recovered))
 	})
 	defer func() {
 		r.mu.Lock()

@@ -103,9 +103,7 @@ func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
 	if c.RetryAfter < 0 {
 		panic(fmt.Sprintf("server: Handler: RetryAfter is %v", c.RetryAfter))
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = guard.Logger(c.Logger)
 	return &handler{r, next, c}
 }
 

@@ -48,7 +48,7 @@ type Config struct {
 func configOf(configs []Config) Config {
 	c := guard.Merged(configs)
 	c.Stream = cmp.Or(c.Stream, "weir")
-	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.Logger = guard.Logger(c.Logger)
 	if c.Replicas < 0 {
 		panic(fmt.Sprintf("jetstream: Config: %d replicas", c.Replicas))
 	}

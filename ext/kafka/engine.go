@@ -131,7 +131,7 @@ func (e *Engine) create(ctx context.Context, topic string) error {
 	case errors.Is(err, kerr.TopicAlreadyExists):
 		return nil
 	case err == nil:
-		slog.Default().LogAttrs(ctx, slog.LevelInfo, "kafka: made a topic", slog.String("topic", topic),
+		guard.Logger(nil).LogAttrs(ctx, slog.LevelInfo, "kafka: made a topic", slog.String("topic", topic),
 			slog.Int("partitions", e.config.Partitions), slog.Int("replicas", int(made.ReplicationFactor)))
 		return nil
 	}

@@ -83,10 +83,7 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 		return fmt.Errorf("kafka: Group.Topics has an empty name: %q", g.Topics)
 	}
 	m := &member{
-		Group: g, handler: h, work: context.WithoutCancel(ctx), logger: g.Logger, clock: g.Clock, has: map[partitionID]*share{},
-	}
-	if m.logger == nil {
-		m.logger = slog.Default()
+		Group: g, handler: h, work: context.WithoutCancel(ctx), logger: guard.Logger(g.Logger), clock: g.Clock, has: map[partitionID]*share{},
 	}
 	if m.clock == nil {
 		m.clock = clock.New()

@@ -12,6 +12,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -59,7 +60,7 @@ func awaitBrokers(ctx context.Context, client *kgo.Client) error {
 		if refused := authentication(err); refused != nil {
 			return refused
 		}
-		slog.Default().LogAttrs(ctx, slog.LevelWarn, "kafka: the brokers do not answer; retrying",
+		guard.Logger(nil).LogAttrs(ctx, slog.LevelWarn, "kafka: the brokers do not answer; retrying",
 			slog.Any("error", err), slog.Duration("wait", pause))
 		if ended := wait.For(ctx, clock.New(), pause); ended != nil {
 			return fmt.Errorf("kafka: %w: %w", ended, err)

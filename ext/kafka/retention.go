@@ -63,7 +63,7 @@ func (e *Engine) check(ctx context.Context, topics []string) error {
 		}
 		switch {
 		case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
-			slog.Default().LogAttrs(ctx, slog.LevelWarn, "kafka: cannot check that a topic keeps its messages: "+
+			guard.Logger(nil).LogAttrs(ctx, slog.LevelWarn, "kafka: cannot check that a topic keeps its messages: "+
 				"the client needs the right DESCRIBE_CONFIGS on the topic", slog.String("topic", topic), slog.Any("error", err))
 			continue
 		case err != nil:

@@ -123,7 +123,7 @@ func configOf(configs []Config) Config {
 		panic(fmt.Sprintf("postgres: Config: %d connections", c.Connections))
 	}
 	c.Connections = cmp.Or(c.Connections, 6)
-	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.Logger = guard.Logger(c.Logger)
 	return c
 }
 

@@ -101,7 +101,7 @@ func Open(ctx context.Context, path string, config ...Config) (*Engine, error) {
 			return nil, errors.Join(err, db.Close())
 		}
 		if len(made) > 0 {
-			cmp.Or(c.Logger, slog.Default()).LogAttrs(ctx, slog.LevelInfo, "sqlite: made the tables of queues",
+			guard.Logger(c.Logger).LogAttrs(ctx, slog.LevelInfo, "sqlite: made the tables of queues",
 				slog.String("file", path), slog.Any("migrations", made))
 		}
 	}

@@ -2,13 +2,26 @@ package guard
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 )
 
-// Logger returns a logger with the handler of l, which is a user's and may break: what it does not log is lost, and the caller goes
-// on (law A6).
-func Logger(l *slog.Logger) *slog.Logger { return slog.New(safeHandler{l.Handler()}) }
+// Logger returns a logger for weir's own lines, which go to the handler of l, or of
+// slog.Default() if l is nil. It hides the secrets of URLs (see [Text]) in messages, strings
+// and errors. An error whose text changes still unwraps to the original, so a handler finds
+// its type. The handler is a user's and may panic: then the line is lost, and the caller
+// continues (law A6). A logger that Logger has returned is returned unchanged.
+func Logger(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		l = slog.Default()
+	}
+	if _, ok := l.Handler().(safeHandler); ok {
+		return l
+	}
+	return slog.New(safeHandler{l.Handler()})
+}
 
+// safeHandler calls a user's handler.
 type safeHandler struct{ slog.Handler }
 
 func ignore(any) error { return nil }
@@ -22,13 +35,20 @@ func (h safeHandler) Enabled(ctx context.Context, level slog.Level) bool {
 
 // Handle implements slog.Handler.
 func (h safeHandler) Handle(ctx context.Context, r slog.Record) error {
-	return Call(func() error { return h.Handler.Handle(ctx, r) }, ignore)
+	return Call(func() error {
+		redacted := slog.NewRecord(r.Time, r.Level, WithoutSecrets(r.Message), r.PC)
+		r.Attrs(func(a slog.Attr) bool {
+			redacted.AddAttrs(redactedAttr(a))
+			return true
+		})
+		return h.Handler.Handle(ctx, redacted)
+	}, ignore)
 }
 
 // WithAttrs implements slog.Handler.
 func (h safeHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := slog.DiscardHandler
-	_ = Call(func() error { with = h.Handler.WithAttrs(attrs); return nil }, ignore)
+	_ = Call(func() error { with = h.Handler.WithAttrs(redactedAttrs(attrs)); return nil }, ignore)
 	return safeHandler{with}
 }
 
@@ -38,3 +58,48 @@ func (h safeHandler) WithGroup(name string) slog.Handler {
 	_ = Call(func() error { with = h.Handler.WithGroup(name); return nil }, ignore)
 	return safeHandler{with}
 }
+
+func redactedAttrs(attrs []slog.Attr) []slog.Attr {
+	redacted := make([]slog.Attr, len(attrs))
+	for i, a := range attrs {
+		redacted[i] = redactedAttr(a)
+	}
+	return redacted
+}
+
+// redactedAttr returns an attribute without the secrets of URLs. A value that is neither a
+// string nor an error nor a group is unchanged.
+func redactedAttr(a slog.Attr) slog.Attr {
+	a.Value = a.Value.Resolve()
+	switch a.Value.Kind() {
+	case slog.KindString:
+		a.Value = slog.StringValue(WithoutSecrets(a.Value.String()))
+	case slog.KindGroup:
+		a.Value = slog.GroupValue(redactedAttrs(a.Value.Group())...)
+	case slog.KindAny:
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.AnyValue(redacted(err))
+		}
+	default:
+	}
+	return a
+}
+
+// redacted returns err if its text has no secrets, and else an error with the redacted text.
+func redacted(err error) error {
+	text := Text(err)
+	if text == fmt.Sprint(err) {
+		return err
+	}
+	return &redactedError{err, text}
+}
+
+// redactedError is an error whose text had the secrets of URLs.
+type redactedError struct {
+	err  error
+	text string
+}
+
+func (e *redactedError) Error() string { return e.text }
+
+func (e *redactedError) Unwrap() error { return e.err }

@@ -1,46 +1,127 @@
 package guard
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
-// Text returns what an error says, without the secrets of URLs. Its methods may panic.
-func Text(err error) string { return WithoutSecrets(fmt.Sprint(err)) } // fmt recovers panics of users' errors
+// Secrets of URLs are redacted here, for every text that weir writes or stores: log lines,
+// progress lines, pages, stored errors, and the texts of weir's own errors. Passwords,
+// users without a password (tokens), queries and fragments are hidden; scheme, host, port
+// and path are shown. docs/data-protection.md describes the rule to users.
 
-var urls = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>` + "`" + `]+`)
+// Text returns the text of an error without the secrets of URLs. The methods of err may
+// panic.
+func Text(err error) string {
+	text := fmt.Sprint(err) // fmt recovers panics of users' errors
+	address := addressOf(err)
+	if address != "" && !strings.Contains(address, "://") { // else WithoutSecrets finds it
+		quoted := strconv.Quote(address)
+		text = strings.ReplaceAll(text, quoted[1:len(quoted)-1], redact(address))
+		text = strings.ReplaceAll(text, address, redact(address))
+	}
+	return WithoutSecrets(text)
+}
 
-// WithoutSecrets returns a text in which passwords, tokens in place of a user, and queries of URLs are hidden.
+// addressOf returns the address that an error of package net/url or net/http has, or "".
+func addressOf(err error) (address string) {
+	defer func() { _ = recover() }() // of a method of a user's error
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.URL
+	}
+	return ""
+}
+
+// URL returns the text of u without its secrets. It returns "" if u is nil.
+func URL(u *url.URL) string {
+	if u == nil {
+		return ""
+	}
+	return redact(u.String())
+}
+
+// urls finds a URL in quotes, as package net/url writes it, up to the closing quote, and any
+// other up to a space or a quote.
+var urls = regexp.MustCompile(`"[A-Za-z][A-Za-z0-9+.-]*://(?:[^"\\]|\\.)*|[A-Za-z][A-Za-z0-9+.-]*://[^\s"]+`)
+
+// WithoutSecrets returns a text in which the secrets of URLs are hidden.
 func WithoutSecrets(text string) string {
 	if !strings.Contains(text, "://") {
 		return text
 	}
-	return urls.ReplaceAllStringFunc(text, func(url string) string {
-		scheme, rest, _ := strings.Cut(url, "://")
-		end := strings.IndexAny(rest, "/?#")
-		if end < 0 {
-			end = len(rest)
+	return urls.ReplaceAllStringFunc(text, func(found string) string {
+		address, isQuoted := strings.CutPrefix(found, `"`)
+		if isQuoted {
+			return `"` + redact(address)
 		}
-		if _, port, ok := strings.Cut(rest[:end], ":"); ok && !strings.Contains(rest[:end], "@") && strings.Trim(port, "0123456789") != "" {
-			end = len(rest) // a password with a slash, which is not valid: the error says so
-		}
-		if at := strings.LastIndex(rest[:end], "@"); at >= 0 {
-			user, _, ok := strings.Cut(rest[:at], ":")
-			if !ok {
-				user = hidden
-			} else {
-				user += ":" + hidden
-			}
-			rest = user + rest[at:]
-		}
-		if i := strings.IndexAny(rest, "?#"); i >= 0 {
-			rest = rest[:i+1] + hidden
-		}
-		return scheme + "://" + rest
+		return redact(address)
 	})
+}
+
+// redact hides the secrets of a URL, which may lack a scheme, or of a list of URLs with
+// commas in between.
+func redact(address string) string {
+	scheme, rest, ok := strings.Cut(address, "://")
+	switch {
+	case ok:
+		scheme += "://"
+	case strings.HasPrefix(address, "//"):
+		scheme, rest = "//", address[2:]
+	default: // a path, perhaps with a host
+		return withoutQuery(address)
+	}
+	next := ""
+	if i := nextURL(rest); i >= 0 {
+		next = rest[i:]
+		rest = rest[:i]
+	}
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	if _, port, ok := strings.Cut(rest[:end], ":"); ok && !strings.Contains(rest[:end], "@") && strings.Trim(port, "0123456789") != "" {
+		end = len(rest) // a password with a slash, which is not valid: the error says so
+	}
+	if at := strings.LastIndex(rest[:end], "@"); at >= 0 {
+		user, _, ok := strings.Cut(rest[:at], ":")
+		if ok {
+			user += ":" + hidden
+		} else {
+			user = hidden
+		}
+		rest = user + rest[at:]
+	}
+	rest = withoutQuery(rest)
+	if next != "" {
+		rest += "," + redact(next[1:])
+	}
+	return scheme + rest
+}
+
+// withoutQuery hides the query and the fragment.
+func withoutQuery(s string) string {
+	if i := strings.IndexAny(s, "?#"); i >= 0 && i < len(s)-1 {
+		return s[:i+1] + hidden
+	}
+	return s
+}
+
+// listed finds the comma between two URLs of a list.
+var listed = regexp.MustCompile(`,[A-Za-z][A-Za-z0-9+.-]*://`)
+
+// nextURL returns where the comma before the next URL of a list is, or -1. A comma in a
+// query belongs to the query.
+func nextURL(rest string) int {
+	at := listed.FindStringIndex(rest)
+	if at == nil || strings.ContainsAny(rest[:at[0]], "?#") {
+		return -1
+	}
+	return at[0]
 }
 
 const hidden = "xxxxx"

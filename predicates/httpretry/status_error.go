@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/predicates"
 )
@@ -13,7 +14,7 @@ import (
 type StatusError struct {
 	StatusCode int
 	Method     string // of the request that was answered; "" if unknown
-	URL        string // of the request that was answered, without a password; "" if unknown
+	URL        string // of the request that was answered; password, query and fragment are hidden; "" if unknown
 
 	// Redirected reports that the first request of the call had another method: it was answered with a redirect, so it may have been executed.
 	Redirected bool
@@ -45,9 +46,7 @@ func statusError(resp *http.Response) *StatusError {
 	if req := resp.Request; req != nil {
 		e.Method = method(req)
 		e.Redirected = methodChanged(req)
-		if req.URL != nil {
-			e.URL = req.URL.Redacted()
-		}
+		e.URL = guard.URL(req.URL)
 	}
 	e.Delay, e.HasDelay = RetryAfter(resp.Header, time.Now()) //nolint:forbidigo // a date of the server without a Date: only the wall clock compares
 	return e

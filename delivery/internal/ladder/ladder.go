@@ -102,9 +102,7 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	if c.Clock == nil {
 		c.Clock = clock.New()
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = guard.Logger(c.Logger)
 	_, leases := c.Store.(store.Store) // else no delay but a layer's
 	l := &Ladder[T]{c: c, router: failed.Router[T]{
 		Returns:   leases && c.Blocked == "", // else later ones of its key would overtake it

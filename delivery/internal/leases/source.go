@@ -134,7 +134,7 @@ func WithClock(c clock.Clock) SourceOption {
 // recorded are logged at warn level.
 func WithLogger(l *slog.Logger) SourceOption {
 	guard.RefuseNil("weir: WithLogger", "logger", l)
-	return func(s *sourceSettings) { s.logger = l }
+	return func(s *sourceSettings) { s.logger = guard.Logger(l) }
 }
 
 // NewSource returns a source of a queue. dead is the queue of its dead letters. It panics if an argument is nil or empty, or
@@ -148,7 +148,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	if queue == dead {
 		panic(fmt.Sprintf("weir: NewSource: the queue %q cannot be the queue of its own dead letters", queue))
 	}
-	set := sourceSettings{clock: clock.New(), lease: DefaultLease, maxPoll: defaultMaxPoll, logger: slog.Default()}
+	set := sourceSettings{clock: clock.New(), lease: DefaultLease, maxPoll: defaultMaxPoll, logger: guard.Logger(nil)}
 	for _, opt := range opts {
 		opt(&set)
 	}

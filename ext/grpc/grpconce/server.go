@@ -20,6 +20,7 @@ import (
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/server"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
@@ -86,9 +87,7 @@ func UnaryServerInterceptor(results *server.Results, c ServerConfig) grpc.UnaryS
 	if c.RetryAfter < 0 {
 		panic(fmt.Sprintf("grpconce: UnaryServerInterceptor: RetryAfter is %v", c.RetryAfter))
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = guard.Logger(c.Logger)
 	return (&tracking{results, c}).unary
 }
 

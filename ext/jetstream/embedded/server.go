@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/vfs"
 )
 
@@ -109,9 +110,7 @@ func Start(dir string, c Config) (*Server, error) {
 	if c.Options != nil {
 		c.Options(o)
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = guard.Logger(c.Logger)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("embedded: %w", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
@@ -261,7 +261,7 @@ func (s *pipelineStore) save(ctx context.Context, id uint64, data []byte) error 
 	s.newest = id
 	s.good = append(s.good, id)
 	if err := s.tidy(ctx); err != nil {
-		slog.Warn("weir: old checkpoints could not be removed", "pipeline", s.name, "error", err)
+		guard.Logger(nil).Warn("weir: old checkpoints could not be removed", "pipeline", s.name, "error", err)
 	}
 	return nil
 }
