@@ -226,6 +226,7 @@ func (r *Results) land(f *flight, now time.Duration) *record {
 	c.heard = now
 	r.silent.moveBack(c.principal)
 	if c.running == 0 {
+		r.busy.remove(c)
 		c.principal.idle.pushBack(c)
 	}
 	return rec

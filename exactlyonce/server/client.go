@@ -27,11 +27,13 @@ type clientKey struct {
 
 // client is what is known of one client. Everything is guarded by Results.mu.
 type client struct {
-	at        links[client] // in principal.idle while nothing runs
+	at        links[client] // in principal.idle while nothing runs, else in Results.busy
 	principal *principal
 	key       clientKey
 	heard     time.Duration   // when a request came, or the last one ended
-	told      time.Duration   // when Records were told last that a request came
+	told      time.Duration   // when a mark for Records was last noted
+	renewed   time.Duration   // orders Results.busy: when the client began to run requests, or was noted there
+	confirmed time.Duration   // when Records last took a mark of the client
 	before    int64           // everything below is STALE; never falls
 	swept     int64           // records below are removed, but for those that run
 	answered  int64           // the highest number with an answer, also one that is gone

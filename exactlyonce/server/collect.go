@@ -73,6 +73,9 @@ func (r *Results) Collect(ctx context.Context) error {
 	if r.config.Records == nil {
 		return nil
 	}
+	r.mu.Lock()
+	r.renew(now)
+	r.mu.Unlock()
 	err := errors.Join(r.acknowledge(ctx), r.tellAsked(ctx), r.collectRecords(ctx))
 	if err != nil {
 		r.mu.Lock()
@@ -83,6 +86,7 @@ func (r *Results) Collect(ctx context.Context) error {
 }
 
 func (r *Results) acknowledge(ctx context.Context) error {
+	begun := r.now()
 	r.mu.Lock()
 	marks := make([]exactlyonce.Request, 0, len(r.marks))
 	for key, before := range r.marks {
@@ -97,8 +101,12 @@ func (r *Results) acknowledge(ctx context.Context) error {
 		}
 		r.mu.Lock()
 		for _, m := range some {
-			if key := (clientKey{m.Scope, m.Client}); r.marks[key] == m.First {
+			key := clientKey{m.Scope, m.Client}
+			if r.marks[key] == m.First {
 				delete(r.marks, key)
+			}
+			if c := r.clients[key]; c != nil {
+				c.confirmed = begun
 			}
 		}
 		r.mu.Unlock()

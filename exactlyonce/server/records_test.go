@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
@@ -445,4 +446,128 @@ func TestMarkThatIsHeldUp(t *testing.T) {
 	f.held = exactlyonce.NewClient()
 	require.NoError(t, r.Collect(t.Context()))
 	require.Equal(t, int64(3), f.marks[client])
+}
+
+// silentRecords are Records that forget silent clients, as the records in databases do.
+type silentRecords struct {
+	*fakeRecords
+	now    func() time.Time
+	heard  map[exactlyonce.Client]time.Time
+	stored map[exactlyonce.ID]time.Time
+}
+
+func newSilentRecords(now func() time.Time) *silentRecords {
+	return &silentRecords{newFakeRecords(), now, map[exactlyonce.Client]time.Time{}, map[exactlyonce.ID]time.Time{}}
+}
+
+// put is fakeRecords.put with a time, and refuses a request below the mark.
+func (s *silentRecords) put(req exactlyonce.Request, answer string) error {
+	s.mu.Lock()
+	isBelow := req.Sequence < s.marks[req.Client]
+	s.heard[req.Client] = s.now()
+	s.stored[exactlyonce.ID{Client: req.Client, Sequence: req.Sequence, Step: req.Step}] = s.now()
+	s.mu.Unlock()
+	if isBelow {
+		return exactlyonce.ErrStale
+	}
+	return s.fakeRecords.put(req, answer)
+}
+
+func (s *silentRecords) Acknowledge(ctx context.Context, marks []exactlyonce.Request) error {
+	s.mu.Lock()
+	for _, m := range marks {
+		if s.err == nil {
+			s.heard[m.Client] = s.now()
+		}
+	}
+	s.mu.Unlock()
+	return s.fakeRecords.Acknowledge(ctx, marks)
+}
+
+func (s *silentRecords) Collect(_ context.Context, _, clients time.Time) (int, int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	silence := s.now().Sub(clients)
+	for c, heard := range s.heard {
+		if s.now().Sub(heard) < silence {
+			continue
+		}
+		for id := range s.answers {
+			if id.Client == c {
+				s.marks[c] = max(s.marks[c], id.Sequence+1)
+				delete(s.answers, id)
+			}
+		}
+		if s.now().Sub(heard) >= 24*silence {
+			delete(s.marks, c)
+			delete(s.heard, c)
+		}
+	}
+	return 0, 0, s.err
+}
+
+// X1: a client whose request runs is not silent, however long it runs, so its request can
+// store its answer, and an answered request is not executed again.
+func TestResultsRecords_ClientOfARunningRequestIsNotSilent(t *testing.T) {
+	mock := clock.NewMock()
+	records := newSilentRecords(mock.Now)
+	results := server.NewResults(server.Config{Clock: mock, Records: records, AnswerAge: time.Minute, ClientSilence: 10 * time.Minute})
+	defer func() { require.NoError(t, results.Close(context.Background())) }()
+	other := server.NewResults(server.Config{Clock: mock, Records: records, AnswerAge: time.Minute, ClientSilence: 10 * time.Minute})
+	defer func() { require.NoError(t, other.Close(context.Background())) }()
+
+	slow, err := results.Track(t.Context(), request(5))
+	require.NoError(t, err)
+	require.True(t, slow.IsNew())
+	begun := mock.Now()
+	_, _, err = results.Do(t.Context(), request(6), func(context.Context) ([]byte, error) { return []byte("6"), records.put(request(6), "6") })
+	require.NoError(t, err)
+	for range 24 * 10 * 2 { // 24 times the silence, and a little more
+		mock.Add(time.Minute / 2)
+		require.NoError(t, results.Collect(t.Context()))
+		require.NoError(t, other.Collect(t.Context()))
+	}
+	mock.Add(time.Minute)
+	late := attempt(6, 2)
+	late.Age = mock.Now().Sub(begun).Truncate(time.Second)
+	for _, r := range []*server.Results{results, other} { // there is a record or a mark
+		answer, found, err := r.Do(t.Context(), late, func(context.Context) ([]byte, error) { return nil, errors.New("it is executed a second time") })
+		if !errors.Is(err, exactlyonce.ErrStale) {
+			require.NoError(t, err)
+			require.True(t, found)
+			require.Equal(t, "6", string(answer))
+		}
+	}
+	require.NoError(t, records.put(request(5), "5"), "the request that has run so long stores its answer")
+	require.NoError(t, slow.Complete([]byte("5")))
+
+	// Afterwards the client is silent at last.
+	mock.Add(11 * time.Minute)
+	require.NoError(t, results.Collect(t.Context()))
+	require.EqualValues(t, 7, records.marks[request(6).Client])
+}
+
+// X1: if Records could not be told for so long that they may have forgotten the client, a
+// request that was first sent before is stale.
+func TestResultsRecords_RenewalsFail(t *testing.T) {
+	mock := clock.NewMock()
+	records := newSilentRecords(mock.Now)
+	results := server.NewResults(server.Config{Clock: mock, Records: records, AnswerAge: time.Minute, ClientSilence: 10 * time.Minute})
+	defer func() { require.NoError(t, results.Close(context.Background())) }()
+	slow, err := results.Track(t.Context(), request(5))
+	require.NoError(t, err)
+	defer slow.Fail(nil)
+	_, _, err = results.Do(t.Context(), request(6), func(context.Context) ([]byte, error) { return []byte("6"), records.put(request(6), "6") })
+	require.NoError(t, err)
+	records.err = errors.New("the database is down")
+	for range 25 * 10 {
+		mock.Add(time.Minute)
+		require.Error(t, results.Collect(t.Context()))
+	}
+	records.err = nil
+	require.Empty(t, records.answers, "another server's collection has forgotten the client")
+	late := attempt(6, 2)
+	late.Age = 25 * 10 * time.Minute
+	require.Equal(t, "STALE", state(t, results, late))
+	require.Equal(t, "NEW", state(t, results, attempt(7, 2)))
 }

@@ -22,8 +22,9 @@ type Config struct {
 	// Default 10 minutes, at least 1 ms.
 	AnswerAge time.Duration
 
-	// ClientSilence is how long a client is remembered after its last request ended. Afterwards a mark is left of it, for 24
-	// times as long: see [Results]. It must be AnswerAge at least. Default 1 hour, or AnswerAge if that is longer.
+	// ClientSilence is how long a client is remembered after its last request ended. While
+	// a request runs, its client counts as active, in Records, too. Afterwards a mark is
+	// left of it, for 24 times as long: see [Results]. It must be AnswerAge at least. Default 1 hour, or AnswerAge if that is longer.
 	ClientSilence time.Duration
 
 	// A principal has bounds of its own, even if it is the only one: what it runs takes at most half of each bound, more is refused with
@@ -106,6 +107,7 @@ type Results struct {
 	tombQueue  fifo.Queue[dated]       // tombstones, about the oldest first, and some that have become clients again
 	principals map[string]*principal
 	silent     list[principal, *principal] // those with clients, the longest silent first
+	busy       list[client, *client]       // clients that run requests, those first that Records have to be told of
 	most       [bounds]*principal          // a principal that uses more than half of a bound is here
 	used       [bounds]int64               // of the bounds
 	slabs      slabs                       // the memory of records
@@ -237,7 +239,7 @@ func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask
 			r.stats.Refused++
 			return nil, false, exactlyonce.ErrFull
 		}
-		rec = r.addRecord(c, req)
+		rec = r.addRecord(c, req, now)
 		ask = r.config.Records != nil && (req.Attempt > 1 || req.Age > 0 || !c.found)
 		r.stats.New++
 		r.stats.PeakBytes = max(r.stats.PeakBytes, r.used[ofBytes])
@@ -354,7 +356,7 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	r.mu.Lock()
 	if rec := call.flight.record; err == nil && rec != nil { // nil: another driver has ended it meanwhile
 		rec.client.found = true
-		if !found && isForgotten(call.req, rec.client.forgot, now) {
+		if !found && isForgotten(call.req, r.forgottenByRecords(rec.client, now), now) {
 			err = exactlyonce.ErrStale
 		}
 	}
@@ -383,10 +385,35 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	return call, nil
 }
 
+// forgottenByRecords returns the time before which a request of c must have been first sent
+// for Records to have forgotten its answer. They forget a client that was silent for long,
+// which c was for them if they took no mark of it meanwhile.
+func (r *Results) forgottenByRecords(c *client, now time.Duration) time.Duration {
+	age := tombstoneAge * min(r.config.ClientSilence, math.MaxInt64/tombstoneAge)
+	if now-c.confirmed >= age {
+		c.forgot = max(c.forgot, now-age)
+	}
+	return c.forgot
+}
+
 // The rest runs under mu.
 
+// renew notes for Records the clients whose requests run and that they may take for silent:
+// a client counts as active while a request of it runs. It is called eight times within
+// ClientSilence at least, so Records are told of a client that runs before it seems silent.
+func (r *Results) renew(now time.Duration) {
+	for c := r.busy.first; c != nil && now-c.renewed >= r.config.ClientSilence/4; c = r.busy.first {
+		if !r.note(c.key, 0) {
+			return // the next collection tries again
+		}
+		c.told = now
+		c.renewed = now
+		r.busy.moveBack(c)
+	}
+}
+
 func (r *Results) addClient(p *principal, key clientKey, now time.Duration) *client {
-	c := &client{principal: p, key: key, heard: now, told: now, pages: map[int64]*page{}, forgot: r.forgot}
+	c := &client{principal: p, key: key, heard: now, told: now, confirmed: now, pages: map[int64]*page{}, forgot: r.forgot}
 	if r.config.Records != nil {
 		c.forgot = now - tombstoneAge*min(r.config.ClientSilence, math.MaxInt64/tombstoneAge) // as they do
 	}
@@ -406,7 +433,7 @@ func (r *Results) addClient(p *principal, key clientKey, now time.Duration) *cli
 	return c
 }
 
-func (r *Results) addRecord(c *client, req exactlyonce.Request) *record {
+func (r *Results) addRecord(c *client, req exactlyonce.Request, now time.Duration) *record {
 	f := &flight{principal: c.principal, handlers: 1}
 	if r.slabs.needs() {
 		r.used[ofBytes] += slabCost
@@ -418,6 +445,8 @@ func (r *Results) addRecord(c *client, req exactlyonce.Request) *record {
 	f.driver = &f.first
 	if c.running == 0 {
 		c.principal.idle.remove(c)
+		c.renewed = now
+		r.busy.pushBack(c)
 	}
 	c.principal.run(1, c.running == 0)
 	c.running++

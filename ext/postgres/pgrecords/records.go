@@ -345,11 +345,15 @@ func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) err
 	return nil
 }
 
-// mark raises one mark. While it waits for its lock, requests of the client wait, too: so it gives up after 100 ms, or at once.
+// mark raises one mark. While it waits for its lock, requests of the client wait, too: so
+// it gives up after 100 ms, or at once. A mark of 0 only notes that the client is active,
+// which changes nothing for transactions that have put, so it takes no lock.
 func (r *Records) mark(ctx context.Context, m exactlyonce.Request, begin pgx.TxOptions) (id int64, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, begin, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, lockAloneSQL, lockOf(m.Scope, m.Client)); err != nil {
-			return err
+		if m.First > 0 {
+			if _, err := tx.Exec(ctx, lockAloneSQL, lockOf(m.Scope, m.Client)); err != nil {
+				return err
+			}
 		}
 		return tx.QueryRow(ctx, markSQL, m.Scope, uuid(m.Client), min(m.First, recordsql.Collected), r.clock.Now().UnixMicro()).Scan(&id)
 	})

@@ -300,6 +300,9 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 		require.Equal(t, "55P03", code(err))
 		require.ErrorContains(t, err, frozen.String())
 		require.NoError(t, ctx.Err())
+		if level == pgx.ReadCommitted { // that a client is active is noted beside its transaction
+			require.NoError(t, r.Acknowledge(ctx, []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: frozen}}}))
+		}
 		state, _, err := exactlyoncetest.StateOf(r.Find(t.Context(), request(other, 1, 2)))
 		require.NoError(t, err)
 		require.Equal(t, "stale", state)
