@@ -1,5 +1,5 @@
-// Package memory is an engine that keeps messages in memory, for tests and for programs that may
-// lose them: they end with the process.
+// Package memory is an engine that keeps messages in memory, for tests and for programs
+// that may lose them: they end with the process.
 package memory
 
 import (
@@ -76,8 +76,8 @@ func Open(opts ...Option) *Engine {
 	return &Engine{memoryQueues: m}
 }
 
-// Reopen returns an open engine on the same queues, as a restarted worker or another worker would
-// find them.
+// Reopen returns an open engine on the same queues, as a restarted worker or another
+// worker would find them.
 func (m *Engine) Reopen() *Engine { return &Engine{memoryQueues: m.memoryQueues} }
 
 // Put implements [store.Store].
