@@ -1,22 +1,49 @@
-// Package call holds what several goroutines touch while an operator runs: the calls, and how their outcomes come back to
-// the loop. What only the loop touches is in the packages above it.
+// Package call has the state that several goroutines share while an operator runs: the calls, and
+// the way of their results to the loop. State that only the loop uses is in the packages above.
 //
-//   - A [Token] ties something that runs elsewhere to the element that waits for it: its context, its end, its letter to the
-//     loop. An [Attempt] is the token of a call, and the future that user code completes. Other things that an element
-//     waits for embed a Token.
-//   - A [Host] is what the tokens of an operator share: the mailbox, the wake-up of the loop, the counters, the contexts.
-//   - [Workers] do jobs that may block, on goroutines that are used again.
+//   - A [Token] ties code that runs elsewhere to the element that waits for it. It is the context of
+//     the code, and its letter to the loop. An [Attempt] is the token of a call, and the future that
+//     user code completes. Other tokens are questions to strategies, handlers of failures, and
+//     offers to the failure sink.
+//   - A [Host] is shared by the tokens of an operator: the mailbox, the wake-up of the loop, the
+//     counters, the contexts.
+//   - [Workers] run jobs that may block, on goroutines that are used again.
 //
 // # Letters
 //
-// A letter has the reference ([Ref]) of what its element waits for. The turn of a reference is over when the element goes on: what
-// comes then finds nothing (law A2). So the phase of the element says what a letter is about, and no letter needs a kind.
+// A letter has the reference ([Ref]) of the element that waits for it: the index of its slot, and the
+// generation of the slot. The generation ends when the element continues, and later letters of it
+// find no slot (law A2). The phase of the element tells what a letter is about, so letters need no
+// kind.
 //
 // # Permits
 //
-// An attempt gives its permit back exactly once: when the loop has let go of it and no function of it runs any more. The bits
-// of its state are only ever set. The goroutine that sets the one that completes this condition gives the permit back: the loop
-// in [Token.LetGo] and [Token.Cut], the goroutine of a call in [Token.Returned].
+// An attempt releases its permit once: when the loop has let go of it, and its function no longer runs.
+// The bits of its state are only ever set, and the goroutine that sets the last bit of this condition
+// releases the permit: the loop in [Token.LetGo] and [Token.Cut], the goroutine of a call in
+// [Token.Returned].
 //
-// Package guard stands around all calls of user code that may panic or end their goroutine (law A6).
+// # Contexts
+//
+// The context of a call answers these keys itself. For all other keys, the values of observers come
+// first, then the values of the operator's context.
+//
+//	key              attempt           batch             other tokens         why
+//	NumberKey        its number        none              their number, or 0   a batch is for several attempts
+//	HostKey          the attempt       none              outer                a blocking call keeps the permit of its attempt
+//	BatchKey         a member: its     outer             outer                the function joins the batch
+//	                 batch; or outer
+//	BackendKey       true for its      true for its      outer                a call lends its permit to operators inside of it
+//	                 own; or outer     own; or outer
+//	ctxkey.Stage     the attempt       all its members   outer                clients report stages and requests
+//	ctxkey.Members   none              contexts of its   outer                members of an outer call are not its own
+//	                                   members
+//	ctxkey.Message   its history       none              its history          an outer message belongs to another element
+//
+// Outer stands for the context of a call that the operator runs inside of, if there is one.
+//
+// A context ends with its attempt or its question; the context of a batch ends with the last of its
+// members. context.Cause is the operator's only if the operator has ended it (Token.parent).
+//
+// User code that may panic or end its goroutine runs below a guard of package guard (law A6).
 package call
