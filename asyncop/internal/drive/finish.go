@@ -65,10 +65,17 @@ func (d *Driver[IN, OUT]) finish() {
 	if closeErr := d.close(); closeErr != nil { // after a clean end it was closed
 		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 	}
+	d.release()
+	close(d.done)
+}
+
+// release reports the last events, ends the goroutines of the operator, and drops its elements. The
+// results have left, and the function is closed.
+func (d *Driver[IN, OUT]) release() {
 	d.settleMessages()
 	d.observeEnd()
 	d.workers.Stop()
-	d.host.Cancel(nil) // lets go of the user's context
+	d.host.Cancel(nil) // frees the resources that the user's context has for it
 	d.publish()
 	d.Hooks.FlushLines(true)
 	d.upstream.Wait()
@@ -79,7 +86,6 @@ func (d *Driver[IN, OUT]) finish() {
 	if !d.mayDiscard() {
 		d.logDiscarded()
 	}
-	close(d.done)
 }
 
 // refuseRest ends what has neither left nor taken a slot.
