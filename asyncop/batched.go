@@ -88,9 +88,7 @@ func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result Result
 	switch b := ctx.Value(call.BatchKey{Of: f}).(type) {
 	case *call.Batch[IN, OUT]:
 		joined = b.Join(ctx, in, result)
-	case interface {
-		JoinOther(ctx context.Context, call call.Other) bool
-	}:
+	case otherBatch:
 		joined = b.JoinOther(ctx, &batchedCall[IN, OUT]{result, in})
 	default:
 		return errNoBatch
@@ -99,6 +97,11 @@ func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result Result
 		return errLateForBatch
 	}
 	return nil
+}
+
+// otherBatch is a batch of an operator with other types: a [call.Batch].
+type otherBatch interface {
+	JoinOther(ctx context.Context, call call.Other) bool
 }
 
 // batchedCall is a call in a batch of an operator with other types.

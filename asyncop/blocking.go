@@ -85,9 +85,14 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result call.Future[O
 	returned = true
 }
 
+// returner is a future that takes one result without an allocation: the futures of package call.
+type returner[OUT any] interface {
+	Return(result OUT, err error)
+}
+
 // complete completes an attempt with what a blocking call has returned for its element.
 func complete[OUT any](future call.Future[OUT], result OUT, err error) {
-	one, ok := future.(interface{ Return(result OUT, err error) }) // without an allocation
+	one, ok := future.(returner[OUT])
 	switch {
 	case errors.Is(err, ErrNoResult):
 		future.Complete()

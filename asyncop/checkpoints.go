@@ -24,7 +24,7 @@ import (
 // takes as long as the elements in flight.
 //
 // state is a [State] of the operator's types; the default is its zero value. It panics if c is nil, or if the choice of Retries is unknown.
-func WithCheckpoints(c interface{ Host() participant.Host }, state ...interface{ apply(cfg *config) }) Option {
+func WithCheckpoints(c Coordinator, state ...CheckpointState) Option {
 	guard.RefuseNil("asyncop: WithCheckpoints", "coordinator", c)
 	return func(cfg *config) {
 		cfg.coordinator = c.Host()
@@ -32,6 +32,17 @@ func WithCheckpoints(c interface{ Host() participant.Host }, state ...interface{
 			s.apply(cfg)
 		}
 	}
+}
+
+// Coordinator coordinates the checkpoints of a pipeline. It is implemented by *checkpoint.Coordinator.
+type Coordinator interface {
+	// Host returns the methods that participants call.
+	Host() participant.Host
+}
+
+// CheckpointState is a [State] of any types.
+type CheckpointState interface {
+	apply(cfg *config)
 }
 
 // State sets how a checkpoint stores an operator's elements, and how much they keep when they are restored: see [WithCheckpoints].

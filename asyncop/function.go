@@ -109,13 +109,19 @@ func (f *withFallback[IN, OUT]) isFallback() {}
 
 func (f *withFallback[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 
+// wrapper is a function around another function, which may have other types.
+type wrapper interface{ Unwrap() any }
+
+// fallback is a function with a fallback, whatever its types.
+type fallback interface{ isFallback() }
+
 // find returns the optional interface T of fn or of what it wraps, outermost first.
 func find[T any](fn any) (T, bool) {
 	for {
 		if t, ok := fn.(T); ok {
 			return t, true
 		}
-		w, ok := fn.(interface{ Unwrap() any })
+		w, ok := fn.(wrapper)
 		if !ok {
 			var none T
 			return none, false

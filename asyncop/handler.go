@@ -29,10 +29,10 @@ func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, 
 					return f.Timeout(ctx, failure.Element)
 				}})
 			}
-		case interface{ isFallback() }:
+		case fallback:
 			panic("asyncop: HandleFailure inside of a wrapper with other types would not be called: put it around the wrapper")
 		}
-		w, ok := inner.(interface{ Unwrap() any })
+		w, ok := inner.(wrapper)
 		if !ok {
 			break
 		}

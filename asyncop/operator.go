@@ -151,14 +151,10 @@ func newOperator[IN, OUT any](
 	s.warnOfArguments(name, timeout, strategy)
 	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, front: s, in: s.driver.In(), capacity: capacity}
 	for _, o := range s.observers {
-		if a, ok := o.(interface {
-			Attach(stats func() Stats, done <-chan struct{})
-		}); ok {
+		if a, ok := o.(StatsReader); ok {
 			a.Attach(op.Stats, op.Done())
 		}
-		if a, ok := o.(interface {
-			AttachGroups(groups func() []observe.Group)
-		}); ok {
+		if a, ok := o.(GroupsReader); ok {
 			a.AttachGroups(op.Groups)
 		}
 	}

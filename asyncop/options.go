@@ -153,12 +153,25 @@ func WithLogger(logger *slog.Logger) Option {
 	return func(cfg *config) { cfg.logger = guard.Logger(logger) }
 }
 
+// StatsReader is implemented by observers that read the counts of their operator, such as metrics.
+type StatsReader interface {
+	// Attach is called by the constructor of the operator. stats is [AsyncWaitOperator.Stats], and
+	// done is [AsyncWaitOperator.Done]. Both may be used from any goroutine.
+	Attach(stats func() Stats, done <-chan struct{})
+}
+
+// GroupsReader is implemented by observers that read the groups of failures of their operator.
+type GroupsReader interface {
+	// AttachGroups is called by the constructor of the operator. groups is
+	// [AsyncWaitOperator.Groups], and may be called from any goroutine.
+	AttachGroups(groups func() []observe.Group)
+}
+
 // WithObserver makes the operator call o at each event of its elements. It may be given several times. Observers are called in this order, and
 // the context that an observer returns goes to the next. A [observe.Gate] among them may hold the input back, and at most one
 // [observe.CheckpointedObserver] may have a state in checkpoints. It panics if o is nil.
 //
-// If an observer has a method Attach(stats func() Stats, done <-chan struct{}), as metrics have, the constructor calls it:
-// stats is [AsyncWaitOperator.Stats], and done [AsyncWaitOperator.Done].
+// If an observer is a [StatsReader] or a [GroupsReader], the constructor calls it.
 func WithObserver(o observe.Observer) Option {
 	guard.RefuseNil("asyncop: WithObserver", "observer", o)
 	return func(c *config) { c.observers = append(c.observers, o) }
