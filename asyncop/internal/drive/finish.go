@@ -65,13 +65,13 @@ func (d *Driver[IN, OUT]) finish() {
 	if closeErr := d.close(); closeErr != nil { // after a clean end it was closed
 		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 	}
-	d.release()
+	d.cleanUp()
 	close(d.done)
 }
 
-// release reports the last events, ends the goroutines of the operator, and drops its elements. The
+// cleanUp reports the last events, ends the goroutines of the operator, and drops its elements. The
 // results have left, and the function is closed.
-func (d *Driver[IN, OUT]) release() {
+func (d *Driver[IN, OUT]) cleanUp() {
 	d.settleMessages()
 	d.observeEnd()
 	d.workers.Stop()
