@@ -522,7 +522,10 @@ func TestLogOfTheEnd(t *testing.T) {
 	}{
 		{"clean", nil, fails(1), nil},
 		{"element", nil, fails(-1), []string{failed + `"asyncop: rows: element -1 failed after 1 attempt in 0s: down" operator=rows`}},
-		{"wrong type", nil, fails(""), []string{failed + `"asyncop: rows: got an element of type string, want int" operator=rows`}},
+		{"wrong type", nil, fails(""), []string{
+			failed + `"asyncop: rows: got an element of type string, want int" operator=rows`,
+			`level=WARN msg="asyncop: elements came after the operator had ended early, and were discarded" elements=1 operator=rows`,
+		}},
 		{
 			"failure sink",
 			[]Option{WithFailureSink(breaksOnce())},
@@ -600,7 +603,8 @@ func TestLogOfTheEnd(t *testing.T) {
 				}
 				lines := book.read()
 				<-op.Done()
-				if late := book.read(); tt.name == "failure handler" { // its goroutine writes when it comes to it
+				late := book.read()
+				if tt.name == "wrong type" { // discarded elements are logged when In has closed
 					lines = append(lines, late...)
 				} else {
 					assert.Empty(t, late)

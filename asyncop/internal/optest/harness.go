@@ -164,7 +164,8 @@ func NewRig(t *testing.T, m Mode, s Setup) *Rig {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), ValueKey{}, "of the operator"))
 	r := &Rig{T: t, Hand: NewHand(t), Cancel: cancel, startReading: make(chan struct{}), Read: make(chan struct{})}
-	opts := Options(asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	// In takes all that a test sends at once, whatever the capacity.
+	opts := Options(asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)), asyncop.WithBuffer(rigBuffer))
 	if m.Mock {
 		r.Mock = clock.NewMock()
 		r.Hand.clock = r.Mock
@@ -197,6 +198,9 @@ func NewRig(t *testing.T, m Mode, s Setup) *Rig {
 	})
 	return r
 }
+
+// rigBuffer is the size of In and Out of a rig, unless a test sets another.
+const rigBuffer = 128
 
 type ValueKey struct{}
 
