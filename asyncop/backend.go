@@ -31,10 +31,17 @@ type Backend interface {
 // members. A call that runs an operator with the same backend lends it its permit for a single call at a time, if the inner
 // operator gets the context of the call ([WithContext]).
 //
-// opts are [Cost] and [Tenant]. WithBackend panics if b is nil.
+// An attempt that the service answered with a request for fewer calls (429) uses up no attempt and no retry, however often that happens: the
+// timeout of the element bounds it. A message whose calls were all answered in this way is released when its time runs out.
+//
+// An operator has one backend, with all limits and rates of the service. opts are [Cost] and [Tenant]. WithBackend panics if b is nil, and the
+// constructor panics if the operator has two backends.
 func WithBackend(b Backend, opts ...Option) Option {
 	guard.RefuseNil("asyncop: WithBackend", "backend", b)
 	return func(cfg *config) {
+		if cfg.backend != nil {
+			panic("asyncop: WithBackend: the operator already has a backend: give one backend all limits and rates of the service")
+		}
 		cfg.backend = b
 		for _, o := range opts {
 			o(cfg)
@@ -43,7 +50,7 @@ func WithBackend(b Backend, opts ...Option) Option {
 }
 
 // Cost is an option of [WithBackend]. It sets how much a call for an element takes from the rate of its backend; the default is 1. cost is
-// called on the operator's loop before each attempt, and must not block. A panic fails the element, and so does a cost that is negative,
+// called on the operator's loop once for each attempt, and must not block. A panic fails the element, and so does a cost that is negative,
 // infinite or NaN. IN must be the operator's. It panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) Option {
 	guard.RefuseNil("asyncop: Cost", "function", cost)

@@ -15,7 +15,7 @@ import (
 type Backend struct {
 	settings
 	epoch   time.Time
-	limiter *adaptive // nil: the limit is not adaptive
+	limiter *adaptive // nil if the limit is not adaptive
 
 	steering sync.Mutex // guards order
 	order    gate.Order // the last one
@@ -25,17 +25,19 @@ type Backend struct {
 	used    int     // calls that run, and permits that were set aside
 	waiting []*seat // those that are short of permits; those that were not served for the longest time first
 	health
-	rate    bucket
-	retries bucket
-	tenants tenants
-	counts  Stats
-	lines   []line // of the log, to be written without mu
+	rate     bucket // of cost
+	callRate bucket // of calls
+	tuner    tuner  // of rate
+	retries  bucket
+	tenants  tenants
+	counts   Stats
+	lines    []line // of the log, to be written without mu
 }
 
 // New returns a backend that is up. Its name is in its log lines and errors. It panics if name is empty.
 func New(name string, opts ...Option) *Backend {
 	s := newSettings(name, opts)
-	b := &Backend{settings: s, epoch: s.clock.Now(), limit: s.limit, rate: s.rate, tenants: newTenants(s.tenantRate)}
+	b := &Backend{settings: s, epoch: s.clock.Now(), limit: s.limit, rate: s.rate, callRate: s.callRate, tuner: s.tuner, tenants: newTenants(s.tenantRate)}
 	b.calls = newWindow(s.window)
 	if s.least > 0 {
 		b.limiter = newAdaptive(s.least, s.limit)
@@ -58,9 +60,12 @@ func (b *Backend) Hold(reason string) {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
+	if b.state == Up {
+		b.target = max(leastTarget, b.pace.perSecond(t))
+	}
+	b.takeBack(t)
 	b.enter(Held, t)
 	b.why, b.trying = reason, false
-	b.takeBack(t)
 	b.log(slog.LevelWarn, "backend: held")
 }
 
@@ -111,13 +116,14 @@ type Stats struct {
 	State            State
 	Reason           string    // why State is not Up
 	Since            time.Time // when State began
-	Until            time.Time // when Down ends
+	Until            time.Time // when Down ends, or, in the other states, the pause that the service has asked for
 	Limit            int       // calls that may run; 0 with Limit(0) only. Without a limit: the largest int
 	InUse            int       // running calls; may exceed Limit after it was lowered
 	Waiting          int       // operators that wait
 	TenantsPaused    int       // tenants whose calls wait for a time that the service has named, or for a try
 	Started          int64     // attempts
 	Lost             int64     // attempts that were lost
+	Throttled        int64     // attempts that the service has answered with a request for fewer calls
 	RetriesRefused   int64     // by the retry budget
 	RetriesLeft      int       // that the retry budget has. Without a budget: the largest int
 	Trips            int64     // how often it went down by itself
@@ -138,11 +144,17 @@ func (b *Backend) Stats() Stats {
 	}
 	s.Waiting, s.RetriesLeft = len(b.waiting), math.MaxInt
 	if b.retryShare >= 0 {
-		b.retries.fill(t, 1)
+		b.retries.fill(t)
 		s.RetriesLeft = int(b.retries.level)
 	}
-	if b.state == Down {
+	switch {
+	case b.state == Down:
 		s.Until = b.epoch.Add(b.until)
+	case t < b.paused:
+		s.Until = b.epoch.Add(b.paused)
+		if s.Reason == "" {
+			s.Reason = b.pausedBy
+		}
 	}
 	for _, x := range b.tenants.list {
 		if x.until > t {
@@ -226,9 +238,8 @@ func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	if len(b.waiting) == 0 {
 		return false
 	}
-	b.rate.fill(t, b.part(t))
 	first := b.first(t, asker)
-	for b.state != Probing && b.used < b.allowed(t) && first != nil && b.rate.wait(first.cost) == 0 {
+	for b.state != Probing && b.used < b.allowed(t) && first != nil && b.startWait(t, first.cost) == 0 {
 		if first != asker && !first.sleeper.IsParked() {
 			break // it comes by itself
 		}
@@ -239,7 +250,7 @@ func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 		}
 		first.aside++
 		b.used++
-		b.rate.take(first.cost)
+		b.takeStart(t, first.cost)
 		first.sleeper.WakeUp()
 		first = b.first(t, asker)
 	}
@@ -275,7 +286,7 @@ const comes = 10 * time.Millisecond
 
 // rouse wakes the seats that would sleep for longer than they must. first is the one whose turn it is.
 func (b *Backend) rouse(t time.Duration, first *seat) {
-	if b.state == Up && b.used >= b.limit || b.state == Held {
+	if b.state == Held || b.state == Up && b.used >= b.limit && t >= b.paused {
 		return // a permit that comes back wakes one
 	}
 	for _, p := range b.waiting {
@@ -296,7 +307,7 @@ func later(t, d time.Duration) time.Duration {
 
 // takeBack takes back all that was set aside.
 func (b *Backend) takeBack(t time.Duration) {
-	b.rate.fill(t, 1)
+	b.fillRates(t)
 	for _, p := range b.waiting {
 		b.drop(p, p.aside)
 	}
@@ -305,6 +316,6 @@ func (b *Backend) takeBack(t time.Duration) {
 // drop takes back what was set aside for n calls of a seat.
 func (b *Backend) drop(p *seat, n int) {
 	b.used -= n
-	b.rate.give(float64(n) * p.cost)
+	b.giveStarts(n, p.cost)
 	p.aside -= n
 }

@@ -88,36 +88,20 @@ func TestTenantRate(t *testing.T) {
 	require.NotNil(t, c)
 }
 
-// A server that names a time takes the backend down until then, at most for a minute, and a tenant's only the tenant.
-func TestPushback(t *testing.T) {
+// An answer that demands a delay pauses the backend, at most for a minute.
+func TestLongestPause(t *testing.T) {
 	o := newBench(t).attach()
-	require.True(t, o.call(errIn3))
+	require.True(t, o.call(errThrottledIn3))
 	require.Equal(t, 3*time.Second, o.wait())
 	o.clock.Add(3*time.Second - 1)
 	require.Equal(t, time.Duration(1), o.wait())
 	o.clock.Add(1)
-	require.True(t, o.start().end(errForEver))
+	require.True(t, o.call(predicates.WithPushback(errThrottled, 24*time.Hour)))
 	require.Equal(t, time.Minute, o.wait())
 
-	t.Run("of a tenant", func(t *testing.T) {
-		o := newBench(t).attach()
-		c, _ := o.ask(gate.Attempt{Tenant: "a"})
-		require.True(t, c.end(errIn3))
-		_, answer := o.ask(gate.Attempt{Tenant: "a"})
-		require.Equal(t, gate.Answer{Wait: 3 * time.Second, Other: true}, answer)
-		require.Equal(t, 1, o.Stats().TenantsPaused)
-		o.start()
-		c, _ = o.ask(gate.Attempt{Tenant: "b"})
-		require.NotNil(t, c)
-		o.clock.Add(3 * time.Second)
-		c, _ = o.ask(gate.Attempt{Tenant: "a"})
-		require.NotNil(t, c, "a probe")
-		_, answer = o.ask(gate.Attempt{Tenant: "a"})
-		require.True(t, answer.Other, "one")
-		c.end(nil)
-		c, _ = o.ask(gate.Attempt{Tenant: "a"})
-		require.NotNil(t, c)
-	})
+	o = newBench(t, backend.LongestPause(2*time.Second)).attach()
+	o.call(errThrottledIn3)
+	require.Equal(t, 2*time.Second, o.wait())
 }
 
 // What is loss, and what an answer.
@@ -127,18 +111,19 @@ func TestLoss(t *testing.T) {
 		lost int64
 	}{
 		"503":                    {gate.Evidence{Err: &httpretry.StatusError{StatusCode: 503}}, 1},
-		"429":                    {gate.Evidence{Err: fmt.Errorf("pay: %w", &httpretry.StatusError{StatusCode: 429})}, 1},
+		"429":                    {gate.Evidence{Err: fmt.Errorf("pay: %w", &httpretry.StatusError{StatusCode: 429})}, 0},
 		"500":                    {gate.Evidence{Err: &httpretry.StatusError{StatusCode: 500}}, 0},
 		"404":                    {gate.Evidence{Err: &httpretry.StatusError{StatusCode: 404}}, 0},
 		"refused":                {gate.Evidence{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, 1},
 		"timeout of the network": {gate.Evidence{Err: &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}}, 1},
 		"timeout of the element": {gate.Evidence{Err: context.DeadlineExceeded}, 1},
 		"timeout of the client":  {gate.Evidence{Err: fmt.Errorf("get: %w", context.DeadlineExceeded)}, 1},
-		"a reason":               {gate.Evidence{Reason: httpretry.TooManyRequests}, 1},
+		"a reason":               {gate.Evidence{Reason: httpretry.BadGateway}, 1},
+		"a throttle":             {gate.Evidence{Reason: httpretry.TooManyRequests}, 0},
 		"another reason":         {gate.Evidence{Err: errFailed, Reason: predicates.Unknown}, 0},
 		"another error":          {gate.Evidence{Err: errFailed}, 0},
 		"an error that panics":   {gate.Evidence{Err: (*net.OpError)(nil)}, 0},
-		"pushback of a result":   {gate.Evidence{Pushback: time.Second}, 1},
+		"pushback of a result":   {gate.Evidence{Pushback: time.Second}, 0},
 		"cancelled":              {gate.Evidence{Err: context.Canceled, Ignored: true}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -242,28 +227,22 @@ func TestBackendComesBack(t *testing.T) {
 		require.Greater(t, o.woken, woken)
 		require.Equal(t, pause, o.wait())
 	}
-	// The ramp: as much as time and answers allow.
+	// The ramp: the rate of starts grows to 100 a second in five seconds.
 	require.Equal(t, backend.Ramping, o.Stats().State)
-	most := 0
-	for range 50 {
-		running = running[:0]
+	started := 0
+	for range 500 {
 		for {
 			c, _ := o.ask(gate.Attempt{})
 			if c == nil {
 				break
 			}
-			running = append(running, c)
-		}
-		most = max(most, len(running))
-		elapsed := float64(most) // one more for each 1/99 of five seconds
-		require.LessOrEqual(t, elapsed, 1+99*(5-float64(o.rampLeft())/1e9)/5+1e-6)
-		for _, c := range running {
+			started++
 			c.end(nil)
 		}
-		o.clock.Add(100 * time.Millisecond)
+		o.clock.Add(10 * time.Millisecond)
 	}
 	require.Equal(t, backend.Up, o.Stats().State)
-	require.Greater(t, most, 90)
+	require.InDelta(t, 250, started, 5)
 	require.Equal(t, []string{
 		`level=WARN msg="backend: down" backend=payments for=1s reason="51 of 51 calls were lost, the last one: context deadline exceeded"`,
 		`level=INFO msg="backend: ramping: its service answers again" backend=payments over=5s reason="a probe was lost: HTTP_503_SERVICE_UNAVAILABLE: busy"`,

@@ -28,12 +28,18 @@ func newBucket(function string, n float64, per time.Duration) bucket {
 // isSet reports whether the bucket bounds anything.
 func (k *bucket) isSet() bool { return k.burst > 0 }
 
-// fill puts in what has come until t, of a rate that is this part of the whole.
-func (k *bucket) fill(t time.Duration, part float64) {
+// fill adds the tokens that have come until t.
+func (k *bucket) fill(t time.Duration) {
 	if t > k.at {
-		k.level = min(k.burst, k.level+part*k.perNano*float64(t-k.at))
+		k.level = min(k.burst, k.level+k.perNano*float64(t-k.at))
 		k.at = t
 	}
+}
+
+// empty removes the tokens. The bucket fills again from t on.
+func (k *bucket) empty(t time.Duration) {
+	k.level = min(k.level, 0)
+	k.at = max(k.at, t)
 }
 
 // wait returns how long a full rate takes until an attempt of this cost may start; 0: it may. The bucket is filled.

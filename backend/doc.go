@@ -3,33 +3,51 @@
 //
 //	pay := backend.New("payments",
 //		backend.Adaptive(8, 200),                 // calls at a time, found by measuring; or backend.Limit(50)
-//		backend.Rate(500, time.Second),           // by cost, if calls have one
+//		backend.Rate(500, time.Second),           // by cost, if calls have one; or backend.AdaptiveRate
 //		backend.RetryBudget(0.2))                 // retries, as a share of first attempts
+//
+// # Signals
+//
+//	throttled    429, RESOURCE_EXHAUSTED, another    no call starts until the demanded time, or for 100 ms; then calls
+//	             answer that demands a delay         start at the same rate as before, from an empty bucket
+//	overloaded   503, 529, a lost call               a demanded time is obeyed in the same way; the call counts as lost
+//	down         too many calls were lost            the states below
+//
+// A throttle is an answer of a service that works: the backend stays up. If the call has a
+// tenant, only the tenant waits. Demanded delays are obeyed up to [LongestPause].
+//
+// Lost calls are timeouts, and failures that package netretry, httpretry or grpcretry names as a
+// refused or broken connection, 408, 502, 503, 504, 529, DEADLINE_EXCEEDED or UNAVAILABLE. The
+// operator's strategy names them (strategies.ReasonAware); without it only errors of net and
+// httpretry are known. Every other outcome is an answer.
 //
 // # States
 //
-//	          ┌── Retry-After, pushback; too large a share of 429, 503, refused, timeouts ──┐
-//	          ▼                                                                             │
-//	up ───▶ down until t ───▶ probing (one call, another element each time) ─▶ ramping ─▶ up
-//	          ▲                     │ fails                                       │ relapse
-//	          └─────────────────────┴─────────────────────────────────────────────┘     by hand: held
+//	           ┌─────────────── too large a share of lost calls ───────────────┐
+//	           ▼                                                               │
+//	up ─▶ down until t ─▶ probing (one call, another element each time) ─▶ ramping ─▶ up
+//	           ▲                │ lost                                         │ relapse
+//	           └────────────────┴──────────────────────────────────────────────┘     by hand: held
 //
-// A server that names a time takes the backend down until then, for a minute at most ([LongestPause]). If the call has a tenant, only the tenant is
-// paused. Lost calls without a time take it down for 1 s, then twice as long each time, up to 10 s: see [LossShare]. Lost calls are timeouts, and
-// failures that package netretry, httpretry or grpcretry names as a refused or broken connection, 408, 429, 502, 503, 504, DEADLINE_EXCEEDED,
-// RESOURCE_EXHAUSTED or UNAVAILABLE. The operator's strategy names them (strategies.ReasonAware); without it only errors of net and httpretry
-// are known. Every other outcome is an answer.
+// Lost calls take the backend down for 1 s ([LossShare]). Each lost probe doubles the pause, up
+// to 10 s, or sets it to the delay that the service demands. Two successive probes are never of
+// the same element, unless no other element has asked for a second or more. A probe that has
+// not ended after ten seconds lets another element try; the first answer counts. Calls in flight
+// when the backend goes down run to their end, and are not evidence about the time after it.
 //
-// After that a single call tries the service, then load grows back over five seconds, by time and by answers. Two successive probes are never
-// of the same element, unless no other element has asked for a second or more. A probe that has not ended after ten seconds lets another element
-// try; the first answer counts. Calls in flight when the backend goes down run to their end, and do not count as evidence for the time after it.
+// After a successful probe the rate at which calls start grows to its value before the outage,
+// in proportion to the time and within [Ramp], however long a call takes. A relapse takes the
+// backend down for 1 s again.
 //
 // # Laws
 //
 //   - B1: No attempt starts while its backend is down or held, over its limit or rate.
 //   - B2: Waiting for a backend does not use up an attempt or a retry, and does not hold a permit or a goroutine.
 //   - B3: Operators that wait are served in turn. An operator asks for retries first, oldest first.
-//   - B4: A backend that is down comes back by a probe, and its load grows back on a ramp; a relapse takes it down.
+//   - B4: A backend that is down comes back through a probe. The rate of starts then grows with
+//     time, within a ramp that does not depend on latency. A relapse takes it down again.
+//   - B6: A throttle does not take the backend down, uses up no attempt, retry or visit, and delays
+//     only the calls that the service has asked to delay.
 //
 // # Tenants
 //

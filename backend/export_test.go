@@ -7,10 +7,10 @@ func Tenants(b *Backend) int {
 	return len(b.tenants.all)
 }
 
-// RampLeft returns how long the ramp lasts.
+// RampLeft returns how long the b.ramp lasts.
 func RampLeft(b *Backend) int64 {
 	t := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return int64(max(0, b.since+ramp-t))
+	return int64(max(0, b.since+b.ramp-t))
 }

@@ -108,7 +108,10 @@ func (o *operator) sleep() time.Duration {
 	return o.seat.Wait(o.clock.Now(), 1)
 }
 
-func (c *call) end(err error) (outage bool) {
+func (c *call) end(err error) (forgiven bool) { return c.effect(err) != gate.Counts }
+
+// effect ends the call, and returns the effect on its element.
+func (c *call) effect(err error) gate.Effect {
 	c.o.seat.Release(c.stamp)
 	return c.o.seat.AttemptEnded(c.o.clock.Now(), &gate.Evidence{Err: err, Begun: c.begun, Tenant: c.attempt.Tenant, Element: c.attempt.Element})
 }

@@ -14,36 +14,77 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// losses are the reasons for which a call says that the service is overloaded or away.
+// signal is the meaning of the end of an attempt for the backend (laws B4 and B6).
+type signal uint8
+
+const (
+	answered  signal = iota // the service works; failures that have nothing to do with load are answers
+	throttled               // the service works, and asks for fewer calls
+	lost                    // the service is overloaded or unavailable
+)
+
+// throttles are the reasons of calls that came too fast for a service that works.
+var throttles = predicates.ReasonSet{}.With(
+	httpretry.TooManyRequests, grpcretry.ResourceExhausted, couchbase.SearchTooManyRequests,
+)
+
+// losses are the reasons of calls to a service that is overloaded or unavailable.
 var losses = predicates.ReasonSet{}.With(
 	netretry.NotConnected, netretry.HopNotConnected, netretry.NotSent, netretry.ConnectionLost, netretry.TimedOut,
-	httpretry.RequestTimeout, httpretry.TooManyRequests, httpretry.BadGateway, httpretry.ServiceUnavailable, httpretry.GatewayTimeout,
-	grpcretry.DeadlineExceeded, grpcretry.ResourceExhausted, grpcretry.Unavailable,
+	httpretry.RequestTimeout, httpretry.BadGateway, httpretry.ServiceUnavailable, httpretry.GatewayTimeout,
+	httpretry.Overloaded,
+	grpcretry.DeadlineExceeded, grpcretry.Unavailable,
 	couchbase.SocketNotAvailable, couchbase.ServiceNotAvailable, couchbase.NodeNotAvailable, couchbase.KVTemporaryFailure,
-	couchbase.SocketClosedWhileInFlight, couchbase.SearchTooManyRequests,
+	couchbase.SocketClosedWhileInFlight,
 	predicates.CircuitBreakerOpen,
 )
 
 // ofError finds the reasons of errors for which the operator has none.
 var ofError = predicates.Classifiers(predicates.Named[struct{}](), httpretry.Classifier[struct{}]())
 
-// isLoss reports whether an outcome says that the service is overloaded or away. The methods of an error may panic.
-func isLoss(o *gate.Evidence) (lost bool) {
-	switch {
-	case !o.Reason.IsZero() && losses.Has(o.Reason):
-		return true
-	case o.Err == nil:
-		return false
+// signalOf classifies the end of an attempt, and returns the delay that the service demands, or
+// 0. A demand without a reason that is known is a throttle.
+func signalOf(o *gate.Evidence) (s signal, demanded time.Duration) {
+	if o.Err == nil && o.Reason.IsZero() && o.Pushback <= 0 {
+		return answered, 0
 	}
-	defer func() { _ = recover() }()
-	if errors.Is(o.Err, context.DeadlineExceeded) {
-		return true
+	demanded = pushback(o)
+	s = signalOfReason(o.Reason)
+	if s == answered && o.Err != nil {
+		s = signalOfError(o.Err)
 	}
-	reason, found := ofError(&predicates.Attempt[struct{}]{Err: o.Err})
-	return found && losses.Has(reason)
+	if s == answered && demanded > 0 {
+		s = throttled
+	}
+	return s, demanded
 }
 
-// pushback returns for how long the server wants no call; 0: it says nothing.
+func signalOfReason(r predicates.Reason) signal {
+	switch {
+	case r.IsZero():
+		return answered
+	case throttles.Has(r):
+		return throttled
+	case losses.Has(r):
+		return lost
+	}
+	return answered
+}
+
+// signalOfError classifies an error without a reason. Its methods may panic.
+func signalOfError(err error) (s signal) {
+	defer func() { _ = recover() }()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return lost
+	}
+	reason, found := ofError(&predicates.Attempt[struct{}]{Err: err})
+	if !found {
+		return answered
+	}
+	return signalOfReason(reason)
+}
+
+// pushback returns the delay that the service demands, or 0.
 func pushback(o *gate.Evidence) (d time.Duration) {
 	if o.Pushback > 0 || o.Err == nil {
 		return max(0, o.Pushback)

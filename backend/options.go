@@ -19,9 +19,12 @@ type settings struct {
 	limit      int // math.MaxInt: none
 	least      int // 0: the limit is not adaptive
 	rate       bucket
+	callRate   bucket
+	tuner      tuner // the zero tuner leaves the rate as it is
 	tenantRate bucket
 	retryShare float64 // negative: no budget
 	longest    time.Duration
+	ramp       time.Duration
 	lossShare  float64
 	window     int
 	dryRun     bool
@@ -29,11 +32,11 @@ type settings struct {
 	logger     *slog.Logger
 }
 
-// How long a backend is down without a time from its server, at first and at most, and how long a ramp takes.
+// firstPause is how long a backend is down at first if its service has not named a time.
+// Each lost probe doubles the pause, up to longerPause.
 const (
 	firstPause  = time.Second
 	longerPause = 10 * time.Second
-	ramp        = 5 * time.Second
 )
 
 func newSettings(name string, opts []Option) settings {
@@ -41,7 +44,7 @@ func newSettings(name string, opts []Option) settings {
 		panic("backend: New: empty name")
 	}
 	s := settings{
-		name: name, limit: math.MaxInt, retryShare: -1, longest: time.Minute, lossShare: 0.5, window: 100,
+		name: name, limit: math.MaxInt, retryShare: -1, longest: time.Minute, ramp: 5 * time.Second, lossShare: 0.5, window: 100,
 		clock: clock.New(), logger: guard.Logger(nil),
 	}
 	for _, o := range opts {
@@ -65,12 +68,42 @@ func Adaptive(least, most int) Option {
 	return func(s *settings) { s.limit, s.least = most, least }
 }
 
-// Rate lets calls with a total cost of n start in each time per. A call costs 1 unless the operator says otherwise (asyncop.Cost). A pause saves
-// up at most a twentieth of n, or 1 if that is more, and no time per has more than n and that. A call that costs more than what is saved up
-// starts, and later calls wait for it, up to an hour. By default the rate is not limited. It panics if n or per is not positive.
+// Rate lets calls with a total cost of n start in each time per. A call costs 1 unless the
+// operator has asyncop.Cost. A pause saves up at most a twentieth of n, or 1 if that is more,
+// and no time per has more than n and that. A call that costs more than what is saved up
+// starts, and later calls wait until it is paid for, up to an hour. [CallRate] limits the
+// number of calls beside it. By default the rate is not limited. It panics if n or per is not
+// positive.
 func Rate(n float64, per time.Duration) Option {
 	r := newBucket("Rate", n, per)
-	return func(s *settings) { s.rate = r }
+	return func(s *settings) { s.rate, s.tuner = r, tuner{} }
+}
+
+// CallRate lets n calls start in each time per, whatever they cost. It applies beside [Rate]
+// or [AdaptiveRate], for providers that limit both calls and tokens:
+//
+//	backend.New("llm", backend.CallRate(500, time.Minute), backend.Rate(200_000, time.Minute))
+//
+// By default the number of calls is not limited. It panics if n or per is not positive.
+func CallRate(n float64, per time.Duration) Option {
+	r := newBucket("CallRate", n, per)
+	return func(s *settings) { s.callRate = r }
+}
+
+// AdaptiveRate is a [Rate] that follows the limit of the service, between least and most for
+// each time per. It starts with most. An answer that says that calls come too fast (429,
+// RESOURCE_EXHAUSTED) lowers the rate by a twentieth, at most once a second. While no such
+// answer comes, the rate grows: by a tenth each second at first, and by a four-hundredth
+// each second near the rate at which the service last refused a call. Answers to calls with a
+// tenant do not change the rate. It panics unless 0 < least ≤ most and per is positive.
+func AdaptiveRate(least, most float64, per time.Duration) Option {
+	r := newBucket("AdaptiveRate", most, per)
+	if !(least > 0 && least <= most) { // in this form NaN fails too
+		panic(fmt.Sprintf("backend: AdaptiveRate: want 0 < least ≤ most: %v, %v", least, most))
+	}
+	return func(s *settings) {
+		s.rate, s.tuner = r, tuner{least: least / float64(per), most: most / float64(per)}
+	}
 }
 
 // TenantRate is [Rate] for each tenant alone (asyncop.Tenant). Calls without a tenant do not count.
@@ -98,13 +131,23 @@ func LossShare(share float64, window int) Option {
 	return func(s *settings) { s.lossShare, s.window = share, window }
 }
 
-// LongestPause bounds for how long a server may pause the backend (Retry-After). The default is a minute. It panics if d is not
-// positive.
+// LongestPause bounds for how long an answer of the service may pause the backend
+// (Retry-After). The default is a minute. It panics if d is not positive.
 func LongestPause(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("backend: LongestPause: not positive: %v", d))
 	}
 	return func(s *settings) { s.longest = d }
+}
+
+// Ramp sets how long the load takes to grow back after an outage: the rate at which calls
+// start grows from 0 to its value before the outage, however long a call takes. The default is
+// 5 s. It panics if d is not positive.
+func Ramp(d time.Duration) Option {
+	if d <= 0 {
+		panic(fmt.Sprintf("backend: Ramp: not positive: %v", d))
+	}
+	return func(s *settings) { s.ramp = d }
 }
 
 // DryRun keeps the backend up: it reports when it would have gone down, by a log line and Stats.WouldHaveTripped. Limit, rate, retry budget and

@@ -212,7 +212,7 @@ func TestAdaptiveWithFewLosses(t *testing.T) {
 		op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, i int) (int, error) {
 			time.Sleep(10 * time.Millisecond)
 			if i%50 == 0 {
-				return 0, &httpretry.StatusError{StatusCode: 429}
+				return 0, &httpretry.StatusError{StatusCode: 503}
 			}
 			return i, nil
 		}), time.Minute, 400, asyncop.WithBackend(b), asyncop.WithDropOnFailure(), asyncop.WithLogger(silent))

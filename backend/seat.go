@@ -38,10 +38,10 @@ func (p *seat) Start(now time.Time, a *gate.Attempt) gate.Answer {
 	b.mu.Lock()
 	p.asleep = false
 	var answer gate.Answer
-	if b.state == Up && len(b.waiting) == 0 && b.used < b.limit && p.calls >= p.lent && b.pay(t, a) {
+	if b.state == Up && t >= b.paused && len(b.waiting) == 0 && b.used < b.limit && p.calls >= p.lent && b.pay(t, a) {
 		b.used++
 		p.calls++
-		answer = b.started(t, a)
+		answer = b.begin(t, a)
 	} else {
 		answer = p.ask(t, a)
 	}
@@ -53,20 +53,21 @@ func (p *seat) Start(now time.Time, a *gate.Attempt) gate.Answer {
 	return answer
 }
 
-// pay takes the attempt's part of the rates of a backend that is up, if all is there and nothing else speaks against its tenant.
+// pay takes the attempt's part of the rates of a backend that is up, if the rates and the
+// attempt's tenant allow it.
 func (b *Backend) pay(t time.Duration, a *gate.Attempt) bool {
 	var x *tenant
 	if a.Tenant != "" && !b.tenants.isIdle() {
-		if x = b.tenants.find(a.Tenant, t, false); x != nil && (x.until > 0 || x.wait(t, a.Cost) > 0) {
+		x = b.tenants.find(a.Tenant, t, false)
+		if x != nil && x.wait(t, a.Cost) > 0 {
 			return false
 		}
 	}
-	if b.rate.isSet() {
-		b.rate.fill(t, 1)
-		if b.rate.wait(a.Cost) > 0 {
+	if b.rate.isSet() || b.callRate.isSet() {
+		if b.startWait(t, a.Cost) > 0 {
 			return false
 		}
-		b.rate.take(a.Cost)
+		b.takeStart(t, a.Cost)
 	}
 	if x != nil {
 		x.rate.take(a.Cost)
@@ -74,19 +75,23 @@ func (b *Backend) pay(t time.Duration, a *gate.Attempt) bool {
 	return true
 }
 
-// started counts an attempt.
-func (b *Backend) started(t time.Duration, a *gate.Attempt) gate.Answer {
+// begin counts an attempt that starts.
+func (b *Backend) begin(t time.Duration, a *gate.Attempt) gate.Answer {
 	b.counts.Started++
+	if b.state == Up {
+		b.pace.note(t)
+	}
 	if !a.Retry && b.retries.isSet() {
 		b.retries.give(b.retryShare)
 	}
-	if b.state == Ramping || b.limiter != nil && b.limiter.wantsSample(t) {
+	if b.limiter != nil && b.limiter.wantsSample(t) {
 		return gate.Answer{Stamp: gate.StampOf(t)}
 	}
 	return gate.Answer{}
 }
 
-// ask is the way of an attempt that not everything speaks for. All say yes, or nothing is taken.
+// ask starts an attempt if everything allows it: state, pause, tenant, limit, rates, ramp and
+// the order of the seats. Otherwise nothing is taken.
 func (p *seat) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 	b := p.backend
 	b.advance(t)
@@ -95,14 +100,18 @@ func (p *seat) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 		return p.refuse(a, gate.Never)
 	case Down:
 		return p.refuse(a, b.until-t)
-	case Probing:
+	case Up, Probing, Ramping:
+	}
+	if t < b.paused {
+		return p.refuse(a, b.paused-t)
+	}
+	if b.state == Probing {
 		if wait := b.probes(t); wait > 0 {
 			return p.refuse(a, wait)
 		}
 		if wait := p.mayProbe(t, a); wait > 0 {
 			return gate.Answer{Wait: wait, Other: true}
 		}
-	case Up, Ramping:
 	}
 	var x *tenant
 	if a.Tenant != "" && !b.tenants.isIdle() {
@@ -118,15 +127,12 @@ func (p *seat) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 	}
 	if x != nil {
 		x.rate.take(a.Cost)
-		if x.until > 0 {
-			x.prober, x.tried = probe{p, a.Element}, t
-		}
 	}
 	if b.state == Probing {
 		b.trying, b.tried, b.prober = true, t, probe{p, a.Element}
 	}
 	p.calls++
-	return b.started(t, a)
+	return b.begin(t, a)
 }
 
 // mayProbe returns when an element may try the service; 0: now. Those that have met the outage let the others go first, and the last one
@@ -143,17 +149,16 @@ func (p *seat) mayProbe(t time.Duration, a *gate.Attempt) time.Duration {
 	return max(0, b.since+wait-t)
 }
 
-// take takes a permit and its part of the rate.
+// take takes a permit and its part of the rates.
 func (p *seat) take(t time.Duration, a *gate.Attempt) bool {
 	b := p.backend
-	b.rate.fill(t, b.part(t))
 	lent := p.calls < p.lent
 	had := p.aside > 0
 	inTurn := lent || had || b.state == Probing
 	if had { // the limit stands, and the cost may be another
 		b.drop(p, 1)
 	}
-	if !lent && b.used >= b.allowed(t) || b.rate.wait(a.Cost) > 0 {
+	if !lent && b.used >= b.allowed(t) || b.startWait(t, a.Cost) > 0 {
 		p.gave = p.gave || had
 		return false
 	}
@@ -169,7 +174,7 @@ func (p *seat) take(t time.Duration, a *gate.Attempt) bool {
 	} else {
 		b.used++
 	}
-	b.rate.take(a.Cost)
+	b.takeStart(t, a.Cost)
 	return true
 }
 
@@ -198,23 +203,21 @@ func (p *seat) Release(stamp gate.Stamp) {
 		t = b.now()
 	}
 	b.mu.Lock()
-	older := true
-	if stamp != 0 && (b.state == Up || b.state == Ramping) {
+	if stamp != 0 && b.limiter != nil && (b.state == Up || b.state == Ramping) {
 		took := stamp.Since(t)
-		if older = t-took < b.begun; !older && b.limiter != nil {
+		if t-took >= b.begun {
 			b.bound(b.limiter.sample(t, took, b.used))
 		}
 	}
-	if p.calls--; p.calls >= p.lent {
+	p.calls--
+	switch {
+	case p.calls >= p.lent:
 		b.used--
-		if older {
-			b.older = max(0, b.older-1)
-		}
 		if len(b.waiting) > 0 {
 			b.freed(t)
 		}
-	} else if p.waits {
-		p.sleeper.WakeUp() // it has a lent one again
+	case p.waits:
+		p.sleeper.WakeUp() // a permit that was lent to it is free again
 	}
 	if b.lines != nil {
 		b.unlock()
@@ -232,65 +235,79 @@ func (b *Backend) freed(t time.Duration) {
 }
 
 // AttemptEnded implements gate.Seat.
-func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) (outage bool) {
+func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	b := p.backend
-	lost, demanded := false, time.Duration(0)
-	if !o.Ignored && (o.Err != nil || !o.Reason.IsZero() || o.Pushback > 0) {
-		lost, demanded = isLoss(o), pushback(o)
-		lost = lost || demanded > 0
+	t, begun := now.Sub(b.epoch), o.Begun.Sub(b.epoch)
+	s, demanded := answered, time.Duration(0)
+	if !o.Ignored {
+		s, demanded = signalOf(o)
 	}
-	shared := o.Borrowed && lost && !b.dryRun
-	if o.Borrowed { // the call is heard of by the element that has made it
-		o.Ignored, lost, demanded = true, false, 0
+	shared := o.Borrowed && s == lost && !b.dryRun
+	if o.Borrowed { // the element that has made the call reports it
+		o.Ignored, s, demanded = true, answered, 0
 	}
 	text := ""
-	if lost || o.Call != nil { // without the lock: an error is user code
+	if s == lost || o.Call != nil { // without the lock, because an error is user code
 		text = describe(o)
 	}
 	b.mu.Lock()
-	// What the element had waited before has cut it off, not the service, if that answers others. On the ramp those that have waited go first.
-	if o.Cut && lost && (b.state == Ramping || b.answeredAt > o.Begun.Sub(b.epoch)) {
-		o.Ignored, lost, demanded = true, false, 0
+	defer b.unlock()
+	// The wait of the element before its call has cut the call off, not the service, if the
+	// service answers other calls. On the ramp the elements that waited longest go first.
+	if o.Cut && s == lost && (b.state == Ramping || b.answeredAt > begun) {
+		o.Ignored, s, demanded = true, answered, 0
 	}
-	inOutage := b.state != Up || b.calls.row > 0 || o.Begun.Sub(b.epoch) < b.begun
-	outage = shared && inOutage
-	if c := o.Call; c != nil {
-		outage = outage || lost && !b.dryRun && (demanded > 0 || inOutage)
-		if lost, demanded = merge(c, o, lost, demanded); c.Left > 0 {
-			b.mu.Unlock()
-			return outage
+	inOutage := b.state != Up || b.calls.row > 0 || begun < b.begun
+	effect := effectOf(s, (shared || s == lost && o.Call != nil && !b.dryRun) && inOutage)
+	if o.Call != nil {
+		s, demanded = merge(o.Call, o, s, demanded)
+		if o.Call.Left > 0 {
+			return effect
 		}
-		*c = gate.Call{Element: c.Element}
+		*o.Call = gate.Call{Element: o.Call.Element}
 	}
-	if !lost && !o.Ignored {
-		b.answeredAt = max(b.answeredAt, now.Sub(b.epoch))
-		if b.limiter != nil && o.Begun.Sub(b.epoch) >= b.begun {
+	if s != lost && !o.Ignored {
+		b.answeredAt = max(b.answeredAt, t)
+		if b.limiter != nil && begun >= b.begun {
 			b.limiter.answered()
 		}
 	}
-	if b.state == Up && !lost && (o.Tenant == "" || !b.tenants.tries(o.Tenant)) {
+	if b.state == Up && s == answered {
 		if !o.Ignored {
 			b.calls.note(false)
 		}
-		b.mu.Unlock()
-		return outage
+		return effect
 	}
-	outage = p.hear(now.Sub(b.epoch), o, lost, demanded, text) || outage
-	b.unlock()
-	return outage
+	return max(effect, p.weigh(t, o, s, demanded, text))
 }
 
-// merge adds the outcome of one of its elements to that of a call. When all were heard, o and what it returns are the outcome of the call.
-func merge(c *gate.Call, o *gate.Evidence, lost bool, demanded time.Duration) (bool, time.Duration) {
-	c.Left--
-	c.Answered = c.Answered || !o.Ignored && !lost
-	c.Lost = c.Lost || lost
-	c.Demanded = max(c.Demanded, demanded)
-	o.Element, o.Ignored = c.Element, !c.Answered && !c.Lost
-	if c.Answered {
-		return false, 0
+// effectOf returns the effect of the end of an attempt on its element.
+func effectOf(s signal, outage bool) gate.Effect {
+	switch {
+	case s == throttled:
+		return gate.Throttled
+	case outage:
+		return gate.Outage
 	}
-	return c.Lost, c.Demanded
+	return gate.Counts
+}
+
+// merge adds the end of the attempt of one element to the end of a call for several. After the
+// last attempt, o and the results are the end of the call.
+func merge(c *gate.Call, o *gate.Evidence, s signal, demanded time.Duration) (signal, time.Duration) {
+	c.Left--
+	c.Answered = c.Answered || !o.Ignored && s == answered
+	c.Throttled = c.Throttled || s == throttled
+	c.Lost = c.Lost || s == lost
+	c.Demanded = max(c.Demanded, demanded)
+	o.Element, o.Ignored = c.Element, !c.Answered && !c.Throttled && !c.Lost
+	switch {
+	case c.Throttled:
+		return throttled, c.Demanded
+	case c.Answered || !c.Lost:
+		return answered, 0
+	}
+	return lost, c.Demanded
 }
 
 // Join implements gate.Seat.
@@ -304,8 +321,9 @@ func (p *seat) Join(a *gate.Attempt) {
 	}
 }
 
-// hear is the way of an outcome that may change something. text says what was lost.
-func (p *seat) hear(t time.Duration, o *gate.Evidence, lost bool, demanded time.Duration, text string) (outage bool) {
+// weigh updates the backend after the end of an attempt that may change its state. text
+// describes a loss.
+func (p *seat) weigh(t time.Duration, o *gate.Evidence, s signal, demanded time.Duration, text string) gate.Effect {
 	b := p.backend
 	begun := o.Begun.Sub(b.epoch)
 	b.advance(t)
@@ -315,91 +333,78 @@ func (p *seat) hear(t time.Duration, o *gate.Evidence, lost bool, demanded time.
 			b.trying = false
 			b.handOut(t, nil)
 		}
-		if x := b.tenants.all[o.Tenant]; x != nil && x.prober == (probe{p, o.Element}) {
-			x.prober = probe{}
-		}
-		return false
+		return gate.Counts
 	}
-	if lost {
-		b.counts.Lost++
-		if b.limiter != nil && begun >= b.begun {
-			b.bound(b.limiter.lost(t))
-		}
-	}
-	if o.Tenant != "" && p.hearTenant(t, o, lost, demanded) {
-		if isProbe { // the service has answered: this is the tenant's own business
+	switch s {
+	case throttled:
+		b.throttle(t, begun, o.Tenant, demanded)
+		if isProbe { // the service works
 			b.startRamp(t)
 		}
-		return true
-	}
-	if isProbe && lost && b.dryRun { // else it stays down
-		b.startRamp(t)
+		return gate.Throttled
+	case lost:
+		b.lose(t, begun, o.Tenant, demanded)
+	case answered:
 	}
 	switch {
-	case b.state == Held || b.state == Down && demanded == 0:
-	case demanded > 0:
-		if until := t + min(demanded, b.longest); b.state != Down || until > b.until {
-			b.goDown(t, demanded, "the server asks to wait "+demanded.String())
+	case b.state == Held || b.state == Down:
+	case isProbe && s == lost:
+		b.goDown(t, demanded, "a probe was lost: "+text)
+		if b.dryRun { // else it would stay in this state
+			b.startRamp(t)
 		}
-	case isProbe && lost:
-		b.goDown(t, 0, "a probe was lost: "+text)
 	case isProbe:
 		b.startRamp(t)
 	case b.state == Probing || begun < b.begun:
 	default:
-		p.count(t, lost, text)
+		b.calls.note(s == lost)
+		if s == lost && b.isFailing() {
+			b.goDown(t, 0, b.calls.String()+" were lost, the last one: "+text)
+		}
 	}
-	if b.dryRun && lost && !isProbe && begun >= b.begun { // it would never be up again
-		b.grow(t)
-	}
-	return lost && !b.dryRun && (b.state != Up || b.calls.row > 1 || begun < b.begun)
+	return effectOf(s, s == lost && !b.dryRun && (b.state != Up || b.calls.row > 1 || begun < b.begun))
 }
 
-// count notes the outcome of a call of a backend that is up or ramping.
-func (p *seat) count(t time.Duration, lost bool, text string) {
-	b := p.backend
-	b.calls.note(lost)
+// throttle obeys an answer that asks for fewer calls (law B6): it delays the tenant of the
+// call, or all calls if it has none. It is not evidence of an outage.
+func (b *Backend) throttle(t, begun time.Duration, name string, demanded time.Duration) {
+	b.counts.Throttled++
+	if name == "" {
+		b.tuner.lower(&b.rate, t, begun)
+	}
+	isLate := begun < b.paused // the call began before the pause that an earlier answer caused
+	if name != "" {
+		x := b.tenants.all[name]
+		isLate = x != nil && begun < x.until
+	}
 	switch {
-	case lost && b.isFailing():
-		b.goDown(t, 0, b.calls.String()+" were lost, the last one: "+text)
-	case !lost:
-		b.grow(t)
+	case demanded > 0:
+		b.delay(t, name, demanded)
+	case !isLate:
+		b.delay(t, name, shortPause)
 	}
 }
 
-// grow lets the load of a ramp grow by a call.
-func (b *Backend) grow(t time.Duration) {
-	if b.state == Ramping {
-		b.answered++
-		b.advance(t)
-		b.handOut(t, nil)
+// lose counts a lost call, and obeys its demand.
+func (b *Backend) lose(t, begun time.Duration, name string, demanded time.Duration) {
+	b.counts.Lost++
+	if b.limiter != nil && begun >= b.begun {
+		b.bound(b.limiter.lost(t))
+	}
+	if demanded > 0 {
+		b.delay(t, name, demanded)
 	}
 }
 
-// hearTenant pauses a tenant, or ends its pause. It reports whether the outcome is only the tenant's.
-func (p *seat) hearTenant(t time.Duration, o *gate.Evidence, lost bool, demanded time.Duration) bool {
-	b := p.backend
-	x := b.tenants.find(o.Tenant, t, demanded > 0)
-	if x == nil {
-		return false
-	}
-	tried := x.until > 0 && o.Begun.Sub(b.epoch) >= x.until // by this call, which need not be the last one that tries
-	if tried || x.prober == (probe{p, o.Element}) {
-		x.prober = probe{}
-	}
+// delay pauses a tenant, or all calls if name is empty. A backend with DryRun is not paused.
+func (b *Backend) delay(t time.Duration, name string, demanded time.Duration) {
 	switch {
 	case b.dryRun:
-		return false
-	case demanded > 0:
-		x.until, x.pause = max(x.until, t+min(demanded, b.longest)), 0
-		return true
-	case tried && lost:
-		x.pause = min(max(firstPause, 2*x.pause), longerPause)
-		x.until = t + x.pause
-	case tried:
-		x.until, x.pause = 0, 0
+	case name == "":
+		b.obey(t, demanded)
+	default:
+		b.tenants.find(name, t, true).obey(t, min(demanded, b.longest))
 	}
-	return false
 }
 
 // describe returns what was lost, in a few words.
@@ -427,7 +432,7 @@ func (p *seat) MayRetry(now time.Time) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.retries.fill(now.Sub(b.epoch), 1)
+	b.retries.fill(now.Sub(b.epoch))
 	if b.retries.wait(1) > 0 {
 		b.counts.RetriesRefused++
 		return false
@@ -445,28 +450,34 @@ func (p *seat) Wait(now time.Time, wants int) time.Duration {
 	b.advance(t)
 	p.asleep, p.awake, p.wakes, p.wants = p.sleeper.IsParked(), 0, 0, wants
 	b.handOut(t, nil)
-	b.rate.fill(t, b.part(t))
 	wait := p.mustSleep(t, b.first(t, p))
 	p.wakes = later(t, wait)
 	return wait
 }
 
-// mustSleep returns how long the seat has to sleep, as far as is known, if first is the one whose turn it is. The rate is filled.
+// mustSleep returns how long the seat has to sleep, as far as is known. first is the seat that
+// is next.
 func (p *seat) mustSleep(t time.Duration, first *seat) time.Duration {
 	b := p.backend
 	lent := p.calls < p.lent
-	wait := b.rate.wait(p.cost)
 	switch b.state {
 	case Held:
 		return gate.Never
 	case Down:
 		return b.until - t
+	case Up, Probing, Ramping:
+	}
+	if t < b.paused {
+		return b.paused - t
+	}
+	wait := b.startWait(t, p.cost)
+	switch b.state {
 	case Probing:
 		if !lent && b.used >= b.limit {
 			return gate.Never
 		}
 		return max(wait, b.probes(t))
-	case Up, Ramping:
+	case Up, Ramping, Down, Held:
 	}
 	switch {
 	case p.aside > 0:
@@ -475,10 +486,8 @@ func (p *seat) mustSleep(t time.Duration, first *seat) time.Duration {
 		return wait
 	case b.used >= b.limit:
 		return gate.Never
-	case b.used >= b.allowed(t):
-		return max(wait, b.grows(t))
 	case first != nil && first != p:
-		wait = max(wait, b.rate.wait(first.cost)+b.rate.takes(p.cost))
+		wait = max(wait, b.startWait(t, first.cost)+b.rate.takes(p.cost))
 		if first.awake > 0 {
 			wait = max(wait, first.awake+comes-t)
 		}
@@ -527,14 +536,21 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 	case Held:
 		return b.downError(l), longerPause
 	case Ramping: // it has waited for the end of the outage, and had no time
-		return b.downError(l), max(b.since+ramp-t, askAgain)
+		return b.downError(l), max(b.since+b.ramp-t, askAgain)
 	case Up:
 		if b.limit == 0 {
 			return b.downError(l), longerPause
 		}
 	}
-	if x := b.tenants.all[l.Tenant]; x != nil && (t < x.until || x.prober != probe{}) {
-		return fmt.Errorf("backend %s is paused for tenant %q", b.name, l.Tenant), max(x.until-t, askAgain)
+	if t < b.paused {
+		return fmt.Errorf("backend %s is paused: %s", b.name, b.pausedBy), b.paused - t
+	}
+	x := b.tenants.all[l.Tenant]
+	if x != nil && t < x.until {
+		return fmt.Errorf("backend %s is paused for tenant %q", b.name, l.Tenant), x.until - t
+	}
+	if l.Throttled {
+		return fmt.Errorf("backend %s: the service asked for fewer calls", b.name), askAgain
 	}
 	if l.Begun.IsZero() && (p.waits || l.PutOff) { // one that was called had what others wait for
 		return fmt.Errorf("backend %s did not admit it in time: its limit or rate was used up", b.name), firstPause
@@ -562,11 +578,6 @@ func (p *seat) Leave() {
 	p.part()
 	if b.trying && b.prober.seat == p {
 		b.trying = false
-	}
-	for _, x := range b.tenants.list {
-		if x.prober.seat == p {
-			x.prober = probe{}
-		}
 	}
 	b.handOut(t, nil)
 }

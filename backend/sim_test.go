@@ -230,7 +230,7 @@ func (o *simOperator) call(e *element, stamp gate.Stamp) {
 	o.after(took, func() {
 		o.running--
 		o.seat.Release(stamp)
-		outage := o.seat.AttemptEnded(o.clock.now, &gate.Evidence{Err: err, Begun: begun, Tenant: e.tenant, Element: e.id})
+		outage := o.seat.AttemptEnded(o.clock.now, &gate.Evidence{Err: err, Begun: begun, Tenant: e.tenant, Element: e.id}) != gate.Counts
 		if outage {
 			e.outages++
 		}

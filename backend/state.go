@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"math"
 	"time"
-
-	"github.com/weirflow/weir/internal/gate"
 )
 
 // State is the state of a backend: whether calls start.
@@ -44,18 +42,22 @@ type health struct {
 	why    string        // the reason for a state other than Up
 	since  time.Duration // when the state began
 	until  time.Duration // when Down ends, or would end in a dry run
-	pause  time.Duration // length of the last Down without a time from the server; 0 if it has been up since
-	begun  time.Duration // calls that began earlier say nothing of the present
-	prober probe         // the one under way, or the last
+	pause  time.Duration // length of the present Down, doubled by each lost probe; 0 if it is not known
+	begun  time.Duration // calls that began earlier are not evidence about the present
+	prober probe         // the probe under way, or the last
 	trying bool          // a probe is under way
 	tried  time.Duration // when it began
 
-	answeredAt time.Duration // the last answer; 0: none
+	// A pause that the service has asked for (law B6). It does not change the state.
+	paused   time.Duration // no call starts before
+	pausedBy string        // the reason
 
-	answered int // calls of the ramp
-	older    int // calls that run since before the ramp
-	target   int // calls at a time before the backend went down
-	calls    window
+	answeredAt time.Duration // the last answer; 0 if there was none
+
+	pace    pace    // of the starts while the backend is up
+	target  float64 // calls a second at the end of the ramp: the pace before the outage
+	started float64 // calls that have started on the ramp, or may start at once
+	calls   window
 }
 
 // probe is the element of a seat that tries the service.
@@ -64,15 +66,15 @@ type probe struct {
 	element uint64
 }
 
-// advance goes on where time alone does that.
+// advance makes the transitions that depend on time alone.
 func (b *Backend) advance(t time.Duration) {
 	switch {
 	case b.state == Down && t >= b.until:
 		b.enter(Probing, b.until)
 		b.trying = false
-	case b.state == Ramping && t-b.since >= ramp && b.answered+1 >= b.goal():
+	case b.state == Ramping && t-b.since >= b.ramp:
 		b.enter(Up, t)
-		b.pause = 0
+		b.pace.restart(t)
 		b.log(slog.LevelInfo, "backend: up")
 		b.handOut(t, nil)
 	}
@@ -85,24 +87,58 @@ func (b *Backend) enter(s State, t time.Duration) {
 	}
 }
 
-// goDown takes the backend down for d, or, with 0, for longer than the last time.
+// obey pauses all calls for a delay that the service demands (law B6). Then the calls start at
+// the same rate as before, from an empty bucket, so that there is no burst.
+func (b *Backend) obey(t, demanded time.Duration) {
+	until := t + min(demanded, b.longest)
+	if until <= b.paused {
+		return
+	}
+	b.pausedBy = "the service asks to wait " + demanded.String()
+	if t >= b.paused && until-t >= logsPause {
+		b.logBecause(b.pausedBy, slog.LevelInfo, "backend: paused", slog.Duration("for", until-t))
+	}
+	b.paused = until
+	b.takeBack(t)
+	b.rate.empty(until)
+	b.callRate.empty(until)
+	if b.state == Down {
+		b.until = max(b.until, until)
+	}
+	b.rouse(t, nil) // they wait for another time now
+}
+
+const (
+	logsPause  = time.Second            // the shortest pause that writes a line
+	shortPause = 100 * time.Millisecond // after a throttle that demands no delay
+)
+
+// goDown takes the backend down: for the delay d that the service demands, or, if d is 0, for
+// a pause that each lost probe doubles. A relapse begins with the shortest pause again, so that
+// short outages do not add up to a long one (law B4).
 func (b *Backend) goDown(t, d time.Duration, why string) {
 	if b.dryRun {
 		b.wouldGoDown(t, d, why)
 		return
 	}
-	if d == 0 {
+	wasUp := b.state == Up || b.state == Ramping
+	switch {
+	case d > 0:
+	case wasUp:
+		b.pause = firstPause
+		d = b.pause
+	default:
 		b.pause = min(max(firstPause, 2*b.pause), longerPause)
 		d = b.pause
 	}
 	if b.state == Up {
-		b.target = b.used
+		b.target = max(leastTarget, b.pace.perSecond(t))
 	}
-	wasUp := b.state == Up || b.state == Ramping
-	b.enter(Down, t)
-	b.until, b.why, b.trying = t+min(d, b.longest), why, false
-	b.calls.reset()
 	b.takeBack(t)
+	b.enter(Down, t)
+	b.until = max(t+min(d, b.longest), b.paused)
+	b.why, b.trying = why, false
+	b.calls.reset()
 	b.rouse(t, nil) // they wait for another time now
 	if wasUp {
 		b.counts.Trips++
@@ -117,53 +153,93 @@ func (b *Backend) wouldGoDown(t, d time.Duration, why string) {
 	if d == 0 {
 		d = firstPause
 	}
-	if b.until = max(b.until, t+min(d, b.longest)); isDown {
+	b.until = max(b.until, t+min(d, b.longest))
+	if isDown {
 		return
 	}
 	b.counts.WouldHaveTripped++
-	was := b.why
-	b.why = why
-	b.log(slog.LevelWarn, "backend: would be down without DryRun")
-	b.why = was
+	b.logBecause(why, slog.LevelWarn, "backend: would be down without DryRun")
 }
 
-// startRamp begins the ramp after a successful probe.
+// startRamp begins the ramp after a successful probe. If the answer to the probe asks for a
+// delay, the ramp begins after it.
 func (b *Backend) startRamp(t time.Duration) {
-	b.enter(Ramping, t)
-	b.begun, b.answered, b.older, b.trying = t, 0, b.used, false
+	b.takeBack(t)
+	b.enter(Ramping, max(t, b.paused))
+	b.begun, b.started, b.trying = t, 0, false
+	b.target = max(leastTarget, b.target)
 	b.calls.reset()
-	b.rate.fill(t, 1)
-	b.rate.level = min(b.rate.level, 0)
-	b.log(slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", ramp))
+	b.rate.empty(t)
+	b.callRate.empty(t)
+	b.log(slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", b.ramp))
 	b.handOut(t, nil)
 }
 
-// goal returns at how many calls at a time the ramp ends.
-func (b *Backend) goal() int { return min(b.limit, max(b.target, fewCalls)) }
+// leastTarget is the least rate at the end of a ramp, in calls a second.
+const leastTarget = 16
 
-// fewCalls is where a ramp without a limit ends at least.
-const fewCalls = 16
+// due returns how many calls the ramp allows until t. The rate of their starts grows in
+// proportion to the time, so their number grows with its square.
+func (b *Backend) due(t time.Duration) float64 {
+	x := max(0, t-b.since).Seconds()
+	return b.target * x * x / (2 * b.ramp.Seconds())
+}
 
-// part returns how much of its load the backend gets.
-func (b *Backend) part(t time.Duration) float64 {
-	if b.state != Ramping {
-		return 1
+// rampWait returns how long it takes until the ramp allows one more call, or 0.
+func (b *Backend) rampWait(t time.Duration) time.Duration {
+	if b.state != Ramping || b.started <= b.due(t)+rounding {
+		return 0
 	}
-	return min(1, float64(t-b.since)/float64(ramp))
+	x := math.Sqrt(2 * b.ramp.Seconds() * b.started / b.target)
+	next := b.since + time.Duration(math.Ceil(x*float64(time.Second)))
+	return max(1, min(next, b.since+b.ramp)-t)
+}
+
+// startWait returns how long it takes until rates and ramp allow a call of this cost, or 0.
+func (b *Backend) startWait(t time.Duration, cost float64) time.Duration {
+	b.fillRates(t)
+	return max(b.rate.wait(cost), b.callRate.wait(1), b.rampWait(t))
+}
+
+func (b *Backend) fillRates(t time.Duration) {
+	b.tuner.grow(&b.rate, t)
+	b.rate.fill(t)
+	b.callRate.fill(t)
+}
+
+// takeStart takes the part of a call from rates and ramp. A ramp that was not used saves up
+// little.
+func (b *Backend) takeStart(t time.Duration, cost float64) {
+	b.rate.take(cost)
+	b.callRate.take(1)
+	if b.state == Ramping {
+		saved := max(1, b.target*spare)
+		b.started = max(b.started, b.due(t)-saved) + 1
+	}
+}
+
+// giveStarts is the reverse of takeStart for n calls.
+func (b *Backend) giveStarts(n int, cost float64) {
+	b.rate.give(float64(n) * cost)
+	b.callRate.give(float64(n))
+	if b.state == Ramping {
+		b.started = max(0, b.started-float64(n))
+	}
 }
 
 // allowed returns how many calls may run.
 func (b *Backend) allowed(t time.Duration) int {
+	if t < b.paused {
+		return 0
+	}
 	switch b.state {
-	case Up:
+	case Up, Ramping:
 		return b.limit
 	case Probing:
 		if b.probes(t) > 0 {
 			return 0
 		}
 		return b.limit
-	case Ramping: // older ones may never end
-		return min(b.limit, b.older+1+min(b.answered, b.grown(t)))
 	case Down, Held:
 	}
 	return 0
@@ -175,22 +251,6 @@ func (b *Backend) probes(t time.Duration) time.Duration {
 		return 0
 	}
 	return max(0, b.tried+longerPause-t)
-}
-
-// grown returns how many calls more than one may run, as far as the time of the ramp is concerned.
-func (b *Backend) grown(t time.Duration) int { return int(b.part(t) * float64(max(0, b.goal()-1))) }
-
-// grows returns how long it takes until one more call may run; the answers it waits for wake it.
-func (b *Backend) grows(t time.Duration) time.Duration {
-	now, goal := b.grown(t), b.goal()
-	switch {
-	case b.answered+1 >= goal && now+1 >= goal:
-		return max(1, b.since+ramp-t) // then it is up
-	case now >= b.answered:
-		return gate.Never
-	}
-	next := time.Duration(math.Ceil(float64(now+1) / float64(goal-1) * float64(ramp)))
-	return max(1, b.since+next-t)
 }
 
 // isFailing reports whether too many calls were lost during a ramp, or while the backend is up.
@@ -207,11 +267,15 @@ const (
 	fewLosses = 5 // in a row at least
 )
 
-// log notes a line, which is written without the lock.
+// log notes a line with the reason for the state, which is written without the lock.
 func (b *Backend) log(level slog.Level, text string, more ...any) {
+	b.logBecause(b.why, level, text, more...)
+}
+
+func (b *Backend) logBecause(why string, level slog.Level, text string, more ...any) {
 	args := append([]any{slog.String("backend", b.name)}, more...)
-	if b.why != "" {
-		args = append(args, slog.String("reason", b.why))
+	if why != "" {
+		args = append(args, slog.String("reason", why))
 	}
 	b.lines = append(b.lines, line{level, text, args})
 }

@@ -99,38 +99,11 @@ func TestProbeThatNeverEnds(t *testing.T) {
 	_, answer := other.ask(gate.Attempt{})
 	require.NotZero(t, answer.Wait, "the ramp begins with one call")
 	first.end(nil)
-	for range 60 {
-		b.clock.Add(100 * time.Millisecond)
-		other.call(nil)
-	}
+	b.clock.Add(5 * time.Second)
+	other.call(nil)
 	require.Equal(t, backend.Up, b.Stats().State)
 	hangs.end(errBusy)
 	require.Equal(t, backend.Up, b.Stats().State)
-}
-
-// Law B4: a ramp does not wait for calls that began before the outage, and grows no faster when they end.
-func TestCallsThatOutliveTheOutage(t *testing.T) {
-	o := newBench(t, backend.Limit(100)).attach()
-	var old []*call
-	for range 50 {
-		old = append(old, o.start())
-	}
-	o.call(errIn3)
-	o.clock.Add(3 * time.Second)
-	o.call(nil)
-	require.Equal(t, backend.Ramping, o.Stats().State)
-	one := o.start()
-	o.wait()
-	for _, c := range old {
-		c.end(nil)
-	}
-	o.wait()
-	one.end(nil)
-	for range 100 {
-		o.clock.Add(100 * time.Millisecond)
-		o.call(nil)
-	}
-	require.Equal(t, backend.Up, o.Stats().State)
 }
 
 // A service that takes longer than the others wait for a probe: the answer to an earlier probe counts, too.
@@ -183,7 +156,7 @@ func TestOldLossesAreNoRelapse(t *testing.T) {
 	o.clock.Add(time.Second)
 	o.call(errBusy)
 	require.Equal(t, backend.Down, o.Stats().State)
-	require.Equal(t, 2*time.Second, o.wait(), "a relapse takes it down for longer")
+	require.Equal(t, time.Second, o.wait(), "a relapse does not double the pause")
 }
 
 // Nothing was saved up while the backend was down.
@@ -229,12 +202,15 @@ func TestByHand(t *testing.T) {
 	b.Resume()
 	require.Greater(t, o.woken, woken)
 	require.Equal(t, backend.Probing, b.Stats().State)
+	require.Equal(t, 3*time.Second, o.wait(), "the demanded delay is obeyed")
+	b.clock.Add(3 * time.Second)
 	o.call(nil)
 	require.Equal(t, backend.Ramping, b.Stats().State)
 	b.Resume()
 	require.Equal(t, backend.Ramping, b.Stats().State)
 	require.Equal(t, []string{
 		`level=WARN msg="backend: held" backend=payments reason=migration`,
+		`level=INFO msg="backend: paused" backend=payments for=3s reason="the service asks to wait 3s"`,
 		`level=INFO msg="backend: probing" backend=payments reason=migration`,
 		`level=INFO msg="backend: ramping: its service answers again" backend=payments over=5s reason=migration`,
 	}, strings.Split(strings.TrimSpace(b.log.String()), "\n"))
@@ -276,7 +252,7 @@ func TestDryRun(t *testing.T) {
 	o.clock.Add(time.Second)
 	o.call(errIn3)
 	require.Equal(t, backend.Up, o.Stats().State)
-	require.EqualValues(t, 2, o.Stats().WouldHaveTripped)
+	require.EqualValues(t, 1, o.Stats().WouldHaveTripped)
 	require.Zero(t, o.Stats().Trips)
 	require.Contains(t, o.log.String(), `level=WARN msg="backend: would be down without DryRun" backend=payments reason="5 of 5 calls were lost`)
 	o.start()
@@ -292,7 +268,9 @@ func TestDryRunSaysItOnce(t *testing.T) {
 	require.EqualValues(t, 1, o.Stats().WouldHaveTripped)
 	require.Equal(t, 1, strings.Count(o.log.String(), "\n"))
 	o.clock.Add(3 * time.Second)
-	o.call(errIn3)
+	for range 5 {
+		o.call(errIn3)
+	}
 	require.EqualValues(t, 2, o.Stats().WouldHaveTripped)
 }
 
@@ -365,6 +343,7 @@ func TestAnsweredBetweenTwoFailures(t *testing.T) {
 	o.clock.Add(time.Second)
 	o.call(nil)
 	for range 3 {
+		o.clock.Add(time.Second)
 		o.call(errBusy)
 	}
 	require.NotErrorIs(t, why(), gate.ErrAnswered, "after the last attempt")
@@ -512,25 +491,6 @@ func TestSetAsideForTwoAndALowerLimit(t *testing.T) {
 	require.Equal(t, gate.Never, third.wait())
 }
 
-// An answer lets the ramp grow, also if its permit was given back before.
-func TestAnswersOfARampWake(t *testing.T) {
-	b := newBench(t, backend.Limit(10))
-	o, second, third := b.attach(), b.attach(), b.attach()
-	o.lose()
-	b.clock.Add(time.Second)
-	o.call(nil)
-	require.Equal(t, backend.Ramping, b.Stats().State)
-	b.clock.Add(2500 * time.Millisecond)
-	c := o.start()
-	require.Equal(t, gate.Never, second.wait())
-	o.seat.Release(c.stamp)
-	require.Equal(t, 1, second.woken)
-	require.Equal(t, gate.Never, third.wait())
-	o.seat.AttemptEnded(b.clock.Now(), &gate.Evidence{Begun: c.begun, Element: c.attempt.Element})
-	require.Equal(t, 1, third.woken)
-	third.start()
-}
-
 // A backend that is up again hands out all that its limit allows, whatever has found out that it is.
 func TestTheEndOfARampWakes(t *testing.T) {
 	for name, look := range map[string]func(c *call){
@@ -546,7 +506,8 @@ func TestTheEndOfARampWakes(t *testing.T) {
 			o.lose()
 			b.clock.Add(time.Second)
 			o.call(nil)
-			o.call(nil) // of the ramp, which needs no more
+			o.call(nil)
+			b.clock.Add(time.Second)
 			c := o.start()
 			other.wait()
 			require.Equal(t, backend.Ramping, b.Stats().State)
@@ -575,22 +536,29 @@ func TestLentPermitsOfABackendThatIsNotUp(t *testing.T) {
 	require.Equal(t, gate.Never, lent.wait())
 }
 
-// What was set aside is taken back when the backend goes down or is held: it would keep the probe out.
-func TestSetAsideAndAClose(t *testing.T) {
-	for _, err := range []error{errIn3, nil} {
-		b := newBench(t, backend.Limit(1))
-		o, second := b.attach(), b.attach()
-		c := o.start()
-		second.wait()
-		c.end(err)
-		require.Positive(t, second.woken)
-		if err == nil {
-			b.Hold("by hand")
-			b.Resume()
-		}
-		b.clock.Add(3 * time.Second)
-		o.start()
-		require.Equal(t, backend.Probing, b.Stats().State)
+// Permits that were set aside are taken back when the backend is held or paused: they would keep the next call out.
+func TestSetAside_HoldAndPause(t *testing.T) {
+	for name, c := range map[string]struct {
+		do    func(o *operator)
+		state backend.State
+	}{
+		"hold": {func(o *operator) { o.Hold("by hand"); o.Resume() }, backend.Probing},
+		"pause": {func(o *operator) {
+			o.seat.AttemptEnded(o.clock.Now(), &gate.Evidence{Err: errThrottledIn3, Begun: o.clock.Now(), Element: 99})
+		}, backend.Up},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, backend.Limit(1))
+			o, second := b.attach(), b.attach()
+			running := o.start()
+			second.wait()
+			running.end(nil)
+			require.Positive(t, second.woken)
+			c.do(o)
+			b.clock.Add(3 * time.Second)
+			second.start()
+			require.Equal(t, c.state, b.Stats().State)
+		})
 	}
 }
 
@@ -658,73 +626,6 @@ func TestTurnOfAnOperatorThatIsAwake(t *testing.T) {
 	o.start()
 }
 
-// A probe of a tenant is the call of an element, not any call of its operator.
-func TestProbeOfATenant(t *testing.T) {
-	b := newBench(t)
-	o := b.attach()
-	old, _ := o.ask(gate.Attempt{Tenant: "a"})
-	first, _ := o.ask(gate.Attempt{Tenant: "a"})
-	require.True(t, first.end(errIn3))
-	err, wait := o.seat.WhyWaiting(b.clock.Now(), &gate.Late{Tenant: "a"})
-	require.EqualError(t, err, `backend payments is paused for tenant "a"`)
-	require.Equal(t, 3*time.Second, wait)
-	err, _ = o.seat.WhyWaiting(b.clock.Now(), &gate.Late{Tenant: "b"})
-	require.NoError(t, err)
-	b.clock.Add(wait)
-	probe, _ := o.ask(gate.Attempt{Tenant: "a"})
-	require.NotNil(t, probe)
-	old.end(nil)
-	_, answer := o.ask(gate.Attempt{Tenant: "a"})
-	require.True(t, answer.Other, "the probe is under way")
-	probe.end(nil)
-	c, _ := o.ask(gate.Attempt{Tenant: "a"})
-	require.NotNil(t, c)
-}
-
-// A probe of a tenant that says nothing, or whose operator goes, leaves room for another one (law W2).
-func TestProbesOfTenantsThatSayNothing(t *testing.T) {
-	b := newBench(t)
-	o, other := b.attach(), b.attach()
-	c, _ := o.ask(gate.Attempt{Tenant: "a"})
-	c.end(errIn3)
-	b.clock.Add(3 * time.Second)
-	probe := func(o *operator) *call {
-		c, _ := o.ask(gate.Attempt{Tenant: "a"})
-		require.NotNil(t, c)
-		return c
-	}
-	c = probe(o)
-	o.seat.Release(c.stamp)
-	o.seat.AttemptEnded(b.clock.Now(), &gate.Evidence{Ignored: true, Begun: c.begun, Tenant: "a", Element: c.attempt.Element})
-	probe(other)
-	_, answer := o.ask(gate.Attempt{Tenant: "a"})
-	require.NotZero(t, answer.Wait)
-	other.seat.Leave()
-	probe(o)
-}
-
-// A probe of a tenant that does not end keeps its calls away for ten seconds only, and the answer to an earlier probe counts.
-func TestProbeOfATenantThatNeverEnds(t *testing.T) {
-	b := newBench(t)
-	o := b.attach()
-	ask := func() (*call, gate.Answer) { return o.ask(gate.Attempt{Tenant: "a"}) }
-	c, _ := ask()
-	c.end(errIn3)
-	b.clock.Add(3 * time.Second)
-	first, _ := ask()
-	b.clock.Add(9 * time.Second)
-	_, answer := ask()
-	require.True(t, answer.Other)
-	b.clock.Add(time.Second)
-	second, _ := ask()
-	require.NotNil(t, second)
-	_, answer = ask()
-	require.True(t, answer.Other, "one at a time")
-	first.end(nil)
-	c, _ = ask()
-	require.NotNil(t, c)
-}
-
 // Law W3: tenants that are at rest are forgotten, and so is the room they took.
 func TestTenantsAreForgotten(t *testing.T) {
 	b := newBench(t, backend.TenantRate(100, time.Second))
@@ -771,7 +672,7 @@ func TestCallsForSeveralElements(t *testing.T) {
 		call := gate.Call{Element: c.attempt.Element, Left: len(errs)}
 		o.seat.Release(c.stamp)
 		for i, err := range errs {
-			if o.seat.AttemptEnded(o.clock.Now(), &gate.Evidence{Err: err, Begun: c.begun, Element: uint64(1000 + i), Call: &call}) {
+			if o.seat.AttemptEnded(o.clock.Now(), &gate.Evidence{Err: err, Begun: c.begun, Element: uint64(1000 + i), Call: &call}) != gate.Counts {
 				outages++
 			}
 		}
@@ -871,4 +772,53 @@ func TestProbeOfATenantWhoseWaitHasGrown(t *testing.T) {
 	b.clock.Add(3 * time.Second)
 	c, _ := ask()
 	require.NotNil(t, c, "its wait is over, and no probe runs")
+}
+
+// Law B6: a throttle of a tenant delays that tenant alone. Then its calls start at the same rate
+// as before, from an empty bucket, without a probe.
+func TestTenant_Throttled(t *testing.T) {
+	b := newBench(t, backend.TenantRate(10, time.Second))
+	o := b.attach()
+	c, _ := o.ask(gate.Attempt{Tenant: "a"})
+	require.Equal(t, gate.Throttled, c.effect(errThrottledIn3))
+	err, wait := o.seat.WhyWaiting(b.clock.Now(), &gate.Late{Tenant: "a"})
+	require.EqualError(t, err, `backend payments is paused for tenant "a"`)
+	require.Equal(t, 3*time.Second, wait)
+	err, _ = o.seat.WhyWaiting(b.clock.Now(), &gate.Late{Tenant: "b"})
+	require.NoError(t, err)
+	c, _ = o.ask(gate.Attempt{Tenant: "b"})
+	require.NotNil(t, c)
+	b.clock.Add(3 * time.Second)
+	_, answer := o.ask(gate.Attempt{Tenant: "a"})
+	require.Equal(t, gate.Answer{Wait: 100 * time.Millisecond, Other: true}, answer, "an empty bucket")
+	for range 5 {
+		b.clock.Add(100 * time.Millisecond)
+		c, _ = o.ask(gate.Attempt{Tenant: "a"})
+		require.NotNil(t, c, "no probe: the earlier calls have not ended")
+	}
+	require.Equal(t, backend.Up, b.Stats().State)
+}
+
+// Law B4: a ramp does not wait for calls that began before the outage, and grows no faster when they end.
+func TestRamp_CallsThatOutliveTheOutage(t *testing.T) {
+	o := newBench(t, backend.Limit(100)).attach()
+	var old []*call
+	for range 50 {
+		old = append(old, o.start())
+	}
+	o.Hold("by hand")
+	o.clock.Add(10 * time.Second)
+	o.Resume()
+	o.call(nil)
+	require.Equal(t, backend.Ramping, o.Stats().State)
+	o.start()
+	before := o.wait()
+	require.NotZero(t, before)
+	for _, c := range old {
+		c.end(nil)
+	}
+	require.Equal(t, before, o.wait())
+	o.clock.Add(5 * time.Second)
+	o.start()
+	require.Equal(t, backend.Up, o.Stats().State)
 }

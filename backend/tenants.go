@@ -2,15 +2,12 @@ package backend
 
 import "time"
 
-// tenant is what is known of one tenant. It is forgotten when it is at rest.
+// tenant is the state of a tenant. It is forgotten when it is at rest.
 type tenant struct {
-	name   string
-	rate   bucket
-	until  time.Duration // no call starts before; 0: not paused
-	pause  time.Duration // length of the last pause without a time from the server
-	prober probe         // whose call tries it; zero: none does
-	tried  time.Duration // when it began to
-	asked  time.Duration // when it was asked for last
+	name  string
+	rate  bucket
+	until time.Duration // no call starts before; 0 if the service has not asked for a delay
+	asked time.Duration // when a call of it asked to start last
 }
 
 // tenants has those that are not at rest, and some that are. Guarded by Backend.mu.
@@ -51,12 +48,6 @@ func (n *tenants) find(name string, t time.Duration, remember bool) *tenant {
 	return x
 }
 
-// tries reports whether a call under way tries the tenant.
-func (n *tenants) tries(name string) bool {
-	x := n.all[name]
-	return x != nil && x.prober != probe{}
-}
-
 // tidy looks at one of many tenants, and forgets it if it is at rest.
 func (n *tenants) tidy(t time.Duration) {
 	last := len(n.list) - 1
@@ -67,10 +58,10 @@ func (n *tenants) tidy(t time.Duration) {
 		n.at = 0
 	}
 	x := n.list[n.at]
-	if t-x.asked < rests || t-x.until < rests || x.prober != (probe{}) {
+	if t-x.asked < rests || t-x.until < rests {
 		return
 	}
-	if x.rate.fill(t, 1); x.rate.level < x.rate.burst {
+	if x.rate.fill(t); x.rate.level < x.rate.burst {
 		return
 	}
 	delete(n.all, x.name)
@@ -85,17 +76,20 @@ func (n *tenants) tidy(t time.Duration) {
 	}
 }
 
-// wait returns how long a call of the tenant must wait; 0: it may start.
+// wait returns how long a call of the tenant must wait, or 0 if it may start.
 func (x *tenant) wait(t time.Duration, cost float64) time.Duration {
-	switch {
-	case t < x.until:
+	if t < x.until {
 		return x.until - t
-	case x.prober != probe{} && t < x.tried+longerPause: // a call that never ends does not keep the others away
-		return askAgain
 	}
-	x.rate.fill(t, 1)
+	x.rate.fill(t)
 	return x.rate.wait(cost)
 }
 
-// askAgain is when a call of a tenant is asked for again whose probe is under way.
+// obey pauses the tenant for a delay that the service demands (law B6).
+func (x *tenant) obey(t, demanded time.Duration) {
+	x.until = max(x.until, t+demanded)
+	x.rate.empty(x.until)
+}
+
+// askAgain is the shortest wait of an element that a pause has kept from its call.
 const askAgain = 100 * time.Millisecond

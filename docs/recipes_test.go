@@ -144,7 +144,7 @@ func Example_sharedLimit() {
 
 func Example_rate() {
 	service := backend.New("service", backend.Rate(100, time.Second)) // attempts that start in a second
-	op := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 1000, asyncop.WithBackend(service))
+	op := asyncop.OrderedWait(asyncop.Blocking(upper), time.Minute, 1000, asyncop.WithBackend(service))
 	for row, err := range op.Results(slices.Values([]string{"lhr"})) {
 		fmt.Println(row, err)
 	}

@@ -64,8 +64,8 @@ type Seat interface {
 	// Release says that the call of an attempt is over. stamp is from the Answer to its start.
 	Release(stamp Stamp)
 
-	// AttemptEnded reports how an attempt went, and reports whether it met an outage.
-	AttemptEnded(now time.Time, e *Evidence) (outage bool)
+	// AttemptEnded reports the end of an attempt, and returns its effect on the element.
+	AttemptEnded(now time.Time, e *Evidence) Effect
 
 	// MayRetry takes a retry out of the budget.
 	MayRetry(now time.Time) bool
@@ -85,6 +85,19 @@ type Seat interface {
 	// Leave ends the seat. Calls that run have their permits until they are over.
 	Leave()
 }
+
+// Effect is what the end of an attempt means for its element.
+type Effect uint8
+
+const (
+	// Counts means that the attempt uses up a retry as usual.
+	Counts Effect = iota
+	// Outage means that the attempt met an outage: it uses up no retry, up to a number of times.
+	Outage
+	// Throttled means that the service asked for fewer calls: the attempt uses up no attempt,
+	// retry or visit (law B6).
+	Throttled
+)
 
 // Attempt is an attempt that is to start.
 type Attempt struct {
@@ -119,10 +132,11 @@ func (s Stamp) Since(at time.Duration) time.Duration {
 
 // Late is an element whose time has run out.
 type Late struct {
-	Tenant string
-	PutOff bool      // it waits since it was refused while others were not
-	Begun  time.Time // its last attempt; zero: none
-	Failed time.Time // when it failed as a message, at the visit before this one; zero: never
+	Tenant    string
+	PutOff    bool      // it waits since it was refused while others were not
+	Throttled bool      // the service has answered each of its attempts with a request for fewer calls, or it had none
+	Begun     time.Time // its last attempt; zero: none
+	Failed    time.Time // when it failed as a message, at the visit before this one; zero: never
 }
 
 // ErrAnswered says that the service has answered between an element's last two failures: it may be what the service does not bear.
@@ -148,7 +162,8 @@ type Call struct {
 	Left    int    // attempts that have not been heard
 
 	// What those that were heard have said. The backend's.
-	Answered bool          // not all were lost
-	Lost     bool          // one was
-	Demanded time.Duration // the longest wait
+	Answered  bool          // not all were lost
+	Throttled bool          // one was
+	Lost      bool          // one was
+	Demanded  time.Duration // the longest wait
 }

@@ -40,6 +40,7 @@ func TestStatuses(t *testing.T) {
 		502: {httpretry.BadGateway, "HTTP_502_BAD_GATEWAY", false},
 		503: {httpretry.ServiceUnavailable, "HTTP_503_SERVICE_UNAVAILABLE", false},
 		504: {httpretry.GatewayTimeout, "HTTP_504_GATEWAY_TIMEOUT", false},
+		529: {httpretry.Overloaded, "HTTP_529_OVERLOADED", false},
 	}
 	rejections := map[int]string{
 		400: "HTTP_400_BAD_REQUEST", 401: "HTTP_401_UNAUTHORIZED", 402: "HTTP_402_PAYMENT_REQUIRED",

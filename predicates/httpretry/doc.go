@@ -14,6 +14,7 @@
 //	502      BadGateway                  no: the server behind it may have got it
 //	503      ServiceUnavailable          no: a proxy says so, too, of a connection lost
 //	504      GatewayTimeout              no
+//	529      Overloaded                  no
 //	others   see below
 //
 // Other statuses of 4xx are rejections ([predicates.NewRejection]), named like HTTP_404_NOT_FOUND: the server has refused for
@@ -64,7 +65,11 @@
 // Over HTTP/2 a stream or a connection that ends is a lost connection (netretry.ConnectionLost). With Transport, REFUSED_STREAM
 // and a GOAWAY whose last stream is below the request's count as "not sent": the server has not processed the request.
 //
-// Retry-After is a pushback ([predicates.ServerPushback]), which strategies.ReasonAware obeys: where a call is repeated at all, that happens
+// These headers demand a delay, the first of them that is there: Retry-After-Ms, in milliseconds; Retry-After; and, in an answer
+// of 429, X-Ratelimit-Reset, X-Ratelimit-Reset-NAME and Anthropic-Ratelimit-NAME-Reset. Of several limits the ones count whose
+// header Remaining is 0, and the longest of them; without such a header it is the shortest.
+//
+// Such a delay is a pushback ([predicates.ServerPushback]), which strategies.ReasonAware obeys: where a call is repeated at all, that happens
 // after exactly this delay, or not at all if the element's time ends before. A delay of 0, such as a date that has passed, is not a demand: the
 // strategy's own delay counts.
 //

@@ -26,6 +26,9 @@ var (
 	ServiceUnavailable = predicates.NewReason("HTTP_503_SERVICE_UNAVAILABLE", false, false)
 	// GatewayTimeout, 504: the server behind the proxy did not answer in time.
 	GatewayTimeout = predicates.NewReason("HTTP_504_GATEWAY_TIMEOUT", false, false)
+	// Overloaded, 529: the service is overloaded. No RFC defines this status; providers of language
+	// models use it. A proxy may use it as well.
+	Overloaded = predicates.NewReason("HTTP_529_OVERLOADED", false, false)
 	// AfterRedirect: a status of the first three, in answer to a later request than the first, which has been executed.
 	AfterRedirect = predicates.NewReason("HTTP_REFUSED_AFTER_REDIRECT", false, false)
 
@@ -39,13 +42,15 @@ var (
 func Reasons() []predicates.Reason {
 	all := []predicates.Reason{
 		RequestTimeout, TooEarly, TooManyRequests, InternalServerError, BadGateway, ServiceUnavailable,
-		GatewayTimeout, AfterRedirect, InProgress, TrackerFull,
+		GatewayTimeout, Overloaded, AfterRedirect, InProgress, TrackerFull,
 	}
 	for _, status := range rejections {
 		all = append(all, byStatus[status])
 	}
 	return all
 }
+
+const statusOverloaded = 529
 
 // byStatus is the table of package documentation.
 var byStatus = func() map[int]predicates.Reason {
@@ -57,6 +62,7 @@ var byStatus = func() map[int]predicates.Reason {
 		http.StatusBadGateway:          BadGateway,
 		http.StatusServiceUnavailable:  ServiceUnavailable,
 		http.StatusGatewayTimeout:      GatewayTimeout,
+		statusOverloaded:               Overloaded,
 	}
 	upper := strings.NewReplacer(" ", "_", "-", "_")
 	for _, status := range rejections {

@@ -19,7 +19,8 @@ type StatusError struct {
 	// Redirected reports that the first request of the call had another method: it was answered with a redirect, so it may have been executed.
 	Redirected bool
 
-	// Delay is the delay that the server demands by Retry-After, if HasDelay.
+	// Delay is the delay that the server demands by Retry-After or another header, if HasDelay:
+	// see the package documentation.
 	Delay    time.Duration
 	HasDelay bool
 
@@ -48,7 +49,7 @@ func statusError(resp *http.Response) *StatusError {
 		e.Redirected = methodChanged(req)
 		e.URL = guard.URL(req.URL)
 	}
-	e.Delay, e.HasDelay = RetryAfter(resp.Header, time.Now()) //nolint:forbidigo // a date of the server without a Date: only the wall clock compares
+	e.Delay, e.HasDelay = demandedDelay(resp.StatusCode, resp.Header, time.Now()) //nolint:forbidigo // a date of the server without a Date: only the wall clock compares
 	return e
 }
 

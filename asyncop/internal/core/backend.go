@@ -37,14 +37,24 @@ type atBackend[IN, OUT any] struct {
 
 // asked is kept for an element that has asked for an attempt.
 type asked struct {
-	outages int        // attempts that met an outage
-	tenant  string     // for whom it has asked
-	call    *gate.Call // the batch of its attempt
+	outages   int        // attempts that met an outage
+	throttled int        // attempts that the service answered with a request for fewer calls
+	number    int        // of the attempt that cost and tenant belong to; 0 if they are not known
+	cost      float64    // what the attempt takes from the rate
+	tenant    string     // for whom it has asked
+	call      *gate.Call // the batch of its attempt
 }
 
-// forgiven returns how many attempts of s do not count.
+// forgiven returns how many attempts of s do not count (law B6: throttled ones do not).
 func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
-	return min(b.of.get(s.index).outages, maxForgiven)
+	of := b.of.get(s.index)
+	return min(of.outages, maxForgiven) + of.throttled
+}
+
+// isVisited reports whether an attempt of s had another answer than a request for fewer calls. If
+// not, its message has not been visited (law B6).
+func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
+	return int(s.attempts) > b.of.get(s.index).throttled
 }
 
 // takeRetry takes a retry from the budget, and reports whether there was one.
@@ -117,13 +127,20 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 	return uint64(s.accepted)<<16 | uint64(uint16(s.index))
 }
 
-// describe asks the user's functions for the cost and the tenant of an attempt of s. If one breaks,
-// s has failed. If they have used up the time of s, its attempt does not start.
+// describe asks the user's functions for the cost and the tenant of an attempt of s, once for each
+// attempt, however often it is refused. If a function breaks, s has failed. If they have used up the
+// time of s, its attempt does not start.
 func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
 	if b.cost == nil && b.tenant == nil {
 		return granted
 	}
 	g := b.core
+	number := int(s.attempts) + 1
+	of := b.of.get(s.index)
+	if of.number == number {
+		b.attempt.Cost, b.attempt.Tenant = of.cost, of.tenant
+		return granted
+	}
 	err := b.callUser(s)
 	if c := b.attempt.Cost; err == nil && !(c >= 0 && c <= math.MaxFloat64) { // in this form NaN fails, too
 		err = fmt.Errorf("asyncop: Cost: want a finite number of 0 or more: %v", c)
@@ -136,6 +153,8 @@ func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
 		g.failElement(s, err, false)
 		return passedOver
 	}
+	known := b.of.ref(s.index)
+	known.number, known.cost, known.tenant = number, b.attempt.Cost, b.attempt.Tenant
 	g.refresh()
 	g.overdue = g.now >= s.due
 	if g.overdue {
@@ -159,7 +178,6 @@ func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 	if b.tenant != nil {
 		name = "the function of Tenant"
 		b.attempt.Tenant = b.tenant(s.in)
-		b.of.ref(s.index).tenant = b.attempt.Tenant
 	}
 	returned = true
 	return nil
@@ -199,23 +217,28 @@ func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 	}
 }
 
-// report reports how the attempt of s went, and returns whether it met an outage.
-func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (outage bool) {
+// report reports how the attempt of s went, and returns whether it takes no retry from the budget:
+// it met an outage, or was throttled.
+func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree bool) {
 	g := b.core
 	of := b.of.get(s.index)
 	b.outcome = o
 	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), element(s)
 	b.outcome.Tenant, b.outcome.Call = of.tenant, of.call
-	outage = b.seat.AttemptEnded(g.Timers.Time(g.now), &b.outcome)
-	if outage {
+	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.outcome)
+	switch effect {
+	case gate.Outage:
 		of.outages++
+	case gate.Throttled:
+		of.throttled++
+	case gate.Counts:
 	}
 	of.call = nil
 	if of != b.of.get(s.index) {
 		*b.of.ref(s.index) = of
 	}
 	b.outcome.Err, b.outcome.Call = nil, nil
-	return outage
+	return effect != gate.Counts
 }
 
 // closed returns why the backend let s wait until its deadline, and for how long it will refuse
@@ -223,6 +246,7 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (outage b
 func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
 	late := gate.Late{Tenant: b.of.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}
+	late.Throttled = s.attempts > 0 && !b.isVisited(s)
 	if s.attempts > 0 {
 		late.Begun = g.Timers.Time(s.last)
 		ctx := g.describe(s)

@@ -748,7 +748,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	}
 	failure := g.Hooks.TimedOut(g.report(s), TimedOut{Early: isEarly, Closed: closed})
 	// Law W2: a message that was never called is released. If it was called, that counts as a visit.
-	if closed != nil && s.attempts == 0 && g.messages != nil && g.messages.releaseAfter(s, failure, wait) {
+	if closed != nil && !g.backend.isVisited(s) && g.messages != nil && g.messages.releaseAfter(s, failure, wait) {
 		s.err = failure
 		g.enter(s, ended)
 		g.complete(s)

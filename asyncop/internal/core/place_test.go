@@ -78,7 +78,7 @@ func (d door) Wait(now time.Time, _ int) time.Duration {
 
 func (d door) Release(gate.Stamp)                                    { d.house.Release() }
 func (door) Join(*gate.Attempt)                                      {}
-func (door) AttemptEnded(time.Time, *gate.Evidence) bool             { return false }
+func (door) AttemptEnded(time.Time, *gate.Evidence) gate.Effect      { return gate.Counts }
 func (door) MayRetry(time.Time) bool                                 { return true }
 func (door) DoneAsking(time.Time, bool)                              {}
 func (door) Leave()                                                  {}
@@ -90,9 +90,9 @@ type ear struct {
 	heard []time.Time
 }
 
-func (e *ear) AttemptEnded(now time.Time, _ *gate.Evidence) bool {
+func (e *ear) AttemptEnded(now time.Time, _ *gate.Evidence) gate.Effect {
 	e.heard = append(e.heard, now)
-	return false
+	return gate.Counts
 }
 
 // A backend hears of a call that has blocked the loop at the end of the call.

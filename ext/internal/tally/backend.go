@@ -23,6 +23,7 @@ var BackendNumbers = []BackendNumber{
 	{"state_since", "When the state began, since 1970.", "s", false, always(func(s *backend.Stats) float64 { return float64(s.Since.UnixMicro()) / 1e6 })},
 	{"attempts", "Attempts that have started.", "attempt", true, always(func(s *backend.Stats) float64 { return float64(s.Started) })},
 	{"attempts_lost", "Attempts that were lost.", "attempt", true, always(func(s *backend.Stats) float64 { return float64(s.Lost) })},
+	{"attempts_throttled", "Attempts that the service answered with a request for fewer calls.", "attempt", true, always(func(s *backend.Stats) float64 { return float64(s.Throttled) })},
 	{"retries_refused", "Retries that the budget has refused.", "retry", true, always(func(s *backend.Stats) float64 { return float64(s.RetriesRefused) })},
 	{"trips", "How often it went down.", "trip", true, always(func(s *backend.Stats) float64 { return float64(s.Trips) })},
 	{"would_have_tripped", "How often it would have gone down without DryRun.", "trip", true, always(func(s *backend.Stats) float64 { return float64(s.WouldHaveTripped) })},

@@ -146,7 +146,8 @@
 //	weir.backend.waiting                           gauge, {operator}
 //	weir.backend.tenants_paused                    gauge, {tenant}
 //	weir.backend.retries_left                      gauge, {retry}: of the budget; missing without one
-//	weir.backend.attempts, .attempts_lost          counters, {attempt}
+//	weir.backend.attempts, .attempts_lost,
+//	weir.backend.attempts_throttled                counters, {attempt}
 //	weir.backend.retries_refused                   counter, {retry}
 //	weir.backend.trips, .would_have_tripped        counters, {trip}
 //
