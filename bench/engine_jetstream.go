@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
@@ -270,23 +271,14 @@ func (e *jetStream) open(ctx context.Context) (delivery.Source[[]byte], delivery
 	if _, err := e.consumer(ctx); err != nil {
 		return nil, nil, err
 	}
-	in, out, err := queuesOn(ctx, e.js)
-	if err != nil {
-		return nil, nil, err
-	}
-	return in.Source(nil), out, nil
+	return sourceOn(e.js), weirjs.NewSink(e.js, storebench.Raw, weirjs.SinkConfig{Stream: "out"}), nil
 }
 
-// queuesOn returns queues that are the streams "in" and "out". Their engine ends with the connection.
-func queuesOn(ctx context.Context, js jetstream.JetStream, opts ...delivery.QueueConfig) (in, out *delivery.Queue[[]byte], err error) {
-	e, err := weirjs.New(ctx, js, weirjs.Config{Logger: slog.New(slog.DiscardHandler), Foreign: map[string]weirjs.Foreign{
-		"in": {Stream: "in", Consumer: "workers"}, "out": {Stream: "out"},
-	}})
-	if err != nil {
-		return nil, nil, err
-	}
-	opts = append(opts, delivery.QueueConfig{Codec: storebench.Raw, Logger: slog.New(slog.DiscardHandler)})
-	return delivery.NewQueue[[]byte](e, "in", opts...), delivery.NewQueue[[]byte](e, "out", delivery.QueueConfig{Codec: storebench.Raw}), nil
+// sourceOn returns a source of the stream "in". Its dead letters are in memory.
+func sourceOn(js jetstream.JetStream) delivery.Source[[]byte] {
+	return weirjs.NewSource(js, storebench.Raw, weirjs.SourceConfig{
+		Stream: "in", Consumer: "workers", DeadLetters: memory.Open(), DeadLetterQueue: "in-dead", Logger: slog.New(slog.DiscardHandler),
+	})
 }
 
 func (e *jetStream) moved(ctx context.Context, n int, f func(payload []byte)) error {

@@ -134,26 +134,13 @@ func dieOnJetStream(ctx context.Context, m *Meter, n int, lease time.Duration) (
 	if err != nil {
 		return err
 	}
-	open := func(js jetstream.JetStream) (delivery.Source[[]byte], error) {
-		in, _, err := queuesOn(ctx, js, delivery.QueueConfig{Lease: lease})
-		if err != nil {
-			return nil, err
-		}
-		return in.Source(nil), nil
-	}
 	mortal, err := e.connect()
 	if err != nil {
 		return err
 	}
-	dying, err := open(mortal)
-	if err != nil {
-		return err
-	}
+	dying := sourceOn(mortal)
 	defer closeDead(dying)
-	heir, err := open(e.js)
-	if err != nil {
-		return err
-	}
+	heir := sourceOn(e.js)
 	defer func() { err = errors.Join(err, heir.Close(context.Background())) }()
 	s := &share{of: map[int]bool{}}
 	for len(s.of) < n/2 {

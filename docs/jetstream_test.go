@@ -17,6 +17,7 @@ import (
 	"github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/partitions"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -36,15 +37,19 @@ func till(ctx context.Context, engine store.Engine, sell asyncop.AsyncFunction[s
 	return err
 }
 
-// register opens an engine whose sales other programs publish, and whose receipts they read.
-func register(ctx context.Context, server *embedded.Server) (*jetstream.Engine, error) {
-	return jetstream.Open(ctx, "", jetstream.Config{
-		Connection: []nats.Option{server.InProcess()},
-		Foreign: map[string]jetstream.Foreign{
-			"sales":    {Stream: "SALES", Consumer: "tills"},
-			"receipts": {Stream: "RECEIPTS", Subject: "receipts.new"},
-		},
+// register sells what other programs have published, and publishes receipts for them, until ctx ends. The engine has the layers and dead letters.
+func register(ctx context.Context, js natsjs.JetStream, engine *jetstream.Engine, sell asyncop.AsyncFunction[sale, receipt]) error {
+	sales := delivery.NewQueue[sale](engine, "sales", delivery.RetryAfter(time.Minute))
+	source := jetstream.NewSource(js, codec.JSON[sale](), jetstream.SourceConfig{
+		Stream: "SALES", Consumer: "tills", DeadLetters: engine, DeadLetterQueue: sales.DeadLetters(),
 	})
+	receipts := jetstream.NewSink(js, codec.JSON[receipt](), jetstream.SinkConfig{
+		Stream: "RECEIPTS", Subject: "receipts.new",
+	})
+	defer receipts.Close()
+	op := asyncop.UnorderedWait(sell, 10*time.Second, 100, asyncop.WithFailureSink(sales.TakeFailure))
+	_, err := delivery.Run(ctx, sales.Source(source), op, receipts)
+	return err
 }
 
 func Example_jetStream() {
@@ -107,18 +112,21 @@ func Example_jetStreamOfOthers() {
 	}
 	must(js.Publish(ctx, "sales.north", []byte(`{"ID":"sale-1","Cents":100}`))) // by any program
 
-	engine, err := register(ctx, server)
-	check(err)
+	engine := must(jetstream.New(ctx, js))
 	defer engine.Close()
-	sales := delivery.NewQueue[sale](engine, "sales")
-	for _, m := range must(sales.Receive(ctx, 1)) {
-		fmt.Println(m.Value.ID, m.Meta().Headers["Nats-Subject"])
-		check(delivery.NewQueue[receipt](engine, "receipts").Put(ctx, receipt(m.Value.ID)))
-		m.Ack()
-	}
-	check(sales.Close(ctx))
-	out := must(must(js.Stream(ctx, "RECEIPTS")).GetMsg(ctx, 1))
-	fmt.Println(out.Subject, string(out.Data))
+	working, stop := context.WithCancel(ctx)
+	sell := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
+		meta, _ := message.MetaFromContext(ctx)
+		fmt.Println(s.ID, meta.Headers["Nats-Subject"])
+		return receipt(s.ID), nil
+	})
+	done := make(chan error)
+	go func() { done <- register(working, js, engine, sell) }()
+	receipts := must(js.OrderedConsumer(ctx, "RECEIPTS", natsjs.OrderedConsumerConfig{}))
+	out := must(receipts.Next())
+	fmt.Println(out.Subject(), string(out.Data()))
+	stop()
+	check(<-done)
 	// Output:
 	// sale-1 sales.north
 	// receipts.new "sale-1"

@@ -43,30 +43,17 @@
 //
 // # Streams of other programs
 //
-// Config.Foreign takes the new messages of a queue from a stream that other programs write or read. Any number of workers share its durable
-// consumer. Such a message has the id of its headers, if weir has published it; else its id is made of the name of the stream and the sequence
-// number. The header Nats-Subject of its Meta is the subject, and messages with one id on two subjects are two messages. Headers with the same
-// name are joined by commas.
-//
-//   - While a message is in flight its lease, the AckWait of the consumer, is extended. A worker that is killed, or stopped or cut off for
-//     longer than that, loses its messages to other workers, and then neither gives them back nor extends their leases. Its acknowledgement
-//     still counts: no worker gets the message again, unless it has failed elsewhere meanwhile and is in a layer or the dead letters.
-//   - The server counts deliveries that were given back, too. After ten deliveries that this process has not given back, a message goes to the
-//     dead letters, since its workers die.
-//   - A message that fails, or is nacked with a delay, goes to the engine's stream with its bytes and headers as received, and is then
-//     acknowledged. A crash in between duplicates it. A message that is too large for that stays in its stream, and its dead letter, without a
-//     payload, says where. A stream with work-queue or interest retention would remove it: there it is nacked for good, and occupies a place of
-//     MaxAckPending.
-//   - Messages that a queue publishes have their subject, a space and their id as Nats-Msg-Id: each is stored once on its subject within the
-//     Duplicates of the stream (2 minutes by default). A Put of several messages there is not atomic.
-//   - MaxDeliver, BackOff and HeadersOnly of the consumer are refused: the first drops messages, the second replaces AckWait, the third omits
-//     payloads.
+// [NewSource] reads a stream that other programs write, through a durable consumer that any number of
+// workers share. [NewSink] publishes to a stream that other programs read: each message once for its
+// id within the Duplicates window, and only to the expected stream. A queue of the engine beside them
+// has the layers and dead letters: see Queue.Source of package delivery. docs/jetstream.md lists the
+// abilities of a queue that such a stream lacks.
 //
 // # Permissions
 //
 // A worker publishes to weir.store.<stream>.>, $JS.API.STREAM.INFO.<stream>, $JS.API.STREAM.MSG.GET.<stream>,
 // $JS.API.STREAM.MSG.DELETE.<stream>, $JS.API.CONSUMER.*.<stream>.> and $JS.API.CONSUMER.MSG.NEXT.<stream>.>, and subscribes to _INBOX.>. To
-// make the stream it also publishes to $JS.API.STREAM.CREATE.<stream>. docs/jetstream.md has the permissions for foreign streams. A violation is
+// make the stream it also publishes to $JS.API.STREAM.CREATE.<stream>. docs/reference/permissions.md has the permissions for sources and sinks. A violation is
 // reported to the error handler of the connection, with the subject; the call itself waits for an answer until its time is over. Credentials do
 // not appear in logs or errors.
 package jetstream

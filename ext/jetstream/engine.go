@@ -31,17 +31,13 @@ const (
 // Engine keeps messages in queues in a stream of JetStream. It is a [store.Keeper] and a [store.Waker]. Safe for
 // concurrent use.
 type Engine struct {
-	js        jetstream.JetStream
-	pubs      jetstream.JetStream // for publications that are confirmed later
-	owned     bool                // Open has opened the connection
-	untouched bool                // nothing is made
-	stream    jetstream.Stream
-	name      string
-	prefix    string // of its subjects
-	clock     clock.Clock
-	logger    *slog.Logger
-
-	foreign map[string]*foreign // by queue
+	js     jetstream.JetStream
+	owned  bool // Open has opened the connection
+	stream jetstream.Stream
+	name   string
+	prefix string // of its subjects
+	clock  clock.Clock
+	logger *slog.Logger
 
 	mu       sync.Mutex
 	indexes  map[string]*index // by queue
@@ -76,22 +72,12 @@ func (s *Engine) Close() error {
 	s.mu.Unlock()
 	late := s.clock.AfterFunc(closeWait, func() { s.end(store.ErrClosed) })
 	s.using.Wait()
-	for _, f := range s.foreign {
-		f.forgetting.Wait()
-	}
 	late.Stop()
 	s.end(store.ErrClosed)
 	if !first {
 		return nil
 	}
 	s.closeIndexes()
-	for _, f := range s.foreign {
-		f.sweep(true)
-		f.asker.end()
-	}
-	if s.pubs != s.js {
-		s.pubs.CleanupPublisher() // its subscription is on the caller's connection
-	}
 	if s.owned {
 		s.js.Conn().Close()
 	}
@@ -373,9 +359,6 @@ func (s *Engine) published(ctx context.Context, err error) error {
 
 // Wake implements [store.Waker]. It may miss events: it does not know when delays and leases end.
 func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
-	if f := s.foreign[queue]; f != nil {
-		defer f.listen(ctx, func() { wake(true) })()
-	}
 	for {
 		var changed chan struct{}
 		err := s.do(ctx, func(ctx context.Context) error {

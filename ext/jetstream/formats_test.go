@@ -42,14 +42,14 @@ func TestFormatOfAMessage(t *testing.T) {
 	require.Equal(t, why{store.Exhausted, m.Meta.Reasons}, counted)
 }
 
-// What is beside the messages: a lock, and the subjects (law W4).
+// The formats beside the messages: a lock, and the subjects (law W4). The last subject is of earlier versions, whose workers stored the choice of a
+// provider for a message of another program's stream there.
 func TestFormatsBesideMessages(t *testing.T) {
 	s := &Engine{prefix: root + "S."}
 	h := holding{"relay", "host 1", 7, time.Minute}
 	b, err := json.Marshal(h)
 	require.NoError(t, err)
-	f := &foreign{s: s, queue: "orders"}
-	written := fmt.Sprintf("%s\n%s\n%s\n%s\n%s\n", b, locks{s}.subject("relay"), s.recordSubject("job", "000000000001"), s.prefix+nameToken+token("orders"), f.choiceSubject(17))
+	written := fmt.Sprintf("%s\n%s\n%s\n%s\n%s\n", b, locks{s}.subject("relay"), s.recordSubject("job", "000000000001"), s.prefix+nameToken+token("orders"), s.prefix+"=choice."+token("orders")+".17")
 	lock, _, _ := strings.Cut(string(golden.Written(t, "beside", []byte(written))), "\n")
 	var got holding
 	require.NoError(t, json.Unmarshal([]byte(lock), &got))

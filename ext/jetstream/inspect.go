@@ -124,7 +124,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 }
 
 // Count implements [store.Inspector]. It comes from the index, unless the filter is for ids, a key, a source, a provider or an error: then it
-// reads the messages. The count of a queue with a foreign stream includes the messages waiting there, unless f has a filter.
+// reads the messages.
 func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
 	err = s.do(ctx, func(ctx context.Context) (err error) {
 		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
@@ -163,11 +163,6 @@ func (s *Engine) count(ctx context.Context, queue string, f store.Filter) (c sto
 			return c, err
 		}
 		c.SetAge(instant(now))
-	}
-	if foreign := s.foreign[queue]; foreign != nil && indexed(&f) && f.Cause == "" && f.Reason == "" && f.Since.IsZero() && f.Before.IsZero() {
-		n, err := foreign.count(ctx)
-		c.Messages += n
-		return c, err
 	}
 	return c, nil
 }
@@ -323,12 +318,6 @@ func (s *Engine) Move(ctx context.Context, all ...store.Move) error {
 			}
 		}
 		lost := map[store.Lease]bool{}
-		moves, rest := s.ownMoves(moves)
-		for f, moves := range rest {
-			if err := f.move(ctx, moves, lost); err != nil {
-				return err
-			}
-		}
 		for rest := moves; len(rest) > 0; {
 			n := min(len(rest), maxMoves)
 			if err := s.move(ctx, rest[:n], lost); err != nil {
@@ -344,19 +333,6 @@ func (s *Engine) Move(ctx context.Context, all ...store.Move) error {
 		}
 		return storearg.Lost(lostLeases)
 	})
-}
-
-// ownMoves returns the moves of messages in the stream of the engine, and those of others.
-func (s *Engine) ownMoves(moves []store.Move) (own []store.Move, others map[*foreign][]store.Move) {
-	others = map[*foreign][]store.Move{}
-	for _, m := range moves {
-		if f := s.foreign[m.Lease.Queue]; f != nil && isForeign(m.Lease.Entry) {
-			others[f] = append(others[f], m)
-		} else {
-			own = append(own, m)
-		}
-	}
-	return own, others
 }
 
 func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Lease]bool) error {

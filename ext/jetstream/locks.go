@@ -66,7 +66,7 @@ func (l locks) put(ctx context.Context, h holding, revision uint64) (ok bool, er
 		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(revision, 10)},
 		jetstream.ExpectedStreamHeader:      {l.s.name},
 	}}
-	if h.Lease < forGood {
+	if h.Lease < forever {
 		m.Header.Set(jetstream.MsgTTLHeader, (h.Lease + keepName).String()) // law W3
 	}
 	if _, err = l.s.js.PublishMsg(ctx, m); err == nil {

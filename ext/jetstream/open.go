@@ -17,13 +17,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wait"
 )
 
 // Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a field has the last value that is not
-// zero, and lists and maps are joined.
+// zero, and lists are joined.
 type Config struct {
 	// Stream is the name of the stream; the default is "weir". It must not contain dots, spaces or wildcards.
 	Stream string
@@ -32,14 +31,9 @@ type Config struct {
 	// Change, if not nil, changes the stream when it is made: MaxBytes, MaxMsgs, Placement, Duplicates and other fields that do not contradict
 	// [StreamConfig]. By default it is unlimited.
 	Change func(c *jetstream.StreamConfig)
-	// NoStream keeps Open and New from making a stream or a consumer: an administrator makes them, from [StreamConfig].
+	// NoStream keeps Open and New from making the stream: an administrator makes it, from
+	// [StreamConfig].
 	NoStream bool
-
-	// Foreign takes the new messages of queues from streams which other programs write or read. The rest is the same: failed messages go to the
-	// layers and dead letters of the queue in the engine's stream, with their bytes and headers as received. So do merged dead letters, and
-	// messages that are put with a delay. Messages put without a delay are published to the foreign stream, once for each id within its
-	// Duplicates window. List, Purge and jobs see only the messages in the engine's stream.
-	Foreign map[string]Foreign // by the name of the queue
 
 	Connection []nats.Option // of Open, such as credentials and TLS. By default the connection has a name and reconnects for ever
 	Logger     *slog.Logger  // the default is slog.Default()
@@ -54,11 +48,6 @@ func configOf(configs []Config) Config {
 	}
 	if strings.ContainsAny(c.Stream, ".*> \t\r\n/\\") {
 		panic(fmt.Sprintf("jetstream: Config: %q is not a valid name of a stream", c.Stream))
-	}
-	for queue, f := range c.Foreign {
-		if queue == "" || f.Stream == "" {
-			panic(fmt.Sprintf("jetstream: Config: the queue %q and its stream %q must have names", queue, f.Stream))
-		}
 	}
 	return c
 }
@@ -203,16 +192,10 @@ func openEngine(ctx context.Context, js jetstream.JetStream, set Config) (*Engin
 		return nil, fmt.Errorf("jetstream: stream %s %w: %w", set.Stream, errDoesNotFit, err)
 	}
 	s := &Engine{
-		js: js, pubs: pubs.Own(js, 2*confirmWithin), stream: stream, name: set.Stream, prefix: root + set.Stream + ".",
-		clock: clock.New(), logger: set.Logger, untouched: set.NoStream,
-		foreign: map[string]*foreign{}, indexes: map[string]*index{}, opening: map[string]chan struct{}{}, named: map[string]time.Time{},
+		js: js, stream: stream, name: set.Stream, prefix: root + set.Stream + ".", clock: clock.New(), logger: set.Logger,
+		indexes: map[string]*index{}, opening: map[string]chan struct{}{}, named: map[string]time.Time{},
 	}
 	s.life, s.end = context.WithCancelCause(context.Background())
-	for queue, f := range set.Foreign {
-		if s.foreign[queue], err = s.openForeign(ctx, queue, f); err != nil {
-			return nil, err
-		}
-	}
 	return s, nil
 }
 

@@ -18,18 +18,11 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Put implements [store.Engine]. Up to 1,000 messages are a transaction; more are put in portions. Messages for a foreign stream are published
-// outside of it.
+// Put implements [store.Engine]. Up to 1,000 messages are a transaction; more are put in portions.
 func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Put(queue, ms...), queue); err != nil {
 			return err
-		}
-		if f := s.foreign[queue]; f != nil {
-			var err error
-			if ms, err = f.publishFresh(ctx, ms); err != nil {
-				return err
-			}
 		}
 		return s.put(ctx, queue, ms...)
 	})

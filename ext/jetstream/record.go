@@ -216,7 +216,6 @@ const (
 	recordToken = "=record." // and the kind and the name of a record
 	lockToken   = "=lock."   // and the name of a lock
 	nameToken   = "=queue."  // and the name of a queue in which something was put
-	choiceToken = "=choice." // and a queue, and the number of a message of its foreign stream
 )
 
 // maxQueue is how long the name of a queue may be, so that subjects fit into the server's lines.
@@ -239,7 +238,8 @@ func text(subject string) (string, error) {
 	return string(b), err
 }
 
-// identity returns the last part of the subject of a message. Messages of a foreign stream with one id and two subjects are two (law D1).
+// identity returns the last part of the subject of a message. Messages of a source ([NewSource]) with one id and
+// two subjects are two messages (law D1).
 func identity(m *store.Message) string {
 	id := m.Identity()
 	b := varint.AppendBytes(nil, []byte(id.ID))

@@ -22,16 +22,8 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 		if err := checkQueue(storearg.Take(queue, limit, lease), queue); err != nil {
 			return err
 		}
-		var size int
-		if taken, size, err = s.take(ctx, queue, limit, lease); err != nil || size >= storearg.MaxBytes || len(taken) == limit {
-			return err
-		}
-		if f := s.foreign[queue]; f != nil {
-			more, err := f.take(ctx, limit-len(taken), storearg.MaxBytes-size, lease)
-			taken = append(taken, more...)
-			return err
-		}
-		return nil
+		taken, err = s.take(ctx, queue, limit, lease)
+		return err
 	})
 	if len(taken) > 0 {
 		err = nil // the next call returns it
@@ -39,24 +31,24 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, err
 }
 
-// take takes messages of the engine's stream, and returns how many bytes they have.
-func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, size int, _ error) {
+func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, _ error) {
 	ix, err := s.index(ctx, queue, 0, false)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
+	size := 0
 	for len(taken) < limit && size < storearg.MaxBytes {
 		next, ok := ix.next()
 		if !ok || s.surelyLater(next) {
-			return taken, size, nil
+			return taken, nil
 		}
 		now, err := s.now(ctx)
 		if err != nil {
-			return taken, size, err
+			return taken, err
 		}
 		items := ix.due(now, min(limit-len(taken), maxBatch), storearg.MaxBytes-size)
 		if len(items) == 0 {
-			return taken, size, nil
+			return taken, nil
 		}
 		parts := slices.Collect(slices.Chunk(items, part))
 		got := make([][]store.Leased, len(parts))
@@ -69,10 +61,10 @@ func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.D
 			taken = append(taken, ms...)
 		}
 		if err := errors.Join(errs...); err != nil {
-			return taken, size, err
+			return taken, err
 		}
 	}
-	return taken, size, nil
+	return taken, nil
 }
 
 // part is how many messages are taken in a transaction: one is read while others are taken.
@@ -245,47 +237,13 @@ func (s *Engine) change(ctx context.Context, l store.Lease, r *record, st state)
 	return nil
 }
 
-// shared calls own with the leases of messages in the stream of the engine, and other with the leases of messages in other streams.
-func (s *Engine) shared(leases []store.Lease, own func([]store.Lease) error, other func(*foreign, []store.Lease) error) error {
-	var ours []store.Lease
-	others := map[string][]store.Lease{}
-	for _, l := range leases {
-		if s.foreign[l.Queue] != nil && isForeign(l.Entry) {
-			others[l.Queue] = append(others[l.Queue], l)
-		} else {
-			ours = append(ours, l)
-		}
-	}
-	if len(others) == 0 {
-		return own(ours)
-	}
-	var lostLeases []store.Lease
-	note := func(err error) error {
-		if l, ok := errors.AsType[*store.LeaseError](err); ok {
-			lostLeases = append(lostLeases, l.Lost...)
-			return nil
-		}
-		return err
-	}
-	err := note(own(ours))
-	for queue, ls := range others {
-		err = errors.Join(err, note(other(s.foreign[queue], ls)))
-	}
-	if err != nil {
-		return err
-	}
-	return storearg.Lost(lostLeases)
-}
-
 // Extend implements [store.Store].
 func (s *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		if err := storearg.Extend(d); err != nil {
 			return err
 		}
-		return s.shared(leases, func(leases []store.Lease) error {
-			return s.settle(ctx, leases, func(l store.Lease, _ entry, r *record) error { return s.change(ctx, l, r, r.then(leased, d)) })
-		}, func(f *foreign, leases []store.Lease) error { return f.extend(ctx, leases) })
+		return s.settle(ctx, leases, func(l store.Lease, _ entry, r *record) error { return s.change(ctx, l, r, r.then(leased, d)) })
 	})
 }
 
@@ -295,18 +253,13 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 		if err := storearg.Release(delay); err != nil {
 			return err
 		}
-		return s.shared(leases, func(leases []store.Lease) error {
-			return s.settle(ctx, leases, func(l store.Lease, _ entry, r *record) error { return s.change(ctx, l, r, r.then(waiting, delay)) })
-		}, func(f *foreign, leases []store.Lease) error { return f.release(ctx, delay, leases) })
+		return s.settle(ctx, leases, func(l store.Lease, _ entry, r *record) error { return s.change(ctx, l, r, r.then(waiting, delay)) })
 	})
 }
 
 // Done implements [store.Store]. Up to 1,000 messages are a transaction, if their leases are still valid.
 func (s *Engine) Done(ctx context.Context, leases ...store.Lease) error {
-	return s.do(ctx, func(ctx context.Context) error {
-		return s.shared(leases, func(leases []store.Lease) error { return s.done(ctx, leases) },
-			func(f *foreign, leases []store.Lease) error { return f.done(ctx, leases) })
-	})
+	return s.do(ctx, func(ctx context.Context) error { return s.done(ctx, leases) })
 }
 
 func (s *Engine) done(ctx context.Context, leases []store.Lease) error {
@@ -431,23 +384,21 @@ func (s *Engine) Choose(ctx context.Context, provider string, l store.Lease) err
 		if err := storearg.Provider(provider); err != nil {
 			return err
 		}
-		return s.shared([]store.Lease{l}, func(leases []store.Lease) error {
-			return s.settle(ctx, leases, func(l store.Lease, _ entry, r *record) error {
-				now, err := s.now(ctx)
-				if err != nil {
-					return err
-				}
-				m, err := r.message()
-				if err != nil {
-					return err
-				}
-				m.Meta.Provider = provider
-				if r.body, err = body(&m); err != nil {
-					return err
-				}
-				rest := time.Duration(max(1, int64(r.ready())-int64(now)))
-				return s.change(ctx, l, r, r.then(leased, rest))
-			})
-		}, func(f *foreign, _ []store.Lease) error { return f.choose(ctx, provider, l) })
+		return s.settle(ctx, []store.Lease{l}, func(l store.Lease, _ entry, r *record) error {
+			now, err := s.now(ctx)
+			if err != nil {
+				return err
+			}
+			m, err := r.message()
+			if err != nil {
+				return err
+			}
+			m.Meta.Provider = provider
+			if r.body, err = body(&m); err != nil {
+				return err
+			}
+			rest := time.Duration(max(1, int64(r.ready())-int64(now)))
+			return s.change(ctx, l, r, r.then(leased, rest))
+		})
 	})
 }

@@ -1,226 +1,24 @@
 package embedded_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 	"github.com/weirflow/weir/message"
 )
 
 // Servers of a cluster write many at once: what is sent waits for no answers, which come here when all has been sent.
-
-// listed is a consumer whose messages are made up.
-type listed struct{ jetstream.Consumer }
-
-func (listed) CachedInfo() *jetstream.ConsumerInfo {
-	return &jetstream.ConsumerInfo{Stream: "S", Name: "workers", Config: jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy}}
-}
-
-// listing is a server with a consumer whose messages are made up.
-type listing struct{ jetstream.JetStream }
-
-func (listing) Consumer(context.Context, string, string) (jetstream.Consumer, error) {
-	return listed{}, nil
-}
-
-// pretending dials a server from which messages come with "$JS.ACK." in place of "$JS.ACQ.": it lets no client send what asks for an
-// acknowledgement as its own messages do.
-type pretending struct{ server *embedded.Server }
-
-func (p pretending) Dial(string, string) (net.Conn, error) {
-	c, err := p.server.Dial()
-	return &pretendingConn{Conn: c, r: bufio.NewReader(c)}, err
-}
-
-type pretendingConn struct {
-	net.Conn
-	r    *bufio.Reader
-	line []byte // what was not read of it
-}
-
-func (c *pretendingConn) Read(b []byte) (int, error) {
-	if len(c.line) == 0 {
-		line, err := c.r.ReadBytes('\n')
-		if err != nil {
-			return copy(b, line), err
-		}
-		c.line = bytes.ReplaceAll(line, []byte("$JS.ACQ."), []byte("$JS.ACK."))
-	}
-	n := copy(b, c.line)
-	c.line = c.line[n:]
-	return n, nil
-}
-
-func connectPretending(t *testing.T) jetstream.JetStream {
-	t.Helper()
-	nc, err := nats.Connect("nats://127.0.0.1:1", nats.SetCustomDialer(pretending{fresh(t)}), nats.MaxReconnects(-1))
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	return js
-}
-
-// ackOf is where message i of a group is acknowledged.
-func ackOf(group string, i int) string {
-	return fmt.Sprintf("$JS.ACK.%s.workers.1.%d.%d.1.0", group, i+1, i+1)
-}
-
-// makeUp answers the requests for messages of a stream's consumer with n messages that are acknowledged at subject(i).
-func makeUp(t *testing.T, js jetstream.JetStream, stream string, n int, subject func(i int) string) {
-	t.Helper()
-	i := 0
-	_, err := js.Conn().Subscribe("$JS.API.CONSUMER.MSG.NEXT."+stream+".workers", func(m *nats.Msg) {
-		var r struct {
-			Batch  int  `json:"batch"`
-			NoWait bool `json:"no_wait"`
-		}
-		assert.NoError(t, json.Unmarshal(m.Data, &r))
-		for ; r.Batch > 0 && i < n; r.Batch, i = r.Batch-1, i+1 {
-			assert.NoError(t, js.Conn().PublishRequest(m.Reply, strings.Replace(subject(i), "$JS.ACK.", "$JS.ACQ.", 1), []byte(`"x"`)))
-		}
-		if r.NoWait && r.Batch > 0 {
-			assert.NoError(t, m.RespondMsg(&nats.Msg{Header: nats.Header{"Status": {"404"}}}))
-		}
-	})
-	require.NoError(t, err)
-}
-
-// receiveAll returns n messages that are acknowledged at subject(i).
-func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int) string, opts ...delivery.QueueConfig) (delivery.Source[string], []message.Message[string]) {
-	t.Helper()
-	stream := newStream(t, js)
-	makeUp(t, js, stream, n, subject)
-	s := newSource(t, listing{js}, stream, 30*time.Second, opts...)
-	var ms []message.Message[string]
-	for len(ms) < n {
-		more, err := s.Receive(bounded(t), n)
-		require.NoError(t, err)
-		ms = append(ms, more...)
-	}
-	return s, ms
-}
-
-func TestAcknowledgementsDoNotWaitForEachOther(t *testing.T) {
-	js := connectPretending(t)
-	const n = 1000
-	s, ms := receiveAll(t, js, n, func(i int) string { return ackOf("A", i) })
-	first := make(chan *nats.Msg)
-	var waiting []*nats.Msg
-	_, err := js.Conn().Subscribe("$JS.ACK.A.>", func(m *nats.Msg) {
-		if m.Subject == ackOf("A", 0) {
-			first <- m
-			return
-		}
-		if waiting = append(waiting, m); len(waiting) == n-1 {
-			for _, m := range waiting {
-				_ = m.Respond(nil)
-			}
-		}
-	})
-	require.NoError(t, err)
-	ms[0].Ack()
-	m := <-first // meanwhile no other one is sent
-	for _, m := range ms[1:] {
-		m.Ack()
-	}
-	require.NoError(t, m.Respond(nil))
-	require.NoError(t, s.Close(bounded(t)))
-}
-
-// Law D1: a settlement that has no answer is sent again, and the others are not.
-func TestSettlementsWithoutAnAnswer(t *testing.T) {
-	js := connectPretending(t)
-	const n = 100
-	s, ms := receiveAll(t, js, n, func(i int) string { return ackOf("A"+strconv.Itoa(i%2), i) })
-	var mu sync.Mutex
-	sent := map[string]int{}
-	answer := func(m *nats.Msg) {
-		mu.Lock()
-		sent[m.Subject]++
-		mu.Unlock()
-		_ = m.Respond(nil)
-	}
-	_, err := js.Conn().Subscribe("$JS.ACK.A0.>", answer)
-	require.NoError(t, err)
-	for _, m := range ms {
-		m.Ack()
-	}
-	require.Eventually(t, func() bool {
-		nothing := errors.New("nothing has come")
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, nothing)
-		defer cancel()
-		_, err := s.Receive(ctx, 1)
-		return !errors.Is(err, nothing) // why settlements were not confirmed
-	}, time.Minute, time.Millisecond)
-	_, err = js.Conn().Subscribe("$JS.ACK.A1.>", answer)
-	require.NoError(t, err)
-	require.NoError(t, js.Conn().Flush())
-	require.NoError(t, s.Close(bounded(t)))
-	mu.Lock()
-	defer mu.Unlock()
-	require.Len(t, sent, n)
-	for i := 0; i < n; i += 2 {
-		require.Equal(t, 1, sent[ackOf("A0", i)], i)
-	}
-}
-
-// Law D3: a message whose Nack had no answer may be another worker's by now, which may have set a delay. So it is not nacked again.
-func TestNacksWithoutAnAnswer(t *testing.T) {
-	t.Parallel()
-	js := connectPretending(t)
-	s, ms := receiveAll(t, js, 1, func(i int) string { return ackOf("A", i) })
-	got := make(chan string, 100)
-	_, err := js.Conn().Subscribe(ackOf("A", 0), func(m *nats.Msg) { got <- string(m.Data) })
-	require.NoError(t, err)
-	ms[0].Nack(0)
-	require.Equal(t, "-NAK", <-got)
-	require.NoError(t, s.Close(bounded(t)))
-	require.NoError(t, js.Conn().Flush())
-	require.Empty(t, got)
-}
-
-// A lease is extended, and what is given back is not any more.
-func TestExtensions(t *testing.T) {
-	js := connectPretending(t)
-	c := clock.NewMock()
-	asked := make(chan string, 100)
-	_, err := js.Conn().Subscribe(ackOf("A", 0), func(m *nats.Msg) {
-		asked <- string(m.Data)
-		_ = m.Respond(nil)
-	})
-	require.NoError(t, err)
-	s, ms := receiveAll(t, js, 1, func(i int) string { return ackOf("A", i) }, delivery.QueueConfig{Clock: c})
-	for range 3 {
-		c.Add(10 * time.Second)
-		require.Equal(t, "+WPI", <-asked)
-	}
-	ms[0].Nack(0)
-	require.Equal(t, "-NAK", <-asked)
-	require.NoError(t, s.Close(bounded(t)))
-	require.Empty(t, asked)
-}
 
 func TestPublicationsDoNotWaitForEachOther(t *testing.T) {
 	js := connect(t, fresh(t))

@@ -11,14 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
@@ -238,64 +236,6 @@ func TestTheEndByAServerThatIsBehind(t *testing.T) {
 	}
 }
 
-// Laws D3 and P1: a worker that was stopped for longer than its lease does not replace the delay that another one has set since.
-func TestAWorkerThatWasStopped(t *testing.T) {
-	t.Parallel()
-	const lease = time.Second
-	js := connect(t, fresh(t))
-	for what, goOn := range map[string]func(c *clock.Mock, m message.Message[string]){
-		"it extends its lease": func(c *clock.Mock, _ message.Message[string]) { c.Add(lease / 3) },
-		"it nacks":             func(_ *clock.Mock, m message.Message[string]) { m.Nack(0) },
-		"it ends":              func(*clock.Mock, message.Message[string]) {},
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			stream := newStream(t, js)
-			publish(t, js, stream, "one")
-			c := clock.NewMock() // so its lease is not extended
-			first := newSource(t, js, stream, lease, delivery.QueueConfig{Clock: c})
-			m := one(t, first)
-			second := newSource(t, js, stream, lease)
-			due := time.Now().Add(2 * time.Second)
-			one(t, second).Nack(2 * time.Second)
-			require.NoError(t, second.Close(t.Context()))
-			goOn(c, m)
-			if what != "it extends its lease" {
-				require.NoError(t, first.Close(t.Context()))
-			}
-			third := newSource(t, js, stream, lease)
-			one(t, third)
-			require.False(t, time.Now().Before(due), "it came %v early", time.Until(due))
-		})
-	}
-}
-
-// An acknowledgement counts although the lease has ended: then no worker does the message again. It was not sent once the worker had tried
-// to extend the lease.
-func TestALateAcknowledgementCounts(t *testing.T) {
-	t.Parallel()
-	const lease = time.Second
-	srv := fresh(t)
-	js := connect(t, srv)
-	stream := newStream(t, js)
-	first, second := engineOf(t, js, stream, lease), engineOf(t, js, stream, lease)
-	publish(t, js, stream, "one")
-	slow, err := first.Take(bounded(t), "q", 1, lease)
-	require.NoError(t, err)
-	require.Len(t, slow, 1)
-	require.Eventually(t, func() bool {
-		taken, err := second.Take(bounded(t), "q", 1, lease)
-		require.NoError(t, err)
-		return len(taken) == 1 // and its worker dies
-	}, time.Minute, 10*time.Millisecond)
-	require.ErrorAs(t, first.Extend(bounded(t), lease, slow[0].Lease), new(*store.LeaseError))
-	require.NoError(t, first.Done(bounded(t), slow[0].Lease))
-	consumer, err := js.Consumer(t.Context(), stream, "workers")
-	require.NoError(t, err)
-	require.Zero(t, consumer.CachedInfo().NumAckPending)
-	require.ErrorAs(t, first.Done(bounded(t), slow[0].Lease), new(*store.LeaseError))
-}
-
 // cut dials a server until it is cut off.
 type cut struct {
 	switchable
@@ -323,15 +263,17 @@ func (c *cut) off() (on func()) {
 	return func() { c.server.Store(server) }
 }
 
-// Laws D3 and P1: what a worker has sent while it was cut off does not replace the delay that another one has set since.
-func TestAWorkerThatWasCutOff(t *testing.T) {
+// Laws D3 and P1: a worker that was cut off for longer than its lease does not replace the delay that another one has set since. Its
+// acknowledgement counts.
+func TestSource_WorkerThatWasCutOff(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
 	server := fresh(t)
 	js := connect(t, server)
-	for what, during := range map[string]func(c *clock.Mock, m message.Message[string]){
-		"it extends its lease": func(*clock.Mock, message.Message[string]) {},
-		"it nacks":             func(_ *clock.Mock, m message.Message[string]) { m.Nack(0) },
+	for what, settle := range map[string]func(m message.Message[string]){
+		"it extends its lease": func(message.Message[string]) {},
+		"it nacks":             func(m message.Message[string]) { m.Nack(0) },
+		"it acknowledges":      func(m message.Message[string]) { m.Ack() },
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -344,24 +286,22 @@ func TestAWorkerThatWasCutOff(t *testing.T) {
 			t.Cleanup(nc.Close)
 			cutOff, err := jetstream.New(nc)
 			require.NoError(t, err)
-			c := clock.NewMock()
-			first := newSource(t, cutOff, stream, lease, delivery.QueueConfig{Clock: c})
+			first := newSource(t, cutOff, stream, lease)
 			m := one(t, first)
 			on := dialer.off()
 			require.Eventually(t, func() bool { return !nc.IsConnected() }, time.Minute, time.Millisecond)
-			during(c, m)
-			for range 6 {
-				c.Add(lease / 3)
-				time.Sleep(lease / 3) // as long at the server
-			}
+			settle(m)
 			second := newSource(t, js, stream, lease)
-			due := time.Now().Add(2 * time.Second)
-			one(t, second).Nack(2 * time.Second)
+			due := time.Now().Add(3 * time.Second)
+			one(t, second).Nack(3 * time.Second)
 			require.NoError(t, second.Close(t.Context()))
 			on()
 			require.Eventually(t, nc.IsConnected, time.Minute, time.Millisecond)
-			c.Add(lease / 3)
 			third := newSource(t, js, stream, lease)
+			if what == "it acknowledges" {
+				none(t, third, 6*time.Second)
+				return
+			}
 			one(t, third)
 			require.False(t, time.Now().Before(due), "it came %v early", time.Until(due))
 		})

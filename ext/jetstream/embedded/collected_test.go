@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -88,39 +87,4 @@ func TestNamesOfQueuesAreCollected(t *testing.T) {
 	require.Len(t, queues, 42)
 	require.Contains(t, queues, "full")
 	require.Contains(t, queues, "empty7")
-}
-
-// Law W3: the choice of a provider goes with its message, also if the worker died before it could remove it.
-func TestChoicesAreCollected(t *testing.T) {
-	t.Parallel()
-	js := connect(t, fresh(t))
-	stream := newStream(t, js)
-	const lease = 3 * time.Second
-	e := engineOf(t, js, stream, lease)
-	publish(t, js, stream, "1", "2", "3")
-	for _, l := range takeSome(t, e, 2, lease) {
-		require.NoError(t, e.Choose(t.Context(), "north", l.Lease))
-	}
-	require.Len(t, subjectsOf(t, js, "weir-"+stream, "=choice"), 2)
-	workers, err := js.Consumer(t.Context(), stream, "workers") // another program acknowledges the first one
-	require.NoError(t, err)
-	for acknowledged := false; !acknowledged; {
-		batch, err := workers.Fetch(1, jetstream.FetchMaxWait(10*time.Second))
-		require.NoError(t, err)
-		for m := range batch.Messages() {
-			at, err := m.Metadata()
-			require.NoError(t, err)
-			if acknowledged = at.Sequence.Stream == 1; acknowledged {
-				require.NoError(t, m.DoubleAck(t.Context()))
-			}
-		}
-	}
-	other := engineOf(t, js, stream, lease)
-	require.NoError(t, other.Choose(t.Context(), "south", takeOne(t, other, lease).Lease))
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		for _, s := range subjectsOf(t, js, "weir-"+stream, "=choice") {
-			require.NotContains(c, s, "."+tokenOf("q")+".1")
-		}
-	}, time.Minute, 10*time.Millisecond)
-	require.NotEmpty(t, subjectsOf(t, js, "weir-"+stream, "=choice"), "that of a message that is not done stays")
 }

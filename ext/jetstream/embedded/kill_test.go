@@ -84,8 +84,7 @@ func openQueues(ctx context.Context, url string) (workerkill.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := openEngine(ctx, js, "queues",
-		weirjs.Config{Foreign: map[string]weirjs.Foreign{"work": {Stream: "work", Consumer: "workers"}, "done": {Stream: "done"}}})
+	s, err := openEngine(ctx, js, "queues")
 	if err != nil {
 		js.Conn().Close()
 		return nil, err
@@ -93,11 +92,17 @@ func openQueues(ctx context.Context, url string) (workerkill.Engine, error) {
 	return &queues{s, js}, nil
 }
 
-// Source implements [workerkill.Engine]: the messages are those of the queue.
-func (q *queues) Source(context.Context) (delivery.Source[workerkill.Order], error) { return nil, nil }
+// Source implements [workerkill.Engine].
+func (q *queues) Source(context.Context) (delivery.Source[workerkill.Order], error) {
+	return weirjs.NewSource(q.js, codec.JSON[workerkill.Order](), weirjs.SourceConfig{
+		Stream: "work", Consumer: "workers", NoConsumer: true, DeadLetters: q.Engine, DeadLetterQueue: workerkill.Dead,
+	}), nil
+}
 
-func (q *queues) Sink() delivery.Sink[workerkill.Order] {
-	return delivery.NewQueue[workerkill.Order](q.Engine, "done")
+func (q *queues) Sink() delivery.Sink[workerkill.Order] { return q.sink("done") }
+
+func (q *queues) sink(stream string) *weirjs.Sink[workerkill.Order] {
+	return weirjs.NewSink(q.js, codec.JSON[workerkill.Order](), weirjs.SinkConfig{Stream: stream})
 }
 
 func (q *queues) Fill(ctx context.Context, orders []workerkill.Order) error {
@@ -106,7 +111,7 @@ func (q *queues) Fill(ctx context.Context, orders []workerkill.Order) error {
 		meta := o.Meta()
 		ms = append(ms, message.New(o, &meta, nil))
 	}
-	sink := delivery.NewQueue[workerkill.Order](q.Engine, "work")
+	sink := q.sink("work")
 	_, err := child.Again(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, sink.PutAll(ctx, ms) }) // the leader may have no room
 	return err
 }

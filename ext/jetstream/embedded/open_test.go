@@ -83,10 +83,7 @@ func TestOpen(t *testing.T) {
 	require.ErrorContains(t, err, "DiscardNewPerSubject must be false")
 	_, err = open(weirjs.Config{Stream: "shop4", Change: func(c *jetstream.StreamConfig) { c.SubjectDeleteMarkerTTL, c.AllowRollup = time.Minute, true }})
 	require.ErrorContains(t, err, "SubjectDeleteMarkerTTL 0")
-	_, err = open(weirjs.Config{Foreign: map[string]weirjs.Foreign{"q": {Stream: "none"}}})
-	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 	require.Panics(t, func() { _, _ = open(weirjs.Config{Stream: "a.b"}) })
-	require.Panics(t, func() { _, _ = open(weirjs.Config{Foreign: map[string]weirjs.Foreign{"": {}}}) })
 }
 
 // A start while the servers are away is tried again, as a run is; what they refuse is an error at once.

@@ -18,7 +18,6 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
@@ -32,12 +31,13 @@ var allowed = map[string][]string{
 	"engine": ofEngine,
 	// Locks of the engine alone, for another program.
 	"locks": {"weir.store.RETRIES.>", "$JS.API.STREAM.INFO.RETRIES", "$JS.API.STREAM.MSG.GET.RETRIES"},
-	// A queue in the foreign stream IN with the consumer "workers"; with $JS.API.CONSUMER.CREATE.IN.workers it makes the consumer.
-	"source": append([]string{
+	// A source of the stream IN of another program, with the consumer "workers", whose dead letters are in an engine in the stream RETRIES; with $JS.API.CONSUMER.CREATE.IN.workers it makes the consumer.
+	"source": {
 		"$JS.API.STREAM.INFO.IN", "$JS.API.CONSUMER.INFO.IN.workers", "$JS.API.CONSUMER.MSG.NEXT.IN.workers", "$JS.ACK.IN.workers.>",
-	}, ofEngine...),
-	// A sink in the foreign stream OUT, whose subject is OUT.
-	"sink": {"OUT", "$JS.API.STREAM.INFO.OUT", "$JS.API.STREAM.INFO.RETRIES"},
+		"weir.store.RETRIES.>", "$JS.API.STREAM.INFO.RETRIES", "$JS.API.STREAM.MSG.GET.RETRIES", "$JS.API.STREAM.MSG.DELETE.RETRIES",
+	},
+	// A sink that publishes to the stream OUT of another program, whose subject is OUT. Without $JS.API.STREAM.NAMES it waits for a subject that no stream has.
+	"sink": {"OUT", "$JS.API.STREAM.INFO.OUT"},
 	// Checkpoints in the stream CHECKPOINTS.
 	"checkpoints": {
 		"weir.checkpoints.CHECKPOINTS.>", "$JS.API.STREAM.INFO.CHECKPOINTS", "$JS.API.STREAM.MSG.GET.CHECKPOINTS", "$JS.API.STREAM.PURGE.CHECKPOINTS",
@@ -65,12 +65,12 @@ var seldom = []string{
 // doing does what needs these permissions.
 var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 	"source": func(ctx context.Context, js jetstream.JetStream) error {
-		e, err := openEngine(ctx, js, "RETRIES", weirjs.Config{Foreign: map[string]weirjs.Foreign{"q": {Stream: "IN", Consumer: "workers"}}})
+		e, err := openEngine(ctx, js, "RETRIES")
 		if err != nil {
 			return err
 		}
 		defer e.Close()
-		s := delivery.NewQueue[string](e, "q", delivery.QueueConfig{Logger: quiet()}).Source(nil)
+		s := weirjs.NewSource(js, codec.JSON[string](), sourceConfig(e, "IN", time.Minute))
 		closing, cancel := context.WithCancel(context.Background())
 		cancel()
 		defer context.AfterFunc(ctx, func() { _ = s.Close(closing) })() // ends a Receive that waits for an answer
@@ -83,12 +83,9 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		return errors.Join(err, s.Close(last))
 	},
 	"sink": func(ctx context.Context, js jetstream.JetStream) error {
-		e, err := openEngine(ctx, js, "RETRIES", weirjs.Config{Foreign: map[string]weirjs.Foreign{"q": {Stream: "OUT"}}})
-		if err != nil {
-			return err
-		}
-		defer e.Close()
-		return delivery.NewQueue[string](e, "q").Put(ctx, "v")
+		s := weirjs.NewSink(js, codec.JSON[string](), weirjs.SinkConfig{Stream: "OUT"})
+		defer s.Close()
+		return s.PutAll(ctx, []message.Message[string]{message.New("v", nil, nil)})
 	},
 	"engine": func(ctx context.Context, js jetstream.JetStream) error {
 		s, err := openEngine(ctx, js, "RETRIES")
@@ -232,26 +229,27 @@ func TestPermissions(t *testing.T) {
 	for range 10 {
 		publish(t, js, "IN", "a")
 	}
-	run := func(t *testing.T, name, user string) (error, string) {
+	run := func(t *testing.T, name, user string) (error, *violations) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		v := &violations{cancel: cancel}
 		js := connect(t, srv, nats.UserInfo(user, "p"), nats.ErrorHandler(v.note))
 		err := doing[name](ctx, js)
-		return err, v.text()
+		return err, v
 	}
 	for name, subjects := range allowed {
 		t.Run(name, func(t *testing.T) {
 			err, refused := run(t, name, name)
-			require.Empty(t, refused)
+			require.Empty(t, refused.text())
 			require.NoError(t, err)
 			for i, subject := range subjects {
 				if slices.Contains(seldom, subject) {
 					continue
 				}
 				_, refused := run(t, name, fmt.Sprint(name, i))
-				assert.Contains(t, refused, `Permissions Violation for Publish to "`+strings.TrimSuffix(subject, ">"), subject)
+				want := `Permissions Violation for Publish to "` + strings.TrimSuffix(subject, ">")
+				assert.Eventually(t, func() bool { return strings.Contains(refused.text(), want) }, 10*time.Second, time.Millisecond, subject) // a handler gets it
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
@@ -42,8 +43,7 @@ func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Du
 	largest := int(js.Conn().MaxPayload())
 	stream := newStream(t, js, change)
 	publish(t, js, stream, strings.Repeat("x", largest-100), "small")
-	opts = append(opts, weirjs.Config{Foreign: map[string]weirjs.Foreign{"results": {Stream: stream, Subject: stream + ".results"}}})
-	s := engineOf(t, js, stream, lease, opts...)
+	s := engineOf(t, js, stream, opts...)
 	require.ErrorIs(t, s.Put(bounded(t), "own", store.Message{Meta: message.Meta{ID: "a"}, Payload: make([]byte, largest)}), message.ErrRefused)
 	q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.QueueConfig{Lease: lease, Logger: quiet()})
 	op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ string) (string, error) {
@@ -53,7 +53,7 @@ func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Du
 	ctx, cancel := context.WithCancel(bounded(t))
 	ran := make(chan error, 1)
 	go func() {
-		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[string](s, "results"), delivery.RunConfig{Logger: quiet(), FloodShare: 1, FloodWindow: 1})
+		_, err := delivery.Run(ctx, q.Source(weirjs.NewSource(js, codec.JSON[string](), sourceConfig(s, stream, lease))), op, sinkTo(t, js, stream, stream+".results"), delivery.RunConfig{Logger: quiet(), FloodShare: 1, FloodWindow: 1})
 		ran <- err
 	}()
 	entries := func(queue string) []store.Entry {
@@ -64,8 +64,8 @@ func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Du
 	require.Eventually(t, func() bool { return len(entries("q-dead")) == 1 && len(entries("q-retry-1")) == 1 }, time.Minute, 10*time.Millisecond)
 	letter := entries("q-dead")[0]
 	require.Equal(t, store.Refused, letter.Cause)
-	require.Equal(t, stream+"//1", letter.Meta.ID)
-	require.Contains(t, letter.Meta.LastError, `stays in queue "q", entry `+stream+"/1")
+	require.Equal(t, idIn(t, js, stream, 1), letter.Meta.ID)
+	require.Contains(t, letter.Meta.LastError, "stays in stream "+stream+", message 1")
 	require.Contains(t, letter.Meta.LastError, "503")
 	time.Sleep(lease + lease/2)
 	cancel()
@@ -86,8 +86,12 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stream := newStream(t, js)
 			publish(t, js, stream, "large", "small")
-			s := engineOf(t, js, stream, time.Minute, weirjs.Config{Foreign: map[string]weirjs.Foreign{"foreign": {Stream: results, Subject: results}}})
-			q, sink := delivery.NewQueue[string](s, "q", delivery.QueueConfig{Logger: quiet()}), delivery.NewQueue[string](s, name)
+			s := engineOf(t, js, stream)
+			q := delivery.NewQueue[string](s, "q", delivery.QueueConfig{Logger: quiet()})
+			var sink delivery.Sink[string] = sinkTo(t, js, results, results)
+			if name == "own" {
+				sink = delivery.NewQueue[string](s, "own")
+			}
 			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {
 				if v == "large" {
 					v = strings.Repeat("x", maxPayload+1)
@@ -99,7 +103,7 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 			var sum delivery.Summary
 			go func() {
 				var err error
-				sum, err = delivery.Run(ctx, q, op, sink, delivery.RunConfig{Logger: quiet()})
+				sum, err = delivery.Run(ctx, q.Source(weirjs.NewSource(js, codec.JSON[string](), sourceConfig(s, stream, time.Minute))), op, sink, delivery.RunConfig{Logger: quiet()})
 				ran <- err
 			}()
 			var es []store.Entry

@@ -78,24 +78,20 @@ func connectSilent(t *testing.T, srv *embedded.Server, opts ...jetstream.JetStre
 func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	dialer, js := connectSilent(t, fresh(t))
-	stream := newStream(t, js)
-	publish(t, js, stream, "one")
-	newConsumer(t, js, stream, time.Minute)
-	e, err := weirjs.New(t.Context(), js, weirjs.Config{Stream: "weir-" + stream, Logger: quiet(), Foreign: map[string]weirjs.Foreign{"foreign": {Stream: stream, Consumer: "workers"}}})
+	e, err := weirjs.New(t.Context(), js, weirjs.Config{Logger: quiet()})
 	require.NoError(t, err)
+	var lease store.Lease
 	for i := range 5 {
 		require.NoError(t, e.Put(t.Context(), strconv.Itoa(i), newMessage("a")))
 		taken, err := e.Take(t.Context(), strconv.Itoa(i), 1, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, taken, 1)
+		lease = taken[0].Lease
 	}
-	foreign, err := e.Take(t.Context(), "foreign", 1, time.Second)
-	require.NoError(t, err)
-	require.Len(t, foreign, 1)
 	dialer.deaf.Store(true)
 	var calls sync.WaitGroup
 	ctx := context.WithoutCancel(t.Context())
-	calls.Go(func() { assert.Error(t, e.Done(ctx, foreign[0].Lease)) })
+	calls.Go(func() { assert.Error(t, e.Done(ctx, lease)) })
 	calls.Go(func() { // a call of many requests
 		_, err := e.Take(ctx, "0", 1, time.Minute)
 		assert.ErrorIs(t, err, store.ErrClosed)
@@ -203,25 +199,4 @@ func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 			require.ErrorAs(t, s.Done(t.Context(), leases...), new(*store.LeaseError), "in another call")
 		})
 	}
-}
-
-// A settlement that waits for one without an answer has its own time for the server.
-func TestASettlementBehindOneWithoutAnAnswer(t *testing.T) {
-	t.Parallel()
-	js := connectPretending(t)
-	stream := newStream(t, js)
-	makeUp(t, js, stream, 2, func(i int) string { return ackOf("A", i) })
-	s := engineOf(t, listing{js}, stream, 1500*time.Millisecond)
-	taken, err := s.Take(t.Context(), "q", 2, time.Second)
-	require.NoError(t, err)
-	require.Len(t, taken, 2)
-	sent, first := make(chan *nats.Msg, 1), make(chan error, 1)
-	_, err = js.Conn().ChanSubscribe(ackOf("A", 0), sent)
-	require.NoError(t, err)
-	_, err = js.Conn().Subscribe(ackOf("A", 1), func(m *nats.Msg) { _ = m.Respond(nil) })
-	require.NoError(t, err)
-	go func() { first <- s.Done(bounded(t), taken[0].Lease) }()
-	<-sent
-	require.NoError(t, s.Done(bounded(t), taken[1].Lease))
-	require.ErrorIs(t, <-first, context.DeadlineExceeded)
 }

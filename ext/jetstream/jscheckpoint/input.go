@@ -352,7 +352,8 @@ func (in *input[T]) wait(ctx context.Context) error {
 	case in.config.DeadLetters == nil:
 		return fmt.Errorf("message %d: %w", in.at, err)
 	}
-	meta, _, _ := headers.Read(m.Headers(), m.Subject(), at.Stream, at.Sequence.Stream) // what is sound
+	here := headers.Place{Stream: at.Stream, Incarnation: headers.Incarnation(in.created), Seq: at.Sequence.Stream}
+	meta, _, _ := headers.Read(m.Headers(), m.Subject(), here) // damaged headers are left out
 	meta.LastError = guard.Text(err)
 	where := fmt.Sprintf("stream %s, message %d", in.stream, in.at)
 	if _, err := settle.Bury(meta, where, func(meta message.Meta, whole bool) error {

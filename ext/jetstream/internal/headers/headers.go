@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -21,9 +22,20 @@ const Subject = "Nats-Subject"
 
 const reserved = "Nats-"
 
-// Read returns what the headers of a message say of it, which is on a subject and at a place in a stream. What is sound is returned with an
-// error, too.
-func Read(all nats.Header, subject, stream string, seq uint64) (meta message.Meta, schema []byte, err error) {
+// Place is the place of a message in a stream.
+type Place struct {
+	Stream      string
+	Incarnation string // of the stream: see Incarnation
+	Seq         uint64
+}
+
+// Incarnation distinguishes streams of the same name, of which one was created after the other was
+// deleted.
+func Incarnation(created time.Time) string { return strconv.FormatInt(created.UnixNano(), 36) }
+
+// Read returns the metadata of a message from its headers, its subject and its place. It returns the
+// sound headers with an error, too. A message without an id gets one from its place.
+func Read(all nats.Header, subject string, at Place) (meta message.Meta, schema []byte, err error) {
 	h := make(map[string]string, 8)
 	for name, values := range all {
 		switch {
@@ -37,12 +49,12 @@ func Read(all nats.Header, subject, stream string, seq uint64) (meta message.Met
 	if meta.Headers == nil { // they are over their limit
 		meta.Headers = map[string]string{Subject: subject}
 	}
-	here := message.Origin{Source: stream, Position: strconv.FormatUint(seq, 10)}
+	here := message.Origin{Source: at.Stream, Position: strconv.FormatUint(at.Seq, 10)}
 	if meta.Origin == (message.Origin{}) {
 		meta.Origin = here
 	}
 	if meta.ID == "" {
-		meta.ID = here.ID()
+		meta.ID = here.IDIn(at.Incarnation)
 	}
 	schema, damaged := ReadSchema(all)
 	return meta, schema, errors.Join(err, damaged)

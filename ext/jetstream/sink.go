@@ -1,0 +1,266 @@
+package jetstream
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/ext/jetstream/internal/headers"
+	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
+	"github.com/weirflow/weir/internal/failed"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
+)
+
+const (
+	// window is how many messages are published and not confirmed, at most: enough for servers that
+	// write many at once.
+	window = 1000
+	// confirmWithin is how long to wait for the next confirmation.
+	confirmWithin = 10 * time.Second
+)
+
+// SinkConfig are the settings of a sink. Stream is required.
+type SinkConfig struct {
+	// Stream is the name of the stream, which must exist. The sink does not change it.
+	Stream string
+	// Subject is the subject to publish to. The default is the only subject of the stream, if it does
+	// not have wildcards.
+	Subject string
+	// SubjectOf returns the subject of a message, if not nil. The answer "" stands for Subject.
+	SubjectOf func(message.Meta) string
+}
+
+// Sink publishes values to a stream that other programs read or write. It is a delivery.Sink. Safe for
+// concurrent use.
+type Sink[T any] struct {
+	config SinkConfig
+	js     jetstream.JetStream
+	pubs   jetstream.JetStream // for publications that are confirmed later
+	codec  codec.Codec[T]
+
+	mu      sync.Mutex
+	looked  bool   // at the stream
+	subject string // Config.Subject or its default; "" if only SubjectOf has subjects
+}
+
+// NewSink returns a sink that publishes the values of messages to a stream, with their metadata in
+// headers. It panics if an argument is nil or the stream has no name.
+//
+// Each message has its subject, a space and its id as Nats-Msg-Id, so the server stores it once on its
+// subject within the Duplicates window of the stream, which is 2 minutes by default. Each also names
+// the expected stream: a subject of another stream is an error. PutAll returns nil when the server has
+// confirmed all messages. Several messages are not one transaction.
+//
+// A fault that only a person can mend ends a run with its reason: a stream that does not exist, a
+// subject that belongs to no stream or to another one, and a missing subject. A message that can never
+// be published, because it is too large or has a header or a subject that is not valid, is refused
+// ([message.ErrRefused]) and goes to the dead letters of the worker's queue.
+func NewSink[T any](js jetstream.JetStream, c codec.Codec[T], config SinkConfig) *Sink[T] {
+	guard.RefuseNil("jetstream: NewSink", "JetStream", js)
+	guard.RefuseNil("jetstream: NewSink", "codec", c)
+	if config.Stream == "" {
+		panic("jetstream: NewSink: the stream has no name")
+	}
+	return &Sink[T]{config: config, js: js, pubs: pubs.Own(js, 2*confirmWithin), codec: c}
+}
+
+// Close ends the subscription for confirmations on the caller's connection. The sink must not be used
+// afterwards.
+func (s *Sink[T]) Close() {
+	if s.pubs != s.js {
+		s.pubs.CleanupPublisher()
+	}
+}
+
+// PutAll implements delivery.Sink.
+func (s *Sink[T]) PutAll(ctx context.Context, ms []message.Message[T]) error {
+	subject, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	out := make([]*nats.Msg, len(ms))
+	errs := guard.Each(len(ms), func(i int) (err error) {
+		out[i], err = s.encode(subject, ms[i])
+		return err
+	}, func(recovered any) error { return guard.Recovered("jetstream", recovered) })
+	for i, err := range errs {
+		switch {
+		case errors.Is(err, errNoSubject):
+			return guard.MarkPermanent(fmt.Errorf("jetstream: stream %s: message %q: %w", s.config.Stream, ms[i].Meta().ID, err))
+		case err != nil:
+			return fmt.Errorf("jetstream: %w: message %q: %w", message.ErrRefused, ms[i].Meta().ID, err)
+		}
+	}
+	errs = publishEach(ctx, s.pubs, out)
+	worst := slices.IndexFunc(errs, func(err error) bool { return err != nil })
+	if worst < 0 {
+		return nil
+	}
+	for i := range ms {
+		if errs[i] == nil {
+			ms[i].Ack() // it is safe
+		}
+	}
+	return s.error(ctx, out[worst].Subject, errs[worst])
+}
+
+// open looks at the stream, and returns the subject of messages that SubjectOf has none for.
+func (s *Sink[T]) open(ctx context.Context) (subject string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.looked {
+		return s.subject, nil
+	}
+	stream, err := s.js.Stream(ctx, s.config.Stream)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return "", guard.MarkPermanent(fmt.Errorf("jetstream: stream %s: %w: create it, or correct SinkConfig.Stream", s.config.Stream, err))
+	case err != nil:
+		return "", fmt.Errorf("jetstream: stream %s: %w", s.config.Stream, err)
+	}
+	subject = s.config.Subject
+	subjects := stream.CachedInfo().Config.Subjects
+	if subject == "" && len(subjects) == 1 && checkSubject(subjects[0]) == nil {
+		subject = subjects[0]
+	}
+	switch {
+	case subject == "" && s.config.SubjectOf == nil:
+		return "", guard.MarkPermanent(fmt.Errorf("jetstream: stream %s: its subjects are %q, and none of them can be the default: set SinkConfig.Subject or SubjectOf",
+			s.config.Stream, subjects))
+	case subject != "":
+		if err := checkSubject(subject); err != nil {
+			return "", guard.MarkPermanent(fmt.Errorf("jetstream: stream %s: %w: correct SinkConfig.Subject", s.config.Stream, err))
+		}
+	}
+	s.looked, s.subject = true, subject
+	return subject, nil
+}
+
+// errNoSubject is the error of a message for which neither SubjectOf nor the configuration has a
+// subject.
+var errNoSubject = errors.New("SubjectOf has returned no subject, and there is no default: set SinkConfig.Subject")
+
+// encode returns a message as it is published.
+func (s *Sink[T]) encode(subject string, m message.Message[T]) (*nats.Msg, error) {
+	meta := failed.Onward(m.Meta())
+	if s.config.SubjectOf != nil {
+		if of := s.config.SubjectOf(meta); of != "" {
+			subject = of
+		}
+	}
+	if subject == "" {
+		return nil, errNoSubject
+	}
+	if err := checkSubject(subject); err != nil {
+		return nil, err
+	}
+	payload, err := s.codec.Append(nil, m.Value)
+	if err != nil {
+		return nil, fmt.Errorf("the codec: %w", err)
+	}
+	out := &nats.Msg{Subject: subject, Data: payload}
+	if out.Header, err = writeHeaders(meta, codec.SchemaOf(s.codec)); err != nil {
+		return nil, err
+	}
+	out.Header.Set(jetstream.ExpectedStreamHeader, s.config.Stream)
+	if meta.ID != "" { // with the subject, because a result has the id of its message, and may be in the same stream
+		out.Header.Set(jetstream.MsgIDHeader, subject+" "+out.Header.Get("Weir-Id"))
+	}
+	return out, nil
+}
+
+func checkSubject(subject string) error {
+	if subject == "" || strings.ContainsAny(subject, "*> \t\r\n") {
+		return fmt.Errorf("cannot publish to the subject %q", subject)
+	}
+	return nil
+}
+
+// errCodeOtherStream is the server's number for a message whose subject belongs to another stream than
+// the expected one.
+const errCodeOtherStream = 10060
+
+// error returns the error of a publication. One that only a person can mend is permanent.
+func (s *Sink[T]) error(ctx context.Context, subject string, err error) error {
+	named := fmt.Errorf("jetstream: stream %s: publishing to %q: %w", s.config.Stream, subject, pubs.Refused(err))
+	api, _ := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case api != nil && api.ErrorCode == errCodeOtherStream:
+		return guard.MarkPermanent(fmt.Errorf("%w: the subject belongs to another stream: correct the subject or SinkConfig.Stream", named))
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
+		_, unknown := s.js.StreamNameBySubject(ctx, subject)
+		if errors.Is(unknown, jetstream.ErrStreamNotFound) { // else the servers are not ready
+			return guard.MarkPermanent(fmt.Errorf("%w: no stream has the subject: correct it, or add it to the stream", named))
+		}
+	case errors.Is(err, nats.ErrConnectionClosed):
+		return guard.MarkPermanent(named)
+	}
+	return named
+}
+
+// writeHeaders returns the headers of a message.
+func writeHeaders(meta message.Meta, schema []byte) (nats.Header, error) {
+	all, err := meta.ToHeaders()
+	if err != nil {
+		return nil, err
+	}
+	h := make(nats.Header, len(all)+3)
+	for name, value := range all {
+		if headers.OfServer(name) {
+			continue // they are about the message they came with
+		}
+		if strings.ContainsAny(name, ": \r\n\x00") || strings.ContainsAny(value, "\r\n\x00") || strings.TrimSpace(value) != value {
+			return nil, fmt.Errorf("the header %q cannot be written: names must not contain a space or colon, values must not contain a line end, or begin or end with a space", name)
+		}
+		h[name] = []string{value}
+	}
+	if len(schema) > 0 {
+		h.Set(headers.Schema, base64.StdEncoding.EncodeToString(schema))
+	}
+	return h, nil
+}
+
+// publishEach publishes messages and waits until they are confirmed.
+func publishEach(ctx context.Context, js jetstream.JetStream, ms []*nats.Msg) []error {
+	errs := make([]error, len(ms))
+	futures := make([]jetstream.PubAckFuture, len(ms))
+	var over error // the reason why no further confirmation is awaited: the others were published as long ago
+	send := func(i int) {
+		for errs[i] = over; over == nil; {
+			futures[i], errs[i] = js.PublishMsgAsync(ms[i], jetstream.WithStallWait(confirmWithin))
+			// Other calls publish through the same client, and may fill its window.
+			if !errors.Is(errs[i], jetstream.ErrTooManyStalledMsgs) || ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	wait := func(i int) {
+		for tries := 0; errs[i] == nil; tries++ {
+			_, errs[i], over = pubs.Confirmed(ctx, futures[i], confirmWithin, over)
+			if !pubs.UnderWay(errs[i]) || tries == pubs.MaxTries || pubs.Pause(ctx) != nil {
+				return // else it was published before, by a call that has failed
+			}
+			send(i)
+		}
+	}
+	for i := range ms {
+		if i >= window {
+			wait(i - window)
+		}
+		send(i)
+	}
+	for i := max(0, len(ms)-window); i < len(ms); i++ {
+		wait(i)
+	}
+	return errs
+}
