@@ -11,31 +11,39 @@ type Backend interface {
 	Attach(s gate.Sleeper, lent int) gate.Seat
 }
 
-// WithBackend makes the operator ask b before each attempt, retries included, and report the outcome of the attempt to it. All operators that
-// call the same service share b, which may be down: package backend has its states.
+// WithBackend makes the operator ask b before each attempt, retries included, and report
+// the outcome of the attempt to it. All operators that call the same service share b,
+// which may be down: package backend has its states.
 //
 //	pay := backend.New("payments", backend.Adaptive(8, 200), backend.RetryBudget(0.2))
 //	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 1000, strategy, asyncop.WithBackend(pay))
 //
-// Elements that wait for b hold a slot, and neither a permit nor a goroutine. Waiting is not an attempt, and does not extend their timeout. If
-// the timeout runs out while b is down, or paused for the element's tenant, the element fails with an error that matches [ErrBackendDown],
-// and the failure policy decides. The same holds while the load of b grows back, while its limit is 0, and for an element that was never called
-// because the limit or rate of b was used up. In a worker (delivery.Run) a message that was not called is released until b is up, and its
-// visit does not count. A message that was called goes to the failure policy, because it may be the message that breaks the service; a
-// delivery.Queue lets it wait once more.
+// Elements that wait for b hold a slot, and neither a permit nor a goroutine. Waiting is
+// not an attempt, and does not extend their timeout. If the timeout runs out while b is
+// down, or paused for the element's tenant, the element fails with an error that matches
+// [ErrBackendDown], and the failure policy decides. The same holds while the load of b
+// grows back, while its limit is 0, and for an element that was never called because the
+// limit or rate of b was used up. In a worker (delivery.Run) a message that was not
+// called is released until b is up, and its visit does not count. A message that was
+// called goes to the failure policy, because it may be the message that breaks the
+// service; a delivery.Queue lets it wait once more.
 //
-// An attempt that met an outage, because it was lost while b was going down, down or coming back, does not use up a retry of the strategy or of b's
-// budget, up to three times for each element. It is repeated only if the strategy wants that.
+// An attempt that met an outage, because it was lost while b was going down, down or
+// coming back, does not use up a retry of the strategy or of b's budget, up to three
+// times for each element. It is repeated only if the strategy wants that.
 //
-// A batch is a call: it has a permit, costs as much as its members together, and is lost if all of them are. The retry budget counts
-// members. A call that runs an operator with the same backend lends it its permit for a single call at a time, if the inner
-// operator gets the context of the call ([WithContext]).
+// A batch is a call: it has a permit, costs as much as its members together, and is lost
+// if all of them are. The retry budget counts members. A call that runs an operator with
+// the same backend lends it its permit for a single call at a time, if the inner operator
+// gets the context of the call ([WithContext]).
 //
-// An attempt that the service answered with a request for fewer calls (429) uses up no attempt and no retry, however often that happens: the
-// timeout of the element bounds it. A message whose calls were all answered in this way is released when its time runs out.
+// An attempt that the service answered with a request for fewer calls (429) uses up no
+// attempt and no retry, however often that happens: the timeout of the element bounds it.
+// A message whose calls were all answered in this way is released when its time runs out.
 //
-// An operator has one backend, with all limits and rates of the service. opts are [Cost] and [Tenant]. WithBackend panics if b is nil, and the
-// constructor panics if the operator has two backends.
+// An operator has one backend, with all limits and rates of the service. opts are [Cost]
+// and [Tenant]. WithBackend panics if b is nil, and the constructor panics if the
+// operator has two backends.
 func WithBackend(b Backend, opts ...Option) Option {
 	guard.RefuseNil("asyncop: WithBackend", "backend", b)
 	return func(cfg *config) {
@@ -49,17 +57,19 @@ func WithBackend(b Backend, opts ...Option) Option {
 	}
 }
 
-// Cost is an option of [WithBackend]. It sets how much a call for an element takes from the rate of its backend; the default is 1. cost is
-// called on the operator's loop once for each attempt, and must not block. A panic fails the element, and so does a cost that is negative,
-// infinite or NaN. IN must be the operator's. It panics if cost is nil.
+// Cost is an option of [WithBackend]. It sets how much a call for an element takes from
+// the rate of its backend; the default is 1. cost is called on the operator's loop once
+// for each attempt, and must not block. A panic fails the element, and so does a cost
+// that is negative, infinite or NaN. IN must be the operator's. It panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) Option {
 	guard.RefuseNil("asyncop: Cost", "function", cost)
 	return func(cfg *config) { cfg.cost = cost }
 }
 
-// Tenant is an option of [WithBackend]. It sets the tenant of each element; "", the default, means none. Elements of other tenants overtake a
-// tenant that must wait. tenant is called like the function of [Cost]. A function made by [Batched] cannot have tenants: the constructor panics.
-// It panics if tenant is nil.
+// Tenant is an option of [WithBackend]. It sets the tenant of each element; "", the
+// default, means none. Elements of other tenants overtake a tenant that must wait. tenant
+// is called like the function of [Cost]. A function made by [Batched] cannot have
+// tenants: the constructor panics. It panics if tenant is nil.
 func Tenant[IN any](tenant func(in IN) string) Option {
 	guard.RefuseNil("asyncop: Tenant", "function", tenant)
 	return func(cfg *config) { cfg.tenant = tenant }

@@ -12,15 +12,16 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// Batched makes an [AsyncFunction] of a blocking call for several elements: a lookup of many keys, a bulk insert.
+// Batched makes an [AsyncFunction] of a blocking call for several elements: a lookup of
+// many keys, a bulk insert.
 //
 //	users := asyncop.Batched(func(ctx context.Context, ids []int) ([]asyncop.Result[User], error) {
 //		return db.Users(ctx, ids) // a result for each id, in the order of ids
 //	}, 100, 5*time.Millisecond)
 //	op := asyncop.OrderedWaitWithRetry(users, 5*time.Second, 1000, strategy)
 //
-// The operator makes a batch of elements that may start: retries that are due, then first attempts, oldest first. A batch needs
-// a permit. It starts when
+// The operator makes a batch of elements that may start: retries that are due, then first
+// attempts, oldest first. A batch needs a permit. It starts when
 //
 //   - maxSize elements may start
 //   - an element has waited for maxWait; with 0, elements that arrive together are a batch
@@ -29,27 +30,34 @@ import (
 //
 // # Members
 //
-// Each member has a slot, a timeout, attempts and retries of its own, like any element. call returns a result for each element, in the order of
-// the elements. Result.Err is the error of a member; [ErrNoResult] there means that it does not have a result. An error that call returns, a
-// panic, and a wrong number of results are errors of all members. Only members that failed, or whose result asks for a retry, are tried again,
-// in later batches.
+// Each member has a slot, a timeout, attempts and retries of its own, like any element.
+// call returns a result for each element, in the order of the elements. Result.Err is the
+// error of a member; [ErrNoResult] there means that it does not have a result. An error
+// that call returns, a panic, and a wrong number of results are errors of all members.
+// Only members that failed, or whose result asks for a retry, are tried again, in later
+// batches.
 //
-// A member that times out leaves, and the call continues for the others. The context of the call ends with the last member, and its deadline is
-// the latest of theirs. It has neither an attempt number nor values of an [observe.Observer]: the contexts that [MemberContexts] returns have
-// them. Use those for requests that exactlyonce tracks; under the context of the call they lack an id, and fail.
+// A member that times out leaves, and the call continues for the others. The context of
+// the call ends with the last member, and its deadline is the latest of theirs. It has
+// neither an attempt number nor values of an [observe.Observer]: the contexts that
+// [MemberContexts] returns have them. Use those for requests that exactlyonce tracks;
+// under the context of the call they lack an id, and fail.
 //
 // # Permits
 //
-// A batch takes a permit ([WithMaxConcurrentCalls]) until call returns, and is a single call of its backend ([WithBackend]). Elements that wait
-// for their batch hold a slot, and neither a permit nor a goroutine.
+// A batch takes a permit ([WithMaxConcurrentCalls]) until call returns, and is a single
+// call of its backend ([WithBackend]). Elements that wait for their batch hold a slot,
+// and neither a permit nor a goroutine.
 //
 // # Wrappers
 //
-// A wrapper of this function, as in package lookup, must have a method Unwrap() any, and must call this function
-// before its own AsyncInvoke returns. Otherwise its elements fail. It may have other types.
+// A wrapper of this function, as in package lookup, must have a method Unwrap() any, and
+// must call this function before its own AsyncInvoke returns. Otherwise its elements
+// fail. It may have other types.
 //
-// call may keep and change the slice ins, but not what its elements point to. maxWait should be well below the timeout of the
-// elements. Batched panics if maxSize < 1 or maxWait < 0; a nil call is refused by the constructors.
+// call may keep and change the slice ins, but not what its elements point to. maxWait
+// should be well below the timeout of the elements. Batched panics if maxSize < 1 or
+// maxWait < 0; a nil call is refused by the constructors.
 func Batched[IN, OUT any](
 	call func(ctx context.Context, ins []IN) ([]Result[OUT], error), maxSize int, maxWait time.Duration,
 ) AsyncFunction[IN, OUT] {
@@ -61,9 +69,11 @@ func Batched[IN, OUT any](
 	return &batched[IN, OUT]{call: call, maxSize: maxSize, maxWait: maxWait}
 }
 
-// MemberContexts returns the contexts of the elements of a call of [Batched], in the order of the elements. ctx is the context
-// of the call; for any other context MemberContexts returns nil. The context of an element ends with its attempt. It has the
-// number of the attempt ([AttemptFromContext]) and the values of observers. The slice is the caller's.
+// MemberContexts returns the contexts of the elements of a call of [Batched], in the
+// order of the elements. ctx is the context of the call; for any other context
+// MemberContexts returns nil. The context of an element ends with its attempt. It has the
+// number of the attempt ([AttemptFromContext]) and the values of observers. The slice is
+// the caller's.
 func MemberContexts(ctx context.Context) []context.Context {
 	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
 	return slices.Clone(members) // the batch looks at its own until the call has returned
@@ -145,7 +155,8 @@ type anyBatched interface {
 	invokeOthers(ctx context.Context, others []call.Other) (completeAt func(i int))
 }
 
-// batchingOf says how the core makes the calls of fn, if that is a function of Batched or wraps one; else it returns nil.
+// batchingOf says how the core makes the calls of fn, if that is a function of Batched or
+// wraps one; else it returns nil.
 func batchingOf[IN, OUT any](fn AsyncFunction[IN, OUT]) *core.Batching[IN, OUT] {
 	inner, ok := find[anyBatched](fn)
 	if !ok {

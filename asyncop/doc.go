@@ -1,6 +1,7 @@
-// Package asyncop runs asynchronous calls inside a stream. It starts a call for each element, keeps a bounded number of calls in flight, and
-// emits the results in input order or as they arrive. It retries calls that failed or did not have a result yet. It brings the AsyncWaitOperator
-// of Apache Flink, with FLIP-232, to Go and go-streams.
+// Package asyncop runs asynchronous calls inside a stream. It starts a call for each
+// element, keeps a bounded number of calls in flight, and emits the results in input
+// order or as they arrive. It retries calls that failed or did not have a result yet. It
+// brings the AsyncWaitOperator of Apache Flink, with FLIP-232, to Go and go-streams.
 //
 //	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
 //		return table.Get(ctx, key)
@@ -46,25 +47,31 @@
 //	at the deadline, wherever it stands ───────────────────────────┘
 //	at the end of the input ─▶ elements in back-off get a last attempt at once
 //
-// With [KeyOrderedWait] an element first waits for the earlier elements of its key. With [Batched] it waits for others that share its call.
+// With [KeyOrderedWait] an element first waits for the earlier elements of its key. With
+// [Batched] it waits for others that share its call.
 //
 // # Guarantees
 //
-// Each accepted element ends exactly once: its results are emitted, it fails, or the end of the run cuts it off. Elements that were cut off are
-// counted, and Err reports them (law A1). The first completion of the current attempt counts. Later completions, and completions of earlier
-// attempts, have no effect (A2).
+// Each accepted element ends exactly once: its results are emitted, it fails, or the end
+// of the run cuts it off. Elements that were cut off are counted, and Err reports them
+// (law A1). The first completion of the current attempt counts. Later completions, and
+// completions of earlier attempts, have no effect (A2).
 //
-// The timeout overrides retries and fallbacks. It counts from the moment the element takes its slot, and a timeout is never retried (A3).
-// Neither is the outcome of a fallback ([HandleFailure]). A retry that could not start before the deadline is not made: the element waits for
-// its deadline, or, with [WithEarlyTimeout], ends at once. With n retries allowed there are at most n+1 attempts (A4). Timers never fire early
+// The timeout overrides retries and fallbacks. It counts from the moment the element
+// takes its slot, and a timeout is never retried (A3). Neither is the outcome of a
+// fallback ([HandleFailure]). A retry that could not start before the deadline is not
+// made: the element waits for its deadline, or, with [WithEarlyTimeout], ends at once.
+// With n retries allowed there are at most n+1 attempts (A4). Timers never fire early
 // (T1), and keep firing while downstream is blocked.
 //
-// Ordered operators emit in input order. Unordered operators emit in the order of completion; watermarks keep their place in the stream. The
-// results of one element stay together (Q1). There are never more slots in use than the capacity (Q2). Key-ordered operators are unordered
-// operators that call the elements of a key in sequence (K1). The results of a key leave in input order.
+// Ordered operators emit in input order. Unordered operators emit in the order of
+// completion; watermarks keep their place in the stream. The results of one element stay
+// together (Q1). There are never more slots in use than the capacity (Q2). Key-ordered
+// operators are unordered operators that call the elements of a key in sequence (K1). The
+// results of a key leave in input order.
 //
-// Within one run the results of an element are emitted at most once. Its call may be made several times. It is never made if no permit came free
-// before the deadline.
+// Within one run the results of an element are emitted at most once. Its call may be made
+// several times. It is never made if no permit came free before the deadline.
 //
 // # Lifecycle
 //
@@ -92,62 +99,75 @@
 //   - no retry follows; elements whose retries were cut are counted and logged
 //
 // [WithDrainRetries] lets retries finish instead, as Results always does. The operator notices the end when it has a free slot to read for;
-// until then it retries. In a stream with checkpoints the marker participant.EndOfInput announces the end before the input is closed. The
-// operator passes it on when all before it has left, and checkpoints are taken meanwhile.
+// until then it retries. In a stream with checkpoints the marker participant.EndOfInput
+// announces the end before the input is closed. The operator passes it on when all before
+// it has left, and checkpoints are taken meanwhile.
 //
 // # Failures
 //
-// An error or a panic in user code is an outcome of its element (A6), and so is runtime.Goexit in code that may block.
-// runtime.Goexit in code that the operator calls on its loop fails the operator. An element fails if such an outcome is
-// not retried, or if its time runs out. Then
+// An error or a panic in user code is an outcome of its element (A6), and so is
+// runtime.Goexit in code that may block. runtime.Goexit in code that the operator calls
+// on its loop fails the operator. An element fails if such an outcome is not retried, or
+// if its time runs out. Then
 //
 //   - a fallback may return results in place of the failure ([HandleFailure])
 //   - without a fallback, or if it fails, too, the failure policy decides
 //
-// By default the first failure fails the pipeline, as in Flink: Err is an [*ElementError], and no result is emitted after it. With
-// [WithFailureSink] a function stores the elements that fail in a table, a queue or the dead letters, and the operator continues with the
-// others. An element that it does not take is offered again, and holds its slot meanwhile. [WithDropOnFailure] logs and counts failures.
+// By default the first failure fails the pipeline, as in Flink: Err is an
+// [*ElementError], and no result is emitted after it. With [WithFailureSink] a function
+// stores the elements that fail in a table, a queue or the dead letters, and the operator
+// continues with the others. An element that it does not take is offered again, and holds
+// its slot meanwhile. [WithDropOnFailure] logs and counts failures.
 //
-// A result that still asks for a retry when none is left is emitted as it is, unless [WithExhaustedAsFailure].
+// A result that still asks for a retry when none is left is emitted as it is, unless
+// [WithExhaustedAsFailure].
 //
 // # Messages
 //
-// An operator also takes a [message.Message]: an element whose source keeps it until it is acknowledged, and delivers it again if it is given
-// back (nacked). The function gets the value, and each result leaves as a message. The acknowledgement moves on to the result, or to several
-// results as its parts. If no result leaves, the operator settles the message itself (laws D1, D2). The message is
+// An operator also takes a [message.Message]: an element whose source keeps it until it
+// is acknowledged, and delivers it again if it is given back (nacked). The function gets
+// the value, and each result leaves as a message. The acknowledgement moves on to the
+// result, or to several results as its parts. If no result leaves, the operator settles
+// the message itself (laws D1, D2). The message is
 //
 //   - acknowledged if it ended without a result, was dropped, or was taken by the failure sink
 //   - nacked if it failed the operator, was cut off, or came too late
 //
 // [AsyncWaitOperator.Messages] is the loop over messages. In a flow the steps that follow must know messages: steps of weir's package flow do,
-// while a flow of go-streams typed on values panics. The source of a message must take Ack, Nack and Reject without waiting. An operator
-// [WithCheckpoints] refuses a message with an acknowledgement.
+// while a flow of go-streams typed on values panics. The source of a message must take
+// Ack, Nack and Reject without waiting. An operator [WithCheckpoints] refuses a message
+// with an acknowledgement.
 //
 // # Reasons
 //
-// A strategies.Policy, made by strategies.ReasonAware, can take the place of a strategy. It has a classifier, which names the reason why an
-// outcome deserves another attempt, and a strategy that decides how to act on the reason. That strategy knows the element, the stage it failed
-// in, whether its call may happen twice, and the earlier attempts. It may block: the element then holds its slot, but no permit. A function may
-// report how far its call has come (predicates.ReportStage), and a policy says which calls may happen twice. A call that must not is repeated
-// only if it cannot have taken effect:
+// A strategies.Policy, made by strategies.ReasonAware, can take the place of a strategy.
+// It has a classifier, which names the reason why an outcome deserves another attempt,
+// and a strategy that decides how to act on the reason. That strategy knows the element,
+// the stage it failed in, whether its call may happen twice, and the earlier attempts. It
+// may block: the element then holds its slot, but no permit. A function may report how
+// far its call has come (predicates.ReportStage), and a policy says which calls may
+// happen twice. A call that must not is repeated only if it cannot have taken effect:
 //
 //	op := asyncop.OrderedWaitWithRetry(send, 5*time.Second, 1000,
 //		strategies.ReasonAware(httpretry.Classifier[Reply](), strategies.BestEffort[Reply]()).
 //			IdempotentIf(isIdempotent))
 //
-// FLIP-232's strategies are policies that look at the number and the outcome of an attempt only. A reason that is always
-// retried is not subject to CanRetry or the strategy, but still to the deadline, a cancel and the end of the input.
+// FLIP-232's strategies are policies that look at the number and the outcome of an
+// attempt only. A reason that is always retried is not subject to CanRetry or the
+// strategy, but still to the deadline, a cancel and the end of the input.
 //
 // # Concurrency
 //
-// One goroutine, the loop, owns the queue, the timers and the state of every element. It calls AsyncInvoke, predicates and classifiers, never
-// two at once, and they must not block. It also calls strategies that do not block: the strategies of FLIP-232 and of package strategies, and
-// any that Policy.Immediate declares. Calls that block go through [Blocking] or [Batched], which run them on other goroutines. Reason-aware
-// strategies that may block run there, too, and so do the steps they want before a retry. No lock is held while user code runs. Completions may
-// come from any goroutine.
+// One goroutine, the loop, owns the queue, the timers and the state of every element. It
+// calls AsyncInvoke, predicates and classifiers, never two at once, and they must not
+// block. It also calls strategies that do not block: the strategies of FLIP-232 and of
+// package strategies, and any that Policy.Immediate declares. Calls that block go through
+// [Blocking] or [Batched], which run them on other goroutines. Reason-aware strategies
+// that may block run there, too, and so do the steps they want before a retry. No lock is
+// held while user code runs. Completions may come from any goroutine.
 //
 // # Sources
 //
-// The semantics follow AsyncWaitOperator of Apache Flink 2.0 with FLIP-232 (retries), except where a law says otherwise. DESIGN.md lists the
-// differences.
+// The semantics follow AsyncWaitOperator of Apache Flink 2.0 with FLIP-232 (retries),
+// except where a law says otherwise. DESIGN.md lists the differences.
 package asyncop

@@ -16,33 +16,38 @@ import (
 )
 
 var (
-	// ErrNoResult is returned by a [Blocking] call to complete its attempt without a result.
+	// ErrNoResult is returned by a [Blocking] call to complete its attempt without a
+	// result.
 	ErrNoResult = errors.New("asyncop: no result")
 
-	// ErrRetriesExhausted is the failure of an element whose last result still asked for another attempt, under [WithExhaustedAsFailure]. The
-	// error that wraps it names the reason, and says why it was not retried.
+	// ErrRetriesExhausted is the failure of an element whose last result still asked for
+	// another attempt, under [WithExhaustedAsFailure]. The error that wraps it names the
+	// reason, and says why it was not retried.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
-	// ErrBackendDown is matched by the [*TimeoutError] of an element whose time ran out while its backend was down, or which its backend
-	// never let start: see [WithBackend].
+	// ErrBackendDown is matched by the [*TimeoutError] of an element whose time ran out
+	// while its backend was down, or which its backend never let start: see
+	// [WithBackend].
 	ErrBackendDown = message.ErrBackendDown
 
-	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over
-	// Results.
+	// ErrStopped reports that the operator was stopped by Stop: to the function of
+	// [WithUpstreamCancel], and to a loop over Results.
 	ErrStopped = errors.New("asyncop: operator stopped")
 )
 
 // Errors that users see in messages, and cannot match.
 var (
-	// errControlResult is the failure of an element whose function returned a watermark, a barrier or a message as a result.
-	// Control elements come from the source only, and messages are made of results by the operator.
+	// errControlResult is the failure of an element whose function returned a watermark,
+	// a barrier or a message as a result. Control elements come from the source only, and
+	// messages are made of results by the operator.
 	errControlResult = errors.New("asyncop: a control element is not a result")
 
 	errHandlerLimit = errors.New("asyncop: the handler of a failure exceeded its limit (WithHandlerLimit)")
 )
 
-// TimeoutError is the failure of an element whose total time ran out. It matches context.DeadlineExceeded and unwraps
-// to the last error of its attempts, if an attempt failed.
+// TimeoutError is the failure of an element whose total time ran out. It matches
+// context.DeadlineExceeded and unwraps to the last error of its attempts, if an attempt
+// failed.
 type TimeoutError struct {
 	Limit    time.Duration // the timeout: the operator's, or the element's own; 0 if that had passed before it was accepted
 	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
@@ -50,9 +55,11 @@ type TimeoutError struct {
 	Handler  error         // the error of the failure handler: a panic, or that it took too long; else nil
 	Early    bool          // before Limit, since no retry could start within it: see WithEarlyTimeout
 
-	// InDoubt is true if an attempt may have taken effect: an attempt was running, or an earlier attempt ended in a way that does not prove the
-	// contrary. The proof is a report of stage ClientDispatch, an error of that stage if the policy looks at reasons, or a reason that allows
-	// non-idempotent retry. An element that was called before a restart is in doubt. An element that was never called is not.
+	// InDoubt is true if an attempt may have taken effect: an attempt was running, or an
+	// earlier attempt ended in a way that does not prove the contrary. The proof is a
+	// report of stage ClientDispatch, an error of that stage if the policy looks at
+	// reasons, or a reason that allows non-idempotent retry. An element that was called
+	// before a restart is in doubt. An element that was never called is not.
 	InDoubt bool
 
 	waited  error // why it waited for its backend at the end; nil if it did not
@@ -86,7 +93,8 @@ func (e *TimeoutError) Error() string {
 	return s
 }
 
-// Is reports that a TimeoutError is a context.DeadlineExceeded, and ErrBackendDown if it waited for its backend.
+// Is reports that a TimeoutError is a context.DeadlineExceeded, and ErrBackendDown if it
+// waited for its backend.
 func (e *TimeoutError) Is(target error) bool {
 	return target == context.DeadlineExceeded || e.waited != nil && (target == ErrBackendDown || errors.Is(e.waited, target))
 }
@@ -100,8 +108,9 @@ func (e *TimeoutError) Timeout() bool { return true }
 // Format implements fmt.Formatter: %+v adds the stack of a panic.
 func (e *TimeoutError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
-// AttemptTimeoutError is the outcome of an attempt that took longer than [WithAttemptTimeout] allows. It matches
-// context.DeadlineExceeded. It is an outcome like any other error: exception predicates decide on a retry.
+// AttemptTimeoutError is the outcome of an attempt that took longer than
+// [WithAttemptTimeout] allows. It matches context.DeadlineExceeded. It is an outcome like
+// any other error: exception predicates decide on a retry.
 type AttemptTimeoutError struct {
 	Limit   time.Duration // the attempt timeout
 	Attempt int           // the number of the attempt, from 1
@@ -117,7 +126,8 @@ func (e *AttemptTimeoutError) Is(target error) bool { return target == context.D
 // Timeout returns true. It implements net.Error.
 func (e *AttemptTimeoutError) Timeout() bool { return true }
 
-// ElementError is the failure of a pipeline by an element: the operator's Err under the default failure policy.
+// ElementError is the failure of a pipeline by an element: the operator's Err under the
+// default failure policy.
 type ElementError struct {
 	Element   any           // the input
 	Attempts  int           // attempts begun
@@ -135,8 +145,8 @@ type ElementError struct {
 	retries int // that the strategy allows, if it says so
 }
 
-// UnsafeToRepeat reports whether the element must not be sent again before somebody has checked
-// what its call did: see [Failure.UnsafeToRepeat].
+// UnsafeToRepeat reports whether the element must not be sent again before somebody has
+// checked what its call did: see [Failure.UnsafeToRepeat].
 func (e *ElementError) UnsafeToRepeat() bool {
 	return unsafeToRepeat(e.InDoubt, e.NoRetryReason, e.Reason, e.policy, e.Element)
 }
@@ -184,8 +194,8 @@ func (e *ElementError) Unwrap() error { return e.Err }
 // Format implements fmt.Formatter: %+v adds the stack of a panic.
 func (e *ElementError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
-// AbandonedError is the operator's Err when it ended, other than by the failure of an element, with elements in flight.
-// With none in flight, Err is the cause itself.
+// AbandonedError is the operator's Err when it ended, other than by the failure of an
+// element, with elements in flight. With none in flight, Err is the cause itself.
 type AbandonedError struct {
 	Cause     error // context.Cause of the context that ended, for instance
 	Abandoned int   // elements that were in flight and had not ended
@@ -222,7 +232,8 @@ func (e *TypeError) Error() string {
 // Unwrap returns Err, the error of that step. See [WithUpstreamRunning].
 type DownstreamError = wiring.DownstreamError
 
-// abandonedBy returns the error of a run that ended with n elements in flight. The failure of an element counts them itself.
+// abandonedBy returns the error of a run that ended with n elements in flight. The
+// failure of an element counts them itself.
 func abandonedBy(cause error, byElement bool, n int) error {
 	if !byElement {
 		return &AbandonedError{Cause: cause, Abandoned: n}
@@ -232,9 +243,10 @@ func abandonedBy(cause error, byElement bool, n int) error {
 	return &e
 }
 
-// PanicError is a panic of user code, or its call of runtime.Goexit, as FailNow of package testing makes it. Value is the argument of panic; for
-// runtime.Goexit, an error that says so. Unwrap returns Value if it is an error. Stack is the stack of the goroutine that panicked, as
-// runtime/debug.Stack formats it; %+v writes it.
+// PanicError is a panic of user code, or its call of runtime.Goexit, as FailNow of
+// package testing makes it. Value is the argument of panic; for runtime.Goexit, an error
+// that says so. Unwrap returns Value if it is an error. Stack is the stack of the
+// goroutine that panicked, as runtime/debug.Stack formats it; %+v writes it.
 type PanicError = guard.PanicError
 
 // format writes err; %+v adds the stack of the first panic in it.
@@ -246,7 +258,8 @@ func format(f fmt.State, verb rune, err error) {
 	guard.Format(f, verb, err.Error(), stack)
 }
 
-// stackOf returns the stack of the first panic in err, or nil. The methods of a user's errors may do anything (law A6).
+// stackOf returns the stack of the first panic in err, or nil. The methods of a user's
+// errors may do anything (law A6).
 func stackOf(err error) (stack []byte) {
 	_ = call.OffLoop(func() error {
 		if p, ok := errors.AsType[*PanicError](err); ok {

@@ -8,13 +8,15 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
-// While attempts fail, a line says so once in failingPeriod, if they are at least one in failingShare. One failure alone has none.
+// While attempts fail, a line says so once in failingPeriod, if they are at least one in
+// failingShare. One failure alone has none.
 const (
 	failingPeriod = 10 * time.Second
 	failingShare  = 10
 )
 
-// failingLine is the line that says that attempts fail: a service that is unavailable, for instance. Owned by the loop.
+// failingLine is the line that says that attempts fail: a service that is unavailable,
+// for instance. Owned by the loop.
 type failingLine struct {
 	isFailing     bool          // attempts have failed since the counts below
 	failingSince  time.Duration // as the loop saw it

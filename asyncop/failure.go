@@ -17,14 +17,17 @@ type Failure[IN any] struct {
 	FirstAttempt time.Time     // when its first attempt began; zero if none did
 	LastAttempt  time.Time     // when its last attempt began; zero if none did
 
-	// NoRetryReason is the reason why the element was not retried: Refused (no retry is left, or the
-	// strategy does not allow it), Finishing (the input has ended: see WithDrainRetries), OverBudget,
-	// TooManyWaiting, or Failed. It is Final if no predicate asked for another attempt, or if the
-	// element ended otherwise, such as by its timeout.
+	// NoRetryReason is the reason why the element was not retried: Refused (no retry is
+	// left, or the strategy does not allow it), Finishing (the input has ended: see
+	// WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no
+	// predicate asked for another attempt, or if the element ended otherwise, such as by
+	// its timeout.
 	NoRetryReason strategies.NoRetryReason
 
-	// Reason is the reason of its last outcome, and Reasons are the reasons of the retries that were begun, if a reason-aware strategy has a
-	// classifier that names them. A rejection ([predicates.NewRejection]) means that the call was refused for good.
+	// Reason is the reason of its last outcome, and Reasons are the reasons of the
+	// retries that were begun, if a reason-aware strategy has a classifier that names
+	// them. A rejection ([predicates.NewRejection]) means that the call was refused for
+	// good.
 	Reason  predicates.Reason
 	Reasons predicates.ReasonSet
 
@@ -32,17 +35,17 @@ type Failure[IN any] struct {
 	// Call UnsafeToRepeat before you send the element again.
 	InDoubt bool
 
-	// Deduplicated is true if the element is in doubt, and the server recognises repeats of all
-	// requests that may have taken effect ([predicates.WithDeduplicated]): sending them again under
-	// the same ids is harmless, as long as the server remembers them. Calls made before a
-	// restart are not deduplicated.
+	// Deduplicated is true if the element is in doubt, and the server recognises repeats
+	// of all requests that may have taken effect ([predicates.WithDeduplicated]): sending
+	// them again under the same ids is harmless, as long as the server remembers them.
+	// Calls made before a restart are not deduplicated.
 	Deduplicated bool
 
 	policy idempotence
 }
 
-// UnsafeToRepeat reports whether the element must not be sent again before somebody has checked
-// what its call did. It is true if all of the following hold:
+// UnsafeToRepeat reports whether the element must not be sent again before somebody has
+// checked what its call did. It is true if all of the following hold:
 //
 //   - The call is in doubt (InDoubt): it may have taken effect.
 //   - The call is not idempotent. An element that implements [predicates.Idempotent] decides
@@ -52,9 +55,10 @@ type Failure[IN any] struct {
 //     predicate that asks for a repeat states that such calls may be repeated, even if the retries
 //     are used up. A reason-aware strategy names reasons instead, which do not state this.
 //
-// A FLIP-232 strategy cannot prove whether a call had an effect, so under such a strategy each
-// failure is in doubt unless its stage is reported as ClientDispatch. If the calls are idempotent,
-// declare it with [predicates.Idempotent] or strategies.PolicyOf(strategy).Idempotent().
+// A FLIP-232 strategy cannot prove whether a call had an effect, so under such a strategy
+// each failure is in doubt unless its stage is reported as ClientDispatch. If the calls
+// are idempotent, declare it with [predicates.Idempotent] or
+// strategies.PolicyOf(strategy).Idempotent().
 func (f Failure[IN]) UnsafeToRepeat() bool {
 	return unsafeToRepeat(f.InDoubt, f.NoRetryReason, f.Reason, f.policy, f.Element)
 }

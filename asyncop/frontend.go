@@ -21,8 +21,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// frontend is the part of an operator that depends on the user's functions and options. It makes the
-// driver, and builds its errors, failures and log lines. The loop owns the fields that it writes.
+// frontend is the part of an operator that depends on the user's functions and options.
+// It makes the driver, and builds its errors, failures and log lines. The loop owns the
+// fields that it writes.
 type frontend[IN, OUT any] struct {
 	config // read-only
 	fn     AsyncFunction[IN, OUT]

@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Failures that are alike have one line in groupPeriod. In a storm only groupedFailures of a second are looked at: that costs some
-// milliseconds.
+// Failures that are alike have one line in groupPeriod. In a storm only groupedFailures
+// of a second are looked at: that costs some milliseconds.
 const (
 	mostGroups      = 100
 	groupPeriod     = 10 * time.Second
@@ -29,8 +29,9 @@ type failureGroups struct {
 	looked int
 }
 
-// Groups returns the failed elements that were handed over or dropped, grouped by similar failures: the largest group first, at most 100.
-// Failures that fit into none, or came when more than 1,000 failed within a second, are in the last group, which has Rest.
+// Groups returns the failed elements that were handed over or dropped, grouped by similar
+// failures: the largest group first, at most 100. Failures that fit into none, or came
+// when more than 1,000 failed within a second, are in the last group, which has Rest.
 func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
 	f := &op.front.groups
 	f.mu.Lock()
@@ -47,7 +48,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
 	return all
 }
 
-// group counts a failure, and reports whether it has a line of its own. write writes that of the group when its period is over.
+// group counts a failure, and reports whether it has a line of its own. write writes that
+// of the group when its period is over.
 func (s *frontend[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasLine bool) {
 	f, now := &s.groups, s.now()
 	if now-f.second >= time.Second {

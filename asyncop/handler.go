@@ -14,8 +14,9 @@ type handler[IN, OUT any] struct {
 	handle     func(ctx context.Context, f Failure[IN]) ([]OUT, error)
 }
 
-// handlersOf returns the handlers of fn and of what it wraps, the innermost first, and whether one is for all failures. Of
-// several Timeout methods the outermost counts, as for all optional interfaces.
+// handlersOf returns the handlers of fn and of what it wraps, the innermost first, and
+// whether one is for all failures. Of several Timeout methods the outermost counts, as
+// for all optional interfaces.
 func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, OUT], all bool) {
 	timeouts := false
 	for inner := any(fn); inner != nil; {
@@ -41,8 +42,8 @@ func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, 
 	return handlers, all
 }
 
-// handle asks one handler after the other, each about the error of the one before, until one has an answer. A panic of the last
-// one is the caller's.
+// handle asks one handler after the other, each about the error of the one before, until
+// one has an answer. A panic of the last one is the caller's.
 func handle[IN, OUT any](
 	ctx context.Context, handlers []handler[IN, OUT], f Failure[IN], timedOut bool,
 ) (results []OUT, err error) {
@@ -72,7 +73,8 @@ func handle[IN, OUT any](
 	return nil, f.Err
 }
 
-// handlerBroke returns the failure of an element whose handler has panicked or exceeded its limit.
+// handlerBroke returns the failure of an element whose handler has panicked or exceeded
+// its limit.
 func handlerBroke(failure error, timedOut bool, broken error) error {
 	if t, ok := failure.(*TimeoutError); ok && timedOut { //nolint:errorlint // it is the operator's own
 		with := *t

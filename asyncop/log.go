@@ -23,7 +23,8 @@ const (
 	logPeriod = time.Second
 )
 
-// ration bounds lines that are alike: burst of them in a period, and then one about the rest. Owned by the loop.
+// ration bounds lines that are alike: burst of them in a period, and then one about the
+// rest. Owned by the loop.
 type ration struct {
 	key    any
 	burst  int
@@ -38,7 +39,8 @@ const mostRations = 128
 
 type otherKinds struct{}
 
-// mayWrite reports whether another line of its kind may be written now. rest writes one about n that may not.
+// mayWrite reports whether another line of its kind may be written now. rest writes one
+// about n that may not.
 func (s *frontend[IN, OUT]) mayWrite(key any, burst int, period time.Duration, rest func(n int)) bool {
 	now := s.now()
 	i := slices.IndexFunc(s.rations, func(r *ration) bool { return r.key == key })
@@ -85,7 +87,8 @@ func (s *frontend[IN, OUT]) linesDue() time.Duration {
 	return due
 }
 
-// flushLines writes the lines that are due: about the rest of a period, which are all due at the end of the operator, and about failing attempts.
+// flushLines writes the lines that are due: about the rest of a period, which are all due
+// at the end of the operator, and about failing attempts.
 func (s *frontend[IN, OUT]) flushLines(all bool) {
 	now := s.now()
 	for _, r := range slices.Clone(s.rations) { // to write a line may take rations out
@@ -96,8 +99,8 @@ func (s *frontend[IN, OUT]) flushLines(all bool) {
 	s.logFailing()
 }
 
-// logsDebug reports whether lines for those who look closely are written at all. The handler is asked off the loop, like everything of
-// the user's that is called for logs.
+// logsDebug reports whether lines for those who look closely are written at all. The
+// handler is asked off the loop, like everything of the user's that is called for logs.
 func (s *frontend[IN, OUT]) logsDebug() (logs bool) {
 	_ = s.offLoop(func() error { logs = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
 	return logs
@@ -106,8 +109,8 @@ func (s *frontend[IN, OUT]) logsDebug() (logs bool) {
 // now returns when the core last looked at the clock.
 func (s *frontend[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
 
-// log writes a line about an element, unless there are too many of its kind. Handlers find in ctx what observers know of the
-// element, such as the id of its trace.
+// log writes a line about an element, unless there are too many of its kind. Handlers
+// find in ctx what observers know of the element, such as the id of its trace.
 func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
 	type kind struct {
 		level slog.Level
@@ -124,8 +127,9 @@ func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg strin
 	}
 }
 
-// logGivenUp reports an element that failed, and the reason why there was no other attempt; one line stands for those that are alike. What
-// the failure sink makes of it, such as a dead letter, is its own to log.
+// logGivenUp reports an element that failed, and the reason why there was no other
+// attempt; one line stands for those that are alike. What the failure sink makes of it,
+// such as a dead letter, is its own to log.
 func (s *frontend[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 	msg := "asyncop: element handed over to the failure sink"
 	if how == observe.Dropped {
@@ -151,7 +155,8 @@ func (s *frontend[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 	}
 }
 
-// logNotTaken reports an element that the failure sink has not taken, and when it is offered again; 0: never.
+// logNotTaken reports an element that the failure sink has not taken, and when it is
+// offered again; 0: never.
 func (s *frontend[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.Duration) {
 	if wait == 0 {
 		s.log(r.Context, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", r.Element, slog.Any("error", err))
@@ -161,8 +166,8 @@ func (s *frontend[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.
 		slog.Any("error", err), slog.Duration("again", wait))
 }
 
-// logDeclined reports an element that the failure sink has not taken at the end. That it takes none that was cut off may be as
-// it should be.
+// logDeclined reports an element that the failure sink has not taken at the end. That it
+// takes none that was cut off may be as it should be.
 func (s *frontend[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 	level := slog.LevelError
 	if !r.Failed {
@@ -173,12 +178,14 @@ func (s *frontend[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 	s.log(r.Context, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
 }
 
-// logSourceBroke reports a panic of a message's source, while the message was being settled. Called from any goroutine.
+// logSourceBroke reports a panic of a message's source, while the message was being
+// settled. Called from any goroutine.
 func (s *frontend[IN, OUT]) logSourceBroke(err error) {
 	s.write(s.ctx, slog.LevelError, "asyncop: the source of a message panicked", slog.Any("error", err))
 }
 
-// logDecision reports an outcome that there was a reason to retry, and whether it will be.
+// logDecision reports an outcome that there was a reason to retry, and whether it will
+// be.
 func (s *frontend[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, again bool) {
 	msg, noRetry := "asyncop: retry", d.NoRetryReason.String()
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts)}
@@ -198,8 +205,8 @@ func (s *frontend[IN, OUT]) logAttrs(ctx context.Context, level slog.Level, msg 
 	s.write(ctx, level, msg, attrs...)
 }
 
-// write calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.
-// Of ctx only the values count.
+// write calls the user's handler off the loop, since it may do anything (law A6). A line
+// about a panic has its stack. Of ctx only the values count.
 func (s *frontend[IN, OUT]) write(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	if s.name != "" {
 		attrs = append(attrs, slog.String("operator", s.name))
@@ -210,8 +217,8 @@ func (s *frontend[IN, OUT]) write(ctx context.Context, level slog.Level, msg str
 	})
 }
 
-// withStack gives a line about a panic an attribute with the stack. Handlers that format errors with %+v would write it a
-// second time, in the midst of the line.
+// withStack gives a line about a panic an attribute with the stack. Handlers that format
+// errors with %+v would write it a second time, in the midst of the line.
 func withStack(attrs []slog.Attr) []slog.Attr {
 	for i, a := range attrs {
 		err, ok := a.Value.Any().(error)
@@ -237,7 +244,8 @@ func (s *frontend[IN, OUT]) metaOf(ctx context.Context) (meta message.Meta) {
 	return meta
 }
 
-// labelOf names an element for people: by its LogValue, if it has one, else by defaultLabel.
+// labelOf names an element for people: by its LogValue, if it has one, else by
+// defaultLabel.
 func (s *frontend[IN, OUT]) labelOf(in IN, quoted bool) (text string) {
 	if err := s.offLoop(func() error { // it may have methods
 		if v, ok := any(in).(slog.LogValuer); ok {
@@ -254,7 +262,8 @@ func (s *frontend[IN, OUT]) labelOf(in IN, quoted bool) (text string) {
 
 const maxLabel = 64 // bytes of a default label
 
-// defaultLabel names what has no LogValue. A string is quoted, unless that is left to the handler of a log.
+// defaultLabel names what has no LogValue. A string is quoted, unless that is left to the
+// handler of a log.
 func defaultLabel(in any, quoted bool) string {
 	switch v := reflect.ValueOf(in); {
 	case !v.IsValid():

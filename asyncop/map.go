@@ -15,24 +15,30 @@ const (
 	mapSlots = 1024 // elements in flight or waiting; more if more calls are allowed
 )
 
-// Map calls fn for each of the elements and returns the results in the order of the elements:
+// Map calls fn for each of the elements and returns the results in the order of the
+// elements:
 //
 //	rows, err := asyncop.Map(ctx, keys, asyncop.Blocking(table.Get), nil)
 //
-// strategy is as in [OrderedWaitWithRetry], or nil for no retries. An element does not have a timeout: the number of retries and ctx bound it.
+// strategy is as in [OrderedWaitWithRetry], or nil for no retries. An element does not
+// have a timeout: the number of retries and ctx bound it.
 //
-// The first failure ends Map. It then returns a nil slice and an [*ElementError] that names the element; it is also logged ([WithLogger]). The
-// end of ctx ends Map, too; the error is or wraps context.Cause(ctx). An element has as many results as its call returns: with [ErrNoResult]
-// none.
+// The first failure ends Map. It then returns a nil slice and an [*ElementError] that
+// names the element; it is also logged ([WithLogger]). The end of ctx ends Map, too; the
+// error is or wraps context.Cause(ctx). An element has as many results as its call
+// returns: with [ErrNoResult] none.
 //
-// At most 64 calls run at once, or as many as [WithMaxConcurrentCalls] allows. ctx bounds the time of all calls together, [WithAttemptTimeout]
-// the time of each call, and [WithTimeoutFor] the time of each element.
+// At most 64 calls run at once, or as many as [WithMaxConcurrentCalls] allows. ctx bounds
+// the time of all calls together, [WithAttemptTimeout] the time of each call, and
+// [WithTimeoutFor] the time of each element.
 //
-// To continue after a failure, put [HandleFailure] around fn, which replaces a failure by results: the example Pairs has a value or an error for
-// each element, in order. With [WithDropOnFailure] or [WithFailureSink] elements that fail do not have a result, and Map continues with the
-// others.
+// To continue after a failure, put [HandleFailure] around fn, which replaces a failure by
+// results: the example Pairs has a value or an error for each element, in order. With
+// [WithDropOnFailure] or [WithFailureSink] elements that fail do not have a result, and
+// Map continues with the others.
 //
-// It panics where [OrderedWait] does, if ctx is nil, and with [WithContext] and [WithCheckpoints].
+// It panics where [OrderedWait] does, if ctx is nil, and with [WithContext] and
+// [WithCheckpoints].
 func Map[IN, OUT any](
 	ctx context.Context, elements []IN, fn AsyncFunction[IN, OUT], strategy strategies.Retry[OUT], opts ...Option,
 ) ([]OUT, error) {

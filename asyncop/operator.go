@@ -28,7 +28,8 @@ type Stats = observe.Stats
 // Watermark is the control element of event time: see [queue.Watermark].
 type Watermark = queue.Watermark
 
-// AsyncWaitOperator is an operator as a flow of go-streams. The constructors return it running. It belongs to a single pipeline.
+// AsyncWaitOperator is an operator as a flow of go-streams. The constructors return it
+// running. It belongs to a single pipeline.
 //
 //	in  -- 1 -- 2 ---- 3 -- 4 ------ 5 --------
 //
@@ -36,9 +37,10 @@ type Watermark = queue.Watermark
 //
 //	out ------- 1' - 2' ---- 3' - 4' ---- 5' ---
 //
-// Elements of the stream are of type IN, a message.Message of an IN, or a [Watermark]. A nil is accepted where IN is an
-// interface type. A wrong type fails the pipeline with a [*TypeError]. Elements must not be changed once they were sent: a
-// source that reuses them sends copies.
+// Elements of the stream are of type IN, a message.Message of an IN, or a [Watermark]. A
+// nil is accepted where IN is an interface type. A wrong type fails the pipeline with a
+// [*TypeError]. Elements must not be changed once they were sent: a source that reuses
+// them sends copies.
 //
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
@@ -57,7 +59,8 @@ const (
 	byLoop
 )
 
-// use notes a use, and returns those before. It panics if one of them excludes this: either would get only a part of the results.
+// use notes a use, and returns those before. It panics if one of them excludes this:
+// either would get only a part of the results.
 func (op *AsyncWaitOperator[IN, OUT]) use(method string, by uint32) (before uint32) {
 	for {
 		switch before = op.used.Load(); {
@@ -77,11 +80,13 @@ func (op *AsyncWaitOperator[IN, OUT]) use(method string, by uint32) (before uint
 
 var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 
-// OrderedWait starts an operator that calls fn for every element and emits the results in input order.
+// OrderedWait starts an operator that calls fn for every element and emits the results in
+// input order.
 //
-// timeout bounds the time of each element from the moment it takes its slot; 0 means none, and a timeout below a millisecond is logged as a
-// warning, since its unit may be missing. [WithTimeoutFor] gives elements timeouts of their own. capacity bounds the slots: elements in flight,
-// complete elements that wait for their turn, and watermarks.
+// timeout bounds the time of each element from the moment it takes its slot; 0 means
+// none, and a timeout below a millisecond is logged as a warning, since its unit may be
+// missing. [WithTimeoutFor] gives elements timeouts of their own. capacity bounds the
+// slots: elements in flight, complete elements that wait for their turn, and watermarks.
 //
 // It panics if
 //
@@ -96,26 +101,31 @@ func OrderedWait[IN, OUT any](
 	return newOperator("OrderedWait", false, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
 }
 
-// UnorderedWait is [OrderedWait] with results in the order in which the elements complete; elements do not cross a watermark in either
-// direction.
+// UnorderedWait is [OrderedWait] with results in the order in which the elements
+// complete; elements do not cross a watermark in either direction.
 func UnorderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
 	return newOperator("UnorderedWait", true, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
 }
 
-// OrderedWaitWithRetry is [OrderedWait] with retries: an element whose outcome matches the strategy's predicate is called
-// again, after the strategy's back-off and as often as it allows. timeout bounds the time over all attempts.
+// OrderedWaitWithRetry is [OrderedWait] with retries: an element whose outcome matches
+// the strategy's predicate is called again, after the strategy's back-off and as often as
+// it allows. timeout bounds the time over all attempts.
 //
-// An error that is not retried goes to the failure policy; a result that is not retried is emitted, unless
-// [WithExhaustedAsFailure]. An element in back-off holds its slot, and neither a call nor a goroutine.
+// An error that is not retried goes to the failure policy; a result that is not retried
+// is emitted, unless [WithExhaustedAsFailure]. An element in back-off holds its slot, and
+// neither a call nor a goroutine.
 //
-// A strategy without a predicate never retries: unless it is strategies.NoRetry, the operator logs a warning at once.
+// A strategy without a predicate never retries: unless it is strategies.NoRetry, the
+// operator logs a warning at once.
 //
-// strategy is a strategies.AsyncRetryStrategy, or a *strategies.Policy, which goes by reasons.
+// strategy is a strategies.AsyncRetryStrategy, or a *strategies.Policy, which goes by
+// reasons.
 //
-// It panics where [OrderedWait] does, if strategy is nil or neither of the two, if timeout is 0 with a strategy other than strategies.NoRetry,
-// and with [LatencyFirst] if the strategy lacks MaxRetries.
+// It panics where [OrderedWait] does, if strategy is nil or neither of the two, if
+// timeout is 0 with a strategy other than strategies.NoRetry, and with [LatencyFirst] if
+// the strategy lacks MaxRetries.
 func OrderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts ...Option,
@@ -162,7 +172,8 @@ func newOperator[IN, OUT any](
 	return op
 }
 
-// refuseArguments panics if the arguments of a constructor make no sense, and returns the steps of the strategy.
+// refuseArguments panics if the arguments of a constructor make no sense, and returns the
+// steps of the strategy.
 func refuseArguments[IN, OUT any](
 	name string, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, strategy strategies.Retry[OUT],
 ) *decision.Steps[OUT] {
@@ -179,7 +190,8 @@ func refuseArguments[IN, OUT any](
 	return policy
 }
 
-// refuse panics if an option makes no sense: for want of another one, or since it is for other types.
+// refuse panics if an option makes no sense: for want of another one, or since it is for
+// other types.
 func (s *frontend[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) {
 	refuseIf(s.coordinator != nil && s.name == "", "%s: WithCheckpoints needs WithName: state is found by name", name)
 	refuseIf(s.maxWaitingPerKey > 0 && s.keys == nil,
@@ -201,7 +213,8 @@ func (s *frontend[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) 
 	s.tenantOf = typed[func(IN) string](name, "Tenant", s.tenant, takes)
 }
 
-// typed returns the value of an option, nil if there is none. It panics if the value is for other types than the operator's.
+// typed returns the value of an option, nil if there is none. It panics if the value is
+// for other types than the operator's.
 func typed[T any](name, option string, value any, fault string) T {
 	t, ok := value.(T)
 	refuseIf(value != nil && !ok, "%s: %s: %T %s", name, option, value, fault)
@@ -242,8 +255,9 @@ func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
 	return op.in
 }
 
-// Out returns the channel of the results; the operator closes it, and Err returns the cause. With checkpoints, no function of
-// go-streams that branches or joins streams may read it, except flow.FanOut: the run fails.
+// Out returns the channel of the results; the operator closes it, and Err returns the
+// cause. With checkpoints, no function of go-streams that branches or joins streams may
+// read it, except flow.FanOut: the run fails.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	op.use("Out", byOut)
 	if op.driver.Coordinator != nil {
@@ -308,7 +322,8 @@ func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet)
 	return op.driver.NewTransfer(next.In(), shares, wiring.TakesFailures(next))
 }
 
-// Err returns nil before the end and after a clean end. Otherwise it returns why the operator ended:
+// Err returns nil before the end and after a clean end. Otherwise it returns why the
+// operator ended:
 //
 //   - an [*ElementError] or a [*TypeError]
 //   - context.Cause of its context, or of the context that Stop was given; in an [*AbandonedError] if elements were in flight
@@ -322,29 +337,36 @@ func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet)
 // It is set before Out closes.
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 
-// Done returns a channel that is closed when all is done: Out is closed, the calls of the failure sink have returned ([WithFailureSink]), and
-// the function is closed. Elements that upstream still sends are discarded until it closes In, by a goroutine that ends then. A blocking call
-// that ignores the end of its context may outlive the operator.
+// Done returns a channel that is closed when all is done: Out is closed, the calls of the
+// failure sink have returned ([WithFailureSink]), and the function is closed. Elements
+// that upstream still sends are discarded until it closes In, by a goroutine that ends
+// then. A blocking call that ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
-// Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and Stop would wait for that body for ever.
+// Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and
+// Stop would wait for that body for ever.
 func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 	<-op.driver.Done()
 	return op.driver.Err()
 }
 
-// Stop ends the operator in an orderly way: it stops reading, drains the accepted elements as at the end of the input, waits for Done, and
-// returns Err. Elements that were sent to In and not accepted yet are discarded and counted.
+// Stop ends the operator in an orderly way: it stops reading, drains the accepted
+// elements as at the end of the input, waits for Done, and returns Err. Elements that
+// were sent to In and not accepted yet are discarded and counted.
 //
-// When ctx ends before that, Stop cancels the remaining elements and returns when Err is set. The failure sink and the function's Close may
-// still run then, so wait for Done before the program ends. Stop always waits for an Open that runs, and for the Close of a clean end.
+// When ctx ends before that, Stop cancels the remaining elements and returns when Err is
+// set. The failure sink and the function's Close may still run then, so wait for Done
+// before the program ends. Stop always waits for an Open that runs, and for the Close of
+// a clean end.
 //
-// If the checkpoint.Coordinator drains the stream, and the marker of the end of the input has come to the operator, Stop only
-// waits: the coordinator ends the operator.
+// If the checkpoint.Coordinator drains the stream, and the marker of the end of the input
+// has come to the operator, Stop only waits: the coordinator ends the operator.
 //
-// It must not be called from code that the operator waits for: its function, loggers, labels and the failure sink.
+// It must not be called from code that the operator waits for: its function, loggers,
+// labels and the failure sink.
 //
-// In a row of operators stop the first, wait until the last is done or ctx ends, and then stop the last: the first drains into the others.
+// In a row of operators stop the first, wait until the last is done or ctx ends, and then
+// stop the last: the first drains into the others.
 func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 	return op.driver.Stop(ctx)
 }

@@ -13,19 +13,21 @@ import (
 // maxTimelines bounds the timelines that an operator keeps.
 const maxTimelines = 256
 
-// timelines holds the timelines of the elements that ended last. It is safe for concurrent use.
+// timelines holds the timelines of the elements that ended last. It is safe for
+// concurrent use.
 type timelines struct {
 	mu   sync.Mutex
 	kept []observe.Timeline // the oldest first
 }
 
-// Timelines returns the timelines of elements that failed, that were slow (they took more than
-// half of their timeout), or that have a method KeepsTimeline() bool which returned true. The
-// operator waits for that method, so it must not block. The result has the last 256 such elements
-// that ended, at most 10 of each second, the oldest first. Attempts are recorded for up to 512
-// elements in flight at a time. The operator does not always read the clock for an element that
-// AsyncInvoke itself completes, so such an element may not count as slow. A delivery.Queue stores
-// the timeline with a message that failed, and weir dead show prints it.
+// Timelines returns the timelines of elements that failed, that were slow (they took more
+// than half of their timeout), or that have a method KeepsTimeline() bool which returned
+// true. The operator waits for that method, so it must not block. The result has the last
+// 256 such elements that ended, at most 10 of each second, the oldest first. Attempts are
+// recorded for up to 512 elements in flight at a time. The operator does not always read
+// the clock for an element that AsyncInvoke itself completes, so such an element may not
+// count as slow. A delivery.Queue stores the timeline with a message that failed, and
+// weir dead show prints it.
 func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
 	k := &op.front.timelines
 	k.mu.Lock()
@@ -33,7 +35,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
 	return slices.Clone(k.kept)
 }
 
-// timelineKeeper returns the functions with which the core decides whether to keep a timeline.
+// timelineKeeper returns the functions with which the core decides whether to keep a
+// timeline.
 func (s *frontend[IN, OUT]) timelineKeeper() core.WayKeeper[IN] {
 	k := core.WayKeeper[IN]{Keep: s.keepTimeline}
 	type asker interface{ KeepsTimeline() bool }

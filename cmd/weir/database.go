@@ -314,7 +314,7 @@ func lacksTable(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "no such table")
 }
 
-// withoutSecrets returns a text in which the secrets of URLs are hidden, and those of the
+// withoutSecrets returns a text with the secrets of URLs hidden, and the secrets of the
 // given URLs wherever they are in the text.
 func withoutSecrets(text string, urls ...string) string {
 	for _, address := range urls {

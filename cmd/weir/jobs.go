@@ -217,10 +217,10 @@ func (a *app) log() *cobra.Command {
 		Use: "log", Short: "Show who has done what, and check that nothing is missing", Args: none,
 		Long: `Show who has done what: each start, pause, resume, cancel and end of a job, each
 import, and each hold, resume and limit of a backend, whose name is in QUEUE.
-weir only appends to this log. Each line has a hash that includes the hash of the
-line before, so a line that was changed or removed is found: exit status 1. HASH
-is its beginning; --json has all of it. To notice that the whole log was written
-anew, keep a hash elsewhere.`,
+weir only appends to this log. Each line has a hash that includes the hash of
+the line before, so a line that was changed or removed is found: exit status 1.
+HASH is its beginning; --json has all of it. To notice that the whole log was
+written anew, keep a hash elsewhere.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
 				var rows [][]string

@@ -9,7 +9,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// flight is a request while it runs. Everything is guarded by Results.mu, but for what closing done publishes.
+// flight is a request while it runs. Everything is guarded by Results.mu, but for what
+// closing done publishes.
 type flight struct {
 	record    *record
 	principal *principal
@@ -36,14 +37,17 @@ type Call struct {
 	over    bool    // guarded by Results.mu
 }
 
-// IsNew reports whether the attempt has found nothing, so that its caller has to run the request. It does not change.
+// IsNew reports whether the attempt has found nothing, so that its caller has to run the
+// request. It does not change.
 func (c *Call) IsNew() bool { return c.state == stateNew }
 
-// IsCompleted reports whether the attempt has found the stored answer, which Wait returns. It does not change. An attempt that is neither new nor
-// completed has found another one that runs; a stale one is the error of [Results.Track].
+// IsCompleted reports whether the attempt has found the stored answer, which Wait
+// returns. It does not change. An attempt that is neither new nor completed has found
+// another one that runs; a stale one is the error of [Results.Track].
 func (c *Call) IsCompleted() bool { return c.state == stateCompleted }
 
-// IsDriver reports whether the answer of c would count: it is NEW, has not ended, and no other call has taken over.
+// IsDriver reports whether the answer of c would count: it is NEW, has not ended, and no
+// other call has taken over.
 func (c *Call) IsDriver() bool {
 	if c.state != stateNew {
 		return false
@@ -53,8 +57,9 @@ func (c *Call) IsDriver() bool {
 	return c.flight.driver == c
 }
 
-// Wait returns the stored answer, or waits for the running attempt. It ends the call. If the running attempt fails, Wait returns its error. If
-// ctx ends first, the error is context.Cause(ctx), and the call is forgotten.
+// Wait returns the stored answer, or waits for the running attempt. It ends the call. If
+// the running attempt fails, Wait returns its error. If ctx ends first, the error is
+// context.Cause(ctx), and the call is forgotten.
 func (c *Call) Wait(ctx context.Context) ([]byte, error) {
 	switch c.state {
 	case stateCompleted:
@@ -97,11 +102,14 @@ func (c *Call) leave() {
 	}
 }
 
-// Complete ends the call with the answer of the request, which must not be changed afterwards. All other attempts get the same
-// bytes. Its error matches [exactlyonce.ErrInProgress] if the call is not the driver or has ended: then the answer is not stored.
+// Complete ends the call with the answer of the request, which must not be changed
+// afterwards. All other attempts get the same bytes. Its error matches
+// [exactlyonce.ErrInProgress] if the call is not the driver or has ended: then the answer
+// is not stored.
 func (c *Call) Complete(answer []byte) error { return c.complete(answer, true) }
 
-// complete is Complete with an answer that the call has made, or that was found in Records.
+// complete is Complete with an answer that the call has made, or that was found in
+// Records.
 func (c *Call) complete(answer []byte, made bool) error {
 	r, f := c.results, c.flight
 	now := r.now()
@@ -138,11 +146,13 @@ func (c *Call) complete(answer []byte, made bool) error {
 	return nil
 }
 
-// Fail ends the call without an answer. Attempts that wait get err, where nil stands for [ErrNoAnswer], and the next attempt is
-// NEW, both once no handler is left that could still answer. If err matches [exactlyonce.ErrStale], it is STALE instead.
+// Fail ends the call without an answer. Attempts that wait get err, where nil stands for
+// [ErrNoAnswer], and the next attempt is NEW, both once no handler is left that could
+// still answer. If err matches [exactlyonce.ErrStale], it is STALE instead.
 //
-// After the end of the call Fail is a no-op, so it can be deferred right after Track. A call that would wait is forgotten. A call that is not
-// the driver does not affect the driver, or an answer that is stored.
+// After the end of the call Fail is a no-op, so it can be deferred right after Track. A
+// call that would wait is forgotten. A call that is not the driver does not affect the
+// driver, or an answer that is stored.
 func (c *Call) Fail(err error) {
 	switch c.state {
 	case stateCompleted:
@@ -172,7 +182,8 @@ func (c *Call) Fail(err error) {
 	r.endHandler(c, now)
 }
 
-// isStale reports whether err matches ErrStale. An error whose methods panic says nothing that could be relied on: it does.
+// isStale reports whether err matches ErrStale. An error whose methods panic says nothing
+// that could be relied on: it does.
 func isStale(err error) (stale bool) {
 	defer func() {
 		if recover() != nil {
@@ -182,8 +193,8 @@ func isStale(err error) (stale bool) {
 	return errors.Is(err, exactlyonce.ErrStale)
 }
 
-// endHandler ends a call that is NEW without an answer. The last one ends the request, so that no attempt waits for a driver
-// that never comes. It runs under mu.
+// endHandler ends a call that is NEW without an answer. The last one ends the request, so
+// that no attempt waits for a driver that never comes. It runs under mu.
 func (r *Results) endHandler(c *Call, now time.Duration) {
 	f := c.flight
 	if c.over {
@@ -208,8 +219,8 @@ func (r *Results) endHandler(c *Call, now time.Duration) {
 	}
 }
 
-// land ends a request that runs: those that wait get its answer or error. The caller decides what becomes of the record. It
-// runs under mu.
+// land ends a request that runs: those that wait get its answer or error. The caller
+// decides what becomes of the record. It runs under mu.
 func (r *Results) land(f *flight, now time.Duration) *record {
 	rec := f.record
 	rec.flight, f.record = nil, nil // its memory is used again
@@ -232,7 +243,8 @@ func (r *Results) land(f *flight, now time.Duration) *record {
 	return rec
 }
 
-// findAgain bounds how long Records are asked how a request went whose handler has failed.
+// findAgain bounds how long Records are asked how a request went whose handler has
+// failed.
 const findAgain = 5 * time.Second
 
 // run calls the handler of a call that is NEW, and ends the call in any case.
@@ -256,7 +268,8 @@ func (c *Call) run(
 // failed ends a call whose handler has failed.
 func (c *Call) failed(ctx context.Context, err error) (answer []byte, replayed bool, _ error) {
 	if records := c.results.config.Records; records != nil {
-		// Another server may have answered (ErrInProgress), or this one, if the answer to COMMIT was lost.
+		// Another server may have answered (ErrInProgress), or this one, if the answer to
+		// COMMIT was lost.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findAgain)
 		defer cancel()
 		stored, found, findErr := records.Find(ctx, c.req)

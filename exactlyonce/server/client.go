@@ -6,7 +6,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// What is charged for the bookkeeping, in bytes: measured with the maps that hold it, rounded up. See TestBytesAreHonest.
+// What is charged for the bookkeeping, in bytes: measured with the maps that hold it,
+// rounded up. See TestBytesAreHonest.
 const (
 	principalCost = 176
 	clientCost    = 352
@@ -55,7 +56,8 @@ type page struct {
 
 const pageSize = 31 // so that a page has 256 bytes
 
-// record is a request that runs or has an answer. Everything is guarded by Results.mu. Its memory is used again: see slab.
+// record is a request that runs or has an answer. Everything is guarded by Results.mu.
+// Its memory is used again: see slab.
 type record struct {
 	at      links[record] // in principal.aged while there is an answer, in slabs.free while there is no request
 	slab    *slab

@@ -54,8 +54,9 @@ func (r *Results) collectByTimer() {
 	g.Returned()
 }
 
-// Collect removes records that have reached their age, and hands the marks of clients to Records, which then collect by the same ages. A timer
-// calls it eight times during AnswerAge, so calling it is seldom necessary. The error comes from Records.
+// Collect removes records that have reached their age, and hands the marks of clients to
+// Records, which then collect by the same ages. A timer calls it eight times during
+// AnswerAge, so calling it is seldom necessary. The error comes from Records.
 func (r *Results) Collect(ctx context.Context) error {
 	now := r.now()
 	r.mu.Lock()
@@ -114,7 +115,8 @@ func (r *Results) acknowledge(ctx context.Context) error {
 	return failed
 }
 
-// toucher are Records in which the age of an answer counts from when it was last asked for.
+// toucher are Records in which the age of an answer counts from when it was last asked
+// for.
 type toucher interface {
 	Touch(ctx context.Context, requests []exactlyonce.Request) error
 }
@@ -146,8 +148,9 @@ func (r *Results) collectRecords(ctx context.Context) error {
 	return nil
 }
 
-// Close stops the timer and hands the rest to Records. Calls that run may still end; new calls are still tracked, but
-// records are collected only by a call of Collect. The error comes from Records.
+// Close stops the timer and hands the rest to Records. Calls that run may still end; new
+// calls are still tracked, but records are collected only by a call of Collect. The error
+// comes from Records.
 func (r *Results) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true

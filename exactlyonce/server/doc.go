@@ -1,11 +1,12 @@
-// Package server serves requests that take effect once: [Results] find the earlier attempts of a request by its id and
-// decide whether it runs.
+// Package server serves requests that take effect once: [Results] find the earlier
+// attempts of a request by its id and decide whether it runs.
 //
 //	results := server.NewResults(server.Config{})
 //	mux.Handle("POST /charges", authenticate(results.Handler(charge, server.HandlerConfig{Scope: userOf})))
 //
-// Results keep their records in memory, so a restart loses them. With [exactlyonce.Records] they are in a database, stored in the
-// transaction of the effect: they survive a restart, and several servers can share them.
+// Results keep their records in memory, so a restart loses them. With
+// [exactlyonce.Records] they are in a database, stored in the transaction of the effect:
+// they survive a restart, and several servers can share them.
 //
 // # Retention
 //
@@ -13,10 +14,13 @@
 //	a client       for ClientSilence after its last request                            then its mark is left
 //	a mark         for 24 times ClientSilence                                          then what was sent before is stale
 //
-// A mark lies above the highest number that was answered. A request below it is stale: it may have been executed. A request above it was not, so
-// a client that was idle continues with its next number. When the mark is gone, a request is stale if it was first sent before that
-// ([exactlyonce.ID.Age]), and new otherwise. An attempt that does not know when its request was first sent is then new, such as the request that
-// a restarted program makes for an element that it reads again, or for a message whose worker was killed.
+// A mark lies above the highest number that was answered. A request below it is stale: it
+// may have been executed. A request above it was not, so a client that was idle continues
+// with its next number. When the mark is gone, a request is stale if it was first sent
+// before that ([exactlyonce.ID.Age]), and new otherwise. An attempt that does not know
+// when its request was first sent is then new, such as the request that a restarted
+// program makes for an element that it reads again, or for a message whose worker was
+// killed.
 //
 // # Concurrency
 //

@@ -19,46 +19,53 @@ import (
 
 // HandlerConfig configures [Results.Handler]. Scope is required.
 type HandlerConfig struct {
-	// Scope returns the authenticated principal of a request, so that no client gets the answers of another client. It only reads the result of
-	// the authentication around this handler. A request that is not ok gets 403, and is not tracked. A service with a single client returns a
-	// constant.
+	// Scope returns the authenticated principal of a request, so that no client gets the
+	// answers of another client. It only reads the result of the authentication around
+	// this handler. A request that is not ok gets 403, and is not tracked. A service with
+	// a single client returns a constant.
 	Scope func(req *http.Request) (scope string, ok bool)
 
-	// Required refuses a request without an id with 400. Default: it is handled as if there were no tracking.
+	// Required refuses a request without an id with 400. Default: it is handled as if
+	// there were no tracking.
 	Required bool
 
-	// Stored reports whether a response with status is definite: it is stored and given again, while others leave the next
-	// attempt NEW. Responses of another tracker, passed on, are never stored. Default: 2xx, 3xx and 4xx but for 408, 425
-	// and 429.
+	// Stored reports whether a response with status is definite: it is stored and given
+	// again, while others leave the next attempt NEW. Responses of another tracker,
+	// passed on, are never stored. Default: 2xx, 3xx and 4xx but for 408, 425 and 429.
 	Stored func(status int) bool
 
-	// Fingerprint hashes the content of a request. An attempt with another fingerprint is refused. Default: SHA-256 of the method, the URL's
-	// path and query, Content-Type and the body.
+	// Fingerprint hashes the content of a request. An attempt with another fingerprint is
+	// refused. Default: SHA-256 of the method, the URL's path and query, Content-Type and
+	// the body.
 	Fingerprint func(req *http.Request, body []byte) [32]byte
 
 	// MismatchStatus is the status of that refusal: 409 (default) or 422.
 	MismatchStatus int
 
-	// RetryAfter is the time that clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
+	// RetryAfter is the time that clients are asked to wait where they may repeat a
+	// request, rounded up to seconds. Default 1 s.
 	RetryAfter time.Duration
 
-	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A request with a longer body gets 413, one whose body
-	// does not come in time or whole 408. Default 1 MiB.
+	// MaxBody bounds the body of a tracked request, which is read before its handler
+	// runs. A request with a longer body gets 413, one whose body does not come in time
+	// or whole 408. Default 1 MiB.
 	MaxBody int64
 
-	// Logger logs failures that clients do not see: errors of Records, and stored responses that cannot be read. Default: slog.Default().
+	// Logger logs failures that clients do not see: errors of Records, and stored
+	// responses that cannot be read. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Handler returns next with request tracking. A request with the header [exactlyonce.Header] runs at most once at a time, and not again
-// once it has a definite response; other requests pass through. Put authentication and authorisation around it.
+// Handler returns next with request tracking. A request with the header
+// [exactlyonce.Header] runs at most once at a time, and not again once it has a definite
+// response; other requests pass through. Put authentication and authorisation around it.
 //
 //	mux.Handle("POST /charges", authenticate(results.Handler(charge, server.HandlerConfig{Scope: userOf})))
 //
 // # Responses of the tracker
 //
-// They carry the header Exactly-Once-Result and, but for the first, a problem document (RFC 9457) of type
-// urn:weir:exactly-once: with the same value:
+// They carry the header Exactly-Once-Result and, but for the first, a problem document
+// (RFC 9457) of type urn:weir:exactly-once: with the same value:
 //
 //	replayed     any status   the response to another attempt
 //	in-progress  409          an earlier attempt runs, and MaxWaiters others wait; Retry-After
@@ -67,20 +74,24 @@ type HandlerConfig struct {
 //	invalid      400          the id is missing, comes twice or is not valid
 //	full         503          a bound of Config refuses it; nothing was executed; Retry-After
 //
-// A client may repeat the request after in-progress and full. Without that header there are 403, 408 and 413 (see [HandlerConfig]),
-// 500 if the attempt that ran ended without a response, and 503 if Records cannot be read.
+// A client may repeat the request after in-progress and full. Without that header there
+// are 403, 408 and 413 (see [HandlerConfig]), 500 if the attempt that ran ended without a
+// response, and 503 if Records cannot be read.
 //
 // # Stored responses
 //
-// Status, headers and body of a definite response. Never stored: Set-Cookie, headers that belong to a connection, trailers, headers that w had
-// before, and 1xx. A response that is flushed, hijacked or longer than MaxAnswer goes to its caller and is not stored: if it is definite, the
-// request is STALE afterwards, even if next panics then. Otherwise the response is sent when next has returned.
+// Status, headers and body of a definite response. Never stored: Set-Cookie, headers that
+// belong to a connection, trailers, headers that w had before, and 1xx. A response that
+// is flushed, hijacked or longer than MaxAnswer goes to its caller and is not stored: if
+// it is definite, the request is STALE afterwards, even if next panics then. Otherwise
+// the response is sent when next has returned.
 //
 // # The handler
 //
-// Its context comes from [Results.Do]: the handler continues without its caller while others wait.
-// [exactlyonce.RequestFromContext] finds the request in it. A handler that uses a [exactlyonce.Store] stores the encoded
-// [exactlyonce.Response] in the transaction of its effect. When Put or COMMIT fails it rolls back and answers with a 5xx: the
+// Its context comes from [Results.Do]: the handler continues without its caller while
+// others wait. [exactlyonce.RequestFromContext] finds the request in it. A handler that
+// uses a [exactlyonce.Store] stores the encoded [exactlyonce.Response] in the transaction
+// of its effect. When Put or COMMIT fails it rolls back and answers with a 5xx: the
 // handler around it then looks for the record, and sends that.
 //
 // Handler panics if next or Scope is nil, or if a field of c is invalid.
@@ -125,7 +136,8 @@ type handler struct {
 	config  HandlerConfig
 }
 
-// transientError is the error of a handler whose response is not stored. Attempts that wait send it, too.
+// transientError is the error of a handler whose response is not stored. Attempts that
+// wait send it, too.
 type transientError struct{ stored []byte }
 
 func (*transientError) Error() string { return "exactlyonce: the response is not definite" }
@@ -224,7 +236,8 @@ func (h *handler) isDefinite(rec *recorder) bool {
 	return h.config.Stored(rec.status) && oncewire.Of(rec.Header()) == ""
 }
 
-// isRefused reports whether Records have refused the request for good. The handler may have made a transient error of that.
+// isRefused reports whether Records have refused the request for good. The handler may
+// have made a transient error of that.
 func isRefused(err error) bool {
 	return errors.Is(err, exactlyonce.ErrStale) || errors.Is(err, exactlyonce.ErrMismatch)
 }

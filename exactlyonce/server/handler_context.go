@@ -8,8 +8,9 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// handlerContext is the context of a handler. It ends with that of its caller, unless other attempts wait for the answer: then
-// when the last of them has left. It costs nothing until its end is asked for.
+// handlerContext is the context of a handler. It ends with that of its caller, unless
+// other attempts wait for the answer: then when the last of them has left. It costs
+// nothing until its end is asked for.
 type handlerContext struct {
 	call     *Call
 	parent   context.Context

@@ -14,7 +14,8 @@ const (
 	bounds
 )
 
-// principal is what is known of the clients of one scope. Everything is guarded by Results.mu.
+// principal is what is known of the clients of one scope. Everything is guarded by
+// Results.mu.
 type principal struct {
 	at         links[principal] // in Results.silent while it has clients
 	scope      string
@@ -27,7 +28,8 @@ type principal struct {
 
 func (p *principal) links() *links[principal] { return &p.at }
 
-// tombstone stands for a client that was forgotten: requests that it made before are STALE, later ones are NEW.
+// tombstone stands for a client that was forgotten: requests that it made before are
+// STALE, later ones are NEW.
 type tombstone struct {
 	heard  time.Duration
 	before int64
@@ -43,7 +45,8 @@ type dated struct {
 // tombstoneAge is how long a tombstone is kept, in ClientSilence.
 const tombstoneAge = 24
 
-// principal returns the principal of a scope, which may be a new one. All of these run under mu.
+// principal returns the principal of a scope, which may be a new one. All of these run
+// under mu.
 func (r *Results) principal(scope string) *principal {
 	p := r.principals[scope]
 	if p == nil {
@@ -77,8 +80,9 @@ func (r *Results) use(p *principal, of int, n int64) {
 	}
 }
 
-// mayRun reports whether one more request of p may run: what a principal runs takes half of each bound at most, and three quarters of the
-// bytes with the marks of its clients, so that others find room (law X3). client says that its client runs nothing yet.
+// mayRun reports whether one more request of p may run: what a principal runs takes half
+// of each bound at most, and three quarters of the bytes with the marks of its clients,
+// so that others find room (law X3). client says that its client runs nothing yet.
 func (r *Results) mayRun(p *principal, client bool) bool {
 	more := runCost(client)
 	for of := range bounds {
@@ -89,8 +93,9 @@ func (r *Results) mayRun(p *principal, client bool) bool {
 	return 4*(p.runs[ofBytes]+more[ofBytes]+p.marks()) <= 3*r.max[ofBytes]
 }
 
-// mayMark reports whether p may have one more client: what p runs and the marks of its clients, which nothing may remove within
-// ClientSilence (law X1), take half of the bytes at most. It removes what is due before.
+// mayMark reports whether p may have one more client: what p runs and the marks of its
+// clients, which nothing may remove within ClientSilence (law X1), take half of the bytes
+// at most. It removes what is due before.
 func (r *Results) mayMark(p *principal, now time.Duration) bool {
 	for !r.isHalf(p, ofBytes, runCost(true)[ofBytes]+p.marks()) {
 		if r.removeDue(p, now, 1, nil, true) == 0 {
@@ -125,7 +130,8 @@ func runCost(client bool) [bounds]int64 {
 	return cost
 }
 
-// exceeded returns what is bounded and would be exceeded, or bounds if there is room for more.
+// exceeded returns what is bounded and would be exceeded, or bounds if there is room for
+// more.
 func (r *Results) exceeded(more [bounds]int64) int {
 	if more[ofRecords] > 0 && r.slabs.needs() {
 		more[ofBytes] += slabCost
@@ -138,9 +144,10 @@ func (r *Results) exceeded(more [bounds]int64) int {
 	return bounds
 }
 
-// evictFor reports whether there is room for more of a principal (law X3). Without it it removes what is due, then what a principal
-// has that takes more than half of the bound, unless that is p itself, and then what may be evicted: of p, or of the principal that is
-// silent for the longest time. It keeps the client keep.
+// evictFor reports whether there is room for more of a principal (law X3). Without it it
+// removes what is due, then what a principal has that takes more than half of the bound,
+// unless that is p itself, and then what may be evicted: of p, or of the principal that
+// is silent for the longest time. It keeps the client keep.
 func (r *Results) evictFor(p *principal, now time.Duration, more [bounds]int64, keep *client) bool {
 	for {
 		of := r.exceeded(more)
@@ -164,8 +171,9 @@ func (r *Results) evictFor(p *principal, now time.Duration, more [bounds]int64, 
 	}
 }
 
-// evictSilent evicts from the principal that is silent for the longest time, p excepted. Those that only run requests go to the end of
-// the list, so that the next search does not meet them again.
+// evictSilent evicts from the principal that is silent for the longest time, p excepted.
+// Those that only run requests go to the end of the list, so that the next search does
+// not meet them again.
 func (r *Results) evictSilent(p *principal, of int, keep *client) bool {
 	for last := r.silent.last; last != nil; {
 		q := r.silent.first
@@ -199,8 +207,9 @@ func (r *Results) evictOne(p *principal, of int, keep *client) bool {
 	return true
 }
 
-// removeDue removes what has reached its age of p, and tombstones of all, n of it at most, and returns how many it removed. If room is
-// needed, tombstones go after ClientSilence.
+// removeDue removes what has reached its age of p, and tombstones of all, n of it at
+// most, and returns how many it removed. If room is needed, tombstones go after
+// ClientSilence.
 func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client, pressed bool) (removed int) {
 	silence := r.config.ClientSilence
 	for removed < n {
@@ -227,8 +236,8 @@ func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client
 	return removed
 }
 
-// forgetClient removes a client that is idle, with its answers. Its tombstone makes all answered requests STALE; Records do
-// that themselves.
+// forgetClient removes a client that is idle, with its answers. Its tombstone makes all
+// answered requests STALE; Records do that themselves.
 func (r *Results) forgetClient(c *client) {
 	p := c.principal
 	for rec := range c.all {
@@ -260,7 +269,8 @@ func (r *Results) forgetClient(c *client) {
 	r.use(p, ofBytes, -clientCost-spanCost*int64(c.evicted.spans))
 }
 
-// isCurrent reports whether at is the current tombstone, and not that of a client that came back and was forgotten once more.
+// isCurrent reports whether at is the current tombstone, and not that of a client that
+// came back and was forgotten once more.
 func (r *Results) isCurrent(at dated) bool {
 	e, ok := r.tombstones[at.key]
 	return ok && e.heard == at.heard

@@ -12,8 +12,9 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// recorder is the ResponseWriter of a handler. It holds the response back until the handler has returned, so that it can be
-// stored before it is sent; unless the handler streams it, or it gets too long. Owned by the handler's goroutine.
+// recorder is the ResponseWriter of a handler. It holds the response back until the
+// handler has returned, so that it can be stored before it is sent; unless the handler
+// streams it, or it gets too long. Owned by the handler's goroutine.
 type recorder struct {
 	w      http.ResponseWriter
 	outer  http.Header // what w had before

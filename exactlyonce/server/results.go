@@ -17,48 +17,56 @@ import (
 
 // Config are the settings of [Results]. A zero field has its default.
 type Config struct {
-	// AnswerAge is how long an answer is kept after it was last asked for, unless the client says earlier that it is done
-	// with it. Afterwards the request is STALE. Choose more than the longest time over which a client repeats a request.
-	// Default 10 minutes, at least 1 ms.
+	// AnswerAge is how long an answer is kept after it was last asked for, unless the
+	// client says earlier that it is done with it. Afterwards the request is STALE.
+	// Choose more than the longest time over which a client repeats a request. Default 10
+	// minutes, at least 1 ms.
 	AnswerAge time.Duration
 
-	// ClientSilence is how long a client is remembered after its last request ended. While
-	// a request runs, its client counts as active, in Records, too. Afterwards a mark is
-	// left of it, for 24 times as long: see [Results]. It must be AnswerAge at least. Default 1 hour, or AnswerAge if that is longer.
+	// ClientSilence is how long a client is remembered after its last request ended.
+	// While a request runs, its client counts as active, in Records, too. Afterwards a
+	// mark is left of it, for 24 times as long: see [Results]. It must be AnswerAge at
+	// least. Default 1 hour, or AnswerAge if that is longer.
 	ClientSilence time.Duration
 
-	// A principal has bounds of its own, even if it is the only one: what it runs takes at most half of each bound, more is refused with
-	// ErrFull. So is a new client while the marks of clients that were evicted within ClientSilence take half of MaxBytes. When others need
-	// room, a principal that takes more than half of a bound loses what was asked for least recently: those requests are STALE.
+	// A principal has bounds of its own, even if it is the only one: what it runs takes
+	// at most half of each bound, more is refused with ErrFull. So is a new client while
+	// the marks of clients that were evicted within ClientSilence take half of MaxBytes.
+	// When others need room, a principal that takes more than half of a bound loses what
+	// was asked for least recently: those requests are STALE.
 
-	// MaxBytes bounds what clients, records and answers take, as estimated. Default 256 MiB.
+	// MaxBytes bounds what clients, records and answers take, as estimated. Default 256
+	// MiB.
 	MaxBytes int64
 	// MaxClients bounds the clients that are remembered. Default 100,000.
 	MaxClients int
 	// MaxRecords bounds the requests that run or have an answer. Default 1,000,000.
 	MaxRecords int
-	// MaxAnswer bounds an answer, in bytes. A longer answer goes to the attempts that wait for it and is not kept: the request is STALE
-	// afterwards. Default 1 MiB.
+	// MaxAnswer bounds an answer, in bytes. A longer answer goes to the attempts that
+	// wait for it and is not kept: the request is STALE afterwards. Default 1 MiB.
 	MaxAnswer int
-	// MaxWaiters bounds the attempts that wait for a running attempt; more get ErrInProgress, as do attempts that do not fit into the half of
-	// MaxBytes of their principal. Default 16; negative: none waits.
+	// MaxWaiters bounds the attempts that wait for a running attempt; more get
+	// ErrInProgress, as do attempts that do not fit into the half of MaxBytes of their
+	// principal. Default 16; negative: none waits.
 	MaxWaiters int
 
-	// Evict removes the answer of the principal that was asked for least recently, or its client that is silent for the longest time, where a
-	// bound would refuse a request with ErrFull. If it has neither, the principal that is silent for the longest time loses one. A removed
-	// request is STALE. With Records answers are always removed so, and read from Records
-	// later. Running requests are never removed.
+	// Evict removes the answer of the principal that was asked for least recently, or its
+	// client that is silent for the longest time, where a bound would refuse a request
+	// with ErrFull. If it has neither, the principal that is silent for the longest time
+	// loses one. A removed request is STALE. With Records answers are always removed so,
+	// and read from Records later. Running requests are never removed.
 	Evict bool
 
-	// Records are answers that outlive the process. They are asked about a request that may have been answered elsewhere,
-	// and Results are a cache above them.
+	// Records are answers that outlive the process. They are asked about a request that
+	// may have been answered elsewhere, and Results are a cache above them.
 	Records exactlyonce.Records
 
 	// Clock drives all ages. Default: the real clock.
 	Clock clock.Clock
 }
 
-// Results finds the earlier attempts of a request, so that a request has a single effect (law X1).
+// Results finds the earlier attempts of a request, so that a request has a single effect
+// (law X1).
 //
 //	answer, found, err := results.Do(ctx, request, func(ctx context.Context) ([]byte, error) {
 //		return charge(ctx, order) // at most one attempt at a time, and none after the first success
@@ -71,8 +79,9 @@ type Config struct {
 //	COMPLETED    one has answered                    it gets the same bytes
 //	STALE        the answer is gone                  ErrStale: it stays in doubt
 //
-// The attempt number does not change the state that an attempt finds. An answer is stored, an error is not: the next attempt is NEW. So an error
-// must mean that the effect did not happen, or that the effect may happen again.
+// The attempt number does not change the state that an attempt finds. An answer is
+// stored, an error is not: the next attempt is NEW. So an error must mean that the effect
+// did not happen, or that the effect may happen again.
 //
 // # Removal
 //
@@ -85,10 +94,12 @@ type Config struct {
 //   - The mark is forgotten after 24 times ClientSilence, or earlier, though not within ClientSilence, if room is short.
 //     Of a client that is not known, a request whose first sending ([exactlyonce.ID.Age]) was before that is STALE, and others are NEW.
 //
-// Records do the same, except for lack of room. A restart forgets all that is not in Records.
+// Records do the same, except for lack of room. A restart forgets all that is not in
+// Records.
 //
-// Results do not hold a goroutine, and hold a timer only while they remember clients. They are safe for concurrent use, and do not hold a lock
-// while they call a handler, Records or other code of the user.
+// Results do not hold a goroutine, and hold a timer only while they remember clients.
+// They are safe for concurrent use, and do not hold a lock while they call a handler,
+// Records or other code of the user.
 type Results struct {
 	config  Config
 	clock   clock.Clock
@@ -156,16 +167,21 @@ func NewResults(c Config) *Results {
 
 func (r *Results) now() time.Duration { return r.clock.Since(r.start) }
 
-// Do runs the request unless an earlier attempt has an answer or is about to, and returns the answer whether another attempt
-// has given it: then run was not called, or was rolled back. See [Results].
+// Do runs the request unless an earlier attempt has an answer or is about to, and returns
+// the answer whether another attempt has given it: then run was not called, or was rolled
+// back. See [Results].
 //
-// An error that run returns goes to the attempts that wait, too, and is not stored. If it matches [exactlyonce.ErrStale], the outcome of
-// the request is unknown, and stays so. If run panics or calls runtime.Goexit, the others get [ErrNoAnswer].
+// An error that run returns goes to the attempts that wait, too, and is not stored. If it
+// matches [exactlyonce.ErrStale], the outcome of the request is unknown, and stays so. If
+// run panics or calls runtime.Goexit, the others get [ErrNoAnswer].
 //
-// The context of run has the values of ctx. It ends when ctx does, unless another attempt waits for the answer; it does not have a
-// deadline of its own. [exactlyonce.RequestFromContext] finds req in it. The answer must not be changed afterwards.
+// The context of run has the values of ctx. It ends when ctx does, unless another attempt
+// waits for the answer; it does not have a deadline of its own.
+// [exactlyonce.RequestFromContext] finds req in it. The answer must not be changed
+// afterwards.
 //
-// Errors are the errors of [Results.Track], run and Records, and context.Cause(ctx) if ctx ends while the attempt waits.
+// Errors are the errors of [Results.Track], run and Records, and context.Cause(ctx) if
+// ctx ends while the attempt waits.
 func (r *Results) Do(
 	ctx context.Context, req exactlyonce.Request, run func(ctx context.Context) ([]byte, error),
 ) (answer []byte, replayed bool, err error) {
@@ -180,13 +196,16 @@ func (r *Results) Do(
 	return call.run(ctx, run)
 }
 
-// Track notes an attempt and returns a call. A caller that need not change drivers uses [Results.Do].
+// Track notes an attempt and returns a call. A caller that need not change drivers uses
+// [Results.Do].
 //
-// If the call is NEW ([Call.IsNew]), the caller is the driver of the request: it runs it and ends the call with Complete or Fail.
-// Otherwise it calls Wait, or Fail if it does not want the answer.
+// If the call is NEW ([Call.IsNew]), the caller is the driver of the request: it runs it
+// and ends the call with Complete or Fail. Otherwise it calls Wait, or Fail if it does
+// not want the answer.
 //
-// Errors: ErrInvalid, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait already, ErrFull, and the errors of Records,
-// with the cause of the context. With an error the call has ended already.
+// Errors: ErrInvalid, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait
+// already, ErrFull, and the errors of Records, with the cause of the context. With an
+// error the call has ended already.
 func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
 		r.invalid()
@@ -199,9 +218,11 @@ func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, er
 	return call, err
 }
 
-// TakeOver is Track for a service whose replicas execute requests in an order that they agreed on, such as a replicated log. An attempt that
-// comes from there becomes the driver of a request that runs, and its call is NEW; the handler that ran it so far ceases to be the driver (see
-// [Call.IsDriver]). If the last handler leaves without an answer, attempts that wait get its error and the next attempt is NEW. Records are not
+// TakeOver is Track for a service whose replicas execute requests in an order that they
+// agreed on, such as a replicated log. An attempt that comes from there becomes the
+// driver of a request that runs, and its call is NEW; the handler that ran it so far
+// ceases to be the driver (see [Call.IsDriver]). If the last handler leaves without an
+// answer, attempts that wait get its error and the next attempt is NEW. Records are not
 // asked.
 func (r *Results) TakeOver(req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
@@ -218,7 +239,8 @@ func (r *Results) invalid() {
 	r.stats.Invalid++
 }
 
-// track does what Track and TakeOver share. Records have to be asked about the new call if ask.
+// track does what Track and TakeOver share. Records have to be asked about the new call
+// if ask.
 func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask bool, err error) {
 	now := r.now()
 	key := clientKey{req.Scope, req.Client}
@@ -267,7 +289,8 @@ func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask
 	}
 }
 
-// hear returns the client of a request, which may be a new one, and forgets what it needs no more. Called with mu held, as the next two.
+// hear returns the client of a request, which may be a new one, and forgets what it needs
+// no more. Called with mu held, as the next two.
 func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration) (*client, error) {
 	c := r.clients[key]
 	if c == nil {
@@ -290,14 +313,16 @@ func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration
 	}
 	r.silent.moveBack(c.principal)
 	r.raise(c, req.First)
-	// Records do not hear of requests that fail. They would take a client for silent, and forget it in the end, that is known here.
+	// Records do not hear of requests that fail. They would take a client for silent, and
+	// forget it in the end, that is known here.
 	if r.config.Records != nil && (req.First > 0 || now-c.told >= r.config.ClientSilence/2) && r.note(key, req.First) {
 		c.told = now
 	}
 	return c, nil
 }
 
-// find returns the record of a request, nil if it is a new one, or [exactlyonce.ErrStale].
+// find returns the record of a request, nil if it is a new one, or
+// [exactlyonce.ErrStale].
 func (r *Results) find(c *client, req exactlyonce.Request, now time.Duration) (*record, error) {
 	rec := c.get(req.Sequence, req.Step)
 	if rec != nil && rec.flight == nil && now-rec.touched >= r.config.AnswerAge {
@@ -313,12 +338,14 @@ func (r *Results) find(c *client, req exactlyonce.Request, now time.Duration) (*
 	return rec, nil
 }
 
-// isForgotten reports whether a request that is not known was first sent when the answer may since have been forgotten (law X1).
+// isForgotten reports whether a request that is not known was first sent when the answer
+// may since have been forgotten (law X1).
 func isForgotten(req exactlyonce.Request, forgot, now time.Duration) bool {
 	return req.Age > 0 && now-req.Age <= forgot
 }
 
-// attach lets an attempt wait for the answer of another one. It is a part of what its principal runs.
+// attach lets an attempt wait for the answer of another one. It is a part of what its
+// principal runs.
 func (r *Results) attach(f *flight, req exactlyonce.Request) (*Call, error) {
 	p := f.principal
 	if f.waiting >= r.config.MaxWaiters || !r.isHalf(p, ofBytes, waiterCost) {
@@ -336,7 +363,8 @@ func (r *Results) attach(f *flight, req exactlyonce.Request) (*Call, error) {
 	return &Call{results: r, req: req, state: stateInProgress, flight: f}, nil
 }
 
-// ask asks Records about a request that is new here. It has its record already, so that other attempts wait meanwhile.
+// ask asks Records about a request that is new here. It has its record already, so that
+// other attempts wait meanwhile.
 func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	answered := false
 	defer func() {
@@ -385,9 +413,9 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	return call, nil
 }
 
-// forgottenByRecords returns the time before which a request of c must have been first sent
-// for Records to have forgotten its answer. They forget a client that was silent for long,
-// which c was for them if they took no mark of it meanwhile.
+// forgottenByRecords returns the time before which a request of c must have been first
+// sent for Records to have forgotten its answer. They forget a client that was silent for
+// long, which c was for them if they took no mark of it meanwhile.
 func (r *Results) forgottenByRecords(c *client, now time.Duration) time.Duration {
 	age := tombstoneAge * min(r.config.ClientSilence, math.MaxInt64/tombstoneAge)
 	if now-c.confirmed >= age {
@@ -398,9 +426,10 @@ func (r *Results) forgottenByRecords(c *client, now time.Duration) time.Duration
 
 // The rest runs under mu.
 
-// renew notes for Records the clients whose requests run and that they may take for silent:
-// a client counts as active while a request of it runs. It is called eight times within
-// ClientSilence at least, so Records are told of a client that runs before it seems silent.
+// renew notes for Records the clients whose requests run and that they may take for
+// silent: a client counts as active while a request of it runs. It is called eight times
+// within ClientSilence at least, so Records get a mark of a client that runs before it
+// seems silent.
 func (r *Results) renew(now time.Duration) {
 	for c := r.busy.first; c != nil && now-c.renewed >= r.config.ClientSilence/4; c = r.busy.first {
 		if !r.note(c.key, 0) {
@@ -469,8 +498,8 @@ func (r *Results) raise(c *client, before int64) {
 	r.sweep(c, 1024)
 }
 
-// sweep removes records below the mark of c, looking at n numbers or records at most. The rest waits for the next request or
-// collection: it is STALE anyway.
+// sweep removes records below the mark of c, looking at n numbers or records at most. The
+// rest waits for the next request or collection: it is STALE anyway.
 func (r *Results) sweep(c *client, n int) {
 	if c.swept >= c.before {
 		return
@@ -510,8 +539,8 @@ func (r *Results) acknowledged(rec *record) {
 	}
 }
 
-// forget removes a record with an answer; it is STALE from then on, if it is not below the mark, unless Records have the
-// answer.
+// forget removes a record with an answer; it is STALE from then on, if it is not below
+// the mark, unless Records have the answer.
 func (r *Results) forget(rec *record, stale bool) {
 	rec.client.principal.aged.remove(rec)
 	r.dropRecord(rec, stale && r.config.Records == nil)
@@ -556,14 +585,16 @@ type askedKey struct {
 	step string
 }
 
-// noteAsked notes for Records that an answer was asked for. Those for which there is no room may be asked for again.
+// noteAsked notes for Records that an answer was asked for. Those for which there is no
+// room may be asked for again.
 func (r *Results) noteAsked(req exactlyonce.Request) {
 	if r.toucher != nil && len(r.asked) < r.config.MaxClients {
 		r.asked[askedKey{clientKey{req.Scope, req.Client}, req.Sequence, req.Step}] = struct{}{}
 	}
 }
 
-// note keeps a mark for Records, or that a client was heard. What does not fit comes with a later request.
+// note keeps a mark for Records, or that a client was heard. What does not fit comes with
+// a later request.
 func (r *Results) note(key clientKey, before int64) (fits bool) {
 	last, known := r.marks[key]
 	if fits = known || len(r.marks) < r.config.MaxClients; fits {

@@ -1,7 +1,8 @@
 package server
 
-// slab is the memory of some records. A million records that were allocated one by one would be a million objects for the
-// garbage collector to follow, and each new one would cost an allocation.
+// slab is the memory of some records. A million records that were allocated one by one
+// would be a million objects for the garbage collector to follow, and each new one would
+// cost an allocation.
 type slab struct {
 	used    int // records with a request
 	records [slabSize]record
@@ -9,8 +10,8 @@ type slab struct {
 
 const slabSize = 28 // so that a slab has 4 kB
 
-// slabs gives records out. A slab without requests is given back, so one slow request keeps one slab, whose other records are
-// used first (law X3).
+// slabs gives records out. A slab without requests is given back, so one slow request
+// keeps one slab, whose other records are used first (law X3).
 type slabs struct {
 	free  list[record, *record] // of slabs that have requests
 	spare *slab                 // one without; nil: there is none

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Stats are counters of [Results]. The first group are present values; the others count since the start.
+// Stats are counters of [Results]. The first group are present values; the others count
+// since the start.
 type Stats struct {
 	Clients    int   // remembered
 	Records    int   // requests that run or have an answer
@@ -56,8 +57,8 @@ func (r *Results) Stats() Stats {
 // dumpAtMost bounds the lines of a dump.
 const dumpAtMost = 10_000
 
-// Dump writes all records, for a person to read: a line for each client and below it a line for each request. It stops
-// after 10,000 lines and says how many are left out.
+// Dump writes all records, for a person to read: a line for each client and below it a
+// line for each request. It stops after 10,000 lines and says how many are left out.
 //
 //	2 clients, 3 records (1 in progress), 0 waiting, 1968 bytes
 //	client 0af7651916cd43dd8448eb211c80319c of "alice", heard 12s ago, stale below 5, gone 7-9

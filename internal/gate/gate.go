@@ -1,5 +1,6 @@
-// Package gate is what an operator and a backend say to each other: whether an attempt may start, that it is over, and how it went.
-// Operators import it instead of package backend.
+// Package gate is what an operator and a backend say to each other: whether an attempt
+// may start, that it is over, and how it went. Operators import it instead of package
+// backend.
 package gate
 
 import (
@@ -15,7 +16,8 @@ const Never = time.Duration(math.MaxInt64)
 
 // Backend is the service that operators call.
 type Backend interface {
-	// Attach returns the seat of an operator, whose loop sleeps by s. lent of its calls run on the permit of the call around the operator.
+	// Attach returns the seat of an operator, whose loop sleeps by s. lent of its calls
+	// run on the permit of the call around the operator.
 	Attach(s Sleeper, lent int) Seat
 }
 
@@ -46,14 +48,15 @@ type Order struct {
 	Limit   int // -1: the backend's own
 }
 
-// Sleeper is the sleep of an operator's loop. Its methods are called from any goroutine, with a lock held, and do not block.
+// Sleeper is the sleep of an operator's loop. Its methods are called from any goroutine,
+// with a lock held, and do not block.
 type Sleeper interface {
 	WakeUp()
 	IsParked() bool // it sleeps, or is about to: it takes a turn when it is woken
 }
 
-// Seat is the seat of an operator at its backend. Release is called from any goroutine, the rest by the operator's loop. A refused
-// attempt has taken nothing.
+// Seat is the seat of an operator at its backend. Release is called from any goroutine,
+// the rest by the operator's loop. A refused attempt has taken nothing.
 type Seat interface {
 	// Start asks whether an attempt may start at now, of the operator's clock.
 	Start(now time.Time, a *Attempt) Answer
@@ -61,7 +64,8 @@ type Seat interface {
 	// Join says that the call which has started last is for one more element.
 	Join(a *Attempt)
 
-	// Release says that the call of an attempt is over. stamp is from the Answer to its start.
+	// Release says that the call of an attempt is over. stamp is from the Answer to its
+	// start.
 	Release(stamp Stamp)
 
 	// AttemptEnded reports the end of an attempt, and returns its effect on the element.
@@ -70,32 +74,34 @@ type Seat interface {
 	// MayRetry takes a retry out of the budget.
 	MayRetry(now time.Time) bool
 
-	// Wait returns how long to sleep before the seat asks again; 0: not at all. The operator has been refused, is about to sleep, and
-	// has a use for so many permits. A wake-up may come earlier.
+	// Wait returns how long to sleep before the seat asks again; 0: not at all. The
+	// operator has been refused, is about to sleep, and has a use for so many permits. A
+	// wake-up may come earlier.
 	Wait(now time.Time, wants int) time.Duration
 
-	// DoneAsking says that the operator is awake, has asked for all it could start, and whether it was refused. What was kept for it is
-	// given to others.
+	// DoneAsking says that the operator is awake, has asked for all it could start, and
+	// whether it was refused. What was kept for it is given to others.
 	DoneAsking(now time.Time, isShort bool)
 
-	// WhyWaiting returns why an element could not start, and how long that lasts as far as is known; nil: it could. The error may match
-	// ErrAnswered.
+	// WhyWaiting returns why an element could not start, and how long that lasts as far
+	// as is known; nil: it could. The error may match ErrAnswered.
 	WhyWaiting(now time.Time, l *Late) (err error, wait time.Duration)
 
 	// Leave ends the seat. Calls that run have their permits until they are over.
 	Leave()
 }
 
-// Effect is what the end of an attempt means for its element.
+// Effect is the consequence of the end of an attempt for its element.
 type Effect uint8
 
 const (
 	// Counts means that the attempt uses up a retry as usual.
 	Counts Effect = iota
-	// Outage means that the attempt met an outage: it uses up no retry, up to a number of times.
+	// Outage means that the attempt met an outage: it uses up no retry, up to a number of
+	// times.
 	Outage
-	// Throttled means that the service asked for fewer calls: the attempt uses up no attempt,
-	// retry or visit (law B6).
+	// Throttled means that the service asked for fewer calls: the attempt uses up no
+	// attempt, retry or visit (law B6).
 	Throttled
 )
 
@@ -116,7 +122,8 @@ type Answer struct {
 	Other bool          // another element may start at once: ask for the next one
 }
 
-// Stamp says when a call began, if it is to be timed: 0 if not. It is small since every attempt has one.
+// Stamp says when a call began, if it is to be timed: 0 if not. It is small since every
+// attempt has one.
 type Stamp uint32
 
 // tick is what stamps are exact to. A call of more than two hours looks shorter.
@@ -139,7 +146,8 @@ type Late struct {
 	Failed    time.Time // when it failed as a message, at the visit before this one; zero: never
 }
 
-// ErrAnswered says that the service has answered between an element's last two failures: it may be what the service does not bear.
+// ErrAnswered says that the service has answered between an element's last two failures:
+// it may be what the service does not bear.
 var ErrAnswered = errors.New("it has answered since the message failed before")
 
 // Evidence is what the end of an attempt tells about the service.
@@ -156,7 +164,8 @@ type Evidence struct {
 	Call     *Call // that the attempt is a part of; nil: it is a call of its own
 }
 
-// Call is a call for several elements. It has one outcome: it is lost if the attempts of all its elements are.
+// Call is a call for several elements. It has one outcome: it is lost if the attempts of
+// all its elements are.
 type Call struct {
 	Element uint64 // the one that Start was asked for
 	Left    int    // attempts that have not been heard

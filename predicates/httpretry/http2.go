@@ -2,7 +2,8 @@ package httpretry
 
 import "strings"
 
-// net/http has no exported types for the errors of HTTP/2; those of golang.org/x/net/http2 have the same texts.
+// net/http has no exported types for the errors of HTTP/2; those of
+// golang.org/x/net/http2 have the same texts.
 
 const (
 	goAwayBelow   = "http2: Transport received Server's graceful shutdown GOAWAY"
@@ -26,7 +27,8 @@ func lostOverHTTP2(text string) bool {
 	return false
 }
 
-// streamError returns the code of the error that ended a stream, unless it is the client that could not read the answer.
+// streamError returns the code of the error that ended a stream, unless it is the client
+// that could not read the answer.
 func streamError(text string) (code string, ok bool) {
 	text, ok = strings.CutPrefix(text, "stream error: stream ID ")
 	if !ok {
@@ -37,8 +39,9 @@ func streamError(text string) (code string, ok bool) {
 	return code, cause == "" || cause == "received from peer"
 }
 
-// unprocessed reports whether err proves that the server has not looked at the request (RFC 9113, 8.7): RST_STREAM with
-// REFUSED_STREAM, or a GOAWAY whose last stream is below the request's; or that it was never written.
+// unprocessed reports whether err proves that the server has not looked at the request
+// (RFC 9113, 8.7): RST_STREAM with REFUSED_STREAM, or a GOAWAY whose last stream is below
+// the request's; or that it was never written.
 func unprocessed(err error) bool {
 	text := err.Error()
 	if inner, ok := strings.CutPrefix(text, cannotRetry); ok {

@@ -2,9 +2,10 @@ package httpretry
 
 import "net/http"
 
-// Idempotent reports whether input is a *[http.Request] that may be sent twice: by its method (RFC 9110, 9.2.2), or because it
-// carries an Idempotency-Key or X-Idempotency-Key, by which the server recognises the repetition. The key has to be the same
-// for all attempts, so it belongs to the element, not to the attempt.
+// Idempotent reports whether input is a *[http.Request] that may be sent twice: by its
+// method (RFC 9110, 9.2.2), or because it carries an Idempotency-Key or
+// X-Idempotency-Key, by which the server recognises the repetition. The key has to be the
+// same for all attempts, so it belongs to the element, not to the attempt.
 //
 // As in net/http, a key that is present but empty counts, too: the server
 // does not see it, but the caller has said that the request may be repeated.

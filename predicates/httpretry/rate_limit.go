@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// demandedDelay returns the delay that a response demands, and whether it demands one. The first
-// of these headers counts:
+// demandedDelay returns the delay that a response demands, and whether it demands one.
+// The first of these headers counts:
 //
 //	Retry-After-Ms: 250                                   milliseconds
 //	Retry-After: 120                                      see RetryAfter
@@ -16,8 +16,8 @@ import (
 //	X-Ratelimit-Reset: 1767225600                         seconds since 1970
 //	Anthropic-Ratelimit-Tokens-Reset: 2026-01-01T00:00:00Z   429 only: a time
 //
-// Of several limits the ones count whose header Remaining is 0: the delay is the longest of
-// their resets. If there is no such limit, it is the shortest of all resets.
+// Of several limits the ones count whose header Remaining is 0: the delay is the longest
+// of their resets. If there is no such limit, it is the shortest of all resets.
 func demandedDelay(status int, h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	if ms := strings.TrimSpace(h.Get("Retry-After-Ms")); ms != "" {
 		n, err := strconv.ParseFloat(ms, 64)
@@ -63,8 +63,8 @@ func resetDelay(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	return shortest, found
 }
 
-// remainingHeader returns the name of the header with the remaining calls or tokens that belongs
-// to a header with the reset of a limit.
+// remainingHeader returns the name of the header with the remaining calls or tokens that
+// belongs to a header with the reset of a limit.
 func remainingHeader(reset string) (remaining string, ok bool) {
 	const openAI, anthropic, end = "X-Ratelimit-Reset", "Anthropic-Ratelimit-", "-Reset"
 	switch {
@@ -76,7 +76,8 @@ func remainingHeader(reset string) (remaining string, ok bool) {
 	return "", false
 }
 
-// sinceEpoch is the least number of seconds that is read as a time since 1970, not as a delay.
+// sinceEpoch is the least number of seconds that is read as a time since 1970, not as a
+// delay.
 const sinceEpoch = 1e9
 
 // parseReset reads the value of a header with the reset of a limit.

@@ -21,18 +21,20 @@ var (
 	InternalServerError = predicates.NewReason("HTTP_500_INTERNAL_SERVER_ERROR", false, false)
 	// BadGateway, 502: the server behind the proxy did not give a valid answer.
 	BadGateway = predicates.NewReason("HTTP_502_BAD_GATEWAY", false, false)
-	// ServiceUnavailable, 503: overload or maintenance. A server that answers so has not executed the call, but proxies answer so, too, when
-	// they lose the server.
+	// ServiceUnavailable, 503: overload or maintenance. A server that answers so has not
+	// executed the call, but proxies answer so, too, when they lose the server.
 	ServiceUnavailable = predicates.NewReason("HTTP_503_SERVICE_UNAVAILABLE", false, false)
 	// GatewayTimeout, 504: the server behind the proxy did not answer in time.
 	GatewayTimeout = predicates.NewReason("HTTP_504_GATEWAY_TIMEOUT", false, false)
-	// Overloaded, 529: the service is overloaded. No RFC defines this status; providers of language
-	// models use it. A proxy may use it as well.
+	// Overloaded, 529: the service is overloaded. No RFC defines this status; providers
+	// of language models use it. A proxy may use it as well.
 	Overloaded = predicates.NewReason("HTTP_529_OVERLOADED", false, false)
-	// AfterRedirect: a status of the first three, in answer to a later request than the first, which has been executed.
+	// AfterRedirect: a status of the first three, in answer to a later request than the
+	// first, which has been executed.
 	AfterRedirect = predicates.NewReason("HTTP_REFUSED_AFTER_REDIRECT", false, false)
 
-	// InProgress, 409 of a tracker (package exactlyonce): an earlier attempt of the request runs.
+	// InProgress, 409 of a tracker (package exactlyonce): an earlier attempt of the
+	// request runs.
 	InProgress = predicates.NewReason("HTTP_409_IN_PROGRESS", false, false)
 	// TrackerFull, 503 of a tracker: it is full, and did not execute the request.
 	TrackerFull = predicates.NewReason("HTTP_503_TRACKER_FULL", true, false)
@@ -72,8 +74,9 @@ var byStatus = func() map[int]predicates.Reason {
 	return table
 }()
 
-// rejections are the statuses by which a server says, before any effect, that it will not execute the request. 406 and 416
-// are about the answer, which may come after one; others are not defined.
+// rejections are the statuses by which a server says, before any effect, that it will not
+// execute the request. 406 and 416 are about the answer, which may come after one; others
+// are not defined.
 var rejections = []int{
 	http.StatusBadRequest, http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden, http.StatusNotFound,
 	http.StatusMethodNotAllowed, http.StatusProxyAuthRequired, http.StatusConflict, http.StatusGone,
@@ -84,7 +87,8 @@ var rejections = []int{
 	http.StatusUnavailableForLegalReasons,
 }
 
-// reasonFor returns the reason for a status, or for the answer of a tracker that came with it.
+// reasonFor returns the reason for a status, or for the answer of a tracker that came
+// with it.
 func reasonFor(status int, tracker string) (predicates.Reason, bool) {
 	switch tracker {
 	case oncewire.InProgress:
@@ -98,8 +102,8 @@ func reasonFor(status int, tracker string) (predicates.Reason, bool) {
 	return reason, ok
 }
 
-// withoutEffect reports whether resp proves that the request was not executed: it was refused, for now or for good, or sent
-// elsewhere with its method.
+// withoutEffect reports whether resp proves that the request was not executed: it was
+// refused, for now or for good, or sent elsewhere with its method.
 func withoutEffect(resp *http.Response) bool {
 	switch resp.StatusCode {
 	case http.StatusTemporaryRedirect, http.StatusPermanentRedirect:

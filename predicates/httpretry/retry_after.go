@@ -10,14 +10,15 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// RetryAfter returns the delay that the header Retry-After demands, in either of its forms (RFC 9110, 10.2.3):
+// RetryAfter returns the delay that the header Retry-After demands, in either of its
+// forms (RFC 9110, 10.2.3):
 //
 //	Retry-After: 120                             in two minutes
 //	Retry-After: Fri, 31 Dec 1999 23:59:59 GMT   at that time, as seen from the
 //	                                             header Date, or from now without one
 //
-// A date that has passed is a delay of 0; more seconds than a duration holds are the longest duration. Without the header, or if it is
-// malformed, ok is false.
+// A date that has passed is a delay of 0; more seconds than a duration holds are the
+// longest duration. Without the header, or if it is malformed, ok is false.
 func RetryAfter(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	value := strings.TrimSpace(h.Get("Retry-After"))
 	if value == "" {
@@ -40,8 +41,9 @@ func RetryAfter(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	return max(0, at.Sub(now)), true
 }
 
-// Pushback returns the longest delay that the server demands with the responses among the results of the call, for strategies.HonorPushback; the
-// delay of a [*StatusError] is obeyed without it.
+// Pushback returns the longest delay that the server demands with the responses among the
+// results of the call, for strategies.HonorPushback; the delay of a [*StatusError] is
+// obeyed without it.
 func Pushback[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	for resp := range responses(a) {
 		if d, demanded := statusError(resp).RetryPushback(); demanded {

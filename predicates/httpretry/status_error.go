@@ -16,11 +16,12 @@ type StatusError struct {
 	Method     string // of the request that was answered; "" if unknown
 	URL        string // of the request that was answered; password, query and fragment are hidden; "" if unknown
 
-	// Redirected reports that the first request of the call had another method: it was answered with a redirect, so it may have been executed.
+	// Redirected reports that the first request of the call had another method: it was
+	// answered with a redirect, so it may have been executed.
 	Redirected bool
 
-	// Delay is the delay that the server demands by Retry-After or another header, if HasDelay:
-	// see the package documentation.
+	// Delay is the delay that the server demands by Retry-After or another header, if
+	// HasDelay: see the package documentation.
 	Delay    time.Duration
 	HasDelay bool
 

@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Transport wraps base and reports how far its requests came. An error carries its stage, as [*predicates.StageError]:
+// Transport wraps base and reports how far its requests came. An error carries its stage,
+// as [*predicates.StageError]:
 //
 //	ClientDispatch   no header was written, or the server said by HTTP/2 that it had
 //	                 not processed the request (REFUSED_STREAM, a GOAWAY below its
@@ -21,22 +22,28 @@ import (
 //	NetworkTime      anything else
 //	nothing          base does not say: it does not support package httptrace
 //
-// Errors are otherwise unchanged. The text of errors of ClientDispatch mentions the stage, too, since an http.Client whose Timeout has run out
-// replaces errors by their text.
+// Errors are otherwise unchanged. The text of errors of ClientDispatch mentions the
+// stage, too, since an http.Client whose Timeout has run out replaces errors by their
+// text.
 //
-// Each request is reported to the attempt that its context belongs to ([predicates.ReportSent]) and stays in doubt unless its error or its
-// status proves that it had no effect: see the package documentation. So if a call makes two POSTs and the second is refused, it is not repeated
-// if the first may have been executed. Requests with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1) are not reported: by definition
-// they do not have an effect to repeat.
+// Each request is reported to the attempt that its context belongs to
+// ([predicates.ReportSent]) and stays in doubt unless its error or its status proves that
+// it had no effect: see the package documentation. So if a call makes two POSTs and the
+// second is refused, it is not repeated if the first may have been executed. Requests
+// with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1) are not reported: by
+// definition they do not have an effect to repeat.
 //
-// base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as an http.Transport does. An
+// base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as an
+// http.Transport does. An
 // *http.Transport may repeat a request by itself, but a POST only if the server has certainly not got it. With another base, a
-// request counts as sent from the first header on, and stays in doubt if the base repeats it, whatever the last answer is. An
-// error after it got a connection is in NetworkTime, since such a base may have given up by itself. A nil base stands
-// for http.DefaultTransport. Safe for concurrent use if base is.
+// request counts as sent from the first header on, and stays in doubt if the base repeats
+// it, whatever the last answer is. An error after it got a connection is in NetworkTime,
+// since such a base may have given up by itself. A nil base stands for
+// http.DefaultTransport. Safe for concurrent use if base is.
 //
-// One such repetition does not prove that, and cannot be distinguished from the others: over HTTP/2 net/http sends a POST again after
-// RST_STREAM with PROTOCOL_ERROR, which some servers send for requests that came too late. Requests with a body and without
+// One such repetition does not prove that, and cannot be distinguished from the others:
+// over HTTP/2 net/http sends a POST again after RST_STREAM with PROTOCOL_ERROR, which
+// some servers send for requests that came too late. Requests with a body and without
 // GetBody are not sent again.
 func Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
@@ -86,7 +93,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, withStage(req, stage, err)
 }
 
-// withStage returns err with the stage of the call that req belongs to, of which stage is that of req alone.
+// withStage returns err with the stage of the call that req belongs to, of which stage is
+// that of req alone.
 func withStage(req *http.Request, stage predicates.Stage, err error) error {
 	switch {
 	case methodChanged(req):
@@ -130,7 +138,8 @@ func (p *progress) gotConn() {
 	p.got = true
 }
 
-// again begins with another connection. The one before failed without a byte, or without having been served.
+// again begins with another connection. The one before failed without a byte, or without
+// having been served.
 func (p *progress) again() {
 	if !p.plain || p.repeatable {
 		p.earlier = p.earlier || p.wrote
@@ -177,7 +186,8 @@ const notSentText = "httpretry: request not executed: "
 func (e *notSentError) Error() string { return notSentText + e.error.Error() }
 func (e *notSentError) Unwrap() error { return e.error }
 
-// notSent reports whether err is that of an http.Client that has replaced a notSentError by its text.
+// notSent reports whether err is that of an http.Client that has replaced a notSentError
+// by its text.
 func notSent(err error) bool {
 	e, ok := errors.AsType[*url.Error](err)
 	return ok && e.Err != nil && strings.HasPrefix(e.Err.Error(), notSentText)

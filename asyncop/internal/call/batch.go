@@ -9,7 +9,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Batch is one call for several elements, its members. Each member is an attempt of its own; the permit is that of the batch.
+// Batch is one call for several elements, its members. Each member is an attempt of its
+// own; the permit is that of the batch.
 //
 //	loop:    NewBatch ─▶ Add ─▶ the member's function calls Join ─▶ Add … ─▶ Close
 //	worker:  Run ─▶ the call ─▶ the outcomes of the members ─▶ the permit comes back
@@ -48,11 +49,12 @@ type Member[IN, OUT any] struct {
 	room  [1]OUT
 }
 
-// before is something that is done before the call, for a member that may be over earlier.
+// before is something that is done before the call, for a member that may be over
+// earlier.
 type before struct{ done, over <-chan struct{} }
 
-// NewBatch returns a batch for calls of one function, with room for so many members. A permit of the operator, and a shared
-// one, were taken for it.
+// NewBatch returns a batch for calls of one function, with room for so many members. A
+// permit of the operator, and a shared one, were taken for it.
 func NewBatch[IN, OUT any](host *Host, of any, size int) *Batch[IN, OUT] {
 	return &Batch[IN, OUT]{host: host, of: of, members: make([]Member[IN, OUT], 0, size)}
 }
@@ -80,8 +82,8 @@ func (b *Batch[IN, OUT]) After(done <-chan struct{}) {
 	b.befores = append(b.befores, before{done, b.Context().Done()})
 }
 
-// Join adds an element, with what the function was called with. It reports false if the batch is closed. Called from any
-// goroutine.
+// Join adds an element, with what the function was called with. It reports false if the
+// batch is closed. Called from any goroutine.
 func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,7 +113,8 @@ func (b *Batch[IN, OUT]) JoinOther(ctx context.Context, call Other) bool {
 	return b.Join(ctx, none, otherFuture[OUT]{call})
 }
 
-// Others returns the calls of other types that are not late, in the order of the elements. Called during the call.
+// Others returns the calls of other types that are not late, in the order of the
+// elements. Called during the call.
 func (b *Batch[IN, OUT]) Others() []Other {
 	others := make([]Other, len(b.outs))
 	for i, out := range b.outs {
@@ -120,7 +123,8 @@ func (b *Batch[IN, OUT]) Others() []Other {
 	return others
 }
 
-// Close ends the forming. If no member has joined it reports false: there is no call, and the caller has the permits.
+// Close ends the forming. If no member has joined it reports false: there is no call, and
+// the caller has the permits.
 func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,8 +133,9 @@ func (b *Batch[IN, OUT]) Close() bool {
 	return len(b.ins) > 0
 }
 
-// Run makes the call, on a worker, for the elements that are not late (law A5). outcome completes the element at i. A panic of
-// the call, or runtime.Goexit, is the outcome of all (law A6).
+// Run makes the call, on a worker, for the elements that are not late (law A5). outcome
+// completes the element at i. A panic of the call, or runtime.Goexit, is the outcome of
+// all (law A6).
 func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
 	defer func() { // also if a future ends the goroutine; after the outcomes, so that elements that take the freed slots are there
 		b.ended.Store(true)
@@ -159,8 +164,8 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 	b.deliver(b.outs, b.ctxs, outcome)
 }
 
-// leaveOutLate removes the elements that are late. There is no outcome if the attempt is over, unless the future is another
-// one, whose owner waits for it.
+// leaveOutLate removes the elements that are late. There is no outcome if the attempt is
+// over, unless the future is another one, whose owner waits for it.
 func (b *Batch[IN, OUT]) leaveOutLate() {
 	var outs []Future[OUT]
 	var ctxs []context.Context
@@ -184,8 +189,8 @@ func (b *Batch[IN, OUT]) leaveOutLate() {
 	}
 }
 
-// lateIn asks the attempt that ctx belongs to, or what stands for it, why no call must begin. If that is not over, ctx is one
-// that a wrapper has derived, and ended.
+// lateIn asks the attempt that ctx belongs to, or what stands for it, why no call must
+// begin. If that is not over, ctx is one that a wrapper has derived, and ended.
 func lateIn(ctx context.Context) (late error, isOver bool) {
 	if host, ok := ctx.Value(HostKey{}).(interface{ Begin() error }); ok {
 		if late := host.Begin(); late != nil {
@@ -195,7 +200,8 @@ func lateIn(ctx context.Context) (late error, isOver bool) {
 	return ctx.Err(), false
 }
 
-// deliver completes elements. A future that breaks, as that of a user's wrapper may, fails its own attempt only.
+// deliver completes elements. A future that breaks, as that of a user's wrapper may,
+// fails its own attempt only.
 func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, outcome func(i int, out Future[OUT])) {
 	i, all := 0, letters[OUT]{host: b.host}
 	var g guard.Guard
@@ -220,11 +226,13 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	all.post()
 }
 
-// HasReturned reports whether the call has returned, or there is none. Members that have joined may be called until then.
+// HasReturned reports whether the call has returned, or there is none. Members that have
+// joined may be called until then.
 func (b *Batch[IN, OUT]) HasReturned() bool { return b.ended.Load() }
 
-// letters are a future for one member after the other, whose letters are posted together: if the loop got to know some of them,
-// it would fill their slots, find itself full, and send a small batch off.
+// letters are a future for one member after the other, whose letters are posted together:
+// if the loop got to know some of them, it would fill their slots, find itself full, and
+// send a small batch off.
 type letters[OUT any] struct {
 	host           *Host
 	of             *Attempt[OUT]
@@ -245,7 +253,8 @@ func (l *letters[OUT]) CompleteExceptionally(err error) {
 	l.Return(none, err)
 }
 
-// Return is Complete with one result or, if err is not nil, CompleteExceptionally, without an allocation.
+// Return is Complete with one result or, if err is not nil, CompleteExceptionally,
+// without an allocation.
 func (l *letters[OUT]) Return(result OUT, err error) {
 	if l.of.claim() {
 		if l.of.Failure = err; err == nil {

@@ -16,14 +16,16 @@ func (m *Member[IN, OUT]) Value(key any) any {
 	return m.Attempt.Value(key)
 }
 
-// A batch is the context of its call. It ends with the last of the members' contexts. What belongs to an attempt, such as its
-// number, is in those only. It is safe for concurrent use.
+// A batch is the context of its call. It ends with the last of the members' contexts.
+// What belongs to an attempt, such as its number, is in those only. It is safe for
+// concurrent use.
 var (
 	_ Cancellable = (*Batch[any, any])(nil)
 	_ Cancellable = (*Member[any, any])(nil)
 )
 
-// Deadline returns the latest of the members' deadlines; none if one of them has none.
+// Deadline returns the latest of the members' deadlines. It reports false if a member has
+// no deadline.
 func (b *Batch[IN, OUT]) Deadline() (latest time.Time, ok bool) {
 	for _, m := range b.ctxs {
 		deadline, ok := m.Deadline()
@@ -45,8 +47,8 @@ func (b *Batch[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(b.end(), f)
 }
 
-// Err returns nil as long as a member goes on, then context.DeadlineExceeded if the time of all has run out, and
-// context.Canceled else.
+// Err returns nil as long as a member goes on, then context.DeadlineExceeded if the time
+// of all has run out, and context.Canceled else.
 func (b *Batch[IN, OUT]) Err() error {
 	if b.ongoing() != nil {
 		return nil
@@ -71,13 +73,15 @@ func (b *Batch[IN, OUT]) ongoing() context.Context {
 	return nil
 }
 
-// end returns a context that ends with all members, which are watched from the first call on.
+// end returns a context that ends with all members, which are watched from the first call
+// on.
 func (b *Batch[IN, OUT]) end() context.Context {
 	b.watched.Do(b.watch)
 	return b.signal.context()
 }
 
-// watch has the signal fire when all members have ended. It watches one of them at a time.
+// watch has the signal fire when all members have ended. It watches one of them at a
+// time.
 func (b *Batch[IN, OUT]) watch() {
 	if m := b.ongoing(); m != nil {
 		context.AfterFunc(m, b.watch)
@@ -125,8 +129,9 @@ func (b *batchStages[IN, OUT]) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// ReportSent counts a request for each member. A deduplicated one counts as any other: its identity is not that of a member, so its
-// server does not recognise the member when that comes again in another batch.
+// ReportSent counts a request for each member. A deduplicated one counts as any other:
+// its identity is not that of a member, so its server does not recognise the member when
+// that comes again in another batch.
 func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
 	for _, m := range b.ctxs {
 		if r := ReporterIn(m); r != nil && r.ReportSent(false) {

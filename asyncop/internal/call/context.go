@@ -10,16 +10,19 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// NumberKey finds the number of the attempt in its context; 0 for the handler of a failure.
+// NumberKey finds the number of the attempt in its context; 0 for the handler of a
+// failure.
 type NumberKey struct{}
 
-// BackendKey finds out, in the context of a call, whether that or a call around it is one of this backend: true or nil.
+// BackendKey finds out, in the context of a call, whether that or a call around it is one
+// of this backend: true or nil.
 type BackendKey struct{ gate.Backend }
 
 // HostKey finds what runs the blocking calls of an attempt in its context: an [Attempt].
 type HostKey struct{}
 
-// BatchKey finds, in the context of a member, the [Batch] that is formed of calls of this function.
+// BatchKey finds, in the context of a member, the [Batch] that is formed of calls of this
+// function.
 type BatchKey struct{ Of any }
 
 // Cancellable is the context of a token, of an attempt or of a batch.
@@ -28,12 +31,13 @@ type Cancellable interface {
 	AfterFunc(f func()) (stop func() bool)
 }
 
-// A token is a context. What runs under it has neither a permit that a blocking call could keep, nor a stage: that is for calls
-// only, whose context is their [Attempt]. It costs nothing until its end is asked for, and is safe for concurrent use.
+// A token is a context. What runs under it has neither a permit that a blocking call
+// could keep, nor a stage: that is for calls only, whose context is their [Attempt]. It
+// costs nothing until its end is asked for, and is safe for concurrent use.
 var _ Cancellable = (*Token)(nil)
 
-// Deadline returns the earlier of the operator context's deadline and the token's. With a clock other than the real one it
-// reports none.
+// Deadline returns the earlier of the operator context's deadline and the token's. With a
+// clock other than the real one it reports none.
 func (t *Token) Deadline() (time.Time, bool) {
 	if !t.Host.RealTime {
 		return time.Time{}, false
@@ -48,7 +52,8 @@ func (t *Token) Deadline() (time.Time, bool) {
 // Done returns a channel that is closed when the token is over.
 func (t *Token) Done() <-chan struct{} { return t.endSignal().context().Done() }
 
-// Err returns nil until the token is over, then context.DeadlineExceeded after a timeout and context.Canceled else.
+// Err returns nil until the token is over, then context.DeadlineExceeded after a timeout
+// and context.Canceled else.
 func (t *Token) Err() error {
 	s := t.state.Load()
 	if s&over == 0 {
@@ -61,8 +66,8 @@ func (t *Token) Err() error {
 	return context.Canceled
 }
 
-// Value returns the values of the operator's context, the number of the attempt, and the history of the message that the
-// element is.
+// Value returns the values of the operator's context, the number of the attempt, and the
+// history of the message that the element is.
 func (t *Token) Value(key any) any {
 	switch key.(type) {
 	case NumberKey:
@@ -76,14 +81,15 @@ func (t *Token) Value(key any) any {
 	return t.parent().Value(key)
 }
 
-// AfterFunc arranges for f to run on a goroutine of its own after the token is over; stop reports whether it prevented
-// that. Package context uses it for derived contexts instead of a goroutine each.
+// AfterFunc arranges for f to run on a goroutine of its own after the token is over; stop
+// reports whether it prevented that. Package context uses it for derived contexts instead
+// of a goroutine each.
 func (t *Token) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(t.endSignal().context(), f)
 }
 
-// parent returns what has the values. Also the cause of the end is one of them, as far as package context is concerned: it is
-// the operator's only if that has ended the attempt.
+// parent returns what has the values. Also the cause of the end is one of them, as far as
+// package context is concerned: it is the operator's only if that has ended the attempt.
 func (t *Token) parent() context.Context {
 	if t.state.Load()&(over|expired|completed) == over {
 		return t.Host.Life
@@ -113,7 +119,8 @@ func (t *Token) endContext() {
 // Message is a message without its value: its acknowledgement and its history.
 type Message = message.Message[struct{}]
 
-// signal is the end of a token's context for those who wait for it. That of a message is there from the start.
+// signal is the end of a token's context for those who wait for it. That of a message is
+// there from the start.
 type signal struct {
 	message Message // read-only
 

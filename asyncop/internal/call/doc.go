@@ -1,5 +1,6 @@
-// Package call has the state that several goroutines share while an operator runs: the calls, and
-// the way of their results to the loop. State that only the loop uses is in the packages above.
+// Package call has the state that several goroutines share while an operator runs: the
+// calls, and the way of their results to the loop. State that only the loop uses is in
+// the packages above.
 //
 //   - A [Token] ties code that runs elsewhere to the element that waits for it. It is the context of
 //     the code, and its letter to the loop. An [Attempt] is the token of a call, and the future that
@@ -11,22 +12,22 @@
 //
 // # Letters
 //
-// A letter has the reference ([Ref]) of the element that waits for it: the index of its slot, and the
-// generation of the slot. The generation ends when the element continues, and later letters of it
-// find no slot (law A2). The phase of the element tells what a letter is about, so letters need no
-// kind.
+// A letter has the reference ([Ref]) of the element that waits for it: the index of its
+// slot, and the generation of the slot. The generation ends when the element continues,
+// and later letters of it find no slot (law A2). The phase of the element tells what a
+// letter is about, so letters need no kind.
 //
 // # Permits
 //
-// An attempt releases its permit once: when the loop has let go of it, and its function no longer runs.
-// The bits of its state are only ever set, and the goroutine that sets the last bit of this condition
-// releases the permit: the loop in [Token.LetGo] and [Token.Cut], the goroutine of a call in
-// [Token.Returned].
+// An attempt releases its permit once: when the loop has let go of it, and its function
+// no longer runs. The bits of its state are only ever set, and the goroutine that sets
+// the last bit of this condition releases the permit: the loop in [Token.LetGo] and
+// [Token.Cut], the goroutine of a call in [Token.Returned].
 //
 // # Contexts
 //
-// The context of a call answers these keys itself. For all other keys, the values of observers come
-// first, then the values of the operator's context.
+// The context of a call answers these keys itself. For all other keys, the values of
+// observers come first, then the values of the operator's context.
 //
 //	key              attempt           batch             other tokens         why
 //	NumberKey        its number        none              their number, or 0   a batch is for several attempts
@@ -40,10 +41,13 @@
 //	                                   members
 //	ctxkey.Message   its history       none              its history          an outer message belongs to another element
 //
-// Outer stands for the context of a call that the operator runs inside of, if there is one.
+// Outer stands for the context of a call that the operator runs inside of, if there is
+// one.
 //
-// A context ends with its attempt or its question; the context of a batch ends with the last of its
-// members. context.Cause is the operator's only if the operator has ended it (Token.parent).
+// A context ends with its attempt or its question; the context of a batch ends with the
+// last of its members. context.Cause is the operator's only if the operator has ended it
+// (Token.parent).
 //
-// User code that may panic or end its goroutine runs below a guard of package guard (law A6).
+// User code that may panic or end its goroutine runs below a guard of package guard (law
+// A6).
 package call

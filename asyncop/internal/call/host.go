@@ -44,8 +44,8 @@ var ErrNil = errors.New("asyncop: CompleteExceptionally was called with a nil er
 // Panicked makes an error of what recover returned; nil stands for runtime.Goexit.
 func Panicked(recovered any) error { return guard.Recovered("asyncop", recovered) }
 
-// OffLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic
-// nor runtime.Goexit reaches the caller (law A6).
+// OffLoop runs user code that may block for a moment on a goroutine of its own and waits
+// for it, so that neither a panic nor runtime.Goexit reaches the caller (law A6).
 func OffLoop(f func() error) error { return guard.Call(f, Panicked) }
 
 // Clock reads the clock of an operator. Instants are durations since its start.
@@ -61,21 +61,23 @@ func (h *Host) LeaveSeat(stamp gate.Stamp) {
 	}
 }
 
-// RestSeat says to the backend that nothing begins any more.
+// RestSeat notifies the backend that the operator begins no further attempt.
 func (h *Host) RestSeat() {
 	if h.Seat != nil {
 		h.Seat.DoneAsking(h.Clock.Time(h.Clock.Now()), false)
 	}
 }
 
-// Cancelled reports whether the operator must end now, whether the loop knows or not. The user's context is asked itself: what
-// is derived from it ends a moment later, and upstream may have noticed already.
+// Cancelled reports whether the operator must end now, whether the loop knows or not. The
+// user's context is asked itself: what is derived from it ends a moment later, and
+// upstream may have noticed already.
 func (h *Host) Cancelled() bool { return h.Life.Err() != nil || h.User.Err() != nil }
 
 // Late returns how many completions came too late.
 func (h *Host) Late() int64 { return h.late.Load() }
 
-// Freed returns how many permits were given back by other goroutines than the loop and not taken yet.
+// Freed returns how many permits were given back by other goroutines than the loop and
+// not taken yet.
 func (h *Host) Freed() int64 { return h.freed.Load() }
 
 // TakeFreed takes the permits that other goroutines have given back.
@@ -89,24 +91,26 @@ func (h *Host) TakeFreed() int {
 
 // ---- The mailbox
 
-// Ref refers to the element that waits for a letter: the index of its slot, and the generation of the
-// slot. A generation never comes twice, so a reference to an earlier one finds no slot (law A2). The
-// zero Ref refers to no element.
+// Ref refers to the element that waits for a letter: the index of its slot, and the
+// generation of the slot. A generation never comes twice, so a reference to an earlier
+// one finds no slot (law A2). The zero Ref refers to no element.
 type Ref struct {
 	Index      uint32
 	Stamp      gate.Stamp // of a call at a backend; it is here because it fits
 	Generation uint64
 }
 
-// Letter is a place in the mailbox. It is embedded in what is posted, so that posting allocates nothing.
+// Letter is a place in the mailbox. It is embedded in what is posted, so that posting
+// allocates nothing.
 type Letter struct {
 	Next *Letter // in the mailbox, or in what Take has returned; a letter that is read is cut off before it is posted again
 
 	Ref Ref // of the element that waits for it: written before the start, then read-only
 }
 
-// Mailbox hands letters to the loop: a lock-free stack that is taken whole, so posting costs one compare-and-swap and
-// allocates nothing. A channel would cost more per completion and block when it is full.
+// Mailbox hands letters to the loop: a lock-free stack that is taken whole, so posting
+// costs one compare-and-swap and allocates nothing. A channel would cost more per
+// completion and block when it is full.
 type Mailbox struct {
 	head atomic.Pointer[Letter] // newest first, or closed; any goroutine posts, the loop takes
 }
@@ -114,8 +118,8 @@ type Mailbox struct {
 // closed is the head of a mailbox whose loop has ended.
 var closed Letter
 
-// Post puts letters into the mailbox and wakes the loop. They are not in it, and chained from the newest to the oldest: the loop takes
-// all of them, or none yet.
+// Post puts letters into the mailbox and wakes the loop. They are not in it, and chained
+// from the newest to the oldest: the loop takes all of them, or none yet.
 func (h *Host) Post(newest, oldest *Letter) {
 	for {
 		head := h.Mail.head.Load()
@@ -146,7 +150,8 @@ func (m *Mailbox) Take() *Letter {
 	return oldest
 }
 
-// Close drops what is in the mailbox, and what still comes: the operator may be kept for ever, and that with it. Nothing is taken any more.
+// Close drops what is in the mailbox, and what still comes: the operator may be kept for
+// ever, and that with it. Nothing is taken any more.
 func (m *Mailbox) Close() { m.head.Store(&closed) }
 
 // Empty reports whether nothing is in the mailbox.
@@ -154,7 +159,8 @@ func (m *Mailbox) Empty() bool { return m.head.Load() == nil }
 
 // ---- Sleep
 
-// Sleeper lets a goroutine sleep until others have something for it. It is woken only if it sleeps, or is about to.
+// Sleeper lets a goroutine sleep until others have something for it. It is woken only if
+// it sleeps, or is about to.
 type Sleeper struct {
 	Parked atomic.Bool   // the goroutine sleeps, or looks a last time whether it must
 	C      chan struct{} // buffer of one: one wake-up is enough
@@ -163,8 +169,9 @@ type Sleeper struct {
 // NewSleeper returns a Sleeper.
 func NewSleeper() Sleeper { return Sleeper{C: make(chan struct{}, 1)} }
 
-// Sleep returns when the sleeper is woken, or at once unless idle reports that there is nothing to do. It calls idle when
-// others wake the sleeper already. It may wake spuriously.
+// Sleep returns when the sleeper is woken, or at once unless idle reports that there is
+// nothing to do. It calls idle when others wake the sleeper already. It may wake
+// spuriously.
 func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(true)
 	if idle() {
@@ -173,7 +180,8 @@ func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(false)
 }
 
-// IsParked reports whether the goroutine sleeps, or looks a last time whether it must. Called from any goroutine.
+// IsParked reports whether the goroutine sleeps, or looks a last time whether it must.
+// Called from any goroutine.
 func (s *Sleeper) IsParked() bool { return s.Parked.Load() }
 
 // WakeUp wakes the sleeper. Called from any goroutine.
@@ -186,17 +194,22 @@ func (s *Sleeper) WakeUp() {
 	}
 }
 
-// maxIdleWorkers bounds the goroutines that are kept for later calls: about 4 MB of stacks.
+// maxIdleWorkers bounds the goroutines that are kept for later calls: about 4 MB of
+// stacks.
 const maxIdleWorkers = 1024
 
-// Workers do jobs that may block, each on a goroutine of its own, and use the goroutines again.
+// Workers do jobs that may block, each on a goroutine of its own, and use the goroutines
+// again.
 //
-// No job waits for another to return: while jobs are due, a worker is on its way to them. One at a time, though: the worker
-// that takes a job and leaves others behind sends the next worker. So when jobs are short, workers that come free take most of
-// them without a switch, and few are woken in vain; when jobs sleep or wait, all are running some microseconds later. Jobs that
-// keep the processors busy have others wait for those: a call looks whether its element has ended before it begins.
+// No job waits for another to return: while jobs are due, a worker is on its way to them.
+// One at a time, though: the worker that takes a job and leaves others behind sends the
+// next worker. So when jobs are short, workers that come free take most of them without a
+// switch, and few are woken in vain; when jobs sleep or wait, all are running some
+// microseconds later. Jobs that keep the processors busy have others wait for those: a
+// call looks whether its element has ended before it begins.
 //
-// A job is due at once, or, if it was only offered, with the next send: until then workers that come free may take it.
+// A job is due at once, or, if it was only offered, with the next send: until then
+// workers that come free may take it.
 type Workers[IN, OUT any] struct {
 	call Blocking[IN, OUT]
 
@@ -209,15 +222,16 @@ type Workers[IN, OUT any] struct {
 	end    bool                     // guarded by mu: idle workers shall end
 }
 
-// Job is what a worker does, which may end its goroutine: Task or, if that is nil, the call of Attempt, which the loop has started and
-// which has its permit.
+// Job is what a worker does, which may end its goroutine: Task or, if that is nil, the
+// call of Attempt, which the loop has started and which has its permit.
 type Job[IN, OUT any] struct {
 	Task    func()
 	Attempt *Attempt[OUT]
 	In      IN
 }
 
-// Blocking makes a call and completes result with what it returns. late, if not nil, is why the call must not be made any more.
+// Blocking makes a call and completes result with what it returns. late, if not nil, is
+// why the call must not be made any more.
 type Blocking[IN, OUT any] func(ctx context.Context, in IN, result Future[OUT], late error)
 
 // NewWorkers returns workers that make attempts by call.
@@ -272,7 +286,8 @@ func (w *Workers[IN, OUT]) Stop() {
 	w.cond.Broadcast()
 }
 
-// work is a worker. It ends when there is too little to do, after Stop, or with its job's goroutine.
+// work is a worker. It ends when there is too little to do, after Stop, or with its job's
+// goroutine.
 func (w *Workers[IN, OUT]) work() {
 	for came := true; ; came = false { // came: it is the worker that was on its way
 		w.mu.Lock()

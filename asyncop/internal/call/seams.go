@@ -1,6 +1,7 @@
 package call
 
-// Hold is for tests: until resume is called, no worker comes to a job, as if no processor came free.
+// Hold is for tests: until resume is called, no worker comes to a job, as if no processor
+// came free.
 func (w *Workers[IN, OUT]) Hold() (resume func()) {
 	set := func(coming bool) {
 		w.mu.Lock()

@@ -20,8 +20,8 @@ func ReporterIn(ctx context.Context) Reporter {
 	return r
 }
 
-// NotDeduplicated is a reporter for requests that their servers do not recognise when they are
-// repeated.
+// NotDeduplicated is a reporter for requests that their servers do not recognise when
+// they are repeated.
 type NotDeduplicated struct{ Reporter }
 
 // ReportSent implements Reporter.
@@ -30,12 +30,13 @@ func (u NotDeduplicated) ReportSent(bool) (counted bool) { return u.Reporter.Rep
 // ReportRefused implements Reporter.
 func (u NotDeduplicated) ReportRefused(bool) { u.Reporter.ReportRefused(false) }
 
-// Stages is a token as what stages are reported to. Package predicates finds it through the context of the call. What the calls of
-// an operator report, the call around it learns, also from attempts that are over: they may have left a call behind.
+// Stages is a token as what stages are reported to. Package predicates finds it through
+// the context of the call. What the calls of an operator report, the call around it
+// learns, also from attempts that are over: they may have left a call behind.
 type Stages Token
 
-// ReportStage sets the bit of stage. Those of the earlier stages may be missing; the latest one counts. For the call around the
-// operator that is one request of several.
+// ReportStage sets the bit of stage. Those of the earlier stages may be missing; the
+// latest one counts. For the call around the operator that is one request of several.
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
@@ -44,7 +45,8 @@ func (t *Stages) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// update changes the state of an attempt that is not over, and returns it as it was before; to returns false if nothing is to be changed.
+// update changes the state of an attempt that is not over, and returns it as it was
+// before; to returns false if nothing is to be changed.
 func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, updated bool) {
 	for {
 		s := t.state.Load()
@@ -58,8 +60,9 @@ func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, update
 	}
 }
 
-// ReportSent counts a request that a client has sent, up to a number that no call reaches: there it stays. The server of a deduplicated request
-// recognises it when it is repeated.
+// ReportSent counts a request that a client has sent, up to a number that no call
+// reaches: there it stays. The server of a deduplicated request recognises it when it is
+// repeated.
 func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
 	one, all := counter(deduplicated)
 	before, counted := t.update(func(s uint32) (uint32, bool) { return s + one, s&all != all })
@@ -69,7 +72,8 @@ func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
 	return counted
 }
 
-// ReportRefused takes a request back that ReportSent has counted. An attempt that has not counted it does not take it back either.
+// ReportRefused takes a request back that ReportSent has counted. An attempt that has not
+// counted it does not take it back either.
 func (t *Stages) ReportRefused(deduplicated bool) {
 	one, all := counter(deduplicated)
 	t.update(func(s uint32) (uint32, bool) { return s - one, s&all != all && s&all != 0 })
@@ -78,8 +82,9 @@ func (t *Stages) ReportRefused(deduplicated bool) {
 	}
 }
 
-// Deduplicated reports whether the call may be repeated in flight: of its requests, one at least may have taken effect, and the
-// servers of all that may have recognise them when they are repeated. What the function itself has reported as sent is unknown.
+// Deduplicated reports whether the call may be repeated in flight: of its requests, one
+// at least may have taken effect, and the servers of all that may have recognise them
+// when they are repeated. What the function itself has reported as sent is unknown.
 func (t *Stages) Deduplicated() bool {
 	return deduplicatedIn(t.state.Load())
 }
@@ -96,8 +101,9 @@ func counter(deduplicated bool) (one, all uint32) {
 	return request, requests
 }
 
-// reported returns the latest stage in a state, whether a client has reported a request that it has not taken back, and whether the
-// servers of all such requests recognise them.
+// reported returns the latest stage in a state, whether a client has reported a request
+// that it has not taken back, and whether the servers of all such requests recognise
+// them.
 func reported(state uint32) (stage predicates.Stage, inDoubt, deduplicated bool) {
 	inDoubt = state&(requests|deduplicatedRequests) != 0
 	switch {

@@ -11,12 +11,13 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Token ties something that runs elsewhere to the element that waits for it (law A2). It is never used again, since user
-// code may keep it for ever.
+// Token ties something that runs elsewhere to the element that waits for it (law A2). It
+// is never used again, since user code may keep it for ever.
 type Token struct {
 	Letter // to the loop, when it is done
 
-	// Written before the start, as Ref is, then read-only: they bind the token to the element that waits for it.
+	// Written before the start, as Ref is, then read-only: they bind the token to the
+	// element that waits for it.
 	Host   *Host
 	Number int32         // of the attempt, from 1; 0 for the handler of a failure
 	state  atomic.Uint32 // bits
@@ -38,19 +39,22 @@ const (
 	over
 	// expired: it ended by a timeout.
 	expired
-	// occupied: a function of the attempt runs beyond its invocation, and keeps the permit until it returns.
+	// occupied: a function of the attempt runs beyond its invocation, and keeps the
+	// permit until it returns.
 	occupied
 	// returned: that function has returned.
 	returned
 	// ended: the loop has let go of an attempt whose function may still run.
 	ended
-	// dispatching, sent, answered: the stages that the function reported; the latest counts.
+	// dispatching, sent, answered: the stages that the function reported; the latest
+	// counts.
 	dispatching
 	sent
 	answered
 	// member: the attempt is one of a Batch, which has the permit.
 	member
-	// left: the function has returned to the loop, or is not called yet; if the attempt is complete in place, nobody asks.
+	// left: the function has returned to the loop, or is not called yet; if the attempt
+	// is complete in place, nobody asks.
 	left
 	// inPlace: it was complete before that, and nothing was in the mailbox then.
 	inPlace
@@ -58,12 +62,13 @@ const (
 	returns
 	// borrowed: the outcome is that of a call for another element, or of none.
 	borrowed
-	// uncalled: the function was not called, so a completion that comes too late does not count as late.
+	// uncalled: the function was not called, so a completion that comes too late does not
+	// count as late.
 	uncalled
 )
 
-// The rest of the state counts the requests that clients have reported and not taken back: those that their server recognises
-// when they come again, and the others.
+// The rest of the state counts the requests that clients have reported and not taken
+// back: those that their server recognises when they come again, and the others.
 const (
 	request              uint32 = 1 << 16
 	requests             uint32 = 1<<24 - request
@@ -72,21 +77,23 @@ const (
 	reports                     = dispatching | sent | answered | requests | deduplicatedRequests
 )
 
-// Leave says that the function has returned, or is not called yet, and reports whether the attempt is complete and goes before what is in
-// the mailbox. If not, its letter is there, or will come.
+// Leave says that the function has returned, or is not called yet, and reports whether
+// the attempt is complete and goes before what is in the mailbox. If not, its letter is
+// there, or will come.
 func (t *Token) Leave() (first bool) {
 	return t.state.Load()&inPlace != 0 || t.state.Or(left)&inPlace != 0
 }
 
-// Carry makes the context of a new token know the message that its element is, unless it was made with one.
+// Carry makes the context of a new token know the message that its element is, unless it
+// was made with one.
 func (t *Token) Carry(m Message) {
 	if m != (Message{}) && t.signal.Load() == nil {
 		t.signal.Store(&signal{message: m})
 	}
 }
 
-// Borrow says that the outcome of the attempt is that of a call for another element, or of none: it came from a cache. It says nothing of
-// the backend.
+// Borrow says that the outcome of the attempt is that of a call for another element, or
+// of none: it came from a cache. It says nothing of the backend.
 func (t *Token) Borrow() { t.state.Or(borrowed) }
 
 // Borrowed reports whether Borrow was called.
@@ -95,7 +102,8 @@ func (t *Token) Borrowed() bool { return t.state.Load()&borrowed != 0 }
 // Completed reports whether the outcome has been handed in.
 func (t *Token) Completed() bool { return t.state.Load()&completed != 0 }
 
-// claim reports whether the caller is the one to complete the token; others are counted as late.
+// claim reports whether the caller is the one to complete the token; others are counted
+// as late.
 func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
 	if before&(claimed|over) != 0 {
@@ -113,9 +121,10 @@ func (t *Token) claimUncalled() bool {
 	return t.state.Or(claimed|uncalled)&(claimed|over) == 0
 }
 
-// publish completes a token whose outcome is written, and hands it to the loop. If the token has ended meanwhile, the
-// completion is late. A token that is completed while the loop calls its function needs no letter if the mailbox is empty:
-// the loop finds it complete when the function returns (law Q1).
+// publish completes a token whose outcome is written, and hands it to the loop. If the
+// token has ended meanwhile, the completion is late. A token that is completed while the
+// loop calls its function needs no letter if the mailbox is empty: the loop finds it
+// complete when the function returns (law Q1).
 func (t *Token) publish() {
 	bits := completed | over
 	switch s := t.state.Load(); {
@@ -143,8 +152,9 @@ func (t *Token) publish() {
 	}
 }
 
-// Finish ends the token and posts its letter: what was to be done is done. Called by the goroutine that did it. If that completes the
-// element, it counts as late if it is (law A2).
+// Finish ends the token and posts its letter: what was to be done is done. Called by the
+// goroutine that did it. If that completes the element, it counts as late if it is (law
+// A2).
 func (t *Token) Finish(completes bool) {
 	bits := over
 	if completes {
@@ -157,11 +167,13 @@ func (t *Token) Finish(completes bool) {
 	t.Post()
 }
 
-// Post posts the letter and wakes the loop. It does not end the token: the element may go on with it.
+// Post posts the letter and wakes the loop. It does not end the token: the element may go
+// on with it.
 func (t *Token) Post() { t.Host.Post(&t.Letter, &t.Letter) }
 
-// Late returns why nothing must begin for the token any more (law A5), or nil. It is asked on the goroutine that is about to call:
-// the loop may not know of a cancel yet, or may not have noticed that the time is over.
+// Late returns why nothing must begin for the token any more (law A5), or nil. It is
+// asked on the goroutine that is about to call: the loop may not know of a cancel yet, or
+// may not have noticed that the time is over.
 func (t *Token) Late() error {
 	switch h := t.Host; {
 	case t.state.Load()&over != 0:
@@ -174,8 +186,8 @@ func (t *Token) Late() error {
 	return nil
 }
 
-// cutOff ends the context of a call that is not made, before the loop does: its outcome does not count for the element, which ends
-// by its timeout or with its operator.
+// cutOff ends the context of a call that is not made, before the loop does: its outcome
+// does not count for the element, which ends by its timeout or with its operator.
 func (t *Token) cutOff(late error) {
 	bits := over
 	if late == context.DeadlineExceeded { //nolint:errorlint // from Late
@@ -193,8 +205,8 @@ func (t *Token) cutOff(late error) {
 // Expire is Cut for a timeout.
 func (t *Token) Expire() Released { return t.cut(over | expired | ended) }
 
-// Cut ends the token, since the operator ends. A completion that was handed in by then is late, although it will be in the
-// mailbox. Called by the loop.
+// Cut ends the token, since the operator ends. A completion that was handed in by then is
+// late, although it will be in the mailbox. Called by the loop.
 func (t *Token) Cut() Released { return t.cut(over | ended) }
 
 // Released is how a token was when the loop let go of it.
@@ -242,8 +254,8 @@ func (t *Token) LetGo() (how Released) {
 
 // ---- Permits
 
-// The permit of the operator comes back when the loop has let go (ended) and no function runs, that of the backend when the attempt is over
-// and none does. A member has neither.
+// The permit of the operator comes back when the loop has let go (ended) and no function
+// runs, that of the backend when the attempt is over and none does. A member has neither.
 
 // isBack reports whether the permit is back that waits for bit.
 func isBack(state, bit uint32) bool {
@@ -255,8 +267,8 @@ func comesBack(before, bits, bit uint32) bool {
 	return !isBack(before, bit) && isBack(before|bits, bit)
 }
 
-// Occupy says that a function runs from now on, which keeps the permit until Returned or, if completes, until it completes the attempt.
-// Called before it does.
+// Occupy says that a function runs from now on, which keeps the permit until Returned or,
+// if completes, until it completes the attempt. Called before it does.
 func (t *Token) Occupy(completes bool) {
 	bits := occupied
 	if completes {
@@ -278,7 +290,8 @@ func (t *Token) tryOccupy() bool {
 	}
 }
 
-// Returned says that the function which occupied the attempt has returned, or is not called.
+// Returned says that the function which occupied the attempt has returned, or is not
+// called.
 func (t *Token) Returned() {
 	before := t.state.Or(returned)
 	t.release(before, returned)
@@ -288,8 +301,9 @@ func (t *Token) Returned() {
 // HasReturned reports whether the function which occupied the attempt has returned.
 func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 
-// release gives the permit of the backend back, if bits have brought that about: the attempt is over, and no function of
-// it runs. Other than its operator's own permit it does not wait for the loop. Handlers have no number, and no permit.
+// release gives the permit of the backend back, if bits have brought that about: the
+// attempt is over, and no function of it runs. Other than its operator's own permit it
+// does not wait for the loop. Handlers have no number, and no permit.
 func (t *Token) release(before, bits uint32) {
 	if t.Host.Seat != nil && t.Number != 0 && comesBack(before, bits, over) {
 		t.Host.Seat.Release(t.Ref.Stamp)
@@ -304,12 +318,14 @@ func (t *Token) giveBack(before, bits uint32) {
 	}
 }
 
-// Attempt is one call for one element: the token that makes a completion count for this call and no other. It is the
-// ResultFuture that user code holds, and the context of the call.
+// Attempt is one call for one element: the token that makes a completion count for this
+// call and no other. It is the ResultFuture that user code holds, and the context of the
+// call.
 type Attempt[OUT any] struct {
 	Token
 
-	// Written by the goroutine that sets claimed, before it sets completed; then the loop's.
+	// Written by the goroutine that sets claimed, before it sets completed; then the
+	// loop's.
 	Results []OUT
 	Failure error // of the call
 }
@@ -342,7 +358,8 @@ func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 	return &c.Attempt
 }
 
-// Value is [Token.Value], and knows the attempt, for blocking calls and for those who report stages.
+// Value is [Token.Value], and knows the attempt, for blocking calls and for those who
+// report stages.
 func (a *Attempt[OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case NumberKey:
@@ -361,7 +378,8 @@ func (a *Attempt[OUT]) Value(key any) any {
 	return a.Token.Value(key)
 }
 
-// Complete implements ResultFuture. Law A2: the first completion counts, unless the attempt is over.
+// Complete implements ResultFuture. Law A2: the first completion counts, unless the
+// attempt is over.
 func (a *Attempt[OUT]) Complete(results ...OUT) {
 	if a.claim() {
 		a.Results, a.Failure = results, nil
@@ -380,7 +398,8 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	}
 }
 
-// Return completes the attempt with one result or, if err is not nil, with that: without an allocation where the attempt has room.
+// Return completes the attempt with one result or, if err is not nil, with that: without
+// an allocation where the attempt has room.
 func (a *Attempt[OUT]) Return(result OUT, err error) {
 	if a.claim() {
 		if a.Failure = err; err == nil {
@@ -390,8 +409,8 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 	}
 }
 
-// Refuse completes an attempt whose function has not been called. If the attempt has ended, that does not count as a late
-// completion.
+// Refuse completes an attempt whose function has not been called. If the attempt has
+// ended, that does not count as a late completion.
 func (a *Attempt[OUT]) Refuse(err error) {
 	if a.claimUncalled() {
 		a.Failure = err
@@ -399,7 +418,8 @@ func (a *Attempt[OUT]) Refuse(err error) {
 	}
 }
 
-// Begin returns why the call must not be made any more, or nil. A call that is not made has no outcome.
+// Begin returns why the call must not be made any more, or nil. A call that is not made
+// has no outcome.
 func (a *Attempt[OUT]) Begin() (late error) {
 	if late = a.Late(); late != nil {
 		a.cutOff(late)
@@ -407,8 +427,9 @@ func (a *Attempt[OUT]) Begin() (late error) {
 	return late
 }
 
-// RunBlocking runs task on a goroutine of the operator; late, if not nil, is why the call must not be made any more. The call
-// keeps the attempt's permit until task returns, unless the attempt is over already.
+// RunBlocking runs task on a goroutine of the operator; late, if not nil, is why the call
+// must not be made any more. The call keeps the attempt's permit until task returns,
+// unless the attempt is over already.
 func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 	occupies := a.tryOccupy()
 	a.Host.Run(func() {

@@ -24,7 +24,8 @@ func (c *endedBy) Value(key any) any {
 // WithMessage returns a context that knows a message.
 func WithMessage(c context.Context, m Message) context.Context { return &withMessage{c, m} }
 
-// WithoutMessage returns the values of the context of an operator. It hides the message of a call around the operator.
+// WithoutMessage returns the values of the context of an operator. It hides the message
+// of a call around the operator.
 func WithoutMessage(c context.Context) context.Context {
 	if c.Value(ctxkey.Message{}) == nil {
 		return c
@@ -32,7 +33,8 @@ func WithoutMessage(c context.Context) context.Context {
 	return context.WithValue(c, ctxkey.Message{}, nil)
 }
 
-// withMessage is a context that knows a message. It makes the history when that is asked for.
+// withMessage is a context that knows a message. It makes the history when that is asked
+// for.
 type withMessage struct {
 	context.Context
 	message Message
@@ -45,8 +47,8 @@ func (c *withMessage) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// WithValues returns c with the values of another context before its own. What an attempt itself answers for stays
-// the attempt's. The end of values means nothing.
+// WithValues returns c with the values of another context before its own. What an attempt
+// itself answers for stays the attempt's. The end of values means nothing.
 func WithValues(values context.Context, c Cancellable) context.Context {
 	return &valued{c, context.WithoutCancel(values)}
 }
@@ -66,7 +68,8 @@ func (c *valued) Value(key any) any {
 	return c.Cancellable.Value(key)
 }
 
-// isOfAttempt reports whether an attempt or element answers for the key, even if it has no value for it: contexts around it are not asked.
+// isOfAttempt reports whether an attempt or element answers for the key, even if it has
+// no value for it: contexts around it are not asked.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
 	case NumberKey, HostKey, BatchKey, ctxkey.Members, ctxkey.Stage, ctxkey.Message:

@@ -10,8 +10,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// AtBackend makes attempts start when Host.Seat permits it. cost returns what an attempt takes from
-// the rate of the backend, nil means 1. tenant returns for whom the attempt is; nil means no tenant.
+// AtBackend makes attempts start when Host.Seat permits it. cost returns what an attempt
+// takes from the rate of the backend, nil means 1. tenant returns for whom the attempt
+// is; nil means no tenant.
 func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenant func(in IN) string) {
 	g.isExact = true
 	g.backend = &atBackend[IN, OUT]{
@@ -19,7 +20,8 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	}
 }
 
-// maxForgiven bounds the attempts of an element that do not count because they met an outage.
+// maxForgiven bounds the attempts of an element that do not count because they met an
+// outage.
 const maxForgiven = 3
 
 // atBackend is the operator's seat at its backend.
@@ -51,8 +53,8 @@ func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 	return min(of.outages, maxForgiven) + of.throttled
 }
 
-// isVisited reports whether an attempt of s had another answer than a request for fewer calls. If
-// not, its message has not been visited (law B6).
+// isVisited reports whether an attempt of s had another answer than a request for fewer
+// calls. If not, its message has not been visited (law B6).
 func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
 	return int(s.attempts) > b.of.get(s.index).throttled
 }
@@ -67,16 +69,17 @@ func (b *atBackend[IN, OUT]) settle() {
 	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.isShort)
 }
 
-// attemptEnded releases the backend's permit, unless a function of the attempt still runs, whose
-// goroutine releases it, or the attempt has released it when it was completed.
+// attemptEnded releases the backend's permit, unless a function of the attempt still
+// runs, whose goroutine releases it, or the attempt has released it when it was
+// completed.
 func (b *atBackend[IN, OUT]) attemptEnded(a *call.Attempt[OUT], how call.Released) {
 	if how.Over {
 		b.seat.Release(a.Ref.Stamp)
 	}
 }
 
-// admit asks for an attempt of s. A member joins the call of its batch, which has a permit. If only
-// s has to wait, it does so as in a back-off, and others may start.
+// admit asks for an attempt of s. A member joins the call of its batch, which has a
+// permit. If only s has to wait, it does so as in a back-off, and others may start.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	if isMember {
 		return b.join(s)
@@ -127,9 +130,9 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 	return uint64(s.accepted)<<16 | uint64(uint16(s.index))
 }
 
-// describe asks the user's functions for the cost and the tenant of an attempt of s, once for each
-// attempt, however often it is refused. If a function breaks, s has failed. If they have used up the
-// time of s, its attempt does not start.
+// describe asks the user's functions for the cost and the tenant of an attempt of s, once
+// for each attempt, however often it is refused. If a function breaks, s has failed. If
+// they have used up the time of s, its attempt does not start.
 func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
 	if b.cost == nil && b.tenant == nil {
 		return granted
@@ -183,8 +186,8 @@ func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 	return nil
 }
 
-// putOff makes s wait as in a back-off, while other elements may start: its tenant has to wait. The end
-// of the input does not cut this wait, as if a server had demanded it.
+// putOff makes s wait as in a back-off, while other elements may start: its tenant has to
+// wait. The end of the input does not cut this wait, as if a server had demanded it.
 func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 	g := b.core
 	if s.phase == ready {
@@ -197,7 +200,8 @@ func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 	g.Timers.Arm(&s.timer, later(g.now, wait))
 }
 
-// opensAt returns when to ask again: Now, an instant, or Never if the operator is woken when it may.
+// opensAt returns when to ask again: Now, an instant, or Never if the operator is woken
+// when it may.
 func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 	if !b.isShort {
 		return Now
@@ -217,8 +221,8 @@ func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 	}
 }
 
-// report reports how the attempt of s went, and returns whether it takes no retry from the budget:
-// it met an outage, or was throttled.
+// report reports how the attempt of s went, and returns whether it takes no retry from
+// the budget: it met an outage, or was throttled.
 func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree bool) {
 	g := b.core
 	of := b.of.get(s.index)
@@ -241,8 +245,8 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	return effect != gate.Counts
 }
 
-// closed returns why the backend let s wait until its deadline, and for how long it will refuse
-// calls. It returns nil if s could have started.
+// closed returns why the backend let s wait until its deadline, and for how long it will
+// refuse calls. It returns nil if s could have started.
 func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
 	late := gate.Late{Tenant: b.of.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}

@@ -8,8 +8,8 @@ import (
 
 // Batching configures calls for several elements.
 //
-// Config.Invoke is called for each member. Its function, which may have wrappers around it, finds
-// the batch in the context and joins it. The batch is a job then.
+// Config.Invoke is called for each member. Its function, which may have wrappers around
+// it, finds the batch in the context and joins it. The batch is a job then.
 type Batching[IN, OUT any] struct {
 	Of      any                          // the function, as it looks for its batch
 	MaxSize int                          // members
@@ -17,9 +17,10 @@ type Batching[IN, OUT any] struct {
 	Call    func(b *call.Batch[IN, OUT]) // makes the call, on a worker
 }
 
-// Batches is the second way to start attempts: a call for several elements at once. It replaces
-// Machine.startWaiting. Each member has an attempt of its own, and all of them share the permit,
-// the job and the backend's permit of the batch, which takePermit takes for the first member.
+// Batches is the second way to start attempts: a call for several elements at once. It
+// replaces Machine.startWaiting. Each member has an attempt of its own, and all of them
+// share the permit, the job and the backend's permit of the batch, which takePermit takes
+// for the first member.
 type Batches[IN, OUT any] struct {
 	Batching[IN, OUT]
 	core    *Machine[IN, OUT]
@@ -40,15 +41,17 @@ func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.M
 // NoneFollows reports that the input has ended: batches do not wait for more elements.
 func (b *Batches[IN, OUT]) NoneFollows() { b.isLast = true }
 
-// isComplete reports whether a batch can start without a wait: it has all its members, or no other
-// elements can come. An element that waits to leave frees its slot when downstream takes it.
+// isComplete reports whether a batch can start without a wait: it has all its members, or
+// no other elements can come. An element that waits to leave frees its slot when
+// downstream takes it.
 func (b *Batches[IN, OUT]) isComplete() bool {
 	return b.core.startable() >= b.MaxSize || b.isLast || b.core.State().Room == 0 && b.core.Queue.Head() == nil
 }
 
-// startsAt returns when the next batch starts, if there is a permit: Now if it is complete or has
-// waited, otherwise MaxWait after the first of its elements became ready to start. All retries
-// count from the first of them, and so do all first attempts with key order.
+// startsAt returns when the next batch starts, if there is a permit: Now if it is
+// complete or has waited, otherwise MaxWait after the first of its elements became ready
+// to start. All retries count from the first of them, and so do all first attempts with
+// key order.
 func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	g, since := b.core, Never
 	if g.keys != nil {
@@ -66,7 +69,8 @@ func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	return Now
 }
 
-// startWaiting starts batches that are complete and, if waited is set, batches that have waited.
+// startWaiting starts batches that are complete and, if waited is set, batches that have
+// waited.
 func (b *Batches[IN, OUT]) startWaiting(waited bool) {
 	g := b.core
 	for n := 0; n < stepLimit && g.permits > 0; n++ {
@@ -81,8 +85,8 @@ func (b *Batches[IN, OUT]) startWaiting(waited bool) {
 	}
 }
 
-// startFull starts a full batch, if there is one, and reports whether it became a job. Timers that
-// are due go first (law T1).
+// startFull starts a full batch, if there is one, and reports whether it became a job.
+// Timers that are due go first (law T1).
 func (b *Batches[IN, OUT]) startFull() (sent bool) {
 	g := b.core
 	s := g.nextStart()
@@ -93,8 +97,9 @@ func (b *Batches[IN, OUT]) startFull() (sent bool) {
 	return sent
 }
 
-// start starts a batch whose first member is s, and reports whether it became a job. The permits
-// of the batch are taken for s. The other members follow in the order of nextStart.
+// start starts a batch whose first member is s, and reports whether it became a job. The
+// permits of the batch are taken for s. The other members follow in the order of
+// nextStart.
 func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	g := b.core
 	p = g.takePermit(s)
@@ -117,9 +122,9 @@ func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	return granted, b.send()
 }
 
-// send hands out the batch that is being formed, if there is one, and reports whether it became a
-// job. Without a member to call, which wrappers of the function may have completed, its permits
-// come back.
+// send hands out the batch that is being formed, if there is one, and reports whether it
+// became a job. Without a member to call, which wrappers of the function may have
+// completed, its permits come back.
 func (b *Batches[IN, OUT]) send() (sent bool) {
 	g, formed := b.core, b.forming
 	if formed == nil {

@@ -1,11 +1,12 @@
-// Package core is an asynchronous operator as a state machine: slots, order, attempts, retries,
-// deadlines, and the contents of a checkpoint. It has no goroutine, no channel and no logger.
+// Package core is an asynchronous operator as a state machine: slots, order, attempts,
+// retries, deadlines, and the contents of a checkpoint. It has no goroutine, no channel
+// and no logger.
 //
 // # Owner
 //
-// One goroutine owns a [Machine] and everything in it: its driver's. Calls run on other goroutines;
-// the state that they share with the core is in package call. The core reads it in [Machine.Step]
-// only.
+// One goroutine owns a [Machine] and everything in it: its driver's. Calls run on other
+// goroutines; the state that they share with the core is in package call. The core reads
+// it in [Machine.Step] only.
 //
 // # Calls
 //
@@ -21,16 +22,18 @@
 //   - reads its state: [Machine.State];
 //   - reports that time may have passed: [Machine.Away].
 //
-// The core calls its driver by [Hooks] and Config.Invoke. Calls for workers are in Config.Jobs.
+// The core calls its driver by [Hooks] and Config.Invoke. Calls for workers are in
+// Config.Jobs.
 //
 // # Files
 //
-// path.go has the path of an element, step by step, below a diagram. slot.go has the slot of an
-// element and the diagram of its phases. machine.go has the step of the loop, ending.go the end of the
-// run, item.go the contents of a checkpoint. workers.go runs user code that may block.
+// path.go has the path of an element, step by step, below a diagram. slot.go has the slot
+// of an element and the diagram of its phases. machine.go has the step of the loop,
+// ending.go the end of the run, item.go the contents of a checkpoint. workers.go runs
+// user code that may block.
 //
-// The optional parts have a file each. The core calls them directly; they are nil if the operator does
-// not have them:
+// The optional parts have a file each. The core calls them directly; they are nil if the
+// operator does not have them:
 //
 //   - keys.go ([OrderKeys]): the elements of a key are called one after the other
 //   - batches.go ([AddBatches]): one call for several elements
@@ -45,7 +48,8 @@
 //
 // # User code
 //
-// User code on the loop is called by one small function each, whose deferred function turns a panic
-// into an error. If the code ends the goroutine by runtime.Goexit, that function fails the run with a
-// [GoexitError], and the deferred functions of the driver finish the operator (law A6).
+// User code on the loop is called by one small function each, whose deferred function
+// turns a panic into an error. If the code ends the goroutine by runtime.Goexit, that
+// function fails the run with a [GoexitError], and the deferred functions of the driver
+// finish the operator (law A6).
 package core

@@ -18,8 +18,8 @@ const (
 	ByCancel               // a context of the host has ended
 )
 
-// End makes the run end with err. If err is nil, the run ends if a context of the host has
-// ended. The first reason counts.
+// End makes the run end with err. If err is nil, the run ends if a context of the host
+// has ended. The first reason counts.
 func (g *Machine[IN, OUT]) End(err error) {
 	if err != nil {
 		g.fail(err, ByDriver)
@@ -46,9 +46,9 @@ func (g *Machine[IN, OUT]) endIfCancelled() {
 	g.fail(cause, ByCancel)
 }
 
-// EndRetries ends retries, because the input has ended. Law A5: an element in back-off gets one
-// more attempt at once, or after the wait that a server has demanded. Attempts that run are
-// awaited and not repeated.
+// EndRetries ends retries, because the input has ended. Law A5: an element in back-off
+// gets one more attempt at once, or after the wait that a server has demanded. Attempts
+// that run are awaited and not repeated.
 func (g *Machine[IN, OUT]) EndRetries() {
 	g.noRetries = true
 	for s := g.first(); s != nil; s = s.next() {
@@ -58,8 +58,8 @@ func (g *Machine[IN, OUT]) EndRetries() {
 	}
 }
 
-// Abandon ends the contexts of all attempts, and returns the elements that have not ended, in
-// input order (law A1). The driver calls Ended for each of them.
+// Abandon ends the contexts of all attempts, and returns the elements that have not
+// ended, in input order (law A1). The driver calls Ended for each of them.
 func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 	g.abandoned = true
 	g.tick()
@@ -111,8 +111,8 @@ func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// Forget drops all elements: user code may keep futures and contexts forever, and with them the
-// core. It is not used any more.
+// Forget drops all elements: user code may keep futures and contexts forever, and with
+// them the core. It is not used any more.
 func (g *Machine[IN, OUT]) Forget() {
 	empty := timers.Heap[*Slot[IN, OUT]]{}
 	g.slots.forget()

@@ -7,8 +7,8 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Handler returns results in place of failures. Its answer is final: a retry after it would start
-// after the deadline, or after the last retry (law A3).
+// Handler returns results in place of failures. Its answer is final: a retry after it
+// would start after the deadline, or after the last retry (law A3).
 type Handler[IN, OUT any] struct {
 	Handle   func(ctx context.Context, r Report[IN], timedOut bool) ([]OUT, error) // returns the results or the failure of an element
 	All      bool                                                                  // it handles all failures; otherwise only timeouts
@@ -36,8 +36,8 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 	g.handler = &handler
 }
 
-// rescue calls the handler for s, which has failed, and reports whether it did. returned or exceeded
-// continues then.
+// rescue calls the handler for s, which has failed, and reports whether it did. returned
+// or exceeded continues then.
 func (h *Handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool) (called bool) {
 	if !timedOut && !h.All {
 		return false
@@ -69,7 +69,8 @@ func (h *Handler[IN, OUT]) returned(s *Slot[IN, OUT]) {
 	h.finish(s, c, c.broke)
 }
 
-// exceeded continues after the handler of s has exceeded its limit: it may still be running.
+// exceeded continues after the handler of s has exceeded its limit: it may still be
+// running.
 func (h *Handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 	c := h.core.handled.take(s.index)
 	c.Expire()

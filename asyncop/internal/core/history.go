@@ -28,8 +28,8 @@ type attemptHistory struct {
 	keep  bool // even if the element succeeds
 }
 
-// history keeps the attempts of elements. An element that succeeds at once has no history, and
-// allocates nothing.
+// history keeps the attempts of elements. An element that succeeds at once has no
+// history, and allocates nothing.
 type history[IN, OUT any] struct {
 	WayKeeper[IN]
 	core   *Machine[IN, OUT]
@@ -39,8 +39,8 @@ type history[IN, OUT any] struct {
 	kept   int // in the period
 }
 
-// KeepWays adds histories. The context of the failure sink has the history of its element, a
-// []observe.Step, under [ctxkey.Timeline].
+// KeepWays adds histories. The context of the failure sink has the history of its
+// element, a []observe.Step, under [ctxkey.Timeline].
 func KeepWays[IN, OUT any](g *Machine[IN, OUT], k WayKeeper[IN]) {
 	g.history = &history[IN, OUT]{WayKeeper: k, core: g, of: newPerSlot[*attemptHistory](g)}
 }
@@ -53,8 +53,8 @@ func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
 	return nil
 }
 
-// attemptEnded adds the end of an attempt to the history of s, unless s needs none. The history is kept
-// if s is not retried and was slow, or asks for it.
+// attemptEnded adds the end of an attempt to the history of s, unless s needs none. The
+// history is kept if s is not retried and was slow, or asks for it.
 func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again bool, delay time.Duration) {
 	g, p := w.core, w.of.get(s.index)
 	if p != nil { // an element without a history does not justify a reading of the clock

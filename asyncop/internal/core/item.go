@@ -8,8 +8,8 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Item is an element outside of the queue: in a checkpoint, or in the driver's backlog. It is small,
-// because the core copies everything that is in flight at a barrier.
+// Item is an element outside of the queue: in a checkpoint, or in the driver's backlog.
+// It is small, because the core copies everything that is in flight at a barrier.
 type Item[IN, OUT any] struct {
 	In   IN
 	Rest any // see Kind
@@ -51,9 +51,9 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) {
 	it.Kind, it.Rest = Completed, &call.Attempt[OUT]{Results: results}
 }
 
-// Items appends the elements of the queue that are not settled to into, in input order (law C1). They
-// are copies, so that they can be encoded while the core continues. The spare capacity of into must
-// be zero.
+// Items appends the elements of the queue that are not settled to into, in input order
+// (law C1). They are copies, so that they can be encoded while the core continues. The
+// spare capacity of into must be zero.
 func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
@@ -67,8 +67,8 @@ func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[
 	return into
 }
 
-// item sets the fields of a zero item for an element. start is the start of the clock in Unix
-// nanoseconds.
+// item sets the fields of a zero item for an element. start is the start of the clock in
+// Unix nanoseconds.
 func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64, withResults bool) {
 	if s.phase == controlElement {
 		it.Kind, it.Rest = Control, g.control.get(s.index)
@@ -104,8 +104,8 @@ func sinceEpoch(start int64, at time.Duration) int64 {
 	return cmp.Or(start+int64(at), 1)
 }
 
-// holds reports whether a checkpoint contains an element of the queue: it does unless the element has
-// nothing more to emit.
+// holds reports whether a checkpoint contains an element of the queue: it does unless the
+// element has nothing more to emit.
 func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	switch s.phase {
 	case ended:
@@ -119,8 +119,8 @@ func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	}
 }
 
-// Restore takes a slot for an item, which may have had a number: see Observing.Numbers. There must be
-// room.
+// Restore takes a slot for an item, which may have had a number: see Observing.Numbers.
+// There must be room.
 func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	if it.Kind == Control {
 		g.acceptControl(it)
@@ -139,8 +139,8 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	}
 }
 
-// restored continues with the newest element, which was an item: its results wait to leave, or it gets
-// the rest of its time, and starts.
+// restored continues with the newest element, which was an item: its results wait to
+// leave, or it gets the rest of its time, and starts.
 func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	if it.Kind == Completed {
 		g.settle(s, nil)
@@ -163,8 +163,8 @@ func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	} else if g.restoreLimited(s, it, own) {
 		return
 	}
-	// Law C3: it waits for the rest of its back-off. Law A5: after the end of the input it does so
-	// only if a server has demanded the wait.
+	// Law C3: it waits for the rest of its back-off. Law A5: after the end of the input
+	// it does so only if a server has demanded the wait.
 	if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {
 		g.startNewest(s)
 		return
@@ -175,15 +175,15 @@ func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	g.Timers.Arm(&s.timer, later(g.now, it.Wait))
 }
 
-// timeoutFailsRun reports whether a restored element without any time left would fail the run, and
-// every restart after it.
+// timeoutFailsRun reports whether a restored element without any time left would fail the
+// run, and every restart after it.
 func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 	return g.handler == nil && g.FailsRun && g.sink == nil
 }
 
-// restoreFromScratch sets the deadline of an element that keeps only the rest of its back-off. If the
-// rest is so long that the element gets more than its timeout, its time counts from the end of the
-// back-off.
+// restoreFromScratch sets the deadline of an element that keeps only the rest of its
+// back-off. If the rest is so long that the element gets more than its timeout, its time
+// counts from the end of the back-off.
 func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) {
 	left := g.timeWith(it, own, own)
 	switch {
@@ -196,9 +196,10 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 	}
 }
 
-// restoreLimited sets the deadline of an element that keeps its attempts and the rest of its timeout. If
-// no time is left, the element times out at once, because no attempt starts at the deadline (law A5),
-// unless that would fail the run, and every restart after it.
+// restoreLimited sets the deadline of an element that keeps its attempts and the rest of
+// its timeout. If no time is left, the element times out at once, because no attempt
+// starts at the deadline (law A5), unless that would fail the run, and every restart
+// after it.
 func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) (hasEnded bool) {
 	least := g.leastTime(own)
 	left := own - it.Spent
@@ -231,9 +232,10 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	return timeout / time.Duration(g.Restored.LeastPart)
 }
 
-// timeWith returns the rest of the time of a restored element, extended so that enough of it is left for
-// an attempt after the rest of its back-off. A wait that is longer than the rest of the time was so
-// before the restart, too: such an element waits for its deadline.
+// timeWith returns the rest of the time of a restored element, extended so that enough of
+// it is left for an attempt after the rest of its back-off. A wait that is longer than
+// the rest of the time was so before the restart, too: such an element waits for its
+// deadline.
 func (g *Machine[IN, OUT]) timeWith(it *Item[IN, OUT], left, timeout time.Duration) time.Duration {
 	if it.Wait > 0 && it.Wait <= left {
 		left = max(left, later(it.Wait, g.leastTime(timeout)))

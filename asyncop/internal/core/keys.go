@@ -9,14 +9,16 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Key order, law K1. The elements of a key that have not ended form a lane, in input order. Only the
-// first of a lane may be called; the others are in phase behind. An element that times out there
-// keeps its place: its results or its failure take effect when it is the first. The queue of a core
-// with key order is unordered, and the elements of a key complete in the order of their lane.
+// Key order, law K1. The elements of a key that have not ended form a lane, in input
+// order. Only the first of a lane may be called; the others are in phase behind. An
+// element that times out there keeps its place: its results or its failure take effect
+// when it is the first. The queue of a core with key order is unordered, and the elements
+// of a key complete in the order of their lane.
 
 // Keys finds the lanes of elements. It hides the type of the keys from the core.
 type Keys[IN, OUT any] interface {
-	// lane returns the lane of in's key, and makes it if there is none. It calls the key function.
+	// lane returns the lane of in's key, and makes it if there is none. It calls the key
+	// function.
 	lane(in IN) (*lane[IN, OUT], error)
 	// forget removes a lane that has neither elements nor calls.
 	forget(l *lane[IN, OUT])
@@ -24,8 +26,8 @@ type Keys[IN, OUT any] interface {
 	clear()
 }
 
-// lane has the elements of one key that have not ended. It exists while there are such elements, or
-// calls that keep the key.
+// lane has the elements of one key that have not ended. It exists while there are such
+// elements, or calls that keep the key.
 type lane[IN, OUT any] struct {
 	first, last *Slot[IN, OUT]
 	len         int
@@ -70,8 +72,8 @@ type keyOrder[IN, OUT any] struct {
 // keepSpare bounds the unused lanes that are kept.
 const keepSpare = 1024
 
-// OrderKeys adds key order. maxWaiting bounds the elements of a key besides the one that is called; 0
-// means no bound. The queue must be unordered.
+// OrderKeys adds key order. maxWaiting bounds the elements of a key besides the one that
+// is called; 0 means no bound. The queue must be unordered.
 func OrderKeys[IN, OUT any](g *Machine[IN, OUT], keys Keys[IN, OUT], maxWaiting int) {
 	g.keys = &keyOrder[IN, OUT]{core: g, keys: keys, maxWaiting: maxWaiting, of: newPerSlot[laneSeat[IN, OUT]](g)}
 }
@@ -102,8 +104,9 @@ func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	}
 }
 
-// join appends s, which was accepted just now, to the lane of its key, and reports whether s
-// continues. If the key function breaks, or its key could not be found again, s fails (law A6).
+// join appends s, which was accepted just now, to the lane of its key, and reports
+// whether s continues. If the key function breaks, or its key could not be found again, s
+// fails (law A6).
 func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 	g := o.core
 	l, err := o.findLane(s.in)
@@ -182,8 +185,9 @@ func (o *keyOrder[IN, OUT]) mayBeCalled(s *Slot[IN, OUT]) bool {
 	return p.lane == nil || p.prev == nil && p.lane.calls == 0
 }
 
-// leaveLane removes s, which has ended, from its lane. The elements that ended behind s, and are now
-// the first of the lane, complete as well: they have timed out, or were restored with their results.
+// leaveLane removes s, which has ended, from its lane. The elements that ended behind s,
+// and are now the first of the lane, complete as well: they have timed out, or were
+// restored with their results.
 func (o *keyOrder[IN, OUT]) leaveLane(s *Slot[IN, OUT]) {
 	g, p := o.core, o.of.get(s.index)
 	l := p.lane
@@ -224,7 +228,8 @@ func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
 	}
 }
 
-// release lets the first of a lane be called, unless a call keeps the key. An empty lane is removed.
+// release lets the first of a lane be called, unless a call keeps the key. An empty lane
+// is removed.
 func (o *keyOrder[IN, OUT]) release(l *lane[IN, OUT]) {
 	g, s := o.core, l.first
 	switch {
@@ -240,7 +245,8 @@ func (o *keyOrder[IN, OUT]) release(l *lane[IN, OUT]) {
 	}
 }
 
-// attemptEnded notes the call of an attempt of s that still runs: it keeps the key until it returns.
+// attemptEnded notes the call of an attempt of s that still runs: it keeps the key until
+// it returns.
 func (o *keyOrder[IN, OUT]) attemptEnded(s *Slot[IN, OUT], how call.Released) {
 	p := o.of.ref(s.index)
 	if how.Freed || p.call == nil {
@@ -267,8 +273,9 @@ func (o *keyOrder[IN, OUT]) freeReturned() {
 
 // ---- Lanes by key
 
-// NewKeys returns lanes by the keys that key returns. unusable returns the error for a key that is not
-// equal to itself, such as NaN, or that cannot be compared: its lane could not be found again.
+// NewKeys returns lanes by the keys that key returns. unusable returns the error for a
+// key that is not equal to itself, such as NaN, or that cannot be compared: its lane
+// could not be found again.
 func NewKeys[K comparable, IN, OUT any](key func(in IN) K, unusable func(key any) error) Keys[IN, OUT] {
 	return &keys[K, IN, OUT]{key: key, unusable: unusable, lanes: make(map[K]*keyedLane[K, IN, OUT])}
 }

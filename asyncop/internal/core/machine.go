@@ -49,8 +49,8 @@ type Limits struct {
 // besides the rest of their back-off.
 type Restored struct {
 	Keep Keep
-	// LeastPart reserves a part of the timeout for an attempt, so that an element can end after
-	// any number of restarts: 10 means a tenth. 0 means no reserve.
+	// LeastPart reserves a part of the timeout for an attempt, so that an element can end
+	// after any number of restarts: 10 means a tenth. 0 means no reserve.
 	LeastPart int
 }
 
@@ -200,8 +200,8 @@ func (s *State) Counts() observe.Stats {
 	return c
 }
 
-// State returns the state of the core, which owns it: it is valid until the next call, and
-// read-only.
+// State returns the state of the core, which owns it: it is valid until the next call,
+// and read-only.
 func (g *Machine[IN, OUT]) State() *State {
 	s := &g.state
 	s.Running, s.Now, s.Oldest, s.Room = g.MaxCalls-g.permits, g.now, Never, 0
@@ -216,9 +216,9 @@ func (g *Machine[IN, OUT]) State() *State {
 
 // ---- The clock
 
-// Away reports that the driver has slept, or is about to run user code outside of the core. If
-// that may wait, the core reads the clock before it uses an instant. Otherwise it does so only
-// if limits or back-offs depend on the instant.
+// Away reports that the driver has slept, or is about to run user code outside of the
+// core. If that may wait, the core reads the clock before it uses an instant. Otherwise
+// it does so only if limits or back-offs depend on the instant.
 func (g *Machine[IN, OUT]) Away(mayWait bool) {
 	if mayWait {
 		g.slept = true
@@ -233,8 +233,9 @@ func (g *Machine[IN, OUT]) tick() {
 	g.refresh()
 }
 
-// refresh reads the clock if time may have passed since the last reading. An operator without
-// limits and back-offs uses one reading for a whole step, even if its calls block the loop.
+// refresh reads the clock if time may have passed since the last reading. An operator
+// without limits and back-offs uses one reading for a whole step, even if its calls block
+// the loop.
 func (g *Machine[IN, OUT]) refresh() {
 	if g.slept || g.ranCode && g.isExact {
 		g.now = g.Timers.Now()
@@ -252,8 +253,9 @@ func later(at, d time.Duration) time.Duration {
 
 // ---- A step of the loop
 
-// Step handles everything that has happened since the last step. Law T1: the clock is read
-// first, so completions that were handed in until then go before timers that are due.
+// Step handles everything that has happened since the last step. Law T1: the clock is
+// read first, so completions that were handed in until then go before timers that are
+// due.
 func (g *Machine[IN, OUT]) Step() {
 	g.tick()
 	now := g.now
@@ -299,8 +301,9 @@ const (
 	Never = call.NoDeadline
 )
 
-// Next returns when the next step is due: an instant, Now, or Never. Letters wake the driver
-// earlier. So the driver first announces that it is about to sleep: then no letter is missed.
+// Next returns when the next step is due: an instant, Now, or Never. Letters wake the
+// driver earlier. So the driver first announces that it is about to sleep: then no letter
+// is missed.
 func (g *Machine[IN, OUT]) Next() time.Duration {
 	g.tick()
 	g.view = predicates.Attempt[OUT]{} // an idle core keeps no results
@@ -336,8 +339,8 @@ func (g *Machine[IN, OUT]) nextTimer() time.Duration {
 	return next
 }
 
-// startsNext returns when the next element may start, if there is a permit: a batch may wait
-// for more elements, and the backend may refuse calls for a time.
+// startsNext returns when the next element may start, if there is a permit: a batch may
+// wait for more elements, and the backend may refuse calls for a time.
 func (g *Machine[IN, OUT]) startsNext() time.Duration {
 	if g.batches != nil {
 		if at := g.batches.startsAt(); at != Now {
@@ -350,8 +353,8 @@ func (g *Machine[IN, OUT]) startsNext() time.Duration {
 	return Now
 }
 
-// readLetters handles completions and answers in the order in which they were posted. A letter
-// for which no element waits any more is late, and is counted already (law A2).
+// readLetters handles completions and answers in the order in which they were posted. A
+// letter for which no element waits any more is late, and is counted already (law A2).
 func (g *Machine[IN, OUT]) readLetters() {
 	for g.unread != nil && g.state.Failure == nil {
 		l := g.unread
@@ -379,7 +382,8 @@ func (g *Machine[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	}
 }
 
-// fireTimers handles deadlines before retries: no attempt starts at the deadline (law A5).
+// fireTimers handles deadlines before retries: no attempt starts at the deadline (law
+// A5).
 func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 	for g.live != nil && g.live.due <= now && g.state.Failure == nil {
 		g.timeOut(g.live)
@@ -408,11 +412,12 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 
 // ---- User code
 
-// User code on the loop is called by a small function each, whose deferred function turns a
-// panic into an error where it happens (law A6).
+// User code on the loop is called by a small function each, whose deferred function turns
+// a panic into an error where it happens (law A6).
 //
-// broke returns that error. recovered is nil if the code has ended its goroutine, which is the
-// loop's: then the run ends. The deferred functions of the loop finish the operator.
+// broke returns that error. recovered is nil if the code has ended its goroutine, which
+// is the loop's: then the run ends. The deferred functions of the loop finish the
+// operator.
 func (g *Machine[IN, OUT]) broke(name string, recovered any) error {
 	err := call.Panicked(recovered)
 	if recovered == nil {

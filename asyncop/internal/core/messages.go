@@ -55,13 +55,14 @@ func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	}
 }
 
-// releaseAfter nacks the message of s, which is delivered again after wait. It reports whether s is a
-// message.
+// releaseAfter nacks the message of s, which is delivered again after wait. It reports
+// whether s is a message.
 func (m *Messages[IN, OUT]) releaseAfter(s *Slot[IN, OUT], why error, wait time.Duration) bool {
 	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Nacked, Delay: wait, Err: why})
 }
 
-// Head returns the message of the head of the queue; zero if it is not a message. There must be a head.
+// Head returns the message of the head of the queue; zero if it is not a message. There
+// must be a head.
 func (m *Messages[IN, OUT]) Head() call.Message { return m.of.get(m.core.Queue.Head().Value.index) }
 
 // Context returns the operator's context, with the message of an element.
@@ -72,7 +73,8 @@ func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 	return m.core.Host.Values
 }
 
-// Carried reports that the results of the head of the queue carry its message on: it is not settled here.
+// Carried reports that the results of the head of the queue carry its message on: it is
+// not settled here.
 func (m *Messages[IN, OUT]) Carried() { m.carried = m.Head() != (call.Message{}) }
 
 // isCarried reports whether the results of s carry its message on.
@@ -80,8 +82,8 @@ func (m *Messages[IN, OUT]) isCarried(s *Slot[IN, OUT]) bool {
 	return m.carried && s.entry == m.core.Queue.Head()
 }
 
-// ComesAgain reports whether an element that Abandon has returned is a message that its source
-// delivers again.
+// ComesAgain reports whether an element that Abandon has returned is a message that its
+// source delivers again.
 func (m *Messages[IN, OUT]) ComesAgain(s *Slot[IN, OUT]) bool {
 	return m.of.get(s.index).Pending() || m.isCarried(s)
 }
@@ -110,8 +112,9 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	}
 }
 
-// Reject settles the message of an element for good, because its sink can never take it. It reports
-// whether the message was still to be settled: the first settlement counts (law D2).
+// Reject settles the message of an element for good, because its sink can never take it.
+// It reports whether the message was still to be settled: the first settlement counts
+// (law D2).
 func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unknown bool) bool {
 	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unknown})
 }
@@ -121,7 +124,8 @@ func (m *Messages[IN, OUT]) Release(msg call.Message) {
 	m.settle(msg, message.Settlement{Kind: message.Nacked})
 }
 
-// settle lets Settle settle a message with v, and reports whether the message was still to be settled.
+// settle lets Settle settle a message with v, and reports whether the message was still
+// to be settled.
 func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPending bool) {
 	isPending = msg.Pending()
 	if isPending {
@@ -133,8 +137,8 @@ func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPe
 // MaySettle reports whether Settle has something to do.
 func (m *Messages[IN, OUT]) MaySettle() bool { return m.settlements.Len() > 0 }
 
-// Settle settles the messages whose elements have ended, which is code of their sources. The driver
-// calls it once in each step, and after the end.
+// Settle settles the messages whose elements have ended, which is code of their sources.
+// The driver calls it once in each step, and after the end.
 func (m *Messages[IN, OUT]) Settle() {
 	for m.settlements.Len() > 0 {
 		err := m.settleAll()

@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 )
 
-// Observing calls the observers and counters (law O1). Events are noted, and Report passes them on in
-// order.
+// Observing calls the observers and counters (law O1). Events are noted, and Report
+// passes them on in order.
 type Observing[IN, OUT any] struct {
 	core      *Machine[IN, OUT]
 	messages  *Messages[IN, OUT]
@@ -31,8 +31,8 @@ type Observing[IN, OUT any] struct {
 	reportBroke func(err error) // logs that an observer has broken in Report
 }
 
-// Track describes an observed element. It is owned by the core until the driver takes it with Leaving;
-// the driver gives it back with Gone. Tracks are used again.
+// Track describes an observed element. It is owned by the core until the driver takes it
+// with Leaving; the driver gives it back with Gone. Tracks are used again.
 type Track struct {
 	accepted time.Duration
 	started  time.Duration  // when the first attempt began; 0 before it
@@ -54,8 +54,8 @@ type note struct {
 	isEnd   bool // of the element
 }
 
-// AddObserving adds observers and counters. broke is called with the error of an observer that breaks in
-// Report.
+// AddObserving adds observers and counters. broke is called with the error of an observer
+// that breaks in Report.
 func AddObserving[IN, OUT any](
 	g *Machine[IN, OUT], messages *Messages[IN, OUT], observers []observe.Observer, counters []counting.Counter, broke func(err error),
 ) *Observing[IN, OUT] {
@@ -70,8 +70,8 @@ func (o *Observing[IN, OUT]) forget() {
 	o.notes, o.spare, o.attempts, o.elements = fifo.Queue[note]{}, nil, nil, nil
 }
 
-// accepted calls the observers for an element that has taken its slot. If one breaks, the first attempt of
-// the element fails; the other observers are called all the same.
+// accepted calls the observers for an element that has taken its slot. If one breaks, the
+// first attempt of the element fails; the other observers are called all the same.
 func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT], i introduction) {
 	var r *Track
 	if n := len(o.spare); n > 0 {
@@ -111,7 +111,8 @@ func (o *Observing[IN, OUT]) callAccepted(observer observe.Observer, r *Track, i
 	return nil
 }
 
-// accepted calls an observer for an element, which has a number if it was restored with one.
+// accepted calls an observer for an element, which has a number if it was restored with
+// one.
 func accepted(ctx context.Context, o observe.Observer, element any, a introduction) context.Context {
 	if a.restored {
 		if c, ok := o.(observe.CheckpointedObserver); ok {
@@ -121,8 +122,9 @@ func accepted(ctx context.Context, o observe.Observer, element any, a introducti
 	return o.Accepted(ctx, element, a.restored)
 }
 
-// Numbers returns the numbers of the elements that Items returns, by the contexts of an observer; 0 for
-// control elements. It may be called on another goroutine while the core's goroutine waits for it.
+// Numbers returns the numbers of the elements that Items returns, by the contexts of an
+// observer; 0 for control elements. It may be called on another goroutine while the
+// core's goroutine waits for it.
 func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (all []int64) {
 	g := o.core
 	for s := g.first(); s != nil; s = s.next() {
@@ -137,8 +139,9 @@ func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (al
 	return all
 }
 
-// started calls the observers for an attempt that begins, and reports whether the attempt continues. If
-// an observer breaks, or broke in Accepted, the attempt fails with that error (law A6).
+// started calls the observers for an attempt that begins, and reports whether the attempt
+// continues. If an observer breaks, or broke in Accepted, the attempt fails with that
+// error (law A6).
 func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
 	g, r := o.core, o.of.get(s.index)
 	if r.started == 0 {
@@ -179,7 +182,8 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 	return nil
 }
 
-// contextOf returns own with the values that observers have given an element and its attempt.
+// contextOf returns own with the values that observers have given an element and its
+// attempt.
 func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) context.Context {
 	r := o.of.get(s.index)
 	if r == nil || len(o.observers) == 0 {
@@ -198,7 +202,8 @@ func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) c
 	return r.call
 }
 
-// describe returns the context that belongs to an element: its values are those that its observers gave it.
+// describe returns the context that belongs to an element: its values are those that its
+// observers gave it.
 func (o *Observing[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 	if r := o.of.get(s.index); r != nil {
 		return r.ctx
@@ -227,8 +232,8 @@ func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, aga
 	}
 }
 
-// ended notes how an element ends. An element whose results are emitted has left when the driver calls
-// Gone.
+// ended notes how an element ends. An element whose results are emitted has left when the
+// driver calls Gone.
 func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	r := o.of.get(s.index)
 	if r == nil {
@@ -254,7 +259,8 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	o.Gone(r, how)
 }
 
-// Leaving returns the track of the element that left last, for Gone; nil for a control element.
+// Leaving returns the track of the element that left last, for Gone; nil for a control
+// element.
 func (o *Observing[IN, OUT]) Leaving() (r *Track) {
 	r, o.leaving = o.leaving, nil
 	return r
@@ -300,8 +306,9 @@ func (o *Observing[IN, OUT]) MayReport() bool {
 	return o.notes.Len() > 0 || len(o.attempts) > 0 || len(o.elements) > 0
 }
 
-// Report calls counters and observers with the events, in order. The driver calls it once in each step, and
-// after the end. If an observer breaks, the others are called all the same.
+// Report calls counters and observers with the events, in order. The driver calls it once
+// in each step, and after the end. If an observer breaks, the others are called all the
+// same.
 func (o *Observing[IN, OUT]) Report() {
 	for o.MayReport() {
 		err := o.reportAll()

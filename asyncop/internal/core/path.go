@@ -28,13 +28,13 @@ import (
 //	                                                   │          giveUp
 //	                                                   └─▶ leave ◀───┘
 //
-// waitsToStart only answers a question; all other steps act. If several optional parts take part
-// in a step, the order of the calls is their order of precedence.
+// waitsToStart only answers a question; all other steps act. If several optional parts
+// take part in a step, the order of the calls is their order of precedence.
 
 // ---- accept
 
-// Accept takes a slot for in, and starts its first attempt if a permit is free. There must be
-// room.
+// Accept takes a slot for in, and starts its first attempt if a permit is free. There
+// must be room.
 func (g *Machine[IN, OUT]) Accept(in IN) {
 	g.refresh()
 	s := g.accept(in, g.now)
@@ -72,8 +72,9 @@ type introduction struct {
 	isItem   bool  // it comes from Restore, which asks for its timeout itself
 }
 
-// introduce shows a new element to the optional parts, and reports whether it continues: user
-// code that breaks has failed it otherwise. An observer that breaks fails its first attempt.
+// introduce shows a new element to the optional parts, and reports whether it continues:
+// user code that breaks has failed it otherwise. An observer that breaks fails its first
+// attempt.
 func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
 	if g.messages != nil {
 		g.messages.attach(s) // first: the observers see the message
@@ -101,14 +102,14 @@ func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
 
 // ---- waitsToStart
 
-// waitsToStart reports whether s cannot start now, because there is no permit or because others
-// go first.
+// waitsToStart reports whether s cannot start now, because there is no permit or because
+// others go first.
 func (g *Machine[IN, OUT]) waitsToStart(s *Slot[IN, OUT]) bool {
 	return g.permits == 0 || g.nextStart() != s
 }
 
-// nextStart returns the element that starts next, or nil: retries go before first attempts, and
-// older elements before younger ones.
+// nextStart returns the element that starts next, or nil: retries go before first
+// attempts, and older elements before younger ones.
 func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 	if t := g.ready.Peek(); t != nil {
 		return t.Value
@@ -137,8 +138,8 @@ func (g *Machine[IN, OUT]) startWaiting() {
 			break
 		}
 	}
-	// Retries without delay become ready again and again. If there are permits for all of them,
-	// first attempts begin as well.
+	// Retries without delay become ready again and again. If there are permits for all of
+	// them, first attempts begin as well.
 	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
 			return
@@ -170,8 +171,8 @@ const (
 )
 
 // takePermit takes the permits that the next attempt of s needs. There is a permit of the
-// operator. A member of a batch needs no permit of its own. Law A5: no attempt starts after a
-// cancel, or at the deadline, which is left to the timers (law T1).
+// operator. A member of a batch needs no permit of its own. Law A5: no attempt starts
+// after a cancel, or at the deadline, which is left to the timers (law T1).
 func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 	g.endIfCancelled() // the driver may not have noticed the cancel yet
 	if g.state.Failure != nil || g.overdue {
@@ -238,8 +239,8 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	g.invoke(s, a)
 }
 
-// newAttempt returns an attempt of s: a member of the batch that is being formed, or an attempt
-// with space for the message of s, or with space for a result.
+// newAttempt returns an attempt of s: a member of the batch that is being formed, or an
+// attempt with space for the message of s, or with space for a result.
 func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 	if g.batches != nil {
 		return g.batches.forming.Add()
@@ -296,8 +297,8 @@ func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, u
 
 // ---- invoke
 
-// invoke starts the call of an attempt. A blocking call becomes a job for the workers, which the
-// driver sends.
+// invoke starts the call of an attempt. A blocking call becomes a job for the workers,
+// which the driver sends.
 func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	var own call.Cancellable = a
 	if g.batches != nil {
@@ -338,9 +339,10 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) conte
 	return own
 }
 
-// invoked continues after the function has returned. If the attempt is complete, it is handled
-// at once, but in the order of the completions (law Q1): letters that were posted before go
-// first. While letters are being read, or a batch is being formed, its own letter is read later.
+// invoked continues after the function has returned. If the attempt is complete, it is
+// handled at once, but in the order of the completions (law Q1): letters that were posted
+// before go first. While letters are being read, or a batch is being formed, its own
+// letter is read later.
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
 	switch isForming := g.batches != nil && g.batches.forming != nil; {
@@ -372,8 +374,8 @@ const (
 	cutOff                    // the run ends
 )
 
-// conclude ends the attempt of s, which was completed or has timed out, and lets the policy
-// judge it, if the policy considers attempts of this kind.
+// conclude ends the attempt of s, which was completed or has timed out, and lets the
+// policy judge it, if the policy considers attempts of this kind.
 func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
 	end := g.endAttempt(s, a, how)
@@ -439,8 +441,8 @@ func (g *Machine[IN, OUT]) resultsOf(s *Slot[IN, OUT], how howEnded, end *call.R
 
 // ---- endAttempt
 
-// endAttempt ends an attempt. It is the only function that does. The permit comes back, unless a
-// function of the attempt still runs: then its goroutine gives the permit back.
+// endAttempt ends an attempt. It is the only function that does. The permit comes back,
+// unless a function of the attempt still runs: then its goroutine gives the permit back.
 func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], how howEnded) (end call.Released) {
 	switch how {
 	case completed:
@@ -452,8 +454,9 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 	}
 	around := g.Host.Around
 	if around != nil && how != completed && s.phase == running && end.Stage < predicates.NetworkTime {
-		// Its call may be about to send. Reports of the call itself are passed on when they are
-		// made; this one has to be made here, because nobody else knows of the end.
+		// Its call may be about to send. Reports of the call itself are passed on when
+		// they are made; this one has to be made here, because nobody else knows of the
+		// end.
 		around.ReportStage(predicates.NetworkTime)
 	}
 	if end.Freed {
@@ -470,8 +473,8 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 
 // ---- reportToBackend
 
-// reportToBackend reports the end of an attempt of s, and returns whether it met an outage. t is
-// the token of the attempt.
+// reportToBackend reports the end of an attempt of s, and returns whether it met an
+// outage. t is the token of the attempt.
 func (g *Machine[IN, OUT]) reportToBackend(
 	s *Slot[IN, OUT], t *call.Token, err error, reason predicates.Reason, pushback time.Duration,
 ) (outage bool) {
@@ -498,9 +501,10 @@ type judging struct {
 	outage         bool // the attempt met an outage
 }
 
-// judge asks the policy what follows from the attempt in g.view: it finds the reason, reports the
-// attempt to the backend, asks the strategy, and takes the retry from the budget. A strategy that
-// may block is asked on a worker: strategyAnswered continues then.
+// judge asks the policy what follows from the attempt in g.view: it finds the reason,
+// reports the attempt to the backend, asks the strategy, and takes the retry from the
+// budget. A strategy that may block is asked on a worker: strategyAnswered continues
+// then.
 func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated bool) {
 	v, j, returned := &g.view, judging{isDeduplicated: isDeduplicated}, false
 	defer func() {
@@ -533,7 +537,8 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 		d = g.Policy.Conclude(v, answer, g.situation())
 	}
 	returned = true
-	// The doubt counts from now on: the deadline of s may come next, or this may be its end.
+	// The doubt counts from now on: the deadline of s may come next, or this may be its
+	// end.
 	s.addDoubt(v.Reason, v.Stage, isDeduplicated)
 	if isAsked {
 		g.askOnWorker(s, j.outage)
@@ -557,8 +562,8 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 	g.applyDecision(s, &d, outage)
 }
 
-// judgeExited settles s after its policy has ended the goroutine of the loop: s fails, and so does
-// the run.
+// judgeExited settles s after its policy has ended the goroutine of the loop: s fails,
+// and so does the run.
 func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judging) {
 	err := g.broke("the retry strategy or one of its predicates", nil)
 	if !j.isReported {
@@ -579,8 +584,9 @@ func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]
 	}
 }
 
-// viewAfterReport sets what has changed by the report to the backend, which reads the clock:
-// the time that remains, and the number of attempts that count. Attempts that met an outage do not.
+// viewAfterReport sets what has changed by the report to the backend, which reads the
+// clock: the time that remains, and the number of attempts that count. Attempts that met
+// an outage do not.
 func (g *Machine[IN, OUT]) viewAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
 	if s.due != Never { // otherwise a retry that is too late, after a call that blocked the loop, would be taken from the budget
 		v.Remaining = max(0, s.due-g.now)
@@ -596,8 +602,8 @@ func (g *Machine[IN, OUT]) situation() *decision.Situation {
 	return now
 }
 
-// contextOfQuestion returns the context in which a strategy is asked about an attempt: the values
-// of the attempt, if the strategy looks at them, and the end of the operator.
+// contextOfQuestion returns the context in which a strategy is asked about an attempt:
+// the values of the attempt, if the strategy looks at them, and the end of the operator.
 func (g *Machine[IN, OUT]) contextOfQuestion(s *Slot[IN, OUT], t *call.Token) context.Context {
 	if !g.looksClosely {
 		return g.Host.Life
@@ -607,8 +613,9 @@ func (g *Machine[IN, OUT]) contextOfQuestion(s *Slot[IN, OUT], t *call.Token) co
 
 // ---- applyDecision
 
-// applyDecision does what the policy has decided. It first takes a retry from the budget of the
-// backend, unless the attempt met an outage. A retry that will not be made takes none.
+// applyDecision carries out the policy's decision. It first takes a retry from the budget
+// of the backend, unless the attempt met an outage. A retry that will not be made takes
+// none.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, outage bool) {
 	if d.NeedsBudget && !outage && g.backend != nil && !g.backend.takeRetry() {
 		d.NoRetryReason, d.Demanded, d.Delay, d.Before = decision.OverBudget, 0, 0, nil
@@ -677,8 +684,8 @@ func (g *Machine[IN, OUT]) logDecision(s *Slot[IN, OUT], d *decision.Decision, a
 
 // ---- backOff
 
-// backOff makes s wait for its next attempt. If no attempt can start before the deadline, s waits
-// for the deadline, or times out at once with EarlyTimeout.
+// backOff makes s wait for its next attempt. If no attempt can start before the deadline,
+// s waits for the deadline, or times out at once with EarlyTimeout.
 func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	g.refresh()
 	g.enter(s, backoff)
@@ -699,14 +706,15 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	case d.Delay == 0 && !isTooLate:
 		g.retryNow(s)
 	default:
-		// The wait that a server demands may be longer than the rest of the time. A timer that is
-		// due at the deadline or later does not fire, because the deadline comes first.
+		// The wait that a server demands may be longer than the rest of the time. A timer
+		// that is due at the deadline or later does not fire, because the deadline comes
+		// first.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 	}
 }
 
-// retryNow ends the back-off of s. It waits for a permit then or, with key order, for the calls
-// that still keep its key.
+// retryNow ends the back-off of s. It waits for a permit then or, with key order, for the
+// calls that still keep its key.
 func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 	g.Timers.Cancel(&s.timer)
 	g.enter(s, ready)
@@ -747,7 +755,8 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		closed, wait = g.backend.closed(s)
 	}
 	failure := g.Hooks.TimedOut(g.report(s), TimedOut{Early: isEarly, Closed: closed})
-	// Law W2: a message that was never called is released. If it was called, that counts as a visit.
+	// Law W2: a message that was never called is released. If it was called, that counts
+	// as a visit.
 	if closed != nil && !g.backend.isVisited(s) && g.messages != nil && g.messages.releaseAfter(s, failure, wait) {
 		s.err = failure
 		g.enter(s, ended)
@@ -789,9 +798,9 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	}
 }
 
-// reportEnd tells observers and history how the attempt of s has ended, and whether a retry
-// follows after delay. It does so once for each attempt: callers need not know whether another
-// function has done it.
+// reportEnd tells observers and history how the attempt of s has ended, and whether a
+// retry follows after delay. It does so once for each attempt: callers need not know
+// whether another function has done it.
 func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay time.Duration) {
 	if !g.attemptEnd.isKnown {
 		return
@@ -857,8 +866,8 @@ func (g *Machine[IN, OUT]) failRun(s *Slot[IN, OUT]) {
 	g.fail(g.Hooks.RunFailed(r), ByElement)
 }
 
-// Ended reports how an element has ended. It is called once for each element (law O1): by the
-// driver for the elements that Abandon has returned, and by the core for all others.
+// Ended reports how an element has ended. It is called once for each element (law O1): by
+// the driver for the elements that Abandon has returned, and by the core for all others.
 func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
 	if g.observers != nil {
 		g.observers.ended(s, how)
@@ -902,8 +911,8 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	return r
 }
 
-// describe returns the context that belongs to s: its observers have made it, or it has the
-// message that s is, or it is the operator's.
+// describe returns the context that belongs to s: its observers have made it, or it has
+// the message that s is, or it is the operator's.
 func (g *Machine[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 	switch {
 	case g.observers != nil && len(g.observers.observers) > 0:
@@ -916,9 +925,9 @@ func (g *Machine[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 
 // ---- leave
 
-// Head returns what the head of the queue has to emit, results or a control element. It returns
-// neither if the head has to wait. Elements that emit nothing leave here. The head stays until
-// Left is called.
+// Head returns what the head of the queue has to emit, results or a control element. It
+// returns neither if the head has to wait. Elements that emit nothing leave here. The
+// head stays until Left is called.
 func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 	for {
 		e := g.Queue.Head()
@@ -939,8 +948,8 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 	}
 }
 
-// Left removes the head of the queue. If it is an element with results, how tells what became of
-// them: Emitted from the driver.
+// Left removes the head of the queue. If it is an element with results, how tells what
+// became of them: Emitted from the driver.
 func (g *Machine[IN, OUT]) Left(how observe.EndKind) {
 	s := g.Queue.Head().Value
 	if s.phase == done {

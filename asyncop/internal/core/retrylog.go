@@ -16,8 +16,9 @@ type retryLog[IN, OUT any] struct {
 	recent time.Duration // until then logs is recent
 }
 
-// LogRetries calls log for attempts for which there was a reason to retry, while isOn returns true. isOn
-// is asked again after 100 ms, so that no report is made for a line that is not written.
+// LogRetries calls log for attempts for which there was a reason to retry, while isOn
+// returns true. isOn is asked again after 100 ms, so that no report is made for a line
+// that is not written.
 func LogRetries[IN, OUT any](g *Machine[IN, OUT], isOn func() bool, log func(r Report[IN], d decision.Decision, again bool)) {
 	g.retryLog = &retryLog[IN, OUT]{core: g, isOn: isOn, log: log, recent: math.MinInt64}
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// An element that was not taken is offered again after firstOffer, then after twice as long, and so
-// on up to lastOffer.
+// An element that was not taken is offered again after firstOffer, then after twice as
+// long, and so on up to lastOffer.
 const (
 	firstOffer = 100 * time.Millisecond
 	lastOffer  = 10 * time.Second
 )
 
-// HandOver offers elements that have failed to the failure sink, until it takes them (law A1). A worker
-// calls the sink for one element at a time.
+// HandOver offers elements that have failed to the failure sink, until it takes them (law
+// A1). A worker calls the sink for one element at a time.
 type HandOver[IN, OUT any] struct {
 	core     *Machine[IN, OUT]
 	messages *Messages[IN, OUT]
@@ -33,8 +33,8 @@ type HandOver[IN, OUT any] struct {
 	running  *offer                     // the call of the sink that runs; nil if none does
 }
 
-// offer is one offer of an element to the sink. It is the context of the call, and its letter
-// reports that the call has returned.
+// offer is one offer of an element to the sink. It is the context of the call, and its
+// letter reports that the call has returned.
 type offer struct {
 	call.Token
 	wait time.Duration // before the next offer
@@ -65,8 +65,8 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	}
 }
 
-// AddHandOver adds a failure sink. notTaken is called for an element that the sink has not taken, with
-// the time until its next offer; 0 means that it is not offered again.
+// AddHandOver adds a failure sink. notTaken is called for an element that the sink has
+// not taken, with the time until its next offer; 0 means that it is not offered again.
 func AddHandOver[IN, OUT any](
 	g *Machine[IN, OUT], messages *Messages[IN, OUT], sink func(ctx context.Context, r Report[IN]) error,
 	notTaken func(r Report[IN], err error, wait time.Duration),
@@ -77,8 +77,8 @@ func AddHandOver[IN, OUT any](
 	return g.sink
 }
 
-// take makes s, which has failed, wait for its offer. With key order it waits until it is the first of
-// its key.
+// take makes s, which has failed, wait for its offer. With key order it waits until it is
+// the first of its key.
 func (h *HandOver[IN, OUT]) take(s *Slot[IN, OUT]) {
 	g := h.core
 	g.enter(s, failing)
@@ -125,9 +125,10 @@ func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context)
 	return o, ctx
 }
 
-// answered continues after the sink has answered: s was taken, or is offered again later. If the sink
-// can never take s, a message goes to the dead letters of its source. An element that is not a
-// message fails the run, because further offers would hold its slot forever (law D4).
+// answered continues after the sink has answered: s was taken, or is offered again later.
+// If the sink can never take s, a message goes to the dead letters of its source. An
+// element that is not a message fails the run, because further offers would hold its slot
+// forever (law D4).
 func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g := h.core
 	o := h.offers.get(s.index)
@@ -158,7 +159,8 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	}
 }
 
-// Cut ends the context of the call of the sink, if one runs. Its answer is not handled any more.
+// Cut ends the context of the call of the sink, if one runs. Its answer is not handled
+// any more.
 func (h *HandOver[IN, OUT]) Cut() {
 	if h.running != nil {
 		h.running.Token.Cut()
@@ -172,15 +174,16 @@ func (h *HandOver[IN, OUT]) Await() {
 	}
 }
 
-// WasTaken reports whether the sink has taken s, which Abandon has returned, while the run ended. It is
-// called after Await.
+// WasTaken reports whether the sink has taken s, which Abandon has returned, while the
+// run ended. It is called after Await.
 func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 	return h.running != nil && h.running.err == nil && h.offers.get(s.index) == h.running
 }
 
-// Last calls the sink for an element that Abandon has returned, with err as its error if it has not
-// failed. The context of the call has the values that it had during the run, and ends with cut. If
-// cut has ended, there is no call. Last returns the report that the sink got, or would have got.
+// Last calls the sink for an element that Abandon has returned, with err as its error if
+// it has not failed. The context of the call has the values that it had during the run,
+// and ends with cut. If cut has ended, there is no call. Last returns the report that the
+// sink got, or would have got.
 func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, cut)

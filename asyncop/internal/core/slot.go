@@ -13,12 +13,12 @@ import (
 
 // Slot holds an element from its acceptance until it leaves. It is owned by the core.
 //
-// A slot is small, because a million of them may be waiting. The state of a call is in its
-// attempt, which is garbage while the element waits for the next one. Values that only some
-// elements have are stored beside the slots: see perSlot.
+// A slot is small, because a million of them may be waiting. The state of a call is in
+// its attempt, which is garbage while the element waits for the next one. Values that
+// only some elements have are stored beside the slots: see perSlot.
 //
-// Slots are used again: a pointer to a slot is valid only while its element is in the queue,
-// so only the core and its driver hold one. Others hold a call.Ref: see slots.
+// Slots are used again: a pointer to a slot is valid only while its element is in the
+// queue, so only the core and its driver hold one. Others hold a call.Ref: see slots.
 type Slot[IN, OUT any] struct {
 	in         IN
 	accepted   time.Duration                // when it took the slot; the timeout counts from here
@@ -114,12 +114,12 @@ func (p phase) String() string {
 	}[p]
 }
 
-// Failed reports whether the element of s, which Abandon has returned, has failed and was not
-// handed over yet.
+// Failed reports whether the element of s, which Abandon has returned, has failed and was
+// not handed over yet.
 func (s *Slot[IN, OUT]) Failed() bool { return s.phase == failing }
 
-// isHurried reports whether an attempt that begins at an instant has less than half of the
-// element's time left.
+// isHurried reports whether an attempt that begins at an instant has less than half of
+// the element's time left.
 func (s *Slot[IN, OUT]) isHurried(at time.Duration) bool {
 	return s.due != Never && s.due-at < (s.due-s.accepted)/2
 }
@@ -132,8 +132,8 @@ func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
 	return nil
 }
 
-// nextIn returns the next element after s that matches. A cursor passes every element once, so
-// this takes constant time on average.
+// nextIn returns the next element after s that matches. A cursor passes every element
+// once, so this takes constant time on average.
 func nextIn[IN, OUT any](s *Slot[IN, OUT], matches func(*Slot[IN, OUT]) bool) *Slot[IN, OUT] {
 	for e := s.entry.Next(); e != nil; e = e.Next() {
 		if matches(e.Value) {
@@ -216,10 +216,10 @@ func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stag
 	}
 }
 
-// slots has the slots of all elements. Code outside of the core, such as a running call, holds
-// a call.Ref, which is an index and a generation. A generation begins when an element starts to
-// wait for a call or an answer, and ends when the element continues. A letter of an earlier
-// generation finds no slot (law A2).
+// slots has the slots of all elements. Code outside of the core, such as a running call,
+// holds a call.Ref, which is an index and a generation. A generation begins when an
+// element starts to wait for a call or an answer, and ends when the element continues. A
+// letter of an earlier generation finds no slot (law A2).
 type slots[IN, OUT any] struct {
 	table       []*Slot[IN, OUT] // by index
 	free        []*Slot[IN, OUT] // to be used again
@@ -297,8 +297,8 @@ func (t *slots[IN, OUT]) find(r call.Ref) *Slot[IN, OUT] {
 	return nil
 }
 
-// perSlot stores a value for some of the elements, by the index of their slots. It is empty
-// while no element has a value. After a burst its memory is freed.
+// perSlot stores a value for some of the elements, by the index of their slots. It is
+// empty while no element has a value. After a burst its memory is freed.
 type perSlot[T any] struct {
 	at   []T
 	used *[]anyPerSlot
@@ -321,7 +321,8 @@ func (t *perSlot[T]) get(index uint32) (v T) {
 	return v
 }
 
-// ref returns the address of a value, to be used at once: it may move when another is added.
+// ref returns the address of a value, to be used at once: it may move when another is
+// added.
 func (t *perSlot[T]) ref(index uint32) *T {
 	if n := int(index) + 1 - len(t.at); n > 0 {
 		if t.at == nil {

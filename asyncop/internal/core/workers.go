@@ -11,16 +11,17 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// User code that may block runs on workers while its element waits: strategies, steps before a
-// retry, and handlers of failures.
+// User code that may block runs on workers while its element waits: strategies, steps
+// before a retry, and handlers of failures.
 
 // errTooManyTasks is the error of user code that is not run.
 var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
 	"they ignore the ends of their contexts")
 
-// runOnWorker runs do with ctx on a worker, unless t has ended by then, and calls then with its
-// error. The element of t may continue without do, which counts until it returns. If twice as
-// many run as there are slots, runOnWorker returns false and runs nothing.
+// runOnWorker runs do with ctx on a worker, unless t has ended by then, and calls then
+// with its error. The element of t may continue without do, which counts until it
+// returns. If twice as many run as there are slots, runOnWorker returns false and runs
+// nothing.
 func (g *Machine[IN, OUT]) runOnWorker(
 	ctx context.Context, t *call.Token, do func(ctx context.Context) error, then func(err error),
 ) bool {
@@ -54,9 +55,9 @@ type task struct {
 	broke error // a panic or runtime.Goexit of the code; written before the letter is posted
 }
 
-// runTask runs do for s, which is in the phase of the task, until an instant at most. It returns
-// an error if do cannot run. completes is true if a letter that is too late counts as a late
-// completion.
+// runTask runs do for s, which is in the phase of the task, until an instant at most. It
+// returns an error if do cannot run. completes is true if a letter that is too late
+// counts as a late completion.
 func (g *Machine[IN, OUT]) runTask(
 	s *Slot[IN, OUT], t *task, until time.Duration, completes bool, do func(ctx context.Context),
 ) error {
@@ -79,8 +80,8 @@ func (g *Machine[IN, OUT]) runTask(
 
 // ---- Strategies that may block
 
-// question is a strategy that is being asked on a worker. The element has neither a permit nor a
-// call meanwhile, and its deadline holds (law A3).
+// question is a strategy that is being asked on a worker. The element has neither a
+// permit nor a call meanwhile, and its deadline holds (law A3).
 type question[OUT any] struct {
 	task
 	view   predicates.Attempt[OUT]
@@ -126,10 +127,10 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 
 // ---- Steps before a retry
 
-// prepare runs the step that a strategy wants before a retry. The attempt has its permit, and its
-// timeouts hold. If the step fails, so does the attempt, and nothing has been sent. prepare
-// reports whether the call is made now: a member of a batch is called with its batch, which waits
-// for the step.
+// prepare runs the step that a strategy wants before a retry. The attempt has its permit,
+// and its timeouts hold. If the step fails, so does the attempt, and nothing has been
+// sent. prepare reports whether the call is made now: a member of a batch is called with
+// its batch, which waits for the step.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
 	a.Leave()
 	var prepared chan struct{} // closed after the step of a member of a batch; otherwise nil

@@ -158,7 +158,7 @@ func (r *Records) runAll(_ context.Context, take func() []*call) {
 	}
 }
 
-// over reports whether nothing waits for a call any more.
+// over reports whether no caller waits for the call.
 func over(c *call) bool {
 	c.err = context.Cause(c.ctx)
 	return c.err != nil

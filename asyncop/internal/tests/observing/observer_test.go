@@ -361,7 +361,7 @@ type breaks struct{ optest.Tally }
 
 func (*breaks) Accepted(ctx context.Context, _ any, _ bool) context.Context { return nil }
 func (*breaks) AttemptStarted(ctx context.Context, _ int) context.Context   { return nil }
-func (*breaks) AttemptEnded(context.Context, observe.Outcome) { panic("attempt ended: broken") }
+func (*breaks) AttemptEnded(context.Context, observe.Outcome)               { panic("attempt ended: broken") }
 
 func (*breaks) Ended(context.Context, observe.Ending) { panic("ended: broken") }
 
