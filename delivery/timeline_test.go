@@ -63,10 +63,10 @@ func TestMetaTimeline_OfADeadLetter(t *testing.T) {
 			got = append(got, fmt.Sprintf("%d.%d +%v %v %v %v %s %s", s.Visit, s.Attempt, at.Round(time.Second), s.Took, s.Wait, s.Retried, s.Backend, s.Error))
 		}
 		require.Equal(t, []string{
-			"1.1 +0s 1s 10s true open answer 1: unsupported operation",
-			"1.2 +11s 2s 0s false open answer 2: unsupported operation",
-			"2.1 +0s 3s 10s true open answer 3: unsupported operation",
-			"2.2 +13s 4s 0s false open answer 4: unsupported operation",
+			"1.1 +0s 1s 10s true up answer 1: unsupported operation",
+			"1.2 +11s 2s 0s false up answer 2: unsupported operation",
+			"2.1 +0s 3s 10s true up answer 3: unsupported operation",
+			"2.2 +13s 4s 0s false up answer 4: unsupported operation",
 		}, got)
 	})
 }
