@@ -487,7 +487,7 @@ func TestNewQueueRefuses(t *testing.T) {
 	}
 	require.PanicsWithValue(t, `delivery: NewQueue: queue "q": a lease of 5ns is shorter than 1ms`, func() { with(delivery.QueueConfig{Lease: 5}) })
 	require.NotPanics(t, func() { delivery.NewQueue[int](engine, "q-retry-x") })
-	require.Error(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1, delivery.After(-1)))
+	require.NoError(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1, delivery.After(-1)), "a time in the past is due now")
 	_, err := delivery.NewQueue[int](struct{ store.Store }{engine}, "q").Counts(t.Context())
 	require.ErrorContains(t, err, "store.Inspector")
 }
