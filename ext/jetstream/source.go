@@ -83,7 +83,7 @@ func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceCon
 			config.Stream, config.Consumer, config.DeadLetterQueue, config.AckWait))
 	}
 	config.AckWait = cmp.Or(config.AckWait, defaultAckWait)
-	config.Logger = cmp.Or(config.Logger, slog.Default())
+	config.Logger = guard.Logger(config.Logger)
 	return &source[T]{
 		config: config, js: js, codec: c, decoder: decoder.New("jetstream", c), clock: clock.New(),
 		arrived: make(chan struct{}, 1), held: map[uint64]*delivered{},
