@@ -214,7 +214,7 @@ func TestCheckpoints(t *testing.T) {
 			return len(list) == 1
 		}, 10*time.Second, 10*time.Millisecond)
 		assert.Equal(t, os.Getpid(), worker.PID)
-		const own = "3 checkpoints of flights (this process) failed in a row"
+		const own = "<span>3 checkpoints of flights (this process) failed in a row"
 		assert.Equal(t, 1, strings.Count(page(t, h, "/"), own), "also when its heartbeat says so")
 		h = handler(t, console.Config{Engine: e}) // such as beside partitions.Run
 		assert.Equal(t, 1, strings.Count(page(t, h, "/"), own))
