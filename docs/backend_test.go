@@ -43,7 +43,7 @@ func Example_backend() {
 	// Output:
 	// charged <nil>
 	// charged <nil>
-	// open 2
+	// up 2
 }
 
 func Example_backendTenants() {
@@ -125,8 +125,8 @@ func Example_backendReasons() {
 		return "row", nil
 	}), time.Second, 10, strategy, asyncop.WithBackend(pay))
 	for row, err := range op.Results(slices.Values([]string{"a"})) {
-		fmt.Println(row, err, "lost:", pay.Stats().Lost)
+		fmt.Println(row, err, "throttled:", pay.Stats().Throttled)
 	}
 	// Output:
-	// row <nil> lost: 2
+	// row <nil> throttled: 2
 }
