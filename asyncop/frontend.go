@@ -159,7 +159,7 @@ func (s *frontend[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 	if s.backend != nil {
 		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, s.costOf, s.tenantOf) })
 	}
-	add(func(g *core.Machine[IN, OUT]) { core.KeepWays(g, s.timelineKeeper()) })
+	add(func(g *core.Machine[IN, OUT]) { core.KeepTimelines(g, s.timelineKeeper()) })
 	add(func(g *core.Machine[IN, OUT]) {
 		core.LogRetries(g, s.logsDebug, s.logDecision)
 	})
@@ -175,7 +175,7 @@ func (s *frontend[IN, OUT]) coreHooks() core.Hooks[IN] {
 			}
 			return &TimeoutError{
 				Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: out.Early,
-				InDoubt: r.InDoubt, waited: out.Closed, element: r.Element, policy: s.policy,
+				InDoubt: r.InDoubt, waited: out.Waited, element: r.Element, policy: s.policy,
 			}
 		},
 		Undecided: func(d decision.Decision) error {

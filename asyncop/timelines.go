@@ -37,8 +37,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
 
 // timelineKeeper returns the functions with which the core decides whether to keep a
 // timeline.
-func (s *frontend[IN, OUT]) timelineKeeper() core.WayKeeper[IN] {
-	k := core.WayKeeper[IN]{Keep: s.keepTimeline}
+func (s *frontend[IN, OUT]) timelineKeeper() core.TimelineKeeper[IN] {
+	k := core.TimelineKeeper[IN]{Keep: s.keepTimeline}
 	type asker interface{ KeepsTimeline() bool }
 	if reflect.TypeFor[IN]().Implements(reflect.TypeFor[asker]()) {
 		k.Asked = func(in IN) (yes bool) {

@@ -58,14 +58,14 @@ func TestRate(t *testing.T) {
 	}
 	t.Run("by cost", func(t *testing.T) {
 		o := newBench(t, backend.Rate(100, time.Second)).attach()
-		c, _ := o.ask(gate.Attempt{Cost: 50})
+		c, _ := o.ask(gate.Request{Cost: 50})
 		require.NotNil(t, c, "more than is saved up is paid afterwards")
-		_, _ = o.ask(gate.Attempt{Cost: 1})
+		_, _ = o.ask(gate.Request{Cost: 1})
 		require.Equal(t, 460*time.Millisecond, o.seat.Wait(o.clock.Now(), 1))
 	})
 	t.Run("a debt is paid within an hour", func(t *testing.T) {
 		o := newBench(t, backend.Rate(100, time.Second)).attach()
-		c, _ := o.ask(gate.Attempt{Cost: math.MaxFloat64})
+		c, _ := o.ask(gate.Request{Cost: math.MaxFloat64})
 		require.NotNil(t, c)
 		require.Equal(t, time.Hour, o.wait())
 		o.clock.Add(time.Hour + 10*time.Millisecond)
@@ -77,14 +77,14 @@ func TestRate(t *testing.T) {
 func TestTenantRate(t *testing.T) {
 	o := newBench(t, backend.TenantRate(10, time.Second)).attach()
 	for _, tenant := range []string{"a", "b"} {
-		c, _ := o.ask(gate.Attempt{Tenant: tenant})
+		c, _ := o.ask(gate.Request{Tenant: tenant})
 		require.NotNil(t, c)
-		_, answer := o.ask(gate.Attempt{Tenant: tenant})
+		_, answer := o.ask(gate.Request{Tenant: tenant})
 		require.Equal(t, gate.Answer{Wait: 100 * time.Millisecond, Other: true}, answer)
 	}
 	o.start()
 	o.clock.Add(100 * time.Millisecond)
-	c, _ := o.ask(gate.Attempt{Tenant: "a"})
+	c, _ := o.ask(gate.Request{Tenant: "a"})
 	require.NotNil(t, c)
 }
 
@@ -232,7 +232,7 @@ func TestBackendComesBack(t *testing.T) {
 	started := 0
 	for range 500 {
 		for {
-			c, _ := o.ask(gate.Attempt{})
+			c, _ := o.ask(gate.Request{})
 			if c == nil {
 				break
 			}

@@ -23,7 +23,7 @@ func BenchmarkAttempt(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			seat := backend.New("payments", c.opts...).Attach(new(operator), 0)
-			a := gate.Attempt{Cost: 1, Tenant: c.tenant}
+			a := gate.Request{Cost: 1, Tenant: c.tenant}
 			var o gate.Evidence
 			now := time.Now()
 			b.ReportAllocs()

@@ -65,12 +65,12 @@ func (b *bench) attach() *operator {
 // call is an attempt that has started.
 type call struct {
 	o       *operator
-	attempt gate.Attempt
+	attempt gate.Request
 	begun   time.Time
 	stamp   gate.Stamp
 }
 
-func (o *operator) ask(a gate.Attempt) (c *call, answer gate.Answer) {
+func (o *operator) ask(a gate.Request) (c *call, answer gate.Answer) {
 	if a.Element == 0 {
 		o.next++
 		a.Element = o.next
@@ -89,7 +89,7 @@ func (o *operator) ask(a gate.Attempt) (c *call, answer gate.Answer) {
 // start starts a call, of a new element.
 func (o *operator) start() *call {
 	o.Helper()
-	c, answer := o.ask(gate.Attempt{})
+	c, answer := o.ask(gate.Request{})
 	require.NotNil(o, c, "%+v", answer)
 	return c
 }
@@ -97,7 +97,7 @@ func (o *operator) start() *call {
 // wait asserts that a new element may not start, and returns how long the operator sleeps.
 func (o *operator) wait() time.Duration {
 	o.Helper()
-	c, answer := o.ask(gate.Attempt{})
+	c, answer := o.ask(gate.Request{})
 	require.Nil(o, c)
 	require.False(o, answer.Other)
 	return o.sleep()

@@ -244,7 +244,7 @@ func TestRamp_Relapses(t *testing.T) {
 		require.Equal(t, backend.Ramping, o.Stats().State)
 		for range 3 {
 			for o.Stats().State == backend.Ramping {
-				c, _ := o.ask(gate.Attempt{})
+				c, _ := o.ask(gate.Request{})
 				if c != nil {
 					c.end(errBusy)
 					break
@@ -275,7 +275,7 @@ func TestRamp_Pace(t *testing.T) {
 	starts := make([]int, 4)
 	for i := range 400 {
 		for {
-			c, _ := o.ask(gate.Attempt{}) // it never ends
+			c, _ := o.ask(gate.Request{}) // it never ends
 			if c == nil {
 				break
 			}
@@ -323,9 +323,9 @@ func TestCallRate_BesideRate(t *testing.T) {
 	o.start()
 	require.Equal(t, 100*time.Millisecond, o.wait(), "the number of calls")
 	o.clock.Add(100 * time.Millisecond)
-	c, _ := o.ask(gate.Attempt{Cost: 500})
+	c, _ := o.ask(gate.Request{Cost: 500})
 	require.NotNil(t, c)
-	_, answer := o.ask(gate.Attempt{Cost: 500})
+	_, answer := o.ask(gate.Request{Cost: 500})
 	require.NotZero(t, answer.Wait)
 	require.Greater(t, o.sleep(), 400*time.Millisecond, "the cost")
 }

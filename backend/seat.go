@@ -32,7 +32,7 @@ type seat struct {
 var _ gate.Seat = (*seat)(nil)
 
 // Start implements gate.Seat.
-func (p *seat) Start(now time.Time, a *gate.Attempt) gate.Answer {
+func (p *seat) Start(now time.Time, a *gate.Request) gate.Answer {
 	b := p.backend
 	t := now.Sub(b.epoch)
 	b.mu.Lock()
@@ -55,7 +55,7 @@ func (p *seat) Start(now time.Time, a *gate.Attempt) gate.Answer {
 
 // pay takes the attempt's part of the rates of a backend that is up, if the rates and the
 // attempt's tenant allow it.
-func (b *Backend) pay(t time.Duration, a *gate.Attempt) bool {
+func (b *Backend) pay(t time.Duration, a *gate.Request) bool {
 	var x *tenant
 	if a.Tenant != "" && !b.tenants.isIdle() {
 		x = b.tenants.find(a.Tenant, t, false)
@@ -76,7 +76,7 @@ func (b *Backend) pay(t time.Duration, a *gate.Attempt) bool {
 }
 
 // begin counts an attempt that starts.
-func (b *Backend) begin(t time.Duration, a *gate.Attempt) gate.Answer {
+func (b *Backend) begin(t time.Duration, a *gate.Request) gate.Answer {
 	b.counts.Started++
 	if b.state == Up {
 		b.pace.note(t)
@@ -92,7 +92,7 @@ func (b *Backend) begin(t time.Duration, a *gate.Attempt) gate.Answer {
 
 // ask starts an attempt if everything allows it: state, pause, tenant, limit, rates, ramp and
 // the order of the seats. Otherwise nothing is taken.
-func (p *seat) ask(t time.Duration, a *gate.Attempt) gate.Answer {
+func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 	b := p.backend
 	b.advance(t)
 	switch b.state {
@@ -137,7 +137,7 @@ func (p *seat) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 
 // mayProbe returns when an element may try the service; 0: now. Those that have met the outage let the others go first, and the last one
 // all (law B4), unless none comes.
-func (p *seat) mayProbe(t time.Duration, a *gate.Attempt) time.Duration {
+func (p *seat) mayProbe(t time.Duration, a *gate.Request) time.Duration {
 	b := p.backend
 	wait := time.Duration(min(a.Outages, 3)) * time.Second
 	if a.Hurried { // a probe may take its time, and an element whose call is cut off has failed
@@ -150,7 +150,7 @@ func (p *seat) mayProbe(t time.Duration, a *gate.Attempt) time.Duration {
 }
 
 // take takes a permit and its part of the rates.
-func (p *seat) take(t time.Duration, a *gate.Attempt) bool {
+func (p *seat) take(t time.Duration, a *gate.Request) bool {
 	b := p.backend
 	lent := p.calls < p.lent
 	had := p.aside > 0
@@ -179,7 +179,7 @@ func (p *seat) take(t time.Duration, a *gate.Attempt) bool {
 }
 
 // refuse makes the seat wait.
-func (p *seat) refuse(a *gate.Attempt, wait time.Duration) gate.Answer {
+func (p *seat) refuse(a *gate.Request, wait time.Duration) gate.Answer {
 	p.gave = p.gave || p.aside > 0
 	p.backend.drop(p, p.aside) // at the cost that it was taken for
 	p.cost = a.Cost
@@ -311,7 +311,7 @@ func merge(c *gate.Call, o *gate.Evidence, s signal, demanded time.Duration) (si
 }
 
 // Join implements gate.Seat.
-func (p *seat) Join(a *gate.Attempt) {
+func (p *seat) Join(a *gate.Request) {
 	b := p.backend
 	b.mu.Lock()
 	defer b.mu.Unlock()

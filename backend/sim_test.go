@@ -177,7 +177,7 @@ func (o *simOperator) turn() {
 	started := false
 	for len(o.ready) > 0 && !o.short {
 		e := o.ready[0]
-		answer := o.seat.Start(o.clock.now, &gate.Attempt{Cost: e.cost, Tenant: e.tenant, Retry: e.calls > e.outages, Outages: e.outages, Element: e.id})
+		answer := o.seat.Start(o.clock.now, &gate.Request{Cost: e.cost, Tenant: e.tenant, Retry: e.calls > e.outages, Outages: e.outages, Element: e.id})
 		switch {
 		case answer.Other:
 			o.ready = o.ready[1:]

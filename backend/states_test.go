@@ -20,7 +20,7 @@ func TestProbesAreOfDifferentElements(t *testing.T) {
 	o, other := b.attach(), b.attach()
 	o.lose()
 	b.clock.Add(o.wait())
-	bad := gate.Attempt{Element: 99, Outages: 1} // it was among those that were lost
+	bad := gate.Request{Element: 99, Outages: 1} // it was among those that were lost
 	_, answer := o.ask(bad)
 	require.Equal(t, gate.Answer{Wait: time.Second, Other: true}, answer)
 	o.call(errBusy) // one that has met no outage goes first
@@ -37,7 +37,7 @@ func TestProbesAreOfDifferentElements(t *testing.T) {
 	b.clock.Add(4 * time.Second)
 	_, answer = o.ask(bad)
 	require.Equal(t, gate.Answer{Wait: 3 * time.Second, Other: true}, answer)
-	third := gate.Attempt{Element: 99, Outages: 2} // of another operator
+	third := gate.Request{Element: 99, Outages: 2} // of another operator
 	_, answer = other.ask(third)
 	require.Equal(t, gate.Answer{Wait: 2 * time.Second, Other: true}, answer)
 	b.clock.Add(2 * time.Second)
@@ -54,10 +54,10 @@ func TestProbesOfHurriedElements(t *testing.T) {
 	o := newBench(t).attach()
 	o.lose()
 	o.clock.Add(o.wait())
-	_, answer := o.ask(gate.Attempt{Hurried: true})
+	_, answer := o.ask(gate.Request{Hurried: true})
 	require.Equal(t, gate.Answer{Wait: time.Second, Other: true}, answer)
 	o.clock.Add(time.Second)
-	c, _ := o.ask(gate.Attempt{Hurried: true})
+	c, _ := o.ask(gate.Request{Hurried: true})
 	require.NotNil(t, c)
 }
 
@@ -96,7 +96,7 @@ func TestProbeThatNeverEnds(t *testing.T) {
 	second.end(nil)
 	require.Equal(t, backend.Ramping, b.Stats().State)
 	first := o.start() // in its turn
-	_, answer := other.ask(gate.Attempt{})
+	_, answer := other.ask(gate.Request{})
 	require.NotZero(t, answer.Wait, "the ramp begins with one call")
 	first.end(nil)
 	b.clock.Add(5 * time.Second)
@@ -171,7 +171,7 @@ func TestNoBurstAfterAnOutage(t *testing.T) {
 	for range 100 { // the first tenth of a second
 		o.clock.Add(time.Millisecond)
 		for {
-			c, _ := o.ask(gate.Attempt{})
+			c, _ := o.ask(gate.Request{})
 			if c == nil {
 				break
 			}
@@ -369,7 +369,7 @@ func TestRetryBudget(t *testing.T) {
 		o.call(nil)
 	}
 	require.Equal(t, 10, mayRetry())
-	c, _ := o.ask(gate.Attempt{Retry: true})
+	c, _ := o.ask(gate.Request{Retry: true})
 	c.end(nil)
 	require.Zero(t, mayRetry())
 	o.clock.Add(time.Second)
@@ -425,7 +425,7 @@ func TestSetAside(t *testing.T) {
 	require.Equal(t, 1, second.woken)
 	require.Zero(t, third.woken)
 	require.Zero(t, b.Stats().InUse)
-	_, answer := o.ask(gate.Attempt{})
+	_, answer := o.ask(gate.Request{})
 	require.NotZero(t, answer.Wait, "it is the second one's")
 	second.seat.DoneAsking(b.clock.Now(), false) // its element has timed out
 	require.Equal(t, 1, third.woken)
@@ -439,13 +439,13 @@ func TestSetAside(t *testing.T) {
 func TestSetAsideForACallThatCostsMore(t *testing.T) {
 	b := newBench(t, backend.Limit(1), backend.Rate(100, time.Second))
 	o, second, third := b.attach(), b.attach(), b.attach()
-	c, _ := o.ask(gate.Attempt{Cost: 9})
+	c, _ := o.ask(gate.Request{Cost: 9})
 	second.wait()
 	third.wait()
 	b.clock.Add(50 * time.Millisecond)
 	c.end(nil)
 	require.Equal(t, 1, second.woken)
-	_, answer := second.ask(gate.Attempt{Cost: 5})
+	_, answer := second.ask(gate.Request{Cost: 5})
 	require.NotZero(t, answer.Wait)
 	require.Zero(t, third.woken)
 	second.seat.DoneAsking(b.clock.Now(), true)
@@ -457,22 +457,22 @@ func TestSetAsideForACallThatCostsMore(t *testing.T) {
 func TestSetAsideForCallsOfOtherCosts(t *testing.T) {
 	b := newBench(t, backend.Limit(2), backend.Rate(100, time.Second))
 	o, second := b.attach(), b.attach()
-	c, _ := o.ask(gate.Attempt{Cost: 3})
-	other, _ := o.ask(gate.Attempt{Cost: 2})
+	c, _ := o.ask(gate.Request{Cost: 3})
+	other, _ := o.ask(gate.Request{Cost: 2})
 	second.wait()
 	second.seat.Wait(b.clock.Now(), 2)
 	b.clock.Add(20 * time.Millisecond)
 	c.end(nil)
 	other.end(nil)
 	require.Equal(t, 2, second.woken)
-	_, answer := second.ask(gate.Attempt{Cost: 5})
+	_, answer := second.ask(gate.Request{Cost: 5})
 	require.NotZero(t, answer.Wait)
 	second.seat.DoneAsking(b.clock.Now(), true)
-	_, answer = o.ask(gate.Attempt{Cost: 5})
+	_, answer = o.ask(gate.Request{Cost: 5})
 	require.NotZero(t, answer.Wait, "there are two")
 	o.sleep()
 	b.clock.Add(30 * time.Millisecond)
-	c, _ = o.ask(gate.Attempt{Cost: 5})
+	c, _ = o.ask(gate.Request{Cost: 5})
 	require.NotNil(t, c)
 }
 
@@ -595,7 +595,7 @@ func TestProbesAndTheRate(t *testing.T) {
 	b.Hold("by hand")
 	b.Resume()
 	b.clock.Add(time.Second)
-	costly := gate.Attempt{Cost: 40, Element: 7}
+	costly := gate.Request{Cost: 40, Element: 7}
 	c, _ := o.ask(costly)
 	require.NotNil(t, c, "the bucket is full")
 	o.seat.Release(c.stamp)
@@ -619,7 +619,7 @@ func TestTurnOfAnOperatorThatIsAwake(t *testing.T) {
 	second.wait()
 	second.parked = false // it was woken by something else
 	c.end(nil)
-	_, answer := o.ask(gate.Attempt{})
+	_, answer := o.ask(gate.Request{})
 	require.NotZero(t, answer.Wait, "its turn is kept for a moment")
 	require.Equal(t, 10*time.Millisecond, o.sleep())
 	b.clock.Add(10 * time.Millisecond)
@@ -630,7 +630,7 @@ func TestTurnOfAnOperatorThatIsAwake(t *testing.T) {
 func TestTenantsAreForgotten(t *testing.T) {
 	b := newBench(t, backend.TenantRate(100, time.Second))
 	o := b.attach()
-	ask := func(i int) { o.ask(gate.Attempt{Tenant: strconv.Itoa(i)}) }
+	ask := func(i int) { o.ask(gate.Request{Tenant: strconv.Itoa(i)}) }
 	for i := range 50_000 {
 		ask(i)
 	}
@@ -646,20 +646,20 @@ func TestTenantsAreForgotten(t *testing.T) {
 func TestTenantsThatAreNotAtRestAreKept(t *testing.T) {
 	b := newBench(t, backend.TenantRate(100, time.Second), backend.LongestPause(time.Hour))
 	o := b.attach()
-	c, _ := o.ask(gate.Attempt{Tenant: "in debt", Cost: 100 * 3600})
+	c, _ := o.ask(gate.Request{Tenant: "in debt", Cost: 100 * 3600})
 	require.NotNil(t, c)
-	paused, _ := o.ask(gate.Attempt{Tenant: "paused"})
+	paused, _ := o.ask(gate.Request{Tenant: "paused"})
 	paused.end(errForEver)
 	for i := range 3000 {
-		o.ask(gate.Attempt{Tenant: strconv.Itoa(i)})
+		o.ask(gate.Request{Tenant: strconv.Itoa(i)})
 	}
 	b.clock.Add(2 * time.Minute)
 	for range 3000 {
-		o.ask(gate.Attempt{Tenant: "7"})
+		o.ask(gate.Request{Tenant: "7"})
 	}
 	require.LessOrEqual(t, backend.Tenants(b.Backend), 1025)
 	for _, tenant := range []string{"in debt", "paused"} {
-		_, answer := o.ask(gate.Attempt{Tenant: tenant})
+		_, answer := o.ask(gate.Request{Tenant: tenant})
 		require.Greater(t, answer.Wait, 50*time.Minute, tenant)
 	}
 }
@@ -759,7 +759,7 @@ func TestOrders(t *testing.T) {
 func TestProbeOfATenantWhoseWaitHasGrown(t *testing.T) {
 	b := newBench(t)
 	o := b.attach()
-	ask := func() (*call, gate.Answer) { return o.ask(gate.Attempt{Tenant: "a"}) }
+	ask := func() (*call, gate.Answer) { return o.ask(gate.Request{Tenant: "a"}) }
 	first, _ := ask()
 	second, _ := ask()
 	first.end(errIn3)
@@ -779,21 +779,21 @@ func TestProbeOfATenantWhoseWaitHasGrown(t *testing.T) {
 func TestTenant_Throttled(t *testing.T) {
 	b := newBench(t, backend.TenantRate(10, time.Second))
 	o := b.attach()
-	c, _ := o.ask(gate.Attempt{Tenant: "a"})
+	c, _ := o.ask(gate.Request{Tenant: "a"})
 	require.Equal(t, gate.Throttled, c.effect(errThrottledIn3))
 	err, wait := o.seat.WhyWaiting(b.clock.Now(), &gate.Late{Tenant: "a"})
 	require.EqualError(t, err, `backend payments is paused for tenant "a"`)
 	require.Equal(t, 3*time.Second, wait)
 	err, _ = o.seat.WhyWaiting(b.clock.Now(), &gate.Late{Tenant: "b"})
 	require.NoError(t, err)
-	c, _ = o.ask(gate.Attempt{Tenant: "b"})
+	c, _ = o.ask(gate.Request{Tenant: "b"})
 	require.NotNil(t, c)
 	b.clock.Add(3 * time.Second)
-	_, answer := o.ask(gate.Attempt{Tenant: "a"})
+	_, answer := o.ask(gate.Request{Tenant: "a"})
 	require.Equal(t, gate.Answer{Wait: 100 * time.Millisecond, Other: true}, answer, "an empty bucket")
 	for range 5 {
 		b.clock.Add(100 * time.Millisecond)
-		c, _ = o.ask(gate.Attempt{Tenant: "a"})
+		c, _ = o.ask(gate.Request{Tenant: "a"})
 		require.NotNil(t, c, "no probe: the earlier calls have not ended")
 	}
 	require.Equal(t, backend.Up, b.Stats().State)

@@ -59,10 +59,10 @@ type Sleeper interface {
 // the rest by the operator's loop. A refused attempt has taken nothing.
 type Seat interface {
 	// Start asks whether an attempt may start at now, of the operator's clock.
-	Start(now time.Time, a *Attempt) Answer
+	Start(now time.Time, r *Request) Answer
 
 	// Join says that the call which has started last is for one more element.
-	Join(a *Attempt)
+	Join(r *Request)
 
 	// Release says that the call of an attempt is over. stamp is from the Answer to its
 	// start.
@@ -105,8 +105,8 @@ const (
 	Throttled
 )
 
-// Attempt is an attempt that is to start.
-type Attempt struct {
+// Request asks whether an attempt may start.
+type Request struct {
 	Cost    float64 // taken from the rate
 	Tenant  string  // "" is none
 	Retry   bool

@@ -30,7 +30,7 @@ type atBackend[IN, OUT any] struct {
 	seat    gate.Seat
 	cost    func(in IN) float64
 	tenant  func(in IN) string
-	attempt gate.Attempt  // the one that is asked for; used again and again
+	attempt gate.Request  // the one that is asked for; used again and again
 	outcome gate.Evidence // the one that is reported; used again and again
 	of      perSlot[asked]
 	call    *gate.Call // the batch that has started last
@@ -88,7 +88,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 		return refused
 	}
 	g := b.core
-	b.attempt = gate.Attempt{Cost: 1, Retry: s.attempts > 0, Outages: b.of.get(s.index).outages, Element: element(s)}
+	b.attempt = gate.Request{Cost: 1, Retry: s.attempts > 0, Outages: b.of.get(s.index).outages, Element: element(s)}
 	b.attempt.Hurried = s.isHurried(g.now)
 	p := b.describe(s)
 	if p != granted {
@@ -114,7 +114,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 
 // join adds s to the batch that has started last.
 func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
-	b.attempt = gate.Attempt{Retry: s.attempts > 0}
+	b.attempt = gate.Request{Retry: s.attempts > 0}
 	p := b.describe(s)
 	if p != granted {
 		return p
@@ -245,9 +245,9 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	return effect != gate.Counts
 }
 
-// closed returns why the backend let s wait until its deadline, and for how long it will
+// whyWaited returns why the backend let s wait until its deadline, and for how long it will
 // refuse calls. It returns nil if s could have started.
-func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
+func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
 	late := gate.Late{Tenant: b.of.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}
 	late.Throttled = s.attempts > 0 && !b.isVisited(s)

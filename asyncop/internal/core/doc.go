@@ -42,7 +42,7 @@
 //   - observers.go ([AddObserving]): observers and counters
 //   - handler.go ([HandleFailures]): results in place of failures
 //   - sink.go ([AddHandOver]): a sink for failures
-//   - history.go ([KeepWays]): the attempts of elements that failed or were slow
+//   - history.go ([KeepTimelines]): the attempts of elements that failed or were slow
 //   - timeouts.go ([OwnTimeouts]): a timeout for each element
 //   - retrylog.go ([LogRetries]): log lines about retries
 //

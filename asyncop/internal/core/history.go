@@ -15,8 +15,8 @@ const (
 	keptPeriod    = time.Second
 )
 
-// WayKeeper decides which histories are kept.
-type WayKeeper[IN any] struct {
+// TimelineKeeper decides which histories are kept.
+type TimelineKeeper[IN any] struct {
 	Asked   func(in IN) bool                                              // reports whether an element that succeeds at once has a history; nil if none has
 	Backend func() string                                                 // returns the state of the backend; nil if there is none
 	Keep    func(r Report[IN], how observe.EndKind, steps []observe.Step) // gets the history of an element that failed, was slow, or was asked for
@@ -31,7 +31,7 @@ type attemptHistory struct {
 // history keeps the attempts of elements. An element that succeeds at once has no
 // history, and allocates nothing.
 type history[IN, OUT any] struct {
-	WayKeeper[IN]
+	TimelineKeeper[IN]
 	core   *Machine[IN, OUT]
 	of     perSlot[*attemptHistory]
 	live   int
@@ -39,10 +39,10 @@ type history[IN, OUT any] struct {
 	kept   int // in the period
 }
 
-// KeepWays adds histories. The context of the failure sink has the history of its
+// KeepTimelines adds histories. The context of the failure sink has the history of its
 // element, a []observe.Step, under [ctxkey.Timeline].
-func KeepWays[IN, OUT any](g *Machine[IN, OUT], k WayKeeper[IN]) {
-	g.history = &history[IN, OUT]{WayKeeper: k, core: g, of: newPerSlot[*attemptHistory](g)}
+func KeepTimelines[IN, OUT any](g *Machine[IN, OUT], k TimelineKeeper[IN]) {
+	g.history = &history[IN, OUT]{TimelineKeeper: k, core: g, of: newPerSlot[*attemptHistory](g)}
 }
 
 // stepsOf returns the history of s, nil if it has none.

@@ -9,35 +9,35 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Key order, law K1. The elements of a key that have not ended form a lane, in input
-// order. Only the first of a lane may be called; the others are in phase behind. An
+// Key order, law K1. The elements of a key that have not ended form a line, in input
+// order. Only the first of a line may be called; the others are in phase behind. An
 // element that times out there keeps its place: its results or its failure take effect
 // when it is the first. The queue of a core with key order is unordered, and the elements
-// of a key complete in the order of their lane.
+// of a key complete in the order of their line.
 
-// Keys finds the lanes of elements. It hides the type of the keys from the core.
+// Keys finds the lines of elements. It hides the type of the keys from the core.
 type Keys[IN, OUT any] interface {
-	// lane returns the lane of in's key, and makes it if there is none. It calls the key
+	// line returns the line of in's key, and makes it if there is none. It calls the key
 	// function.
-	lane(in IN) (*lane[IN, OUT], error)
-	// forget removes a lane that has neither elements nor calls.
-	forget(l *lane[IN, OUT])
-	// clear removes all lanes.
+	line(in IN) (*line[IN, OUT], error)
+	// forget removes a line that has neither elements nor calls.
+	forget(l *line[IN, OUT])
+	// clear removes all lines.
 	clear()
 }
 
-// lane has the elements of one key that have not ended. It exists while there are such
+// line has the elements of one key that have not ended. It exists while there are such
 // elements, or calls that keep the key.
-type lane[IN, OUT any] struct {
+type line[IN, OUT any] struct {
 	first, last *Slot[IN, OUT]
 	len         int
 	calls       int // that still run although their attempts have ended
-	owner       any // the keyedLane that contains it
+	owner       any // the keyedLine that contains it
 }
 
-// laneSeat is the position of an element in its lane.
-type laneSeat[IN, OUT any] struct {
-	lane       *lane[IN, OUT] // nil once the element has ended
+// linePosition is the position of an element in its line.
+type linePosition[IN, OUT any] struct {
+	line       *line[IN, OUT] // nil once the element has ended
 	prev, next *Slot[IN, OUT]
 	number     time.Duration // of the element in input order: first attempts start in this order
 	call       caller        // of its attempt
@@ -52,7 +52,7 @@ type caller interface {
 // outlivingCall is a call that still runs although its attempt has ended.
 type outlivingCall[IN, OUT any] struct {
 	call caller
-	lane *lane[IN, OUT]
+	line *line[IN, OUT]
 }
 
 // keyOrder calls the elements of a key one after the other.
@@ -61,24 +61,24 @@ type keyOrder[IN, OUT any] struct {
 	keys       Keys[IN, OUT]
 	maxWaiting int // elements of a key besides the one that is called; 0 means no bound
 
-	of        perSlot[laneSeat[IN, OUT]]
+	of        perSlot[linePosition[IN, OUT]]
 	heads     timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, in input order
 	headed    time.Duration               // when the first of them became fresh
 	numbers   time.Duration               // the number of the newest seat
-	crowded   int                         // lanes in which as many elements wait as may
+	crowded   int                         // lines in which as many elements wait as may
 	outliving []outlivingCall[IN, OUT]    // they keep the keys of elements that have continued
 }
 
-// keepSpare bounds the unused lanes that are kept.
+// keepSpare bounds the unused lines that are kept.
 const keepSpare = 1024
 
 // OrderKeys adds key order. maxWaiting bounds the elements of a key besides the one that
 // is called; 0 means no bound. The queue must be unordered.
 func OrderKeys[IN, OUT any](g *Machine[IN, OUT], keys Keys[IN, OUT], maxWaiting int) {
-	g.keys = &keyOrder[IN, OUT]{core: g, keys: keys, maxWaiting: maxWaiting, of: newPerSlot[laneSeat[IN, OUT]](g)}
+	g.keys = &keyOrder[IN, OUT]{core: g, keys: keys, maxWaiting: maxWaiting, of: newPerSlot[linePosition[IN, OUT]](g)}
 }
 
-// forget drops all lanes: the options of the operator keep o.keys.
+// forget drops all lines: the options of the operator keep o.keys.
 func (o *keyOrder[IN, OUT]) forget() {
 	o.keys.clear()
 	*o = keyOrder[IN, OUT]{core: o.core}
@@ -104,18 +104,18 @@ func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	}
 }
 
-// join appends s, which was accepted just now, to the lane of its key, and reports
+// join appends s, which was accepted just now, to the line of its key, and reports
 // whether s continues. If the key function breaks, or its key could not be found again, s
 // fails (law A6).
 func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 	g := o.core
-	l, err := o.findLane(s.in)
+	l, err := o.findLine(s.in)
 	if err != nil {
 		g.failElement(s, err, false)
 		return false
 	}
 	o.numbers++
-	*o.of.ref(s.index) = laneSeat[IN, OUT]{lane: l, prev: l.last, number: o.numbers}
+	*o.of.ref(s.index) = linePosition[IN, OUT]{line: l, prev: l.last, number: o.numbers}
 	if l.last == nil {
 		l.first = s
 	} else {
@@ -134,8 +134,8 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 	return true
 }
 
-// findLane calls the key function.
-func (o *keyOrder[IN, OUT]) findLane(in IN) (l *lane[IN, OUT], err error) {
+// findLine calls the key function.
+func (o *keyOrder[IN, OUT]) findLine(in IN) (l *line[IN, OUT], err error) {
 	o.core.ranCode = true
 	returned := false
 	defer func() {
@@ -143,7 +143,7 @@ func (o *keyOrder[IN, OUT]) findLane(in IN) (l *lane[IN, OUT], err error) {
 			err = o.core.broke("the key function", recover())
 		}
 	}()
-	l, err = o.keys.lane(in)
+	l, err = o.keys.line(in)
 	returned = true
 	return l, err
 }
@@ -179,18 +179,18 @@ func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
 	}
 }
 
-// mayBeCalled reports whether s is the first of its lane, and no call keeps its key.
+// mayBeCalled reports whether s is the first of its line, and no call keeps its key.
 func (o *keyOrder[IN, OUT]) mayBeCalled(s *Slot[IN, OUT]) bool {
 	p := o.of.get(s.index)
-	return p.lane == nil || p.prev == nil && p.lane.calls == 0
+	return p.line == nil || p.prev == nil && p.line.calls == 0
 }
 
-// leaveLane removes s, which has ended, from its lane. The elements that ended behind s,
-// and are now the first of the lane, complete as well: they have timed out, or were
+// leaveLine removes s, which has ended, from its line. The elements that ended behind s,
+// and are now the first of the line, complete as well: they have timed out, or were
 // restored with their results.
-func (o *keyOrder[IN, OUT]) leaveLane(s *Slot[IN, OUT]) {
+func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 	g, p := o.core, o.of.get(s.index)
-	l := p.lane
+	l := p.line
 	if l == nil {
 		return
 	}
@@ -210,7 +210,7 @@ func (o *keyOrder[IN, OUT]) leaveLane(s *Slot[IN, OUT]) {
 
 func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
 	p := o.of.ref(s.index)
-	l := p.lane
+	l := p.line
 	if p.prev == nil {
 		l.first = p.next
 	} else {
@@ -221,16 +221,16 @@ func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
 	} else {
 		o.of.ref(p.next.index).prev = p.prev
 	}
-	p.lane = nil
+	p.line = nil
 	l.len--
 	if o.maxWaiting > 0 && l.len == o.maxWaiting {
 		o.crowded--
 	}
 }
 
-// release lets the first of a lane be called, unless a call keeps the key. An empty lane
+// release lets the first of a line be called, unless a call keeps the key. An empty line
 // is removed.
-func (o *keyOrder[IN, OUT]) release(l *lane[IN, OUT]) {
+func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 	g, s := o.core, l.first
 	switch {
 	case l.calls > 0:
@@ -253,8 +253,8 @@ func (o *keyOrder[IN, OUT]) attemptEnded(s *Slot[IN, OUT], how call.Released) {
 		return
 	}
 	if !p.call.HasReturned() {
-		p.lane.calls++
-		o.outliving = append(o.outliving, outlivingCall[IN, OUT]{p.call, p.lane})
+		p.line.calls++
+		o.outliving = append(o.outliving, outlivingCall[IN, OUT]{p.call, p.line})
 	}
 	p.call = nil
 }
@@ -264,54 +264,54 @@ func (o *keyOrder[IN, OUT]) freeReturned() {
 	o.outliving = slices.DeleteFunc(o.outliving, func(c outlivingCall[IN, OUT]) bool {
 		returned := c.call.HasReturned()
 		if returned {
-			c.lane.calls--
-			o.release(c.lane)
+			c.line.calls--
+			o.release(c.line)
 		}
 		return returned
 	})
 }
 
-// ---- Lanes by key
+// ---- Lines by key
 
-// NewKeys returns lanes by the keys that key returns. unusable returns the error for a
-// key that is not equal to itself, such as NaN, or that cannot be compared: its lane
+// NewKeys returns lines by the keys that key returns. unusable returns the error for a
+// key that is not equal to itself, such as NaN, or that cannot be compared: its line
 // could not be found again.
 func NewKeys[K comparable, IN, OUT any](key func(in IN) K, unusable func(key any) error) Keys[IN, OUT] {
-	return &keys[K, IN, OUT]{key: key, unusable: unusable, lanes: make(map[K]*keyedLane[K, IN, OUT])}
+	return &keys[K, IN, OUT]{key: key, unusable: unusable, lines: make(map[K]*keyedLine[K, IN, OUT])}
 }
 
 type keys[K comparable, IN, OUT any] struct {
 	key      func(in IN) K
 	unusable func(key any) error
-	lanes    map[K]*keyedLane[K, IN, OUT]
-	most     int // the largest number of lanes since the map was made: a map does not shrink
-	spare    []*keyedLane[K, IN, OUT]
+	lines    map[K]*keyedLine[K, IN, OUT]
+	most     int // the largest number of lines since the map was made: a map does not shrink
+	spare    []*keyedLine[K, IN, OUT]
 }
 
-type keyedLane[K comparable, IN, OUT any] struct {
-	lane[IN, OUT]
+type keyedLine[K comparable, IN, OUT any] struct {
+	line[IN, OUT]
 	key K
 }
 
-func (m *keys[K, IN, OUT]) clear() { m.lanes, m.spare = nil, nil }
+func (m *keys[K, IN, OUT]) clear() { m.lines, m.spare = nil, nil }
 
-func (m *keys[K, IN, OUT]) lane(in IN) (*lane[IN, OUT], error) {
+func (m *keys[K, IN, OUT]) line(in IN) (*line[IN, OUT], error) {
 	k := m.key(in)
 	if !isUsable(k) {
 		return nil, m.unusable(k)
 	}
-	l := m.lanes[k]
+	l := m.lines[k]
 	if l == nil {
 		if n := len(m.spare); n > 0 {
 			l, m.spare = m.spare[n-1], m.spare[:n-1]
 		} else {
-			l = new(keyedLane[K, IN, OUT])
+			l = new(keyedLine[K, IN, OUT])
 			l.owner = l
 		}
-		l.key, m.lanes[k] = k, l
-		m.most = max(m.most, len(m.lanes))
+		l.key, m.lines[k] = k, l
+		m.most = max(m.most, len(m.lines))
 	}
-	return &l.lane, nil
+	return &l.line, nil
 }
 
 // isUsable reports whether a map finds the key again.
@@ -322,17 +322,17 @@ func isUsable[K comparable](k K) (usable bool) {
 
 func equal[K comparable](a, b K) bool { return a == b }
 
-func (m *keys[K, IN, OUT]) forget(l *lane[IN, OUT]) {
-	k := l.owner.(*keyedLane[K, IN, OUT])
-	delete(m.lanes, k.key)
+func (m *keys[K, IN, OUT]) forget(l *line[IN, OUT]) {
+	k := l.owner.(*keyedLine[K, IN, OUT])
+	delete(m.lines, k.key)
 	var zero K
 	k.key = zero
 	if len(m.spare) < keepSpare {
 		m.spare = append(m.spare, k)
 	}
-	if m.most > keepSpare && len(m.lanes) <= m.most/8 { // frees the memory of a burst, at a constant cost for each lane
-		small := make(map[K]*keyedLane[K, IN, OUT], len(m.lanes))
-		maps.Copy(small, m.lanes)
-		m.lanes, m.most = small, len(small)
+	if m.most > keepSpare && len(m.lines) <= m.most/8 { // frees the memory of a burst, at a constant cost for each line
+		small := make(map[K]*keyedLine[K, IN, OUT], len(m.lines))
+		maps.Copy(small, m.lines)
+		m.lines, m.most = small, len(small)
 	}
 }

@@ -209,10 +209,10 @@ func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
 		r.complete("a2#1")
 		r.turn()
 		require.Equal(t, "a2#1", r.took())
-		require.Len(t, r.lanes(), 1, "the call has not returned")
+		require.Len(t, r.lines(), 1, "the call has not returned")
 		r.calls["a2#1"].Returned()
 		r.idle()
-		require.Empty(t, r.lanes())
+		require.Empty(t, r.lines())
 		r.end()
 	})
 	t.Run("the element", func(t *testing.T) {
@@ -234,8 +234,8 @@ func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
 	})
 }
 
-func (r *rig) lanes() map[string]*keyedLane[string, string, string] {
-	return r.setup.Keys.(*keys[string, string, string]).lanes
+func (r *rig) lines() map[string]*keyedLine[string, string, string] {
+	return r.setup.Keys.(*keys[string, string, string]).lines
 }
 
 // Law A5: at the end of the input all that wait for their key get their first attempts, one after the other, and no retry.
@@ -373,7 +373,7 @@ func TestBrokenKeys(t *testing.T) {
 			r.complete("a2#1 b1#1")
 			r.turn()
 			require.Contains(t, o.took(), "+x\n")
-			require.Empty(t, r.setup.Keys.(*keys[any, string, string]).lanes)
+			require.Empty(t, r.setup.Keys.(*keys[any, string, string]).lines)
 			r.end()
 		})
 	}
@@ -393,7 +393,7 @@ func TestBrokenKeyOfRestoredResults(t *testing.T) {
 	r.end()
 }
 
-// A key is let go of with its last element, although the memory of its lane is used again.
+// A key is let go of with its last element, although the memory of its line is used again.
 func TestKeysAreLetGoOf(t *testing.T) {
 	key := new([64]byte)
 	r := newRig(t, nil, func(c *setup) {
@@ -410,7 +410,7 @@ func TestKeysAreLetGoOf(t *testing.T) {
 	r.end()
 }
 
-// An element whose observer breaks keeps its place in its lane.
+// An element whose observer breaks keeps its place in its line.
 func TestKeyOrderAfterAnObserverBreaks(t *testing.T) {
 	o := &notebook{on: func(what string) {
 		if what == "+a1" {
@@ -469,7 +469,7 @@ func TestKeysWithoutElementsCostNothing(t *testing.T) {
 					if !tt.hold {
 						r.head3()
 					}
-					most = max(most, len(r.lanes()))
+					most = max(most, len(r.lines()))
 				}
 				for _, a := range held {
 					a.Complete()
@@ -486,7 +486,7 @@ func TestKeysWithoutElementsCostNothing(t *testing.T) {
 				require.LessOrEqual(t, most, tt.slots)
 			}
 			require.Zero(t, r.Len())
-			require.Empty(t, r.lanes())
+			require.Empty(t, r.lines())
 			live := liveBytes() - before
 			t.Logf("%d keys leave %d bytes", tt.keys, live)
 			require.Less(t, live, int64(700_000), "what a thousand elements leave for others")
@@ -503,23 +503,23 @@ func liveBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// The map of the lanes shrinks also if it is never empty.
+// The map of the lines shrinks also if it is never empty.
 func TestKeysShrink(t *testing.T) {
 	m := NewKeys[int, int, int](func(in int) int { return in }, unusable).(*keys[int, int, int])
-	lanes := make([]*lane[int, int], 10*keepSpare)
-	for i := range lanes {
-		lanes[i], _ = m.lane(i)
+	lines := make([]*line[int, int], 10*keepSpare)
+	for i := range lines {
+		lines[i], _ = m.line(i)
 	}
-	table := m.lanes
-	for _, l := range lanes[1:] {
+	table := m.lines
+	for _, l := range lines[1:] {
 		m.forget(l)
 	}
-	require.Len(t, m.lanes, 1)
+	require.Len(t, m.lines, 1)
 	require.Greater(t, len(table), 1, "it was replaced")
 	require.LessOrEqual(t, m.most, keepSpare)
-	l, err := m.lane(0)
+	l, err := m.line(0)
 	require.NoError(t, err)
-	require.Same(t, lanes[0], l)
+	require.Same(t, lines[0], l)
 }
 
 // Key order allocates nothing for an element, and costs nothing where it is not used.
@@ -558,7 +558,7 @@ func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"a1", "a2", "a3", "b1"}, r.history)
 	require.Less(t, strings.Index(r.took(), "a1"), 7)
-	require.Empty(t, r.lanes())
+	require.Empty(t, r.lines())
 	r.end()
 }
 

@@ -76,7 +76,7 @@ type Hooks[IN any] struct {
 type TimedOut struct {
 	Attempt bool  // an attempt has timed out, not its element
 	Early   bool  // the element has time left, but no retry could start within it
-	Closed  error // why the backend let the element wait; nil if it did not
+	Waited  error // why the backend let the element wait; nil if it did not
 }
 
 // Report describes an element to the driver.

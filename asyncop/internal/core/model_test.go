@@ -259,7 +259,7 @@ func (p *pair) turn(t *rapid.T) {
 	require.Equal(t, len(p.Queue), p.r.Len())
 	require.Len(t, p.r.tasks, len(p.tasks))
 	if p.KeyOrder {
-		checkLanes(t, p.r)
+		checkLines(t, p.r)
 	}
 	want := p.Stats()
 	if p.Shared.Some {
@@ -334,7 +334,7 @@ func (p *pair) history() string {
 }
 
 // The core does what the laws say, whatever comes in which order: A1 to A5, Q1, Q2, T1, C1 and, if it is keyed, K1. In the end all
-// have ended, so none has starved, and no lane is left.
+// have ended, so none has starved, and no line is left.
 func TestTheCoreFollowsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := newPair(t)
@@ -379,15 +379,15 @@ func (p *pair) allEnd(t *rapid.T) {
 		r.idle()
 	}
 	if p.KeyOrder {
-		require.Empty(t, r.setup.Keys.(*keys[string, string, string]).lanes)
+		require.Empty(t, r.setup.Keys.(*keys[string, string, string]).lines)
 	}
 	require.Equal(t, r.Queue.Cap(), r.Room())
 	r.end()
 	require.Equal(t, p.Shared.Others, p.house.Used())
 }
 
-// checkLanes checks law K1 on the core itself.
-func checkLanes(t require.TestingT, r *rig) {
+// checkLines checks law K1 on the core itself.
+func checkLines(t require.TestingT, r *rig) {
 	busy := map[string]int{}
 	for e := r.first(); e != nil; e = e.next() {
 		switch e.phase {

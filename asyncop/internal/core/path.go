@@ -749,15 +749,15 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	s.attempt = nil
 	g.reportEnd(s, false, 0)
 	g.state.Stats.Timeouts++
-	var closed error
+	var waited error
 	var wait time.Duration
 	if g.backend != nil {
-		closed, wait = g.backend.closed(s)
+		waited, wait = g.backend.whyWaited(s)
 	}
-	failure := g.Hooks.TimedOut(g.report(s), TimedOut{Early: isEarly, Closed: closed})
+	failure := g.Hooks.TimedOut(g.report(s), TimedOut{Early: isEarly, Waited: waited})
 	// Law W2: a message that was never called is released. If it was called, that counts
 	// as a visit.
-	if closed != nil && !g.backend.isVisited(s) && g.messages != nil && g.messages.releaseAfter(s, failure, wait) {
+	if waited != nil && !g.backend.isVisited(s) && g.messages != nil && g.messages.releaseAfter(s, failure, wait) {
 		s.err = failure
 		g.enter(s, ended)
 		g.complete(s)
@@ -818,7 +818,7 @@ func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay tim
 func (g *Machine[IN, OUT]) complete(s *Slot[IN, OUT]) {
 	g.Queue.Complete(s.entry)
 	if g.keys != nil {
-		g.keys.leaveLane(s)
+		g.keys.leaveLine(s)
 	}
 }
 

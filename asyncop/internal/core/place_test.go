@@ -59,7 +59,7 @@ func (d door) wait(now time.Time) time.Duration {
 	return max(0, d.next.Sub(now))
 }
 
-func (d door) Start(now time.Time, _ *gate.Attempt) gate.Answer {
+func (d door) Start(now time.Time, _ *gate.Request) gate.Answer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if wait := d.wait(now); wait > 0 {
@@ -77,7 +77,7 @@ func (d door) Wait(now time.Time, _ int) time.Duration {
 }
 
 func (d door) Release(gate.Stamp)                                    { d.house.Release() }
-func (door) Join(*gate.Attempt)                                      {}
+func (door) Join(*gate.Request)                                      {}
 func (door) AttemptEnded(time.Time, *gate.Evidence) gate.Effect      { return gate.Counts }
 func (door) MayRetry(time.Time) bool                                 { return true }
 func (door) DoneAsking(time.Time, bool)                              {}
@@ -204,12 +204,12 @@ type registry struct {
 	late            []gate.Late
 }
 
-func (p *registry) Start(now time.Time, a *gate.Attempt) gate.Answer {
+func (p *registry) Start(now time.Time, a *gate.Request) gate.Answer {
 	p.started = append(p.started, a.Retry)
 	return p.door.Start(now, a)
 }
 
-func (p *registry) Join(a *gate.Attempt) { p.joined = append(p.joined, a.Retry) }
+func (p *registry) Join(a *gate.Request) { p.joined = append(p.joined, a.Retry) }
 
 func (p *registry) WhyWaiting(_ time.Time, l *gate.Late) (error, time.Duration) {
 	p.late = append(p.late, *l)

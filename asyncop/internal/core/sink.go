@@ -82,7 +82,7 @@ func AddHandOver[IN, OUT any](
 func (h *HandOver[IN, OUT]) take(s *Slot[IN, OUT]) {
 	g := h.core
 	g.enter(s, failing)
-	if g.keys == nil || g.keys.isFirst(s) { // otherwise keyOrder.leaveLane adds it
+	if g.keys == nil || g.keys.isFirst(s) { // otherwise keyOrder.leaveLine adds it
 		h.failing.Push(s)
 	}
 }

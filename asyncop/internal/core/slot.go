@@ -89,8 +89,8 @@ const (
 //   - preparing: only retries with a step before them (strategies.Action.Before)
 //   - handling: only failures with a handler. failing: only with a failure sink
 //   - behind: only with key order. An element is behind before it is fresh, until it is the
-//     first of its lane. If it times out there, it becomes done or failing, and waits in that
-//     phase until it is the first of its lane.
+//     first of its line. If it times out there, it becomes done or failing, and waits in that
+//     phase until it is the first of its line.
 type phase uint8
 
 const (

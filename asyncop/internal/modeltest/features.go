@@ -8,14 +8,14 @@ import (
 
 // ---- Keys (law K1): of the elements of a key one at a time is called or waits for a retry, and they end in input order.
 
-// lane are the elements of a key that have not ended.
-func (m *Model) lane(key int) (lane []*Element) {
+// line are the elements of a key that have not ended.
+func (m *Model) line(key int) (line []*Element) {
 	for _, e := range m.Queue {
-		if e.inLane && e.Key == key {
-			lane = append(lane, e)
+		if e.inLine && e.Key == key {
+			line = append(line, e)
 		}
 	}
-	return lane
+	return line
 }
 
 // mayCall: it is the first of its key, and no call of that runs on.
@@ -23,7 +23,7 @@ func (m *Model) mayCall(e *Element) bool {
 	if !m.KeyOrder {
 		return true
 	}
-	if m.lane(e.Key)[0] != e {
+	if m.line(e.Key)[0] != e {
 		return false
 	}
 	return !m.Blocking || !slices.ContainsFunc(m.Calls, func(c *Call) bool {
@@ -33,25 +33,25 @@ func (m *Model) mayCall(e *Element) bool {
 
 // crowded: as many elements of a key wait as may.
 func (m *Model) crowded() bool {
-	return m.MaxWaiting > 0 && slices.ContainsFunc(m.Queue, func(e *Element) bool { return e.inLane && len(m.lane(e.Key)) > m.MaxWaiting })
+	return m.MaxWaiting > 0 && slices.ContainsFunc(m.Queue, func(e *Element) bool { return e.inLine && len(m.line(e.Key)) > m.MaxWaiting })
 }
 
 // isFirst reports whether the end of e takes effect now. If not, it does when e is the first of its key.
 func (m *Model) isFirst(e *Element) bool {
-	e.early = e.inLane && m.lane(e.Key)[0] != e
+	e.early = e.inLine && m.line(e.Key)[0] != e
 	return !e.early
 }
 
-// leaveLane: e has ended, and the next one of its key has its turn.
-func (m *Model) leaveLane(e *Element) {
-	if !e.inLane {
+// leaveLine: e has ended, and the next one of its key has its turn.
+func (m *Model) leaveLine(e *Element) {
+	if !e.inLine {
 		return
 	}
-	lane := m.lane(e.Key)
-	if e.inLane = false; lane[0] != e {
+	line := m.line(e.Key)
+	if e.inLine = false; line[0] != e {
 		return
 	}
-	for _, next := range lane[1:] {
+	for _, next := range line[1:] {
 		if !next.early {
 			break
 		}
@@ -59,22 +59,22 @@ func (m *Model) leaveLane(e *Element) {
 		if next.early = false; next.phase == Failing {
 			return
 		}
-		next.inLane = false
+		next.inLine = false
 	}
 	m.mayStart(e.Key)
 }
 
 // mayStart lets the first of a key start, if it may.
 func (m *Model) mayStart(key int) {
-	lane := m.lane(key)
-	if len(lane) == 0 || !m.mayCall(lane[0]) {
+	line := m.line(key)
+	if len(line) == 0 || !m.mayCall(line[0]) {
 		return
 	}
-	switch lane[0].phase {
+	switch line[0].phase {
 	case Behind:
-		m.enter(lane[0], Fresh)
+		m.enter(line[0], Fresh)
 	case Ready:
-		m.enter(lane[0], Ready)
+		m.enter(line[0], Ready)
 	default: // it is on its way
 	}
 }
@@ -174,7 +174,7 @@ func (m *Model) Take() {
 	m.stats.HandedOver++
 	m.handedOver(e)
 	m.enter(e, Done)
-	m.leaveLane(e)
+	m.leaveLine(e)
 }
 
 // Refuse lets the sink refuse it: it is asked again, later and later.

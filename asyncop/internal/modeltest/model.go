@@ -117,7 +117,7 @@ type Element struct {
 	extra       time.Duration // it has more than the timeout
 	wait        time.Duration // before the sink was asked last
 
-	inLane bool // it has not ended as far as its key is concerned
+	inLine bool // it has not ended as far as its key is concerned
 	early  bool // it is done or failing, and others of its key are before it
 }
 
@@ -262,7 +262,7 @@ func (m *Model) Put(in Input) *Element {
 		return e
 	}
 	m.stats.Accepted++
-	e.phase, e.inLane = Fresh, m.KeyOrder
+	e.phase, e.inLine = Fresh, m.KeyOrder
 	if !m.mayCall(e) {
 		e.phase = Behind
 	}
@@ -494,7 +494,7 @@ func (m *Model) finish(e *Element, o Outcome) {
 	e.results = o.Results
 	m.enter(e, Done)
 	if m.isFirst(e) {
-		m.leaveLane(e)
+		m.leaveLine(e)
 	}
 }
 
@@ -509,7 +509,7 @@ func (m *Model) fail(e *Element, err string) {
 		m.stats.Dropped++
 		m.note(Dropped, e.Name, "")
 		m.enter(e, Done)
-		m.leaveLane(e)
+		m.leaveLine(e)
 	case FailRun:
 		m.stats.Failed++
 		m.enter(e, Done)

@@ -582,7 +582,7 @@ var mutants = []mutant{
 	},
 	{
 		"an element is called while a call of its key runs", "K1", "core/keys.go",
-		`p.prev == nil && p.lane.calls == 0`,
+		`p.prev == nil && p.line.calls == 0`,
 		`p.prev == nil`,
 	},
 	{
@@ -608,7 +608,7 @@ var mutants = []mutant{
 		``,
 	},
 	{
-		"a key that cannot be found again has a lane", "K1", "core/keys.go",
+		"a key that cannot be found again has a line", "K1", "core/keys.go",
 		`return equal(k, k)`,
 		`return true || equal(k, k)`,
 	},
@@ -1029,8 +1029,8 @@ var mutants = []mutant{
 	},
 	{
 		"a retry in a batch counts as a first attempt", "B3", "core/backend.go",
-		`	b.attempt = gate.Attempt{Retry: s.attempts > 0}`,
-		`	b.attempt = gate.Attempt{}`,
+		`	b.attempt = gate.Request{Retry: s.attempts > 0}`,
+		`	b.attempt = gate.Request{}`,
 	},
 	{
 		"an element that the sink takes while the run ends is reported as abandoned", "O1", "drive/finish.go",
