@@ -74,7 +74,7 @@ func newConfig(opts []Option) config {
 	return c
 }
 
-// refuseIf panics if wrong, with what is said of arguments or options, or of a method
+// refuseIf panics if wrong, with a text about arguments or options, or about a method
 // that does not go with another.
 func refuseIf(wrong bool, format string, args ...any) {
 	if wrong {

@@ -192,7 +192,7 @@ func sameSpec(a, b jobs.Spec) bool {
 	return err == nil && bytes.Equal(x, y)
 }
 
-// checkTo refuses a queue that nobody reads, unless the person has said that it is right.
+// checkTo refuses a queue that nobody reads, unless the person has confirmed it.
 func (s *server) checkTo(ctx context.Context, q url.Values) error {
 	to := q.Get("to")
 	if to == "" {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// window is over how long the growth of a queue is taken for its rate: workers say each 20 s what they have done.
+// window is over how long the growth of a queue is taken for its rate: workers report their numbers every 20 s.
 const window = 20 * time.Second
 
-// beat is what a worker has said of the messages that it has taken from its queue.
+// beat is a worker's report of the messages that it has taken from its queue.
 type beat struct {
 	at    time.Time
 	taken int     // since it began

@@ -102,7 +102,7 @@ func (s *server) queueProblems(l *look) (list []problem) {
 		case l.reads(q.Base):
 			list = append(list, problem{1, fmt.Sprintf("%s is late: its first message was due %s ago, and %s.", name, age(overdue), count(q.Messages, "message is", "messages are")+" there"), path, "what waits"})
 		default:
-			list = append(list, problem{1, fmt.Sprintf("No worker has said that it reads %s, where %s.", cut(100, q.Base), count(q.Messages, "message waits", "messages wait")), path, "what waits"})
+			list = append(list, problem{1, fmt.Sprintf("No worker reports that it reads %s, where %s.", cut(100, q.Base), count(q.Messages, "message waits", "messages wait")), path, "what waits"})
 		}
 		if q.Held > 0 {
 			list = append(list, problem{1, fmt.Sprintf("%s of %s held.", count(q.Held, "message"), name), path, "the queue"})
@@ -114,7 +114,7 @@ func (s *server) queueProblems(l *look) (list []problem) {
 func (s *server) workerProblems(l *look) (list []problem) {
 	for _, w := range l.Workers {
 		if w.Silent {
-			list = append(list, problem{2, fmt.Sprintf("Worker %s on %s has said nothing for %s: it was killed, or does not reach the engine.", w.ID, cut(100, w.Host), age(l.at.Sub(w.Seen))), s.link("/") + "#workers", "workers"})
+			list = append(list, problem{2, fmt.Sprintf("Worker %s on %s has been silent for %s: it was killed, or does not reach the engine.", w.ID, cut(100, w.Host), age(l.at.Sub(w.Seen))), s.link("/") + "#workers", "workers"})
 		}
 		if d := w.ClockOffset; d.Abs() > offset {
 			list = append(list, problem{1, fmt.Sprintf("The clock of the engine is %s from that of worker %s on %s.", age(d.Abs()), w.ID, cut(100, w.Host)), s.link("/") + "#workers", "workers"})
@@ -192,7 +192,7 @@ func causesOf(n store.Counts) string {
 // backend is a service in all workers that call it.
 type backend struct {
 	Name    string
-	Held    string // why, and who has said so
+	Held    string // the reason, and who gave it
 	Limit   string // that was ordered
 	Shut    int    // workers in which it is closed or probing
 	Why     string

@@ -156,7 +156,7 @@ type worker struct {
 	runs      map[string]*run // those that were revoked or lost stay until they have ended
 	losses    int             // calls of Lost
 	free      []string        // partitions that no worker has
-	knowsFree bool            // the assigner has said so
+	knowsFree bool            // the assigner has reported them
 }
 
 // left returns the partitions that are here, by name.

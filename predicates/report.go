@@ -65,8 +65,8 @@ func ReportSent(ctx context.Context) SentRequest {
 // SentRequest is a request that [ReportSent] has reported.
 type SentRequest struct{ to stageReporter }
 
-// Refused takes the report back: the request certainly did not take effect, because its server said so, or because it was not sent after all. It
-// must be called at most once.
+// Refused takes the report back: the request certainly did not take effect, because its server
+// reported that, or because it was not sent after all. It must be called at most once.
 func (s SentRequest) Refused() {
 	if s.to != nil {
 		s.to.ReportRefused(false)

@@ -127,7 +127,7 @@ func (a *app) holding(b *bulk, c *cobra.Command, all string) *cobra.Command {
 	return c
 }
 
-// chosen runs a job over the messages that the flags choose: all of a queue only if that is said.
+// chosen runs a job over the messages that the flags choose: all of a queue only if they ask for that.
 func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 	if err := b.read(a, c, ids); err != nil {
 		return err

@@ -35,8 +35,8 @@ with which most elements have failed, live, until Ctrl-C. Where the output is
 no terminal, and with --json, it is shown once.
 
 CHANGE is by how many messages a second a queue grows or shrinks. DONE/S and
-FAILED/S of a worker are of the time between the last two times it said what it
-does, which is each 20 s; at first of its whole life.`,
+FAILED/S of a worker are averages between its last two reports, which come every
+20 s; at first, over its whole life.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every <= 0 {
 				return usagef("--every %v must be positive", every)
@@ -80,7 +80,7 @@ type topJSON struct {
 	Workers []jobs.Worker `json:"workers,omitempty"`
 }
 
-// seen is what a worker has said, and the rates between that and what it said before.
+// seen is the last report of a worker, and its rates since the report before.
 type seen struct {
 	at           time.Time
 	done, failed int
@@ -374,7 +374,7 @@ func groupsOf(w jobs.Worker) (all []observe.Group) {
 	return all
 }
 
-// seen returns what a worker has said, with the rates since it last said something.
+// seen returns the last report of a worker, with its rates since the report before.
 func (t *top) seen(w jobs.Worker) seen {
 	now := seen{at: w.Seen}
 	now.done, now.failed = countsOf(w)

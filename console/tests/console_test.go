@@ -176,7 +176,7 @@ func TestWorkersAndBackends(t *testing.T) {
 			"Backend bank is held: it loses money (ann)", "Backend air does not answer in 1 of 1 workers: 503 of half the calls",
 			"No worker has partition b&lt;script&gt; (and 1 more) of flights.", "Partition d of flights fails: no right", `data-l="Not read">1234<`,
 			"The clock of the engine is 3 min from that of worker w1 on h.",
-			"Worker w1 on h has said nothing for 5 min", `data-l="Done">41<`, `data-l="In flight">17<`,
+			"Worker w1 on h has been silent for 5 min", `data-l="Done">41<`, `data-l="In flight">17<`,
 		} {
 			assert.Contains(t, seen, want)
 		}

@@ -23,7 +23,7 @@ type flight struct {
 	done   chan struct{} // made by the first that waits, closed at the end
 	ended  bool
 	answer []byte // with err: written before done is closed
-	err    error  // before the end: what the driver that left has said
+	err    error  // before the end: the error of the driver that left
 	stale  bool   // a handler has left in doubt
 }
 
@@ -134,7 +134,7 @@ func (c *Call) complete(answer []byte, made bool) error {
 	r.use(client.principal, ofBytes, int64(cap(answer)))
 	client.principal.aged.pushBack(rec)
 	switch {
-	case rec.seq < client.before: // the client has said meanwhile that it is done with it
+	case rec.seq < client.before: // the client has acknowledged it meanwhile
 		r.stats.Acknowledged++
 		r.forget(rec, false)
 	case len(answer) > r.config.MaxAnswer,

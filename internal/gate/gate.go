@@ -170,7 +170,7 @@ type Call struct {
 	Element uint64 // the one that Start was asked for
 	Left    int    // attempts that have not been heard
 
-	// What those that were heard have said. The backend's.
+	// Results of the attempts that have ended. They belong to the backend.
 	Answered  bool          // not all were lost
 	Throttled bool          // one was
 	Lost      bool          // one was

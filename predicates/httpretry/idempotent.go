@@ -8,7 +8,7 @@ import "net/http"
 // same for all attempts, so it belongs to the element, not to the attempt.
 //
 // As in net/http, a key that is present but empty counts, too: the server
-// does not see it, but the caller has said that the request may be repeated.
+// does not see it, but the caller has declared that the request may be repeated.
 //
 //	policy.IdempotentIf(httpretry.Idempotent)
 func Idempotent(input any) bool {

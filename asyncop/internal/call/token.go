@@ -223,7 +223,7 @@ func (t *Token) cut(bits uint32) Released {
 		before := t.state.Load()
 		set := bits
 		if before&over != 0 {
-			set &^= expired // completed a moment ago: what Err has said does not change
+			set &^= expired // completed just now: Err keeps its result
 		}
 		if t.state.CompareAndSwap(before, before|set) {
 			if before&completed != 0 {

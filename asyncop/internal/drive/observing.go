@@ -116,8 +116,8 @@ func (d *Driver[IN, OUT]) admits() bool {
 	return true
 }
 
-// gateHasOpened reports whether a gate that was shut has said since that it may be open. Called with parked set, since the gate may have
-// said so before: that has woken nothing.
+// gateHasOpened reports whether a gate that was shut has reported since then that it may
+// be open. Call it with parked set: a report that came before did not wake the loop.
 func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.shut && !d.waiting.Load() }
 
 // tryAdmit asks a gate. If it breaks, the run ends (law A6).

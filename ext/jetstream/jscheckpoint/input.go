@@ -384,8 +384,9 @@ func (in *input[T]) pending(n uint64) {
 	in.lag.Store(int64(min(n, math.MaxInt64-1)))
 }
 
-// Lag implements [checkpoint.Lagger]: the messages of the chosen subjects, as the server said with the last one. It does not know before
-// the first one was asked for.
+// Lag implements [checkpoint.Lagger]: the number of messages of the chosen subjects that were
+// not read yet, as the server reported it with the last message. It is unknown before the first
+// request.
 func (in *input[T]) Lag() int64 { return in.lag.Load() }
 
 // Next implements [checkpoint.Input].
