@@ -234,6 +234,7 @@ func (r *Results) land(f *flight, now time.Duration) *record {
 	r.use(c.principal, ofBytes, -flightCost)
 	c.running--
 	c.principal.run(-1, c.running == 0)
+	c.pin()
 	c.heard = now
 	r.silent.moveBack(c.principal)
 	if c.running == 0 {

@@ -10,13 +10,15 @@ import (
 // rounded up. See TestBytesAreHonest.
 const (
 	principalCost = 176
-	clientCost    = 352
+	clientCost    = 416
 	slabCost      = 4096 // of some records
 	recordCost    = slabCost / slabSize
 	pageCost      = 320 // of the records of numbers that follow each other
 	flightCost    = 512 // while an attempt runs: its call, its context
 	waiterCost    = 256
 	spanCost      = 48
+	evictedCost   = 256 // of a client that has spans
+	stepCost      = 128 // of the spans of a step, without its name
 	tombstoneCost = 160
 )
 
@@ -29,6 +31,7 @@ type clientKey struct {
 // client is what is known of one client. Everything is guarded by Results.mu.
 type client struct {
 	at        links[client] // in principal.idle while nothing runs, else in Results.busy
+	pinned    pinned        // in principal.pinned while requests run and there are spans
 	principal *principal
 	key       clientKey
 	heard     time.Duration   // when a request came, or the last one ended
@@ -47,6 +50,29 @@ type client struct {
 }
 
 func (c *client) links() *links[client] { return &c.at }
+
+// pinned is a client in principal.pinned.
+type pinned struct {
+	at     links[pinned]
+	client *client // nil if the client is not in the list
+}
+
+func (p *pinned) links() *links[pinned] { return &p.at }
+
+// pin puts c into principal.pinned, or takes it out. It is called after each change of
+// running and of the spans.
+func (c *client) pin() {
+	wasPinned := c.pinned.client != nil
+	isPinned := c.running > 0 && c.evicted.spans > 0
+	switch {
+	case isPinned && !wasPinned:
+		c.pinned.client = c
+		c.principal.pinned.pushBack(&c.pinned)
+	case wasPinned && !isPinned:
+		c.principal.pinned.remove(&c.pinned)
+		c.pinned.client = nil
+	}
+}
 
 // page is the records of numbers that follow each other, as those of a client do.
 type page struct {

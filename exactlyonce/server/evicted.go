@@ -11,6 +11,15 @@ import (
 type evicted struct {
 	steps map[string][]span // by step, ascending, with a gap between any two; nil if empty
 	spans int               // of all steps
+	names int64             // bytes of the names of the steps
+}
+
+// cost returns the bytes that e is charged for.
+func (e *evicted) cost() int64 {
+	if e.spans == 0 {
+		return 0
+	}
+	return evictedCost + spanCost*int64(e.spans) + stepCost*int64(len(e.steps)) + e.names
 }
 
 // span is the numbers from lo to hi.
@@ -39,7 +48,10 @@ func (e *evicted) add(seq int64, step string) (before int64) {
 	if e.steps == nil {
 		e.steps = map[string][]span{}
 	}
-	spans := e.steps[step]
+	spans, known := e.steps[step]
+	if !known {
+		e.names += int64(len(step))
+	}
 	i, within := find(spans, seq)
 	if within {
 		return 0
@@ -62,6 +74,11 @@ func (e *evicted) add(seq int64, step string) (before int64) {
 	if e.spans <= maxSpans {
 		return 0
 	}
+	return e.half()
+}
+
+// half returns the number below which half of the spans lie.
+func (e *evicted) half() int64 {
 	ends := make([]int64, 0, e.spans)
 	for _, spans := range e.steps {
 		for _, s := range spans {
@@ -85,6 +102,7 @@ func (e *evicted) dropBelow(before int64) {
 		e.spans -= i
 		if i == len(spans) {
 			delete(e.steps, step)
+			e.names -= int64(len(step))
 		} else if i > 0 {
 			e.steps[step] = append([]span(nil), spans[i:]...)
 		}

@@ -22,6 +22,7 @@ type principal struct {
 	used       [bounds]int64         // of the bounds of all; bytes with a share of a slab for each record
 	runs       [bounds]int64         // how much of that what runs keeps: it is never removed
 	idle       list[client, *client] // nothing runs, the longest silent first
+	pinned     list[pinned, *pinned] // clients that run requests and have spans of removed answers
 	aged       list[record, *record] // with an answer, the least recently asked for first
 	tombstones int
 }
@@ -199,11 +200,27 @@ func (r *Results) evictOne(p *principal, of int, keep *client) bool {
 	if c != nil && c == keep {
 		c = c.at.next
 	}
-	if c == nil {
+	if c != nil {
+		r.stats.EvictedClients++
+		r.forgetClient(c)
+		return true
+	}
+	return of == ofBytes && r.halveSpans(p, keep)
+}
+
+// halveSpans gives up half of the spans of a client of p that cannot be removed, since
+// its requests run: what was never seen between these spans is STALE, too (law X3). The
+// clients take turns.
+func (r *Results) halveSpans(p *principal, keep *client) bool {
+	next := p.pinned.first
+	if next != nil && next.client == keep {
+		next = next.at.next
+	}
+	if next == nil {
 		return false
 	}
-	r.stats.EvictedClients++
-	r.forgetClient(c)
+	p.pinned.moveBack(next)
+	r.raise(next.client, next.client.evicted.half())
 	return true
 }
 
@@ -266,7 +283,7 @@ func (r *Results) forgetClient(c *client) {
 	if p.used[ofClients] == 0 {
 		r.silent.remove(p)
 	}
-	r.use(p, ofBytes, -clientCost-spanCost*int64(c.evicted.spans))
+	r.use(p, ofBytes, -clientCost-c.evicted.cost())
 }
 
 // isCurrent reports whether at is the current tombstone, and not that of a client that

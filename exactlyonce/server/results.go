@@ -32,8 +32,11 @@ type Config struct {
 	// A principal has bounds of its own, even if it is the only one: what it runs takes
 	// at most half of each bound, more is refused with ErrFull. So is a new client while
 	// the marks of clients that were evicted within ClientSilence take half of MaxBytes.
-	// When others need room, a principal that takes more than half of a bound loses what
-	// was asked for least recently: those requests are STALE.
+	// When others need room, a principal that takes more than half of a bound loses the
+	// answers that were asked for least recently, and then the clients that are silent for
+	// the longest time: those requests are STALE. A client whose requests run is not
+	// removed. If numbers of removed answers take room, every request below about half of
+	// them becomes STALE, including requests that were never seen.
 
 	// MaxBytes bounds what clients, records and answers take, as estimated. Default 256
 	// MiB.
@@ -479,6 +482,7 @@ func (r *Results) addRecord(c *client, req exactlyonce.Request, now time.Duratio
 	}
 	c.principal.run(1, c.running == 0)
 	c.running++
+	c.pin()
 	c.principal.used[ofBytes] += recordCost
 	r.use(c.principal, ofRecords, 1)
 	r.use(c.principal, ofBytes, pageCost*int64(c.put(rec))+rec.cost()+flightCost)
@@ -491,9 +495,10 @@ func (r *Results) addRecord(c *client, req exactlyonce.Request, now time.Duratio
 func (r *Results) raise(c *client, before int64) {
 	if before > c.before {
 		c.before = before
-		spans := c.evicted.spans
+		cost := c.evicted.cost()
 		c.evicted.dropBelow(before)
-		r.use(c.principal, ofBytes, -spanCost*int64(spans-c.evicted.spans))
+		r.use(c.principal, ofBytes, c.evicted.cost()-cost)
+		c.pin()
 	}
 	r.sweep(c, 1024)
 }
@@ -565,9 +570,10 @@ func (r *Results) markEvicted(c *client, seq int64, step string) {
 		return
 	}
 	c.answered = max(c.answered, seq)
-	spans := c.evicted.spans
+	cost := c.evicted.cost()
 	before := c.evicted.add(seq, step)
-	r.use(c.principal, ofBytes, spanCost*int64(c.evicted.spans-spans))
+	r.use(c.principal, ofBytes, c.evicted.cost()-cost)
+	c.pin()
 	if before > 0 {
 		r.raise(c, before)
 	}

@@ -2,9 +2,13 @@ package server_test
 
 import (
 	"context"
+	"encoding/binary"
+	"fmt"
 	"runtime"
 	"testing"
+	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
@@ -48,6 +52,41 @@ func TestBytesAreHonest(t *testing.T) {
 				require.NoError(t, r.Close(t.Context()))
 			})
 		}
+	}
+}
+
+// X3: spans of removed answers are charged, with the steps that name them.
+func TestResultsBytes_SpansOfManySteps(t *testing.T) {
+	for name, tt := range map[string]struct {
+		n, clients int
+		step       func(i int) string
+	}{
+		"no step":      {4000, 8, func(int) string { return "" }},
+		"many steps":   {4000, 8, func(i int) string { return fmt.Sprintf("%064d", i) }},
+		"many clients": {1, 20_000, func(int) string { return "" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, clients, step := tt.n, tt.clients, tt.step
+			before := heap()
+			mock := clock.NewMock()
+			r := server.NewResults(server.Config{Clock: mock})
+			for i := range n * clients {
+				req := request(int64(i)*2 + 2)
+				binary.BigEndian.PutUint64(req.Client[:], uint64(i%clients))
+				req.Step = step(i / clients)
+				call, err := r.Track(t.Context(), req)
+				require.NoError(t, err)
+				require.NoError(t, call.Complete(nil))
+			}
+			mock.Add(10 * time.Minute)
+			require.NoError(t, r.Collect(t.Context()))
+			require.Zero(t, r.Stats().Records)
+			used, charged := heap()-before, r.Stats().Bytes
+			t.Logf("%d bytes used, %d charged for each span", used/int64(n*clients), charged/int64(n*clients))
+			require.LessOrEqual(t, used, charged*11/10)
+			require.GreaterOrEqual(t, used, charged/3)
+			require.NoError(t, r.Close(t.Context()))
+		})
 	}
 }
 

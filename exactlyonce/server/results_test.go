@@ -701,14 +701,14 @@ func TestLimitsRefuse(t *testing.T) {
 		require.Equal(t, "NEW", state(t, r, other(3)))
 	})
 	t.Run("bytes", func(t *testing.T) {
-		r, _ := newResults(t, server.Config{MaxBytes: 14_000, MaxAnswer: 20_000})
+		r, _ := newResults(t, server.Config{MaxBytes: 14_300, MaxAnswer: 20_000})
 		complete(t, r, request(1), strings.Repeat("x", 8_000))
 		_, err := r.Track(t.Context(), other(3))
 		require.ErrorIs(t, err, exactlyonce.ErrFull)
 		complete(t, r, request(2), strings.Repeat("x", 8_000)) // there is room for it, not for its answer
 		require.Equal(t, "STALE", state(t, r, request(2)))
 		require.Equal(t, 8_000, len(replay(t, r, request(1))))
-		require.LessOrEqual(t, r.Stats().Bytes, int64(14_000))
+		require.LessOrEqual(t, r.Stats().Bytes, int64(14_300))
 		require.Equal(t, uint64(1), r.Stats().Unkept)
 	})
 	t.Run("answer", func(t *testing.T) {
@@ -796,13 +796,13 @@ func TestLimitsEvict(t *testing.T) {
 
 // X3: an answer that must go at once, since there are attempts that wait for it.
 func TestLimitsEvictTheAnswerItself(t *testing.T) {
-	r, _ := newResults(t, server.Config{MaxBytes: 5_600, MaxWaiters: 30, Evict: true})
+	r, _ := newResults(t, server.Config{MaxBytes: 6_100, MaxWaiters: 30, Evict: true})
 	call := begin(t, r, request(1))
 	var waits []*server.Call
 	for n := range 5 {
 		waits = append(waits, attach(t, r, attempt(1, n+2)))
 	}
-	require.Greater(t, r.Stats().Bytes, int64(5_600))
+	require.Greater(t, r.Stats().Bytes, int64(6_100))
 	require.NoError(t, call.Complete([]byte("x")))
 	require.Equal(t, 0, r.Stats().Records)
 	for _, w := range waits {
@@ -1248,4 +1248,51 @@ func TestPrincipalWithEmptyAnswers(t *testing.T) {
 		req.Scope = "other"
 		complete(t, r, req, "x")
 	}
+}
+
+// X3: the spans of removed answers of clients whose requests run are given up in halves when
+// another principal needs room, so that one principal keeps half of the bytes at most.
+func TestResultsMaxBytes_ClientsThatRunHaveManySpans(t *testing.T) {
+	const clients, answers = 30, 4000
+	of := func(scope string, client int, seq int64) exactlyonce.Request {
+		req := request(seq)
+		req.Scope, req.Client[0], req.Client[1] = scope, byte(client), byte(client>>8)
+		return req
+	}
+	r, mock := newResults(t, server.Config{MaxBytes: 4 << 20})
+	var running []*server.Call
+	for c := range clients {
+		running = append(running, begin(t, r, of("greedy", c, 1_000_000)))
+		for seq := range int64(answers) {
+			call, err := r.Track(t.Context(), of("greedy", c, 2*seq+2))
+			if err != nil {
+				require.ErrorIs(t, err, exactlyonce.ErrFull)
+				break
+			}
+			require.NoError(t, call.Complete(nil))
+		}
+		mock.Add(10 * time.Minute) // the answers have reached their age: spans are left of them
+	}
+	require.Greater(t, r.Stats().Bytes, int64(3<<20), "the spans fill the memory")
+
+	var others []*server.Call
+	for c := range 2000 {
+		call, err := r.Track(t.Context(), of("other", c, 1))
+		if err != nil {
+			require.ErrorIs(t, err, exactlyonce.ErrFull)
+			break
+		}
+		others = append(others, call)
+	}
+	require.Greater(t, len(others), 1400, "the other principal has about half of the bytes")
+	require.LessOrEqual(t, r.Stats().Bytes, int64(4<<20))
+
+	for c, call := range running {
+		require.Equal(t, "STALE", state(t, r, of("greedy", c, 2)), "no request is executed again (law X1)")
+		require.NoError(t, call.Complete([]byte("x")))
+	}
+	for _, call := range others {
+		call.Fail(nil)
+	}
+	require.Equal(t, "x", replay(t, r, of("greedy", clients-1, 1_000_000)), "the running request is above the mark")
 }
