@@ -82,7 +82,7 @@ func (b *Backend) Resume() {
 	case Up, Ramping:
 		return
 	}
-	b.trying, b.pause = false, 0
+	b.trying, b.outage = false, t
 	b.log(slog.LevelInfo, "backend: probing")
 	b.handOut(t, nil)
 }

@@ -29,8 +29,9 @@
 //	           ▲                │ lost                                         │ relapse
 //	           └────────────────┴──────────────────────────────────────────────┘     by hand: held
 //
-// Lost calls take the backend down for 1 s ([LossShare]). Each lost probe doubles the pause, up
-// to 10 s, or sets it to the delay that the service demands. Two successive probes are never of
+// Lost calls take the backend down for 1 s ([LossShare]). After a lost probe it is down again
+// for an eighth of the outage so far, at least 1 s and at most 10 s, or for the delay that the
+// service demands. Two successive probes are never of
 // the same element, unless no other element has asked for a second or more. A probe that has
 // not ended after ten seconds lets another element try; the first answer counts. Calls in flight
 // when the backend goes down run to their end, and are not evidence about the time after it.

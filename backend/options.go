@@ -32,10 +32,12 @@ type settings struct {
 	logger     *slog.Logger
 }
 
-// firstPause is how long a backend is down at first if its service has not named a time.
-// Each lost probe doubles the pause, up to longerPause.
+// The pauses of a backend that is down, if its service has not named a time: firstPause, and
+// after a lost probe a pauseShare-th of the outage so far, up to longerPause. So a backend is
+// down for an eighth longer than its service at most, and a long outage has few probes.
 const (
 	firstPause  = time.Second
+	pauseShare  = 8
 	longerPause = 10 * time.Second
 )
 
@@ -122,8 +124,10 @@ func RetryBudget(share float64) Option {
 	return func(s *settings) { s.retryShare = share }
 }
 
-// LossShare sets when lost calls take the backend down: when more than this share of the last window calls is lost. The default is half of 100.
-// The backend also goes down when as many calls in a row are lost as are running, but at least five. It panics unless 0 < share ≤ 1 and window ≥ 1.
+// LossShare sets when lost calls take the backend down: when more than this share of window
+// calls is lost, of the last calls that have ended, or of the calls that started after a loss.
+// The default is half of 100. The backend also goes down when as many calls in a row are lost
+// as are running, but at least five. It panics unless 0 < share ≤ 1 and window ≥ 1.
 func LossShare(share float64, window int) Option {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("backend: LossShare: share %v, window %d: want a share above 0 and up to 1, and a window of 1 or more", share, window))

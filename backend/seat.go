@@ -80,6 +80,7 @@ func (b *Backend) begin(t time.Duration, a *gate.Request) gate.Answer {
 	b.counts.Started++
 	if b.state == Up {
 		b.pace.note(t)
+		b.onset.start(b.window)
 	}
 	if !a.Retry && b.retries.isSet() {
 		b.retries.give(b.retryShare)
@@ -358,8 +359,14 @@ func (p *seat) weigh(t time.Duration, o *gate.Evidence, s signal, demanded time.
 	case b.state == Probing || begun < b.begun:
 	default:
 		b.calls.note(s == lost)
-		if s == lost && b.isFailing() {
-			b.goDown(t, 0, b.calls.String()+" were lost, the last one: "+text)
+		if s != lost {
+			break
+		}
+		if b.state == Up {
+			b.onset.lose(t, begun)
+		}
+		if calls := b.failing(); calls != "" {
+			b.goDown(t, 0, calls+" were lost, the last one: "+text)
 		}
 	}
 	return effectOf(s, s == lost && !b.dryRun && (b.state != Up || b.calls.row > 1 || begun < b.begun))

@@ -42,7 +42,7 @@ type health struct {
 	why    string        // the reason for a state other than Up
 	since  time.Duration // when the state began
 	until  time.Duration // when Down ends, or would end in a dry run
-	pause  time.Duration // length of the present Down, doubled by each lost probe; 0 if it is not known
+	outage time.Duration // when the outage began, or when Resume was called after that
 	begun  time.Duration // calls that began earlier are not evidence about the present
 	prober probe         // the probe under way, or the last
 	trying bool          // a probe is under way
@@ -57,7 +57,8 @@ type health struct {
 	pace    pace    // of the starts while the backend is up
 	target  float64 // calls a second at the end of the ramp: the pace before the outage
 	started float64 // calls that have started on the ramp, or may start at once
-	calls   window
+	calls   window  // the last calls, in the order of their ends
+	onset   onset   // the calls that started after a loss
 }
 
 // probe is the element of a seat that tries the service.
@@ -114,7 +115,7 @@ const (
 )
 
 // goDown takes the backend down: for the delay d that the service demands, or, if d is 0, for
-// a pause that each lost probe doubles. A relapse begins with the shortest pause again, so that
+// a pause that grows with the outage. A relapse begins with the shortest pause again, so that
 // short outages do not add up to a long one (law B4).
 func (b *Backend) goDown(t, d time.Duration, why string) {
 	if b.dryRun {
@@ -122,14 +123,11 @@ func (b *Backend) goDown(t, d time.Duration, why string) {
 		return
 	}
 	wasUp := b.state == Up || b.state == Ramping
-	switch {
-	case d > 0:
-	case wasUp:
-		b.pause = firstPause
-		d = b.pause
-	default:
-		b.pause = min(max(firstPause, 2*b.pause), longerPause)
-		d = b.pause
+	if wasUp {
+		b.outage = t
+	}
+	if d == 0 {
+		d = min(max(firstPause, (t-b.outage)/pauseShare), longerPause)
 	}
 	if b.state == Up {
 		b.target = max(leastTarget, b.pace.perSecond(t))
@@ -138,7 +136,7 @@ func (b *Backend) goDown(t, d time.Duration, why string) {
 	b.enter(Down, t)
 	b.until = max(t+min(d, b.longest), b.paused)
 	b.why, b.trying = why, false
-	b.calls.reset()
+	b.resetEvidence()
 	b.rouse(t, nil) // they wait for another time now
 	if wasUp {
 		b.counts.Trips++
@@ -148,7 +146,7 @@ func (b *Backend) goDown(t, d time.Duration, why string) {
 
 // wouldGoDown notes that a backend without DryRun would be down, unless it would be down already.
 func (b *Backend) wouldGoDown(t, d time.Duration, why string) {
-	b.calls.reset()
+	b.resetEvidence()
 	isDown := t < b.until
 	if d == 0 {
 		d = firstPause
@@ -168,7 +166,7 @@ func (b *Backend) startRamp(t time.Duration) {
 	b.enter(Ramping, max(t, b.paused))
 	b.begun, b.started, b.trying = t, 0, false
 	b.target = max(leastTarget, b.target)
-	b.calls.reset()
+	b.resetEvidence()
 	b.rate.empty(t)
 	b.callRate.empty(t)
 	b.log(slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", b.ramp))
@@ -253,13 +251,26 @@ func (b *Backend) probes(t time.Duration) time.Duration {
 	return max(0, b.tried+longerPause-t)
 }
 
-// isFailing reports whether too many calls were lost during a ramp, or while the backend is up.
-func (b *Backend) isFailing() bool {
-	w := &b.calls
-	if b.state == Ramping {
-		return w.losses >= relapse && float64(w.losses) > b.lossShare*float64(w.heard)
+func (b *Backend) resetEvidence() {
+	b.calls.reset()
+	b.onset = onset{}
+}
+
+// failing returns which calls were lost if they were too many, or "".
+func (b *Backend) failing() string {
+	w, o := &b.calls, &b.onset
+	tooMany := b.lossShare * float64(b.window)
+	switch {
+	case b.state == Ramping:
+		if w.losses >= relapse && float64(w.losses) > b.lossShare*float64(w.heard) {
+			return w.String()
+		}
+	case float64(w.losses) > tooMany || w.row >= max(fewLosses, b.used):
+		return w.String()
+	case o.isOn && float64(o.lost) > tooMany:
+		return fmt.Sprintf("%d of %d calls that started after a loss", o.lost, o.started)
 	}
-	return float64(w.losses) > b.lossShare*float64(len(w.lost)) || w.row >= max(fewLosses, b.used)
+	return ""
 }
 
 const (

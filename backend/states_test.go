@@ -34,7 +34,7 @@ func TestProbesAreOfDifferentElements(t *testing.T) {
 	bad.Outages++
 	c.end(errBusy)
 
-	b.clock.Add(4 * time.Second)
+	b.clock.Add(o.wait())
 	_, answer = o.ask(bad)
 	require.Equal(t, gate.Answer{Wait: 3 * time.Second, Other: true}, answer)
 	third := gate.Request{Element: 99, Outages: 2} // of another operator
