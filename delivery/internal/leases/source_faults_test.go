@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -294,11 +296,29 @@ func TestManySettlementsAtOnce(t *testing.T) {
 	})
 }
 
-// refusing is a store that refuses some messages.
+// refusing is a store that refuses some messages. The functions decide which; without a
+// function all are accepted.
 type refusing struct {
 	*memory.Engine
-	done, release, move func(entry string) bool // whether to refuse it; nil: no
-	calls               map[string]int          // of Done, by entry
+	done, move func(entry string) bool
+
+	mu      sync.Mutex
+	release func(entry string) bool
+	calls   map[string]int // calls of Done by entry
+}
+
+// doneCalls returns the number of calls of Done by entry.
+func (r *refusing) doneCalls() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.calls)
+}
+
+// acceptReleases lets all later calls of Release pass.
+func (r *refusing) acceptReleases() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.release = nil
 }
 
 var errRefused = fmt.Errorf("a trigger: %w", message.ErrRefused)
@@ -311,9 +331,11 @@ func refuses(refuse func(entry string) bool, leases []store.Lease) error {
 }
 
 func (r *refusing) Done(ctx context.Context, leases ...store.Lease) error {
+	r.mu.Lock()
 	for _, l := range leases {
 		r.calls[l.Entry]++
 	}
+	r.mu.Unlock()
 	err := refuses(r.done, leases)
 	if err != nil {
 		return err
@@ -322,7 +344,10 @@ func (r *refusing) Done(ctx context.Context, leases ...store.Lease) error {
 }
 
 func (r *refusing) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
-	err := refuses(r.release, leases)
+	r.mu.Lock()
+	release := r.release
+	r.mu.Unlock()
+	err := refuses(release, leases)
 	if err != nil {
 		return err
 	}
@@ -351,18 +376,18 @@ func (r *refusing) Put(ctx context.Context, queue string, ms ...store.Message) e
 func TestSource_RefusedSettlement(t *testing.T) {
 	fifth := func(entry string) bool { return entry == "5" }
 	for name, c := range map[string]struct {
-		store  refusing
+		store  *refusing
 		settle func(m message.Message[string])
 		lease  bool // the message is delivered again when its lease ends
 	}{
-		"done":             {refusing{done: fifth}, func(m message.Message[string]) { m.Ack() }, false},
-		"dead letter":      {refusing{move: fifth}, func(m message.Message[string]) { m.Reject(errDown) }, false},
-		"done and release": {refusing{done: fifth, release: fifth}, func(m message.Message[string]) { m.Ack() }, true},
-		"release":          {refusing{release: fifth}, func(m message.Message[string]) { m.Nack(time.Hour) }, true},
+		"done":             {&refusing{done: fifth}, func(m message.Message[string]) { m.Ack() }, false},
+		"dead letter":      {&refusing{move: fifth}, func(m message.Message[string]) { m.Reject(errDown) }, false},
+		"done and release": {&refusing{done: fifth, release: fifth}, func(m message.Message[string]) { m.Ack() }, true},
+		"release":          {&refusing{release: fifth}, func(m message.Message[string]) { m.Nack(time.Hour) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := &c.store
+				r := c.store
 				r.Engine, r.calls = memory.Open(), map[string]int{}
 				for i := range 100 {
 					put(t, r.Engine, strconv.Itoa(i))
@@ -380,13 +405,15 @@ func TestSource_RefusedSettlement(t *testing.T) {
 					}
 				}
 				time.Sleep(10 * time.Millisecond)
+				synctest.Wait()
 				left, err := r.List(t.Context(), "q", store.Filter{}, store.Page{Max: 100})
 				require.NoError(t, err)
 				require.Len(t, left, 1, "the others are done at once")
-				for _, n := range r.calls {
+				for _, n := range r.doneCalls() {
 					require.LessOrEqual(t, n, 9, "Done is called too often for a batch with a refused message")
 				}
 				time.Sleep(5 * time.Second)
+				synctest.Wait()
 				require.Equal(t, 6, s.SettlementsRefused())
 				left, err = r.List(t.Context(), "q", store.Filter{}, store.Page{Max: 100})
 				require.NoError(t, err)
@@ -394,7 +421,7 @@ func TestSource_RefusedSettlement(t *testing.T) {
 				require.Equal(t, c.lease, !left[0].LeasedUntil.IsZero())
 				require.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log.String())
 				require.Contains(t, log.String(), `entry=5`)
-				r.release = nil
+				r.acceptReleases()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				again, err := s.Receive(ctx, 100)
@@ -419,7 +446,7 @@ func TestSourceClose_RefusedSettlement(t *testing.T) {
 		receive(t, s).Ack()
 		synctest.Wait()
 		require.NoError(t, s.Close(t.Context()))
-		require.Equal(t, 2, r.calls["1"])
+		require.Equal(t, 2, r.doneCalls()["1"])
 		left, err := r.List(t.Context(), "q", store.Filter{}, store.Page{Max: 100})
 		require.NoError(t, err)
 		require.Len(t, left, 1)
