@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/delivery/lock"
@@ -25,8 +26,11 @@ const (
 	lookEach  = 20 * time.Second // whether a job that waits was stopped
 )
 
-// Run runs a job in this process unless another process does, and returns it when it is over or paused, or when ctx ends: then it stays in the
-// engine, for others to continue. Older jobs of its queue are run first. progress, which may be nil, gets the job from time to time.
+// Run runs a job in this process unless another process does, and returns it when it is
+// over or paused, or when ctx ends: then it stays in the engine, for others to continue.
+// Older jobs of its queue are run first. While the engine is full ([store.ErrFull]), the
+// job waits, and the Error of the job says so. progress, which may be nil, gets the job
+// from time to time.
 func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error) {
 	if progress == nil {
 		progress = func(Job) {}
@@ -37,7 +41,8 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 	}
 	running, stop := context.WithCancel(ctx)
 	ended, over, queue := make(chan error, 1), false, job.Queue
-	go func() { ended <- j.hold(running, queue) }() // it is waited for below
+	var full fullness
+	go func() { ended <- j.holdWhenRoom(running, queue, &full) }() // it is waited for below
 	defer func() {
 		if stop(); !over {
 			<-ended //nolint:errcheck // it was broken off
@@ -56,6 +61,7 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 		now, readErr := j.Get(ctx, id)
 		if readErr == nil {
 			job = now
+			job.Error = cmp.Or(job.Error, full.reason())
 			progress(job)
 		}
 		switch {
@@ -63,16 +69,65 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 			return job, nil
 		case over && (err == nil || guard.Is(err, lock.ErrLost)): // resumed just now, or another process has it
 			over = false
-			go func() { ended <- j.hold(running, queue) }()
+			go func() { ended <- j.holdWhenRoom(running, queue, &full) }()
 		case over:
 			return job, err
 		}
 	}
 }
 
-// hold waits for the lock of a queue, and runs its jobs until there is none left to run. If the lock is lost, it returns lock.ErrLost.
-func (j *Jobs) hold(ctx context.Context, queue string) error {
+// fullness is why a job waits for an engine that is full. Safe for concurrent use.
+type fullness struct{ text atomic.Pointer[string] }
+
+// set notes the error of a full engine, or that there is room if err is nil.
+func (f *fullness) set(err error) {
+	if err == nil {
+		f.text.Store(nil)
+		return
+	}
+	text := guard.Text(err)
+	f.text.Store(&text)
+}
+
+// reason returns the text of the error, or "" if there is room.
+func (f *fullness) reason() string {
+	text := f.text.Load()
+	if text == nil {
+		return ""
+	}
+	return *text
+}
+
+// holdWhenRoom is hold, which it repeats after a pause while the engine is too full to
+// keep the lock (law D5).
+func (j *Jobs) holdWhenRoom(ctx context.Context, queue string, full *fullness) error {
+	pause := firstWait
+	for {
+		err := j.hold(ctx, queue, func() {
+			full.set(nil)
+			pause = firstWait
+		})
+		if !guard.Is(err, store.ErrFull) {
+			return err
+		}
+		full.set(err)
+		j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: the engine is full, and the jobs of the queue wait",
+			slog.String("queue", queue), slog.String("error", guard.Text(err)), slog.Duration("wait", pause))
+		if err := wait.For(ctx, j.Clock, pause); err != nil {
+			return err
+		}
+		pause = min(2*pause, lastWait)
+	}
+}
+
+// hold waits for the lock of a queue, and runs its jobs until there is none left to run.
+// locked, which may be nil, is called with the lock held. If the lock is lost, hold
+// returns lock.ErrLost.
+func (j *Jobs) hold(ctx context.Context, queue string, locked func()) error {
 	return lock.Hold(ctx, j.Clock, j.engine.Locks(), "weir-jobs/"+queue, j.runner, j.Lease, func(ctx context.Context, _ lock.Grant) error {
+		if locked != nil {
+			locked()
+		}
 		err := j.runAll(ctx, queue)
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // a driver says only that it was broken off

@@ -3,8 +3,10 @@ package jobs_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 )
@@ -424,4 +427,106 @@ func TestAHoldReachesWorkersWithoutAWatcher(t *testing.T) {
 		require.NoError(t, err)
 		require.LessOrEqual(t, (<-heard).Sub(ordered), 2*time.Second)
 	})
+}
+
+// crowded is an engine that refuses writes while its disk is full.
+type crowded struct {
+	store.Keeper
+	full    *atomic.Bool
+	refused *atomic.Int64
+}
+
+func (c crowded) check() error {
+	if !c.full.Load() {
+		return nil
+	}
+	c.refused.Add(1)
+	return fmt.Errorf("test: %w", store.ErrFull)
+}
+
+func (c crowded) Update(ctx context.Context, f func(ctx context.Context, tx store.Tx) error) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	return c.Keeper.Update(ctx, f)
+}
+
+func (c crowded) Locks() lock.Locks { return crowdedLocks{c.Keeper.Locks(), c} }
+
+type crowdedLocks struct {
+	lock.Locks
+	disk crowded
+}
+
+func (l crowdedLocks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (lock.Grant, error) {
+	if err := l.disk.check(); err != nil {
+		return lock.Grant{}, err
+	}
+	return l.Locks.Acquire(ctx, name, owner, lease)
+}
+
+func (l crowdedLocks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+	if err := l.disk.check(); err != nil {
+		return err
+	}
+	return l.Locks.Extend(ctx, g, d)
+}
+
+func (l crowdedLocks) Release(ctx context.Context, g lock.Grant) error {
+	if err := l.disk.check(); err != nil {
+		return err
+	}
+	return l.Locks.Release(ctx, g)
+}
+
+// Law D5: a job waits while the disk is full, and continues when there is room.
+func TestJobsRun_FullDisk(t *testing.T) {
+	for name, fillsAfter := range map[string]time.Duration{"before it starts": 0, "while it runs": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var full atomic.Bool
+				var refused atomic.Int64
+				s := memory.Open()
+				for i := range 10 {
+					require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
+				}
+				j := jobsOf(t, crowded{s, &full, &refused})
+				job, err := j.Start(t.Context(), merge(1))
+				require.NoError(t, err)
+
+				var shown atomic.Value // the error of the job that was shown last
+				shown.Store("")
+				type end struct {
+					job jobs.Job
+					err error
+				}
+				ended := make(chan end, 1)
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				full.Store(fillsAfter == 0)
+				go func() {
+					job, err := j.Run(ctx, job.ID, func(job jobs.Job) { shown.Store(job.Error) })
+					ended <- end{job, err}
+				}()
+				time.Sleep(fillsAfter)
+				full.Store(true)
+				time.Sleep(10 * time.Minute)
+				select {
+				case e := <-ended:
+					t.Fatalf("the job ended on a full disk: %v", e.err)
+				default:
+				}
+				require.Contains(t, shown.Load(), "store: full", "people see why the job waits")
+				require.Less(t, refused.Load(), int64(300), "the pauses grow")
+
+				full.Store(false)
+				time.Sleep(2 * time.Minute)
+				e := <-ended
+				require.NoError(t, e.err)
+				require.Equal(t, "done", e.job.State())
+				require.Equal(t, 10, e.job.Done)
+				require.Empty(t, e.job.Error)
+			})
+		})
+	}
 }
