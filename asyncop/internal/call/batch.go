@@ -10,7 +10,7 @@ import (
 )
 
 // Batch is one call for several elements, its members. Each member is an attempt of its
-// own; the permit is that of the batch.
+// own. The batch has the permit.
 //
 //	loop:    NewBatch ─▶ Add ─▶ the member's function calls Join ─▶ Add … ─▶ Close
 //	worker:  Run ─▶ the call ─▶ the outcomes of the members ─▶ the permit comes back
@@ -20,20 +20,21 @@ type Batch[IN, OUT any] struct {
 	host    *Host
 	of      any               // the function
 	members []Member[IN, OUT] // the loop's until Close, then read-only
-	befores []before          // as members
+	befores []before          // owned like members
 
-	mu     sync.Mutex // a leaf
+	mu     sync.Mutex // no other lock is taken while it is held
 	closed bool       // guarded by mu
 
-	// Guarded by mu until Close, then the worker's, and read-only during the call.
+	// Guarded by mu until Close. Then the worker owns them, and they are read-only during
+	// the call.
 	ins  []IN
 	outs []Future[OUT]
-	ctxs []context.Context // of the calls of the function
+	ctxs []context.Context // contexts of the calls of the function
 
-	ended   atomic.Bool  // the call has returned, or there is none
-	over    atomic.Int64 // so many of ctxs have ended, from the first one on; it may be more
-	signal  signal       // the end of the call's context
-	watched sync.Once    // that is asked for
+	returned atomic.Bool  // the call has returned, or there is no call
+	ended    atomic.Int64 // at least as many of the first ctxs have ended
+	signal   signal       // the end of the call's context
+	watched  sync.Once    // starts watch, when somebody asks for the end
 }
 
 // Future is asyncop.ResultFuture.
@@ -49,12 +50,11 @@ type Member[IN, OUT any] struct {
 	room  [1]OUT
 }
 
-// before is something that is done before the call, for a member that may be over
-// earlier.
-type before struct{ done, over <-chan struct{} }
+// before is a task that must be done before the call, for a member that may end earlier.
+type before struct{ done, ended <-chan struct{} }
 
-// NewBatch returns a batch for calls of one function, with room for so many members. A
-// permit of the operator, and a shared one, were taken for it.
+// NewBatch returns a batch for calls of one function, for at most size members. The
+// caller has taken a permit of the operator, and a permit of the backend, for it.
 func NewBatch[IN, OUT any](host *Host, of any, size int) *Batch[IN, OUT] {
 	return &Batch[IN, OUT]{host: host, of: of, members: make([]Member[IN, OUT], 0, size)}
 }
@@ -62,7 +62,7 @@ func NewBatch[IN, OUT any](host *Host, of any, size int) *Batch[IN, OUT] {
 // Len returns the number of members.
 func (b *Batch[IN, OUT]) Len() int { return len(b.members) }
 
-// Add returns the attempt of another member. There must be room.
+// Add returns the attempt of another member. The batch must not be full.
 func (b *Batch[IN, OUT]) Add() *Attempt[OUT] {
 	n := len(b.members)
 	b.members = b.members[:n+1]
@@ -77,13 +77,13 @@ func (b *Batch[IN, OUT]) Context() Cancellable {
 	return &b.members[len(b.members)-1]
 }
 
-// After has the call wait until done is closed, or the newest member is over.
+// After makes the call wait until done is closed or the newest member has ended.
 func (b *Batch[IN, OUT]) After(done <-chan struct{}) {
 	b.befores = append(b.befores, before{done, b.Context().Done()})
 }
 
-// Join adds an element, with what the function was called with. It reports false if the
-// batch is closed. Called from any goroutine.
+// Join adds an element, with the arguments that the function was called with. It reports
+// false if the batch is closed. Any goroutine may call it.
 func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,19 +92,23 @@ func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool 
 	}
 	if b.ins == nil {
 		size := cap(b.members)
-		b.ins, b.outs, b.ctxs = make([]IN, 0, size), make([]Future[OUT], 0, size), make([]context.Context, 0, size)
+		b.ins = make([]IN, 0, size)
+		b.outs = make([]Future[OUT], 0, size)
+		b.ctxs = make([]context.Context, 0, size)
 	}
-	b.ins, b.outs, b.ctxs = append(b.ins, in), append(b.outs, out), append(b.ctxs, ctx)
+	b.ins = append(b.ins, in)
+	b.outs = append(b.outs, out)
+	b.ctxs = append(b.ctxs, ctx)
 	return true
 }
 
-// Other is a call of other types than those of the operator: its wrapper makes them fit.
+// Other is a call whose types are not the operator's types. A wrapper converts them.
 type Other interface{ CompleteExceptionally(err error) }
 
 // otherFuture stands for an Other among the futures of a batch.
 type otherFuture[OUT any] struct{ Other }
 
-// Complete implements Future. It is not called: an Other knows its results.
+// Complete implements Future. It is not called, because an Other completes itself.
 func (otherFuture[OUT]) Complete(...OUT) {}
 
 // JoinOther is Join for a call of other types.
@@ -114,7 +118,7 @@ func (b *Batch[IN, OUT]) JoinOther(ctx context.Context, call Other) bool {
 }
 
 // Others returns the calls of other types that are not late, in the order of the
-// elements. Called during the call.
+// elements. It is called during the call.
 func (b *Batch[IN, OUT]) Others() []Other {
 	others := make([]Other, len(b.outs))
 	for i, out := range b.outs {
@@ -123,22 +127,22 @@ func (b *Batch[IN, OUT]) Others() []Other {
 	return others
 }
 
-// Close ends the forming. If no member has joined it reports false: there is no call, and
-// the caller has the permits.
+// Close ends the collection of members. It reports false if no member has joined: then
+// there is no call, and the caller keeps the permits.
 func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	b.ended.Store(len(b.ins) == 0)
+	b.returned.Store(len(b.ins) == 0)
 	return len(b.ins) > 0
 }
 
-// Run makes the call, on a worker, for the elements that are not late (law A5). outcome
-// completes the element at i. A panic of the call, or runtime.Goexit, is the outcome of
-// all (law A6).
+// Run makes the call, on a worker, for the elements that are not late (law A5). The
+// function that call returns completes the element at i. A panic or runtime.Goexit in
+// call fails all elements (law A6).
 func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
-	defer func() { // also if a future ends the goroutine; after the outcomes, so that elements that take the freed slots are there
-		b.ended.Store(true)
+	defer func() { // also if a future ends the goroutine; last, so that the slots of the members are free before the permit
+		b.returned.Store(true)
 		b.host.LeaveSeat(b.Stamp)
 		b.host.freed.Add(1)
 		b.host.WakeUp()
@@ -146,53 +150,64 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 	for _, f := range b.befores {
 		select {
 		case <-f.done:
-		case <-f.over:
+		case <-f.ended:
 		}
 	}
-	if b.leaveOutLate(); len(b.ins) == 0 {
+	b.leaveOutLate()
+	if len(b.ins) == 0 {
 		return
 	}
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
 		err := Panicked(recovered)
-		b.ended.Store(true)
+		b.returned.Store(true)
 		b.deliver(b.outs, b.ctxs, func(_ int, out Future[OUT]) { out.CompleteExceptionally(err) })
 	})
 	outcome := call(b, b.ins)
 	g.Returned()
-	b.ended.Store(true)
+	b.returned.Store(true)
 	b.deliver(b.outs, b.ctxs, outcome)
 }
 
-// leaveOutLate removes the elements that are late. There is no outcome if the attempt is
-// over, unless the future is another one, whose owner waits for it.
+// leaveOutLate removes the elements that are late. An attempt that has ended needs no
+// outcome. The future of a wrapper does, because the wrapper waits for it.
 func (b *Batch[IN, OUT]) leaveOutLate() {
 	var outs []Future[OUT]
 	var ctxs []context.Context
 	var errs []error
 	n := 0
 	for i, ctx := range b.ctxs {
-		late, isOver := lateIn(ctx)
+		late, hasEnded := lateIn(ctx)
 		if late == nil {
-			b.ins[n], b.outs[n], b.ctxs[n] = b.ins[i], b.outs[i], ctx
+			b.ins[n] = b.ins[i]
+			b.outs[n] = b.outs[i]
+			b.ctxs[n] = ctx
 			n++
-		} else if _, own := b.outs[i].(*Attempt[OUT]); !own || !isOver {
-			outs, ctxs, errs = append(outs, b.outs[i]), append(ctxs, ctx), append(errs, late)
+		} else if _, own := b.outs[i].(*Attempt[OUT]); !own || !hasEnded {
+			outs = append(outs, b.outs[i])
+			ctxs = append(ctxs, ctx)
+			errs = append(errs, late)
 		}
 	}
 	clear(b.ins[n:])
 	clear(b.outs[n:])
 	clear(b.ctxs[n:])
-	b.ins, b.outs, b.ctxs = b.ins[:n], b.outs[:n], b.ctxs[:n]
-	if len(outs) > 0 { // elsewhere, since a future that ends its goroutine would keep the others from being called
+	b.ins = b.ins[:n]
+	b.outs = b.outs[:n]
+	b.ctxs = b.ctxs[:n]
+	if len(outs) > 0 { // on another worker: a future that ends its goroutine would prevent the call for the others
 		b.host.Run(func() { b.deliver(outs, ctxs, func(i int, out Future[OUT]) { out.CompleteExceptionally(errs[i]) }) })
 	}
 }
 
-// lateIn asks the attempt that ctx belongs to, or what stands for it, why no call must
-// begin. If that is not over, ctx is one that a wrapper has derived, and ended.
-func lateIn(ctx context.Context) (late error, isOver bool) {
-	if host, ok := ctx.Value(HostKey{}).(interface{ Begin() error }); ok {
+// beginner is an [Attempt] of any type of results.
+type beginner interface{ Begin() (late error) }
+
+// lateIn asks the attempt that ctx belongs to for the reason why no call may start.
+// hasEnded reports whether the attempt has ended. If it has not, a wrapper has derived
+// ctx and ended it.
+func lateIn(ctx context.Context) (late error, hasEnded bool) {
+	if host, ok := ctx.Value(HostKey{}).(beginner); ok {
 		if late := host.Begin(); late != nil {
 			return late, true
 		}
@@ -200,8 +215,8 @@ func lateIn(ctx context.Context) (late error, isOver bool) {
 	return ctx.Err(), false
 }
 
-// deliver completes elements. A future that breaks, as that of a user's wrapper may,
-// fails its own attempt only.
+// deliver completes elements. A future that panics, as a user's wrapper may, fails only
+// its own attempt.
 func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, outcome func(i int, out Future[OUT])) {
 	i, all := 0, letters[OUT]{host: b.host}
 	var g guard.Guard
@@ -226,13 +241,12 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	all.post()
 }
 
-// HasReturned reports whether the call has returned, or there is none. Members that have
-// joined may be called until then.
-func (b *Batch[IN, OUT]) HasReturned() bool { return b.ended.Load() }
+// HasReturned reports whether the call has returned, or there is no call.
+func (b *Batch[IN, OUT]) HasReturned() bool { return b.returned.Load() }
 
-// letters are a future for one member after the other, whose letters are posted together:
-// if the loop got to know some of them, it would fill their slots, find itself full, and
-// send a small batch off.
+// letters is the future of one member after another. It posts their letters together. If
+// the loop saw some of them earlier, it would fill their slots, be full again, and send a
+// small batch.
 type letters[OUT any] struct {
 	host           *Host
 	of             *Attempt[OUT]
@@ -257,22 +271,24 @@ func (l *letters[OUT]) CompleteExceptionally(err error) {
 // without an allocation.
 func (l *letters[OUT]) Return(result OUT, err error) {
 	if l.of.claim() {
-		if l.of.Failure = err; err == nil {
+		l.of.Failure = err
+		if err == nil {
 			l.of.Results = append(l.of.Results, result)
 		}
 		l.add()
 	}
 }
 
-// add is publish for a member, which has no permit, without posting its letter.
+// add is [Token.publish] for a member, which has no permit. It does not post the letter.
 func (l *letters[OUT]) add() {
-	if before := l.of.state.Or(completed | over); before&over != 0 {
+	if before := l.of.state.Or(completed | ended); before&ended != 0 {
 		l.host.late.Add(1)
 		return
 	}
 	l.of.endContext()
 	l.of.Next = l.newest
-	if l.newest = &l.of.Letter; l.oldest == nil {
+	l.newest = &l.of.Letter
+	if l.oldest == nil {
 		l.oldest = l.newest
 	}
 }

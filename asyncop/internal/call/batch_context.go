@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Value is [Attempt.Value], and knows the batch.
+// Value is [Attempt.Value], and also answers [BatchKey].
 func (m *Member[IN, OUT]) Value(key any) any {
 	if k, ok := key.(BatchKey); ok && k.Of == m.batch.of {
 		return m.batch
@@ -16,9 +16,9 @@ func (m *Member[IN, OUT]) Value(key any) any {
 	return m.Attempt.Value(key)
 }
 
-// A batch is the context of its call. It ends with the last of the members' contexts.
-// What belongs to an attempt, such as its number, is in those only. It is safe for
-// concurrent use.
+// A batch is the context of its call. It ends when the contexts of all members have
+// ended. Values of an attempt, such as its number, are in the contexts of the members
+// only. It is safe for concurrent use.
 var (
 	_ Cancellable = (*Batch[any, any])(nil)
 	_ Cancellable = (*Member[any, any])(nil)
@@ -47,13 +47,13 @@ func (b *Batch[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(b.end(), f)
 }
 
-// Err returns nil as long as a member goes on, then context.DeadlineExceeded if the time
-// of all has run out, and context.Canceled else.
+// Err returns nil until all members have ended, then context.DeadlineExceeded if all of
+// them have timed out, and context.Canceled otherwise.
 func (b *Batch[IN, OUT]) Err() error {
 	if b.ongoing() != nil {
 		return nil
 	}
-	b.signal.fire() // Done is closed when Err says so, not a moment later
+	b.signal.fire() // Done is closed at the latest when Err returns an error
 	for _, m := range b.ctxs {
 		if err := m.Err(); err != context.DeadlineExceeded {
 			return context.Canceled
@@ -64,24 +64,23 @@ func (b *Batch[IN, OUT]) Err() error {
 
 // ongoing returns the first member that has not ended, or nil.
 func (b *Batch[IN, OUT]) ongoing() context.Context {
-	for i := b.over.Load(); i < int64(len(b.ctxs)); i++ {
+	for i := b.ended.Load(); i < int64(len(b.ctxs)); i++ {
 		if b.ctxs[i].Err() == nil {
-			b.over.Store(i)
+			b.ended.Store(i)
 			return b.ctxs[i]
 		}
 	}
 	return nil
 }
 
-// end returns a context that ends with all members, which are watched from the first call
-// on.
+// end returns a context that ends when all members have ended. The first call starts to
+// watch them.
 func (b *Batch[IN, OUT]) end() context.Context {
 	b.watched.Do(b.watch)
 	return b.signal.context()
 }
 
-// watch has the signal fire when all members have ended. It watches one of them at a
-// time.
+// watch fires the signal when all members have ended. It watches one member at a time.
 func (b *Batch[IN, OUT]) watch() {
 	if m := b.ongoing(); m != nil {
 		context.AfterFunc(m, b.watch)
@@ -101,13 +100,14 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 		}
 	case ctxkey.Stage:
 		return (*batchStages[IN, OUT])(b)
-	case NumberKey, HostKey, ctxkey.Message: // of an attempt, which may be one around the operator
+	case NumberKey, HostKey, ctxkey.Message: // values of an attempt: an attempt around the operator must not answer
 		return nil
 	}
 	return b.parent().Value(key)
 }
 
-// parent is [Token.parent]: the operator has ended the call if it has ended a member.
+// parent is like [Token.parent]: the operator has ended the call if it has ended a
+// member.
 func (b *Batch[IN, OUT]) parent() context.Context {
 	if b.ongoing() == nil {
 		for i := range b.members {
@@ -119,19 +119,19 @@ func (b *Batch[IN, OUT]) parent() context.Context {
 	return b.host.Values
 }
 
-// batchStages is a batch as what stages are reported to: a report counts for all members.
+// batchStages is the [Reporter] of a batch. Each report counts for all members.
 type batchStages[IN, OUT any] Batch[IN, OUT]
 
-// ReportStage reports how far the call has come.
+// ReportStage reports the stage of the call.
 func (b *batchStages[IN, OUT]) ReportStage(stage predicates.Stage) {
 	for _, m := range b.ctxs {
 		predicates.ReportStage(m, stage)
 	}
 }
 
-// ReportSent counts a request for each member. A deduplicated one counts as any other:
-// its identity is not that of a member, so its server does not recognise the member when
-// that comes again in another batch.
+// ReportSent counts a request for each member. A deduplicated request counts like any
+// other, because its id is not the id of a member: its server does not recognise the
+// member when it is repeated in another batch.
 func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
 	for _, m := range b.ctxs {
 		if r := ReporterIn(m); r != nil && r.ReportSent(false) {

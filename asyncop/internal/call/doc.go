@@ -1,6 +1,6 @@
 // Package call has the state that several goroutines share while an operator runs: the
-// calls, and the way of their results to the loop. State that only the loop uses is in
-// the packages above.
+// calls, and the mailbox that carries their results to the loop. State that only the loop
+// uses is in the packages above.
 //
 //   - A [Token] ties code that runs elsewhere to the element that waits for it. It is the context of
 //     the code, and its letter to the loop. An [Attempt] is the token of a call, and the future that
@@ -14,15 +14,15 @@
 //
 // A letter has the reference ([Ref]) of the element that waits for it: the index of its
 // slot, and the generation of the slot. The generation ends when the element continues,
-// and later letters of it find no slot (law A2). The phase of the element tells what a
-// letter is about, so letters need no kind.
+// and later letters with it find no slot (law A2). The phase of the element determines
+// the meaning of a letter, so letters need no kind.
 //
 // # Permits
 //
-// An attempt releases its permit once: when the loop has let go of it, and its function
-// no longer runs. The bits of its state are only ever set, and the goroutine that sets
-// the last bit of this condition releases the permit: the loop in [Token.LetGo] and
-// [Token.Cut], the goroutine of a call in [Token.Returned].
+// The permit of an attempt becomes free once: when the loop has released the attempt and
+// its function no longer runs. The goroutine that sets the last bit of this condition
+// frees the permit: the loop in [Token.Release] and [Token.Cut], the goroutine of a call
+// in [Token.Returned]. Bits are not cleared, so this happens once.
 //
 // # Contexts
 //

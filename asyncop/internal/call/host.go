@@ -12,28 +12,28 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Host is what the tokens of an operator share.
+// Host has the state that the tokens of an operator share.
 type Host struct {
 	// Written once before the start, then read-only.
-	User     context.Context         //nolint:containedctx // the user's
-	Life     context.Context         //nolint:containedctx // the operator's, derived from User
+	User     context.Context         //nolint:containedctx // the user's context
+	Life     context.Context         //nolint:containedctx // the operator's context, derived from User
 	Cancel   context.CancelCauseFunc // ends Life
 	Values   context.Context         //nolint:containedctx // User without its end
 	RealTime bool                    // the clock is the real one
 	Clock    Clock
-	Run      func(task func()) // has task done by a worker
-	Backend  gate.Backend      // that is called; nil: any
-	Seat     gate.Seat         // at the backend; nil: none
-	Around   Reporter          // of the call that the operator runs inside of; nil: of none
+	Run      func(task func()) // runs task on a worker
+	Backend  gate.Backend      // the called backend; nil without WithBackend
+	Seat     gate.Seat         // the operator's seat at the backend, or nil
+	Around   Reporter          // reports to the call that the operator runs inside of, or nil
 
-	_ [64]byte // what others look at for each element is kept apart from what the loop writes for each
+	_ [64]byte // keeps fields that other goroutines read apart from fields that the loop writes
 
 	// Used by any goroutine.
-	Sleeper   // the loop's
+	Sleeper   // for the loop
 	_         [64]byte
 	Mail      Mailbox      // to the loop
-	Suspended atomic.Bool  // what is in flight is left to the final checkpoint: nothing begins any more
-	Beside    atomic.Int64 // pieces of user code that run on workers for elements, which may leave them behind
+	Suspended atomic.Bool  // the elements in flight are in the final checkpoint: no call starts
+	Beside    atomic.Int64 // functions other than calls that run on workers, and may outlive their elements
 	late      atomic.Int64
 	freed     atomic.Int64
 }
@@ -41,11 +41,12 @@ type Host struct {
 // ErrNil stands for a nil error passed to CompleteExceptionally.
 var ErrNil = errors.New("asyncop: CompleteExceptionally was called with a nil error")
 
-// Panicked makes an error of what recover returned; nil stands for runtime.Goexit.
+// Panicked returns an error for a value that recover returned. Nil stands for
+// runtime.Goexit.
 func Panicked(recovered any) error { return guard.Recovered("asyncop", recovered) }
 
-// OffLoop runs user code that may block for a moment on a goroutine of its own and waits
-// for it, so that neither a panic nor runtime.Goexit reaches the caller (law A6).
+// OffLoop runs user code that may block shortly, on a goroutine of its own, and waits for
+// it. Neither a panic nor runtime.Goexit reaches the caller (law A6).
 func OffLoop(f func() error) error { return guard.Call(f, Panicked) }
 
 // Clock reads the clock of an operator. Instants are durations since its start.
@@ -54,33 +55,33 @@ type Clock interface {
 	Time(at time.Duration) time.Time
 }
 
-// LeaveSeat gives the backend's permit of a call back that is over.
+// LeaveSeat frees the backend's permit of a call that has ended.
 func (h *Host) LeaveSeat(stamp gate.Stamp) {
 	if h.Seat != nil {
 		h.Seat.Release(stamp)
 	}
 }
 
-// RestSeat notifies the backend that the operator begins no further attempt.
+// RestSeat notifies the backend that the operator starts no further attempt.
 func (h *Host) RestSeat() {
 	if h.Seat != nil {
 		h.Seat.DoneAsking(h.Clock.Time(h.Clock.Now()), false)
 	}
 }
 
-// Cancelled reports whether the operator must end now, whether the loop knows or not. The
-// user's context is asked itself: what is derived from it ends a moment later, and
-// upstream may have noticed already.
+// Cancelled reports whether the operator must end now, even if the loop has not noticed
+// yet. It looks at the user's context itself, because Life, which is derived from it,
+// ends a little later, and upstream may have seen the end already.
 func (h *Host) Cancelled() bool { return h.Life.Err() != nil || h.User.Err() != nil }
 
-// Late returns how many completions came too late.
+// Late returns the number of late completions.
 func (h *Host) Late() int64 { return h.late.Load() }
 
-// Freed returns how many permits were given back by other goroutines than the loop and
+// Freed returns the number of permits that other goroutines have freed and the loop has
 // not taken yet.
 func (h *Host) Freed() int64 { return h.freed.Load() }
 
-// TakeFreed takes the permits that other goroutines have given back.
+// TakeFreed takes the permits that other goroutines have freed.
 func (h *Host) TakeFreed() int {
 	n := h.freed.Load()
 	if n > 0 {
@@ -92,25 +93,25 @@ func (h *Host) TakeFreed() int {
 // ---- The mailbox
 
 // Ref refers to the element that waits for a letter: the index of its slot, and the
-// generation of the slot. A generation never comes twice, so a reference to an earlier
-// one finds no slot (law A2). The zero Ref refers to no element.
+// generation of the slot. Generations do not repeat, so a reference to an earlier one
+// finds no slot (law A2). The zero Ref refers to no element.
 type Ref struct {
 	Index      uint32
-	Stamp      gate.Stamp // of a call at a backend; it is here because it fits
+	Stamp      gate.Stamp // of a call at a backend; it is here because there is space
 	Generation uint64
 }
 
-// Letter is a place in the mailbox. It is embedded in what is posted, so that posting
-// allocates nothing.
+// Letter is an entry of the mailbox. It is embedded in the values that are posted, so
+// that posting does not allocate.
 type Letter struct {
-	Next *Letter // in the mailbox, or in what Take has returned; a letter that is read is cut off before it is posted again
+	Next *Letter // in the mailbox, or in the chain that Take has returned; nil again before the letter is posted again
 
 	Ref Ref // of the element that waits for it: written before the start, then read-only
 }
 
-// Mailbox hands letters to the loop: a lock-free stack that is taken whole, so posting
-// costs one compare-and-swap and allocates nothing. A channel would cost more per
-// completion and block when it is full.
+// Mailbox hands letters to the loop. It is a lock-free stack, and the loop takes the
+// whole stack at once. Posting costs one compare-and-swap and does not allocate. A
+// channel would cost more for each completion, and would block when it is full.
 type Mailbox struct {
 	head atomic.Pointer[Letter] // newest first, or closed; any goroutine posts, the loop takes
 }
@@ -118,8 +119,8 @@ type Mailbox struct {
 // closed is the head of a mailbox whose loop has ended.
 var closed Letter
 
-// Post puts letters into the mailbox and wakes the loop. They are not in it, and chained
-// from the newest to the oldest: the loop takes all of them, or none yet.
+// Post puts letters into the mailbox and wakes the loop. They are chained from the newest
+// to the oldest, and must not be in the mailbox. The loop takes all of them together.
 func (h *Host) Post(newest, oldest *Letter) {
 	for {
 		head := h.Mail.head.Load()
@@ -136,7 +137,7 @@ func (h *Host) Post(newest, oldest *Letter) {
 	}
 }
 
-// Take empties the mailbox and returns what was in it, chained by Next, the oldest first.
+// Take empties the mailbox and returns its letters, chained by Next, the oldest first.
 func (m *Mailbox) Take() *Letter {
 	if m.head.Load() == nil {
 		return nil
@@ -150,28 +151,28 @@ func (m *Mailbox) Take() *Letter {
 	return oldest
 }
 
-// Close drops what is in the mailbox, and what still comes: the operator may be kept for
-// ever, and that with it. Nothing is taken any more.
+// Close drops the letters in the mailbox, and all later ones, so that an operator that is
+// kept forever does not keep them. Take is not called afterwards.
 func (m *Mailbox) Close() { m.head.Store(&closed) }
 
-// Empty reports whether nothing is in the mailbox.
+// Empty reports whether the mailbox is empty.
 func (m *Mailbox) Empty() bool { return m.head.Load() == nil }
 
 // ---- Sleep
 
-// Sleeper lets a goroutine sleep until others have something for it. It is woken only if
-// it sleeps, or is about to.
+// Sleeper lets a goroutine sleep until others have work for it. They wake it only if it
+// sleeps or is about to.
 type Sleeper struct {
-	Parked atomic.Bool   // the goroutine sleeps, or looks a last time whether it must
+	Parked atomic.Bool   // the goroutine sleeps, or checks a last time whether it can
 	C      chan struct{} // buffer of one: one wake-up is enough
 }
 
 // NewSleeper returns a Sleeper.
 func NewSleeper() Sleeper { return Sleeper{C: make(chan struct{}, 1)} }
 
-// Sleep returns when the sleeper is woken, or at once unless idle reports that there is
-// nothing to do. It calls idle when others wake the sleeper already. It may wake
-// spuriously.
+// Sleep returns when the sleeper is woken, or at once if idle returns false: there is
+// work. While idle runs, others wake the sleeper already. Sleep may return without a
+// reason.
 func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(true)
 	if idle() {
@@ -180,11 +181,11 @@ func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(false)
 }
 
-// IsParked reports whether the goroutine sleeps, or looks a last time whether it must.
-// Called from any goroutine.
+// IsParked reports whether the goroutine sleeps, or checks a last time whether it can.
+// Any goroutine may call it.
 func (s *Sleeper) IsParked() bool { return s.Parked.Load() }
 
-// WakeUp wakes the sleeper. Called from any goroutine.
+// WakeUp wakes the sleeper. Any goroutine may call it.
 func (s *Sleeper) WakeUp() {
 	if s.Parked.Load() {
 		select {
@@ -198,56 +199,55 @@ func (s *Sleeper) WakeUp() {
 // stacks.
 const maxIdleWorkers = 1024
 
-// Workers do jobs that may block, each on a goroutine of its own, and use the goroutines
-// again.
+// Workers run jobs that may block, each on a goroutine of its own. Goroutines are reused.
 //
-// No job waits for another to return: while jobs are due, a worker is on its way to them.
-// One at a time, though: the worker that takes a job and leaves others behind sends the
-// next worker. So when jobs are short, workers that come free take most of them without a
-// switch, and few are woken in vain; when jobs sleep or wait, all are running some
-// microseconds later. Jobs that keep the processors busy have others wait for those: a
-// call looks whether its element has ended before it begins.
+// No job waits for another job to return: while jobs are due, one worker is on its way to
+// them. There is only one such worker at a time. A worker that takes a job and leaves
+// others behind sends the next worker. If jobs are short, workers that become free take
+// most of them without a switch, and few workers are woken in vain. If jobs sleep or
+// wait, all of them are running some microseconds later. Jobs that keep the processors
+// busy delay others, so a worker checks before each call whether the element has ended.
 //
-// A job is due at once, or, if it was only offered, with the next send: until then
-// workers that come free may take it.
+// Run makes a job due at once. A job that was only offered is due after the next Send;
+// until then, workers that become free may take it.
 type Workers[IN, OUT any] struct {
 	call Blocking[IN, OUT]
 
 	mu     sync.Mutex
-	cond   *sync.Cond               // wakes idle workers to come, or to end
+	cond   *sync.Cond               // wakes idle workers, for a job or to end
 	jobs   fifo.Queue[Job[IN, OUT]] // guarded by mu
-	idle   int                      // guarded by mu: workers that wait and were not woken
-	due    int                      // guarded by mu: how many jobs are, the oldest ones
+	idle   int                      // guarded by mu: workers that wait, and were not woken
+	due    int                      // guarded by mu: number of due jobs, which are the oldest ones
 	coming bool                     // guarded by mu: a worker is on its way, new or woken
 	end    bool                     // guarded by mu: idle workers shall end
 }
 
-// Job is what a worker does, which may end its goroutine: Task or, if that is nil, the
-// call of Attempt, which the loop has started and which has its permit.
+// Job is one piece of work: Task or, if that is nil, the call of Attempt, which the loop
+// has started and which has its permit. It may end the goroutine of the worker.
 type Job[IN, OUT any] struct {
 	Task    func()
 	Attempt *Attempt[OUT]
 	In      IN
 }
 
-// Blocking makes a call and completes result with what it returns. late, if not nil, is
-// why the call must not be made any more.
+// Blocking makes a call, and completes result with the values that the call returns. If
+// late is not nil, it must not make the call; late is the reason.
 type Blocking[IN, OUT any] func(ctx context.Context, in IN, result Future[OUT], late error)
 
-// NewWorkers returns workers that make attempts by call.
+// NewWorkers returns workers that make the calls of attempts by call.
 func NewWorkers[IN, OUT any](call Blocking[IN, OUT]) *Workers[IN, OUT] {
 	w := &Workers[IN, OUT]{call: call}
 	w.cond = sync.NewCond(&w.mu)
 	return w
 }
 
-// Run has a job done and returns at once.
+// Run gives a job to a worker, and returns at once.
 func (w *Workers[IN, OUT]) Run(job Job[IN, OUT]) {
 	w.Offer(job)
 	w.Send()
 }
 
-// Offer has jobs done by workers that come free; the caller calls Send later.
+// Offer offers jobs to workers that become free. The caller calls Send later.
 func (w *Workers[IN, OUT]) Offer(jobs ...Job[IN, OUT]) {
 	w.mu.Lock()
 	for _, j := range jobs {
@@ -264,7 +264,7 @@ func (w *Workers[IN, OUT]) Send() {
 	w.mu.Unlock()
 }
 
-// sendNext sends a worker on its way, unless one is. Called with mu held.
+// sendNext sends a worker to the due jobs, unless one is on its way. mu must be held.
 func (w *Workers[IN, OUT]) sendNext() {
 	if w.coming || w.due == 0 {
 		return
@@ -286,10 +286,10 @@ func (w *Workers[IN, OUT]) Stop() {
 	w.cond.Broadcast()
 }
 
-// work is a worker. It ends when there is too little to do, after Stop, or with its job's
-// goroutine.
+// work is the goroutine of a worker. It ends after Stop, if enough other workers are
+// idle, or if a job ends it.
 func (w *Workers[IN, OUT]) work() {
-	for came := true; ; came = false { // came: it is the worker that was on its way
+	for came := true; ; came = false { // came: this worker was on its way
 		w.mu.Lock()
 		if came {
 			w.coming = false
@@ -310,7 +310,7 @@ func (w *Workers[IN, OUT]) work() {
 		switch {
 		case j.Task != nil:
 			j.Task()
-		case j.Attempt.Late() != nil: // the element ends without it (law A5): by its deadline, or with its operator
+		case j.Attempt.Late() != nil: // the element ends by its deadline, or with its operator (law A5)
 			j.Attempt.Returned()
 		default:
 			w.call(j.Attempt, j.In, j.Attempt, nil)

@@ -1,7 +1,7 @@
 package call
 
-// Hold is for tests: until resume is called, no worker comes to a job, as if no processor
-// came free.
+// Hold is for tests: no worker takes a due job until resume is called, as if no processor
+// were free.
 func (w *Workers[IN, OUT]) Hold() (resume func()) {
 	set := func(coming bool) {
 		w.mu.Lock()
@@ -13,12 +13,12 @@ func (w *Workers[IN, OUT]) Hold() (resume func()) {
 	return func() { set(false) }
 }
 
-// Due is for tests: it returns how many jobs are due.
+// Due is for tests: it returns the number of due jobs.
 func (w *Workers[IN, OUT]) Due() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.due
 }
 
-// Asked is for tests: it reports whether the end of the context was asked for.
+// Asked is for tests: it reports whether somebody has asked for the end of the context.
 func (t *Token) Asked() bool { return t.signal.Load() != nil }

@@ -7,21 +7,20 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Reporter is what stages and requests are reported to.
+// Reporter receives reports of stages and requests.
 type Reporter interface {
 	ReportStage(stage predicates.Stage)
 	ReportSent(deduplicated bool) (counted bool)
 	ReportRefused(deduplicated bool)
 }
 
-// ReporterIn returns what is reported to under ctx, or nil.
+// ReporterIn returns the reporter in ctx, or nil.
 func ReporterIn(ctx context.Context) Reporter {
 	r, _ := ctx.Value(ctxkey.Stage{}).(Reporter)
 	return r
 }
 
-// NotDeduplicated is a reporter for requests that their servers do not recognise when
-// they are repeated.
+// NotDeduplicated is a reporter for requests whose servers do not recognise repetitions.
 type NotDeduplicated struct{ Reporter }
 
 // ReportSent implements Reporter.
@@ -30,13 +29,13 @@ func (u NotDeduplicated) ReportSent(bool) (counted bool) { return u.Reporter.Rep
 // ReportRefused implements Reporter.
 func (u NotDeduplicated) ReportRefused(bool) { u.Reporter.ReportRefused(false) }
 
-// Stages is a token as what stages are reported to. Package predicates finds it through
-// the context of the call. What the calls of an operator report, the call around it
-// learns, also from attempts that are over: they may have left a call behind.
+// Stages is the [Reporter] of a token. Package predicates finds it in the context of the
+// call. It passes reports on to the call around the operator, also for attempts that have
+// ended, because their calls may still run.
 type Stages Token
 
-// ReportStage sets the bit of stage. Those of the earlier stages may be missing; the
-// latest one counts. For the call around the operator that is one request of several.
+// ReportStage sets the bit of stage. The bits of earlier stages may be missing: the
+// latest one counts. For a call around the operator it is one request of several.
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
@@ -45,13 +44,13 @@ func (t *Stages) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// update changes the state of an attempt that is not over, and returns it as it was
-// before; to returns false if nothing is to be changed.
+// update changes the state of an attempt that has not ended, and returns the state before
+// the change. The function to returns false if it does not change the state.
 func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, updated bool) {
 	for {
 		s := t.state.Load()
 		next, changes := to(s)
-		if s&over != 0 || !changes {
+		if s&ended != 0 || !changes {
 			return s, false
 		}
 		if t.state.CompareAndSwap(s, next) {
@@ -60,20 +59,21 @@ func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, update
 	}
 }
 
-// ReportSent counts a request that a client has sent, up to a number that no call
-// reaches: there it stays. The server of a deduplicated request recognises it when it is
+// ReportSent counts a request that a client has sent. The count stays at its maximum,
+// which no call reaches. The server of a deduplicated request recognises it when it is
 // repeated.
 func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
 	one, all := counter(deduplicated)
 	before, counted := t.update(func(s uint32) (uint32, bool) { return s + one, s&all != all })
-	if counted = counted && (before+one)&all != all; t.Host.Around != nil {
+	counted = counted && (before+one)&all != all
+	if t.Host.Around != nil {
 		counted = t.Host.Around.ReportSent(deduplicated) || counted
 	}
 	return counted
 }
 
-// ReportRefused takes a request back that ReportSent has counted. An attempt that has not
-// counted it does not take it back either.
+// ReportRefused takes back a request that ReportSent has counted. An attempt that did not
+// count the request ignores it.
 func (t *Stages) ReportRefused(deduplicated bool) {
 	one, all := counter(deduplicated)
 	t.update(func(s uint32) (uint32, bool) { return s - one, s&all != all && s&all != 0 })
@@ -82,9 +82,9 @@ func (t *Stages) ReportRefused(deduplicated bool) {
 	}
 }
 
-// Deduplicated reports whether the call may be repeated in flight: of its requests, one
-// at least may have taken effect, and the servers of all that may have recognise them
-// when they are repeated. What the function itself has reported as sent is unknown.
+// Deduplicated reports whether the servers recognise all requests of the call that may
+// have taken effect, and there is at least one. A stage that the function itself has
+// reported as sent makes it false, because its server is unknown.
 func (t *Stages) Deduplicated() bool {
 	return deduplicatedIn(t.state.Load())
 }
@@ -93,7 +93,7 @@ func deduplicatedIn(state uint32) bool {
 	return state&deduplicatedRequests != 0 && state&(requests|sent) == 0
 }
 
-// counter returns the bits that count requests: one of them, and all.
+// counter returns the bits that count requests: one request, and the mask of the counter.
 func counter(deduplicated bool) (one, all uint32) {
 	if deduplicated {
 		return deduplicatedRequest, deduplicatedRequests
@@ -102,8 +102,7 @@ func counter(deduplicated bool) (one, all uint32) {
 }
 
 // reported returns the latest stage in a state, whether a client has reported a request
-// that it has not taken back, and whether the servers of all such requests recognise
-// them.
+// and not taken it back, and whether the servers recognise all such requests.
 func reported(state uint32) (stage predicates.Stage, inDoubt, deduplicated bool) {
 	inDoubt = state&(requests|deduplicatedRequests) != 0
 	switch {

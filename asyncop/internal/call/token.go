@@ -11,64 +11,66 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Token ties something that runs elsewhere to the element that waits for it (law A2). It
-// is never used again, since user code may keep it for ever.
+// Token ties code that runs elsewhere to the element that waits for it (law A2). A token
+// is never reused, because user code may keep it forever.
 type Token struct {
-	Letter // to the loop, when it is done
+	Letter // posted to the loop when the code is done
 
-	// Written before the start, as Ref is, then read-only: they bind the token to the
+	// Written before the start, like Ref, then read-only. They bind the token to the
 	// element that waits for it.
 	Host   *Host
 	Number int32         // of the attempt, from 1; 0 for the handler of a failure
 	state  atomic.Uint32 // bits
-	Until  time.Duration // the deadline, an instant; NoDeadline if there is none
+	Until  time.Duration // the deadline; NoDeadline if the token has none
 
-	signal atomic.Pointer[signal] // made when the context's end is asked for; that of a message before the start
+	signal atomic.Pointer[signal] // created when somebody asks for the end of the context, or before the start if the element is a message
 }
 
-// NoDeadline is the deadline of a token that has none: the last instant.
+// NoDeadline is the deadline of a token without a deadline: the last instant.
 const NoDeadline = time.Duration(math.MaxInt64)
 
-// The bits of a token's state only ever get set, but for the requests.
+// The bits of a token's state. A bit that was set stays set. Only the counters of
+// requests, below, also decrease.
 const (
-	// claimed: a caller completes the token; others that come later are late.
+	// claimed: one caller completes the token. Later callers are late.
 	claimed uint32 = 1 << iota
-	// completed: the outcome is written.
+	// completed: the results or the error are written.
 	completed
-	// over: the context has ended.
-	over
-	// expired: it ended by a timeout.
+	// ended: the context has ended.
+	ended
+	// expired: the context ended by a timeout.
 	expired
-	// occupied: a function of the attempt runs beyond its invocation, and keeps the
+	// occupied: a function of the attempt runs on after its invocation, and keeps the
 	// permit until it returns.
 	occupied
 	// returned: that function has returned.
 	returned
-	// ended: the loop has let go of an attempt whose function may still run.
-	ended
-	// dispatching, sent, answered: the stages that the function reported; the latest
-	// counts.
+	// released: the loop no longer needs the attempt. Its function may still run.
+	released
+	// dispatching, sent, answered: the stages that the function has reported. The latest
+	// one counts.
 	dispatching
 	sent
 	answered
-	// member: the attempt is one of a Batch, which has the permit.
+	// member: the attempt belongs to a Batch, which has the permit.
 	member
-	// left: the function has returned to the loop, or is not called yet; if the attempt
-	// is complete in place, nobody asks.
-	left
-	// inPlace: it was complete before that, and nothing was in the mailbox then.
+	// invoked: AsyncInvoke has returned to the loop, or was not called yet. The bit is
+	// not set if the attempt completed in place.
+	invoked
+	// inPlace: the attempt was complete before AsyncInvoke returned, and the mailbox was
+	// empty then.
 	inPlace
-	// returns: the function completes the attempt by returning: one step does both.
+	// returns: the function completes the attempt by returning, so one step does both.
 	returns
-	// borrowed: the outcome is that of a call for another element, or of none.
+	// borrowed: the outcome belongs to a call for another element, or comes from a cache.
 	borrowed
-	// uncalled: the function was not called, so a completion that comes too late does not
-	// count as late.
+	// uncalled: the function was not called, so a late completion is not counted as late.
 	uncalled
 )
 
-// The rest of the state counts the requests that clients have reported and not taken
-// back: those that their server recognises when they come again, and the others.
+// The other bits of the state count the requests that clients have reported and not taken
+// back. Requests that their server recognises when they are repeated have a counter of
+// their own.
 const (
 	request              uint32 = 1 << 16
 	requests             uint32 = 1<<24 - request
@@ -77,36 +79,36 @@ const (
 	reports                     = dispatching | sent | answered | requests | deduplicatedRequests
 )
 
-// Leave says that the function has returned, or is not called yet, and reports whether
-// the attempt is complete and goes before what is in the mailbox. If not, its letter is
-// there, or will come.
-func (t *Token) Leave() (first bool) {
-	return t.state.Load()&inPlace != 0 || t.state.Or(left)&inPlace != 0
+// Invoked notes that AsyncInvoke has returned, or was not called yet. It reports whether
+// the attempt is complete and comes before the letters in the mailbox. If not, the letter
+// of the attempt is in the mailbox, or will be posted.
+func (t *Token) Invoked() (first bool) {
+	return t.state.Load()&inPlace != 0 || t.state.Or(invoked)&inPlace != 0
 }
 
-// Carry makes the context of a new token know the message that its element is, unless it
-// was made with one.
+// Carry sets the message in the context of a new token, for an element that is a message.
+// It does nothing if the token was created with the message.
 func (t *Token) Carry(m Message) {
 	if m != (Message{}) && t.signal.Load() == nil {
 		t.signal.Store(&signal{message: m})
 	}
 }
 
-// Borrow says that the outcome of the attempt is that of a call for another element, or
-// of none: it came from a cache. It says nothing of the backend.
+// Borrow notes that the outcome of the attempt belongs to a call for another element, or
+// comes from a cache. Such an outcome is no evidence about the backend.
 func (t *Token) Borrow() { t.state.Or(borrowed) }
 
 // Borrowed reports whether Borrow was called.
 func (t *Token) Borrowed() bool { return t.state.Load()&borrowed != 0 }
 
-// Completed reports whether the outcome has been handed in.
+// Completed reports whether the results or the error are written.
 func (t *Token) Completed() bool { return t.state.Load()&completed != 0 }
 
-// claim reports whether the caller is the one to complete the token; others are counted
-// as late.
+// claim reports whether the caller may complete the token. It counts other callers as
+// late.
 func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
-	if before&(claimed|over) != 0 {
+	if before&(claimed|ended) != 0 {
 		t.Host.late.Add(1)
 		if before&returns != 0 {
 			t.Returned()
@@ -116,67 +118,66 @@ func (t *Token) claim() bool {
 	return true
 }
 
-// claimUncalled is claim for an attempt whose function was not called.
+// claimUncalled is like claim, for an attempt whose function was not called.
 func (t *Token) claimUncalled() bool {
-	return t.state.Or(claimed|uncalled)&(claimed|over) == 0
+	return t.state.Or(claimed|uncalled)&(claimed|ended) == 0
 }
 
-// publish completes a token whose outcome is written, and hands it to the loop. If the
-// token has ended meanwhile, the completion is late. A token that is completed while the
-// loop calls its function needs no letter if the mailbox is empty: the loop finds it
-// complete when the function returns (law Q1).
+// publish completes a token whose results or error are written, and hands it to the loop.
+// If the token has ended meanwhile, the completion is late. A token that completes while
+// the loop calls its function needs no letter if the mailbox is empty, because the loop
+// looks at it when the function returns (law Q1).
 func (t *Token) publish() {
-	bits := completed | over
+	bits := completed | ended
 	switch s := t.state.Load(); {
 	case s&returns != 0:
 		bits |= returned
-	case s&left == 0 && t.Host.Mail.Empty():
+	case s&invoked == 0 && t.Host.Mail.Empty():
 		bits |= inPlace
 	}
 	before := t.state.Or(bits)
 	if t.Host.Seat != nil {
-		t.release(before, bits)
+		t.freeSeat(before, bits)
 	}
-	if before&over != 0 {
+	if before&ended != 0 {
 		if before&uncalled == 0 {
 			t.Host.late.Add(1)
 		}
-		t.giveBack(before, bits)
+		t.freePermit(before, bits)
 		return
 	}
 	if s := t.signal.Load(); s != nil {
 		s.fire()
 	}
-	if bits&inPlace == 0 || before&left != 0 {
+	if bits&inPlace == 0 || before&invoked != 0 {
 		t.Host.Post(&t.Letter, &t.Letter)
 	}
 }
 
-// Finish ends the token and posts its letter: what was to be done is done. Called by the
-// goroutine that did it. If that completes the element, it counts as late if it is (law
-// A2).
+// Finish ends the token and posts its letter. The goroutine that has done the work calls
+// it. If completes is set and the token had ended before, it is counted as late (law A2).
 func (t *Token) Finish(completes bool) {
-	bits := over
+	bits := ended
 	if completes {
 		bits |= completed
 	}
-	if before := t.state.Or(bits); completes && before&over != 0 {
+	if before := t.state.Or(bits); completes && before&ended != 0 {
 		t.Host.late.Add(1)
 	}
 	t.endContext()
 	t.Post()
 }
 
-// Post posts the letter and wakes the loop. It does not end the token: the element may go
-// on with it.
+// Post posts the letter and wakes the loop. It does not end the token, because the
+// element may still use it.
 func (t *Token) Post() { t.Host.Post(&t.Letter, &t.Letter) }
 
-// Late returns why nothing must begin for the token any more (law A5), or nil. It is
-// asked on the goroutine that is about to call: the loop may not know of a cancel yet, or
-// may not have noticed that the time is over.
+// Late returns the reason why no call may start for the token (law A5), or nil. The
+// goroutine that is about to call asks, because the loop may not have noticed a cancel or
+// the deadline yet.
 func (t *Token) Late() error {
 	switch h := t.Host; {
-	case t.state.Load()&over != 0:
+	case t.state.Load()&ended != 0:
 		return t.Err()
 	case h.Cancelled() || h.Suspended.Load():
 		return context.Canceled
@@ -186,65 +187,69 @@ func (t *Token) Late() error {
 	return nil
 }
 
-// cutOff ends the context of a call that is not made, before the loop does: its outcome
-// does not count for the element, which ends by its timeout or with its operator.
+// cutOff ends the context of a call that is not made, before the loop does. The attempt
+// has no outcome: its element ends by its timeout or with its operator.
 func (t *Token) cutOff(late error) {
-	bits := over
+	bits := ended
 	if late == context.DeadlineExceeded { //nolint:errorlint // from Late
 		bits |= expired
 	}
 	before := t.state.Or(bits)
-	t.release(before, bits)
-	if before&over == 0 {
+	t.freeSeat(before, bits)
+	if before&ended == 0 {
 		t.endContext()
 	}
 }
 
-// ---- The loop lets go
+// ---- The loop releases a token
 
-// Expire is Cut for a timeout.
-func (t *Token) Expire() Released { return t.cut(over | expired | ended) }
+// Expire is Cut, for a timeout.
+func (t *Token) Expire() Released { return t.cut(ended | expired | released) }
 
-// Cut ends the token, since the operator ends. A completion that was handed in by then is
-// late, although it will be in the mailbox. Called by the loop.
-func (t *Token) Cut() Released { return t.cut(over | ended) }
+// Cut ends the token, because the operator ends. A completion that was published before
+// is late, although its letter is in the mailbox. Only the loop calls it.
+func (t *Token) Cut() Released { return t.cut(ended | released) }
 
-// Released is how a token was when the loop let go of it.
+// Released is the state of a token when the loop released it.
 type Released struct {
-	Stage        predicates.Stage // the latest that was reported
+	Stage        predicates.Stage // the latest stage that was reported
 	InDoubt      bool             // a client has reported a request and not taken it back
 	Deduplicated bool             // the servers of all such requests recognise them
-	Freed        bool             // the permit is the loop's; if not, the goroutine of the call gives it back
-	Over         bool             // the same for the permit that operators share; it may have come back before
+	// OwnPermit is set if the operator's permit is free. Otherwise the goroutine of the
+	// call frees it.
+	OwnPermit bool
+	// BackendPermit is set if the backend's permit is free now. It may also have been
+	// free before.
+	BackendPermit bool
 }
 
 func (t *Token) cut(bits uint32) Released {
 	for {
 		before := t.state.Load()
 		set := bits
-		if before&over != 0 {
-			set &^= expired // completed just now: Err keeps its result
+		if before&ended != 0 {
+			set &^= expired // it has just completed: Err keeps its result
 		}
 		if t.state.CompareAndSwap(before, before|set) {
 			if before&completed != 0 {
 				t.Host.late.Add(1)
 			}
 			t.endContext()
-			how := Released{Freed: comesBack(before, set, ended), Over: comesBack(before, set, over)}
+			how := Released{OwnPermit: becomesFree(before, set, released), BackendPermit: becomesFree(before, set, ended)}
 			how.Stage, how.InDoubt, how.Deduplicated = reported(before)
 			return how
 		}
 	}
 }
 
-// LetGo lets go of a completed attempt. Called by the loop.
-func (t *Token) LetGo() (how Released) {
+// Release releases a completed attempt. Only the loop calls it.
+func (t *Token) Release() (how Released) {
 	s := t.state.Load()
 	if s&occupied == 0 || s&returned != 0 {
-		how.Freed = s&member == 0 // nothing occupies it from now on, and it comes here once
+		how.OwnPermit = s&member == 0 // no function occupies it from now on, and Release is called once
 	} else {
-		s = t.state.Or(ended)
-		how.Freed = comesBack(s, ended, ended)
+		s = t.state.Or(released)
+		how.OwnPermit = becomesFree(s, released, released)
 	}
 	if s&reports != 0 {
 		how.Stage, how.InDoubt, how.Deduplicated = reported(s)
@@ -254,21 +259,24 @@ func (t *Token) LetGo() (how Released) {
 
 // ---- Permits
 
-// The permit of the operator comes back when the loop has let go (ended) and no function
-// runs, that of the backend when the attempt is over and none does. A member has neither.
+// The operator's permit becomes free when the loop has released the attempt and no
+// function of it runs. The backend's permit becomes free when the attempt has ended and
+// no function of it runs. A member of a batch has no permits.
 
-// isBack reports whether the permit is back that waits for bit.
-func isBack(state, bit uint32) bool {
+// isFree reports whether the permit that waits for bit is free: for released the
+// operator's permit, for ended the backend's permit.
+func isFree(state, bit uint32) bool {
 	return state&(bit|member) == bit && (state&occupied == 0 || state&returned != 0)
 }
 
-// comesBack reports whether setting bits has brought that about.
-func comesBack(before, bits, bit uint32) bool {
-	return !isBack(before, bit) && isBack(before|bits, bit)
+// becomesFree reports whether the permit that waits for bit becomes free when bits are
+// set.
+func becomesFree(before, bits, bit uint32) bool {
+	return !isFree(before, bit) && isFree(before|bits, bit)
 }
 
-// Occupy says that a function runs from now on, which keeps the permit until Returned or,
-// if completes, until it completes the attempt. Called before it does.
+// Occupy notes that a function starts to run. It keeps the permit until Returned is
+// called or, if completes is set, until it completes the attempt.
 func (t *Token) Occupy(completes bool) {
 	bits := occupied
 	if completes {
@@ -277,11 +285,11 @@ func (t *Token) Occupy(completes bool) {
 	t.state.Or(bits)
 }
 
-// tryOccupy is Occupy(false), unless the attempt is over or occupied.
+// tryOccupy is Occupy(false). It reports false if the attempt has ended or is occupied.
 func (t *Token) tryOccupy() bool {
 	for {
 		s := t.state.Load()
-		if s&(over|occupied) != 0 {
+		if s&(ended|occupied) != 0 {
 			return false
 		}
 		if t.state.CompareAndSwap(s, s|occupied) {
@@ -290,47 +298,47 @@ func (t *Token) tryOccupy() bool {
 	}
 }
 
-// Returned says that the function which occupied the attempt has returned, or is not
-// called.
+// Returned notes that the function which occupied the attempt has returned, or will not
+// be called.
 func (t *Token) Returned() {
 	before := t.state.Or(returned)
-	t.release(before, returned)
-	t.giveBack(before, returned)
+	t.freeSeat(before, returned)
+	t.freePermit(before, returned)
 }
 
 // HasReturned reports whether the function which occupied the attempt has returned.
 func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 
-// release gives the permit of the backend back, if bits have brought that about: the
-// attempt is over, and no function of it runs. Other than its operator's own permit it
-// does not wait for the loop. Handlers have no number, and no permit.
-func (t *Token) release(before, bits uint32) {
-	if t.Host.Seat != nil && t.Number != 0 && comesBack(before, bits, over) {
+// freeSeat frees the backend's permit if it becomes free when bits are set. Unlike the
+// operator's permit it does not wait for the loop. Handlers have no number and no permit.
+func (t *Token) freeSeat(before, bits uint32) {
+	if t.Host.Seat != nil && t.Number != 0 && becomesFree(before, bits, ended) {
 		t.Host.Seat.Release(t.Ref.Stamp)
 	}
 }
 
-// giveBack gives the permit back from another goroutine than the loop, if that is due.
-func (t *Token) giveBack(before, bits uint32) {
-	if comesBack(before, bits, ended) {
+// freePermit frees the operator's permit if it becomes free when bits are set. Goroutines
+// other than the loop call it.
+func (t *Token) freePermit(before, bits uint32) {
+	if becomesFree(before, bits, released) {
 		t.Host.freed.Add(1)
 		t.Host.WakeUp()
 	}
 }
 
-// Attempt is one call for one element: the token that makes a completion count for this
-// call and no other. It is the ResultFuture that user code holds, and the context of the
-// call.
+// Attempt is one call for one element. It is the ResultFuture that user code completes,
+// and the context of the call. A completion counts only for the attempt that it was made
+// on.
 type Attempt[OUT any] struct {
 	Token
 
-	// Written by the goroutine that sets claimed, before it sets completed; then the
-	// loop's.
+	// Written by the goroutine that sets claimed, before it sets completed. The loop owns
+	// them afterwards.
 	Results []OUT
 	Failure error // of the call
 }
 
-// roomy is an attempt with room for the one result that a blocking call has as a rule.
+// roomy is an attempt with room for one result: most blocking calls have one.
 type roomy[OUT any] struct {
 	Attempt[OUT]
 	room [1]OUT
@@ -343,13 +351,14 @@ func NewRoomy[OUT any]() *Attempt[OUT] {
 	return &d.Attempt
 }
 
-// carrying is an attempt for an element that is a message, in one piece.
+// carrying is an attempt for an element that is a message, in one allocation.
 type carrying[OUT any] struct {
 	roomy[OUT]
 	own signal
 }
 
-// NewCarrying returns an attempt that has room for one result, and whose context knows m.
+// NewCarrying returns an attempt with room for one result, whose context has the message
+// m.
 func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 	c := new(carrying[OUT])
 	c.Results = c.room[:0]
@@ -358,8 +367,8 @@ func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 	return &c.Attempt
 }
 
-// Value is [Token.Value], and knows the attempt, for blocking calls and for those who
-// report stages.
+// Value is [Token.Value], and also answers the keys that an attempt has: see the table in
+// the package documentation.
 func (a *Attempt[OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case NumberKey:
@@ -372,14 +381,14 @@ func (a *Attempt[OUT]) Value(key any) any {
 		}
 	case ctxkey.Stage:
 		return (*Stages)(&a.Token)
-	case ctxkey.Members: // those of a call around the operator are not its own
+	case ctxkey.Members: // the members of a call around the operator are not members of this call
 		return nil
 	}
 	return a.Token.Value(key)
 }
 
 // Complete implements ResultFuture. Law A2: the first completion counts, unless the
-// attempt is over.
+// attempt has ended.
 func (a *Attempt[OUT]) Complete(results ...OUT) {
 	if a.claim() {
 		a.Results, a.Failure = results, nil
@@ -398,19 +407,20 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	}
 }
 
-// Return completes the attempt with one result or, if err is not nil, with that: without
-// an allocation where the attempt has room.
+// Return completes the attempt with one result, or with err if that is not nil. It does
+// not allocate if the attempt has room.
 func (a *Attempt[OUT]) Return(result OUT, err error) {
 	if a.claim() {
-		if a.Failure = err; err == nil {
+		a.Failure = err
+		if err == nil {
 			a.Results = append(a.Results, result)
 		}
 		a.publish()
 	}
 }
 
-// Refuse completes an attempt whose function has not been called. If the attempt has
-// ended, that does not count as a late completion.
+// Refuse completes an attempt whose function was not called. If the attempt has ended, it
+// is not counted as a late completion.
 func (a *Attempt[OUT]) Refuse(err error) {
 	if a.claimUncalled() {
 		a.Failure = err
@@ -418,18 +428,19 @@ func (a *Attempt[OUT]) Refuse(err error) {
 	}
 }
 
-// Begin returns why the call must not be made any more, or nil. A call that is not made
+// Begin returns the reason why the call must not be made, or nil. A call that is not made
 // has no outcome.
 func (a *Attempt[OUT]) Begin() (late error) {
-	if late = a.Late(); late != nil {
+	late = a.Late()
+	if late != nil {
 		a.cutOff(late)
 	}
 	return late
 }
 
-// RunBlocking runs task on a goroutine of the operator; late, if not nil, is why the call
-// must not be made any more. The call keeps the attempt's permit until task returns,
-// unless the attempt is over already.
+// RunBlocking runs task on a goroutine of the operator. If late is not nil, task must not
+// make the call; late is the reason. The call keeps the attempt's permit until task
+// returns, unless the attempt has ended before.
 func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 	occupies := a.tryOccupy()
 	a.Host.Run(func() {
@@ -438,7 +449,7 @@ func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 		}
 		late := a.Begin()
 		var g guard.Guard
-		defer g.Close(func(recovered any) { // the future is not the attempt but a wrapper's, and has failed (law A6)
+		defer g.Close(func(recovered any) { // the future belongs to a wrapper, and has failed (law A6)
 			a.CompleteExceptionally(Panicked(recovered))
 		})
 		task(late)

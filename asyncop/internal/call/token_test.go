@@ -50,7 +50,7 @@ func newCalled(h *Host) *Attempt[int] {
 // newAttempt returns an attempt whose function has returned to the loop.
 func newAttempt(h *Host) *Attempt[int] {
 	a := newCalled(h)
-	a.Leave()
+	a.Invoked()
 	return a
 }
 
@@ -104,23 +104,23 @@ func TestCompleteInPlace(t *testing.T) {
 	a.Complete(1)
 	require.True(t, a.Completed())
 	require.True(t, h.Mail.Empty())
-	require.True(t, a.Leave())
+	require.True(t, a.Invoked())
 	require.True(t, h.Mail.Empty())
 
 	a = newCalled(h)
-	require.False(t, a.Leave())
+	require.False(t, a.Invoked())
 	a.Complete(1)
 	require.Same(t, &a.Letter, h.Mail.Take())
 
 	a = newCalled(h)
 	a.Refuse(ErrNil)
 	require.True(t, h.Mail.Empty())
-	require.True(t, a.Leave())
+	require.True(t, a.Invoked())
 
 	newAttempt(h).Post()
 	a = newCalled(h)
 	a.Complete(1)
-	require.False(t, a.Leave())
+	require.False(t, a.Invoked())
 	l := h.Mail.Take()
 	require.Same(t, &a.Letter, l.Unchain())
 
@@ -128,7 +128,7 @@ func TestCompleteInPlace(t *testing.T) {
 		a = newCalled(h)
 		var wg sync.WaitGroup
 		wg.Go(func() { a.Complete(1) })
-		complete := a.Leave()
+		complete := a.Invoked()
 		wg.Wait()
 		require.Equal(t, complete, h.Mail.Take() == nil)
 	}
@@ -205,14 +205,14 @@ func TestPermitComesBackOnce(t *testing.T) {
 			case "handle":
 				if l := h.Mail.Take(); l != nil && waits {
 					waits, let = false, true
-					if a.LetGo().Freed {
+					if a.Release().OwnPermit {
 						permits++
 					}
 				}
 			case "expire":
 				if waits {
 					waits, let = false, true
-					if a.Expire().Freed {
+					if a.Expire().OwnPermit {
 						permits++
 					}
 				}
@@ -247,10 +247,10 @@ func TestPermitComesBackOnceInRaces(t *testing.T) {
 			runtime.Gosched()
 		}
 		if l := h.Mail.Take(); l != nil {
-			if a.LetGo().Freed {
+			if a.Release().OwnPermit {
 				permits++
 			}
-		} else if a.Expire().Freed {
+		} else if a.Expire().OwnPermit {
 			permits++
 		}
 		returning.Wait()
@@ -275,7 +275,7 @@ func TestRunBlocking(t *testing.T) {
 			synctest.Wait()
 			err := a.Failure
 			assert.ErrorContains(t, err, "panic in user code: "+want)
-			assert.True(t, a.LetGo().Freed)
+			assert.True(t, a.Release().OwnPermit)
 			assert.Zero(t, h.Freed(), "it had returned")
 		}
 	})
@@ -334,7 +334,7 @@ func TestReports(t *testing.T) {
 	s.ReportStage(predicates.ResponseReceived)
 	s.ReportRefused(false)
 	require.False(t, s.ReportSent(false))
-	require.Equal(t, Released{Stage: predicates.NetworkTime, InDoubt: true, Freed: true, Over: true}, end)
+	require.Equal(t, Released{Stage: predicates.NetworkTime, InDoubt: true, OwnPermit: true, BackendPermit: true}, end)
 	stage, inDoubt, _ = a.Report()
 	require.Equal(t, predicates.NetworkTime, stage)
 	require.True(t, inDoubt)

@@ -6,7 +6,7 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// WithEnd returns the values of a context with the end of another one.
+// WithEnd returns a context with the values of one context and the end of another.
 func WithEnd(values, end context.Context) context.Context { return &endedBy{end, values} }
 
 type endedBy struct {
@@ -21,7 +21,7 @@ func (c *endedBy) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// WithMessage returns a context that knows a message.
+// WithMessage returns a context with a message.
 func WithMessage(c context.Context, m Message) context.Context { return &withMessage{c, m} }
 
 // WithoutMessage returns the values of the context of an operator. It hides the message
@@ -33,8 +33,7 @@ func WithoutMessage(c context.Context) context.Context {
 	return context.WithValue(c, ctxkey.Message{}, nil)
 }
 
-// withMessage is a context that knows a message. It makes the history when that is asked
-// for.
+// withMessage is a context with a message. It builds the history when it is asked for it.
 type withMessage struct {
 	context.Context
 	message Message
@@ -47,8 +46,8 @@ func (c *withMessage) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// WithValues returns c with the values of another context before its own. What an attempt
-// itself answers for stays the attempt's. The end of values means nothing.
+// WithValues returns c with the values of another context before its own. Keys that an
+// attempt answers itself are not overridden. The end of values has no effect.
 func WithValues(values context.Context, c Cancellable) context.Context {
 	return &valued{c, context.WithoutCancel(values)}
 }
@@ -68,8 +67,8 @@ func (c *valued) Value(key any) any {
 	return c.Cancellable.Value(key)
 }
 
-// isOfAttempt reports whether an attempt or element answers for the key, even if it has
-// no value for it: contexts around it are not asked.
+// isOfAttempt reports whether an attempt answers the key itself, even if it has no value
+// for it. Contexts around it are not asked.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
 	case NumberKey, HostKey, BatchKey, ctxkey.Members, ctxkey.Stage, ctxkey.Message:

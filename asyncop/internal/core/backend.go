@@ -73,7 +73,7 @@ func (b *atBackend[IN, OUT]) settle() {
 // runs, whose goroutine releases it, or the attempt has released it when it was
 // completed.
 func (b *atBackend[IN, OUT]) attemptEnded(a *call.Attempt[OUT], how call.Released) {
-	if how.Over {
+	if how.BackendPermit {
 		b.seat.Release(a.Ref.Stamp)
 	}
 }

@@ -249,7 +249,7 @@ func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 // it returns.
 func (o *keyOrder[IN, OUT]) attemptEnded(s *Slot[IN, OUT], how call.Released) {
 	p := o.of.ref(s.index)
-	if how.Freed || p.call == nil {
+	if how.OwnPermit || p.call == nil {
 		return
 	}
 	if !p.call.HasReturned() {

@@ -346,7 +346,7 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) conte
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
 	switch isForming := g.batches != nil && g.batches.forming != nil; {
-	case a.Leave(): // complete, and no letter was before it
+	case a.Invoked(): // complete, and no letter was before it
 		g.conclude(s, completed)
 	case a.Completed() && g.unread == nil && !isForming:
 		g.unread = g.Host.Mail.Take()
@@ -446,7 +446,7 @@ func (g *Machine[IN, OUT]) resultsOf(s *Slot[IN, OUT], how howEnded, end *call.R
 func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], how howEnded) (end call.Released) {
 	switch how {
 	case completed:
-		end = a.LetGo()
+		end = a.Release()
 	case ranOut:
 		end = a.Expire()
 	case cutOff:
@@ -459,7 +459,7 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 		// end.
 		around.ReportStage(predicates.NetworkTime)
 	}
-	if end.Freed {
+	if end.OwnPermit {
 		g.permits++
 	}
 	if g.keys != nil {

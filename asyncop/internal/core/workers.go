@@ -132,7 +132,7 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 // sent. prepare reports whether the call is made now: a member of a batch is called with
 // its batch, which waits for the step.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
-	a.Leave()
+	a.Invoked()
 	var prepared chan struct{} // closed after the step of a member of a batch; otherwise nil
 	then := func(err error) {
 		switch {

@@ -246,7 +246,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	slots := d.core.State().Len
 	busy = d.emitSome() || busy || d.core.State().Len < slots // elements that emit nothing have left
-	if d.ended() {
+	if d.allLeft() {
 		return false
 	}
 	switch {

@@ -202,8 +202,8 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	}
 }
 
-// ended reports whether everything that was taken has left.
-func (d *Driver[IN, OUT]) ended() bool {
+// allLeft reports whether everything that was taken has left.
+func (d *Driver[IN, OUT]) allLeft() bool {
 	if k := d.checks; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // a barrier waits to be handled or emitted
 		return false
 	}

@@ -230,7 +230,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call that ignores its end gives its permit back", "A5", "core/path.go",
-		`if end.Freed {`,
+		`if end.OwnPermit {`,
 		`if true {`,
 	},
 	{
@@ -518,7 +518,7 @@ var mutants = []mutant{
 	},
 	{
 		"a step that fails waits for the function to return", "A6", "core/workers.go",
-		`	a.Leave()
+		`	a.Invoked()
 `,
 		``,
 	},
@@ -587,7 +587,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call that outlives its attempt does not keep its key", "K1", "core/keys.go",
-		`if how.Freed ||`,
+		`if how.OwnPermit ||`,
 		`if true ||`,
 	},
 	{
@@ -673,8 +673,8 @@ var mutants = []mutant{
 
 	{
 		"the second completion counts", "A2", "call/token.go",
-		`if before&(claimed|over) != 0 {`,
-		`if before&over != 0 {`,
+		`if before&(claimed|ended) != 0 {`,
+		`if before&ended != 0 {`,
 	},
 	{
 		"a completion that came too late is not counted", "A2", "call/token.go",
@@ -701,8 +701,8 @@ var mutants = []mutant{
 	},
 	{
 		"a completion in place goes before what is in the mailbox", "Q1", "call/token.go",
-		`s&left == 0 && t.Host.Mail.Empty():`,
-		`s&left == 0:`,
+		`s&invoked == 0 && t.Host.Mail.Empty():`,
+		`s&invoked == 0:`,
 	},
 	{
 		"an operator that has ended takes what comes later into its mailbox", "F1", "core/ending.go",
@@ -752,8 +752,8 @@ var mutants = []mutant{
 	},
 	{
 		"an element knows the history of the message around its operator", "D6", "call/context.go",
-		`return nil // that of`,
-		`// that of`,
+		`return nil // the message of`,
+		`// the message of`,
 	},
 	{
 		"a blocking call never gives its permit back", "A6", "call/token.go",
@@ -767,8 +767,9 @@ var mutants = []mutant{
 	},
 	{
 		"a batch is called for elements that are late", "A5", "call/batch.go",
-		`if b.leaveOutLate(); len(b.ins) == 0 {`,
-		`if len(b.ins) == 0 {`,
+		`	b.leaveOutLate()
+	if len(b.ins) == 0 {`,
+		`	if len(b.ins) == 0 {`,
 	},
 	{
 		"a batch that panics has no outcome", "A6", "call/batch.go",
