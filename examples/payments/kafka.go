@@ -61,32 +61,52 @@ func startKafka(ctx context.Context, at location) (_ engine, err error) {
 		return nil, err
 	}
 	e.admin = kadm.NewClient(e.client)
-	made, err := e.admin.CreateTopics(ctx, topicPartitions, -1, nil, e.topics()...)
-	if err != nil {
+	queues, dead := e.topics()
+	if err = e.create(ctx, nil, queues); err != nil {
 		return nil, err
+	}
+	forever := "-1" // the brokers must not remove dead letters
+	if err = e.create(ctx, map[string]*string{"retention.ms": &forever}, dead); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// create creates the topics that do not exist yet.
+func (e *inKafka) create(ctx context.Context, config map[string]*string, topics []string) error {
+	made, err := e.admin.CreateTopics(ctx, topicPartitions, -1, config, topics...)
+	if err != nil {
+		return err
 	}
 	for _, topic := range made.Sorted() {
 		if topic.Err != nil && !errors.Is(topic.Err, kerr.TopicAlreadyExists) {
-			return nil, fmt.Errorf("topic %s: %w", topic.Topic, topic.Err)
+			return fmt.Errorf("topic %s: %w", topic.Topic, topic.Err)
 		}
 	}
-	return e, nil
+	return nil
 }
 
 func (e *inKafka) seeds() kgo.Opt {
 	return kgo.SeedBrokers(strings.Split(strings.TrimPrefix(e.at.URL, onKafka+"://"), ",")...)
 }
 
-// topics returns all topics.
-func (e *inKafka) topics() []string {
-	topics := []string{e.payments.Name()}
+// topics returns the topics of the queues with their layers, and of the dead letters.
+func (e *inKafka) topics() (queues, dead []string) {
+	queues = []string{e.payments.Name()}
 	for _, q := range e.orders {
-		topics = append(topics, q.Name(), q.DeadLetters())
+		queues = append(queues, q.Name())
 		for i := range layers {
-			topics = append(topics, fmt.Sprintf("%s-retry-%d", q.Name(), i+1))
+			queues = append(queues, fmt.Sprintf("%s-retry-%d", q.Name(), i+1))
 		}
+		dead = append(dead, q.DeadLetters())
 	}
-	return topics
+	return queues, dead
+}
+
+// allTopics returns the topics of the queues, their layers and the dead letters.
+func (e *inKafka) allTopics() []string {
+	queues, dead := e.topics()
+	return append(queues, dead...)
 }
 
 func (e *inKafka) location() location { return e.at }
@@ -104,7 +124,7 @@ func (e *inKafka) look(ctx context.Context) (c counts, err error) {
 		maps.Copy(worked, offsets)
 		isDead[q.DeadLetters()] = true
 	}
-	ends, err := e.admin.ListEndOffsets(ctx, e.topics()...)
+	ends, err := e.admin.ListEndOffsets(ctx, e.allTopics()...)
 	if err != nil {
 		return c, err
 	}
@@ -157,7 +177,7 @@ func (e *inKafka) close(temporary bool) (err error) {
 	if e.client != nil {
 		if temporary && e.double == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			_, topicsErr := e.admin.DeleteTopics(ctx, e.topics()...)
+			_, topicsErr := e.admin.DeleteTopics(ctx, e.allTopics()...)
 			_, groupsErr := e.admin.DeleteGroups(ctx, e.orders[bank.North].Name(), e.orders[bank.South].Name())
 			err = errors.Join(err, topicsErr, groupsErr)
 			cancel()
