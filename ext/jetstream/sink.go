@@ -148,7 +148,7 @@ func (s *Sink[T]) open(ctx context.Context) (subject string, err error) {
 
 // errNoSubject is the error of a message for which neither SubjectOf nor the configuration has a
 // subject.
-var errNoSubject = errors.New("SubjectOf has returned no subject, and there is no default: set SinkConfig.Subject")
+var errNoSubject = errors.New("SubjectOf has returned an empty subject, and SinkConfig.Subject is empty: set one of them")
 
 // encode returns a message as it is published.
 func (s *Sink[T]) encode(subject string, m message.Message[T]) (*nats.Msg, error) {

@@ -224,7 +224,7 @@ func fitsSource(c jetstream.ConsumerConfig) error {
 	case len(c.BackOff) > 0:
 		return errors.New("its BackOff must be empty, because it replaces AckWait")
 	case c.HeadersOnly:
-		return errors.New("HeadersOnly must be false, or messages have no payload")
+		return errors.New("HeadersOnly must be false, because messages need their payload")
 	case c.DeliverSubject != "":
 		return errors.New("DeliverSubject must be empty: it must be a pull consumer")
 	}

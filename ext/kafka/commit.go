@@ -23,8 +23,8 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// errNothing says that no partition of a commit is ours any more.
-var errNothing = errors.New("nothing to commit")
+// errNothing means that all partitions of a commit belong to other workers by now.
+var errNothing = errors.New("all partitions of the commit belong to other workers")
 
 // commits commits at each tick, until the source is closed.
 func (s *source) commits(tick *clock.Ticker) {
