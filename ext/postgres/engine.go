@@ -97,6 +97,8 @@ type Engine struct {
 
 	forgetAt atomic.Int64 // when old names of locks are looked for again
 
+	refused storesql.Refused // messages that Take leaves out
+
 	resetAt    atomic.Int64 // when the pool was reset last
 	unprepared atomic.Bool  // see stopPreparing
 
@@ -297,7 +299,8 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	// Law D3: what is due is decided here, by the database's clock.
 	err = s.do(ctx, func() error {
 		return retry(func() (err error) {
-			taken, err = s.lease(ctx, queue, `queue = $2 AND at <= (SELECT now FROM clock) ORDER BY at, position LIMIT $3`, micros(lease), queue, limit)
+			taken, err = s.leaseAround(ctx, queue, `queue = $2 AND at <= (SELECT now FROM clock)`+storesql.ExceptRefused+` ORDER BY at, position LIMIT $3`,
+				micros(lease), queue, limit)
 			return err
 		})
 	})
@@ -331,6 +334,34 @@ func indexed(ctx context.Context, q batcher, f func(rows pgx.Rows, err error) er
 		return err
 	}
 	return results.Close()
+}
+
+// leaseAround is lease without the messages that the database refuses to lease, which are
+// logged and left out for a while (law D4). chosen has storesql.ExceptRefused.
+func (s *Engine) leaseAround(ctx context.Context, queue, chosen string, args ...any) ([]store.Leased, error) {
+	call := storesql.Lease[store.Leased]{
+		IsRefusal: isRefusal, Now: s.clock.Now,
+		All: func() ([]store.Leased, error) {
+			return s.lease(ctx, queue, s.refused.Except(chosen, s.clock.Now()), args...)
+		},
+		Find: func() ([]int64, error) {
+			rows, err := s.pool.Query(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now, $1::bigint)
+				SELECT position FROM weir_messages WHERE `+s.refused.Except(chosen, s.clock.Now()), args...)
+			if err != nil {
+				return nil, err
+			}
+			return pgx.CollectRows(rows, pgx.RowTo[int64])
+		},
+		These: func(positions []int64) ([]store.Leased, error) {
+			return s.lease(ctx, queue, `position = ANY ($2::bigint[]) AND queue = $3 AND at <= (SELECT now FROM clock) ORDER BY at, position`,
+				args[0], positions, queue)
+		},
+		Log: func(position int64, cause error, wait time.Duration) {
+			s.logger.LogAttrs(ctx, slog.LevelError, "postgres: the database refuses to lease a message; it is left out, and tried again later",
+				slog.String("queue", queue), slog.Int64("position", position), slog.String("error", guard.Text(cause)), slog.Duration("wait", wait))
+		},
+	}
+	return call.Lease(&s.refused)
 }
 
 // lease leases what is chosen, and no one else is leasing, for $1 microseconds. An array rather than a join: PostgreSQL takes it for

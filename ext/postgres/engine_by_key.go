@@ -49,7 +49,7 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 		return retry(func() (err error) {
 			if !begun {
 				next = storearg.Next("")
-				if taken, err = s.lease(ctx, queue, withoutKey, micros(lease), queue, min(limit, r.Each)); err != nil || len(taken) > 0 {
+				if taken, err = s.leaseAround(ctx, queue, withoutKey, micros(lease), queue, min(limit, r.Each)); err != nil || len(taken) > 0 {
 					return err
 				}
 			}
@@ -57,7 +57,7 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 			if next = due.Next; err != nil || len(due.Keys) == 0 {
 				return err
 			}
-			taken, err = s.lease(ctx, queue, ofKeys, micros(lease), queue, min(r.Each, limit/len(due.Keys)), due.Keys)
+			taken, err = s.leaseAround(ctx, queue, ofKeys, micros(lease), queue, min(r.Each, limit/len(due.Keys)), due.Keys)
 			return err
 		})
 	})
@@ -67,10 +67,10 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 // What is leased of some keys, and of those without. Another worker may have chosen the same.
 const (
 	ofKeys = `position = ANY (ARRAY(SELECT m.position FROM unnest($4::text[]) WITH ORDINALITY AS keys (key, n), LATERAL (
-			SELECT position FROM weir_messages WHERE queue = $2 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` = keys.key AND at <= (SELECT now FROM clock)
+			SELECT position FROM weir_messages WHERE queue = $2 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` = keys.key AND at <= (SELECT now FROM clock)` + storesql.ExceptRefused + `
 			ORDER BY ` + keyOf + `, at, position LIMIT $3) AS m ORDER BY n)) AND at <= (SELECT now FROM clock)`
 	withoutKey = `position = ANY (ARRAY(SELECT position FROM (SELECT position, meta FROM weir_messages
-			WHERE queue = $2 AND at <= (SELECT now FROM clock) ORDER BY at, position LIMIT ` + storesql.OldestLooked + `) AS oldest
+			WHERE queue = $2 AND at <= (SELECT now FROM clock)` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT ` + storesql.OldestLooked + `) AS oldest
 			WHERE meta->>'key' IS NULL LIMIT $3)) AND at <= (SELECT now FROM clock)`
 )
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -81,6 +82,9 @@ type Engine struct {
 
 	forgetAt atomic.Int64 // when old names of locks are looked for again
 
+	logger  *slog.Logger
+	refused storesql.Refused // messages that Take leaves out
+
 	calls storesql.Calls
 }
 
@@ -113,7 +117,8 @@ func Open(ctx context.Context, path string, config ...Config) (*Engine, error) {
 // close it. It panics if db is nil.
 func New(db *DB, config ...Config) *Engine {
 	guard.RefuseNil("sqlite: New", "database", db)
-	s := &Engine{db: db, clock: wait.NewForward(cmp.Or(guard.Merged(config).Clock, clock.New())), step: func() {}}
+	c := guard.Merged(config)
+	s := &Engine{db: db, clock: wait.NewForward(cmp.Or(c.Clock, clock.New())), step: func() {}, logger: guard.Logger(c.Logger)}
 	s.writes = group.NewTogether(maxBatch, 1, s.runAll)
 	return s
 }
@@ -162,7 +167,7 @@ const columns = `position, fence, due, cause, meta, schema, payload`
 const sized = `position, coalesce(length(payload), 0) AS size`
 
 // positionsDue are the oldest.
-const positionsDue = `SELECT ` + sized + ` FROM weir_messages WHERE queue = $2 AND at <= $3 AND $1 = '' ORDER BY at, position LIMIT $4`
+const positionsDue = `SELECT ` + sized + ` FROM weir_messages WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 
 // A lease that is not lost: see leaseArgs.
 const ofLease = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
@@ -213,11 +218,62 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	if due, err := s.anyDue(ctx, queue); !due || err != nil {
 		return nil, err
 	}
-	taken, err = s.takeThese(ctx, queue, positionsDue, "", limit, lease)
+	taken, err = s.takeAround(ctx, queue, positionsDue, "", limit, lease)
 	slices.SortFunc(taken, func(a, b store.Leased) int {
 		return cmp.Or(a.Meta.Due.Compare(b.Meta.Due), cmp.Compare(a.Position, b.Position))
 	})
 	return taken, err
+}
+
+// positionsGiven are those of $1 that are still due.
+const positionsGiven = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
+	AND +at <= $3 ORDER BY at, position LIMIT $4`
+
+// takeAround is takeThese without the messages that a trigger or a check refuses to
+// lease, which are logged and left out for a while (law D4). chosen has
+// storesql.ExceptRefused.
+func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) ([]store.Leased, error) {
+	call := storesql.Lease[store.Leased]{
+		IsRefusal: func(err error) bool { return errors.Is(err, message.ErrRefused) }, Now: s.clock.Now,
+		All: func() ([]store.Leased, error) {
+			return s.takeThese(ctx, queue, s.refused.Except(chosen, s.clock.Now()), of, limit, lease)
+		},
+		Find: func() (positions []int64, err error) {
+			err = s.read(ctx, func() error {
+				now, err := s.now(ctx)
+				if err != nil {
+					return err
+				}
+				rows, err := s.db.Reader().QueryContext(ctx, `SELECT position FROM (`+s.refused.Except(chosen, s.clock.Now())+`)`,
+					of, queue, nanos(now, 0), limit)
+				if err != nil {
+					return err
+				}
+				defer rows.Close() //nolint:errcheck // rows.Err is looked at
+				for rows.Next() {
+					var position int64
+					if err := rows.Scan(&position); err != nil {
+						return err
+					}
+					positions = append(positions, position)
+				}
+				return rows.Err()
+			})
+			return positions, err
+		},
+		These: func(positions []int64) ([]store.Leased, error) {
+			given, err := json.Marshal(positions)
+			if err != nil {
+				return nil, err
+			}
+			return s.takeThese(ctx, queue, positionsGiven, string(given), len(positions), lease)
+		},
+		Log: func(position int64, cause error, wait time.Duration) {
+			s.logger.LogAttrs(ctx, slog.LevelError, "sqlite: the database refuses to lease a message; it is left out, and tried again later",
+				slog.String("queue", queue), slog.Int64("position", position), slog.String("error", guard.Text(cause)), slog.Duration("wait", wait))
+		},
+	}
+	return call.Lease(&s.refused)
 }
 
 // takeThese leases what a query chooses at the time of the transaction (law D3): of $1 in the queue $2, at $3, up to $4. The query names each of

@@ -32,12 +32,12 @@ const selectDueKeys = `WITH RECURSIVE keys(key, found, looked) AS (
 
 // positionsOfKeys are up to $4 of each of the keys $1.
 const positionsOfKeys = `SELECT m.position AS position, coalesce(length(payload), 0) AS size FROM (SELECT value AS key, id FROM json_each($1)) AS keys
-	JOIN weir_messages AS m ON m.position IN (SELECT position FROM weir_messages WHERE` + dueOfKey + ` ORDER BY at, position LIMIT $4)
+	JOIN weir_messages AS m ON m.position IN (SELECT position FROM weir_messages WHERE` + dueOfKey + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4)
 	ORDER BY keys.id`
 
 // positionsWithoutKey are those among the oldest.
 const positionsWithoutKey = `SELECT ` + sized + ` FROM (
-		SELECT position, payload, meta FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT ` + storesql.OldestLooked + `
+		SELECT position, payload, meta FROM weir_messages WHERE queue = $2 AND at <= $3` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT ` + storesql.OldestLooked + `
 	) WHERE meta->>'key' IS NULL AND $1 = '' LIMIT $4`
 
 // TakeByKey implements [store.ByKey]. It searches for keys without the write lock.
@@ -50,7 +50,7 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 	}
 	after, begun := storearg.After(r)
 	if !begun {
-		if taken, err = s.takeThese(ctx, queue, positionsWithoutKey, "", min(limit, r.Each), lease); err != nil || len(taken) > 0 {
+		if taken, err = s.takeAround(ctx, queue, positionsWithoutKey, "", min(limit, r.Each), lease); err != nil || len(taken) > 0 {
 			return taken, storearg.Next(""), err
 		}
 	}
@@ -90,6 +90,6 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 	if err != nil {
 		return nil, "", err
 	}
-	taken, err = s.takeThese(ctx, queue, positionsOfKeys, string(keys), min(r.Each, limit/len(due.Keys)), lease)
+	taken, err = s.takeAround(ctx, queue, positionsOfKeys, string(keys), min(r.Each, limit/len(due.Keys)), lease)
 	return taken, due.Next, err
 }

@@ -1,10 +1,13 @@
 package sqlite_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,9 +22,10 @@ import (
 
 // Laws D4 and W2: a message that a trigger refuses delays no other message, and its handling ends.
 func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
-	for _, event := range []string{"INSERT", "DELETE"} {
+	for _, event := range []string{"INSERT", "DELETE", "UPDATE"} {
 		t.Run(event, func(t *testing.T) {
-			e, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"), sqlite.Config{Logger: quiet})
+			var log bytes.Buffer // read after the run
+			e, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"), sqlite.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			require.NoError(t, err)
 			defer e.Close()
 			const good = 100
@@ -32,7 +36,7 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 				}
 				require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: id}, Payload: []byte(strconv.Quote(id))}))
 			}
-			row := map[string]string{"INSERT": "NEW", "DELETE": "OLD"}[event]
+			row := map[string]string{"INSERT": "NEW", "DELETE": "OLD", "UPDATE": "OLD"}[event]
 			_, err = e.DB().Writer().ExecContext(t.Context(), "CREATE TRIGGER refuse BEFORE "+event+" ON weir_messages WHEN "+row+
 				".meta->>'id' = 'bad' BEGIN SELECT RAISE(ABORT, 'not this one'); END")
 			require.NoError(t, err)
@@ -53,12 +57,17 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 			require.Eventually(t, func() bool {
 				left, err := e.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 100})
 				require.NoError(t, err)
-				return len(left) == 1 && left[0].LeasedUntil.IsZero() && left[0].Meta.Due.After(time.Now().AddDate(50, 0, 0))
-			}, time.Minute, 10*time.Millisecond)
-			require.Positive(t, monitor.Status().SettlementsRefused)
+				parked := event == "UPDATE" || len(left) > 0 && left[0].Meta.Due.After(time.Now().AddDate(50, 0, 0))
+				return len(left) == 1 && left[0].LeasedUntil.IsZero() && parked
+			}, 10*time.Second, 10*time.Millisecond)
 			require.NoError(t, monitor.Status().Err)
 			stop()
 			require.NoError(t, <-ended)
+			if event == "UPDATE" { // it is never leased
+				require.Equal(t, 1, strings.Count(log.String(), "refuses to lease a message"), log.String())
+			} else {
+				require.Positive(t, monitor.Status().SettlementsRefused)
+			}
 		})
 	}
 }
