@@ -54,7 +54,7 @@
 //
 // Elements of other tenants overtake a tenant that must wait, if its operator has elements of others. An operator with a FIFO input, or in
 // ordered mode, fills up with the elements of a tenant that floods: then all wait. Fairness between tenants needs a queue that serves tenants in
-// turn (FairByKey of delivery.QueueConfig), and an unordered operator.
+// turn (delivery.WithFairByKey), and an unordered operator.
 //
 // # The adaptive limit
 //

@@ -28,7 +28,7 @@ type parcel struct {
 // fairness is what tenants have at a service that answers 500 calls a second, in simulated time.
 type fairness struct {
 	flood   bool // a tenant puts a hundred messages for each one of another tenant
-	queue   []delivery.QueueConfig
+	queue   []delivery.QueueOption
 	backend []backend.Option
 }
 
@@ -39,7 +39,7 @@ func (f fairness) p99(t *testing.T) (p99 time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		engine := memory.Open()
-		opts := append([]delivery.QueueConfig{{Logger: silent}}, f.queue...)
+		opts := append([]delivery.QueueOption{delivery.WithLogger(silent)}, f.queue...)
 		in := delivery.NewQueue[parcel](engine, "in", opts...)
 		ctx, cancel := context.WithCancel(t.Context())
 		var putting sync.WaitGroup
@@ -73,7 +73,7 @@ func (f fairness) p99(t *testing.T) (p99 time.Duration) {
 					took = append(took, time.Since(begun)-m.Value.Put)
 				}
 			}
-		}), delivery.RunConfig{Logger: silent})
+		}), delivery.WithLogger(silent))
 		require.NoError(t, err)
 		putting.Wait()
 		slices.Sort(took)
@@ -90,14 +90,14 @@ func (f parcels) PutAll(_ context.Context, ms []message.Message[parcel]) error {
 // Law B3: a tenant that floods a queue 100 : 1 leaves the others' p99 within 1.5 times of what they have alone, if the queue takes by tenant
 // and the operator is unordered. A FIFO queue cannot do that.
 func TestATenantThatFloods(t *testing.T) {
-	byTenant := []delivery.QueueConfig{{FairByKey: 5}}
+	byTenant := []delivery.QueueOption{delivery.WithFairByKey(5)}
 	for name, c := range map[string]struct {
 		fairness
 		most float64 // times the p99 alone; 0: it is more than ten times that
 	}{
 		"by tenant":                          {fairness{queue: byTenant}, 1.5},
 		"by tenant, with a rate for each":    {fairness{queue: byTenant, backend: []backend.Option{backend.TenantRate(50, time.Second)}}, 1.5},
-		"by tenant, without a limit for one": {fairness{queue: []delivery.QueueConfig{{FairByKey: -1}}}, 1.5},
+		"by tenant, without a limit for one": {fairness{queue: []delivery.QueueOption{delivery.WithFairByKey(0)}}, 1.5},
 		"first in, first out":                {fairness{}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

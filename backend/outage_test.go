@@ -81,7 +81,7 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 
 		engine := memory.Open()
 		defer func() { require.NoError(t, engine.Close()) }()
-		in := delivery.NewQueue[int](engine, "in", delivery.QueueConfig{Logger: silent}, delivery.RetryAfter(layers...))
+		in := delivery.NewQueue[int](engine, "in", delivery.WithLogger(silent), delivery.RetryAfter(layers...))
 		for i := range messages {
 			require.NoError(t, in.PutAll(t.Context(), []message.Message[int]{message.New(i, &message.Meta{ID: strconv.Itoa(i)}, func(message.Settlement) {})}))
 		}
@@ -106,7 +106,7 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 				time.AfterFunc(24*time.Hour, cancel) // with nothing else to try the service with, what fails keeps the backend down, and waits
 			}
 		})
-		summary, err := delivery.Run(ctx, in, op, sink, delivery.RunConfig{Logger: silent})
+		summary, err := delivery.Run(ctx, in, op, sink, delivery.WithLogger(silent))
 		require.NoError(t, err)
 		t.Log(summary, "calls in the outage:", inOutage, "drained after", drained-to)
 
@@ -135,7 +135,7 @@ func TestADeadlineInARampMakesNoDeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		defer func() { require.NoError(t, engine.Close()) }()
-		in := delivery.NewQueue[int](engine, "in", delivery.QueueConfig{Logger: silent}, delivery.RetryAfter(time.Minute))
+		in := delivery.NewQueue[int](engine, "in", delivery.WithLogger(silent), delivery.RetryAfter(time.Minute))
 		for i := range 20 {
 			m, err := in.Encode(i)
 			require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestADeadlineInARampMakesNoDeadLetter(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		done := 0
-		_, err := delivery.Run(ctx, in, op, sinkFunc(func(ms []message.Message[string]) { done += len(ms) }), delivery.RunConfig{Logger: silent})
+		_, err := delivery.Run(ctx, in, op, sinkFunc(func(ms []message.Message[string]) { done += len(ms) }), delivery.WithLogger(silent))
 		require.NoError(t, err)
 		letters, err := engine.List(t.Context(), in.DeadLetters(), store.Filter{}, store.Page{Max: 20})
 		require.NoError(t, err)

@@ -229,7 +229,7 @@ func own(start func() (*jetStream, error)) func() (engine, error) {
 }
 
 func (o *ownQueues) queue(name string) *delivery.Queue[[]byte] {
-	return delivery.NewQueue[[]byte](o.engine, name, delivery.QueueConfig{Codec: storebench.Raw, Logger: slog.New(slog.DiscardHandler)})
+	return delivery.NewQueue[[]byte](o.engine, name, delivery.WithCodec(storebench.Raw), delivery.WithLogger(slog.New(slog.DiscardHandler)))
 }
 
 func (o *ownQueues) fill(ctx context.Context, n int) error {

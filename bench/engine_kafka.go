@@ -114,7 +114,7 @@ func (e *kafkaEngine) open(ctx context.Context) (delivery.Source[[]byte], delive
 	if err != nil {
 		return nil, nil, err
 	}
-	return in, delivery.NewQueue[[]byte](in.Engine(), "out", delivery.QueueConfig{Codec: storebench.Raw}), nil
+	return in, delivery.NewQueue[[]byte](in.Engine(), "out", delivery.WithCodec(storebench.Raw)), nil
 }
 
 // queue opens the engine, and returns the queue of the topic "in".
@@ -124,7 +124,7 @@ func (e *kafkaEngine) queue(ctx context.Context, opts ...kgo.Opt) (*delivery.Que
 		return nil, err
 	}
 	e.engines = append(e.engines, engine)
-	return delivery.NewQueue[[]byte](engine, "workers", delivery.QueueConfig{Codec: storebench.Raw, Logger: slog.New(slog.DiscardHandler)}), nil
+	return delivery.NewQueue[[]byte](engine, "workers", delivery.WithCodec(storebench.Raw), delivery.WithLogger(slog.New(slog.DiscardHandler))), nil
 }
 
 func (e *kafkaEngine) moved(ctx context.Context, n int, f func(payload []byte)) error {

@@ -171,7 +171,7 @@ func moveByWeir(ordered bool, slots int) func(ctx context.Context, e engine, n i
 		}
 		op := build(call, time.Minute, slots, fixedDelay[[]byte](10*time.Millisecond), asyncop.WithDropOnFailure())
 		left := &leftSink{sink, n, enough}
-		if _, err := delivery.Run(ctx, source, op, left, delivery.RunConfig{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		if _, err := delivery.Run(ctx, source, op, left, delivery.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
 			return err
 		}
 		for i := range tried {

@@ -21,8 +21,8 @@ type depth struct {
 	limit  int
 	clock  clock.Clock
 
-	// lock has capacity 1 and guards the fields below. A call holds it while it counts, because
-	// other calls would count the same messages.
+	// lock has capacity 1 and guards the fields below. A call holds it while it counts,
+	// because other calls would count the same messages.
 	lock    chan struct{}
 	free    int // messages that this process may still put
 	counted time.Time
@@ -32,10 +32,11 @@ func newDepth(engine store.Inspector, queue string, limit int, c clock.Clock) *d
 	return &depth{engine: engine, queue: queue, limit: limit, clock: c, lock: make(chan struct{}, 1)}
 }
 
-// admit returns an error if there is no room for n messages: it matches [store.ErrFull], or [message.ErrRefused] if there will never be.
+// admit returns an error if there is no room for n messages: it matches [store.ErrFull],
+// or [message.ErrRefused] if there will never be.
 func (d *depth) admit(ctx context.Context, n int) error {
 	if n > d.limit {
-		return fmt.Errorf("%w: %d messages at once never fit: at most %d are allowed (MaxDepth)", message.ErrRefused, n, d.limit)
+		return fmt.Errorf("%w: %d messages at once never fit: at most %d are allowed (WithMaxDepth)", message.ErrRefused, n, d.limit)
 	}
 	select {
 	case d.lock <- struct{}{}:
@@ -51,7 +52,7 @@ func (d *depth) admit(ctx context.Context, n int) error {
 		d.free, d.counted = d.limit-c.Messages, d.clock.Now()
 	}
 	if n > d.free {
-		return fmt.Errorf("%w: it has %d of the %d messages that are allowed (MaxDepth)", store.ErrFull, d.limit-d.free, d.limit)
+		return fmt.Errorf("%w: it has %d of the %d messages that are allowed (WithMaxDepth)", store.ErrFull, d.limit-d.free, d.limit)
 	}
 	d.free -= n
 	return nil

@@ -28,7 +28,7 @@ const (
 //	http.Handle("/healthz", monitor)
 //	http.Handle("/readyz", monitor)
 //	…
-//	summary, err := delivery.Run(ctx, orders, op, receipts, delivery.RunConfig{Monitor: monitor})
+//	summary, err := delivery.Run(ctx, orders, op, receipts, delivery.WithMonitor(monitor))
 //
 // It belongs to a single Run at a time. Given to another Run afterwards, it adds up. The zero value is ready for use; it must not be copied.
 // Methods are safe for concurrent use.
@@ -65,7 +65,7 @@ type Status struct {
 	//	starting   no Run has begun to receive
 	//	receiving  also while it waits for messages, or for room in its operator
 	//	failing    the last Receive has failed, and is tried again
-	//	flooded    the flood guard has stopped it (RunConfig.FloodShare)
+	//	flooded    the flood guard has stopped it ([WithFloodGuard])
 	//	draining   it has stopped receiving
 	//	ended      Run has returned
 	State string
@@ -170,7 +170,7 @@ func (m *Monitor) begin(run func() Status, engines []hosted, c clock.Clock) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.run != nil {
-		panic("delivery: Run: another Run has this monitor (RunConfig.Monitor)")
+		panic("delivery: Run: another Run has this monitor ([WithMonitor])")
 	}
 	m.run, m.engines, m.clock = run, engines, c
 }
@@ -232,14 +232,14 @@ func (w *worker[IN, OUT]) status() Status {
 			s.ClockOffset = d
 		}
 	}
-	s.Elapsed = w.Clock.Since(w.begun)
+	s.Elapsed = w.clock.Since(w.begun)
 	switch {
 	case w.receiving.Err() != nil:
 		s.State = "draining"
 		if err := context.Cause(w.receiving); !errors.Is(err, errDrained) && !errors.Is(err, context.Canceled) {
 			s.Err = err
 		}
-	case w.failing != nil && (w.asked.IsZero() || w.Clock.Since(w.asked) < lastWait): // later it waits for messages
+	case w.failing != nil && (w.asked.IsZero() || w.clock.Since(w.asked) < lastWait): // later it waits for messages
 		s.State, s.Err = "failing", w.failing
 	case w.flood.stopped:
 		s.State, s.Err = "flooded", w.flood.err

@@ -67,7 +67,7 @@ func TestMonitorOfAQueue(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { // ends with ctx
 			defer close(ended)
-			_, err := delivery.Run(ctx, q, operator(slow), texts, silently, delivery.RunConfig{Monitor: m})
+			_, err := delivery.Run(ctx, q, operator(slow), texts, silently, delivery.WithMonitor(m))
 			require.NoError(t, err)
 		}()
 		synctest.Wait()
@@ -114,7 +114,7 @@ func TestMonitorOfAQueue(t *testing.T) {
 		// Another Run adds up.
 		ctx, stop = context.WithCancel(t.Context())
 		stop()
-		_, err := delivery.Run(ctx, q, operator(itoa), texts, silently, delivery.RunConfig{Monitor: m})
+		_, err := delivery.Run(ctx, q, operator(itoa), texts, silently, delivery.WithMonitor(m))
 		require.NoError(t, err)
 		require.Equal(t, 5, m.Status().Received)
 	})
@@ -130,7 +130,7 @@ func TestMonitorWithAProbeThatLeaves(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { // ends with ctx
 			defer close(ended)
-			_, _ = delivery.Run(ctx, delivery.NewQueue[int](engine, "numbers"), operator(itoa), &collected{}, silently, delivery.RunConfig{Monitor: m})
+			_, _ = delivery.Run(ctx, delivery.NewQueue[int](engine, "numbers"), operator(itoa), &collected{}, silently, delivery.WithMonitor(m))
 		}()
 		synctest.Wait()
 		asking, leave := context.WithTimeout(t.Context(), time.Second)
@@ -169,12 +169,12 @@ func TestMonitorSaysWhatIsWrong(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { // ends with ctx
 			defer close(ended)
-			_, _ = delivery.Run(ctx, source, op, &collected{}, silently, delivery.RunConfig{Monitor: m})
+			_, _ = delivery.Run(ctx, source, op, &collected{}, silently, delivery.WithMonitor(m))
 		}()
 		defer func() { stop(); <-ended }()
 		require.Panics(t, func() {
 			synctest.Wait()
-			_, _ = delivery.Run(ctx, source, op, &collected{}, silently, delivery.RunConfig{Monitor: m})
+			_, _ = delivery.Run(ctx, source, op, &collected{}, silently, delivery.WithMonitor(m))
 		})
 		require.NoError(t, m.Ready(t.Context()))
 		for m.Status().State == "receiving" {
@@ -221,7 +221,7 @@ func TestMonitorOfASourceThatWaitsAgain(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { // ends with ctx
 			defer close(ended)
-			_, _ = delivery.Run(ctx, source, operator(itoa), &collected{}, silently, delivery.RunConfig{Monitor: m})
+			_, _ = delivery.Run(ctx, source, operator(itoa), &collected{}, silently, delivery.WithMonitor(m))
 		}()
 		time.Sleep(5 * time.Second)
 		require.Equal(t, "failing", m.Status().State, "a connection may take as long to fail")
@@ -234,9 +234,9 @@ func TestMonitorOfASourceThatWaitsAgain(t *testing.T) {
 
 // A Run that panics has opened nothing: the source of its queue would keep others out.
 func TestRunThatPanicsOpensNoSource(t *testing.T) {
-	q := delivery.NewQueue[int](memory.Open(), "q", delivery.QueueConfig{KeepKeyOrder: 10}, noLog)
+	q := delivery.NewQueue[int](memory.Open(), "q", delivery.WithKeepKeyOrder(10), noLog)
 	op := operator(itoa)
-	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), q, op, &collected{}, delivery.RunConfig{Batch: -1}) })
+	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), q, op, &collected{}, nil) })
 	require.NoError(t, op.Stop(t.Context()))
 	source := q.Source(nil) // it panics while another one is open
 	require.NoError(t, source.Close(t.Context()))
@@ -268,7 +268,7 @@ func TestMonitorOfLeasesAndClocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &jumping{Clock: clock.New()}
 		engine := &frozen{Engine: memory.Open(memory.WithClock(c))}
-		q := delivery.NewQueue[int](engine, "numbers", silent)
+		q := delivery.NewQueue[int](engine, "numbers", silently)
 		require.NoError(t, q.Put(t.Context(), 1))
 		m := &delivery.Monitor{}
 		ctx, stop := context.WithCancel(t.Context())
@@ -279,7 +279,7 @@ func TestMonitorOfLeasesAndClocks(t *testing.T) {
 				<-ctx.Done()
 				return "", context.Cause(ctx)
 			}), time.Hour, 10, asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-			_, err := delivery.Run(ctx, q, op, &collected{}, silently, delivery.RunConfig{Monitor: m})
+			_, err := delivery.Run(ctx, q, op, &collected{}, silently, delivery.WithMonitor(m))
 			require.NoError(t, err)
 		}()
 		time.Sleep(time.Minute)

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"strconv"
 	"strings"
@@ -26,8 +25,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Queue is a queue of messages of type T on an engine, with the layers in which failed messages wait for their next visit, and the dead letters.
-// It can be the source of a worker, the sink of another worker, and the failure sink of an operator:
+// Queue is a queue of messages of type T on an engine, with the layers in which failed
+// messages wait for their next visit, and the dead letters. It can be the source of a
+// worker, the sink of another worker, and the failure sink of an operator:
 //
 //	engine, err := sqlite.Open(ctx, "shop.db")
 //	…
@@ -36,9 +36,12 @@ import (
 //	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(charge), 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
 //	summary, err := delivery.Run(ctx, orders, op, receipts)
 //
-// Any number of programs may use a queue at the same time, on all machines that reach its engine. They must agree about the codec. They need not
-// agree about the layers: the program that puts a message into a layer sets when it is due, and a worker also takes messages from layers that
-// only another program has. It looks for these when it starts and every five minutes. KeepKeyOrder can be added and dropped in the same way.
+// Any number of programs may use a queue at the same time, on all machines that reach its
+// engine. They must agree about the codec. They need not agree about the layers: the
+// program that puts a message into a layer sets when it is due, and a worker also takes
+// messages from layers that only another program has. It looks for these when it starts
+// and every five minutes. The option [WithKeepKeyOrder] can be added and dropped in the
+// same way.
 //
 // # Failures
 //
@@ -49,10 +52,13 @@ import (
 //
 // # Names
 //
-// On the engine a queue "orders" has the names "orders", "orders-retry-1" and so on for the layers, "orders-dead" for the dead letters,
-// and "orders-blocked" with KeepKeyOrder. Tools that look at an engine show them.
+// On the engine a queue "orders" has the names "orders", "orders-retry-1" and so on for
+// the layers, "orders-dead" for the dead letters, and "orders-blocked" for messages
+// behind others of their key ([WithKeepKeyOrder]). Tools that look at an engine show
+// them.
 //
-// A Queue is safe for concurrent use, except for Receive and Close, which belong to a single worker: see [Queue.Receive].
+// A Queue is safe for concurrent use, except for Receive and Close, which belong to a
+// single worker: see [Queue.Receive].
 type Queue[T any] struct {
 	engine store.Engine // a store.Store or a store.Consumer
 	name   string
@@ -67,100 +73,6 @@ type Queue[T any] struct {
 	closed bool      // Receive has ended
 }
 
-// QueueConfig are the settings of [NewQueue]. A zero field has its default. Where several are given, such as [RetryAfter] and another one, a field
-// has the last value that is not zero, and layers are joined.
-type QueueConfig struct {
-	// Layers are those in which failed messages wait for their next visit, in order. The default is none: see [RetryAfter].
-	Layers []Layer
-
-	// Codec is a codec.Codec of the type of the values; the default is codec.JSON.
-	Codec any
-
-	// Lease is how long the messages of a worker that was killed stay with it; the default is 30 s, the least 1 ms. A worker renews
-	// its leases every third of it.
-	Lease time.Duration
-
-	// MaxDepth bounds the messages that wait in the queue for their first visit, or are in it; the default is no bound. A Put beyond it fails with
-	// an error that matches [store.ErrFull] (package delivery/store) and names the queue. A worker whose sink is full waits until there is room. A
-	// PutAll of more messages than that never fits: its error matches [message.ErrRefused]. It needs an engine that can count ([store.Inspector]).
-	//
-	// The bound does not apply to layers and dead letters, since failed messages must have a place to go, nor to messages that are put in a
-	// transaction (postgres.PutTx and others). Other programs may exceed it within a second, since the queue is counted once a second at most;
-	// until then a repeated id counts as a message of its own, too.
-	MaxDepth int
-
-	// Remembers is how long the called service remembers a request with an id (AnswerAge of exactlyonce/server), minus the difference between
-	// clocks. It lets calls in doubt go to the layers: the next visit repeats the call under the same id, as a Tracker of exactlyonce/caller with
-	// a Name does. By default each call in doubt becomes a dead letter.
-	Remembers time.Duration
-
-	// KeepKeyOrder keeps the order of the messages of a key ([Key]), if it is not 0: while a message waits in a layer, later messages of its key
-	// wait behind it. Up to as many messages may wait so, in layers and behind; then the worker stops taking new messages. The queue must have a
-	// single worker: docs/ladder.md says why. It needs an engine that can look into its queues ([store.Inspector]). A worker without it takes
-	// what an earlier version has left behind other messages as it takes the rest of the queue, and logs that the order is not kept.
-	KeepKeyOrder int
-
-	// FairByKey takes the messages of the keys ([Key]) in turn, if it is not 0: a key that floods the queue, such as a customer with a large
-	// import, does not make the others wait behind it. At most as many messages of a key are in flight in a worker, so that they do not fill its
-	// slots; a negative number is no limit. The same holds for each layer. Give the operator at most as many slots as calls, and make it unordered:
-	// elements that have a slot are called in their order.
-	//
-	// Each message needs a key: Put refuses a message without a key ([message.ErrRefused]). If other programs put messages without a key, they
-	// are taken when they are among the oldest that are due. Finding the next key takes an index step for each key in the queue. It needs an
-	// engine that can take by key ([store.ByKey]), and does not go with KeepKeyOrder.
-	FairByKey int
-
-	// Clock is the clock of leases, rates and the times of failures; the default is the machine's. The engine's clock decides when a message is due.
-	Clock clock.Clock
-	// Logger gets lost leases, dead letters, and settlements that could not be recorded, at warn level. The default is slog.Default().
-	Logger *slog.Logger
-}
-
-// Layer is a place in which failed messages wait for their next visit.
-type Layer struct {
-	Delay         time.Duration // required: above 0
-	Jitter        float64       // up to this share of the delay is added at random: 0 to 1
-	MaxConcurrent int           // messages of the layer in flight in this process at once; 0: no limit
-	Rate          float64       // most messages a second that return to the queue in this process; 0: no limit
-}
-
-// RetryAfter gives a queue a layer for each delay. A message waits for up to a fifth longer, so that the messages of an outage do not return all
-// at once. Without layers, each failure that the operator does not retry is a dead letter.
-//
-// A failure whose call may have taken effect is a dead letter at once, with layers as well, unless a second call does no harm, as the strategy
-// or a method Idempotent() bool of the element says, or the service recognises its id (QueueConfig.Remembers).
-//
-// A failure that matches [asyncop.ErrBackendDown] waits in the last layer again, or for a minute in the queue if it has no layers. It
-// becomes a dead letter after 100 visits in all, or after its second visit too many if the service has answered others since the visit before.
-func RetryAfter(delays ...time.Duration) QueueConfig {
-	layers := make([]Layer, len(delays))
-	for i, d := range delays {
-		layers[i] = Layer{Delay: d, Jitter: 0.2}
-	}
-	return QueueConfig{Layers: layers}
-}
-
-// configOf returns the settings of a queue, with defaults.
-func configOf(name string, configs []QueueConfig) QueueConfig {
-	c := guard.Merged(configs)
-	for i, l := range c.Layers {
-		if l.Delay <= 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1) {
-			panic(fmt.Sprintf("delivery: NewQueue: queue %q: layer %d: %+v: want a positive Delay, no negative limit, and a Jitter from 0 to 1",
-				name, i+1, l))
-		}
-	}
-	if c.Lease < 0 || c.MaxDepth < 0 || c.Remembers < 0 || c.KeepKeyOrder < 0 {
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: Lease %v, MaxDepth %d, Remembers %v, KeepKeyOrder %d: none may be negative",
-			name, c.Lease, c.MaxDepth, c.Remembers, c.KeepKeyOrder))
-	}
-	if c.Lease > 0 && c.Lease < time.Millisecond {
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a lease of %v is shorter than 1ms", name, c.Lease))
-	}
-	c.Clock = cmp.Or(c.Clock, clock.New())
-	c.Logger = guard.Logger(c.Logger)
-	return c
-}
-
 // Of the names that belong to a queue.
 const (
 	retrySuffix   = "-retry-"
@@ -168,14 +80,18 @@ const (
 	blockedSuffix = "-blocked"
 )
 
-// NewQueue returns a queue on an engine. It does not call the engine: the first Put makes the queue. It panics if the engine is nil, the name is
-// empty, is not UTF-8, has a NUL or ends like a name that belongs to another queue, or if the engine does not support an option.
+// NewQueue returns a queue on an engine. It does not call the engine: the first Put makes
+// the queue. It panics if the engine is nil, the name is empty, is not UTF-8, has a NUL
+// or ends like a name that belongs to another queue, or if the engine does not support an
+// option.
 //
-// An engine without leases and index (store.Consumer), such as Kafka, does not support Lease, MaxDepth, KeepKeyOrder, FairByKey
-// and the limits of a [Layer]. Put refuses [ID] and [After] there ([message.ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors. A
-// result that is put again after an error, or after a worker was killed, is there twice, with the same id. Without layers, a failure that
-// matches [asyncop.ErrBackendDown] is a dead letter.
-func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Queue[T] {
+// An engine without leases and index (store.Consumer), such as Kafka, does not support
+// [WithLease], [WithMaxDepth], [WithKeepKeyOrder], [WithFairByKey] and the limits of a
+// [Layer]. Put refuses [ID] and [After] there ([message.ErrRefused]); [Queue.Provider],
+// [Queue.Counts] and jobs return errors. A result that is put again after an error, or
+// after a worker was killed, is there twice, with the same id. Without layers, a failure
+// that matches [asyncop.ErrBackendDown] is a dead letter.
+func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Queue[T] {
 	guard.RefuseNil("delivery: NewQueue", "engine", engine)
 	if err := storearg.Queue(name); err != nil {
 		panic("delivery: NewQueue: " + err.Error())
@@ -183,31 +99,24 @@ func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Q
 	if _, n := storearg.Layer(name); n > 0 || strings.HasSuffix(name, deadSuffix) || strings.HasSuffix(name, blockedSuffix) {
 		panic(fmt.Sprintf("delivery: NewQueue: the name %q is of the layers or dead letters of a queue", name))
 	}
-	set := configOf(name, config)
-	q := &Queue[T]{engine: engine, name: name, clock: set.Clock, byKey: set.FairByKey != 0}
+	set := newQueueSettings(opts)
+	q := &Queue[T]{engine: engine, name: name, clock: set.clock, byKey: set.fairByKey}
 	set.refuse(engine, name)
-	switch c := set.Codec.(type) {
-	case nil:
-		q.codec = codec.JSON[T]()
-	case codec.Codec[T]:
-		q.codec = c
-	default:
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q is of %T, and its codec is a %T", name, *new(T), c))
-	}
+	q.codec = codecFor[T](set, name)
 	looks, canLook := engine.(store.Inspector)
-	if set.MaxDepth > 0 {
+	if set.maxDepth > 0 {
 		if !canLook {
-			panic(fmt.Sprintf("delivery: NewQueue: queue %q: MaxDepth: a %T cannot count messages: it is not a store.Inspector", name, engine))
+			panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithMaxDepth: a %T cannot count messages: it is not a store.Inspector", name, engine))
 		}
-		q.depth = newDepth(looks, name, set.MaxDepth, set.Clock)
+		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
 	}
 	c := ladder.Config[T]{
-		Store: engine, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.Remembers,
+		Store: engine, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.idempotencyWindow,
 		IsLayer: func(layer string) bool { of, n := storearg.Layer(layer); return of == name && n > 0 },
-		Clock:   set.Clock, Logger: set.Logger,
-		Options: []leases.SourceOption{leases.WithLease(cmp.Or(set.Lease, leases.DefaultLease)), leases.WithClock(set.Clock), leases.WithLogger(set.Logger)},
+		Clock:   set.clock, Logger: set.logger,
+		Options: []leases.SourceOption{leases.WithLease(cmp.Or(set.lease, leases.DefaultLease)), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
 	}
-	for i, l := range set.Layers {
+	for i, l := range set.layers {
 		c.Layers = append(c.Layers, ladder.Layer{
 			Queue: name + retrySuffix + strconv.Itoa(i+1), Delay: l.Delay, Jitter: l.Jitter, MaxConcurrent: l.MaxConcurrent, Rate: l.Rate,
 		})
@@ -215,10 +124,10 @@ func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Q
 	if canLook {
 		c.Others = set.others(looks, name)
 	}
-	if set.KeepKeyOrder > 0 {
-		c.Blocked, c.MaxBlocked = name+blockedSuffix, set.KeepKeyOrder
+	if set.keepKeyOrder > 0 {
+		c.Blocked, c.MaxBlocked = name+blockedSuffix, set.keepKeyOrder
 	}
-	if set.FairByKey != 0 {
+	if set.fairByKey {
 		c.Options = append(c.Options, set.takeByKey(engine, name))
 	}
 	var err error
@@ -229,31 +138,33 @@ func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Q
 }
 
 // takeByKey returns the option with which sources take messages by key.
-func (s *QueueConfig) takeByKey(engine store.Engine, name string) leases.SourceOption {
+func (s *queueSettings) takeByKey(engine store.Engine, name string) leases.SourceOption {
 	byKey, ok := engine.(store.ByKey)
 	switch {
 	case !ok:
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey: a %T cannot take by key: it is not a store.ByKey", name, engine))
-	case s.KeepKeyOrder > 0:
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey and KeepKeyOrder do not go together", name))
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithFairByKey: a %T cannot take by key: it is not a store.ByKey", name, engine))
+	case s.keepKeyOrder > 0:
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithFairByKey and WithKeepKeyOrder do not go together", name))
 	}
-	return leases.WithKeyRounds(byKey, max(0, s.FairByKey))
+	return leases.WithKeyRounds(byKey, s.maxPerKey)
 }
 
-// others returns a function that finds the queues in which messages wait, and which this program does not have: the layers of another version,
-// and what one with KeepKeyOrder has parked. Without KeepKeyOrder nobody else would ever take that.
-func (s *QueueConfig) others(looks store.Inspector, queue string) func(context.Context) ([]string, error) {
+// others returns a function that finds the queues in which messages wait, and which this
+// program does not have: the layers of another version, and the messages that a version
+// with WithKeepKeyOrder has parked. Without that option only this worker takes
+// them.
+func (s *queueSettings) others(looks store.Inspector, queue string) func(context.Context) ([]string, error) {
 	var once sync.Once
 	return func(ctx context.Context) (others []string, err error) {
 		names, err := looks.Queues(ctx)
 		for _, name := range names {
-			if of, n := storearg.Layer(name); of == queue && n > len(s.Layers) {
+			if of, n := storearg.Layer(name); of == queue && n > len(s.layers) {
 				others = append(others, name)
 			}
-			if name == queue+blockedSuffix && s.KeepKeyOrder == 0 {
+			if name == queue+blockedSuffix && s.keepKeyOrder == 0 {
 				others = append(others, name)
 				once.Do(func() {
-					s.Logger.Warn("weir: messages wait behind others of their key, and this version of the program has no KeepKeyOrder: "+
+					s.logger.Warn("weir: messages wait behind others of their key, and this version of the program does not have WithKeepKeyOrder: "+
 						"they are taken at once, and the order of keys does not hold for them; weir logs this once", "queue", name)
 				})
 			}
@@ -274,28 +185,35 @@ func (q *Queue[T]) Engine() store.Engine { return q.engine }
 // PutOption sets a property of a message that is put.
 type PutOption func(*store.Message)
 
-// ID sets the id of a message. Putting an id that is already queued has no effect, and Put returns nil, so a program that does not know whether
-// its Put took effect can repeat it. An id is remembered while its message is in the queue: not after it was done, and not while it waits in a
-// layer or among the dead letters. Do not put an id again before its message is done: a layer and the dead letters keep one message of an id
-// and a visit, so a second message that fails is lost. With KeepKeyOrder a second message is acknowledged without a call while the first waits
-// in a layer, and logged. The default is a random id. It has at most 1,024 bytes.
+// ID sets the id of a message. Putting an id that is already queued has no effect, and
+// Put returns nil, so a program that does not know whether its Put took effect can repeat
+// it. An id is remembered while its message is in the queue: not after it was done, and
+// not while it waits in a layer or among the dead letters. Do not put an id again before
+// its message is done: a layer and the dead letters keep one message of an id and a
+// visit, so a second message that fails is lost. With the option [WithKeepKeyOrder] a
+// second message is acknowledged without a call while the first waits in a layer, and
+// logged. The default is a random id. It has at most 1,024 bytes.
 func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
 
-// After delays the first visit of a message, by the engine's clock. A message with a delay of 0 or less is due at once. A delay of more than
-// 200 years counts as 200 years of 365 days.
+// After delays the first visit of a message, by the engine's clock. A message with a
+// delay of 0 or less is due at once. A delay of more than 200 years counts as 200 years
+// of 365 days.
 func After(d time.Duration) PutOption {
 	return func(m *store.Message) { m.Delay, m.Meta.Due = max(0, d), time.Time{} }
 }
 
-// At delays the first visit of a message until a time, as After does: Put computes the delay by the clock of the queue (QueueConfig.Clock). A
-// message whose time has passed is due at once.
+// At delays the first visit of a message until a time, as After does: Put computes the
+// delay by the clock of the queue ([WithClock]). A message whose time has passed is due
+// at once.
 func At(t time.Time) PutOption {
 	return func(m *store.Message) { m.Delay, m.Meta.Due = 0, t } // Encode makes a delay of it
 }
 
-// Headers adds headers to a message. weir passes them on, over layers, queues and engines, and the function of an operator finds them in
-// [message.Meta]: use them for a tenant, or for the trace of the request that puts the message (weirotel.TraceHeaders). Names that begin with
-// "Weir-" are weir's own; Put refuses those that it uses. Names and values together have at most 1 MiB.
+// Headers adds headers to a message. weir passes them on, over layers, queues and
+// engines, and the function of an operator finds them in [message.Meta]: use them for a
+// tenant, or for the trace of the request that puts the message (weirotel.TraceHeaders).
+// Names that begin with "Weir-" are weir's own; Put refuses the names that it uses. Names and
+// values together have at most 1 MiB.
 func Headers(headers map[string]string) PutOption {
 	return func(m *store.Message) {
 		if m.Meta.Headers == nil {
@@ -305,15 +223,19 @@ func Headers(headers map[string]string) PutOption {
 	}
 }
 
-// Key sets the key by which messages are ordered (QueueConfig.KeepKeyOrder) or taken in turn (QueueConfig.FairByKey). It has at most 1,024 bytes.
+// Key sets the key by which messages are ordered ([WithKeepKeyOrder]) or taken in turn
+// ([WithFairByKey]). It has at most 1,024 bytes.
 func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
 
-// Deadline sets the time after which a message is useless. It travels with the message over layers, queues and machines. A message past its
-// deadline is not given to an operator, and a message that would have to wait beyond it is not kept for its next visit: both become dead
-// letters, with the cause "expired". The function of an operator finds it in [message.Meta].
+// Deadline sets the time after which a message is useless. It travels with the message
+// over layers, queues and machines. A message past its deadline is not given to an
+// operator, and a message that would have to wait beyond it is not kept for its next
+// visit: both become dead letters, with the cause "expired". The function of an operator
+// finds it in [message.Meta].
 func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.Deadline = t } }
 
-// Encode returns a value as the message that Put would put. It is for functions such as postgres.PutTx. Its error matches [message.ErrRefused].
+// Encode returns a value as the message that Put would put. It is for functions such as
+// postgres.PutTx. Its error matches [message.ErrRefused].
 func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 	m, err := leases.Encode(q.codec, v, message.Meta{})
 	if err != nil {
@@ -341,12 +263,13 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 // needsKey returns an error for a message without a key in a queue that is taken by key.
 func (q *Queue[T]) needsKey(meta *message.Meta) error {
 	if q.byKey && meta.Key == "" {
-		return fmt.Errorf("%w: message %q lacks a key (delivery.Key), and the queue is FairByKey", message.ErrRefused, meta.ID)
+		return fmt.Errorf("%w: message %q lacks a key (delivery.Key), and the queue needs keys (WithFairByKey)", message.ErrRefused, meta.ID)
 	}
 	return nil
 }
 
-// Put puts a value into the queue. When it returns nil, the message is as durable as the engine makes it.
+// Put puts a value into the queue. When it returns nil, the message is as durable as the
+// engine makes it.
 func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 	m, err := q.Encode(v, opts...)
 	if err != nil {
@@ -355,14 +278,17 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 	return q.put(ctx, m)
 }
 
-// PutAll implements [Sink]: it rejects values that it cannot put, and puts all or none of the others, where a transaction of the engine has room
-// for them: see [store.Engine]. They keep id, key, origin, provider, deadline and headers; their visits begin anew. To put values of your own, make
-// messages of them:
+// PutAll implements [Sink]: it rejects values that it cannot put, and puts all or none of
+// the others, where a transaction of the engine has room for them: see [store.Engine].
+// They keep id, key, origin, provider, deadline and headers; their visits begin anew. To
+// put values of your own, make messages of them:
 //
 //	message.New(order, &message.Meta{ID: order.Number}, nil)
 //
-// A message without an id gets a random id, which differs at each PutAll; messages of [Run] always have an id. A value that cannot be encoded is
-// rejected; if its message does not have an acknowledgement, PutAll returns an error that matches [message.ErrRefused], and does not put any value.
+// A message without an id gets a random id, which differs at each PutAll; messages of
+// [Run] always have an id. A value that cannot be encoded is rejected; if its message
+// does not have an acknowledgement, PutAll returns an error that matches
+// [message.ErrRefused], and does not put any value.
 func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) error {
 	ms, errs := leases.EncodeAll(q.codec, messages)
 	put := make([]message.Message[T], 0, len(messages))
@@ -402,22 +328,27 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 	return nil
 }
 
-// TakeFailure takes an element that an operator has given up: it goes to the next layer or to the dead letters. It is the argument of
-// [asyncop.WithFailureSink]. When it returns nil, the element is durable there, and its message can be acknowledged (law D1). The history of the
-// message comes from ctx ([message.MetaFromContext]), and the operator's report of the failure is added to it. An element that is not a message gets a
-// random id, the same each time it is offered. An element that was cut off by the end of its operator is not taken: it did not fail.
+// TakeFailure takes an element that an operator has given up: it goes to the next layer
+// or to the dead letters. It is the argument of [asyncop.WithFailureSink]. When it
+// returns nil, the element is durable there, and its message can be acknowledged (law
+// D1). The history of the message comes from ctx ([message.MetaFromContext]), and the
+// operator's report of the failure is added to it. An element that is not a message gets
+// a random id, the same each time it is offered. An element that was cut off by the end
+// of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	return q.ladder.Take(ctx, f)
 }
 
-// Provider returns the external system that was chosen for the message of a call. ctx is the context of the call. At the first call choose is
-// asked, and its choice is stored with the message before Provider returns. It is the same at each attempt and visit, on whichever worker, and
-// the dead letters have it. So a request in doubt goes to the system that may have it.
+// Provider returns the external system that was chosen for the message of a call. ctx is
+// the context of the call. At the first call choose is asked, and its choice is stored
+// with the message before Provider returns. It is the same at each attempt and visit, on
+// whichever worker, and the dead letters have it. So a request in doubt goes to the
+// system that may have it.
 //
 //	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
 //
-// It returns an error if the choice cannot be stored: ctx does not belong to a message of this queue, the engine does not keep choices, or it has
-// failed. Then do not call.
+// It returns an error if the choice cannot be stored: ctx does not belong to a message of
+// this queue, the engine does not keep choices, or it has failed. Then do not call.
 func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, error) {
 	now, found, err := q.ladder.Choose(ctx, "")
 	if found && err == nil && now == "" {
@@ -427,7 +358,8 @@ func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, 
 	return now, q.chosen(ctx, found, err)
 }
 
-// SetProvider stores another choice, for example after the first system has refused for good. See [Queue.Provider].
+// SetProvider stores another choice, for example after the first system has refused for
+// good. See [Queue.Provider].
 func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
 	if provider == "" {
 		return fmt.Errorf("delivery: queue %q: the name of a provider is empty", q.name)
@@ -449,12 +381,14 @@ func (q *Queue[T]) chosen(ctx context.Context, found bool, err error) error {
 	return nil
 }
 
-// Source returns a source of the messages of the queue and its layers. With a source first, such as a topic or a stream, it also returns the
-// messages of first, and closes it: so a source without layers and dead letters gets the layers and dead letters of the queue. It ends when
-// first has ended and all messages of the queue are settled.
+// Source returns a source of the messages of the queue and its layers. With a source
+// first, such as a topic or a stream, it also returns the messages of first, and closes
+// it: so a source without layers and dead letters gets the layers and dead letters of the
+// queue. It ends when first has ended and all messages of the queue are settled.
 //
-// [Run] makes its own source of a queue: there you need this only for first. With KeepKeyOrder a queue has a single source at a time: Source
-// panics while an earlier source is open.
+// [Run] makes its own source of a queue: there you need this only for first. With the
+// option [WithKeepKeyOrder] a queue has a single source at a time: Source panics while an
+// earlier source is open.
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if guard.IsNil(first) {
 		return q.ladder.Source(nil)
@@ -462,8 +396,9 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	return q.ladder.Source(first)
 }
 
-// Receive implements [Source], for a program that does without [Run]: the first call opens a source, and Close closes it. It must be called by a
-// single goroutine at a time. After Close it returns an error.
+// Receive implements [Source], for a program that does without [Run]: the first call
+// opens a source, and Close closes it. It must be called by a single goroutine at a time.
+// After Close it returns an error.
 func (q *Queue[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	s, err := q.opened()
 	if err != nil {
@@ -484,9 +419,11 @@ func (q *Queue[T]) opened() (Source[T], error) {
 	return q.source, nil
 }
 
-// Close releases messages that were received and not settled, and waits until the settlements of the others are recorded. It ends Receive for
-// good, so that a loop that has not noticed yet does not take messages that it would not settle. It closes neither the engine nor the source of
-// a [Run]; the other methods of the queue can be used after it.
+// Close releases messages that were received and not settled, and waits until the
+// settlements of the others are recorded. It ends Receive for good, so that a loop that
+// has not noticed yet does not take messages that it would not settle. It closes neither
+// the engine nor the source of a [Run]; the other methods of the queue can be used after
+// it.
 func (q *Queue[T]) Close(ctx context.Context) error {
 	q.mu.Lock()
 	s := q.source
@@ -507,8 +444,9 @@ type QueueCounts struct {
 	Age      time.Duration // of the oldest message in the queue
 }
 
-// Counts counts the messages of the queue. They move while it counts, from the queue to layers and dead letters, and it counts in that order:
-// every message is counted, and some may be counted twice.
+// Counts counts the messages of the queue. They move while it counts, from the queue to
+// layers and dead letters, and it counts in that order: every message is counted, and
+// some may be counted twice.
 func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	looks, ok := q.engine.(store.Inspector)
 	if !ok {

@@ -17,8 +17,8 @@ func consumes(engine store.Engine) bool {
 	return !leases
 }
 
-// refuse panics if an engine cannot do what the options want of every engine without leases.
-func (s *QueueConfig) refuse(engine store.Engine, name string) {
+// refuse panics if an engine without leases does not support an option.
+func (s *queueSettings) refuse(engine store.Engine, name string) {
 	if !consumes(engine) {
 		return
 	}
@@ -29,16 +29,16 @@ func (s *QueueConfig) refuse(engine store.Engine, name string) {
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T cannot do %s; %s", name, engine, option, elsewhere))
 	}
 	switch {
-	case s.Lease > 0:
-		no("Lease: it has no leases, and its client says when a worker that was killed is noticed")
-	case s.MaxDepth > 0:
-		no("MaxDepth: it has no index to count with")
-	case s.KeepKeyOrder > 0:
-		no("KeepKeyOrder: it has no index to look with")
-	case s.FairByKey != 0:
-		no("FairByKey: it has no index of keys")
+	case s.lease > 0:
+		no("WithLease: it has no leases, and its client decides when a worker that was killed is noticed")
+	case s.maxDepth > 0:
+		no("WithMaxDepth: it has no index to count with")
+	case s.keepKeyOrder > 0:
+		no("WithKeepKeyOrder: it has no index to look with")
+	case s.fairByKey:
+		no("WithFairByKey: it has no index of keys")
 	}
-	for i, l := range s.Layers {
+	for i, l := range s.layers {
 		if l.MaxConcurrent > 0 || l.Rate > 0 {
 			no(fmt.Sprintf("the limits of layer %d: its layers come with the new messages", i+1))
 		}
@@ -59,7 +59,8 @@ func (q *Queue[T]) cannot(m *store.Message) error {
 	return nil
 }
 
-// partly settles what an engine has stored, or can never store, of messages that it has not stored all.
+// partly settles what an engine has stored, or can never store, of messages that it has
+// not stored all.
 func partly[T any](messages []message.Message[T], err error) error {
 	some, ok := errors.AsType[*store.PutError](err)
 	if !ok {

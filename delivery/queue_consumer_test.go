@@ -76,14 +76,13 @@ func (r topicsReceiver) Received(id store.Identity) ([]byte, bool) {
 
 // What an engine without leases cannot do is refused when the queue is made, with what to use in its place.
 func TestAConsumerIsRefusedWhatItCannotDo(t *testing.T) {
-	for name, opt := range map[string]delivery.QueueConfig{
-		"Lease":                 {Lease: time.Second},
-		"MaxDepth":              {MaxDepth: 1},
-		"KeepKeyOrder":          {KeepKeyOrder: 1},
-		"FairByKey":             {FairByKey: 1},
-		"the limits of layer 2": {Layers: []delivery.Layer{{Delay: 1}, {Delay: 1, Rate: 1}}},
-		"the limits of layer 1": {Layers: []delivery.Layer{{Delay: 1, MaxConcurrent: 1}}},
-		"MaxDepth: it has no i": {MaxDepth: 1},
+	for name, opt := range map[string]delivery.QueueOption{
+		"WithLease":             delivery.WithLease(time.Second),
+		"WithMaxDepth":          delivery.WithMaxDepth(1),
+		"WithKeepKeyOrder":      delivery.WithKeepKeyOrder(1),
+		"WithFairByKey":         delivery.WithFairByKey(1),
+		"the limits of layer 2": delivery.WithLayers(delivery.Layer{Delay: 1}, delivery.Layer{Delay: 1, Rate: 1}),
+		"the limits of layer 1": delivery.WithLayers(delivery.Layer{Delay: 1, MaxConcurrent: 1}),
 	} {
 		func() {
 			defer func() {

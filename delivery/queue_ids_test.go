@@ -51,7 +51,7 @@ func TestAPutInDoubtOfWhatHasNoID(t *testing.T) {
 			_, err := delivery.Run(t.Context(), channel.NewSource(values, nil), operate(jobs, func(context.Context, job) (string, error) {
 				time.Sleep(time.Millisecond)
 				return "done", failure
-			}), results, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 100})
+			}), results, silently, delivery.WithFloodGuard(1, 100))
 			require.NoError(t, err)
 		}
 		require.Len(t, entriesOf(t, engine.Engine, jobs.DeadLetters()), 2)

@@ -33,7 +33,7 @@ func inOrder(t *testing.T, q *delivery.Queue[job], d time.Duration, f func(conte
 		visits = append(visits, string(j))
 		mu.Unlock()
 		return "", f(ctx, j)
-	}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 100})
+	}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silently, delivery.WithFloodGuard(1, 100))
 	require.NoError(t, err)
 	return visits
 }
@@ -49,7 +49,7 @@ func TestTheOrderOfAKeyBehindALayerOfAnotherVersion(t *testing.T) {
 	for what, after := range map[string]time.Duration{"before the worker": 0, "while it works": time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			engine := memory.Open()
-			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Second), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Second), delivery.WithKeepKeyOrder(100), noLog)
 			if after == 0 {
 				require.NoError(t, engine.Put(t.Context(), "jobs-retry-3", inLayer("first", 3, 20*time.Minute)))
 			}
@@ -66,7 +66,7 @@ func TestTheOrderOfAKeyBehindALayerOfAnotherVersion(t *testing.T) {
 func TestTheProviderOfAMessageInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), delivery.WithKeepKeyOrder(100), noLog)
 		for _, id := range []string{"first", "second"} {
 			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
 		}
@@ -114,7 +114,7 @@ func (w *waking) Wake(ctx context.Context, _ string, wake func(misses bool)) err
 func TestAnIdleWorkerThatKeepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := &waking{Engine: memory.Open(), takes: map[string]int{}}
-		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), delivery.WithKeepKeyOrder(100), noLog)
 		inOrder(t, q, 10*time.Second, done)
 		for queue, n := range engine.takes {
 			require.LessOrEqual(t, n, 3, queue)
@@ -126,7 +126,7 @@ func TestAnIdleWorkerThatKeepsTheOrder(t *testing.T) {
 
 // Regression: a Receive that panicked left the queue locked.
 func TestReceiveBesideASourceInOrder(t *testing.T) {
-	q := delivery.NewQueue[job](memory.Open(), "jobs", delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+	q := delivery.NewQueue[job](memory.Open(), "jobs", delivery.WithKeepKeyOrder(100), noLog)
 	s := q.Source(nil)
 	require.Panics(t, func() { _, _ = q.Receive(t.Context(), 1) })
 	require.NoError(t, q.Close(t.Context()))
@@ -150,7 +150,7 @@ func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 func TestAMessageOfALayerThatRunsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour, 10*time.Hour), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour, 10*time.Hour), delivery.WithKeepKeyOrder(100), noLog)
 		for _, id := range []string{"first", "second"} {
 			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
 		}
@@ -190,7 +190,7 @@ func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
 	for what, late := range map[string]bool{"before the worker": false, "before its lease has ended": true} {
 		synctest.Test(t, func(t *testing.T) {
 			engine := memory.Open()
-			q := delivery.NewQueue[job](engine, "jobs", delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+			q := delivery.NewQueue[job](engine, "jobs", delivery.WithKeepKeyOrder(100), noLog)
 			for _, id := range []string{"first", "second"} {
 				require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key(id)))
 			}
@@ -217,16 +217,16 @@ func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
 	}
 }
 
-func logTo(log *bytes.Buffer) delivery.QueueConfig {
-	return delivery.QueueConfig{Logger: slog.New(slog.NewTextHandler(log, nil))}
+func logTo(log *bytes.Buffer) delivery.QueueOption {
+	return delivery.WithLogger(slog.New(slog.NewTextHandler(log, nil)))
 }
 
-// Regression: what waited behind others of its key stayed for ever, in silence, when the next version of the program had no KeepKeyOrder.
+// Regression: what waited behind others of its key stayed for ever, in silence, when the next version of the program did not have WithKeepKeyOrder.
 func TestAVersionThatDropsTheOrderOfKeys(t *testing.T) {
-	for what, fair := range map[string]delivery.QueueConfig{"the oldest first": {}, "keys in turn": {FairByKey: 1}} {
+	for what, fair := range map[string][]delivery.QueueOption{"the oldest first": nil, "keys in rounds": {delivery.WithFairByKey(1)}} {
 		synctest.Test(t, func(t *testing.T) {
 			engine := memory.Open()
-			before := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+			before := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), delivery.WithKeepKeyOrder(100), noLog)
 			for _, id := range []string{"first", "second", "third"} {
 				require.NoError(t, before.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
 			}
@@ -234,7 +234,7 @@ func TestAVersionThatDropsTheOrderOfKeys(t *testing.T) {
 			require.Len(t, entriesOf(t, engine, "jobs-blocked"), 2)
 
 			var log bytes.Buffer
-			after := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), fair, logTo(&log))
+			after := delivery.NewQueue[job](engine, "jobs", append(fair, delivery.RetryAfter(time.Hour), logTo(&log))...)
 			time.AfterFunc(time.Minute, func() { // a worker of the version before still runs
 				_ = engine.Put(context.Background(), "jobs-blocked", inLayer("fourth", 0, 0))
 			})
@@ -246,20 +246,20 @@ func TestAVersionThatDropsTheOrderOfKeys(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, delivery.QueueCounts{}, counts)
 			require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
-			require.Contains(t, log.String(), "no KeepKeyOrder")
+			require.Contains(t, log.String(), "does not have WithKeepKeyOrder")
 			require.Contains(t, log.String(), "queue=jobs-blocked")
 		})
 	}
 }
 
-// A version with KeepKeyOrder does not take what is parked as an input of another version, and a version without has no reason to warn.
+// A version with WithKeepKeyOrder does not take what is parked as an input of another version, and a version without has no reason to warn.
 func TestTheOrderOfKeysWithoutAnotherVersion(t *testing.T) {
-	for what, set := range map[string]delivery.QueueConfig{"with": {KeepKeyOrder: 100}, "without": {}} {
+	for what, order := range map[string][]delivery.QueueOption{"with": {delivery.WithKeepKeyOrder(100)}, "without": nil} {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
 			engine := memory.Open()
-			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(10*time.Minute), set, logTo(&log))
-			other := delivery.NewQueue[job](engine, "other-jobs", delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+			q := delivery.NewQueue[job](engine, "jobs", append(order, delivery.RetryAfter(10*time.Minute), logTo(&log))...)
+			other := delivery.NewQueue[job](engine, "other-jobs", delivery.WithKeepKeyOrder(100), noLog)
 			require.NoError(t, engine.Put(t.Context(), other.Name()+"-blocked", inLayer("of another queue", 0, 0)))
 			for _, id := range []string{"first", "second"} {
 				require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
@@ -270,18 +270,18 @@ func TestTheOrderOfKeysWithoutAnotherVersion(t *testing.T) {
 				}
 				return nil
 			})
-			if set.KeepKeyOrder > 0 {
+			if what == "with" {
 				require.Equal(t, []string{"first", "first", "second"}, visits)
 			} else {
 				require.ElementsMatch(t, []string{"first", "second", "first"}, visits)
 			}
-			require.NotContains(t, log.String(), "KeepKeyOrder", what)
+			require.NotContains(t, log.String(), "WithKeepKeyOrder", what)
 			require.Len(t, entriesOf(t, engine, "other-jobs-blocked"), 1)
 		})
 	}
 }
 
-// Messages that wait in layers when a version adds KeepKeyOrder hold up those behind them.
+// Messages that wait in layers when a version adds WithKeepKeyOrder hold up those behind them.
 func TestAVersionThatAddsTheOrderOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -289,20 +289,20 @@ func TestAVersionThatAddsTheOrderOfKeys(t *testing.T) {
 		require.NoError(t, before.Put(t.Context(), "first", delivery.ID("first"), delivery.Key("k")))
 		require.Equal(t, []string{"first"}, inOrder(t, before, time.Minute, func(context.Context, job) error { return errBusy }))
 
-		after := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+		after := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), delivery.WithKeepKeyOrder(100), noLog)
 		require.NoError(t, after.Put(t.Context(), "second", delivery.ID("second"), delivery.Key("k")))
 		require.Equal(t, []string{"first", "second"}, inOrder(t, after, 2*time.Hour, done))
 	})
 }
 
-// In a rollout, workers with and without KeepKeyOrder share a queue for a while. Each message is done once, whoever goes first.
+// In a rollout, workers with and without WithKeepKeyOrder share a queue for a while. Each message is done once, whoever goes first.
 func TestARolloutThatDropsOrAddsTheOrderOfKeys(t *testing.T) {
-	with, without := delivery.QueueConfig{KeepKeyOrder: 100}, delivery.QueueConfig{}
-	for what, versions := range map[string][2]delivery.QueueConfig{"drops": {with, without}, "adds": {without, with}} {
+	with := []delivery.QueueOption{delivery.WithKeepKeyOrder(100)}
+	for what, versions := range map[string][2][]delivery.QueueOption{"drops": {with, nil}, "adds": {nil, with}} {
 		synctest.Test(t, func(t *testing.T) {
 			engine := memory.Open()
-			version := func(set delivery.QueueConfig) *delivery.Queue[job] {
-				return delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(5*time.Second, time.Minute), set, noLog)
+			version := func(order []delivery.QueueOption) *delivery.Queue[job] {
+				return delivery.NewQueue[job](engine, "jobs", append(order, delivery.RetryAfter(5*time.Second, time.Minute), noLog)...)
 			}
 			before, after := version(versions[0]), version(versions[1])
 			var mu sync.Mutex
@@ -348,7 +348,7 @@ func TestAMessageThatAnotherVersionHasTakenFromItsLayer(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			engine := memory.Open()
-			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(10*time.Minute), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(10*time.Minute), delivery.WithKeepKeyOrder(100), noLog)
 			require.NoError(t, q.Put(t.Context(), "first", delivery.ID("first"), delivery.Key("k")))
 			time.AfterFunc(time.Minute, func() {
 				if n, err := engine.Purge(context.Background(), "jobs-retry-1", store.Filter{}); n != 1 || err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/deliverytest"
@@ -27,7 +26,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-var noLog = delivery.QueueConfig{Logger: slog.New(slog.DiscardHandler)}
+var noLog = delivery.WithLogger(slog.New(slog.DiscardHandler))
 
 // job is what queues of these tests have. It may be called twice.
 type job string
@@ -50,10 +49,10 @@ func entriesOf(t *testing.T, engine *memory.Engine, queue string) []store.Entry 
 
 // The source of a queue is one as any other, with layers or without.
 func TestQueueIsASource(t *testing.T) {
-	for _, opts := range [][]delivery.QueueConfig{nil, {delivery.RetryAfter(time.Minute)}} {
+	for _, opts := range [][]delivery.QueueOption{nil, {delivery.RetryAfter(time.Minute)}} {
 		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
 			n := 0
-			q := delivery.NewQueue[string](memory.Open(), "q", append(opts, delivery.QueueConfig{Lease: 600 * time.Millisecond}, noLog)...)
+			q := delivery.NewQueue[string](memory.Open(), "q", append(opts, delivery.WithLease(600*time.Millisecond), noLog)...)
 			return deliverytest.Queue[string]{
 				Open: func() (delivery.Source[string], error) { return q.Source(nil), nil },
 				Put: func(values ...string) (err error) {
@@ -98,7 +97,7 @@ func TestQueueOfAWorker(t *testing.T) {
 			return string(j) + " done", nil
 		})
 		time.AfterFunc(2*time.Hour, stop)
-		_, err := delivery.Run(ctx, jobs, op, results, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 100})
+		_, err := delivery.Run(ctx, jobs, op, results, silently, delivery.WithFloodGuard(1, 100))
 		require.NoError(t, err)
 
 		got := map[string]string{}
@@ -145,7 +144,7 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 				return "", errBusy
 			}
 			return string(j), nil
-		}), next, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 100})
+		}), next, silently, delivery.WithFloodGuard(1, 100))
 		require.NoError(t, err)
 		require.Equal(t, map[job]int{"fails": 2, "done": 1}, calls)
 		for _, e := range entriesOf(t, engine, jobs.DeadLetters()) {
@@ -219,7 +218,7 @@ func TestQueueBesideAnotherSource(t *testing.T) {
 func TestQueueWithABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		in, out := delivery.NewQueue[job](engine, "in"), delivery.NewQueue[string](engine, "out", delivery.QueueConfig{MaxDepth: 10})
+		in, out := delivery.NewQueue[job](engine, "in"), delivery.NewQueue[string](engine, "out", delivery.WithMaxDepth(10))
 		for i := range 25 {
 			require.NoError(t, in.Put(t.Context(), job(fmt.Sprint(i)), delivery.ID(fmt.Sprint(i))))
 		}
@@ -260,7 +259,7 @@ func TestQueueWithABound(t *testing.T) {
 func TestPutAllThatCanNeverFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		q := delivery.NewQueue[int](engine, "q", delivery.QueueConfig{MaxDepth: 3})
+		q := delivery.NewQueue[int](engine, "q", delivery.WithMaxDepth(3))
 		all := make([]message.Message[int], 4)
 		for i := range all {
 			all[i] = message.New(i, nil, nil)
@@ -269,7 +268,7 @@ func TestPutAllThatCanNeverFit(t *testing.T) {
 		require.ErrorIs(t, err, message.ErrRefused)
 		require.NotErrorIs(t, err, store.ErrFull)
 		require.ErrorContains(t, err, `queue "q": `)
-		require.ErrorContains(t, err, "4 messages at once never fit: at most 3 are allowed (MaxDepth)")
+		require.ErrorContains(t, err, "4 messages at once never fit: at most 3 are allowed (WithMaxDepth)")
 		require.Empty(t, entriesOf(t, engine, "q"))
 		require.NoError(t, q.PutAll(t.Context(), all[:2]))
 		require.ErrorIs(t, q.PutAll(t.Context(), all[2:]), store.ErrFull, "there is room for one")
@@ -289,7 +288,7 @@ func (hanging) Count(ctx context.Context, _ string, _ store.Filter) (store.Count
 // Regression: a Put waited for the count of another one beyond the end of its context.
 func TestPutWhileAnotherOneCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := delivery.NewQueue[int](hanging{memory.Open()}, "q", delivery.QueueConfig{MaxDepth: 3})
+		q := delivery.NewQueue[int](hanging{memory.Open()}, "q", delivery.WithMaxDepth(3))
 		long, cancel := context.WithCancel(t.Context())
 		counted := make(chan error, 1)
 		go func() { counted <- q.Put(long, 1) }() // ends with long
@@ -391,7 +390,7 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 					return "", message.ErrRefused
 				}
 				return "", errBusy
-			}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 100})
+			}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silently, delivery.WithFloodGuard(1, 100))
 			require.NoError(t, err)
 		}
 		worker(30 * time.Second)
@@ -432,7 +431,7 @@ func TestTwoRunsOfAQueue(t *testing.T) {
 					time.Sleep(time.Second)
 					return "done", nil
 				})
-				summary, err := delivery.Run(ctx, in, op, out, silently, delivery.RunConfig{Batch: 1})
+				summary, err := delivery.Run(ctx, in, op, out, silently, delivery.WithBatch(1))
 				if err != nil {
 					t.Error(err)
 				}
@@ -461,31 +460,21 @@ func (keepsNothing) Close() error                                        { retur
 
 func TestNewQueueRefuses(t *testing.T) {
 	engine := memory.Open()
-	with := func(c delivery.QueueConfig) { delivery.NewQueue[int](engine, "q", c) }
 	for name, f := range map[string]func(){
-		"no engine":          func() { delivery.NewQueue[int](nil, "q") },
-		"no leases":          func() { delivery.NewQueue[int](keepsNothing{}, "q") },
-		"no name":            func() { delivery.NewQueue[int](engine, "") },
-		"NUL":                func() { delivery.NewQueue[int](engine, "a\x00") },
-		"a layer's name":     func() { delivery.NewQueue[int](engine, "q-retry-1") },
-		"a dead name":        func() { delivery.NewQueue[int](engine, "q-dead") },
-		"a blocked name":     func() { delivery.NewQueue[int](engine, "q-blocked") },
-		"another type":       func() { delivery.NewQueue[int](engine, "q", delivery.QueueConfig{Codec: codec.JSON[string]()}) },
-		"no delay":           func() { delivery.NewQueue[int](engine, "q", delivery.RetryAfter(0)) },
-		"jitter":             func() { with(delivery.QueueConfig{Layers: []delivery.Layer{{Delay: 1, Jitter: 2}}}) },
-		"lease":              func() { with(delivery.QueueConfig{Lease: -1}) },
-		"a lease of 5 ns":    func() { with(delivery.QueueConfig{Lease: 5}) },
-		"depth":              func() { with(delivery.QueueConfig{MaxDepth: -1}) },
-		"depth uncounted":    func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.QueueConfig{MaxDepth: 1}) },
-		"remembers":          func() { with(delivery.QueueConfig{Remembers: -1}) },
-		"limit of key order": func() { with(delivery.QueueConfig{KeepKeyOrder: -1}) },
+		"no engine":       func() { delivery.NewQueue[int](nil, "q") },
+		"no leases":       func() { delivery.NewQueue[int](keepsNothing{}, "q") },
+		"no name":         func() { delivery.NewQueue[int](engine, "") },
+		"NUL":             func() { delivery.NewQueue[int](engine, "a\x00") },
+		"a layer's name":  func() { delivery.NewQueue[int](engine, "q-retry-1") },
+		"a dead name":     func() { delivery.NewQueue[int](engine, "q-dead") },
+		"a blocked name":  func() { delivery.NewQueue[int](engine, "q-blocked") },
+		"depth uncounted": func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.WithMaxDepth(1)) },
 		"key order": func() {
-			delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.QueueConfig{KeepKeyOrder: 1})
+			delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.WithKeepKeyOrder(1))
 		},
 	} {
 		require.Panics(t, f, name)
 	}
-	require.PanicsWithValue(t, `delivery: NewQueue: queue "q": a lease of 5ns is shorter than 1ms`, func() { with(delivery.QueueConfig{Lease: 5}) })
 	require.NotPanics(t, func() { delivery.NewQueue[int](engine, "q-retry-x") })
 	require.NoError(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1, delivery.After(-1)), "a time in the past is due now")
 	_, err := delivery.NewQueue[int](struct{ store.Store }{engine}, "q").Counts(t.Context())
@@ -510,7 +499,7 @@ func TestQueueIsNotReceivedAfterClose(t *testing.T) {
 func TestAt_TimeHasPassed(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	q := delivery.NewQueue[int](memory.Open(), "orders", delivery.QueueConfig{Clock: mock})
+	q := delivery.NewQueue[int](memory.Open(), "orders", delivery.WithClock(mock))
 	for name, c := range map[string]struct {
 		options []delivery.PutOption
 		delay   time.Duration

@@ -16,82 +16,102 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// closeWait is how long a source may take to close, and how long what is broken off may take to end. With the default of Drain a worker
-// ends within the 30 s that Kubernetes grants, and 3 s of them are left to close its engine.
+// closeWait is how long a source may take to close, and how long what is broken off may
+// take to end. With the default of [WithDrain] a worker ends within the 30 s that Kubernetes
+// grants, and 3 s of them are left to close its engine.
 const closeWait = 3 * time.Second
 
-// Operator is the operator that [Run] drives: an *asyncop.AsyncWaitOperator, or several in a row behind the same two methods.
+// Operator is the operator that [Run] drives: an *asyncop.AsyncWaitOperator, or several
+// in a row behind the same two methods.
 //
-// If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its context, and returns its error. If op is an
-// *asyncop.AsyncWaitOperator itself, Run receives only as many messages as it has free slots, or expects to become free meanwhile: none in an
-// outage.
+// If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its
+// context, and returns its error. If op is an *asyncop.AsyncWaitOperator itself, Run
+// receives only as many messages as it has free slots, or expects to become free
+// meanwhile. In an outage it receives no message.
 type Operator[IN, OUT any] interface {
-	// Messages takes messages and yields a message for each result. It ends when input has ended and all messages taken are done. It settles the
-	// messages whose results do not reach the body of the loop.
+	// Messages takes messages and yields a message for each result. It ends when input
+	// has ended and all messages taken are done. It settles the messages whose results do
+	// not reach the body of the loop.
 	Messages(input iter.Seq2[message.Message[IN], error]) iter.Seq2[message.Message[OUT], error]
 
 	// Stop with a context that has ended aborts Messages: messages in flight are nacked.
 	Stop(ctx context.Context) error
 }
 
-// Run is a worker: it receives messages from source, lets op process them, puts the results into sink, and acknowledges each message when sink
-// has returned (law D1). It returns when ctx ends, when the source ends, or when source, op or sink fails for good.
+// Run is a worker: it receives messages from source, lets op process them, puts the
+// results into sink, and acknowledges each message when sink has returned (law D1). It
+// returns when ctx ends, when the source ends, or when source, op or sink fails for good.
 //
 //	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
 //	summary, err := delivery.Run(ctx, orders, op, receipts)
 //
-// source and sink are a [Queue], or any other [Source] and [Sink]. For a queue Run makes a source of its own.
+// source and sink are a [Queue], or any other [Source] and [Sink]. For a queue Run makes
+// a source of its own.
 //
-// op must have a failure policy, such as a failure sink. Without one, a message that cannot be processed ends each worker that gets it. op must
-// not end with ctx (asyncop.WithContext), since it could not drain then. sink must not be the queue of source: a result has the id of its message,
-// which is in the queue until the result is safe. Run returns an error for these before it begins. docs/choosing.md has a whole worker.
+// op must have a failure policy, such as a failure sink. Without one, a message that
+// cannot be processed ends each worker that gets it. op must not end with ctx
+// (asyncop.WithContext), since it could not drain then. sink must not be the queue of
+// source: a result has the id of its message, which is in the queue until the result is
+// safe. Run returns an error for these before it begins. docs/choosing.md has a whole
+// worker.
 //
 // # The end
 //
-// When ctx ends, Run stops receiving, and finishes the messages it has, for up to 20 s (RunConfig.Drain). Messages that are not done then are
-// released. This is not an error: Run returns nil, and the summary has the numbers. In any case Run closes the source, which records the settlements.
-// If a call does not end even then, such as a Receive from a server that hangs, Run closes the source after three more seconds, which may take
-// three seconds as well. If the source cannot record the last settlements now, for example because a cluster lacks a leader, Run logs that and does
-// not return an error: those messages are redelivered.
+// When ctx ends, Run stops receiving, and finishes the messages it has, for up to 20 s
+// ([WithDrain]). Messages that are not done then are released. This is not an error: Run
+// returns nil, and the summary has the numbers. In any case Run closes the source, which
+// records the settlements. If a call does not end even then, such as a Receive from a
+// server that hangs, Run closes the source after three more seconds, which may take three
+// seconds as well. If the source cannot record the last settlements now, for example
+// because a cluster lacks a leader, Run logs that and does not return an error: those
+// messages are redelivered.
 //
 // # Failures
 //
-//   - A Receive that fails is tried again, after 100 ms and then twice as long each time, up to 10 s. After five minutes of failures
-//     Run drains, and returns the error. Failures before a Receive that took longer than two and
-//     a half minutes do not count: it was waiting for messages.
-//   - A permanent error ends Run at once: a missing table, a closed store, a missing PostgreSQL permission. If the source returned it, Run
-//     drains; if the sink did, all messages are released. Run returns the error.
-//   - A PutAll that fails is repeated in portions of 100, and a portion that fails for each result alone, so that a refused result does not block
-//     others (law D4). The refused result is put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if
-//     PutAll returns [message.ErrRefused], its message is rejected: it ends among the dead letters of its source.
-//   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait, and are put again after the same times, until the sink takes
-//     them. The calls are not repeated: the operator blocks on its results, so Run stops receiving. PutAll must return soon after its context
-//     has ended.
-//   - If op fails, its messages in flight are released, its results so far go to the sink, and Run returns the error.
-//   - When more than half of the last 100 new messages have failed, Run stops receiving: see RunConfig.FloodShare.
+//   - A Receive that fails is tried again, after 100 ms and then twice as long each time,
+//     up to 10 s. After five minutes of failures Run drains, and returns the error.
+//     Failures before a Receive that took longer than two and a half minutes do not
+//     count: it was waiting for messages.
+//   - A permanent error ends Run at once: a missing table, a closed store, a missing
+//     PostgreSQL permission. If the source returned it, Run drains; if the sink did, all
+//     messages are released. Run returns the error.
+//   - A PutAll that fails is repeated in portions of 100, and a portion that fails for
+//     each result alone, so that a refused result does not block others (law D4). The
+//     refused result is put again, after 100 ms and then twice as long each time, up to
+//     10 s. After ten tries, or at once if PutAll returns [message.ErrRefused], its
+//     message is rejected: it ends among the dead letters of its source.
+//   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait,
+//     and are put again after the same times, until the sink takes them. The calls are
+//     not repeated: the operator blocks on its results, so Run stops receiving. PutAll
+//     must return soon after its context has ended.
+//   - If op fails, its messages in flight are released, its results so far go to the
+//     sink, and Run returns the error.
+//   - When more than half of the last 100 new messages have failed, Run stops receiving:
+//     see [WithFloodGuard].
 //
 // # Jobs
 //
-// Where the queue of source or sink is on an engine that keeps jobs, Run runs the jobs of all queues beside its messages, and reports its state
-// every 20 s: see package jobs.
+// Where the queue of source or sink is on an engine that keeps jobs, Run runs the jobs of
+// all queues beside its messages, and reports its state every 20 s: see package jobs.
 //
-// It panics if an argument is nil. Run owns source and op: they are closed when it returns. A queue can be used after that.
-func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], config ...RunConfig) (summary Summary, err error) {
+// It panics if an argument is nil. Run owns source and op: they are closed when it
+// returns. A queue can be used after that.
+func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {
 	guard.RefuseNil("delivery: Run", "context", ctx)
 	guard.RefuseNil("delivery: Run", "source", source)
 	guard.RefuseNil("delivery: Run", "operator", op)
 	guard.RefuseNil("delivery: Run", "sink", sink)
 	engines := enginesOf(source, sink)
 	w := &worker[IN, OUT]{
-		source: source, op: op, sink: sink, RunConfig: runConfig(config),
+		source: source, op: op, sink: sink, runSettings: newRunSettings(opts),
 		feed: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	w.close = sync.OnceValue(func() error { return w.closeSource(ctx) })
-	w.flood = newFlood(w.FloodShare, w.FloodWindow)
-	w.begun = w.Clock.Now()
+	w.flood = newFlood(w.floodShare, w.floodWindow)
+	w.begun = w.clock.Now()
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
 	w.working, w.releaseAll = context.WithCancelCause(context.WithoutCancel(ctx))
-	w.Monitor.begin(w.status, engines, w.Clock)
+	w.monitor.begin(w.status, engines, w.clock)
 	if q, ok := source.(*Queue[IN]); ok { // what panics has been asked
 		w.source = q.Source(nil) // one for each Run: others may use the queue
 	}
@@ -115,11 +135,11 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	}
 	if o, ok := op.(*asyncop.AsyncWaitOperator[IN, OUT]); ok { // what embeds one may not give it what Run receives
 		w.awaitSlots = o.AwaitSlots
-		w.puts = cmp.Or(w.Batch, int(max(defaultBatch, min(o.Stats().Capacity, maxPuts))))
-		w.Batch = cmp.Or(w.Batch, maxReceived)
+		w.puts = cmp.Or(w.batch, int(max(defaultBatch, min(o.Stats().Capacity, maxPuts))))
+		w.batch = cmp.Or(w.batch, maxReceived)
 	}
-	w.puts = cmp.Or(w.puts, w.Batch, defaultBatch)
-	w.Batch = cmp.Or(w.Batch, defaultBatch)
+	w.puts = cmp.Or(w.puts, w.batch, defaultBatch)
+	w.batch = cmp.Or(w.batch, defaultBatch)
 	defer w.beside(ctx, engines)()
 	return summary, w.run(ctx)
 }
@@ -135,7 +155,7 @@ type worker[IN, OUT any] struct {
 	source Source[IN]
 	op     Operator[IN, OUT]
 	sink   Sink[OUT]
-	RunConfig
+	runSettings
 	puts int // results put at once
 
 	begun      time.Time
@@ -144,7 +164,7 @@ type worker[IN, OUT any] struct {
 	working    context.Context // of the sink; ends when all is to be released
 	releaseAll context.CancelCauseFunc
 
-	awaitSlots func(ctx context.Context) int // nil: the operator does not say how much it can take
+	awaitSlots func(ctx context.Context) int // nil if the operator does not report its free slots
 
 	feed chan struct{} // capacity 1: the operator reads its input, or the run is over
 	over chan struct{} // closed by run when the operator, its input and the sink have ended
@@ -189,7 +209,8 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	return nil
 }
 
-// watch ends the run in steps: a drain; if that takes too long, a break; and if that does, the end of the source.
+// watch ends the run in steps: a drain; if that takes too long, a break; and if that
+// does, the end of the source.
 func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	select {
 	case <-w.receiving.Done(): // with ctx, or since something has failed
@@ -197,10 +218,10 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 		return
 	}
 	if ctx.Err() != nil {
-		w.Logger.Info("delivery: the worker stops receiving, and finishes its messages",
-			slog.Int("messages", w.unsettled()), slog.Duration("limit", w.Drain))
+		w.logger.Info("delivery: the worker stops receiving, and finishes its messages",
+			slog.Int("messages", w.unsettled()), slog.Duration("limit", w.drain))
 	}
-	limit := w.Clock.Timer(w.Drain)
+	limit := w.clock.Timer(w.drain)
 	defer limit.Stop()
 	select {
 	case <-limit.C:
@@ -210,7 +231,8 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	case <-w.over:
 		return
 	}
-	// What does not end with its context, such as a Receive from a server that hangs, ends with the source.
+	// A call that ignores its context, such as a Receive from a server that hangs, ends
+	// with the source.
 	limit.Stop()
 	limit.Reset(closeWait)
 	select {
@@ -220,13 +242,13 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	}
 }
 
-// breakOff releases what is not done.
+// breakOff releases the messages that are not done.
 func (w *worker[IN, OUT]) breakOff() {
 	w.releaseAll(errAborted)
 	_ = w.op.Stop(w.working) // the loop over its results has its error
 }
 
-// sinkFailed ends the run if the sink has failed for good: nothing more can be done, so all is released.
+// sinkFailed ends the run if the sink has failed for good: it releases all messages.
 func (w *worker[IN, OUT]) sinkFailed(err error) {
 	if w.working.Err() == nil && guard.IsPermanent(err) {
 		w.sinkErr = fmt.Errorf("delivery: the sink has failed for good: %w", err)
@@ -235,19 +257,20 @@ func (w *worker[IN, OUT]) sinkFailed(err error) {
 	}
 }
 
-// end closes the source. That a worker which was told to leave cannot say so to its queue, as without a leader, is no error: what it had comes
-// again when the leases end.
+// end closes the source. If a worker that was told to end cannot reach its queue, for
+// example because a cluster lacks a leader, that is not an error: its messages are
+// redelivered when their leases end.
 func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 	w.takeNoMore(errDrained)
 	w.releaseAll(errAborted)
 	closeErr := w.close()
 	if closeErr != nil && ctx.Err() != nil && !guard.IsPermanent(closeErr) {
-		w.Logger.Warn("delivery: the source could not record the last settlements; those messages are redelivered", slog.Any("error", closeErr))
+		w.logger.Warn("delivery: the source could not record the last settlements; those messages are redelivered", slog.Any("error", closeErr))
 		closeErr = nil
 	}
-	s, err := w.sum(w.Clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
-	w.Monitor.end(s, err)
-	w.Logger.Info("delivery: the worker has ended", slog.Any("messages", s))
+	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
+	w.monitor.end(s, err)
+	w.logger.Info("delivery: the worker has ended", slog.Any("messages", s))
 	return s, err
 }
 
@@ -255,12 +278,12 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 func (w *worker[IN, OUT]) closeSource(ctx context.Context) error {
 	closing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	limit := w.Clock.AfterFunc(closeWait, func() { cancel(errClosing) })
+	limit := w.clock.AfterFunc(closeWait, func() { cancel(errClosing) })
 	defer limit.Stop()
 	return w.source.Close(closing)
 }
 
 // sleep waits. It returns false if ctx has ended.
 func (w *worker[IN, OUT]) sleep(ctx context.Context, d time.Duration) bool {
-	return wait.For(ctx, w.Clock, d) == nil
+	return wait.For(ctx, w.clock, d) == nil
 }

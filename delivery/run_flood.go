@@ -135,8 +135,8 @@ func (w *worker[IN, OUT]) pause() bool {
 	w.mu.Lock()
 	pause, last := w.flood.next(), w.flood.err
 	w.mu.Unlock()
-	w.Logger.Warn("delivery: most of the last messages have failed: the worker pauses, and then tries some",
-		slog.Int("last", w.FloodWindow), slog.Any("error", last), slog.Duration("wait", pause), slog.Int("some", w.flood.probe()))
+	w.logger.Warn("delivery: most of the last messages have failed: the worker pauses, and then tries some",
+		slog.Int("last", w.floodWindow), slog.Any("error", last), slog.Duration("wait", pause), slog.Int("some", w.flood.probe()))
 	return w.sleep(w.receiving, pause)
 }
 
@@ -157,11 +157,11 @@ func (w *worker[IN, OUT]) probed(ended <-chan evidence, n int) {
 			return
 		}
 	}
-	if up == 0 || float64(failed) > w.FloodShare*float64(up+failed) {
+	if up == 0 || float64(failed) > w.floodShare*float64(up+failed) {
 		return
 	}
 	w.mu.Lock()
 	w.flood.resume()
 	w.mu.Unlock()
-	w.Logger.Info("delivery: messages are answered again: the worker resumes", slog.Int("answered", up), slog.Int("failed", failed))
+	w.logger.Info("delivery: messages are answered again: the worker resumes", slog.Int("answered", up), slog.Int("failed", failed))
 }

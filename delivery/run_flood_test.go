@@ -200,7 +200,7 @@ func TestRunProbesWithSeveral(t *testing.T) {
 			return itoa(ctx, i)
 		}, asyncop.WithMaxConcurrentCalls(1))
 		var log bytes.Buffer
-		summary, err := delivery.Run(t.Context(), newList(2000, false), op, &collected{}, delivery.RunConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		summary, err := delivery.Run(t.Context(), newList(2000, false), op, &collected{}, delivery.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		require.NoError(t, err)
 		require.Equal(t, 1, summary.Floods)
 		require.Equal(t, 2000-summary.HandedOver, summary.Acknowledged)

@@ -47,10 +47,10 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 			n = min(n, w.flood.probe())
 			probe = make(chan evidence, n)
 		}
-		asked := w.Clock.Now()
+		asked := w.clock.Now()
 		w.ask(asked)
 		ms, err := w.source.Receive(w.receiving, n)
-		if w.Clock.Since(asked) > connectWait {
+		if w.clock.Since(asked) > connectWait {
 			since, wait = time.Time{}, firstWait
 		}
 		switch {
@@ -72,18 +72,18 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 			return
 		case w.receiving.Err() != nil:
 			if !guard.Is(err, context.Cause(w.receiving)) {
-				w.Logger.Warn("delivery: the source has failed", slog.Any("error", err))
+				w.logger.Warn("delivery: the source has failed", slog.Any("error", err))
 			}
 			return
 		case since.IsZero():
-			since = w.Clock.Now()
-		case w.Clock.Since(since) >= sourceWait:
+			since = w.clock.Now()
+		case w.clock.Since(since) >= sourceWait:
 			w.sourceErr = fmt.Errorf("delivery: the source has failed for %v: %w", sourceWait, err)
 			w.takeNoMore(w.sourceErr)
 			return
 		}
 		w.answered(err)
-		w.Logger.Warn("delivery: the source has failed, and is retried", slog.Any("error", err), slog.Duration("wait", wait))
+		w.logger.Warn("delivery: the source has failed, and is retried", slog.Any("error", err), slog.Duration("wait", wait))
 		if !w.sleep(w.receiving, wait) {
 			return
 		}
@@ -95,9 +95,9 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 // the source, for others.
 func (w *worker[IN, OUT]) freeSlots() int {
 	if w.awaitSlots == nil {
-		return w.Batch
+		return w.batch
 	}
-	return min(w.Batch, w.awaitSlots(w.receiving))
+	return min(w.batch, w.awaitSlots(w.receiving))
 }
 
 // pass passes messages on to the operator, and releases the rest if it is to stop. It returns false if the operator takes no more.

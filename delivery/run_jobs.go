@@ -68,13 +68,13 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 	w.offsets = make([]time.Duration, len(engines))
 	w.mu.Unlock()
 	for i, h := range engines {
-		j, err := jobs.New(h.engine, jobs.Config{Clock: w.Clock, Logger: w.Logger, Offset: func(d time.Duration) {
+		j, err := jobs.New(h.engine, jobs.Config{Clock: w.clock, Logger: w.logger, Offset: func(d time.Duration) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.offsets[i] = d
 		}})
 		if err != nil {
-			w.Logger.Warn("delivery: this worker does not run jobs", slog.Any("error", err))
+			w.logger.Warn("delivery: this worker does not run jobs", slog.Any("error", err))
 			continue
 		}
 		working.Go(func() { // ends with ctx
@@ -89,7 +89,7 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 			working.Wait()
 			close(ended)
 		}()
-		limit := w.Clock.Timer(closeWait)
+		limit := w.clock.Timer(closeWait)
 		defer limit.Stop()
 		select {
 		case <-ended:
@@ -110,7 +110,7 @@ func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 		Redelivered int // of Received
 	}{w.counts, w.redelivered}
 	w.mu.Unlock()
-	counts.Elapsed = w.Clock.Since(w.begun)
+	counts.Elapsed = w.clock.Since(w.begun)
 	about.Counts, _ = json.Marshal(counts) // numbers only
 	if op, ok := w.op.(interface{ Stats() asyncop.Stats }); ok {
 		s := struct {

@@ -99,7 +99,7 @@ func TestRunRunsJobs(t *testing.T) {
 func TestRunSteersItsBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		q := delivery.NewQueue[int](engine, "numbers", silent)
+		q := delivery.NewQueue[int](engine, "numbers", silently)
 		j, err := jobs.New(engine, jobs.Config{})
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())

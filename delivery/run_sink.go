@@ -42,7 +42,7 @@ func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 			continue
 		}
 		// The fault is the sink's: all wait until it is back, which holds up the source by the leases of what it has given.
-		w.Logger.Warn("delivery: the sink has failed, and its results are put again", slog.Any("error", err), slog.Int("messages", len(f.left)),
+		w.logger.Warn("delivery: the sink has failed, and its results are put again", slog.Any("error", err), slog.Int("messages", len(f.left)),
 			slog.Duration("wait", wait))
 		w.sleep(w.working, wait)
 		wait = min(2*wait, lastWait)
@@ -87,7 +87,7 @@ func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 		more, broken := f.results, w.working.Done()
 		var due <-chan time.Time
 		if len(f.refused) > 0 {
-			timer := w.Clock.Timer(max(0, f.next().Sub(w.Clock.Now())))
+			timer := w.clock.Timer(max(0, f.next().Sub(w.clock.Now())))
 			defer timer.Stop()
 			due = timer.C
 			if len(f.refused) >= w.puts {
@@ -146,7 +146,7 @@ func (f *filling[OUT]) next() time.Time {
 
 // putAgain puts the refused results that are due, one by one. The last try rejects it (law W2).
 func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
-	now := w.Clock.Now()
+	now := w.clock.Now()
 	rest := f.refused[:0]
 	for _, r := range f.refused {
 		if !r.due.After(now) && w.working.Err() == nil {
@@ -156,11 +156,11 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 				continue
 			}
 			if errors.Is(err, store.ErrFull) {
-				r.due = w.Clock.Now().Add(lastWait) // it has not been refused
+				r.due = w.clock.Now().Add(lastWait) // it has not been refused
 				rest = append(rest, r)
 				continue
 			}
-			if r.failed(f, w.Clock.Now()); r.tries == maxRefused {
+			if r.failed(f, w.clock.Now()); r.tries == maxRefused {
 				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", message.ErrRefused, r.tries, err))
 				continue
 			}
@@ -235,10 +235,10 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], all, rest []message.Message[O
 	if len(failed) == 0 {
 		return nil
 	}
-	w.Logger.Warn("delivery: the sink refuses some results, which are put again", slog.Any("error", err),
+	w.logger.Warn("delivery: the sink refuses some results, which are put again", slog.Any("error", err),
 		slog.Int("messages", len(failed)), slog.String("first", failed[0].Meta().ID))
 	for i, m := range failed {
-		r := refusal[OUT]{message: m, took: f.took, wait: firstWait, due: w.Clock.Now().Add(firstWait)}
+		r := refusal[OUT]{message: m, took: f.took, wait: firstWait, due: w.clock.Now().Add(firstWait)}
 		if i < refused {
 			r.tries = 1
 		}
@@ -271,6 +271,6 @@ func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) error {
 
 // reject gives up what the sink can never take: its source has it among the dead letters.
 func (w *worker[IN, OUT]) reject(m message.Message[OUT], err error) {
-	w.Logger.Warn("delivery: the sink refuses a result for good, and its message is rejected", slog.Any("error", err), slog.String("id", m.Meta().ID))
+	w.logger.Warn("delivery: the sink refuses a result for good, and its message is rejected", slog.Any("error", err), slog.String("id", m.Meta().ID))
 	m.Reject(err)
 }

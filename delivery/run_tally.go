@@ -20,7 +20,7 @@ type Summary struct {
 	Rejected     int           // failed, and given up
 	Nacked       int           // failed, to be redelivered
 	Released     int           `json:"GivenBack"` // not done at the end, or while a backend was down; to be redelivered
-	Floods       int           // how often the flood guard has stopped the worker: see RunConfig.FloodShare
+	Floods       int           // how often the flood guard has stopped the worker: see [WithFloodGuard]
 	Elapsed      time.Duration // of Run
 }
 

@@ -124,8 +124,7 @@ func (c *collected) PutAll(_ context.Context, ms []message.Message[string]) erro
 
 var (
 	quiet    = slog.New(slog.DiscardHandler)
-	silent   = delivery.QueueConfig{Logger: quiet}
-	silently = delivery.RunConfig{Logger: quiet}
+	silently = delivery.WithLogger(quiet)
 )
 
 // operator calls f, and drops what fails.
@@ -155,7 +154,7 @@ func TestASinkThatCanNeverTakeAResult(t *testing.T) {
 			return strconv.Itoa(i), nil
 		}, asyncop.WithMaxConcurrentCalls(1))
 		begun := time.Now()
-		s, err := delivery.Run(t.Context(), source, op, sink, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 1})
+		s, err := delivery.Run(t.Context(), source, op, sink, silently, delivery.WithFloodGuard(1, 1))
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 20, Acknowledged: 10, Rejected: 10}, withoutTime(s))
 		require.Len(t, good.values, 10)
@@ -180,7 +179,7 @@ func TestRunToTheEndOfTheSource(t *testing.T) {
 			}
 			return itoa(ctx, i)
 		})
-		summary, err := delivery.Run(t.Context(), source, op, sink, delivery.RunConfig{Batch: 32}, silently)
+		summary, err := delivery.Run(t.Context(), source, op, sink, delivery.WithBatch(32), silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 500, Acknowledged: 450, HandedOver: 50}, withoutTime(summary))
 		require.Len(t, sink.values, 450)
@@ -206,7 +205,7 @@ func TestRunAcknowledgesBehindTheSink(t *testing.T) {
 			puts++
 			return nil
 		})
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, delivery.RunConfig{Batch: 1}, silently)
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, delivery.WithBatch(1), silently)
 		require.NoError(t, err)
 		require.Equal(t, 3, summary.Acknowledged)
 		require.Equal(t, 3, puts)
@@ -381,7 +380,7 @@ func TestRunWithASinkThatIsFull(t *testing.T) {
 			}
 			return nil
 		})
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 10})
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently, delivery.WithFloodGuard(1, 10))
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 50, Acknowledged: 50}, withoutTime(summary))
 		require.Len(t, got, 50)
@@ -424,7 +423,7 @@ func TestRunWithASinkThatIsDown(t *testing.T) {
 				}
 				return got.PutAll(ctx, ms)
 			})
-			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 10})
+			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently, delivery.WithFloodGuard(1, 10))
 			require.NoError(t, err)
 			require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 5}, withoutTime(summary))
 			require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, got.values)
@@ -440,7 +439,7 @@ func TestRunWithASinkThatIsDownReceivesNoMore(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Hour, cancel)
 		sink := sinkFunc(func(context.Context, []message.Message[string]) error { return errors.New("down") })
-		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silently, delivery.RunConfig{Batch: 10})
+		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silently, delivery.WithBatch(10))
 		require.NoError(t, err)
 		require.Equal(t, summary.Received, summary.Released)
 		require.LessOrEqual(t, summary.Received, 400, "what has room in the worker")
@@ -545,7 +544,7 @@ func TestRun_Releases(t *testing.T) {
 		source, sink := newList(40, true), &collected{}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(1500*time.Millisecond, cancel)
-		summary, err := delivery.Run(ctx, source, operator(slow), sink, silently, delivery.RunConfig{Drain: 2 * time.Second})
+		summary, err := delivery.Run(ctx, source, operator(slow), sink, silently, delivery.WithDrain(2*time.Second))
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 11, Acknowledged: 3, Released: 8, Elapsed: 3500 * time.Millisecond}, summary)
 		require.Equal(t, 11, source.count(), "ten slots, and what took the place of the one that was done in time")
@@ -560,12 +559,12 @@ func TestRun_Releases(t *testing.T) {
 	})
 }
 
-// A negative RunConfig.Drain releases everything at once.
+// WithDrain(0) releases all messages at once.
 func TestRunWithoutATimeToDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(1500*time.Millisecond, cancel)
-		summary, err := delivery.Run(ctx, newList(40, true), operator(slow), &collected{}, silently, delivery.RunConfig{Drain: -1})
+		summary, err := delivery.Run(ctx, newList(40, true), operator(slow), &collected{}, silently, delivery.WithDrain(0))
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 11, Acknowledged: 1, Released: 10, Elapsed: 1500 * time.Millisecond}, summary)
 	})
@@ -581,7 +580,7 @@ func TestRun_ReleasesWhatTheSinkHas(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silently, delivery.RunConfig{Batch: 5})
+		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silently, delivery.WithBatch(5))
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: summary.Received, Released: summary.Received, Elapsed: 21 * time.Second}, summary)
 		require.Positive(t, summary.Received)
@@ -633,7 +632,7 @@ func TestRunPutsTheLastResults(t *testing.T) {
 				return c.sink(ctx, time.Since(begun) < 2*time.Second)
 			})
 			summary, err := delivery.Run(t.Context(), newList(2, true), operator(slow, asyncop.WithContext(ctx)), sink, silently,
-				delivery.RunConfig{Drain: 3 * time.Second})
+				delivery.WithDrain(3*time.Second))
 			require.ErrorIs(t, err, io.ErrClosedPipe, name)
 			summary.Received, summary.Released = 0, 0
 			require.Equal(t, c.want, summary, name)
@@ -696,7 +695,7 @@ func TestRun_CountsSettlements(t *testing.T) {
 				}
 				m.Ack()
 			})
-			summary, err := delivery.Run(t.Context(), newList(10, false), op, &collected{}, silently, delivery.RunConfig{FloodShare: 0.5, FloodWindow: 10, Batch: 10})
+			summary, err := delivery.Run(t.Context(), newList(10, false), op, &collected{}, silently, delivery.WithBatch(10), delivery.WithFloodGuard(0.5, 10))
 			require.NoError(t, err)
 			require.Equal(t, floods, summary.Floods, delay)
 		})
@@ -724,7 +723,7 @@ func TestRunGoesOnAfterAFlood(t *testing.T) {
 			}
 			m.Ack()
 		})
-		summary, err := delivery.Run(t.Context(), newList(100, false), op, &collected{}, silently, delivery.RunConfig{FloodShare: 0.5, FloodWindow: 10, Batch: 10})
+		summary, err := delivery.Run(t.Context(), newList(100, false), op, &collected{}, silently, delivery.WithBatch(10), delivery.WithFloodGuard(0.5, 10))
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 100, Acknowledged: 90, HandedOver: 10, Floods: 1, Elapsed: time.Second}, summary)
 	})
@@ -739,7 +738,7 @@ func TestRunInTwoFloods(t *testing.T) {
 			}
 			m.Ack()
 		})
-		summary, err := delivery.Run(t.Context(), newList(60, false), op, &collected{}, silently, delivery.RunConfig{FloodShare: 0.5, FloodWindow: 10, Batch: 10})
+		summary, err := delivery.Run(t.Context(), newList(60, false), op, &collected{}, silently, delivery.WithBatch(10), delivery.WithFloodGuard(0.5, 10))
 		require.NoError(t, err)
 		require.Equal(t, 2, summary.Floods)
 		require.Equal(t, 12, summary.HandedOver)
@@ -751,8 +750,8 @@ func TestRunInTwoFloods(t *testing.T) {
 func TestRunWithoutAFlood(t *testing.T) {
 	for _, c := range []struct {
 		dead int // of ten
-		opts []delivery.RunConfig
-	}{{4, nil}, {10, []delivery.RunConfig{{FloodShare: 1, FloodWindow: 10}}}} {
+		opts []delivery.RunOption
+	}{{4, nil}, {10, []delivery.RunOption{delivery.WithFloodGuard(1, 10)}}} {
 		synctest.Test(t, func(t *testing.T) {
 			op := operator(func(ctx context.Context, i int) (string, error) {
 				if i%10 < c.dead {
@@ -876,7 +875,7 @@ func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
 			}
 			return numbers.Receive(ctx, n)
 		}}
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silently, delivery.RunConfig{Batch: 1})
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silently, delivery.WithBatch(1))
 		require.NoError(t, err)
 		require.Equal(t, 3100, summary.Acknowledged)
 		require.Equal(t, 3101*100*time.Millisecond, summary.Elapsed)
@@ -925,7 +924,7 @@ func TestRunWithAPermanentFault(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			return itoa(ctx, i)
 		})
-		summary, err := delivery.Run(t.Context(), source, op, &collected{}, silently, delivery.RunConfig{Batch: 5})
+		summary, err := delivery.Run(t.Context(), source, op, &collected{}, silently, delivery.WithBatch(5))
 		require.ErrorIs(t, err, errNoTable)
 		require.ErrorContains(t, err, "the source has failed for good")
 		require.GreaterOrEqual(t, summary.Acknowledged, 10)
@@ -1193,7 +1192,7 @@ func TestRunWithARow(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(3500*time.Millisecond, cancel)
 		sink := &collected{}
-		summary, err := delivery.Run(ctx, newList(10, true), op, sink, silently, delivery.RunConfig{Drain: 2 * time.Second})
+		summary, err := delivery.Run(ctx, newList(10, true), op, sink, silently, delivery.WithDrain(2*time.Second))
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 4, Released: 6, Elapsed: 5500 * time.Millisecond}, summary)
 		require.Equal(t, []string{"1", "2", "3", "4"}, sink.values)
@@ -1224,23 +1223,12 @@ func TestSummary(t *testing.T) {
 		"summary.released=11 summary.floods=5 summary.elapsed=1.5s")
 
 	b.Reset()
-	_, err := delivery.Run(t.Context(), newList(3, false), operator(itoa), &collected{}, delivery.RunConfig{Logger: slog.New(slog.NewTextHandler(&b, nil))})
+	_, err := delivery.Run(t.Context(), newList(3, false), operator(itoa), &collected{}, delivery.WithLogger(slog.New(slog.NewTextHandler(&b, nil))))
 	require.NoError(t, err)
 	require.Contains(t, b.String(), `msg="delivery: the worker has ended" messages.received=3 messages.acknowledged=3`)
 }
 
-func TestRunRefusesWrongOptions(t *testing.T) {
-	op := operator(itoa)
-	for name, config := range map[string]delivery.RunConfig{
-		"batch":  {Batch: -1},
-		"share":  {FloodShare: -0.1},
-		"more":   {FloodShare: 1.1},
-		"window": {FloodWindow: -1},
-	} {
-		require.Panics(t, func() { _, _ = delivery.Run(t.Context(), newList(1, false), op, &collected{}, config) }, name)
-	}
-	for range op.Results(func(func(int) bool) {}) {
-	}
+func TestRun_NilArguments(t *testing.T) {
 	require.Panics(t, func() { _, _ = delivery.Run[int, string](t.Context(), nil, nil, nil) })
 }
 
@@ -1349,7 +1337,7 @@ func TestRunHoldsFewMessagesWhenTheServiceBecomesSlow(t *testing.T) {
 		op := asyncop.UnorderedWait(call, 0, slots, asyncop.WithLogger(quiet), asyncop.WithFailureSink(taken))
 		over := make(chan error, 1)
 		go func() {
-			_, err := delivery.Run(ctx, source, op, &collected{}, delivery.RunConfig{Logger: quiet, Drain: -1})
+			_, err := delivery.Run(ctx, source, op, &collected{}, delivery.WithLogger(quiet), delivery.WithDrain(0))
 			over <- err
 		}()
 		time.Sleep(2 * time.Second)

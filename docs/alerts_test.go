@@ -260,7 +260,7 @@ func (p *plant) run(t *testing.T, fault string, each, lasts time.Duration) {
 		engine := plantEngine{p, memory.Open(memory.WithClock(plantClock{p, clock.New()}))}
 		bank, monitor, metrics := backend.New("bank", backend.WithLogger(quiet)), &delivery.Monitor{}, weirprom.New("payments")
 		shares := &partitions.Monitor{}
-		orders := delivery.NewQueue[parcel](engine, "orders", delivery.RetryAfter(time.Minute, 2*time.Hour), delivery.QueueConfig{Logger: quiet})
+		orders := delivery.NewQueue[parcel](engine, "orders", delivery.RetryAfter(time.Minute, 2*time.Hour), delivery.WithLogger(quiet))
 		op := asyncop.OrderedWait(asyncop.Blocking(p.call), 10*time.Second, 20, asyncop.WithBackend(bank), asyncop.WithObserver(metrics),
 			asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
 		coordinator, err := checkpoint.NewCoordinator(plantStore{p, checkpointtest.NewMemoryStore()},
@@ -274,7 +274,7 @@ func (p *plant) run(t *testing.T, fault string, each, lasts time.Duration) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_, _ = delivery.Run(ctx, orders, op, plantSink{p}, delivery.RunConfig{Monitor: monitor, Logger: quiet})
+			_, _ = delivery.Run(ctx, orders, op, plantSink{p}, delivery.WithMonitor(monitor), delivery.WithLogger(quiet))
 		}()
 		shared := make(chan struct{})
 		go func() {

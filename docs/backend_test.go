@@ -74,7 +74,7 @@ func Example_backendFairQueue() {
 		}
 		return "charged", nil
 	}
-	orders := delivery.NewQueue[Order](engine, "orders", delivery.QueueConfig{FairByKey: 25})
+	orders := delivery.NewQueue[Order](engine, "orders", delivery.WithFairByKey(25))
 	for i := range 101 {
 		o := Order{Shop: "a"}
 		if i == 100 {

@@ -73,7 +73,7 @@ func Example_sealed() {
 	ctx := context.Background()
 	engine := memory.Open()
 	key := randomKey()
-	orders := delivery.NewQueue[order](engine, "orders", delivery.QueueConfig{Codec: sealed(codec.JSON[order](), key)})
+	orders := delivery.NewQueue[order](engine, "orders", delivery.WithCodec(sealed(codec.JSON[order](), key)))
 	check(orders.Put(ctx, order{"4711"}, delivery.ID("order-17"))) // the id is stored in the clear
 	entries, err := engine.List(ctx, "orders", store.Filter{}, store.Page{Max: 1})
 	check(err)

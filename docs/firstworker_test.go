@@ -47,7 +47,7 @@ func Example_firstWorker() {
 	lastMoment := time.Now().Add(48 * time.Hour)
 	err = orders.Put(ctx, order{"17"},
 		delivery.ID("17"),             // has no effect while a message with this id is in the queue
-		delivery.Key("customer-5"),    // for KeepKeyOrder and FairByKey of delivery.QueueConfig
+		delivery.Key("customer-5"),    // for delivery.WithKeepKeyOrder and WithFairByKey
 		delivery.After(24*time.Hour),  // not before tomorrow; for a time t: time.Until(t)
 		delivery.Deadline(lastMoment)) // not later: then it is a dead letter, "expired"
 	check(err)
@@ -113,7 +113,7 @@ func TestSeveralKindsAndTwoOperators(t *testing.T) {
 			require.NoError(t, tasks.Put(ctx, v))
 		}
 		_, err := delivery.Run(ctx, tasks, asyncop.OrderedWait(asyncop.Blocking(doTask), time.Second, 4,
-			asyncop.WithFailureSink(tasks.TakeFailure), asyncop.WithLogger(quiet)), done, delivery.RunConfig{Logger: quiet})
+			asyncop.WithFailureSink(tasks.TakeFailure), asyncop.WithLogger(quiet)), done, delivery.WithLogger(quiet))
 		require.NoError(t, err)
 		require.Equal(t, []string{"resized cat", "wrote to ann"}, done.receipts)
 		counts, err := tasks.Counts(t.Context())
@@ -140,7 +140,7 @@ func TestSeveralKindsAndTwoOperators(t *testing.T) {
 			asyncop.OrderedWait(price, 10*time.Second, 100, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet)),
 			asyncop.OrderedWait(charge, 10*time.Second, 100, asyncop.WithFailureSink(unpaid.TakeFailure), asyncop.WithLogger(quiet)),
 		}
-		_, err := delivery.Run(ctx, orders, op, receipts, delivery.RunConfig{Logger: quiet})
+		_, err := delivery.Run(ctx, orders, op, receipts, delivery.WithLogger(quiet))
 		require.NoError(t, err)
 		require.Equal(t, []string{"charged 100"}, receipts.receipts)
 		counts, err := unpaid.Counts(t.Context())
@@ -178,7 +178,7 @@ func TestTheResultOfAMessage(t *testing.T) {
 		defer stop() // Run finishes the order that it has
 		return "receipt of " + o.Number, nil
 	}), 10*time.Second, 4, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
-	_, err = delivery.Run(ctx, orders, op, receiptsTable{db}, delivery.RunConfig{Logger: quiet})
+	_, err = delivery.Run(ctx, orders, op, receiptsTable{db}, delivery.WithLogger(quiet))
 	require.NoError(t, err)
 	var receipt string
 	require.NoError(t, db.Reader().QueryRowContext(t.Context(), "SELECT receipt FROM receipts WHERE id = 'order-17'").Scan(&receipt))

@@ -28,10 +28,10 @@ import (
 const minute = time.Millisecond
 
 func newQueue(engine store.Engine) *delivery.Queue[sale] {
-	return delivery.NewQueue[sale](engine, "sales", delivery.QueueConfig{Layers: []delivery.Layer{
-		{Delay: minute, Jitter: 0.2},
-		{Delay: 10 * minute, Rate: 50, MaxConcurrent: 20},
-	}})
+	return delivery.NewQueue[sale](engine, "sales", delivery.WithLayers(
+		delivery.Layer{Delay: minute, Jitter: 0.2},
+		delivery.Layer{Delay: 10 * minute, Rate: 50, MaxConcurrent: 20},
+	))
 }
 
 // until ends a loop over messages when so many sales have ended.
@@ -117,7 +117,7 @@ func Example_ladderInDoubt() {
 
 	queue := delivery.NewQueue[sale](memory.Open(), "sales",
 		delivery.RetryAfter(minute),
-		delivery.QueueConfig{Remembers: 23 * time.Hour}) // the service keeps its answers for a day
+		delivery.WithIdempotencyWindow(23*time.Hour)) // the service keeps its answers for a day
 	client := &http.Client{Transport: caller.Transport(&lossy{RoundTripper: service.Client().Transport}, service.URL+"/")}
 	charge := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, service.URL+"/charges", strings.NewReader(s.ID))

@@ -110,7 +110,7 @@ func TestAWorkerWithoutAServer(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 2*time.Hour) // takes no time in a bubble
 		defer stop()
 		receipts := &sent{}
-		summary, err := delivery.Run(ctx, orders, op, receipts, delivery.RunConfig{Logger: quiet})
+		summary, err := delivery.Run(ctx, orders, op, receipts, delivery.WithLogger(quiet))
 		require.NoError(t, err)
 		require.Equal(t, []string{"receipt of order 1", "receipt of order 2"}, receipts.receipts)
 		require.Equal(t, 2, summary.HandedOver) // to the layer of a minute, and to the layer of an hour

@@ -114,7 +114,7 @@ func byKeyWorker(b *storeBench) {
 	b.byKey()
 	quiet := slog.New(slog.DiscardHandler)
 	const most = 2
-	in := delivery.NewQueue[string](b.Store, "in", delivery.QueueConfig{FairByKey: most, Logger: quiet})
+	in := delivery.NewQueue[string](b.Store, "in", delivery.WithFairByKey(most), delivery.WithLogger(quiet))
 	b.must(errors.Is(in.Put(b.ctx, "none"), message.ErrRefused), "a message without a key was put")
 	for i := range 200 {
 		b.ok(in.Put(b.ctx, "flood", delivery.Key("flood"), delivery.ID(strconv.Itoa(i))), "Put")
@@ -146,7 +146,7 @@ func byKeyWorker(b *storeBench) {
 				running--
 			}
 		}
-	}), delivery.RunConfig{Logger: quiet})
+	}), delivery.WithLogger(quiet))
 	b.ok(err, "Run")
 	b.must(!exceeded, "more than %d messages of a key were in flight", most)
 	for i, v := range order[20:] {
@@ -165,7 +165,7 @@ func workerTakesBySlots(b *storeBench) {
 	b.inspector()
 	const slots = 3
 	quiet := slog.New(slog.DiscardHandler)
-	in := delivery.NewQueue[int](b.Store, "in", delivery.RetryAfter(b.units(1)), delivery.QueueConfig{Logger: quiet})
+	in := delivery.NewQueue[int](b.Store, "in", delivery.RetryAfter(b.units(1)), delivery.WithLogger(quiet))
 	for i := range 20 {
 		b.ok(in.Put(b.ctx, i, delivery.ID(strconv.Itoa(i))), "Put")
 	}
@@ -183,7 +183,7 @@ func workerTakesBySlots(b *storeBench) {
 	ctx, stop := context.WithCancel(b.ctx)
 	ended := make(chan error, 1)
 	go func() { // ends with ctx
-		_, err := delivery.Run(ctx, in, op, done, delivery.RunConfig{Logger: quiet, Drain: -1})
+		_, err := delivery.Run(ctx, in, op, done, delivery.WithLogger(quiet), delivery.WithDrain(0))
 		ended <- err
 	}()
 	defer func() {

@@ -44,9 +44,9 @@ func (q *queue[T]) work(source delivery.Source[T], enough int, sticks bool) (*wo
 		ctx, stop := context.WithCancel(limit)
 		defer stop()
 		sink.full = stop
-		opts := []delivery.RunConfig{{Logger: quiet}}
+		opts := []delivery.RunOption{delivery.WithLogger(quiet)}
 		if sticks {
-			opts = append(opts, delivery.RunConfig{Drain: -1})
+			opts = append(opts, delivery.WithDrain(0))
 		}
 		op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v T) (T, error) { return v, nil }), 0, 10,
 			asyncop.WithDropOnFailure(), asyncop.WithLogger(quiet))

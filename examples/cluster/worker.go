@@ -19,18 +19,18 @@ import (
 )
 
 // layers are those of the queue of orders.
-var layers = delivery.QueueConfig{Layers: []delivery.Layer{
-	{Delay: 300 * time.Millisecond, Jitter: 0.5},
-	{Delay: time.Second, Jitter: 0.5},
-	{Delay: 5 * time.Second, Jitter: 0.5},
-	{Delay: 20 * time.Second, Jitter: 0.5},
-}}
+var layers = delivery.WithLayers(
+	delivery.Layer{Delay: 300 * time.Millisecond, Jitter: 0.5},
+	delivery.Layer{Delay: time.Second, Jitter: 0.5},
+	delivery.Layer{Delay: 5 * time.Second, Jitter: 0.5},
+	delivery.Layer{Delay: 20 * time.Second, Jitter: 0.5},
+)
 
 var declined = predicates.NewRejection("DECLINED")
 
 // queuesOn returns the queues of orders and of payments.
 func queuesOn(e *jetstream.Engine) (*delivery.Queue[bank.Order], *delivery.Queue[bank.Payment]) {
-	return delivery.NewQueue[bank.Order](e, "orders", layers, delivery.QueueConfig{Lease: lease, Logger: quiet}),
+	return delivery.NewQueue[bank.Order](e, "orders", layers, delivery.WithLease(lease), delivery.WithLogger(quiet)),
 		delivery.NewQueue[bank.Payment](e, "payments")
 }
 
@@ -64,6 +64,6 @@ func work(s settings) error {
 		strategies.ReasonAware(httpretry.Classifier[bank.Payment](), nil).WithMaxDelay(250*time.Millisecond),
 		asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
 	fmt.Println("ready")
-	_, err = delivery.Run(ctx, orders, op, payments, delivery.RunConfig{Logger: quiet})
+	_, err = delivery.Run(ctx, orders, op, payments, delivery.WithLogger(quiet))
 	return err
 }

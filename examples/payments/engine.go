@@ -135,9 +135,9 @@ func (q queues) put(ctx context.Context, orders []bank.Order) error {
 
 // ordersOn returns the queue of orders for a provider on an engine, with its layers and dead letters.
 func ordersOn(e store.Engine, at location, provider string) *delivery.Queue[bank.Order] {
-	opts := []delivery.QueueConfig{{Layers: layers, Logger: quiet}}
+	opts := []delivery.QueueOption{delivery.WithLayers(layers...), delivery.WithLogger(quiet)}
 	if _, leases := e.(store.Store); leases {
-		opts = append(opts, delivery.QueueConfig{Lease: lease})
+		opts = append(opts, delivery.WithLease(lease))
 	}
 	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue+"-"+provider), opts...)
 }

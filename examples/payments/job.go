@@ -118,7 +118,7 @@ func (j *job) run(ctx context.Context, q queues) error {
 	}
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(j.pay), orderTime, 100, policy(),
 		asyncop.WithBackend(j.backend), asyncop.WithFailureSink(failed), asyncop.WithLogger(quiet))
-	_, err := delivery.Run(ctx, orders, op, q.payments, delivery.RunConfig{Logger: quiet})
+	_, err := delivery.Run(ctx, orders, op, q.payments, delivery.WithLogger(quiet))
 	return err
 }
 

@@ -31,7 +31,7 @@ import (
 
 // queue returns a queue of texts.
 func queueOn(e store.Engine, name string, layers ...delivery.Layer) *delivery.Queue[string] {
-	return delivery.NewQueue[string](e, name, delivery.QueueConfig{Codec: text(), Layers: layers, Logger: silent})
+	return delivery.NewQueue[string](e, name, delivery.WithCodec(text()), delivery.WithLayers(layers...), delivery.WithLogger(silent))
 }
 
 // A queue on Kafka does what one on another engine does: layers, dead letters, results in another queue.
@@ -79,7 +79,7 @@ func TestQueue(t *testing.T) {
 		}
 		eventually(t, func() bool { return c.length("orders-dead", 2) == 6 }, "dead letters")
 	}()
-	_, err := delivery.Run(ctx, orders, op, queueOn(e, "done"), delivery.RunConfig{Logger: silent, FloodShare: 1, FloodWindow: 100})
+	_, err := delivery.Run(ctx, orders, op, queueOn(e, "done"), delivery.WithLogger(silent), delivery.WithFloodGuard(1, 100))
 	require.NoError(t, err)
 	for v, at := range calls {
 		for i := 1; i < len(at); i++ { // law D3

@@ -107,8 +107,8 @@ func TestAFullDisk(t *testing.T) {
 	}), time.Minute, 10, asyncop.WithDropOnFailure(), asyncop.WithLogger(silent))
 	ended := make(chan error, 1)
 	go func() {
-		_, err := delivery.Run(ctx, delivery.NewQueue[int](e, "work", delivery.QueueConfig{Logger: silent}), op, delivery.NewQueue[int](e, "done"),
-			delivery.RunConfig{Logger: silent, Batch: 10})
+		_, err := delivery.Run(ctx, delivery.NewQueue[int](e, "work", delivery.WithLogger(silent)), op, delivery.NewQueue[int](e, "done"),
+			delivery.WithLogger(silent), delivery.WithBatch(10))
 		ended <- err
 	}()
 	<-half

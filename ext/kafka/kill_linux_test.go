@@ -75,11 +75,11 @@ func work(ctx context.Context, addrs []string) error {
 		return err
 	}
 	defer engine.Close()
-	orders := delivery.NewQueue[order](engine, "group", delivery.QueueConfig{Logger: logger, Layers: []delivery.Layer{{Delay: killedDelay, Jitter: 0.5}}})
+	orders := delivery.NewQueue[order](engine, "group", delivery.WithLogger(logger), delivery.WithLayers(delivery.Layer{Delay: killedDelay, Jitter: 0.5}))
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(process), 10*time.Second, 50,
 		strategies.FixedDelay[order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
 		asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(logger))
-	summary, err := delivery.Run(ctx, orders, op, delivery.NewQueue[order](engine, "done"), delivery.RunConfig{Logger: logger})
+	summary, err := delivery.Run(ctx, orders, op, delivery.NewQueue[order](engine, "done"), delivery.WithLogger(logger))
 	fmt.Println(summary)
 	return err
 }

@@ -72,7 +72,7 @@ func TestTopicsThatAreMissing(t *testing.T) {
 	require.True(t, guard.IsPermanent(err), "it ends a run")
 	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) { return v, nil }), time.Minute, 10,
 		asyncop.WithFailureSink(orders.TakeFailure))
-	_, err = delivery.Run(t.Context(), orders, op, queueOn(e, "done"), delivery.RunConfig{Logger: silent})
+	_, err = delivery.Run(t.Context(), orders, op, queueOn(e, "done"), delivery.WithLogger(silent))
 	require.ErrorContains(t, err, "the topics orders-retry-1, orders-dead, orders are missing")
 
 	e = c.engine(Config{Partitions: 3, Replicas: 1})
@@ -103,7 +103,7 @@ func TestForeignTopicsAndWhatWasReceived(t *testing.T) {
 	type amount struct{ Cents int }
 	c := newCluster(t, 1, "orders", "billing-retry-1", "billing-retry-9", "billing-dead", "again")
 	e := c.engine(Config{Foreign: map[string][]string{"billing": {"orders"}}})
-	billing := delivery.NewQueue[amount](e, "billing", delivery.QueueConfig{Layers: []delivery.Layer{{Delay: time.Millisecond}}, Logger: silent})
+	billing := delivery.NewQueue[amount](e, "billing", delivery.WithLayers(delivery.Layer{Delay: time.Millisecond}), delivery.WithLogger(silent))
 	const whole = `{"Cents":7, "Note":"a field that the type lacks"}`
 	headers := []kgo.RecordHeader{
 		header("trace", []byte("first")), header("trace", []byte("second\xff")), header("trace", []byte("last")), header("other", nil),
@@ -149,7 +149,7 @@ func TestForeignTopicsAndWhatWasReceived(t *testing.T) {
 func TestWhatCannotBeDecoded(t *testing.T) {
 	c := newCluster(t, 1, "orders", "orders-dead")
 	c.produce("orders", 1, "1", "x", "2")
-	s := delivery.NewQueue[int](c.engine(), "orders", delivery.QueueConfig{Codec: codec.JSON[int](), Logger: silent}).Source(nil)
+	s := delivery.NewQueue[int](c.engine(), "orders", delivery.WithCodec(codec.JSON[int]()), delivery.WithLogger(silent)).Source(nil)
 	defer s.Close(context.Background())
 	for n := 0; n < 2; {
 		ms, err := s.Receive(t.Context(), 10)

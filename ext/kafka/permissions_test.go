@@ -57,7 +57,7 @@ var allowed = map[string][]string{
 var doing = map[string]func(ctx context.Context, client ...kgo.Opt) error{
 	"worker": func(ctx context.Context, client ...kgo.Opt) error {
 		return withEngine(ctx, client, func(e *Engine) error {
-			s := delivery.NewQueue[string](e, "orders", delivery.QueueConfig{Logger: silent, Codec: codec.JSON[string]()}).Source(nil)
+			s := delivery.NewQueue[string](e, "orders", delivery.WithLogger(silent), delivery.WithCodec(codec.JSON[string]())).Source(nil)
 			ms, err := s.Receive(ctx, 1)
 			if err == nil {
 				ms[0].Reject(errors.New("no"))

@@ -49,7 +49,7 @@ func TestSource_TopicIsRecreated(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() {
 			_, err := delivery.Run(ctx, orders.Source(queueOn(e, "orders").Source(nil)), op, queueOn(beside, "done"),
-				delivery.RunConfig{Logger: silent, FloodShare: 1, FloodWindow: 100})
+				delivery.WithLogger(silent), delivery.WithFloodGuard(1, 100))
 			ended <- err
 		}()
 		require.Eventually(t, func() bool {

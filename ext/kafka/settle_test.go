@@ -422,7 +422,7 @@ func TestADeadLetterThatDoesNotFit(t *testing.T) {
 		require.NoError(t, client.ProduceSync(t.Context(), r).FirstErr())
 	}
 	e := c.engine(Config{Foreign: map[string][]string{"group": {"orders"}}, Client: []kgo.Opt{kgo.ProducerBatchCompression(kgo.NoCompression())}})
-	retries := delivery.NewQueue[string](e, "group", delivery.QueueConfig{Codec: text(), Layers: []delivery.Layer{{Delay: time.Hour}}})
+	retries := delivery.NewQueue[string](e, "group", delivery.WithCodec(text()), delivery.WithLayers(delivery.Layer{Delay: time.Hour}))
 	s := retries.Source(nil)
 	defer s.Close(context.Background())
 	down := errors.New(strings.Repeat("down ", 800))

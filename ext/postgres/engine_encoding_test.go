@@ -102,7 +102,7 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 				END $$`, c.code), "CREATE TRIGGER refuse BEFORE "+c.refuses+" ON weir_messages FOR EACH ROW EXECUTE FUNCTION refuse()")
 			}
 
-			orders := delivery.NewQueue[string](engine, "orders", delivery.RetryAfter(time.Hour), delivery.QueueConfig{Logger: logger})
+			orders := delivery.NewQueue[string](engine, "orders", delivery.RetryAfter(time.Hour), delivery.WithLogger(logger))
 			op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, id string) (string, error) {
 				if id == "bad" && c.text != "" {
 					return "", errors.New(c.text)
@@ -113,7 +113,7 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 			monitor := &delivery.Monitor{}
 			ended := make(chan error, 1)
 			go func() {
-				_, err := delivery.Run(ctx, orders, op, acknowledged{}, delivery.RunConfig{Logger: logger, Monitor: monitor})
+				_, err := delivery.Run(ctx, orders, op, acknowledged{}, delivery.WithLogger(logger), delivery.WithMonitor(monitor))
 				ended <- err
 			}()
 			left := func() int {

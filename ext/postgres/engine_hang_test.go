@@ -78,9 +78,9 @@ func TestAServerThatIsFrozen(t *testing.T) {
 				return 0, context.Cause(ctx)
 			}
 		}
-		orders := delivery.NewQueue[int](e, "orders", delivery.QueueConfig{Logger: quiet})
+		orders := delivery.NewQueue[int](e, "orders", delivery.WithLogger(quiet))
 		op := asyncop.UnorderedWait(asyncop.Blocking(call), 10*time.Second, 20, asyncop.WithLogger(quiet), asyncop.WithFailureSink(orders.TakeFailure))
-		_, _ = delivery.Run(ctx, orders, op, delivery.NewQueue[int](e, "receipts", delivery.QueueConfig{Logger: quiet}), delivery.RunConfig{Logger: quiet, Drain: drain})
+		_, _ = delivery.Run(ctx, orders, op, delivery.NewQueue[int](e, "receipts", delivery.WithLogger(quiet)), delivery.WithLogger(quiet), delivery.WithDrain(drain))
 	})
 	run("a relay", func(e *postgres.Engine, started func()) {
 		_ = outbox.Relay(ctx, e, e.Locks(), outbox.Config{Queue: "outbox", Logger: quiet, Batch: 1, Publish: func(context.Context, []store.Message) error {

@@ -40,10 +40,10 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { // ends with ctx
-		q := delivery.NewQueue[int](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour), delivery.QueueConfig{Logger: quiet})
+		q := delivery.NewQueue[int](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour), delivery.WithLogger(quiet))
 		op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, i int) (int, error) { return i, nil }), time.Hour, 10,
 			asyncop.WithFailureSink(q.TakeFailure), asyncop.WithBackend(pay), asyncop.WithLogger(quiet))
-		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[int](engine, "receipts"), delivery.RunConfig{Logger: quiet})
+		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[int](engine, "receipts"), delivery.WithLogger(quiet))
 		ended <- err
 	}()
 	other, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet}) // another process

@@ -184,13 +184,13 @@ func TestEngine_BehindPgBouncer(t *testing.T) {
 	defer e.Close()
 	require.Zero(t, putSome(t, e, "a", 200))
 
-	orders := delivery.NewQueue[int](e, "orders", delivery.QueueConfig{Logger: quiet})
+	orders := delivery.NewQueue[int](e, "orders", delivery.WithLogger(quiet))
 	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, i int) (int, error) { return i, nil }),
 		time.Minute, 50, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := delivery.Run(ctx, orders, op, delivery.NewQueue[int](e, "receipts"), delivery.RunConfig{Logger: quiet})
+		_, err := delivery.Run(ctx, orders, op, delivery.NewQueue[int](e, "receipts"), delivery.WithLogger(quiet))
 		ended <- err
 	}()
 	require.Eventually(t, func() bool {

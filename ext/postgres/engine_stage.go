@@ -15,7 +15,7 @@ import (
 )
 
 // PutTx puts a value into a queue of an [Engine] in a transaction of the caller: the message exists if and only if the transaction commits. It
-// is not bounded by MaxDepth of a [delivery.QueueConfig]. Workers of the queue are woken by the commit. The queue must be on an engine of this package.
+// is not bounded by delivery.WithMaxDepth. Workers of the queue are woken by the commit. The queue must be on an engine of this package.
 func PutTx[T any](ctx context.Context, tx pgx.Tx, q *delivery.Queue[T], v T, opts ...delivery.PutOption) error {
 	s, m, err := encode(q, v, opts)
 	if err != nil {

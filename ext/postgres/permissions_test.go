@@ -40,7 +40,7 @@ var doing = map[string]func(ctx context.Context, url string) error{
 			return err
 		}
 		defer e.Close()
-		q := delivery.NewQueue[int](e, "orders", delivery.RetryAfter(time.Minute), delivery.QueueConfig{Logger: quiet})
+		q := delivery.NewQueue[int](e, "orders", delivery.RetryAfter(time.Minute), delivery.WithLogger(quiet))
 		err = q.Put(ctx, 1)
 		if err != nil {
 			return err

@@ -40,7 +40,7 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 			_, err = e.DB().Writer().ExecContext(t.Context(), "CREATE TRIGGER refuse BEFORE "+event+" ON weir_messages WHEN "+row+
 				".meta->>'id' = 'bad' BEGIN SELECT RAISE(ABORT, 'not this one'); END")
 			require.NoError(t, err)
-			orders := delivery.NewQueue[string](e, "orders", delivery.RetryAfter(time.Hour), delivery.QueueConfig{Logger: quiet})
+			orders := delivery.NewQueue[string](e, "orders", delivery.RetryAfter(time.Hour), delivery.WithLogger(quiet))
 			op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, id string) (string, error) {
 				if id == "bad" && event == "INSERT" {
 					return "", errors.New("no")
@@ -51,7 +51,7 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 			monitor := &delivery.Monitor{}
 			ended := make(chan error, 1)
 			go func() {
-				_, err := delivery.Run(ctx, orders, op, acknowledge{}, delivery.RunConfig{Logger: quiet, Monitor: monitor})
+				_, err := delivery.Run(ctx, orders, op, acknowledge{}, delivery.WithLogger(quiet), delivery.WithMonitor(monitor))
 				ended <- err
 			}()
 			require.Eventually(t, func() bool {

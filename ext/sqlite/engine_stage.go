@@ -11,7 +11,7 @@ import (
 )
 
 // PutTx puts a value into a queue of an [Engine] in a transaction of the caller, a *[sql.Tx] or a *[Tx]: the message exists if and only if the
-// transaction commits. It is not bounded by MaxDepth of a [delivery.QueueConfig]. The queue must be on an engine of this package.
+// transaction commits. It is not bounded by delivery.WithMaxDepth. The queue must be on an engine of this package.
 func PutTx[T any](ctx context.Context, tx execer, q *delivery.Queue[T], v T, opts ...delivery.PutOption) error {
 	s, ok := q.Engine().(*Engine)
 	if !ok {

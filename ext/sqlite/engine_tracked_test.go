@@ -199,7 +199,7 @@ func TestTrackedWorker(t *testing.T) {
 	require.NoError(t, err)
 	s := sqlite.New(db)
 	quiet := slog.New(slog.DiscardHandler)
-	orders := delivery.NewQueue[string](s, "orders", delivery.QueueConfig{Lease: 500 * time.Millisecond, Logger: quiet, Remembers: 9 * time.Minute, Layers: []delivery.Layer{{Delay: 100 * time.Millisecond}, {Delay: 200 * time.Millisecond}}})
+	orders := delivery.NewQueue[string](s, "orders", delivery.WithLease(500*time.Millisecond), delivery.WithLogger(quiet), delivery.WithIdempotencyWindow(9*time.Minute), delivery.WithLayers(delivery.Layer{Delay: 100 * time.Millisecond}, delivery.Layer{Delay: 200 * time.Millisecond}))
 	client := &http.Client{Transport: caller.Transport(nil, url+"/charges")}
 	call := asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/charges", strings.NewReader(in))
@@ -216,7 +216,7 @@ func TestTrackedWorker(t *testing.T) {
 	op := asyncop.UnorderedWaitWithRetry(call, time.Minute, 8,
 		strategies.ReasonAware(httpretry.Classifier[string](), nil).WithMaxDelay(time.Nanosecond), asyncop.WithLogger(quiet),
 		asyncop.WithObserver(caller.NewTracker(caller.Config{Name: "charges", Secret: []byte("0123456789abcdef")})), asyncop.WithFailureSink(orders.TakeFailure))
-	_, err = delivery.Run(ctx, orders, op, acknowledge{}, delivery.RunConfig{FloodShare: 1, FloodWindow: 100, Logger: quiet})
+	_, err = delivery.Run(ctx, orders, op, acknowledge{}, delivery.WithLogger(quiet), delivery.WithFloodGuard(1, 100))
 	require.NoError(t, err)
 }
 

@@ -74,7 +74,7 @@ func TestWorkerOnAFullDisk(t *testing.T) {
 	all := func() int {
 		return count("work") + count("work-retry-1") + count("work-retry-2") + count("done") + count(workerkill.Dead)
 	}
-	work := func(e workerkill.Engine, until func() bool, opts ...delivery.RunConfig) {
+	work := func(e workerkill.Engine, until func() bool, opts ...delivery.RunOption) {
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { // ends with the condition
 			defer stop()
@@ -94,7 +94,7 @@ func TestWorkerOnAFullDisk(t *testing.T) {
 			full = time.Now()
 		}
 		return !full.IsZero() && time.Since(full) > time.Second/2
-	}, delivery.RunConfig{Drain: -1})
+	}, delivery.WithDrain(0))
 	require.True(t, refused.Load(), "the disk is not full")
 	require.NotZero(t, count("work"))
 	require.GreaterOrEqual(t, all(), n, "a message that is handed over may be in two queues")

@@ -12,11 +12,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// grace is what a worker needs to end: the default of Drain of delivery.RunConfig, and what Run takes behind it.
+// grace is the time that a worker needs to end: the default of delivery.WithDrain, and
+// the time that Run takes after it.
 const grace = 28
 
-// checkManifests reads the manifest of the documentation as Kubernetes does, and refuses fields that it does not know, ports without a
-// name, labels that do not match, and too short a time to end.
+// checkManifests reads the manifest of the documentation as Kubernetes does, and refuses
+// fields that it does not know, ports without a name, labels that do not match, and too
+// short a time to end.
 func (r *release) checkManifests(context.Context) error {
 	text, err := os.ReadFile(filepath.Join(r.root, "docs", "programs", "kubernetes", "worker.yaml"))
 	if err != nil {

@@ -185,7 +185,7 @@ func workOnKeys(ctx context.Context, t *testing.T, s *mortal, all *calls, stop f
 		return nil
 	})
 	first := leases.NewSource(s, "work", "dead", codec.JSON[int](), options...)
-	_, err = delivery.Run(ctx, l.Source(first), op, sink, delivery.RunConfig{Drain: -1, Logger: quiet})
+	_, err = delivery.Run(ctx, l.Source(first), op, sink, delivery.WithDrain(0), delivery.WithLogger(quiet))
 	if !s.killed.Load() {
 		require.NoError(t, err)
 	}

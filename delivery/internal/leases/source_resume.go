@@ -9,13 +9,16 @@ import (
 
 const resumePage = 500 // entries that are looked at at once
 
-// Resume makes Receive deliver first what an earlier source of the queue has taken and not settled, in the order of the queue: nothing
-// else comes before that. It returns the ids of these messages. As long as the lease of one has not ended, Receive waits: for the time of
-// [WithLease] after a source was killed. Without Resume such messages come behind others, since they could be taken later.
+// Resume makes Receive deliver first what an earlier source of the queue has taken and
+// not settled, in the order of the queue: nothing else comes before that. It returns the
+// ids of these messages. As long as the lease of one has not ended, Receive waits: for
+// the time of [WithLease] after a source was killed. Without Resume such messages come
+// behind others, since they could be taken later.
 //
-// It is for one source of a queue whose order matters (KeepKeyOrder of delivery.QueueConfig), and is called before the first Receive. What was nacked
-// with a delay comes by its delay. Resume finds nothing if the store is no [Inspector]. It stops looking behind the first 500 messages in a
-// row that were never taken.
+// It is for one source of a queue whose order matters (delivery.WithKeepKeyOrder), and is
+// called before the first Receive. A message that was nacked with a delay is delivered
+// after its delay. Resume finds nothing if the store is no [Inspector]. It stops looking
+// behind the first 500 messages in a row that were never taken.
 func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 	i, ok := s.store.(store.Inspector)
 	if !ok {
@@ -47,8 +50,9 @@ func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 	return ids, nil
 }
 
-// takeNext takes messages: first those that an earlier source has left, one at a time and when their leases have ended, then others.
-// One at a time: what is taken beside a suspect is released, and would lose its place (see choose).
+// takeNext takes messages: first those that an earlier source has left, one at a time and
+// when their leases have ended, then others. One at a time: what is taken beside a
+// suspect is released, and would lose its place (see choose).
 func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error) {
 	for len(s.left) > 0 {
 		i, at := s.store.(store.Inspector), s.left[0] // Resume has looked

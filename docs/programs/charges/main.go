@@ -119,7 +119,7 @@ func work(ctx context.Context, address string, secret []byte, numbers ...string)
 	defer engine.Close()
 	orders := delivery.NewQueue[string](engine, "orders",
 		delivery.RetryAfter(time.Minute, time.Hour),
-		delivery.QueueConfig{Remembers: 23 * time.Hour}) // the service keeps its answers for a day: calls in doubt may wait, too
+		delivery.WithIdempotencyWindow(23*time.Hour)) // the service keeps its answers for a day: calls in doubt may wait, too
 	receipts := delivery.NewQueue[string](engine, "receipts")
 	for _, n := range numbers {
 		if err := orders.Put(ctx, n, delivery.ID(n)); err != nil {

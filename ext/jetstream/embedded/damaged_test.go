@@ -36,7 +36,7 @@ func TestADamagedMessage(t *testing.T) {
 			js := connect(t, fresh(t))
 			name := newStore(t, js)
 			s := openStore(t, js, name)
-			q := delivery.NewQueue[string](s, "q", delivery.QueueConfig{Logger: quiet()})
+			q := delivery.NewQueue[string](s, "q", delivery.WithLogger(quiet()))
 			for _, id := range []string{"a", "b", "c"} {
 				require.NoError(t, q.Put(t.Context(), id, delivery.ID(id)))
 			}

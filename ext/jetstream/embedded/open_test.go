@@ -60,7 +60,7 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "made the stream of queues")
 	require.Contains(t, log.String(), `stream=shop replicas=1 "max bytes"=1073741824 "max messages"=-1 duplicates=2m0s`)
-	q := delivery.NewQueue[string](e, "q", delivery.QueueConfig{MaxDepth: 2})
+	q := delivery.NewQueue[string](e, "q", delivery.WithMaxDepth(2))
 	require.NoError(t, q.Put(t.Context(), "one"))
 	require.NoError(t, q.Put(t.Context(), "two", delivery.After(time.Hour)))
 	require.ErrorIs(t, q.Put(t.Context(), "three"), store.ErrFull)

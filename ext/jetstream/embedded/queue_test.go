@@ -354,7 +354,7 @@ func TestSource_FailureKeepsHeaders(t *testing.T) {
 	require.NoError(t, err)
 	type order struct{ Name string }
 	e := engineOf(t, js, stream)
-	q := delivery.NewQueue[order](e, "q", delivery.QueueConfig{Logger: quiet()})
+	q := delivery.NewQueue[order](e, "q", delivery.WithLogger(quiet()))
 	source := q.Source(weirjs.NewSource(js, codec.JSON[order](), sourceConfig(e, stream, time.Minute)))
 	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, order) (string, error) {
 		return "", predicates.WithReason(errors.New("no"), predicates.NewRejection("NO"))
@@ -362,7 +362,7 @@ func TestSource_FailureKeepsHeaders(t *testing.T) {
 	ctx, cancel := context.WithCancel(bounded(t))
 	ran := make(chan error, 1)
 	go func() {
-		_, err := delivery.Run(ctx, source, op, sinkTo(t, js, stream, stream), delivery.RunConfig{Logger: quiet(), FloodShare: 1, FloodWindow: 1})
+		_, err := delivery.Run(ctx, source, op, sinkTo(t, js, stream, stream), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
 		ran <- err
 	}()
 	require.Eventually(t, func() bool { return len(deadLetters(t, js, stream)) == 1 }, time.Minute, 10*time.Millisecond)

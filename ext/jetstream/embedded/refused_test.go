@@ -45,7 +45,7 @@ func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Du
 	publish(t, js, stream, strings.Repeat("x", largest-100), "small")
 	s := engineOf(t, js, stream, opts...)
 	require.ErrorIs(t, s.Put(bounded(t), "own", store.Message{Meta: message.Meta{ID: "a"}, Payload: make([]byte, largest)}), message.ErrRefused)
-	q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.QueueConfig{Lease: lease, Logger: quiet()})
+	q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.WithLease(lease), delivery.WithLogger(quiet()))
 	op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ string) (string, error) {
 		predicates.ReportStage(ctx, predicates.ClientDispatch)
 		return "", fmt.Errorf("503: %w", syscall.ECONNREFUSED) // which goes to a layer
@@ -53,7 +53,7 @@ func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Du
 	ctx, cancel := context.WithCancel(bounded(t))
 	ran := make(chan error, 1)
 	go func() {
-		_, err := delivery.Run(ctx, q.Source(weirjs.NewSource(js, codec.JSON[string](), sourceConfig(s, stream, lease))), op, sinkTo(t, js, stream, stream+".results"), delivery.RunConfig{Logger: quiet(), FloodShare: 1, FloodWindow: 1})
+		_, err := delivery.Run(ctx, q.Source(weirjs.NewSource(js, codec.JSON[string](), sourceConfig(s, stream, lease))), op, sinkTo(t, js, stream, stream+".results"), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
 		ran <- err
 	}()
 	entries := func(queue string) []store.Entry {
@@ -87,7 +87,7 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 			stream := newStream(t, js)
 			publish(t, js, stream, "large", "small")
 			s := engineOf(t, js, stream)
-			q := delivery.NewQueue[string](s, "q", delivery.QueueConfig{Logger: quiet()})
+			q := delivery.NewQueue[string](s, "q", delivery.WithLogger(quiet()))
 			var sink delivery.Sink[string] = sinkTo(t, js, results, results)
 			if name == "own" {
 				sink = delivery.NewQueue[string](s, "own")
@@ -103,7 +103,7 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 			var sum delivery.Summary
 			go func() {
 				var err error
-				sum, err = delivery.Run(ctx, q.Source(weirjs.NewSource(js, codec.JSON[string](), sourceConfig(s, stream, time.Minute))), op, sink, delivery.RunConfig{Logger: quiet()})
+				sum, err = delivery.Run(ctx, q.Source(weirjs.NewSource(js, codec.JSON[string](), sourceConfig(s, stream, time.Minute))), op, sink, delivery.WithLogger(quiet()))
 				ran <- err
 			}()
 			var es []store.Entry

@@ -38,13 +38,13 @@ func TestSink_FaultThatOnlyAPersonCanMend(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			engine := memory.Open()
-			q := delivery.NewQueue[string](engine, "q", delivery.QueueConfig{Logger: quiet()})
+			q := delivery.NewQueue[string](engine, "q", delivery.WithLogger(quiet()))
 			for i := range 20 {
 				require.NoError(t, q.Put(t.Context(), strconv.Itoa(i)))
 			}
 			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) { return v, nil }), time.Minute, 10,
 				asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet()))
-			_, err := delivery.Run(bounded(t), q, op, newSink(t, js, of.config), delivery.RunConfig{Logger: quiet()})
+			_, err := delivery.Run(bounded(t), q, op, newSink(t, js, of.config), delivery.WithLogger(quiet()))
 			require.ErrorContains(t, err, of.want)
 			require.True(t, guard.IsPermanent(err), err)
 			dead, err := engine.Count(t.Context(), "q-dead", store.Filter{})

@@ -71,7 +71,7 @@ func TestWorker(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(ended)
-		_, err := delivery.Run(ctx, q, op, out, delivery.RunConfig{Logger: quiet, Monitor: monitor})
+		_, err := delivery.Run(ctx, q, op, out, delivery.WithLogger(quiet), delivery.WithMonitor(monitor))
 		assert.NoError(t, err)
 	}()
 	require.Eventually(t, func() bool {

@@ -15,7 +15,7 @@ type worker struct {
 	offset  *prometheus.Desc
 }
 
-// NewWorker returns a collector for the worker that has the monitor ([delivery.RunConfig]). The name is its label worker. It panics if the
+// NewWorker returns a collector for the worker that has the monitor ([delivery.WithMonitor]). The name is its label worker. It panics if the
 // name is empty or the monitor nil.
 func NewWorker(name string, monitor *delivery.Monitor) prometheus.Collector {
 	if name == "" {

@@ -47,7 +47,7 @@ func TestWorker(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(ended)
-		_, err := delivery.Run(ctx, q, op, out, delivery.RunConfig{Logger: slog.New(slog.DiscardHandler), Monitor: monitor})
+		_, err := delivery.Run(ctx, q, op, out, delivery.WithLogger(slog.New(slog.DiscardHandler)), delivery.WithMonitor(monitor))
 		assert.NoError(t, err)
 	}()
 	require.Eventually(t, func() bool {

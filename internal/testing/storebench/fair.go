@@ -33,10 +33,10 @@ func Fair(t *testing.T, s store.Store) {
 	if os.Getenv("WEIR_LONG") == "" {
 		t.Skip("takes a minute of real time: WEIR_LONG=1")
 	}
-	alone := fair(t, delivery.NewQueue[parcel](s, "alone", delivery.QueueConfig{FairByKey: 5}), false)
-	flooded := fair(t, delivery.NewQueue[parcel](s, "flooded", delivery.QueueConfig{FairByKey: 5}), true)
+	alone := fair(t, delivery.NewQueue[parcel](s, "alone", delivery.WithFairByKey(5)), false)
+	flooded := fair(t, delivery.NewQueue[parcel](s, "flooded", delivery.WithFairByKey(5)), true)
 	fifo := fair(t, delivery.NewQueue[parcel](s, "fifo"), true)
-	t.Logf("p99: alone %v, beside one that floods %v, from a queue without FairByKey %v", alone, flooded, fifo)
+	t.Logf("p99: alone %v, beside one that floods %v, from a queue without WithFairByKey %v", alone, flooded, fifo)
 	require.LessOrEqual(t, flooded, alone*3/2)
 	require.Greater(t, fifo, 5*flooded)
 }
@@ -75,7 +75,7 @@ func fair(t *testing.T, q *delivery.Queue[parcel], flood bool) (p99 time.Duratio
 	}), time.Minute, slots, asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet),
 		asyncop.WithBackend(backend.New("payments", backend.Limit(slots), backend.WithLogger(quiet)), asyncop.Tenant(func(p parcel) string { return p.Tenant })))
 	sink := parcels{}
-	_, err := delivery.Run(ctx, q, op, &sink, delivery.RunConfig{Logger: quiet})
+	_, err := delivery.Run(ctx, q, op, &sink, delivery.WithLogger(quiet))
 	require.NoError(t, err)
 	putting.Wait()
 	slices.Sort(sink.took)

@@ -56,10 +56,10 @@ func WithoutTables(t *testing.T, engine store.Store, how string) {
 			if stopped {
 				s = stopping{engine, cancel}
 			}
-			source := delivery.NewQueue[int](s, "work", delivery.QueueConfig{Logger: quiet})
+			source := delivery.NewQueue[int](s, "work", delivery.WithLogger(quiet))
 			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, n int) (int, error) { return n, nil }), time.Minute, 1,
 				asyncop.WithFailureSink(func(context.Context, asyncop.Failure[int]) error { return nil }))
-			_, err := delivery.Run(ctx, source, op, delivery.NewQueue[int](s, "done"), delivery.RunConfig{Logger: quiet})
+			_, err := delivery.Run(ctx, source, op, delivery.NewQueue[int](s, "done"), delivery.WithLogger(quiet))
 			require.ErrorContains(t, err, "the source has failed for good")
 			require.ErrorContains(t, err, how)
 			require.Equal(t, stopped, ctx.Err() != nil)

@@ -114,5 +114,5 @@ func bare(b *testing.B, s store.Store, in, out string, _ int) {
 // weir is source, operator and sink.
 func weir(b *testing.B, s store.Store, in, out string, n int) {
 	b.Helper()
-	require.NoError(b, Work(b.Context(), s, in, delivery.NewQueue[[]byte](s, out, delivery.QueueConfig{Codec: Raw}), n))
+	require.NoError(b, Work(b.Context(), s, in, delivery.NewQueue[[]byte](s, out, delivery.WithCodec(Raw)), n))
 }

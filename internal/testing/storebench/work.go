@@ -25,11 +25,11 @@ var Raw = codec.Func(
 func Work(ctx context.Context, s store.Store, queue string, sink delivery.Sink[[]byte], n int) error {
 	ctx, enough := context.WithCancel(ctx)
 	defer enough()
-	source := delivery.NewQueue[[]byte](s, queue, delivery.QueueConfig{Codec: Raw})
+	source := delivery.NewQueue[[]byte](s, queue, delivery.WithCodec(Raw))
 	op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v []byte) ([]byte, error) { return v, nil }), time.Minute, 1000,
 		asyncop.WithDropOnFailure())
 	_, err := delivery.Run(ctx, source, op, &counted{sink, n, enough},
-		delivery.RunConfig{Batch: Batch, Logger: slog.New(slog.DiscardHandler)})
+		delivery.WithBatch(Batch), delivery.WithLogger(slog.New(slog.DiscardHandler)))
 	return err
 }
 

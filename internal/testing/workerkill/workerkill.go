@@ -200,8 +200,8 @@ func fail(err error) {
 }
 
 // Work is a worker, until ctx ends.
-func Work(ctx context.Context, e Engine, opts ...delivery.RunConfig) (delivery.Summary, error) {
-	q := delivery.NewQueue[Order](e, work, delivery.QueueConfig{Layers: []delivery.Layer{{Delay: delay, Jitter: 0.5}, {Delay: delay}}, Lease: Lease, Logger: quiet})
+func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.Summary, error) {
+	q := delivery.NewQueue[Order](e, work, delivery.WithLayers(delivery.Layer{Delay: delay, Jitter: 0.5}, delivery.Layer{Delay: delay}), delivery.WithLease(Lease), delivery.WithLogger(quiet))
 	source, err := child.Again(ctx, e.Source)
 	if ctx.Err() != nil {
 		return delivery.Summary{}, nil //nolint:nilerr // it was ended before it has begun
@@ -213,7 +213,7 @@ func Work(ctx context.Context, e Engine, opts ...delivery.RunConfig) (delivery.S
 		strategies.FixedDelay[Order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
 		asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet))
 	// The message that the sink never takes keeps a worker for the whole drain.
-	opts = append([]delivery.RunConfig{{Logger: quiet, Drain: 3 * time.Second}}, opts...)
+	opts = append([]delivery.RunOption{delivery.WithLogger(quiet), delivery.WithDrain(3 * time.Second)}, opts...)
 	return delivery.Run(ctx, q.Source(source), op, sink{e.Sink()}, opts...)
 }
 

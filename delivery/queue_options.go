@@ -1,0 +1,192 @@
+package delivery
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// QueueOption is a setting of [NewQueue]. Of several options of a kind the last one
+// counts, except that the layers of [WithLayers] and [RetryAfter] are joined.
+type QueueOption interface{ applyToQueue(s *queueSettings) }
+
+type queueOption func(*queueSettings)
+
+func (o queueOption) applyToQueue(s *queueSettings) { o(s) }
+
+// queueSettings are set by the options of a queue.
+type queueSettings struct {
+	layers            []Layer
+	codec             any           // a codec.Codec[T]; nil means JSON
+	codecOf           string        // the type T of codec
+	lease             time.Duration // 0 means the default
+	maxDepth          int           // 0 means no limit
+	idempotencyWindow time.Duration // 0 means that the service does not recognize ids
+	keepKeyOrder      int           // messages that may wait; 0 means no order of keys
+	fairByKey         bool
+	maxPerKey         int // messages of a key in flight, with fairByKey; 0 means no limit
+	clock             clock.Clock
+	logger            *slog.Logger
+}
+
+func newQueueSettings(opts []QueueOption) *queueSettings {
+	s := &queueSettings{clock: clock.New(), logger: guard.Logger(nil)}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("delivery: NewQueue: option %d is nil", i+1))
+		}
+		opt.applyToQueue(s)
+	}
+	return s
+}
+
+// Layer is a place in which failed messages wait for their next visit.
+type Layer struct {
+	Delay         time.Duration // required: above 0
+	Jitter        float64       // up to this share of the delay is added at random: 0 to 1
+	MaxConcurrent int           // messages of the layer in flight in this process at once; 0 means no limit
+	Rate          float64       // most messages a second that return to the queue in this process; 0 means no limit
+}
+
+// WithLayers adds layers in which failed messages wait for their next visit, in this
+// order. A queue has no layers by default: [RetryAfter] is the short form for layers that
+// only have a delay. It panics if a field of a layer is out of its range.
+func WithLayers(layers ...Layer) QueueOption {
+	for i, l := range layers {
+		if l.Delay <= 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1) {
+			panic(fmt.Sprintf("delivery: WithLayers: layer %d: %+v: want a positive Delay, no negative limit, and a Jitter from 0 to 1",
+				i+1, l))
+		}
+	}
+	return queueOption(func(s *queueSettings) { s.layers = append(s.layers, layers...) })
+}
+
+// RetryAfter adds a layer for each delay. A message waits for up to a fifth longer, so
+// that the messages of an outage do not return all at once. Without layers, each failure
+// that the operator does not retry is a dead letter. RetryAfter panics if a delay is not
+// positive.
+//
+// A failure whose call may have taken effect becomes a dead letter at once, with layers
+// as well, except in two cases: a second call does no harm, according to the strategy or
+// to a method Idempotent() bool of the element, or the service recognizes the id of a
+// request ([WithIdempotencyWindow]).
+//
+// A failure that matches [asyncop.ErrBackendDown] waits in the last layer again, or for a
+// minute in the queue if it has no layers. It becomes a dead letter after 100 visits in
+// all, or after its second visit too many if the service has answered others since the
+// visit before.
+func RetryAfter(delays ...time.Duration) QueueOption {
+	layers := make([]Layer, len(delays))
+	for i, d := range delays {
+		if d <= 0 {
+			panic(fmt.Sprintf("delivery: RetryAfter: delay %d is %v: want more than 0", i+1, d))
+		}
+		layers[i] = Layer{Delay: d, Jitter: 0.2}
+	}
+	return WithLayers(layers...)
+}
+
+// WithCodec sets the codec that encodes the values of the queue on the engine. The
+// default is codec.JSON. All programs that use a queue must have the same codec.
+// WithCodec panics if c is nil, and [NewQueue] panics if T is not the type of the queue.
+func WithCodec[T any](c codec.Codec[T]) QueueOption {
+	guard.RefuseNil("delivery: WithCodec", "codec", c)
+	of := fmt.Sprintf("%T", new(T))[1:] // without the star
+	return queueOption(func(s *queueSettings) { s.codec, s.codecOf = c, of })
+}
+
+// codecFor returns the codec of a queue whose values have the type T.
+func codecFor[T any](s *queueSettings, name string) codec.Codec[T] {
+	if s.codec == nil {
+		return codec.JSON[T]()
+	}
+	c, ok := s.codec.(codec.Codec[T])
+	if !ok {
+		of := fmt.Sprintf("%T", new(T))[1:]
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q has values of type %s, and WithCodec a codec of %s: give it a codec of %s",
+			name, of, s.codecOf, of))
+	}
+	return c
+}
+
+// WithLease sets how long the messages of a worker that was killed are kept from other
+// workers. The default is 30 s, and the least 1 ms. A worker renews its leases each time
+// that a third of it has passed. WithLease panics if d is less than 1 ms.
+func WithLease(d time.Duration) QueueOption {
+	if d < time.Millisecond {
+		panic(fmt.Sprintf("delivery: WithLease: a lease of %v is shorter than 1ms", d))
+	}
+	return queueOption(func(s *queueSettings) { s.lease = d })
+}
+
+// WithMaxDepth bounds the number of messages in the queue that wait for their first visit
+// or are in flight. The default is no bound. A Put beyond it fails with an error that
+// matches [store.ErrFull] (package delivery/store) and names the queue. A worker whose
+// sink is full waits until there is room. A PutAll of more than n messages never fits:
+// its error matches [message.ErrRefused]. WithMaxDepth panics if n is less than 1, and
+// [NewQueue] panics if the engine cannot count ([store.Inspector]).
+//
+// The bound does not apply to layers and dead letters, since failed messages must have a
+// place to go, nor to messages that are put in a transaction (postgres.PutTx and others).
+// The queue is counted once a second at most. Within that second other programs may
+// exceed the bound, and a repeated id counts as another message.
+func WithMaxDepth(n int) QueueOption {
+	if n < 1 {
+		panic(fmt.Sprintf("delivery: WithMaxDepth: %d is less than 1: leave the option out for a queue without a bound", n))
+	}
+	return queueOption(func(s *queueSettings) { s.maxDepth = n })
+}
+
+// WithIdempotencyWindow sets the time for which the called service recognizes a repeated
+// request by its id (AnswerAge of exactlyonce/server). Subtract the difference between
+// the clocks of the two machines. With it, calls in doubt go to the layers: the next
+// visit repeats the call under the same id, as a Tracker of exactlyonce/caller with a
+// Name does. By default each call in doubt becomes a dead letter. WithIdempotencyWindow
+// panics if d is not positive.
+func WithIdempotencyWindow(d time.Duration) QueueOption {
+	if d <= 0 {
+		panic(fmt.Sprintf("delivery: WithIdempotencyWindow: %v is not positive: leave the option out if the service does not recognize ids", d))
+	}
+	return queueOption(func(s *queueSettings) { s.idempotencyWindow = d })
+}
+
+// WithKeepKeyOrder keeps the order of the messages of a key ([Key]): while a message
+// waits in a layer, later messages of its key wait behind it. At most n messages wait in
+// layers and behind others; then the worker stops taking new messages. By default later
+// messages of a key overtake a message that waits.
+//
+// The queue must have a single worker: docs/ladder.md explains why. A worker without the
+// option takes the messages that an earlier version has left behind others, as it takes
+// the rest of the queue, and logs that the order is not kept. WithKeepKeyOrder panics if
+// n is less than 1, and [NewQueue] panics if the engine cannot look into its queues
+// ([store.Inspector]), or together with [WithFairByKey].
+func WithKeepKeyOrder(n int) QueueOption {
+	if n < 1 {
+		panic(fmt.Sprintf("delivery: WithKeepKeyOrder: %d is less than 1: it is the number of messages that may wait", n))
+	}
+	return queueOption(func(s *queueSettings) { s.keepKeyOrder = n })
+}
+
+// WithFairByKey takes the messages of the keys ([Key]) in rounds, a message of each key.
+// So a key that floods the queue, such as a customer with a large import, does not make
+// the others wait behind it. At most n messages of a key are in flight in a worker, so
+// that they do not fill its slots; 0 means no limit. The same holds for each layer. By
+// default the oldest messages are taken first. Give the operator at most as many slots as
+// calls, and make it unordered: elements that have a slot are called in their order.
+//
+// Each message needs a key: Put refuses a message without a key ([message.ErrRefused]).
+// If other programs put messages without a key, they are taken when they are among the
+// oldest that are due. Finding the next key takes an index step for each key in the
+// queue. WithFairByKey panics if n is negative, and [NewQueue] panics if the engine
+// cannot take by key ([store.ByKey]), or together with [WithKeepKeyOrder].
+func WithFairByKey(n int) QueueOption {
+	if n < 0 {
+		panic(fmt.Sprintf("delivery: WithFairByKey: %d is negative: 0 means no limit", n))
+	}
+	return queueOption(func(s *queueSettings) { s.fairByKey, s.maxPerKey = true, n })
+}
