@@ -209,7 +209,7 @@ func TestRidersAreUsedAgain(t *testing.T) {
 	r.Left(observe.Emitted)
 	left := r.observing.Leaving()
 	r.pass(time.Second)
-	r.observing.Gone(left, observe.Discarded)
+	r.observing.Left(left, observe.Discarded)
 	r.Report()
 	require.Equal(t, counting.Element{How: uint8(observe.Discarded), Accepted: true, InDoubt: true, Queued: 1, Total: time.Second}, c.elements[6])
 	r.end()

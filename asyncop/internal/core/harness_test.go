@@ -305,7 +305,7 @@ func (r *rig) leave() {
 		return
 	}
 	if left := r.observing.Leaving(); left != nil {
-		r.observing.Gone(left, observe.Emitted)
+		r.observing.Left(left, observe.Emitted)
 	}
 }
 

@@ -32,7 +32,7 @@ type Observing[IN, OUT any] struct {
 }
 
 // Track describes an observed element. It is owned by the core until the driver takes it
-// with Leaving; the driver gives it back with Gone. Tracks are used again.
+// with Leaving; the driver returns it with Left. Tracks are reused.
 type Track struct {
 	accepted time.Duration
 	started  time.Duration  // when the first attempt began; 0 before it
@@ -233,7 +233,7 @@ func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, aga
 }
 
 // ended notes how an element ends. An element whose results are emitted has left when the
-// driver calls Gone.
+// driver calls Left.
 func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	r := o.of.get(s.index)
 	if r == nil {
@@ -256,18 +256,18 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	default:
 		e.Err = s.err
 	}
-	o.Gone(r, how)
+	o.Left(r, how)
 }
 
-// Leaving returns the track of the element that left last, for Gone; nil for a control
+// Leaving returns the track of the element that left last, for Left; nil for a control
 // element.
 func (o *Observing[IN, OUT]) Leaving() (r *Track) {
 	r, o.leaving = o.leaving, nil
 	return r
 }
 
-// Gone notes how an element has ended whose track the driver has: Emitted or Discarded.
-func (o *Observing[IN, OUT]) Gone(r *Track, how observe.EndKind) {
+// Left notes how an element has ended whose track the driver has: Emitted or Discarded.
+func (o *Observing[IN, OUT]) Left(r *Track, how observe.EndKind) {
 	o.core.refresh()
 	e := &r.ending
 	e.How, e.Total = how, o.core.now-r.accepted

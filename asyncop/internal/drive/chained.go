@@ -7,11 +7,12 @@ import (
 
 // ChainedRange is a loop over results on the caller's goroutine.
 type ChainedRange[IN, OUT any] struct {
-	Next  func() (v IN, ok bool) // does not wait; ok is false at the end
+	Next  func() (v IN, ok bool) // does not block; ok is false at the end
 	Yield func(OUT, error) bool
 }
 
-// handsOver hands the core over to a goroutine that ranges over the results, if there is one. The loop ends then.
+// handsOver gives the core to a goroutine that ranges over the results, if there is one,
+// and reports whether it did. The goroutine of the loop ends then.
 func (d *Driver[IN, OUT]) handsOver() bool {
 	a := d.attached.Load()
 	if a.handed == nil || d.failed() || d.mustStop() {
@@ -22,19 +23,20 @@ func (d *Driver[IN, OUT]) handsOver() bool {
 	return true
 }
 
-// Chained drives the operator on the caller's goroutine: it takes what is at hand from the input of r and yields the results.
+// Chained drives the operator on the caller's goroutine. It takes elements from the input
+// of r and yields the results.
 func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	p := &bodyPort[IN, OUT]{flowPort: flowPort[IN, OUT]{d}, r: &r}
 	handed := make(chan struct{})
 	d.attach(&attachment[IN, OUT]{port: p, drains: true, handed: handed})
 	select {
 	case <-handed:
-	case <-d.over: // it has ended before
+	case <-d.ended:
 		<-d.done
 		d.yieldEnd(r.Yield)
 		return
 	}
-	ended := false // all has left, or the operator has failed
+	ended := false // all elements have left, or the operator has failed
 	defer func() {
 		p.r = nil
 		if !ended { // a break, or a panic or Goexit of the body or the input, or Goexit of code that the core calls
@@ -51,10 +53,10 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	d.yieldEnd(r.Yield)
 }
 
-// yieldEnd tells the body of a loop why the operator has ended, if it has not ended well.
+// yieldEnd yields the error of the operator, if it has one.
 func (d *Driver[IN, OUT]) yieldEnd(yield func(OUT, error) bool) {
 	err := d.Err()
-	if err == nil && !d.inClosed { // the input is not done
+	if err == nil && d.input != inputClosed {
 		err = d.ErrStopped
 	}
 	if err != nil {
@@ -62,8 +64,8 @@ func (d *Driver[IN, OUT]) yieldEnd(yield func(OUT, error) bool) {
 	}
 }
 
-// breakOffLoop ends the operator because the loop over its results ends. If code that the core called
-// has ended the goroutine, the run has failed already (law A6).
+// breakOffLoop ends the operator because the loop over its results ends early. If code
+// that the core called has ended the goroutine, the run has failed before (law A6).
 func (d *Driver[IN, OUT]) breakOffLoop() {
 	if !d.failed() {
 		d.host.Cancel(d.ErrStopped)
@@ -76,27 +78,29 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 type bodyPort[IN, OUT any] struct {
 	flowPort[IN, OUT] // its channels are not used
 	r                 *ChainedRange[IN, OUT]
-	yielded           int  // since the loop has done something else
-	broken            bool // by the body
+	yielded           int  // number of results since the loop has done other work
+	broken            bool // the body has left the loop
 }
 
 func (p *bodyPort[IN, OUT]) take() bool {
-	p.d.core.Away(false) // the time of an element begins when it was made
+	p.d.core.Away(false) // the time of an element begins when Next is called
 	v, ok := p.r.Next()
 	p.d.receivedElement(v, call.Message{}, ok)
 	return true
 }
 
-// fewResults are yielded although completions wait: a turn for each result would cost more than the results do.
+// fewResults is the number of results that are yielded while completions wait: one step
+// for each result would cost more than the results.
 const fewResults = 16
 
-// put yields what is loaded, unless there is something else to do. It has left when the body has come back.
+// put yields the loaded result, unless there is other work. The result has left when the
+// body returns.
 func (p *bodyPort[IN, OUT]) put() bool {
 	d := p.d
 	switch {
-	case d.host.Cancelled(): // checkSignals sees it
+	case d.host.Cancelled(): // checkSignals handles it
 		return false
-	case p.yielded == 0: // the body may take its time
+	case p.yielded == 0: // the body may take long, so a timer must be able to interrupt the run of results
 		if due := d.core.Next(); due != core.Now && due != core.Never && !d.timers.ScheduleAt(due) {
 			d.timerDue.Store(true)
 		}
@@ -104,7 +108,7 @@ func (p *bodyPort[IN, OUT]) put() bool {
 		return false
 	}
 	p.broken = !p.r.Yield(d.results[0], nil)
-	d.core.Away(true) // the body may have taken its time
+	d.core.Away(true) // the body may have taken long
 	p.yielded++
 	if p.broken {
 		d.host.Cancel(d.ErrStopped)

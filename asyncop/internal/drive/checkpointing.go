@@ -25,23 +25,24 @@ import (
 type checkpointing[IN, OUT any] struct {
 	d *Driver[IN, OUT]
 
-	expected announced                            // are on their way
+	expected announced                            // the coordinator has triggered them
 	coming   announced                            // the source sends them before any other element but one
-	room     atomic.Pointer[[]core.Item[IN, OUT]] // for the next copy of what is in flight
-	full     atomic.Pointer[chan struct{}]        // the overflow is more than it should be; closed when it is not
+	room     atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of the items in flight
+	full     atomic.Pointer[chan struct{}]        // set while the overflow is too large; closed when it is not
 
 	// Owned by the loop.
-	seen     uint64                          // the newest barrier that has come
+	seen     uint64                          // the newest barrier that has arrived
 	loaded   time.Duration                   // when the backlog was filled
-	restored fifo.Queue[int64]               // numbers of the elements of the backlog that are from a checkpoint; the others are overflow
-	arrived  *participant.Barrier            // has come and waits for its turn to be handled
-	passing  fifo.Queue[participant.Barrier] // handled, to be emitted before anything else
-	encoding sync.WaitGroup                  // states being encoded
-	lost     sharedError                     // why the state of the final barrier could not be encoded; written by the encoding
-	pause    time.Duration                   // how long the last copy of what is in flight took
+	restored fifo.Queue[int64]               // numbers of the items of the backlog that are from a checkpoint; the other items are overflow
+	arrived  *participant.Barrier            // has arrived, and was not handled yet
+	passing  fifo.Queue[participant.Barrier] // handled, and emitted before everything else
+	encoding sync.WaitGroup                  // states that are being encoded
+	lost     sharedError                     // the error of encoding the state of the final barrier; written by the encoding
+	pause    time.Duration                   // duration of the last copy of the items in flight
 }
 
-// announced are the newest barrier and the marker of the end of the input that will come, or have come.
+// announced is the newest barrier and the marker of the end of the input that will
+// arrive, or have arrived.
 type announced struct {
 	barrier atomic.Uint64
 	marker  atomic.Bool
@@ -55,23 +56,25 @@ func (a *announced) add(b participant.Barrier) {
 	}
 }
 
-// What the coordinator gets as the error of a stream that ends without a final barrier.
+// Errors that the coordinator gets if a stream ends without a final barrier.
 var (
 	errNoFinalBarrier = errors.New("asyncop: the input ended without a final barrier")
 	errStoppedAlone   = errors.New("asyncop: stopped by Stop, without a final checkpoint: use the Coordinator's Finish")
 )
 
-// joinCheckpoints registers the operator and fills the backlog with what is restored.
+// joinCheckpoints registers the operator, and fills the backlog with the restored items.
 func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.checks = &checkpointing[IN, OUT]{d: d}
 	state, resumes := d.Coordinator.Register(d.Name, d.checks)
 	var s Snapshot[IN, OUT]
 	err := call.OffLoop(func() (err error) { // not on the goroutine that builds the operator: codecs are user code
 		if resumes {
-			if s, err = d.State.Decode(state.Bytes()); err != nil {
+			s, err = d.State.Decode(state.Bytes())
+			if err != nil {
 				return err
 			}
-			if err = d.fits(&s); err != nil {
+			err = d.fits(&s)
+			if err != nil {
 				return err
 			}
 		}
@@ -91,8 +94,9 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.runEnded = d.Coordinator.Ended()
 }
 
-// endWithRun cancels the operator if the run of its coordinator has failed: what is in flight comes again in the next run, and a
-// gate that waits for a checkpoint would never open.
+// endWithRun cancels the operator if the run of its coordinator has failed. The items in
+// flight come again in the next run, and a gate that waits for a checkpoint would never
+// open.
 func (d *Driver[IN, OUT]) endWithRun() {
 	select {
 	case <-d.runEnded:
@@ -104,21 +108,23 @@ func (d *Driver[IN, OUT]) endWithRun() {
 	}
 }
 
-// fits returns an error for a state with an observer's for an operator without, or the other way round, unless nothing that is
-// in it or behind it was called: else a call would be repeated under another number, or none (law X1).
+// fits returns an error if the state has an observer's state and the operator has no
+// observer, or the other way round. Otherwise a call would be repeated under another
+// number, or without one (law X1). It accepts a final state in which no element was
+// called.
 func (d *Driver[IN, OUT]) fits(s *Snapshot[IN, OUT]) error {
 	switch {
 	case (d.Observer != nil) == (s.Observer != nil) || s.Final && !s.hasCalls():
 		return nil
 	case d.Observer != nil:
 		return fmt.Errorf("it has no state of the observer %T: elements may have been called without it; "+
-			"add an observer with a state after a final checkpoint in which nothing was called, such as that of a Drain", d.Observer)
+			"add an observer with a state after a final checkpoint without called elements, such as the checkpoint of a Drain", d.Observer)
 	}
 	return errors.New("it has the state of an observer, and elements may have been called under its numbers: give the operator " +
-		"that observer; remove it after a final checkpoint in which nothing was called, such as that of a Drain")
+		"that observer; remove it after a final checkpoint without called elements, such as the checkpoint of a Drain")
 }
 
-// restoreObserver gives the observer its state and the numbers of the elements that are restored.
+// restoreObserver gives the observer its state, and the numbers of the restored elements.
 func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 	if d.Observer == nil || s.Observer == nil {
 		s.Numbers = make([]int64, len(s.Items))
@@ -130,20 +136,22 @@ func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 	return d.Observer.Restore(s.Observer, numbers, d.Coordinator.RequestCheckpoint)
 }
 
-// wasAccepted reports whether the next element of the backlog was accepted before the restart, so that gates have let it in.
+// wasAccepted reports whether the next item of the backlog was accepted before the
+// restart, so that the gates have admitted it.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restored.Len() > 0 && (k.d.Observer == nil || k.restored.Peek() != 0)
 }
 
-// leastRoom is added to the room for a copy, since elements come meanwhile.
+// leastRoom is added to the memory for a copy, because elements arrive meanwhile.
 const leastRoom = 1024
 
-// Pending implements participant.Participant. It makes the room for the copy, so that the loop need not wait for it.
+// Pending implements participant.Participant. It allocates the memory for the copy, so
+// that the loop does not wait for it.
 func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 	if b.Kind != participant.EndOfInput {
 		counts, _ := k.d.published.get()
 		room := make([]core.Item[IN, OUT], counts.InFlight+counts.InFlight/8+leastRoom)
-		clear(room) // the system gives memory when it is first written
+		clear(room) // the system provides memory at the first write
 		k.room.Store(&room)
 	}
 	k.expected.add(b)
@@ -162,13 +170,14 @@ func (k *checkpointing[IN, OUT]) Aborted(id uint64, _ error) {
 	k.expected.barrier.CompareAndSwap(id, 0)
 }
 
-// Coming promises that a barrier is sent next: see checkpoint.Source.
+// Coming announces that a barrier is sent next: see checkpoint.Source.
 func (k *checkpointing[IN, OUT]) Coming(b participant.Barrier) {
 	k.coming.add(b)
 	k.d.host.WakeUp()
 }
 
-// Overflow returns nil, or a channel that is closed when the source may send elements again: see checkpoint.Source.
+// Overflow returns nil, or a channel that is closed when the source may send elements
+// again: see checkpoint.Source.
 func (k *checkpointing[IN, OUT]) Overflow() <-chan struct{} {
 	if full := k.full.Load(); full != nil {
 		return *full
@@ -176,7 +185,7 @@ func (k *checkpointing[IN, OUT]) Overflow() <-chan struct{} {
 	return nil
 }
 
-// holdSource lets the source send elements, or not.
+// holdSource stops the source from sending elements, or lets it continue.
 func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
 	switch full := k.full.Load(); {
 	case hold && full == nil:
@@ -188,15 +197,17 @@ func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
 	}
 }
 
-// awaitStart waits until all participants have registered and their states are known to be good, or the operator must end.
+// awaitStart waits until all participants have registered and accepted their states, or
+// the operator must end.
 func (d *Driver[IN, OUT]) awaitStart() {
 	d.host.Parked.Store(true)
 	defer d.host.Parked.Store(false)
 	for {
-		if d.stopping.Load() { // before there is something to drain, it is a cancel
+		if d.stopping.Load() { // there is nothing to drain yet, so Stop is a cancel
 			d.host.Cancel(guard.Wrap("asyncop: not started", d.ErrStopped))
 		}
-		if d.core.End(nil); d.failed() {
+		d.core.End(nil)
+		if d.failed() {
 			return
 		}
 		select {
@@ -209,39 +220,41 @@ func (d *Driver[IN, OUT]) awaitStart() {
 	}
 }
 
-// mayOverflow reports whether something may be read past the capacity, because a barrier or the marker is behind it. If that
-// is coming, what lies before it is bounded. Else, what is read may be that itself, also when the overflow is full; if it is
-// not, it waits with the overflow.
+// mayOverflow reports whether items may be read past the capacity, because a barrier or
+// the marker is behind them. If the source has announced it as coming, few items are
+// before it. Otherwise an item may be read while the overflow has space: it may be the
+// barrier itself. If it is an element, it waits with the overflow.
 func (d *Driver[IN, OUT]) mayOverflow() bool {
-	follows := func(a *announced) bool { return a.barrier.Load() > d.checks.seen || a.marker.Load() && !d.marked }
+	follows := func(a *announced) bool {
+		return a.barrier.Load() > d.checks.seen || a.marker.Load() && d.input == inputOpen
+	}
 	return !d.failed() && (follows(&d.checks.coming) || follows(&d.checks.expected) && d.overflow() <= d.Overflow)
 }
 
-// overflow returns how many elements were read past the capacity and have no slot yet.
+// overflow returns the number of items that were read past the capacity and have no slot
+// yet.
 func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - d.checks.restored.Len() }
-
-// suspended reports whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
-// starts, no timer fires, and completions change nothing: all of it will be done again.
-func (d *Driver[IN, OUT]) suspended() bool { return d.host.Suspended.Load() }
 
 func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.checks.seen = max(d.checks.seen, b.ID)
 	d.checks.arrived = &b
 	if b.Kind == participant.Drain {
-		d.endInput() // what is in flight is finished first
+		d.endInput() // the elements in flight are finished first
 	}
 	d.passBarrier()
 }
 
-// passedMarker reports the end of the input, if that is what was emitted: all that came before it has left.
+// passedMarker reports the end of the input if the marker was emitted: all elements
+// before it have left.
 func (k *checkpointing[IN, OUT]) passedMarker(next any) {
 	if b, ok := next.(participant.Barrier); ok {
 		k.encoding.Go(func() { b.Report(k.d.Name, nil, nil) })
 	}
 }
 
-// passBarrier handles the barrier that has come, as soon as it may go on: it reports the state of this moment and lets
-// the barrier pass ahead of everything that is queued. Nothing is read until then.
+// passBarrier handles the barrier that has arrived, as soon as it may pass. It reports
+// the current state, and lets the barrier pass ahead of all items in the queue. No item
+// is read until then.
 func (d *Driver[IN, OUT]) passBarrier() {
 	k := d.checks
 	if k == nil || k.arrived == nil || d.failed() {
@@ -253,18 +266,15 @@ func (d *Driver[IN, OUT]) passBarrier() {
 	}
 	k.arrived = nil
 	if b.Kind == participant.Suspend {
-		d.inOver = true
-		d.host.Suspended.Store(true)
-		if d.sink != nil {
-			d.sink.Cut()
-		}
+		d.suspend()
 	}
 	s, err := d.copyInFlight(b)
 	k.encoding.Go(func() { d.report(b, s, err) })
 	k.passing.Push(b)
 }
 
-// copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
+// copyInFlight copies the items of a checkpoint (law C1). Everything else waits for it,
+// so it only copies.
 func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OUT], err error) {
 	began := d.timers.Now()
 	var items []core.Item[IN, OUT]
@@ -286,19 +296,21 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 	return s, err
 }
 
-// snapshotObserver adds the observer's state, and the numbers of what is in flight.
+// snapshotObserver adds the observer's state, and the numbers of the items in flight.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
 	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
-	s.Numbers = slices.AppendSeq(s.Numbers, d.checks.restored.All())[:len(s.Items)] // of overflow: 0
+	s.Numbers = slices.AppendSeq(s.Numbers, d.checks.restored.All())[:len(s.Items)] // overflow has the number 0
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }
 
-// restOf returns what an element of the backlog has left of its back-off, which goes on while it waits for a slot.
+// restOf returns the rest of the back-off of an item of the backlog. The back-off runs
+// while the item waits for a slot.
 func (k *checkpointing[IN, OUT]) restOf(it *core.Item[IN, OUT], now time.Duration) time.Duration {
 	return max(0, it.Wait-(now-k.loaded))
 }
 
-// report encodes the state of a barrier and hands it in, on a goroutine of its own; err is why there is none.
+// report encodes the state of a barrier and reports it, on a goroutine of its own. If err
+// is not nil, there is no state.
 func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err error) {
 	var state participant.State
 	if err == nil {
@@ -314,7 +326,8 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 	b.Report(d.Name, state, err)
 }
 
-// lostState returns why the state is not in the final checkpoint, if that is so. A cancel does not wait for the codec.
+// lostState returns the error because of which the state is not in the final checkpoint,
+// or nil. A cancel does not wait for the codec.
 func (d *Driver[IN, OUT]) lostState() error {
 	encoded := make(chan struct{})
 	go func() {
@@ -330,7 +343,8 @@ func (d *Driver[IN, OUT]) lostState() error {
 	return cmp.Or(d.checks.lostSoFar(), cut)
 }
 
-// lostSoFar returns why the state is not in the final checkpoint, if that is known. It is known before a cancel that follows from it.
+// lostSoFar is lostState without waiting. The error is known before a cancel that it
+// causes.
 func (k *checkpointing[IN, OUT]) lostSoFar() error {
 	if k == nil {
 		return nil
@@ -338,16 +352,20 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 	return k.lost.get()
 }
 
-// awaitInputEnd waits, after a final barrier, until upstream closes In or the run is over. Out is closed after that, which a
-// checkpoint.Sink waits for. An element that comes instead was overtaken by the barrier on another branch (law C2).
+// awaitInputEnd waits, after a final barrier, until upstream closes In or the run has
+// ended. Out is closed after that, and a checkpoint.Sink waits for it. If an element
+// arrives instead, the barrier has overtaken it on another branch, which is an error (law
+// C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	if !d.final || d.checks.expected.barrier.Load() != d.checks.seen { // not announced: not the coordinator's
 		return nil
 	}
-	for !d.inClosed {
+	for d.input != inputClosed {
 		select {
 		case v, ok := <-d.in:
-			d.inClosed = !ok
+			if !ok {
+				d.input = inputClosed
+			}
 			switch v := v.(type) {
 			case wiring.Failure:
 				return guard.Wrap("asyncop: upstream", v.Err)
@@ -358,7 +376,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 			case queue.Watermark:
 			default:
 				if ok {
-					d.discarded.Add(1)
+					d.late.count.Add(1)
 					m, _ := message.FromElement(v)
 					d.refused(observe.Discarded, message.With(m, struct{}{}))
 					return guard.Wrap("asyncop", wiring.ErrAfterFinal)
@@ -373,24 +391,27 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	return nil
 }
 
-// endCheckpoints reports to the coordinator if the stream ends other than by a final barrier.
+// endCheckpoints reports to the coordinator if the stream ends other than by a final
+// barrier.
 func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	switch {
 	case d.checks == nil:
 	case err != nil:
 		d.Coordinator.Fail(d.Name, err)
-	case !d.final: // an input that is closed without one is an error
+	case !d.final: // an input that is closed without a final barrier has failed before
 		d.Coordinator.Fail(d.Name, errStoppedAlone)
 	}
 }
 
-// comesAgain reports whether an element that was cut off comes again: as a message that its source delivers again, or in the next
-// run of a stream with checkpoints. Such an element is not a failure.
-func (d *Driver[IN, OUT]) comesAgain(e *core.Slot[IN, OUT]) bool {
+// isRedelivered reports whether an element that was cut off comes again: as a message
+// that its source redelivers, or in the next run of a stream with checkpoints. Such an
+// element is not a failure.
+func (d *Driver[IN, OUT]) isRedelivered(e *core.Slot[IN, OUT]) bool {
 	return d.checks != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }
 
-// isEndOfInput reports whether a control element is the marker of the end of the input, behind which only barriers come.
+// isEndOfInput reports whether a control element is the marker of the end of the input.
+// Only barriers come after it.
 func isEndOfInput(control any) bool {
 	b, ok := control.(participant.Barrier)
 	return ok && b.Kind == participant.EndOfInput

@@ -19,89 +19,94 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// turnLimit bounds what one kind of work does in one step, so that everything gets its turn.
-const turnLimit = 128
+// stepLimit bounds each kind of work in one step, so that all kinds are served.
+const stepLimit = 128
 
-// Driver is the loop of an operator: it moves elements into the core and results out of it, through the channels of a
-// go-streams flow or, if Results drives the operator, through rings.
+// Driver is the loop of an operator. It moves elements into the core and results out of
+// it, through the channels of a go-streams flow or, if Results drives the operator,
+// through rings.
 type Driver[IN, OUT any] struct {
 	Config[IN, OUT] // read-only
 
 	core      *core.Machine[IN, OUT]               // owned by the loop
-	messages  *core.Messages[IN, OUT]              // of it
-	observing *core.Observing[IN, OUT]             // of it; nil: no observers
-	batches   *core.Batches[IN, OUT]               // of it; nil: no batches
-	sink      *core.HandOver[IN, OUT]              // of it; nil: no failure sink
+	messages  *core.Messages[IN, OUT]              // part of the core
+	observing *core.Observing[IN, OUT]             // part of the core; nil without observers
+	batches   *core.Batches[IN, OUT]               // part of the core; nil without batches
+	sink      *core.HandOver[IN, OUT]              // part of the core; nil without a failure sink
 	timers    *timers.Service[*core.Slot[IN, OUT]] // owned by the loop
-	host      *call.Host                           // used by other goroutines, too
-	workers   *call.Workers[IN, OUT]               // used by other goroutines, too
+	host      *call.Host                           // shared with other goroutines
+	workers   *call.Workers[IN, OUT]               // shared with other goroutines
 
 	in       chan any                            // upstream sends and closes; the loop receives
 	out      chan any                            // the loop sends and closes; downstream receives
-	attached atomic.Pointer[attachment[IN, OUT]] // what the loop goes on with
+	attached atomic.Pointer[attachment[IN, OUT]] // the port that the loop must use next
 
 	// Owned by the loop.
-	current     *attachment[IN, OUT]           // that the loop has
-	inClosed    bool                           // upstream has closed in
-	inOver      bool                           // nothing more is taken
-	plain       bool                           // what has the type IN is an element: no control element, and, since that was refused, no message
-	letsIn      bool                           // an element that is read may take a slot; set by mayRead
-	marked      bool                           // the marker of the end of the input has come: only barriers follow
-	drains      bool                           // the end of the input lets retries go on
-	backlog     fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
-	checks      *checkpointing[IN, OUT]        // nil: no part in checkpoints
-	barriers    wiring.Barriers                // that have come
-	final       bool                           // the last of them is the final one
-	runEnded    <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
-	upNext[OUT]                                // what is emitted next
-	emitted     int64                          // results
+	life        life
+	input       inputState
+	current     *attachment[IN, OUT]           // the port in use
+	plain       bool                           // values of type IN are elements: neither control elements nor messages have it
+	letsIn      bool                           // the next element may take a slot; set by prepareRead
+	drains      bool                           // retries continue after the end of the input
+	backlog     fifo.Queue[core.Item[IN, OUT]] // items that go into the core before new ones
+	checks      *checkpointing[IN, OUT]        // nil without checkpoints
+	barriers    wiring.Barriers                // the barriers that have arrived
+	final       bool                           // the last of them is the final barrier
+	runEnded    <-chan struct{}                // closed at the end of the coordinator's run; nil without one, or once the end was noticed
+	upNext[OUT]                                // emitted next
+	emitted     int64                          // number of results
 	leaving     fifo.Queue[leaving]            // observed elements whose results are in a ring
-	jobs        []call.Job[IN, OUT]            // that were started and not offered to the workers
-	offered     int                            // jobs that were offered in the last step
-	opened      bool
-	closer      func() error   // Close, until it was called or must not be
-	yielded     bool           // since there was something to do
-	shut        bool           // a gate was, when the loop last looked
-	unwatch     func() bool    // ends the watch on the operator's context
-	upstream    sync.WaitGroup // cancelUpstream's call
+	jobs        []call.Job[IN, OUT]            // started, and not offered to the workers yet
+	offered     int                            // number of jobs that were offered in the last step
+	closer      func() error                   // Close, until it was called or must not be called
+	yielded     bool                           // the loop has yielded since it had work
+	shut        bool                           // a gate was shut when the loop last looked
+	unwatch     func() bool                    // ends the watch on the operator's context
+	upstream    sync.WaitGroup                 // waits for the call of cancelUpstream
 
-	timerDue  atomic.Bool   // maybe: a body that ranges over the results on the loop's goroutine makes way for it
+	timerDue  atomic.Bool   // a timer may be due: a loop body on the loop's goroutine must return to it
 	stopping  atomic.Bool   // Stop was called
-	inputErr  sharedError   // that the input of Results has ended or broken with; set before its ring is ended
-	err       sharedError   // set before over is closed
-	over      chan struct{} // closed by the loop before out: err is final
-	done      chan struct{} // closed by the loop when all is done
-	discarded atomic.Int64  // elements that came too late
+	inputErr  sharedError   // the error with which the input of Results ended; set before its ring is ended
+	err       sharedError   // set before ended is closed
+	ended     chan struct{} // closed by the loop before out: err is final
+	done      chan struct{} // closed by the loop at the very end
 	brokeOff  bool          // a loop over the results was left early; set before done is closed
 	delivery  delivery      // of results, by Via or To
-	wired     atomic.Bool   // in was handed out
-	inletOver atomic.Bool   // what comes through in is discarded
-	discards  sync.Once
-	waiting   atomic.Bool // for a gate, which will say when it is open
+	late      lateElements
+	waiting   atomic.Bool // a gate is shut and will wake the loop
 	published published   // read by other goroutines
 }
 
-// upNext is what is emitted next; zero if that is not known.
+// upNext is the value that is emitted next. It is zero if there is no such value yet.
 type upNext[OUT any] struct {
-	loaded     bool                   // it is known
-	barrier    bool                   // it is a barrier that passes ahead of the queue; if not, it comes from the head of that
-	next       any                    // it, as out carries it; nil: a result that no channel has carried yet
-	results    []OUT                  // of the head: those that are left to be emitted, it included
-	numResults int                    // how many results the head has
-	message    call.Message           // that the head is
-	parts      []message.Message[OUT] // of that message, which are left to be emitted, if the head has several results
+	loaded     bool                   // there is a value
+	barrier    bool                   // it is a barrier, which passes ahead of the queue; otherwise it comes from the head of the queue
+	next       any                    // the value as out carries it; nil for a result that was not converted yet
+	results    []OUT                  // the results of the head that were not emitted yet, the next one first
+	numResults int                    // number of results of the head
+	message    call.Message           // the message that the head is, if it is one
+	parts      []message.Message[OUT] // the parts of message that were not emitted yet, if the head has several results
 }
 
-// In returns the channel of an upstream, which will close it: Wire is called before anything is sent.
+// lateElements counts the elements that arrived too late to be accepted.
+type lateElements struct {
+	count     atomic.Int64
+	wired     atomic.Bool // upstream may send, and will close in
+	discards  atomic.Bool // elements that arrive through in are discarded
+	discarder sync.Once   // starts the goroutine that discards them
+}
+
+// In returns the channel that upstream sends to and closes. Call Wire before anything is
+// sent.
 func (d *Driver[IN, OUT]) In() chan<- any { return d.in }
 
-// Wire says that there is an upstream.
+// Wire notes that there is an upstream.
 func (d *Driver[IN, OUT]) Wire() {
-	d.wired.Store(true)
+	d.late.wired.Store(true)
 	d.startDiscarding()
 }
 
-// New returns a driver that does not run yet: see Start.
+// New returns a driver that is not running yet: see Start.
 func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d := &Driver[IN, OUT]{
 		Config: cfg,
@@ -110,7 +115,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		plain:  reflect.TypeFor[IN]().Kind() != reflect.Interface && !participant.IsControl(*new(IN)),
 		drains: cfg.DrainRetries,
 		closer: cfg.Close,
-		over:   make(chan struct{}),
+		ended:  make(chan struct{}),
 		done:   make(chan struct{}),
 	}
 	d.workers = call.NewWorkers(cfg.Direct)
@@ -128,8 +133,9 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		}
 		d.host.Backend, d.host.Seat = b, b.Attach(&d.host.Sleeper, lent)
 	}
-	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Observers) > 0 {
-		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around} // they may give each element an id of its own
+	d.host.Around = call.ReporterIn(cfg.Context)
+	if d.host.Around != nil && len(cfg.Observers) > 0 {
+		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around} // observers may give each element an id of its own
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
 	d.timers = timers.NewService[*core.Slot[IN, OUT]](cfg.Clock, func() {
@@ -142,14 +148,15 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	e.Jobs = &d.jobs
 	d.core = core.New(e)
 	d.addFeatures()
-	d.Config.Core, d.Config.Features = core.Config[IN, OUT]{}, nil // the core has it, and lets go of the elements at the end
+	d.Config.Core, d.Config.Features = core.Config[IN, OUT]{}, nil // the core has them, and releases the elements at the end
 	d.current = &attachment[IN, OUT]{port: &flowPort[IN, OUT]{d}}
 	d.attached.Store(d.current)
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
 	return d
 }
 
-// addFeatures adds the optional features to the core. The feature that looks at an element first is added first.
+// addFeatures adds the optional parts to the core, in the order in which they look at an
+// element.
 func (d *Driver[IN, OUT]) addFeatures() {
 	g, cfg := d.core, &d.Config
 	d.messages = core.AddMessages(g, cfg.Hooks.SourceBroke)
@@ -175,15 +182,15 @@ func (d *Driver[IN, OUT]) Start() {
 	go d.run()
 }
 
-// run is the goroutine of the operator. If user code ends it by runtime.Goexit, the run has failed
-// (law A6), and the deferred function finishes it.
+// run is the goroutine of the operator. If user code ends it by runtime.Goexit, the run
+// has failed (law A6), and the deferred function finishes it.
 func (d *Driver[IN, OUT]) run() {
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
-		if recovered != nil { // a fault of weir: panics of user code are errors by now
+		if recovered != nil { // a bug in weir: panics of user code are errors by now
 			panic(recovered)
 		}
-		d.core.End(guard.Wrap("asyncop: the goroutine of the operator was ended", call.Panicked(nil))) // unless the core knows the code
+		d.core.End(guard.Wrap("asyncop: the goroutine of the operator was ended", call.Panicked(nil))) // the core ignores it if it knows the function that did it
 		d.finish()
 	})
 	d.loop()
@@ -191,12 +198,12 @@ func (d *Driver[IN, OUT]) run() {
 }
 
 func (d *Driver[IN, OUT]) loop() {
-	if !d.opened {
-		d.opened = true
+	if d.life == opening {
 		if d.checks != nil {
 			d.awaitStart()
 		}
 		d.open()
+		d.life = running
 	}
 	for d.step() {
 		if d.handsOver() {
@@ -214,11 +221,11 @@ func (d *Driver[IN, OUT]) open() {
 		}
 	}
 	if d.Open != nil && d.failed() {
-		d.closer = nil // what was not opened is not closed
+		d.closer = nil // a function that was not opened is not closed
 	}
 }
 
-// step takes one turn and reports whether there is another.
+// step is one step of the loop. It reports whether there is another step.
 func (d *Driver[IN, OUT]) step() bool {
 	d.giveWay()
 	d.Hooks.FlushLines(false)
@@ -245,14 +252,14 @@ func (d *Driver[IN, OUT]) step() bool {
 		busy = d.offerJobs() || busy
 	}
 	slots := d.core.State().Len
-	busy = d.emitSome() || busy || d.core.State().Len < slots // elements that emit nothing have left
+	busy = d.emitSome() || busy || d.core.State().Len < slots // elements without results have left
 	if d.allLeft() {
 		return false
 	}
 	switch {
 	case busy:
 		d.yielded = false
-	case !d.yielded && d.core.State().Running > 0: // what calls are about to hand in then costs one turn, and no sleep
+	case !d.yielded && d.core.State().Running > 0: // calls that are about to complete then cost one more step, and no sleep
 		d.yielded = true
 		runtime.Gosched()
 	default:
@@ -261,14 +268,11 @@ func (d *Driver[IN, OUT]) step() bool {
 	return true
 }
 
-// failed reports whether the run must end.
-func (d *Driver[IN, OUT]) failed() bool { return d.core.State().Failure != nil }
-
-// checkSignals looks at what other goroutines asked for.
+// checkSignals looks at the requests of other goroutines.
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
 	if d.timerDue.Load() {
-		d.timerDue.Store(false) // the turn that follows looks at the timers
+		d.timerDue.Store(false) // this step looks at the timers
 	}
 	d.core.End(nil)
 	if d.mustStop() {
@@ -280,16 +284,17 @@ func (d *Driver[IN, OUT]) checkSignals() {
 	}
 }
 
-// mustStop reports whether Stop has something to end. After the marker only barriers are taken, and the final one makes a
-// clean end.
+// mustStop reports whether Stop was called and the input must end because of it. After
+// the marker only barriers are taken, and the final barrier is a clean end.
 func (d *Driver[IN, OUT]) mustStop() bool {
-	return d.stopping.Load() && !d.inOver && !d.marked
+	return d.stopping.Load() && d.life < ending && d.input == inputOpen
 }
 
-// park sleeps until something happens. What is posted after parked is set wakes it; what was before is seen by mayPark.
+// park sleeps until there is work. Letters that are posted after Parked is set wake it.
+// Letters that were posted before are seen by setAlarm.
 func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
-	if !d.signalled() && !d.current.port.mayMove() && !d.mayObserve() && (d.suspended() || d.mayPark()) {
+	if !d.signalled() && !d.current.port.mayMove() && !d.mayObserve() && (d.suspended() || d.setAlarm()) {
 		d.publish()
 		d.core.Away(true)
 		d.current.port.sleep()
@@ -301,9 +306,10 @@ func (d *Driver[IN, OUT]) signalled() bool {
 	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.attached.Load() != d.current
 }
 
-// mayPark reports whether the loop may sleep as far as the core and the log are concerned, and sees to it that it is woken
-// for the next timer. Called with parked set, so that nothing posted from now on is missed.
-func (d *Driver[IN, OUT]) mayPark() bool {
+// setAlarm arranges for the loop to be woken for the next timer and the next log line. It
+// reports false if one is due now, so the loop must not sleep. Call it with Parked set,
+// so that letters that are posted from now on wake the loop.
+func (d *Driver[IN, OUT]) setAlarm() bool {
 	due := d.core.Next()
 	if due == core.Now {
 		return false
@@ -312,8 +318,12 @@ func (d *Driver[IN, OUT]) mayPark() bool {
 	return due == core.Never || d.timers.ScheduleAt(due)
 }
 
-// offerJobs offers the direct calls that were started to the workers that come free, and reports whether there were any. A batch is
-// worth a switch: workers are sent for it at once.
+// offerJobs offers the calls that this step has started to workers that become free.
+// Sending a worker costs a switch of goroutines, so the loop does it one step later, in
+// sendWorkers, for the calls that are still waiting then. A batch is worth a switch:
+// workers are sent at once. If a loop body runs on this goroutine, they are sent at once
+// as well, because the body may take long. offerJobs reports whether there were any
+// calls.
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = len(d.jobs)
 	some := d.offered > 0
@@ -322,20 +332,22 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 		clear(d.jobs)
 		d.jobs = d.jobs[:0]
 	}
-	if d.batches != nil || d.current.handed != nil { // put may take its time
+	if d.batches != nil || d.current.handed != nil {
 		d.sendWorkers()
 	}
 	return some
 }
 
-// giveWay lets workers whose calls return take what was offered, without a switch, if most of the calls that run are others.
+// giveWay lets workers whose calls return take the offered jobs, without a switch, if
+// most of the running calls are other ones.
 func (d *Driver[IN, OUT]) giveWay() {
 	if d.offered > 0 && d.core.State().Running > 2*d.offered {
 		runtime.Gosched()
 	}
 }
 
-// sendWorkers sends workers for those of the calls offered in the step before that are still there.
+// sendWorkers sends workers for the calls that were offered in the step before and still
+// wait.
 func (d *Driver[IN, OUT]) sendWorkers() {
 	if d.offered > 0 {
 		d.offered = 0
@@ -355,5 +367,6 @@ func (d *Driver[IN, OUT]) publish() {
 // Out returns the channel of the results.
 func (d *Driver[IN, OUT]) Out() <-chan any { return d.out }
 
-// Done returns a channel that is closed when all is done.
+// Done returns a channel that is closed at the very end, when messages are settled and
+// the function is closed.
 func (d *Driver[IN, OUT]) Done() <-chan struct{} { return d.done }

@@ -16,28 +16,29 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// finish ends the operator (law F1): the source is cancelled, contexts end, err is set before out is closed, and what still
-// comes is discarded and counted until upstream closes in.
+// finish ends the operator (law F1). It cancels the source and ends the contexts, and
+// sets err before it closes out. Elements that still arrive are discarded and counted
+// until upstream closes in.
 func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop() // no timer is armed after the end
 	d.unwatch()
 	by, cause := d.core.State().Cause, d.core.State().Failure
 	if lost := d.checks.lostSoFar(); lost != nil && by == core.ByCancel {
-		by, cause = core.ByDriver, lost // which has led to the cancel
+		by, cause = core.ByDriver, lost // it has led to the cancel
 	}
 	if cause != nil {
 		d.host.Cancel(cause)
 	}
-	cut := by == core.ByCancel && cause != d.inputErr.get() //nolint:errorlint // as wanted, and not since the input has broken
+	cut := by == core.ByCancel && cause != d.inputErr.get() //nolint:errorlint // cancelled on request, and not because the input has failed
 	abandoned := d.core.Abandon()
 	d.warnOfCutRetries()
 	d.Hooks.FlushLines(true)
-	d.offerJobs() // their attempts have been ended: workers make no calls, and give the permits back
+	d.offerJobs() // their attempts have ended: workers make no calls, and free the permits
 	d.workers.Send()
 	if cause == nil {
 		cause = d.lastFailure()
 	}
-	kept := d.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
+	kept := d.suspended() && cause == nil // the elements in flight are in the final checkpoint, and will be called again
 	abandoned, err := d.outcome(cause, by, kept, abandoned)
 	d.endCheckpoints(err)
 	d.refuseRest(kept)
@@ -55,9 +56,10 @@ func (d *Driver[IN, OUT]) finish() {
 	if by == core.ByCancel && err != nil {
 		d.cutDelivery(err)
 	}
-	close(d.over)
+	d.life = finished
+	close(d.ended)
 	d.current.port.close()
-	if a := d.attached.Load(); a != d.current { // it came since the loop looked
+	if a := d.attached.Load(); a != d.current { // it was attached since the loop last looked
 		a.port.close()
 	}
 	d.settleMessages()
@@ -69,8 +71,8 @@ func (d *Driver[IN, OUT]) finish() {
 	close(d.done)
 }
 
-// cleanUp reports the last events, ends the goroutines of the operator, and drops its elements. The
-// results have left, and the function is closed.
+// cleanUp reports the last events, ends the goroutines of the operator, and drops its
+// elements. The results have left, and the function is closed.
 func (d *Driver[IN, OUT]) cleanUp() {
 	d.settleMessages()
 	d.observeEnd()
@@ -88,9 +90,9 @@ func (d *Driver[IN, OUT]) cleanUp() {
 	}
 }
 
-// refuseRest ends what has neither left nor taken a slot.
+// refuseRest ends the items that have neither left nor taken a slot.
 func (d *Driver[IN, OUT]) refuseRest(kept bool) {
-	for _, part := range d.parts { // of a message of which others have left
+	for _, part := range d.parts { // other parts of the same message have left
 		d.messages.Release(message.With(part, struct{}{}))
 	}
 	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
@@ -99,23 +101,24 @@ func (d *Driver[IN, OUT]) refuseRest(kept bool) {
 		case kept:
 			d.refused(observe.Kept, call.Message{})
 		default:
-			d.discarded.Add(1)
+			d.late.count.Add(1)
 			m, _ := it.Rest.(call.Message)
 			d.refused(observe.Discarded, m)
 		}
 	}
 }
 
-// warnOfCutRetries says at the end that retries were cut: else their results would be silently lost.
+// warnOfCutRetries logs at the end that elements did not get their retries.
 func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	if n := d.core.State().Stats.CutByEndOfInput; n > 0 {
-		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
-			"WithDrainRetries lets retries go on", slog.Int64("elements", n))
+		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry, which they did not get; "+
+			"WithDrainRetries lets retries continue", slog.Int64("elements", n))
 	}
 }
 
-// logEnd writes, once, that the operator has failed, even if nothing waits for it: the caller of Wait and the loop over Results
-// may not look. A cancel is expected, so its line has level INFO. A break out of a loop has no line.
+// logEnd logs once that the operator has failed, because the caller of Wait or of Results
+// may not look at the error. A cancel is expected, so its line has level INFO. A break
+// out of a loop has no line.
 func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch now := d.core.State(); {
 	case !cut:
@@ -127,8 +130,9 @@ func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	}
 }
 
-// lastFailure waits for what may still fail an end without failure, and returns how: the encoding of the final checkpoint's
-// state, what comes behind its barrier, the error that ended the input.
+// lastFailure waits for the tasks that may still fail a run without a failure, and
+// returns their error: the encoding of the final checkpoint's state, elements behind its
+// barrier, and the error with which the input ended.
 func (d *Driver[IN, OUT]) lastFailure() error {
 	switch {
 	case d.checks != nil:
@@ -136,13 +140,14 @@ func (d *Driver[IN, OUT]) lastFailure() error {
 			return err
 		}
 		return d.awaitInputEnd()
-	case d.inClosed:
+	case d.input == inputClosed:
 		return d.inputErr.get()
 	}
 	return nil
 }
 
-// forget lets go of what was cut off: futures and contexts may be kept for ever, and the operator with them.
+// forget releases the elements that were cut off. User code may keep futures and contexts
+// forever, and the operator with them.
 func (d *Driver[IN, OUT]) forget() {
 	d.core.Forget()
 	d.backlog = fifo.Queue[core.Item[IN, OUT]]{}
@@ -153,15 +158,16 @@ func (d *Driver[IN, OUT]) forget() {
 	}
 }
 
-// outcome returns what is offered to the failure sink, which elements that come again are not, and what Err will
-// return: nil after a clean end. What has failed and the sink is still to get has not ended.
+// outcome returns the elements that are offered to the failure sink, and the error that
+// Err will return: nil after a clean end. Elements that are redelivered are not offered.
+// A failed element that the sink is still to get has not ended.
 func (d *Driver[IN, OUT]) outcome(
 	cause error, by core.Cause, kept bool, abandoned []*core.Slot[IN, OUT],
 ) (offer []*core.Slot[IN, OUT], err error) {
 	n := 0
 	for _, e := range abandoned {
 		failed := e.Failed()
-		if !kept && (failed || !d.comesAgain(e)) {
+		if !kept && (failed || !d.isRedelivered(e)) {
 			offer = append(offer, e)
 		}
 		switch {
@@ -180,14 +186,16 @@ func (d *Driver[IN, OUT]) outcome(
 	return offer, d.Hooks.Abandoned(cause, by == core.ByElement, n)
 }
 
-// sinkLimit is how long after a failure or a cancel the context of the failure sink ends.
+// sinkLimit is the time from a failure or a cancel to the end of the failure sink's
+// context.
 const sinkLimit = 30 * time.Second
 
 var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)
 
-// endSink waits for the sink, and calls it once more for each element that it has not taken, and for those that were cut off
-// (law A1), but for those that come again. Nothing of it is tried again: failed elements that it does not take are
-// abandoned.
+// endSink waits for the sink. It then offers each failed element that the sink has not
+// taken once more, and each element that was cut off (law A1), except elements that are
+// redelivered. There are no further offers: failed elements that the sink does not take
+// are abandoned.
 func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) {
 	if d.sink == nil {
 		return
@@ -202,18 +210,19 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 	lost := 0
 	for _, e := range abandoned {
 		failed, taken := e.Failed(), d.sink.WasTaken(e)
-		if !taken && failed && d.comesAgain(e) {
+		if !taken && failed && d.isRedelivered(e) {
 			d.core.Ended(e, observe.Abandoned)
 			continue
 		}
 		if !taken {
 			r, err := d.sink.Last(ctx, e, cause)
-			if taken = err == nil; !taken {
+			taken = err == nil
+			if !taken {
 				d.Hooks.Declined(r, err)
 			}
 		}
 		switch {
-		case !failed: // it has ended already
+		case !failed: // it has ended before
 		case taken:
 			d.core.Ended(e, observe.HandedOver)
 		default:
@@ -226,7 +235,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 	}
 }
 
-// close closes the function, if it was opened, once.
+// close closes the function once, if it was opened.
 func (d *Driver[IN, OUT]) close() error {
 	closer := d.closer
 	if closer == nil {
@@ -239,48 +248,49 @@ func (d *Driver[IN, OUT]) close() error {
 	return nil
 }
 
-// cancelUpstream cancels the source, once, since nothing more is taken, unless its input has ended.
+// cancelUpstream cancels the source, because no more elements are taken. It does nothing
+// if the input has ended.
 func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	cancel := d.CancelUpstream
-	if cancel == nil || d.inOver {
+	if cancel == nil || d.life >= ending {
 		return
 	}
-	d.upstream.Go(func() { // it may wait for the source, which may wait for the operator
+	d.upstream.Go(func() { // cancel may wait for the source, which may wait for the operator
 		_ = call.OffLoop(func() error { cancel(cause); return nil })
 	})
 }
 
-// endInlet discards what still comes through In.
+// endInlet discards the elements that still arrive through In.
 func (d *Driver[IN, OUT]) endInlet() {
-	d.inletOver.Store(true)
-	if !d.inClosed {
+	d.late.discards.Store(true)
+	if d.input != inputClosed {
 		d.startDiscarding()
 	}
 }
 
-// startDiscarding starts discard, once, if an upstream may send. Without an upstream, In
-// is never closed.
+// startDiscarding starts discard once, if upstream may send. Without an upstream, In is
+// never closed.
 func (d *Driver[IN, OUT]) startDiscarding() {
-	if d.inletOver.Load() && d.wired.Load() {
-		d.discards.Do(func() { go d.discard() })
+	if d.late.discards.Load() && d.late.wired.Load() {
+		d.late.discarder.Do(func() { go d.discard() })
 	}
 }
 
 // mayDiscard reports whether elements may still come through In after the end of the
 // loop.
 func (d *Driver[IN, OUT]) mayDiscard() bool {
-	return d.inletOver.Load() && d.wired.Load() && !d.inClosed
+	return d.late.discards.Load() && d.late.wired.Load() && d.input != inputClosed
 }
 
-// discard takes what upstream still sends, so that upstream is not blocked for ever. It
-// ends when upstream closes In.
+// discard receives the elements that upstream still sends, so that upstream is not
+// blocked forever. It ends when upstream closes In.
 func (d *Driver[IN, OUT]) discard() {
-	n := 0 // elements that were not reported yet
+	n := 0 // number of elements that were not reported yet
 	for v := range d.in {
 		if _, failure := v.(wiring.Failure); failure {
 			continue
 		}
-		d.discarded.Add(1)
+		d.late.count.Add(1)
 		if m, ok := message.FromElement(v); ok {
 			d.release(message.With(m, struct{}{}))
 		}
@@ -296,10 +306,10 @@ func (d *Driver[IN, OUT]) discard() {
 	d.logDiscarded()
 }
 
-// logDiscarded logs once, when no more can come, how many elements were discarded. A
-// break out of a loop over results has no line.
+// logDiscarded logs the number of discarded elements, once no more can arrive. A break
+// out of a loop over results has no line.
 func (d *Driver[IN, OUT]) logDiscarded() {
-	n := d.discarded.Load()
+	n := d.late.count.Load()
 	switch err := d.Err(); {
 	case n == 0 || d.brokeOff:
 	case err == nil:
@@ -312,7 +322,7 @@ func (d *Driver[IN, OUT]) logDiscarded() {
 // Err returns nil before the end of the operator and after a clean end.
 func (d *Driver[IN, OUT]) Err() error { return d.err.get() }
 
-// sharedError is an error that one goroutine sets and others get: nil before.
+// sharedError is an error that one goroutine sets and others get. It is nil until then.
 type sharedError struct{ is atomic.Pointer[error] }
 
 func (e *sharedError) set(err error) { e.is.Store(&err) }
@@ -332,7 +342,7 @@ func (d *Driver[IN, OUT]) Stop(ctx context.Context) error {
 	case <-d.done:
 	case <-ctx.Done():
 		d.host.Cancel(guard.Wrap("asyncop: stop", context.Cause(ctx)))
-		<-d.over
+		<-d.ended
 	}
 	d.stopDeliveryAt(ctx)
 	return d.Err()

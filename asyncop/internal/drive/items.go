@@ -15,13 +15,14 @@ import (
 
 // ---- Items in
 
-// endInput takes nothing more. What is in the backlog was taken already: it gets its first attempts, and no retries (law A5).
+// endInput ends the input. The elements of the backlog were taken before: they get their
+// first attempts, and no retries (law A5).
 func (d *Driver[IN, OUT]) endInput() {
-	d.inOver = true
+	d.life = max(d.life, ending)
 	d.endRetries()
 }
 
-// endRetries ends retries, unless they are to be drained (law A5).
+// endRetries ends retries, unless they are drained (law A5).
 func (d *Driver[IN, OUT]) endRetries() {
 	d.endWaits()
 	if !d.drains {
@@ -29,28 +30,29 @@ func (d *Driver[IN, OUT]) endRetries() {
 	}
 }
 
-// endWaits lets no batch wait for others if none follow those that the core has.
+// endWaits starts the batch that is waiting for more members, if the core has all
+// elements.
 func (d *Driver[IN, OUT]) endWaits() {
-	if d.batches != nil && (d.inOver || d.marked) && d.backlog.Len() == 0 {
+	if d.batches != nil && (d.life >= ending || d.input != inputOpen) && d.backlog.Len() == 0 {
 		d.batches.NoneFollows()
 	}
 }
 
-// drained reports whether nothing follows and all that was taken has left.
+// drained reports whether the input has ended and all elements have left.
 func (d *Driver[IN, OUT]) drained() bool {
-	return d.inOver && d.backlog.Len() == 0 && d.core.State().Len == 0
+	return d.life >= ending && d.backlog.Len() == 0 && d.core.State().Len == 0
 }
 
-// acceptSome takes elements as long as there are some and slots for them. End of input is noticed only when a slot is
-// free to read for.
+// acceptSome takes elements while there are elements and free slots. The end of the input
+// is noticed only when a slot is free.
 func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	d.shut = false
-	for range turnLimit {
+	for range stepLimit {
 		if d.backlog.Len() > 0 && d.feed() {
 			busy = true
 			continue
 		}
-		if !d.mayRead() || !d.current.port.take() {
+		if !d.prepareRead() || !d.current.port.take() {
 			return busy
 		}
 		busy = true
@@ -58,7 +60,8 @@ func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	return busy
 }
 
-// feed moves one element of the backlog, which has some, into the queue, if there is a slot for it.
+// feed moves one item of the backlog, which must not be empty, into the core. It reports
+// false if there is no free slot, or a gate is shut.
 func (d *Driver[IN, OUT]) feed() bool {
 	if d.core.State().Room == 0 || d.suspended() {
 		return false
@@ -79,17 +82,18 @@ func (d *Driver[IN, OUT]) feed() bool {
 	return true
 }
 
-// mayRead reports whether the next element may be read: if a slot is free for it, or to let a barrier come nearer. Then it does
-// not get a slot past the gates.
-func (d *Driver[IN, OUT]) mayRead() bool {
-	if d.inOver || d.checks != nil && d.checks.arrived != nil {
+// prepareRead reports whether the next element may be read: because a slot is free for it
+// and the gates admit it, or to reach a barrier behind it. It sets letsIn in the first
+// case. In the second case the element waits in the backlog.
+func (d *Driver[IN, OUT]) prepareRead() bool {
+	if d.life >= ending || d.checks != nil && d.checks.arrived != nil {
 		return false
 	}
 	d.letsIn = d.backlog.Len() == 0 && d.core.State().Room > 0 && (len(d.Gates) == 0 || d.admits())
 	return d.letsIn || d.checks != nil && d.mayOverflow()
 }
 
-// received goes on with what has come through in; ok is false if that was closed.
+// received handles a value that has arrived through in. ok is false if in was closed.
 func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	in, isIN := v.(IN)
 	switch {
@@ -109,7 +113,7 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 		err = guard.Wrap("asyncop", wiring.ErrAcknowledged)
 	}
 	if err != nil {
-		d.discarded.Add(1)
+		d.late.count.Add(1)
 		d.refused(observe.Discarded, m)
 		d.core.End(err)
 		return
@@ -117,7 +121,8 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	d.receivedElement(in, m, true)
 }
 
-// decoded returns the element that v is, and the message that it comes in, if it does; of what is no element, too.
+// decoded returns the element in v, and the message around it if v is a message. It
+// returns the message even if v is not an element of the type IN.
 func decoded[IN any](v any) (in IN, m call.Message, ok bool) {
 	if typed, ok := v.(message.Message[IN]); ok {
 		return typed.Value, message.With(typed, struct{}{}), true
@@ -125,20 +130,21 @@ func decoded[IN any](v any) (in IN, m call.Message, ok bool) {
 	if untyped, ok := message.FromElement(v); ok {
 		v, m = untyped.Value, message.With(untyped, struct{}{})
 	}
-	if in, ok = v.(IN); !ok && v == nil {
+	in, ok = v.(IN)
+	if !ok && v == nil {
 		ok = reflect.TypeFor[IN]().Kind() == reflect.Interface
 	}
 	return in, m, ok
 }
 
-// receivedElement goes on with an element; ok is false at the end of the input.
+// receivedElement handles an element. ok is false at the end of the input.
 func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 	switch {
 	case !ok:
-		d.inClosed = true
-		d.endWithRun() // upstream may have noticed it first: the end is not a clean one
+		d.input = inputClosed
+		d.endWithRun() // upstream may have noticed the end of the run first: then this is not a clean end
 		d.core.End(nil)
-		if (d.checks != nil || d.barriers.Any()) && !d.final { // that is not the end of the input
+		if (d.checks != nil || d.barriers.Any()) && !d.final { // the stream was cut, and its input has not ended
 			d.core.End(errNoFinalBarrier)
 			return
 		}
@@ -166,7 +172,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	case participant.Barrier:
 		d.final = b.Kind.Final()
 		if b.Kind == participant.Suspend {
-			d.drains = true // neither is that: without a part in checkpoints, all is finished as if more came
+			d.drains = true // the input has not ended either: without checkpoints, the elements get their retries
 		}
 		if err := d.Node.MarkCheckpointed(); err != nil { // law C2
 			d.core.End(guard.Wrap("asyncop", err))
@@ -186,8 +192,8 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			it.Rest = b
 		}
 		switch {
-		case isEndOfInput(b): // it takes its turn like a watermark; what it makes known is so at once, also about elements of the backlog
-			d.marked = true
+		case isEndOfInput(b): // it keeps its place among the elements like a watermark, but it ends retries at once, also for the backlog
+			d.input = inputMarked
 			d.endRetries()
 			it = core.Marker[IN, OUT](b)
 		case d.checks != nil:
@@ -204,7 +210,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 
 // allLeft reports whether everything that was taken has left.
 func (d *Driver[IN, OUT]) allLeft() bool {
-	if k := d.checks; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // a barrier waits to be handled or emitted
+	if k := d.checks; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // a barrier is not handled or not emitted yet
 		return false
 	}
 	return (d.suspended() || d.drained()) && d.leaving.Len() == 0
@@ -212,9 +218,9 @@ func (d *Driver[IN, OUT]) allLeft() bool {
 
 // ---- Results out
 
-// emitSome hands over what may leave, as long as downstream takes it.
+// emitSome emits results and control elements while downstream takes them.
 func (d *Driver[IN, OUT]) emitSome() (busy bool) {
-	for n := 0; n < turnLimit && d.load() && d.current.port.put(); n++ {
+	for n := 0; n < stepLimit && d.load() && d.current.port.put(); n++ {
 		d.sent()
 		busy = true
 	}
@@ -224,9 +230,10 @@ func (d *Driver[IN, OUT]) emitSome() (busy bool) {
 	return busy
 }
 
-// load makes next the next thing to emit and reports whether there is one. Barriers go before everything, but not into
-// the middle of an element. While a barrier waits for the present element to end no other is begun, unless the barrier waits for all of
-// them. Elements that emit nothing leave here.
+// load sets the value that is emitted next, and reports whether there is one. Barriers
+// pass ahead of elements, but not between the results of one element. While a barrier
+// waits for the results of the current element, no other element is loaded, unless the
+// barrier waits for all of them. Elements without results leave here.
 func (d *Driver[IN, OUT]) load() bool {
 	if d.loaded {
 		return true
@@ -256,14 +263,15 @@ func (d *Driver[IN, OUT]) load() bool {
 	return d.loaded
 }
 
-// loadMessage ties results, before the first of them is next, to the message of their element, if the element is one.
+// loadMessage sets the message of the loaded results, if their element is a message.
 func (d *Driver[IN, OUT]) loadMessage(m call.Message) {
-	if d.message = m; m != (call.Message{}) && len(d.results) > 1 {
+	d.message = m
+	if m != (call.Message{}) && len(d.results) > 1 {
 		d.parts = message.Split(m, d.results...)
 	}
 }
 
-// messageOfNext returns the message whose value the next result is.
+// messageOfNext returns the message that carries the next result.
 func (d *Driver[IN, OUT]) messageOfNext() call.Message {
 	if len(d.parts) > 0 {
 		return message.With(d.parts[0], struct{}{})
@@ -271,8 +279,9 @@ func (d *Driver[IN, OUT]) messageOfNext() call.Message {
 	return d.message
 }
 
-// unload takes back what was loaded and not sent, so that a barrier can go before it, and reports whether it could:
-// the results of one element are not split (law Q1).
+// unload takes back a loaded value that was not sent, so that a barrier can pass ahead of
+// it. It reports false if some results of the element were sent already: they are not
+// separated (law Q1).
 func (d *Driver[IN, OUT]) unload() bool {
 	if d.loaded && !d.barrier {
 		if len(d.results) < d.numResults {
@@ -283,16 +292,17 @@ func (d *Driver[IN, OUT]) unload() bool {
 	return true
 }
 
-// sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the
-// last one is sent.
+// sent handles the loaded value after it was sent. An element with several results stays
+// the head of the queue until the last of them was sent.
 func (d *Driver[IN, OUT]) sent() {
 	if d.numResults > 0 {
 		d.emitted++
 		if len(d.parts) > 0 {
 			d.parts = d.parts[1:]
-			d.messages.Carried() // by this part and the others
+			d.messages.Carried() // the parts carry the message
 		}
-		if d.results = d.results[1:]; len(d.results) > 0 {
+		d.results = d.results[1:]
+		if len(d.results) > 0 {
 			d.next = nil
 			return
 		}
@@ -326,7 +336,7 @@ func (p *flowPort[IN, OUT]) take() bool {
 	}
 }
 
-// boxed returns what is loaded as channels carry it.
+// boxed returns the loaded value as channels carry it.
 func (p *flowPort[IN, OUT]) boxed() any {
 	switch d := p.d; {
 	case d.next != nil:
@@ -357,10 +367,11 @@ func (p *flowPort[IN, OUT]) sleep() {
 	}
 }
 
-// sleepOn waits until something comes through In, what is loaded is taken, or the loop is woken.
+// sleepOn waits until a value arrives through In, the loaded value is taken from out, or
+// the loop is woken.
 func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 	var in <-chan any
-	if d.mayRead() {
+	if d.prepareRead() {
 		in = d.in
 	}
 	select {
@@ -376,7 +387,7 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 
 func (p *flowPort[IN, OUT]) mayMove() bool { return false }
 
-// handed: what lies in Out belongs to downstream.
+// handed returns no reader: the results in Out belong to downstream.
 func (p *flowPort[IN, OUT]) handed() (n uint64, by *reader) { return 0, nil }
 
 func (p *flowPort[IN, OUT]) offer(int) {}

@@ -5,59 +5,68 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// port is where the loop takes items from and hands results to: the channels of a flow, a ring in place of its Out, or the rings of
-// Results. The loop does not know which one it has. But for what says otherwise, the loop calls it.
+// port is the source of the loop's items and the destination of its results: the channels
+// of a flow, a ring in place of its Out, or the rings of Results. The loop does not
+// depend on the kind of port. Only the loop calls the methods, except where they state
+// otherwise.
 type port[IN, OUT any] interface {
-	// take takes what comes next, if it is at hand.
+	// take takes the next item, if one is ready.
 	take() bool
-	// put hands over what is loaded, if downstream takes it now.
+	// put emits the loaded value, if downstream takes it now.
 	put() bool
-	// flush is called after some were handed over.
+	// flush is called after values were emitted.
 	flush()
 
-	// sleep waits until something happens, to the port or else.
+	// sleep waits until the port or the loop has work.
 	sleep()
-	// mayMove reports whether take or put has something to do. Called with parked set: the other side wakes the loop from then on.
+	// mayMove reports whether take or put has work. It is called with Parked set, so the
+	// goroutine at the other end wakes the loop from then on.
 	mayMove() bool
 
-	// handed returns how many results were handed over, and where they belong to the operator until downstream is done with them (law O1);
-	// nil: they do not.
+	// handed returns the number of results that were emitted, and the reader to which
+	// they belong until it has settled them (law O1). The reader is nil if they belong to
+	// downstream.
 	handed() (n uint64, by *reader)
 
-	// offer says how many slots are free.
+	// offer announces the number of free slots.
 	offer(room int)
 
-	// stop tells the other side that the operator has ended. Called from any goroutine, maybe twice.
+	// stop notifies the goroutine at the other end that the operator has ended. Any
+	// goroutine may call it, even twice.
 	stop()
-	// close ends the port with the operator: what is still in it, or comes, is not taken.
+	// close ends the port at the end of the operator. Items that are in it or arrive
+	// later are discarded.
 	close()
 }
 
-// attachment is the port of an operator, once it is known what drives it.
+// attachment is a port for the loop.
 type attachment[IN, OUT any] struct {
 	port   port[IN, OUT]
-	drains bool // the end of the input lets retries go on
+	drains bool // retries continue after the end of the input
 
-	handed chan struct{} // closed by the loop: its goroutine has handed the core over to the one of put, and ends; nil: it goes on
+	// handed is closed by the loop when its goroutine ends, because the caller's
+	// goroutine continues with the core. It is nil if the loop keeps its goroutine.
+	handed chan struct{}
 }
 
-// attach gives the loop another port. Called from any goroutine.
+// attach gives the loop another port. Any goroutine may call it.
 func (d *Driver[IN, OUT]) attach(a *attachment[IN, OUT]) {
 	d.attached.Store(a)
 	d.host.WakeUp()
 	select {
-	case <-d.over: // the loop may not have seen it
+	case <-d.ended: // the loop may not have seen the port
 		a.port.stop()
 	default:
 	}
 }
 
-// switchPort continues with the port of a, unless the loop has it already. It is called before an element is accepted, and
-// so before the end of the input is noticed. a is the attachment that the caller has looked at: a newer one, which may ask
-// for another goroutine, waits for the next step.
+// switchPort continues with the port of a, unless the loop has it already. It is called
+// before an element is accepted, and so before the end of the input is noticed. a is the
+// attachment that the caller has looked at: a newer one, which may ask for another
+// goroutine, waits for the next step.
 func (d *Driver[IN, OUT]) switchPort(a *attachment[IN, OUT]) {
 	if a != d.current {
-		close(d.out) // the port before is always the one of the channels
+		close(d.out) // the port before always used the channels
 		d.current = a
 		d.drains = d.drains || a.drains
 	}
@@ -65,7 +74,7 @@ func (d *Driver[IN, OUT]) switchPort(a *attachment[IN, OUT]) {
 
 // ---- A ring in place of Out
 
-// carrierPort is that of a flow whose results Via or To takes.
+// carrierPort is the port of a flow whose results Via or To takes.
 type carrierPort[IN, OUT any] struct {
 	flowPort[IN, OUT]
 	out *outlet[any]
@@ -92,7 +101,8 @@ func (p *carrierPort[IN, OUT]) close() {
 
 // ---- The rings of Results
 
-// ringPort takes elements from a ring and hands results to another one. Nothing is boxed on the way.
+// ringPort takes elements from a ring and puts results into another ring. Values are not
+// boxed.
 type ringPort[IN, OUT any] struct {
 	d   *Driver[IN, OUT]
 	in  inlet[IN]
@@ -101,7 +111,7 @@ type ringPort[IN, OUT any] struct {
 
 func (p *ringPort[IN, OUT]) take() bool {
 	v, m, ok := p.in.take()
-	if !ok && !p.in.ring.over() {
+	if !ok && !p.in.ring.exhausted() {
 		return false
 	}
 	p.d.receivedElement(v, m, ok)
@@ -117,7 +127,7 @@ func (p *ringPort[IN, OUT]) flush() { p.out.WakeUp() }
 func (p *ringPort[IN, OUT]) sleep() { <-p.d.host.C }
 
 func (p *ringPort[IN, OUT]) mayMove() bool {
-	return p.d.loaded && p.out.mayPut() || p.d.mayRead() && (p.in.ring.len() > 0 || p.in.ring.ended.Load())
+	return p.d.loaded && p.out.mayPut() || p.d.prepareRead() && (p.in.ring.len() > 0 || p.in.ring.ended.Load())
 }
 
 func (p *ringPort[IN, OUT]) handed() (n uint64, by *reader) {
@@ -138,7 +148,7 @@ func (p *ringPort[IN, OUT]) stop() {
 func (p *ringPort[IN, OUT]) close() {
 	p.stop()
 	for _, m, ok := p.in.take(); ok; _, m, ok = p.in.take() {
-		p.d.discarded.Add(1)
+		p.d.late.count.Add(1)
 		p.d.refused(observe.Discarded, m)
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 // Range is a loop over results.
 type Range[IN, OUT any] struct {
-	Iterate  func(put func(IN, call.Message) bool) error // puts the input until put reports false; then, or at the end, it returns
+	Iterate  func(put func(IN, call.Message) bool) error // puts the input, and returns at its end or when put reports false
 	Yield    func(OUT, call.Message, error) bool
-	Messages bool // elements and results are values of messages; else those of Iterate and Yield are zero
+	Messages bool // elements and results are values of messages; otherwise the messages are zero
 }
 
 // Results drives the operator with the input of r, and yields its results.
@@ -25,16 +25,16 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	d.attach(&attachment[IN, OUT]{port: e, drains: true})
 	go d.pull(e, &r)
 
-	var held call.Message // what the body has
+	var held call.Message // the message of the result that the body has
 	defer func() {
 		<-d.done
 		d.release(held)
 		for _, m, ok := e.out.ring.take(); ok; _, m, ok = e.out.ring.take() {
 			d.release(m)
 		}
-		close(d.in) // nothing else has it
+		close(d.in) // no other code has it
 	}()
-	leave := sync.OnceFunc(func() { close(e.out.gone) }) // before done, which waits for it
+	leave := sync.OnceFunc(func() { close(e.out.stopped) }) // before done, which waits for it
 	all := false
 	defer func() {
 		leave()
@@ -66,8 +66,8 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		if e.in.ring.stopped.Load() {
 			<-d.done
 			d.observeLate(refused + e.in.ring.len())
-			for _, m, ok := e.in.ring.take(); ok; _, m, ok = e.in.ring.take() { // it came while the loop ended
-				d.discarded.Add(1)
+			for _, m, ok := e.in.ring.take(); ok; _, m, ok = e.in.ring.take() { // they arrived while the loop ended
+				d.late.count.Add(1)
 				d.release(m)
 			}
 		}
@@ -80,7 +80,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	host := d.host
 	put := func(v IN, m call.Message) bool {
 		if !e.in.put(v, m) {
-			d.discarded.Add(1)
+			d.late.count.Add(1)
 			refused++
 			d.release(m)
 			return false
@@ -94,18 +94,19 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	g.Returned()
 }
 
-// AwaitSlots waits until a slot is free that no message was put for, and returns how many are; 0: ctx or the operator has ended. It is called
-// by the input of Results, which has messages.
+// AwaitSlots waits until there are more free slots than messages that were put, and
+// returns how many more. It returns 0 if ctx or the operator has ended. The input of
+// Results calls it, if it has messages.
 func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	port, ok := d.attached.Load().port.(*ringPort[IN, OUT])
-	if !ok || port.in.ring.messages == nil { // that of Results does not know its slots
+	if !ok || port.in.ring.messages == nil {
 		panic("asyncop: AwaitSlots: not called by the input of Messages")
 	}
 	return port.in.awaitRoom(ctx)
 }
 
-// release nacks a message that was not processed. Any goroutine may call it. The source of the
-// message is user code (law A6).
+// release nacks a message that was not processed. Any goroutine may call it. The source
+// of the message is user code (law A6).
 func (d *Driver[IN, OUT]) release(m call.Message) {
 	if m.Pending() {
 		if err := call.OffLoop(func() error { m.Nack(0); return nil }); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
-// Core is for the hooks, which the loop calls, and for tests.
+// Core returns the core, for hooks, which the loop calls, and for tests.
 func (d *Driver[IN, OUT]) Core() *core.Machine[IN, OUT] { return d.core }
 
 // Host is for tests.
@@ -16,13 +16,14 @@ func (d *Driver[IN, OUT]) Host() *call.Host { return d.host }
 // Workers is for tests.
 func (d *Driver[IN, OUT]) Workers() *call.Workers[IN, OUT] { return d.workers }
 
-// Step is for tests: it takes one step of a driver that was not started, and reports whether there is another.
+// Step is for tests: it runs one step of a driver that was not started, and reports
+// whether there is another step.
 func (d *Driver[IN, OUT]) Step() bool { return d.step() }
 
 // Finish is for tests: it ends a driver that was not started.
 func (d *Driver[IN, OUT]) Finish() { d.finish() }
 
-// Pause is for tests: it returns how long the last copy of what is in flight took.
+// Pause is for tests: it returns the duration of the last copy of the items in flight.
 func (d *Driver[IN, OUT]) Pause() time.Duration { return d.checks.pause }
 
 // Jobs is for tests: it returns the jobs that were not offered to the workers.

@@ -15,17 +15,18 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// stateVersion is the first byte of an operator's state. Those before it were never released.
+// stateVersion is the first byte of an operator's state. Versions 1 and 2 were never
+// released.
 const stateVersion = 3
 
-// Snapshot is what the state of an operator says.
+// Snapshot is the decoded state of an operator.
 type Snapshot[IN, OUT any] struct {
-	Taken int64 // when, in Unix nanoseconds
-	Final bool  // nothing was called after it
+	Taken int64 // time of the snapshot, in Unix nanoseconds
+	Final bool  // no element was called after it
 	Items []core.Item[IN, OUT]
 
-	Observer []byte  // the state of an observer; nil: there is none
-	Numbers  []int64 // of the items, if there is one; 0 of control elements
+	Observer []byte  // the state of the observer; nil without one
+	Numbers  []int64 // numbers of the items, if there is an observer; 0 for control elements
 }
 
 // hasCalls reports whether a record in flight may have been called.
@@ -45,17 +46,20 @@ const (
 //	version  schema of inputs  schema of results  taken  marks [observer: its state]  count
 //	{ kind  [record: [observer: number]  attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
 //
-// Numbers are varints, everything else is preceded by its length. Times are Unix nanoseconds, those of attempts 0 for none;
-// taken is when the checkpoint was. The rest of a back-off, wait, is relative to it; retry has more if that is not 0.
+// Numbers are varints. All other fields are preceded by their length. Times are Unix
+// nanoseconds; the time first is 0 if there was no attempt. taken is the time of the
+// checkpoint. wait is the rest of a back-off at that time. retry is present if wait is
+// not 0.
 type StateCodec[IN, OUT any] struct {
 	Inputs  codec.Codec[IN]
-	Results codec.Codec[OUT] // nil: results are not stored
+	Results codec.Codec[OUT] // nil if results are not stored
 }
 
-// pieceSize is about how large the pieces of a state are.
+// pieceSize is the approximate size of the pieces of a state.
 const pieceSize = 1 << 20
 
-// Encode returns the state for a snapshot. The codecs are user code: its callers guard against that.
+// Encode returns the state for a snapshot. The codecs are user code: callers guard the
+// call.
 func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participant.State, err error) {
 	b := []byte{stateVersion}
 	b = varint.AppendBytes(b, codec.SchemaOf(s.Inputs))
@@ -90,10 +94,12 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 		b = binary.AppendUvarint(b, uint64(it.Attempts))
 		b = binary.AppendVarint(b, it.First)
 		b = binary.AppendVarint(b, int64(it.Spent))
-		if b = binary.AppendVarint(b, int64(it.Wait)); it.Wait != 0 {
+		b = binary.AppendVarint(b, int64(it.Wait))
+		if it.Wait != 0 {
 			b = append(b, byte(it.Retry))
 		}
-		if scratch, err = s.Inputs.Append(scratch[:0], it.In); err != nil {
+		scratch, err = s.Inputs.Append(scratch[:0], it.In)
+		if err != nil {
 			return nil, fmt.Errorf("input %d of %d: %w", i+1, len(items), err)
 		}
 		b = varint.AppendBytes(b, scratch)
@@ -103,7 +109,8 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 		results := it.Results()
 		b = binary.AppendUvarint(b, uint64(len(results)))
 		for _, r := range results {
-			if scratch, err = s.Results.Append(scratch[:0], r); err != nil {
+			scratch, err = s.Results.Append(scratch[:0], r)
+			if err != nil {
 				return nil, fmt.Errorf("result of input %d of %d: %w", i+1, len(items), err)
 			}
 			b = varint.AppendBytes(b, scratch)
@@ -114,13 +121,13 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 
 func appendWatermark(b []byte, w queue.Watermark) []byte {
 	mark, err := w.Timestamp.MarshalBinary()
-	if err != nil { // an offset that it has no bytes for, such as London's before 1847; it has some for every time in UTC
+	if err != nil { // the offset cannot be encoded, such as London's before 1847; UTC always can
 		mark, _ = w.Timestamp.UTC().MarshalBinary()
 	}
 	return varint.AppendBytes(b, mark)
 }
 
-// Decode returns what a state says.
+// Decode decodes a state.
 func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], err error) {
 	var none Snapshot[IN, OUT]
 	d := varint.Reader{Rest: state}
@@ -130,7 +137,8 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	}
 	inputs, results := d.Bytes(), d.Bytes()
 	if d.Err == nil {
-		if s, err = s.withSchemas(inputs, results); err != nil {
+		s, err = s.withSchemas(inputs, results)
+		if err != nil {
 			return none, err
 		}
 	}
@@ -141,13 +149,14 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	}
 	snapshot.Final = marks&markFinal != 0
 	if marks&markObserver != 0 {
-		snapshot.Observer = append([]byte{}, d.Bytes()...) // user code gets it; not nil, which says that there is none
+		snapshot.Observer = append([]byte{}, d.Bytes()...) // a copy, because user code gets it; not nil, even if it is empty
 	}
 	var items []core.Item[IN, OUT]
 	for n := d.Uvarint(); n > 0 && d.Err == nil; n-- {
 		var it core.Item[IN, OUT]
 		number := int64(0)
-		switch it.Kind = core.ItemKind(d.Byte()); it.Kind {
+		it.Kind = core.ItemKind(d.Byte())
+		switch it.Kind {
 		case core.Control:
 			var w queue.Watermark
 			if err := w.Timestamp.UnmarshalBinary(d.Bytes()); err != nil {
@@ -179,7 +188,8 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	return snapshot, nil
 }
 
-// decodeRecord decodes the record with a number, but for that of its observer.
+// decodeRecord decodes a record, without the number of its observer. number is its index,
+// from 1, for errors.
 func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OUT], number int) (err error) {
 	attempts := d.Uvarint()
 	if attempts > math.MaxInt32 {
@@ -188,7 +198,8 @@ func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OU
 	it.Attempts = int32(attempts)
 	it.First = d.Varint()
 	it.Spent = decodeDuration(d, "time spent")
-	if it.Wait = decodeDuration(d, "wait"); it.Wait != 0 {
+	it.Wait = decodeDuration(d, "wait")
+	if it.Wait != 0 {
 		it.Retry = core.RetryKind(d.Byte())
 	}
 	if it.Retry > core.ByResult|core.Demanded {
@@ -196,9 +207,10 @@ func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OU
 	}
 	in := d.Bytes()
 	if d.Err != nil {
-		return nil //nolint:nilerr // Decode says so
+		return nil //nolint:nilerr // Decode returns it
 	}
-	if it.In, err = s.Inputs.Decode(in); err != nil {
+	it.In, err = s.Inputs.Decode(in)
+	if err != nil {
 		return fmt.Errorf("input %d: %w", number, err)
 	}
 	if it.Kind != core.Completed {
@@ -212,7 +224,8 @@ func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OU
 	return nil
 }
 
-// resultSchema says that results are not stored, which is not the same as no schema.
+// resultSchema returns the schema of the results after a mark, or nil if results are not
+// stored.
 func (s StateCodec[IN, OUT]) resultSchema() []byte {
 	if s.Results == nil {
 		return nil
@@ -220,17 +233,19 @@ func (s StateCodec[IN, OUT]) resultSchema() []byte {
 	return append([]byte{1}, codec.SchemaOf(s.Results)...)
 }
 
-// withSchemas returns what decodes values that were stored under these schemas.
+// withSchemas returns a codec for values that were stored under these schemas.
 func (s StateCodec[IN, OUT]) withSchemas(inputs, results []byte) (StateCodec[IN, OUT], error) {
 	var err error
-	if s.Inputs, err = codec.WithSchema(s.Inputs, inputs); err != nil {
+	s.Inputs, err = codec.WithSchema(s.Inputs, inputs)
+	if err != nil {
 		return s, fmt.Errorf("inputs: %w", err)
 	}
 	if len(results) > 0 && results[0] != 1 {
 		return s, fmt.Errorf("results: unknown mark %d", results[0])
 	}
 	if len(results) > 0 && s.Results != nil {
-		if s.Results, err = codec.WithSchema(s.Results, results[1:]); err != nil {
+		s.Results, err = codec.WithSchema(s.Results, results[1:])
+		if err != nil {
 			return s, fmt.Errorf("results: %w", err)
 		}
 	}
@@ -243,7 +258,7 @@ func (s StateCodec[IN, OUT]) decodeResults(d *varint.Reader) (results []OUT, err
 	case d.Err != nil:
 		return nil, d.Err
 	case n == 0:
-		return nil, errors.New("there is none")
+		return nil, errors.New("the record has no result")
 	case s.Results == nil:
 		return nil, errors.New("it was stored, but there is no codec for results (State.Results)")
 	}

@@ -126,7 +126,7 @@ func TestStateIsExact(t *testing.T) {
 		"negative time spent":              encode(core.Item[string, int]{Spent: -1}),
 		"negative wait":                    encode(core.Item[string, int]{Wait: -1}),
 		"unknown kind of retry: 4":         encode(core.Item[string, int]{Wait: 1, Retry: 4}),
-		"result of input 1: there is none": encode(completed("", 0)),
+		"result of input 1: the record has no result": encode(completed("", 0)),
 		"unknown kind of element":          encode(core.Item[string, int]{Kind: core.Completed + 1}),
 	} {
 		_, err := s.Decode(b)

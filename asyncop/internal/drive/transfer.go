@@ -38,18 +38,18 @@ type Transfer[IN, OUT any] struct {
 	ctx  context.Context //nolint:containedctx // ends with the operator's, with the deadline of a Stop, and with the transfer
 	stop context.CancelFunc
 
-	over    <-chan struct{}  // the operator has ended; nil when that was noticed
-	ended   <-chan struct{}  // ctx has ended; nil before the end of the operator, and when that was noticed
-	late    <-chan time.Time // the grace is over; nil before it begins
-	timer   *clock.Timer     // of late
-	renewed bool             // each result has a grace of its own
-	gaveUp  bool
+	ended    <-chan struct{}  // closed at the end of the operator; nil once the end was noticed
+	ctxEnded <-chan struct{}  // closed at the end of ctx; nil before the end of the operator, and once the end of ctx was noticed
+	late     <-chan time.Time // fires at the end of the grace; nil before the grace begins
+	timer    *clock.Timer     // of late
+	renewed  bool             // each result has a grace of its own
+	gaveUp   bool
 }
 
 // NewTransfer returns a transfer that has not begun. shares reports that others receive
 // from Out, tell that next takes a wiring.Failure.
 func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, shares, tell bool) *Transfer[IN, OUT] {
-	t := &Transfer[IN, OUT]{d: d, next: next, sharesOut: shares, tellFailure: tell, over: d.over}
+	t := &Transfer[IN, OUT]{d: d, next: next, sharesOut: shares, tellFailure: tell, ended: d.ended}
 	t.ctx, t.stop = context.WithCancel(d.Context)
 	d.delivery.transfer.Store(&stoppable{t.ctx, t.stop})
 	return t
@@ -65,7 +65,7 @@ func (t *Transfer[IN, OUT]) Run() {
 	d := t.d
 	defer close(t.next)
 	o := newOutlet[any](d.Buffer, d.observing != nil, d.host.WakeUp)
-	defer close(o.gone)
+	defer close(o.stopped)
 	if t.sharesOut {
 		o.close()
 	} else {
@@ -118,9 +118,9 @@ func (t *Transfer[IN, OUT]) deliver(v any) bool {
 		select {
 		case t.next <- v:
 			return true
-		case <-t.over:
-			t.noticeEnd()
 		case <-t.ended:
+			t.noticeEnd()
+		case <-t.ctxEnded:
 			t.startGrace(t.d.Err() == nil)
 		case <-t.late:
 			t.giveUp()
@@ -131,20 +131,20 @@ func (t *Transfer[IN, OUT]) deliver(v any) bool {
 
 // noticeEnd notices the end of the operator.
 func (t *Transfer[IN, OUT]) noticeEnd() {
-	t.over = nil
+	t.ended = nil
 	switch {
 	case t.d.delivery.cutUpstream.Load(): // the step before has waited for the grace
 		t.giveUp()
 	case t.d.delivery.cut.Load():
 		t.startGrace(false)
 	default:
-		t.ended = t.ctx.Done()
+		t.ctxEnded = t.ctx.Done()
 	}
 }
 
 // startGrace starts the grace; renewed reports that each result has its own.
 func (t *Transfer[IN, OUT]) startGrace(renewed bool) {
-	t.ended = nil
+	t.ctxEnded = nil
 	t.renewed = renewed
 	t.timer = t.d.Clock.Timer(grace)
 	t.late = t.timer.C
@@ -174,9 +174,9 @@ func (t *Transfer[IN, OUT]) Await(await func()) {
 		select {
 		case <-completed:
 			return
-		case <-t.over:
-			t.noticeEnd()
 		case <-t.ended:
+			t.noticeEnd()
+		case <-t.ctxEnded:
 			t.startGrace(false)
 		case <-t.late:
 			t.giveUp()
@@ -196,7 +196,7 @@ func (t *Transfer[IN, OUT]) End() {
 // delivery is the state of a driver that its Transfer needs. Any goroutine may use it.
 type delivery struct {
 	transfer    atomic.Pointer[stoppable] // nil if Via and To were not called
-	cut         atomic.Bool               // the operator was cancelled; set before over is closed
+	cut         atomic.Bool               // the operator was cancelled; set before ended is closed
 	cutUpstream atomic.Bool               // an earlier step was cancelled, and has waited for the grace
 	undelivered atomic.Int64              // results that the next step did not take
 }
@@ -249,7 +249,7 @@ func (d *Driver[IN, OUT]) DownstreamFailed(err *wiring.DownstreamError) {
 // failUpstream ends the steps upstream of the operator, which has failed with err, unless
 // its input has ended. A participant in checkpoints has a coordinator, which ends them.
 func (d *Driver[IN, OUT]) failUpstream(err error) {
-	if d.checks == nil && !d.inClosed {
+	if d.checks == nil && d.input != inputClosed {
 		d.Node.FailUpstream(err)
 	}
 }

@@ -805,10 +805,10 @@ var mutants = []mutant{
 	},
 	{
 		"the marker of the end does not end retries", "A5", "drive/items.go",
-		`			d.marked = true
+		`			d.input = inputMarked
 			d.endRetries()
 `,
-		`			d.marked = true
+		`			d.input = inputMarked
 `,
 	},
 	{
@@ -823,8 +823,8 @@ var mutants = []mutant{
 	},
 	{
 		"a stream that ends without a final barrier ends well", "C3", "drive/items.go",
-		`&& !d.final { // that`,
-		`&& false { // that`,
+		`&& !d.final { // the stream`,
+		`&& false { // the stream`,
 	},
 	{
 		"the same barrier may come twice", "C2", "drive/items.go",
@@ -843,8 +843,8 @@ var mutants = []mutant{
 	},
 	{
 		"a message is settled although its parts carry it on", "D2", "drive/items.go",
-		`			d.messages.Carried() // by`,
-		`			// by`,
+		`			d.messages.Carried() // the`,
+		`			// the`,
 	},
 	{
 		"the source is not cancelled after a failure", "F1", "drive/finish.go",
@@ -866,7 +866,7 @@ var mutants = []mutant{
 	},
 	{
 		"what comes again is offered to the failure sink", "A1", "drive/finish.go",
-		`if !kept && (failed || !d.comesAgain(e)) {`,
+		`if !kept && (failed || !d.isRedelivered(e)) {`,
 		`if !kept {`,
 	},
 	{
@@ -904,7 +904,7 @@ var mutants = []mutant{
 		`if !d.unload() {`,
 	},
 	{
-		"calls begin behind a barrier that suspends", "C1", "drive/checkpointing.go",
+		"calls begin behind a barrier that suspends", "C1", "drive/life.go",
 		`d.host.Suspended.Store(true)`,
 		`d.host.Suspended.Store(false)`,
 	},
@@ -932,7 +932,7 @@ var mutants = []mutant{
 	{
 		"what lies in a ring is reported as emitted", "O1", "drive/observing.go",
 		`d.leaving.Push(leaving{r, upTo, by})`,
-		`_, _ = upTo, by; d.observing.Gone(r, observe.Emitted)`,
+		`_, _ = upTo, by; d.observing.Left(r, observe.Emitted)`,
 	},
 	{
 		"what the reader did not take is reported as emitted", "O1", "drive/observing.go",
