@@ -135,6 +135,17 @@ func lapsed(ctx context.Context, s store.Inspector) (ids []string, err error) {
 	return ids, err
 }
 
+// unexpected describes the dead letters that are not poison.
+func unexpected(ctx context.Context, s store.Inspector) (texts []string, err error) {
+	entries, err := s.List(ctx, Dead, store.Filter{}, store.Page{Max: 1000})
+	for _, e := range entries {
+		if e.Cause != store.Permanent {
+			texts = append(texts, fmt.Sprintf("%s: %v at visit %d, error %q", e.Meta.ID, e.Cause, e.Meta.Visit, e.Meta.LastError))
+		}
+	}
+	return texts, err
+}
+
 // later is what no version here knows: a header of others, one of weir's, and a member of the stored history. It stays (law W4).
 var later = map[string]string{"Others": "1", "Weir-Later": "2", "Weir-Meta-later": `{"is":3}`}
 
@@ -342,6 +353,9 @@ func Check(t *testing.T, e Engine, n int, lapsed ...string) {
 		got := patiently(t, get)
 		slices.Sort(got)
 		slices.Sort(want)
+		if !slices.Equal(want, got) {
+			t.Logf("dead letters that are not poison: %v", patiently(t, func(ctx context.Context) ([]string, error) { return unexpected(ctx, e) }))
+		}
 		require.Equal(t, want, got, what)
 	}
 	queue := func(name string) func(ctx context.Context) ([]string, error) {
