@@ -1,6 +1,10 @@
 package asyncop
 
 import (
+	"context"
+	"math"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -58,12 +62,38 @@ func WithBackend(b Backend, opts ...Option) Option {
 }
 
 // Cost is an option of [WithBackend]. It sets how much a call for an element takes from
-// the rate of its backend; the default is 1. cost is called on the operator's loop once
+// the rate of its backend; the default is 1. If the cost is known only after the call,
+// cost returns an estimate, and the call reports the real cost: see [ReportCost]. An
+// attempt costs nothing if the service has refused it: it was throttled (429), or the
+// connection was refused, so that nothing was sent. cost is called on the operator's loop once
 // for each attempt, and must not block. A panic fails the element, and so does a cost
 // that is negative, infinite or NaN. IN must be the operator's. It panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) Option {
 	guard.RefuseNil("asyncop: Cost", "function", cost)
 	return func(cfg *config) { cfg.cost = cost }
+}
+
+// ReportCost reports the real cost of the call that ctx belongs to, such as the tokens
+// that a language model has used. It replaces the estimate of [Cost] when the attempt has
+// ended: the rate of the backend gets the difference back, or later calls wait until it
+// is paid for.
+//
+//	reply, err := model.Complete(ctx, prompt)
+//	if err == nil {
+//		asyncop.ReportCost(ctx, float64(reply.Usage.TotalTokens))
+//	}
+//
+// Several reports of a call add up. A report after the attempt has ended is ignored, and
+// so is a report under a context that does not belong to an attempt. The cost of a batch
+// is divided equally among its members. A call that is shared by several elements (package
+// lookup) is paid for by the element that has started it. ReportCost panics if cost is
+// negative, infinite or NaN. It is safe for concurrent use.
+func ReportCost(ctx context.Context, cost float64) {
+	refuseIf(!(cost >= 0 && cost <= math.MaxFloat64), "ReportCost: want a finite number of 0 or more: %v", cost) // in this form NaN fails, too
+	r, ok := ctx.Value(call.CostKey{}).(call.CostReporter)
+	if ok {
+		r.ReportCost(cost)
+	}
 }
 
 // Tenant is an option of [WithBackend]. It sets the tenant of each element; "", the

@@ -75,6 +75,19 @@ func (k *bucket) take(cost float64) {
 	}
 }
 
+// settle replaces the estimated cost of a call by its real cost. The refund of a call that
+// was throttled pays debts only, because the service has asked for fewer calls.
+func (k *bucket) settle(estimate, cost float64, throttled bool) {
+	switch {
+	case cost > estimate:
+		k.take(cost - estimate)
+	case throttled && k.isSet():
+		k.level = max(k.level, min(0, k.level+estimate-cost))
+	default:
+		k.give(estimate - cost)
+	}
+}
+
 func (k *bucket) give(cost float64) {
 	if k.isSet() {
 		k.level = min(k.burst, k.level+cost)

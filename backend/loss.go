@@ -77,11 +77,26 @@ func signalOfError(err error) (s signal) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return lost
 	}
-	reason, found := ofError(&predicates.Attempt[struct{}]{Err: err})
-	if !found {
-		return answered
+	return signalOfReason(reasonOf(err))
+}
+
+// reasonOf returns the reason of an error for which the operator has none. The error's
+// methods may panic.
+func reasonOf(err error) predicates.Reason {
+	reason, _ := ofError(&predicates.Attempt[struct{}]{Err: err})
+	return reason
+}
+
+// unsent are the reasons of calls of which nothing was sent.
+var unsent = predicates.ReasonSet{}.With(netretry.NotConnected, netretry.HopNotConnected, netretry.NotSent)
+
+// wasNotSent reports whether a lost call was not sent to the service.
+func wasNotSent(o *gate.Evidence) (is bool) {
+	if !o.Reason.IsZero() || o.Err == nil {
+		return unsent.Has(o.Reason)
 	}
-	return signalOfReason(reason)
+	defer func() { _ = recover() }()
+	return unsent.Has(reasonOf(o.Err))
 }
 
 // pushback returns the delay that the service demands, or 0.

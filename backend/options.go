@@ -71,7 +71,10 @@ func Adaptive(least, most int) Option {
 }
 
 // Rate lets calls with a total cost of n start in each time per. A call costs 1 unless the
-// operator has asyncop.Cost. A pause saves up at most a twentieth of n, or 1 if that is more,
+// operator has asyncop.Cost, and an estimated cost is replaced by the real cost that the call
+// reports (asyncop.ReportCost). An element waits for the rate within its timeout, so the
+// timeout must be longer than the elements ahead of it take at this rate: with 1,000 slots
+// and 10 calls a second, longer than 100 s and the retries. A pause saves up at most a twentieth of n, or 1 if that is more,
 // and no time per has more than n and that. A call that costs more than what is saved up
 // starts, and later calls wait until it is paid for, up to an hour. [CallRate] limits the
 // number of calls beside it. By default the rate is not limited. It panics if n or per is not

@@ -243,6 +243,7 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	if !o.Ignored {
 		s, demanded = signalOf(o)
 	}
+	cost := settledCost(o, s)
 	shared := o.Borrowed && s == lost && !b.dryRun
 	if o.Borrowed { // the element that has made the call reports it
 		o.Ignored, s, demanded = true, answered, 0
@@ -253,6 +254,7 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	}
 	b.mu.Lock()
 	defer b.unlock()
+	b.settle(t, o, cost, s == throttled)
 	// The wait of the element before its call has cut the call off, not the service, if the
 	// service answers other calls. On the ramp the elements that waited longest go first.
 	if o.Cut && s == lost && (b.state == Ramping || b.answeredAt > begun) {
@@ -280,6 +282,61 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 		return effect
 	}
 	return max(effect, p.weigh(t, o, s, demanded, text))
+}
+
+// settledCost returns the real cost of an attempt. Without a report it is the cost that
+// was taken at the start, or 0 if nothing was sent or the service has refused the call.
+func settledCost(o *gate.Evidence, s signal) float64 {
+	switch {
+	case o.IsReported:
+		return o.Reported
+	case o.Ignored || o.Borrowed || s == throttled:
+		return 0
+	case s == lost && wasNotSent(o):
+		return 0
+	}
+	return o.Cost
+}
+
+// settle replaces the cost of an attempt at the rates by its real cost.
+func (b *Backend) settle(t time.Duration, o *gate.Evidence, cost float64, isThrottled bool) {
+	estimate := o.Cost
+	o.Cost = cost
+	if cost == estimate {
+		return
+	}
+	b.fillRates(t)
+	b.rate.settle(estimate, cost, isThrottled)
+	x := b.tenants.all[o.Tenant]
+	if x != nil {
+		x.rate.fill(t)
+		x.rate.settle(estimate, cost, isThrottled)
+	}
+	if cost < estimate {
+		b.handOut(t, nil)
+	}
+}
+
+// Refund implements gate.Seat.
+func (p *seat) Refund(now time.Time, a *gate.Request) {
+	b := p.backend
+	t := now.Sub(b.epoch)
+	b.mu.Lock()
+	defer b.unlock()
+	b.fillRates(t)
+	b.rate.give(a.Cost)
+	if !a.Joined {
+		b.callRate.give(1)
+		if b.state == Ramping {
+			b.started = max(0, b.started-1)
+		}
+	}
+	x := b.tenants.all[a.Tenant]
+	if x != nil {
+		x.rate.fill(t)
+		x.rate.give(a.Cost)
+	}
+	b.handOut(t, nil)
 }
 
 // effectOf returns the effect of the end of an attempt on its element.

@@ -46,6 +46,37 @@ func Example_backend() {
 	// up 2
 }
 
+// completion is the reply of a language model.
+type completion struct {
+	Text   string
+	Tokens int
+}
+
+type languageModel struct{}
+
+func (languageModel) Complete(context.Context, string) (completion, error) {
+	return completion{Text: "yes", Tokens: 12}, nil
+}
+
+func Example_backendCost() {
+	var model languageModel
+	llm := backend.New("llm", backend.CallRate(500, time.Minute), backend.Rate(200_000, time.Minute))
+	op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, prompt string) (string, error) {
+		reply, err := model.Complete(ctx, prompt)
+		if err == nil {
+			asyncop.ReportCost(ctx, float64(reply.Tokens))
+		}
+		return reply.Text, err
+	}), time.Minute, 500, asyncop.WithBackend(llm,
+		asyncop.Cost(func(prompt string) float64 { return float64(len(prompt)) / 4 })))
+
+	for answer, err := range op.Results(slices.Values([]string{"Is it true?"})) {
+		fmt.Println(answer, err)
+	}
+	// Output:
+	// yes <nil>
+}
+
 func Example_backendTenants() {
 	pay := backend.New("payments", backend.TenantRate(10, time.Second))
 	op := asyncop.UnorderedWait(asyncop.Blocking(charge), time.Minute, 1000, asyncop.WithBackend(pay,

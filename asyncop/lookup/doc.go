@@ -35,7 +35,7 @@
 // # Permits
 //
 // The load runs with the permit and on the goroutine of the lookup that began it. Lookups that wait for it do not need a goroutine; like all
-// attempts they keep their permits meanwhile.
+// attempts they keep their permits meanwhile. Hits, and lookups that join a load, are free at the rates of a backend.
 //
 // # Reasons
 //

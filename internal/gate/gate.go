@@ -64,6 +64,10 @@ type Seat interface {
 	// Join says that the call which has started last is for one more element.
 	Join(r *Request)
 
+	// Refund gives the rate back what Start or Join has taken for an attempt whose
+	// element gets the outcome of another call, or of none.
+	Refund(now time.Time, a *Request)
+
 	// Release says that the call of an attempt is over. stamp is from the Answer to its
 	// start.
 	Release(stamp Stamp)
@@ -113,6 +117,7 @@ type Request struct {
 	Outages int    // that the element has met
 	Hurried bool   // it has less than half of its time left
 	Element uint64 // tells the elements of an operator apart
+	Joined  bool   // it is part of the call of a batch, and did not start it
 }
 
 // Answer is whether an attempt may start.
@@ -162,6 +167,12 @@ type Evidence struct {
 	Tenant   string
 	Element  uint64
 	Call     *Call // that the attempt is a part of; nil: it is a call of its own
+
+	// Cost is what the attempt has taken from the rate. AttemptEnded replaces it by the
+	// cost that was settled: the reported cost, or 0 if the service has refused the call.
+	Cost       float64
+	Reported   float64 // the real cost
+	IsReported bool    // by the function
 }
 
 // Call is a call for several elements. It has one outcome: it is lost if the attempts of

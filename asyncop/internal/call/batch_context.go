@@ -100,6 +100,8 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 		}
 	case ctxkey.Stage:
 		return (*batchStages[IN, OUT])(b)
+	case CostKey:
+		return b
 	case NumberKey, HostKey, ctxkey.Message: // values of an attempt: an attempt around the operator must not answer
 		return nil
 	}

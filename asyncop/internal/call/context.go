@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/internal/ctxkey"
@@ -98,12 +99,17 @@ func (t *Token) parent() context.Context {
 	return t.Host.Values
 }
 
-// endSignal returns the signal, and creates it if necessary.
-func (t *Token) endSignal() *signal {
+// ensureSignal returns the signal, which exists from the first call on.
+func (t *Token) ensureSignal() *signal {
 	if t.signal.Load() == nil {
 		t.signal.CompareAndSwap(nil, new(signal)) // unless another goroutine has made one
 	}
-	s := t.signal.Load()
+	return t.signal.Load()
+}
+
+// endSignal returns the signal, and fires it if the token has ended.
+func (t *Token) endSignal() *signal {
+	s := t.ensureSignal()
 	if t.state.Load()&ended != 0 {
 		s.fire() // the token ended before the signal existed
 	}
@@ -124,7 +130,8 @@ type Message = message.Message[struct{}]
 // signal ends the contexts and channels that wait for the end of a token. A token with a
 // message has it from the start.
 type signal struct {
-	message Message // read-only
+	message Message       // read-only
+	cost    atomic.Uint64 // reported so far: see Token.ReportCost
 
 	mu     sync.Mutex
 	fired  bool               // guarded by mu

@@ -381,6 +381,8 @@ func (a *Attempt[OUT]) Value(key any) any {
 		}
 	case ctxkey.Stage:
 		return (*Stages)(&a.Token)
+	case CostKey:
+		return &a.Token
 	case ctxkey.Members: // the members of a call around the operator are not members of this call
 		return nil
 	}

@@ -71,7 +71,7 @@ func (c *valued) Value(key any) any {
 // for it. Contexts around it are not asked.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
-	case NumberKey, HostKey, BatchKey, ctxkey.Members, ctxkey.Stage, ctxkey.Message:
+	case NumberKey, HostKey, BatchKey, CostKey, ctxkey.Members, ctxkey.Stage, ctxkey.Message:
 		return true
 	}
 	return false

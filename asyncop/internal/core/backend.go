@@ -43,6 +43,7 @@ type asked struct {
 	throttled int        // attempts that the service answered with a request for fewer calls
 	number    int        // of the attempt that cost and tenant belong to; 0 if they are not known
 	cost      float64    // what the attempt takes from the rate
+	refunded  int        // number of the attempt whose cost was refunded; 0 if there is none
 	tenant    string     // for whom it has asked
 	call      *gate.Call // the batch of its attempt
 }
@@ -123,6 +124,41 @@ func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
 	b.call.Left++
 	b.of.ref(s.index).call = b.call
 	return granted
+}
+
+// taken returns what the present attempt of s has taken from the rate. A member that joins
+// a batch takes nothing unless the operator has Cost: a call without a cost takes 1.
+func (b *atBackend[IN, OUT]) taken(s *Slot[IN, OUT]) float64 {
+	of := b.of.get(s.index)
+	switch {
+	case of.refunded == int(s.attempts):
+		return 0
+	case of.number == int(s.attempts):
+		return of.cost
+	case b.hasJoined(s):
+		return 0
+	}
+	return 1
+}
+
+// hasJoined reports whether the attempt of s is part of a batch that another has started.
+func (b *atBackend[IN, OUT]) hasJoined(s *Slot[IN, OUT]) bool {
+	c := b.of.get(s.index).call
+	return c != nil && c.Element != element(s)
+}
+
+// refund gives the cost of the attempt of s back, whose element gets the outcome of
+// another call, or of none. It does so once.
+func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
+	of := b.of.get(s.index)
+	if of.refunded == int(s.attempts) {
+		return
+	}
+	g := b.core
+	g.refresh()
+	request := gate.Request{Cost: b.taken(s), Tenant: of.tenant, Element: element(s), Joined: b.hasJoined(s)}
+	b.seat.Refund(g.Timers.Time(g.now), &request)
+	b.of.ref(s.index).refunded = int(s.attempts)
 }
 
 // element identifies s at the backend.
@@ -228,7 +264,7 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	of := b.of.get(s.index)
 	b.outcome = o
 	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), element(s)
-	b.outcome.Tenant, b.outcome.Call = of.tenant, of.call
+	b.outcome.Tenant, b.outcome.Call, b.outcome.Cost = of.tenant, of.call, b.taken(s)
 	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.outcome)
 	switch effect {
 	case gate.Outage:

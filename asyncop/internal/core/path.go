@@ -314,6 +314,9 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	if err != nil {
 		a.CompleteExceptionally(err) // late if the function has completed the attempt before (law A2)
 	}
+	if g.backend != nil && a.Borrowed() {
+		g.backend.refund(s)
+	}
 	g.invoked(s)
 }
 
@@ -485,10 +488,12 @@ func (g *Machine[IN, OUT]) reportToBackend(
 	// A call that began with less than half of its element's time, and was cut off by the
 	// deadline, may have been too late rather than lost.
 	isCut := g.now >= s.due && s.isHurried(s.last) && pushback == 0 && guard.Is(err, context.DeadlineExceeded)
+	cost, isReported := t.Cost()
 	return g.backend.report(s, gate.Evidence{
 		Err: err, Reason: reason, Pushback: pushback, Cut: isCut,
 		Ignored:  s.phase == preparing, // nothing was sent
 		Borrowed: t.Borrowed(),
+		Reported: cost, IsReported: isReported,
 	})
 }
 

@@ -1,0 +1,47 @@
+package call
+
+import "math"
+
+// CostKey finds, in the context of a call, the [CostReporter] of its attempt or batch.
+type CostKey struct{}
+
+// CostReporter receives the real cost of a call. Several reports of a call add up.
+type CostReporter interface{ ReportCost(cost float64) }
+
+// isReported is set in the bits of a reported cost, whose sign is never negative.
+const isReported = 1 << 63
+
+// ReportCost adds to the cost of an attempt that has not ended. cost is not negative.
+func (t *Token) ReportCost(cost float64) {
+	if t.state.Load()&ended != 0 {
+		return
+	}
+	sum := &t.ensureSignal().cost
+	for {
+		old := sum.Load()
+		total := math.Float64frombits(old&^isReported) + cost
+		if sum.CompareAndSwap(old, math.Float64bits(total)|isReported) {
+			return
+		}
+	}
+}
+
+// Cost returns the cost that the function of the attempt has reported, if it has.
+func (t *Token) Cost() (cost float64, ok bool) {
+	s := t.signal.Load()
+	if s == nil {
+		return 0, false
+	}
+	bits := s.cost.Load()
+	return math.Float64frombits(bits &^ isReported), bits&isReported != 0
+}
+
+// ReportCost divides the cost of a batch equally among its members.
+func (b *Batch[IN, OUT]) ReportCost(cost float64) {
+	for _, m := range b.ctxs {
+		r, ok := m.Value(CostKey{}).(CostReporter)
+		if ok {
+			r.ReportCost(cost / float64(len(b.ctxs)))
+		}
+	}
+}
