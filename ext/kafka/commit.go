@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
@@ -64,11 +65,13 @@ func (s *source) puts(retry *clock.Timer) {
 	}
 }
 
-// failed lets the next Receive report an error.
+// failed lets the next Receive report an error. A permanent error is not replaced.
 func (s *source) failed(what string, err error) {
 	s.logger.Warn("weir: "+what, "error", err)
 	s.mu.Lock()
-	s.failure = err
+	if !guard.IsPermanent(s.failure) {
+		s.failure = err
+	}
 	s.mu.Unlock()
 	wake(s.given)
 }
@@ -173,8 +176,10 @@ func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, f
 	return failed
 }
 
-// putAll puts what is to be put. After an error all that was not put is still there, and the next call begins with another one,
-// so that one which cannot be put holds up no other (law D4).
+// putAll puts what is to be put. After an error all that was not put is still there, and
+// the next call begins with another record, so that a record which cannot be put delays no
+// other (law D4). If the brokers refuse even the pointer to a record, only a person can
+// help: the error is permanent, and ends the run.
 func (s *source) putAll(ctx context.Context) error {
 	for {
 		e, m := s.nextPut()
@@ -183,7 +188,12 @@ func (s *source) putAll(ctx context.Context) error {
 		}
 		if err := bury(ctx, s.dead, e.record, m); err != nil {
 			s.putLater(e)
-			return fmt.Errorf("kafka: record %s could not be put: %w", e.name(), err)
+			err = fmt.Errorf("kafka: record %s could not be put among the dead letters: %w", e.name(), err)
+			if errors.Is(err, message.ErrRefused) {
+				err = guard.MarkPermanent(fmt.Errorf("%w: the topic refuses even a pointer to the record: raise its max.message.bytes, "+
+					"or end what refuses its records, such as compaction or a validation of schemas, and start the worker again", err))
+			}
+			return err
 		}
 		s.wasPut(e)
 	}

@@ -102,7 +102,9 @@
 // A record has at most the size that the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default) and the topic takes
 // (max.message.bytes). A larger record is refused ([message.ErrRefused]), and its message goes to the dead letters: with its bytes as received,
 // without most of its history if that does not fit, or without its bytes and with the topic, partition and offset where they stay, until the
-// retention of the topic removes them. Where messages may be that large, raise both limits for layers and dead letters.
+// retention of the topic removes them. Where messages may be that large, raise both limits for layers and dead letters. If the topic of the dead
+// letters refuses even a pointer without bytes, as a compacted topic does with records without a key, the run ends with an error that says so, and
+// the position of the message is not committed.
 //
 // # Permissions
 //

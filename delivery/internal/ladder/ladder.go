@@ -147,13 +147,29 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	}
 	if err := l.c.Store.Put(ctx, queue, m); err != nil {
 		undo()
-		return fmt.Errorf("message %q: %w", meta.ID, err)
+		err = fmt.Errorf("message %q: %w", meta.ID, err)
+		if guard.IsPermanent(err) {
+			l.fail(err)
+		}
+		return err
 	}
 	stored()
 	if m.Cause == store.UnsafeToRepeat && len(l.c.Layers) > 0 {
 		l.doubts.Do(func() { l.advise(ctx, meta.ID) })
 	}
 	return nil // the operator logs what it has handed over
+}
+
+// fail ends the open sources with the error of a hand-over that only a person can repair,
+// such as a right that is missing. A retry would only hold the message.
+func (l *Ladder[T]) fail(err error) {
+	l.open.Range(func(key, _ any) bool {
+		select {
+		case key.(*source[T]).broken <- err:
+		default: // it has an error already
+		}
+		return true
+	})
 }
 
 // advise says why a message has not waited in a layer, which users of a queue with layers do not expect.

@@ -44,7 +44,7 @@ var errClosed = errors.New("ladder: the source is closed")
 //
 // With [Config.Blocked] a ladder has one source at a time: Source panics before the one before it is closed.
 func (l *Ladder[T]) Source(first Source[T]) Source[T] {
-	s := &source[T]{ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
+	s := &source[T]{ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1)}
 	if l.c.Blocked != "" {
 		s.keys = newKeys[T](l.c)
 		s.keys.wake = []func(){func() { settle.Wake(s.settled) }}
@@ -154,6 +154,7 @@ type source[T any] struct {
 	closing sync.Once
 	closed  chan struct{}
 	settled chan struct{} // capacity 1; to Receive: a message of a layer was settled
+	broken  chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
 	flying  atomic.Int64  // messages of layers that are not settled, those in rest included
 
 	mu     sync.Mutex  // guards inputs: find adds some, and Close closes all
@@ -207,6 +208,11 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 		if err := s.failed; err != nil {
 			s.failed = nil
 			return err
+		}
+		select {
+		case err := <-s.broken:
+			return err
+		default:
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -286,6 +292,8 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 		case <-due:
 		case <-s.settled:
 			waiting = s.keys == nil && !s.ended // else more may be to do than to ask
+		case err := <-s.broken:
+			failure, waiting = err, false
 		case <-s.closed:
 			waiting = false
 		case <-ctx.Done():
