@@ -214,18 +214,18 @@ type versioned interface {
 	CheckVersion(ctx context.Context) error
 }
 
-// checked returns d, or closes it and returns an error if a later version of weir has made
+// checked returns db, or closes it and returns an error if a later version of weir has made
 // its tables. A worker refuses such a database too: this version would write what the later
 // one does not expect.
-func (d *database) checked(ctx context.Context, s versioned) (*database, error) {
+func (db *database) checked(ctx context.Context, s versioned) (*database, error) {
 	err := s.CheckVersion(ctx)
 	if err == nil {
-		err = d.listed.CheckVersion(ctx)
+		err = db.listed.CheckVersion(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, d.close())
+		return nil, errors.Join(err, db.close())
 	}
-	return d, nil
+	return db, nil
 }
 
 func openPostgres(ctx context.Context, address string, create bool, c clock.Clock) (*database, error) {
@@ -282,6 +282,13 @@ func (db *database) close() error {
 	return errors.Join(errs...)
 }
 
+// hasEngine reports whether an engine has made tables in the database.
+func (db *database) hasEngine(ctx context.Context) bool {
+	var component string
+	row := db.sql.QueryRowContext(ctx, "SELECT component FROM weir_migrations WHERE component LIKE '%store' LIMIT 1")
+	return row.Scan(&component) == nil
+}
+
 // explain adds to the error of a missing table what that means.
 func (db *database) explain(ctx context.Context, err error) error {
 	if err == nil || !lacksTable(err) {
@@ -300,7 +307,7 @@ func (db *database) explain(ctx context.Context, err error) error {
 				"WHERE component = '%s', after which the program makes it anew and empty when it starts: %w", table.name, component, err)
 		}
 	}
-	if strings.Contains(err.Error(), "weir_records") {
+	if strings.Contains(err.Error(), "weir_records") && db.hasEngine(ctx) {
 		return fmt.Errorf("the tables are of an earlier version of weir: start a program of this version, or add --create to this command: %w", err)
 	}
 	return fmt.Errorf("table missing: start the program once, or, for queues, run weir dead import --create: %w", err)

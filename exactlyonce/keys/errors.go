@@ -38,7 +38,7 @@ func (e *refusal) Unwrap() error { return e.err }
 
 // Is reports whether target, a refusal, is by the same run and of a class that e has.
 func (e *refusal) Is(target error) bool {
-	t, ok := target.(*refusal) //nolint:errorlint // errors.Is unwraps e; target is what it looks for
+	t, ok := target.(*refusal)
 	return ok && t.run == e.run && errors.Is(e.err, t.err)
 }
 

@@ -81,7 +81,7 @@ func TestConsole(t *testing.T) {
 	answer, err := browser.PostForm(root+"/start", form)
 	require.NoError(t, err)
 	defer answer.Body.Close()
-	require.Equal(t, "/job", answer.Request.URL.Path)
+	require.Equal(t, root+"/job", "http://"+answer.Request.URL.Host+answer.Request.URL.Path)
 	require.Eventually(t, func() bool { return strings.Contains(page("/job?id=1"), "done: 3 of 3 done") }, time.Minute, 50*time.Millisecond)
 	require.Contains(t, page("/log"), "the bank is back")
 }

@@ -35,7 +35,7 @@ func TestStatusError_HidesTheSecretsOfItsURL(t *testing.T) {
 	}
 	defer http.DefaultClient.CloseIdleConnections()
 	_, err := call(t.Context(), 1)
-	status, ok := err.(*httpretry.StatusError) //nolint:errorlint // CheckResponse returns it bare
+	status, ok := err.(*httpretry.StatusError)
 	require.True(t, ok)
 	want := strings.Replace(s.URL, "http://", "http://ann:xxxxx@", 1) + "/charges/7?xxxxx"
 	require.Equal(t, want, status.URL)

@@ -105,7 +105,7 @@ func (o *Observing[IN, OUT]) callAccepted(observer observe.Observer, r *Track, i
 	}()
 	ctx := accepted(r.ctx, observer, in, i)
 	if ctx != nil {
-		r.ctx = ctx //nolint:fatcontext // one layer for each observer
+		r.ctx = ctx
 	}
 	returned = true
 	return nil
@@ -175,7 +175,7 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 	for _, observer := range o.observers {
 		ctx := observer.AttemptStarted(r.attempt, number)
 		if ctx != nil {
-			r.attempt = ctx //nolint:fatcontext // one layer for each observer
+			r.attempt = ctx
 		}
 	}
 	returned = true

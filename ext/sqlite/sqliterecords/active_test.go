@@ -36,12 +36,13 @@ func TestRecords_RequestThatRunsLongerThanClientSilence(t *testing.T) {
 	store := func(ctx context.Context, sequence int64) ([]byte, error) {
 		return records.Run(ctx, request(sequence), func(context.Context, *sqlite.Tx) ([]byte, error) { return []byte("done"), nil })
 	}
+	release := make(chan struct{})
 	slow := make(chan error)
 	begun := make(chan struct{})
 	go func() {
 		_, _, err := results.Do(t.Context(), request(1), func(ctx context.Context) ([]byte, error) {
 			close(begun)
-			<-slow
+			<-release
 			return store(ctx, 1)
 		})
 		slow <- err
@@ -50,7 +51,7 @@ func TestRecords_RequestThatRunsLongerThanClientSilence(t *testing.T) {
 	_, _, err := results.Do(t.Context(), request(2), func(ctx context.Context) ([]byte, error) { return store(ctx, 2) })
 	require.NoError(t, err)
 	require.NoError(t, runFor(t, mock, 15*time.Minute, results, other))
-	slow <- nil
+	close(release)
 	require.NoError(t, <-slow)
 }
 

@@ -79,7 +79,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // results.
 type idleObserver struct{}
 
-func (idleObserver) Accepted(context.Context, any, bool) context.Context { return nil } //nolint:staticcheck // nil stands for ctx
+func (idleObserver) Accepted(context.Context, any, bool) context.Context { return nil }
 
 func (idleObserver) AttemptStarted(context.Context, int) context.Context { return nil }
 
