@@ -64,6 +64,7 @@ func RunStore[TX any](t *testing.T, newSetup func(t *testing.T, c clock.Clock) S
 		{"old answers are collected", (*bench[TX]).oldAnswers},
 		{"an answer that is asked for is kept", (*bench[TX]).askedFor},
 		{"silent clients are collected", (*bench[TX]).silentClients},
+		{"a client whose request runs is not silent", (*bench[TX]).longRequest},
 		{"many are collected by several", (*bench[TX]).manyCollected},
 		{"each request has one effect", (*bench[TX]).oneEffect},
 	} {
@@ -498,6 +499,62 @@ func (b *bench[TX]) silentClients() {
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 0, 0)
 	b.clock.Add(30 * time.Minute)
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 0, 1)
+}
+
+// longRequest runs a request for longer than ClientSilence, and another one for 24 times as
+// long, on two servers that collect. A later request of the client was answered in the
+// meantime. The long requests store their answers, and a late attempt of the request that
+// was answered is not executed again (law X1).
+func (b *bench[TX]) longRequest() {
+	const silence = 10 * time.Minute
+	type replica struct {
+		records exactlyonce.Store[TX]
+		results *server.Results
+	}
+	newReplica := func() replica {
+		records := b.setup.Open()
+		results := server.NewResults(server.Config{Clock: b.clock, Records: records, AnswerAge: silence / 2, ClientSilence: silence})
+		b.Cleanup(func() { require.NoError(b, results.Close(context.Background())) })
+		return replica{records, results}
+	}
+	first, second := newReplica(), newReplica()
+	run := func(d time.Duration) {
+		for range int(d / (silence / 8)) {
+			b.clock.Add(silence / 8)
+			require.NoError(b, first.results.Collect(b.Context()))
+			require.NoError(b, second.results.Collect(b.Context()))
+		}
+	}
+	client := exactlyonce.NewClient()
+	begin := func(sequence int64) *server.Call {
+		call, err := first.results.Track(b.Context(), request(client, sequence))
+		require.NoError(b, err)
+		require.True(b, call.IsNew())
+		return call
+	}
+	end := func(call *server.Call, sequence int64) {
+		require.NoError(b, b.put(first.records, request(client, sequence), answer), "request %d", sequence)
+		require.NoError(b, call.Complete(answer))
+	}
+
+	slow, slowest := begin(1), begin(2)
+	begun := b.clock.Now()
+	end(begin(3), 3)
+	run(silence * 3 / 2)
+	end(slow, 1)
+	run(silence * 24)
+	late := request(client, 3)
+	late.Attempt, late.Age = 2, b.clock.Now().Sub(begun).Truncate(time.Second)
+	for _, s := range []replica{first, second} {
+		call, err := s.results.Track(b.Context(), late)
+		if err == nil {
+			defer call.Fail(nil)
+			require.False(b, call.IsNew(), "the request would be executed a second time")
+			continue
+		}
+		require.ErrorIs(b, err, exactlyonce.ErrStale)
+	}
+	end(slowest, 2)
 }
 
 func (b *bench[TX]) manyCollected() {
