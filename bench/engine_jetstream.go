@@ -220,7 +220,7 @@ func own(start func() (*jetStream, error)) func() (engine, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		o := &ownQueues{jetStream: e}
-		o.engine, err = weirjs.New(ctx, e.js, weirjs.Config{Replicas: e.replicas, Logger: slog.New(slog.DiscardHandler)})
+		o.engine, err = weirjs.New(ctx, e.js, weirjs.WithReplicas(e.replicas), weirjs.WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			return nil, errors.Join(err, e.close())
 		}

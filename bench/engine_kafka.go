@@ -119,7 +119,7 @@ func (e *kafkaEngine) open(ctx context.Context) (delivery.Source[[]byte], delive
 
 // queue opens the engine, and returns the queue of the topic "in".
 func (e *kafkaEngine) queue(ctx context.Context, opts ...kgo.Opt) (*delivery.Queue[[]byte], error) {
-	engine, err := kafka.Open(ctx, strings.Join(e.addrs, ","), kafka.Config{Foreign: map[string][]string{"workers": {"in"}}, Partitions: 1, Replicas: 1, Client: opts})
+	engine, err := kafka.Open(ctx, strings.Join(e.addrs, ","), kafka.WithTopics("workers", "in"), kafka.WithPartitions(1), kafka.WithReplicas(1), kafka.WithClientOptions(opts...))
 	if err != nil {
 		return nil, err
 	}

@@ -401,7 +401,7 @@ func (w *pipelines) has(worker string) int {
 func (w *pipelines) config(
 	ctx context.Context, worker string, js jetstream.JetStream, names []string, lease time.Duration,
 ) (weirpartitions.Config, error) {
-	engine, err := weirjs.New(ctx, js, weirjs.Config{Logger: slog.New(slog.DiscardHandler)})
+	engine, err := weirjs.New(ctx, js, weirjs.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return weirpartitions.Config{}, err
 	}

@@ -49,7 +49,7 @@ func waitOnJetStream(m *Meter, n int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	s, err := weirjs.New(ctx, e.js, weirjs.Config{Stream: "retries", Logger: slog.New(slog.DiscardHandler)})
+	s, err := weirjs.New(ctx, e.js, weirjs.WithStream("retries"), weirjs.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/asyncop"
@@ -61,7 +60,7 @@ func Example_jetStream() {
 	server, err := embedded.Start(dir, embedded.Config{})
 	check(err)
 	defer server.Close()
-	engine, err := jetstream.Open(ctx, "", jetstream.Config{Connection: []nats.Option{server.InProcess()}}) // of a cluster: its URLs
+	engine, err := jetstream.Open(ctx, "", jetstream.WithNATSOptions(server.InProcess())) // of a cluster: its URLs
 	check(err)
 	defer engine.Close()
 	sales := delivery.NewQueue[sale](engine, "sales")

@@ -29,7 +29,7 @@ var kafkaTopics = []string{"orders", "receipts"}
 
 func bill(ctx context.Context, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string], address string) error {
 	engine, err := kafka.Open(ctx, address, // "kafka://broker-1:9092,broker-2:9092,broker-3:9092"
-		kafka.Config{Partitions: 12, Replicas: 3}) // partitions and replicas of topics that are missing
+		kafka.WithPartitions(12), kafka.WithReplicas(3)) // partitions and replicas of topics that are missing
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func billBeside(ctx context.Context, onKafka, onPostgres store.Engine, charge as
 func Example_kafkaBeside() {
 	cluster := must(kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders")))
 	defer cluster.Close()
-	onKafka := must(kafka.Open(context.Background(), strings.Join(cluster.ListenAddrs(), ","), kafka.Config{Partitions: 1, Replicas: 1}))
+	onKafka := must(kafka.Open(context.Background(), strings.Join(cluster.ListenAddrs(), ","), kafka.WithPartitions(1), kafka.WithReplicas(1)))
 	defer onKafka.Close()
 	beside := memory.Open()
 	orders := delivery.NewQueue[string](onKafka, "orders")

@@ -186,9 +186,9 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a file", path)
 	}
-	var opts []sqlite.Config
+	var opts []sqlite.Option
 	if file, err := os.OpenFile(path, os.O_RDWR, 0); errors.Is(err, fs.ErrPermission) {
-		opts = append(opts, sqlite.Config{ReadOnly: true})
+		opts = append(opts, sqlite.WithReadOnly())
 	} else if err == nil {
 		_ = file.Close() // nothing was written
 	}

@@ -41,7 +41,7 @@ func openJetStream(ctx context.Context, address string, c clock.Clock, denied fu
 	if err != nil {
 		return nil, errors.Join(err, closeConn())
 	}
-	s, err := weirjs.New(ctx, js, weirjs.Config{Stream: u.name, NoStream: true})
+	s, err := weirjs.New(ctx, js, weirjs.WithStream(u.name), weirjs.WithExistingStream())
 	if err != nil {
 		return nil, errors.Join(err, closeConn())
 	}

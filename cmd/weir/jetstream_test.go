@@ -45,7 +45,7 @@ func startJetStream(t *testing.T, seed func(s store.Store), change ...func(o *se
 	require.NoError(t, err)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	s, err := weirjs.New(t.Context(), js, weirjs.Config{Stream: "retries", Logger: quiet})
+	s, err := weirjs.New(t.Context(), js, weirjs.WithStream("retries"), weirjs.WithLogger(quiet))
 	require.NoError(t, err)
 	_, err = s.Locks().Acquire(t.Context(), "outbox", "host a, process 12", time.Hour)
 	require.NoError(t, err)

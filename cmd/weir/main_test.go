@@ -108,7 +108,7 @@ func seed(t *testing.T) (dir string) {
 	require.NoError(t, sqlite.New(db).Migrate(ctx))
 	now := clock.NewMock()
 	now.Set(begin)
-	s := sqlite.New(db, sqlite.Config{Clock: now})
+	s := sqlite.New(db, sqlite.WithClock(now))
 	seedQueues(t, s, func() { now.Add(time.Minute) })
 	_, err = sqlite.New(db).Locks().Acquire(ctx, "outbox", "host a, process 12", time.Hour) // by the clock of the command
 	require.NoError(t, err)

@@ -51,7 +51,7 @@ func onJetStream(t *testing.T) store.Keeper {
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	e, err := weirjs.New(t.Context(), js, weirjs.Config{Logger: quiet})
+	e, err := weirjs.New(t.Context(), js, weirjs.WithLogger(quiet))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	return e
@@ -59,7 +59,7 @@ func onJetStream(t *testing.T) store.Keeper {
 
 func onSQLite(tb testing.TB) store.Keeper {
 	tb.Helper()
-	e, err := sqlite.Open(context.Background(), filepath.Join(tb.TempDir(), "queues.db"), sqlite.Config{Logger: quiet})
+	e, err := sqlite.Open(context.Background(), filepath.Join(tb.TempDir(), "queues.db"), sqlite.WithLogger(quiet))
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = e.Close() })
 	return e

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 // serve serves the console of a database, and prints its address.
 func serve(path string) error {
 	ctx := context.Background()
-	e, err := sqlite.Open(ctx, path, sqlite.Config{Logger: quiet})
+	e, err := sqlite.Open(ctx, path, sqlite.WithLogger(quiet))
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func serve(path string) error {
 // the log for what a person has done. The next console goes on, when somebody opens it who may act.
 func TestAKilledConsole(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queues.db")
-	e, err := sqlite.Open(t.Context(), path, sqlite.Config{Logger: quiet})
+	e, err := sqlite.Open(t.Context(), path, sqlite.WithLogger(quiet))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, e.Close()) }()
 	const n = 10_000

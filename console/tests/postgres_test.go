@@ -17,7 +17,7 @@ func init() { asked["postgres"] = onPostgreSQL }
 // onPostgreSQL returns an engine on a server that the test starts. Without its programs the test is skipped, but not in CI.
 func onPostgreSQL(t *testing.T) store.Keeper {
 	t.Helper()
-	e, err := postgres.Open(t.Context(), postgrestest.Start(t).URL(), postgres.Config{Logger: quiet})
+	e, err := postgres.Open(t.Context(), postgrestest.Start(t).URL(), postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	return e

@@ -25,7 +25,7 @@
 //	400 Bad Request             the codec cannot read the body, or the id or a header is over its limit
 //	405 Method Not Allowed      the method is not POST
 //	408 Request Timeout         the body did not come in time, or not whole; send it again
-//	413 Content Too Large       the body is larger than MaxBytes of Config allows
+//	413 Content Too Large       the body is larger than WithMaxBytes allows
 //	422 Unprocessable Content   the sink can never take the message, or another request had its Idempotency-Key
 //	503 Service Unavailable     the sink has failed, or taken 10 s: the message may be safe or not; Retry-After says when to send it again
 package httpin

@@ -1,7 +1,6 @@
 package httpin
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -21,22 +20,16 @@ import (
 )
 
 const (
-	defaultMaxBytes = 1 << 20
-	idempotencyKey  = "Idempotency-Key"
-	patience        = 10 * time.Second // with the sink
+	idempotencyKey = "Idempotency-Key"
+	patience       = 10 * time.Second // with the sink
 )
 
-// kept are the headers of a request that go into the message: those of the trace, and what the body is.
+// kept are the headers of a request that go into the message: of the trace, and of the
+// type of the body.
 var kept = [...]string{"Traceparent", "Tracestate", "Content-Type"}
 
-// Config are the settings of a handler. A zero field has its default.
-type Config struct {
-	MaxBytes int64        // of the body of a request; the default is 1 MiB
-	Logger   *slog.Logger // for failures; the default is slog.Default()
-}
-
 type handler[T any] struct {
-	Config
+	settings
 
 	sink  delivery.Sink[T]
 	codec codec.Codec[T]
@@ -45,27 +38,24 @@ type handler[T any] struct {
 	memory memory
 }
 
-// NewHandler returns a handler that reads the body of each POST with c, puts it into sink, and answers when that has returned
-// (law D1).
+// NewHandler returns a handler that reads the body of each POST with c, puts it into
+// sink, and answers when that has returned (law D1).
 //
-// meta returns the metadata of the message; it may be nil. The handler fills in the fields that meta leaves empty: the id with the header
-// Idempotency-Key, or with a random id if the request does not have it, and Headers with traceparent, tracestate and Content-Type. Keys are the
-// client's: where clients do not trust each other, meta must put the client's name and the key into the id. The package's documentation says how
+// meta returns the metadata of the message; it may be nil. The handler fills in the
+// fields that meta leaves empty: the id with the header Idempotency-Key, or with a random
+// id if the request does not have it, and Headers with traceparent, tracestate and
+// Content-Type. Keys are the client's: where clients do not trust each other, meta must
+// put the client's name and the key into the id. The package's documentation explains how
 // long a key is remembered.
 //
-// It panics if sink or c is nil, or MaxBytes negative.
-func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) message.Meta, config ...Config) http.Handler {
+// It panics if sink or c is nil.
+func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) message.Meta, opts ...Option) http.Handler {
 	guard.RefuseNil("httpin: NewHandler", "sink", sink)
 	guard.RefuseNil("httpin: NewHandler", "codec", c)
 	if meta == nil {
 		meta = func(*http.Request, T) message.Meta { return message.Meta{} }
 	}
-	h := &handler[T]{Config: guard.Merged(config), sink: sink, codec: c, meta: meta, memory: memory{limit: maxRemembered}}
-	if h.MaxBytes < 0 {
-		panic(fmt.Sprintf("httpin: NewHandler: MaxBytes is %d", h.MaxBytes))
-	}
-	h.MaxBytes = cmp.Or(h.MaxBytes, defaultMaxBytes)
-	h.Logger = guard.Logger(h.Logger)
+	h := &handler[T]{settings: newSettings(opts), sink: sink, codec: c, meta: meta, memory: memory{limit: maxRemembered}}
 	return h
 }
 
@@ -89,7 +79,7 @@ func (h *handler[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			level = slog.LevelError
 			w.Header().Set("Retry-After", "1")
 		}
-		h.Logger.Log(r.Context(), level, "httpin: a message was not taken", slog.String("id", id), slog.Int("status", a.status), slog.Any("error", err))
+		h.logger.Log(r.Context(), level, "httpin: a message was not taken", slog.String("id", id), slog.Int("status", a.status), slog.Any("error", err))
 		if a.status == http.StatusMethodNotAllowed {
 			w.Header().Set("Allow", http.MethodPost)
 		}
@@ -107,11 +97,11 @@ func (h *handler[T]) take(w http.ResponseWriter, r *http.Request) (id string, fa
 	if r.Method != http.MethodPost {
 		return "", &answer{http.StatusMethodNotAllowed, "send a POST", fmt.Errorf("method %q", r.Method)}
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.MaxBytes))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBytes))
 	if err != nil {
 		status := oncewire.BodyStatus(err)
 		return "", &answer{status, map[int]string{
-			http.StatusRequestEntityTooLarge: fmt.Sprintf("the body has more than %d bytes", h.MaxBytes),
+			http.StatusRequestEntityTooLarge: fmt.Sprintf("the body has more than %d bytes", h.maxBytes),
 			http.StatusRequestTimeout:        "the body did not come in time, or not whole: send it again",
 			http.StatusBadRequest:            "the body cannot be read",
 		}[status], err}
@@ -178,7 +168,8 @@ func (h *handler[T]) complete(meta *message.Meta, r *http.Request) {
 	}
 }
 
-// put returns nil when the message is safe. It does not end with the request, or a message might be safe that is not known to be.
+// put returns nil when the message is safe. It does not end with the request, or a
+// message might be safe that is not known to be.
 func (h *handler[T]) put(ctx context.Context, v T, meta *message.Meta) *answer {
 	var settlement atomic.Pointer[message.Settlement]
 	m := message.New(v, meta, func(v message.Settlement) { settlement.Store(&v) })

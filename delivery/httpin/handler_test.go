@@ -33,7 +33,7 @@ func (f sinkFunc) PutAll(ctx context.Context, ms []message.Message[order]) error
 	return f(ctx, ms[0])
 }
 
-func quiet() httpin.Config { return httpin.Config{Logger: slog.New(slog.DiscardHandler)} }
+func quiet() httpin.Option { return httpin.WithLogger(slog.New(slog.DiscardHandler)) }
 
 func post(body string, headers ...string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(body))
@@ -181,7 +181,7 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			taken = 0
-			w := serve(httpin.NewHandler(c.sink, codec.JSON[order](), nil, httpin.Config{MaxBytes: 100}, quiet()), c.request)
+			w := serve(httpin.NewHandler(c.sink, codec.JSON[order](), nil, httpin.WithMaxBytes(100), quiet()), c.request)
 			require.Equal(t, c.status, w.Code)
 			require.Equal(t, c.taken, taken)
 			require.NotContains(t, w.Body.String(), "host 7", "what is inside stays inside")
@@ -197,9 +197,9 @@ func TestArguments(t *testing.T) {
 	sink := sinkFunc(func(context.Context, message.Message[order]) error { return nil })
 	require.PanicsWithValue(t, "httpin: NewHandler: nil sink", func() { httpin.NewHandler(nil, codec.JSON[order](), nil) })
 	require.PanicsWithValue(t, "httpin: NewHandler: nil codec", func() { httpin.NewHandler[order](sink, nil, nil) })
-	require.PanicsWithValue(t, "httpin: NewHandler: MaxBytes is -1", func() {
-		httpin.NewHandler(sink, codec.JSON[order](), nil, httpin.Config{MaxBytes: -1})
-	})
+	require.PanicsWithValue(t, "httpin: NewHandler: option 1 is nil", func() { httpin.NewHandler(sink, codec.JSON[order](), nil, nil) })
+	require.PanicsWithValue(t, "httpin: WithMaxBytes: 0 is less than 1", func() { httpin.WithMaxBytes(0) })
+	require.PanicsWithValue(t, "httpin: WithLogger: nil logger", func() { httpin.WithLogger(nil) })
 }
 
 // A queue whose database hangs gets an answer, too: there was none, for as long as the client waited.

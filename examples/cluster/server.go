@@ -111,5 +111,5 @@ const (
 
 // openEngine opens the engine in the cluster; the first one makes the stream. It waits until the cluster has a leader.
 func openEngine(ctx context.Context, js jetstream.JetStream) (*weirjs.Engine, error) {
-	return weirjs.New(ctx, js, weirjs.Config{Stream: stream, Replicas: replicas, Logger: quiet})
+	return weirjs.New(ctx, js, weirjs.WithStream(stream), weirjs.WithReplicas(replicas), weirjs.WithLogger(quiet))
 }

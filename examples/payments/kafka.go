@@ -23,9 +23,9 @@ const topicPartitions = 4
 
 // openKafka opens the engine of a worker. One that is started again has the same instance id, and gets its partitions back without a rebalance.
 func openKafka(ctx context.Context, at location, worker int) (store.Engine, error) {
-	return kafka.Open(ctx, at.URL, kafka.Config{Partitions: topicPartitions, Client: []kgo.Opt{
-		kgo.InstanceID(fmt.Sprintf("worker-%d", worker)), kgo.SessionTimeout(6 * time.Second),
-	}})
+	return kafka.Open(ctx, at.URL, kafka.WithPartitions(topicPartitions), kafka.WithClientOptions(
+		kgo.InstanceID(fmt.Sprintf("worker-%d", worker)), kgo.SessionTimeout(6*time.Second),
+	))
 }
 
 // inKafka is the engine of the supervisor. It counts by offsets, as a topic has no index.
@@ -53,7 +53,8 @@ func startKafka(ctx context.Context, at location) (_ engine, err error) {
 		}
 		e.at.URL = onKafka + "://" + strings.Join(e.double.ListenAddrs(), ",")
 	}
-	if e.engine, err = kafka.Open(ctx, e.at.URL, kafka.Config{Partitions: topicPartitions}); err != nil {
+	e.engine, err = kafka.Open(ctx, e.at.URL, kafka.WithPartitions(topicPartitions))
+	if err != nil {
 		return nil, err
 	}
 	e.queues = queuesOn(e.engine, e.at)

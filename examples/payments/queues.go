@@ -16,11 +16,11 @@ import (
 func openEngine(ctx context.Context, at location) (store.Inspector, error) {
 	switch schemeOf(at.URL) {
 	case onPostgres:
-		return postgres.Open(ctx, at.URL, postgres.Config{Logger: quiet})
+		return postgres.Open(ctx, at.URL, postgres.WithLogger(quiet))
 	case onJetStream:
-		return jetstream.Open(ctx, at.URL, jetstream.Config{Logger: quiet})
+		return jetstream.Open(ctx, at.URL, jetstream.WithLogger(quiet))
 	}
-	return sqlite.Open(ctx, filepath.Join(at.Dir, "queues.db"), sqlite.Config{Logger: quiet})
+	return sqlite.Open(ctx, filepath.Join(at.Dir, "queues.db"), sqlite.WithLogger(quiet))
 }
 
 // onQueues is the engine of the supervisor.

@@ -1,7 +1,6 @@
 package jetstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"log/slog"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -21,38 +19,8 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a field has the last value that is not
-// zero, and lists are joined.
-type Config struct {
-	// Stream is the name of the stream; the default is "weir". It must not contain dots, spaces or wildcards.
-	Stream string
-	// Replicas is on how many servers of a cluster the stream is kept when it is made; the default is 1.
-	Replicas int
-	// Change, if not nil, changes the stream when it is made: MaxBytes, MaxMsgs, Placement, Duplicates and other fields that do not contradict
-	// [StreamConfig]. By default it is unlimited.
-	Change func(c *jetstream.StreamConfig)
-	// NoStream keeps Open and New from making the stream: an administrator makes it, from
-	// [StreamConfig].
-	NoStream bool
-
-	Connection []nats.Option // of Open, such as credentials and TLS. By default the connection has a name and reconnects for ever
-	Logger     *slog.Logger  // the default is slog.Default()
-}
-
-func configOf(configs []Config) Config {
-	c := guard.Merged(configs)
-	c.Stream = cmp.Or(c.Stream, "weir")
-	c.Logger = guard.Logger(c.Logger)
-	if c.Replicas < 0 {
-		panic(fmt.Sprintf("jetstream: Config: %d replicas", c.Replicas))
-	}
-	if strings.ContainsAny(c.Stream, ".*> \t\r\n/\\") {
-		panic(fmt.Sprintf("jetstream: Config: %q is not a valid name of a stream", c.Stream))
-	}
-	return c
-}
-
-// StreamConfig returns the config of the stream of an [Engine], on a single server. Config.Change lists the fields that may be changed.
+// StreamConfig returns the config of the stream of an [Engine], on a single server.
+// [WithStreamConfig] changes it.
 func StreamConfig(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:               name,
@@ -75,13 +43,15 @@ const (
 	placeWait = 30 * time.Second // for servers that have not heard of each other
 )
 
-// Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222, several with commas. It makes the stream if it is missing,
-// and logs what it has made. It waits for up to five minutes for servers that are unavailable or lack a leader, and for up to 30 seconds for a
-// cluster that finds no place for the replicas, since its servers may not have heard of each other yet; another refusal is an error at once. The
+// Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222,
+// several with commas. It makes the stream if it is missing, and logs what it has made.
+// It waits for up to five minutes for servers that are unavailable or lack a leader, and
+// for up to 30 seconds for a cluster that finds no place for the replicas, since its
+// servers may not have found each other yet; another refusal is an error at once. The
 // engine has a single connection.
-func Open(ctx context.Context, address string, config ...Config) (*Engine, error) {
-	set := configOf(config)
-	connect := append([]nats.Option{nats.Name("weir"), nats.MaxReconnects(-1)}, set.Connection...)
+func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
+	set := newSettings("Open", opts)
+	connect := append([]nats.Option{nats.Name("weir"), nats.MaxReconnects(-1)}, set.connection...)
 	var nc *nats.Conn
 	err := set.again(ctx, func(context.Context) (err error) {
 		nc, err = nats.Connect(address, connect...)
@@ -106,13 +76,14 @@ func Open(ctx context.Context, address string, config ...Config) (*Engine, error
 	return s, nil
 }
 
-// New returns the engine on a connection of the caller, which stays the caller's: see [Open].
-func New(ctx context.Context, js jetstream.JetStream, config ...Config) (*Engine, error) {
+// New returns the engine on a connection of the caller, which stays the caller's: see
+// [Open].
+func New(ctx context.Context, js jetstream.JetStream, opts ...Option) (*Engine, error) {
 	guard.RefuseNil("jetstream: New", "JetStream", js)
-	return newEngine(ctx, js, configOf(config))
+	return newEngine(ctx, js, newSettings("New", opts))
 }
 
-func newEngine(ctx context.Context, js jetstream.JetStream, set Config) (s *Engine, err error) {
+func newEngine(ctx context.Context, js jetstream.JetStream, set *settings) (s *Engine, err error) {
 	err = set.again(ctx, func(ctx context.Context) error {
 		s, err = openEngine(ctx, js, set)
 		return err
@@ -121,7 +92,7 @@ func newEngine(ctx context.Context, js jetstream.JetStream, set Config) (s *Engi
 }
 
 // again calls f until it succeeds, or what it returns will not go away.
-func (set *Config) again(ctx context.Context, f func(ctx context.Context) error) error {
+func (set *settings) again(ctx context.Context, f func(ctx context.Context) error) error {
 	now := clock.New()
 	begun, pause := now.Now(), firstWait
 	var unplaced time.Time // since when the servers find no place; zero: they do
@@ -143,7 +114,7 @@ func (set *Config) again(ctx context.Context, f func(ctx context.Context) error)
 		case now.Since(unplaced) >= placeWait:
 			return err
 		}
-		set.Logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers are not ready; retrying",
+		set.logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers are not ready; retrying",
 			slog.Any("error", err), slog.Duration("wait", pause))
 		if ended := wait.For(ctx, now, pause); ended != nil {
 			return fmt.Errorf("%w: %w", ended, err)
@@ -152,8 +123,9 @@ func (set *Config) again(ctx context.Context, f func(ctx context.Context) error)
 	}
 }
 
-// isUnplaced reports whether the servers find no place for the replicas of a stream. Servers that have just started say so until they have heard
-// of all others; the text does not tell that from a cluster that is too small.
+// isUnplaced reports whether the servers find no place for the replicas of a stream.
+// Servers that have just started return this error until they have found each other, with
+// the same text as a cluster that is too small.
 func isUnplaced(err error) bool {
 	const noPeers = 10005
 	api, ok := errors.AsType[*jetstream.APIError](err)
@@ -183,16 +155,16 @@ func passing(err error) bool {
 		errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }
 
-func openEngine(ctx context.Context, js jetstream.JetStream, set Config) (*Engine, error) {
+func openEngine(ctx context.Context, js jetstream.JetStream, set *settings) (*Engine, error) {
 	stream, err := openStream(ctx, js, set)
 	if err != nil {
-		return nil, fmt.Errorf("jetstream: stream %s: %w", set.Stream, err)
+		return nil, fmt.Errorf("jetstream: stream %s: %w", set.stream, err)
 	}
 	if err := fits(stream.CachedInfo().Config); err != nil {
-		return nil, fmt.Errorf("jetstream: stream %s %w: %w", set.Stream, errDoesNotFit, err)
+		return nil, fmt.Errorf("jetstream: stream %s %w: %w", set.stream, errDoesNotFit, err)
 	}
 	s := &Engine{
-		js: js, stream: stream, name: set.Stream, prefix: root + set.Stream + ".", clock: clock.New(), logger: set.Logger,
+		js: js, stream: stream, name: set.stream, prefix: root + set.stream + ".", clock: clock.New(), logger: set.logger,
 		indexes: map[string]*index{}, opening: map[string]chan struct{}{}, named: map[string]time.Time{},
 	}
 	s.life, s.end = context.WithCancelCause(context.Background())
@@ -200,27 +172,27 @@ func openEngine(ctx context.Context, js jetstream.JetStream, set Config) (*Engin
 }
 
 // openStream returns the stream, and makes it if it is missing.
-func openStream(ctx context.Context, js jetstream.JetStream, set Config) (jetstream.Stream, error) {
-	stream, err := js.Stream(ctx, set.Stream)
+func openStream(ctx context.Context, js jetstream.JetStream, set *settings) (jetstream.Stream, error) {
+	stream, err := js.Stream(ctx, set.stream)
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return stream, err
 	}
-	if set.NoStream {
-		return nil, fmt.Errorf("%w: an administrator makes it, from the answer of StreamConfig(%q)", err, set.Stream)
+	if set.existingStream {
+		return nil, fmt.Errorf("%w: an administrator makes it, from the answer of StreamConfig(%q)", err, set.stream)
 	}
-	c := StreamConfig(set.Stream)
-	c.Replicas = max(1, set.Replicas)
-	if set.Change != nil {
-		set.Change(&c)
+	c := StreamConfig(set.stream)
+	c.Replicas = set.replicas
+	if set.change != nil {
+		set.change(&c)
 	}
 	if stream, err = js.CreateStream(ctx, c); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return js.Stream(ctx, set.Stream) // another process was faster
+		return js.Stream(ctx, set.stream) // another process was faster
 	}
 	if err != nil {
 		return nil, err
 	}
 	has := stream.CachedInfo().Config
-	set.Logger.LogAttrs(ctx, slog.LevelInfo, "jetstream: made the stream of queues", slog.String("stream", set.Stream),
+	set.logger.LogAttrs(ctx, slog.LevelInfo, "jetstream: made the stream of queues", slog.String("stream", set.stream),
 		slog.Int("replicas", has.Replicas), slog.Int64("max bytes", has.MaxBytes), slog.Int64("max messages", has.MaxMsgs),
 		slog.Duration("duplicates", has.Duplicates))
 	return stream, nil

@@ -26,7 +26,7 @@ func TestHowLongOpenWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
-				err := (&Config{Logger: slog.New(slog.DiscardHandler)}).again(t.Context(), func(context.Context) error { return of.err })
+				err := newSettings("Open", []Option{WithLogger(slog.New(slog.DiscardHandler))}).again(t.Context(), func(context.Context) error { return of.err })
 				if waited := time.Since(begun); !errors.Is(err, of.err) || waited < of.least || waited > of.most {
 					t.Fatal(err, "after", waited)
 				}
@@ -35,7 +35,7 @@ func TestHowLongOpenWaits(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		err := (&Config{Logger: slog.New(slog.DiscardHandler)}).again(t.Context(), func(context.Context) error {
+		err := newSettings("Open", []Option{WithLogger(slog.New(slog.DiscardHandler))}).again(t.Context(), func(context.Context) error {
 			switch waited := time.Since(begun); {
 			case waited < placeWait/2:
 				return unplaced

@@ -324,10 +324,10 @@ func numbers(n int) (vs []string) {
 }
 
 // engine opens an engine for tests.
-func (c *cluster) engine(config ...Config) *Engine {
+func (c *cluster) engine(opts ...Option) *Engine {
 	c.t.Helper()
-	quick := Config{CommitInterval: 20 * time.Millisecond, Client: quickly()}
-	e, err := Open(c.t.Context(), "kafka://"+strings.Join(c.addrs, ","), append([]Config{quick}, config...)...)
+	quick := []Option{WithCommitInterval(20 * time.Millisecond), WithClientOptions(quickly()...)}
+	e, err := Open(c.t.Context(), "kafka://"+strings.Join(c.addrs, ","), append(quick, opts...)...)
 	require.NoError(c.t, err)
 	c.t.Cleanup(func() { _ = e.Close() })
 	return e

@@ -23,11 +23,12 @@ import (
 // closeWait is how long Close waits for workers that are still open.
 const closeWait = 3 * time.Second
 
-// Engine keeps messages in topics: a queue "orders" has the topics orders, orders-retry-1 and so on, and orders-dead. Its workers are members of
-// the consumer group "orders". It is a [store.Consumer]: the documentation of delivery.NewQueue lists the options that it refuses. Safe for
-// concurrent use.
+// Engine keeps messages in topics: a queue "orders" has the topics orders, orders-retry-1
+// and so on, and orders-dead. Its workers are members of the consumer group "orders". It
+// is a [store.Consumer]: the documentation of delivery.NewQueue lists the options that it
+// refuses. Safe for concurrent use.
 type Engine struct {
-	config   Config
+	settings settings
 	producer *producer
 
 	mu     sync.Mutex // guards what follows; not held while a client is called
@@ -38,18 +39,22 @@ type Engine struct {
 
 var _ store.Consumer = (*Engine)(nil)
 
-// Put implements [store.Engine]: when it returns nil, all replicas in sync have the records (acks=all). The producer is idempotent, so the
-// retries of the client do not duplicate messages. A message that is put again, after an error or a crash, is written again, with the same id.
-// The key of a message is the key of its record, so messages of a key go to the same partition, in order. Only when a batch is too large for the
-// topic (max.message.bytes), its records are written again one by one, behind those of later batches. The error is a [*store.PutError] once the
-// records were sent. A record whose partition has no leader or too few replicas in sync fails after about 15 s (kgo.RecordDeliveryTimeout in
-// Config.Client), and so do others that wait for that partition, and records that are older than that after a pause of the process.
+// Put implements [store.Engine]: when it returns nil, all replicas in sync have the
+// records (acks=all). The producer is idempotent, so the retries of the client do not
+// duplicate messages. A message that is put again, after an error or a crash, is written
+// again, with the same id. The key of a message is the key of its record, so messages of
+// a key go to the same partition, in order. Only when a batch is too large for the topic
+// (max.message.bytes), its records are written again one by one, behind the records of
+// later batches. The error is a [*store.PutError] once the records were sent. A record
+// whose partition has no leader or too few replicas in sync fails after about 15 s
+// (kgo.RecordDeliveryTimeout in [WithClientOptions]), and so do others that wait for that
+// partition, and records that are older than that after a pause of the process.
 func (e *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err
 	}
 	topic := queue
-	if of := e.config.Foreign[queue]; of != nil {
+	if of := e.settings.topics[queue]; of != nil {
 		topic = of[0]
 	} else if err := e.ensure(ctx, queue); err != nil {
 		return err
@@ -92,9 +97,9 @@ func (e *Engine) ensure(ctx context.Context, topics ...string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("kafka: %w", err)
-	case len(missing) > 0 && e.config.Partitions == 0:
+	case len(missing) > 0 && e.settings.partitions == 0:
 		return guard.MarkPermanent(fmt.Errorf("kafka: the topics %s are missing: make them, each by kafka-topics.sh --bootstrap-server HOST:PORT "+
-			"--create --topic %s --partitions N --replication-factor N, or let the engine do so by Config.Partitions",
+			"--create --topic %s --partitions N --replication-factor N, or let the engine do so by WithPartitions",
 			strings.Join(missing, ", "), missing[0]))
 	}
 	existing := slices.DeleteFunc(slices.Clone(topics), func(topic string) bool { return slices.Contains(missing, topic) })
@@ -116,23 +121,23 @@ func (e *Engine) ensure(ctx context.Context, topics ...string) error {
 
 // create makes a topic.
 func (e *Engine) create(ctx context.Context, topic string) error {
-	configs, replicas := map[string]*string{}, int16(e.config.Replicas) //nolint:gosec // bounded
+	configs, replicas := map[string]*string{}, int16(e.settings.replicas) //nolint:gosec // bounded
 	if replicas == 0 {
 		replicas = -1 // as the protocol has it
 	}
-	if e.config.Replicas >= 3 {
+	if e.settings.replicas >= 3 {
 		configs["min.insync.replicas"] = new("2")
 	}
 	for _, s := range newTopic(topic) {
 		configs[s.key] = new(s.value)
 	}
-	made, err := kadm.NewClient(e.producer.client).CreateTopic(ctx, int32(e.config.Partitions), replicas, configs, topic) //nolint:gosec // bounded
+	made, err := kadm.NewClient(e.producer.client).CreateTopic(ctx, int32(e.settings.partitions), replicas, configs, topic) //nolint:gosec // bounded
 	switch err = cmp.Or(made.Err, err); {
 	case errors.Is(err, kerr.TopicAlreadyExists):
 		return nil
 	case err == nil:
 		guard.Logger(nil).LogAttrs(ctx, slog.LevelInfo, "kafka: made a topic", slog.String("topic", topic),
-			slog.Int("partitions", e.config.Partitions), slog.Int("replicas", int(made.ReplicationFactor)))
+			slog.Int("partitions", e.settings.partitions), slog.Int("replicas", int(made.ReplicationFactor)))
 		return nil
 	}
 	if detail := made.ErrMessage; detail != "" {
@@ -152,7 +157,7 @@ func isRefusal(err error) bool {
 
 // Consume implements [store.Consumer].
 func (e *Engine) Consume(ctx context.Context, c store.Consumption) (store.Receiver, error) {
-	topics := e.config.Foreign[c.Queue]
+	topics := e.settings.topics[c.Queue]
 	own := append(slices.Clone(c.Layers), c.Dead)
 	if topics == nil {
 		topics, own = []string{c.Queue}, append(own, c.Queue)
@@ -166,7 +171,7 @@ func (e *Engine) Consume(ctx context.Context, c store.Consumption) (store.Receiv
 		return nil, err
 	}
 	s, err := newSource(c.Queue, slices.Concat(topics, c.Layers, others), sourceSettings{
-		client: e.config.Client, clock: c.Clock, logger: c.Logger, commitInterval: e.config.CommitInterval, settleTime: e.config.SettleTime, metadata: maxMetadata,
+		client: e.settings.client, clock: c.Clock, logger: c.Logger, commitInterval: e.settings.commitInterval, settleTime: e.settings.settleTime, metadata: maxMetadata,
 		dead:   func(ctx context.Context, ms ...store.Message) error { return e.Put(ctx, c.Dead, ms...) },
 		others: layers,
 	})
@@ -202,7 +207,8 @@ func (e *Engine) layers(ctx context.Context, c store.Consumption) (others []stri
 	return others, nil
 }
 
-// Close implements [store.Engine]. Workers that are still open end: their unsettled messages are delivered again.
+// Close implements [store.Engine]. Workers that are still open end: their unsettled
+// messages are delivered again.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	open := slices.Collect(maps.Keys(e.open))

@@ -39,7 +39,7 @@ func TestQueue(t *testing.T) {
 	t.Parallel()
 	const delay1, delay2 = 100 * time.Millisecond, 200 * time.Millisecond
 	c := newCluster(t, 2, "orders", "orders-dead")
-	e := c.engine(Config{Partitions: 2, Replicas: 1}) // it makes the others
+	e := c.engine(WithPartitions(2), WithReplicas(1)) // it makes the others
 	orders := queueOn(e, "orders", delivery.Layer{Delay: delay1, Jitter: 0.5}, delivery.Layer{Delay: delay2})
 	c.produce("orders", 2, numbers(30)...)
 
@@ -164,12 +164,12 @@ func TestAPartitionThatTakesNothing(t *testing.T) {
 	c := newCluster(t, 2, "orders-retry-1")
 	wait := func(e *Engine) any { return e.producer.client.OptValue(kgo.RecordDeliveryTimeout) }
 	assert.Equal(t, putWait, wait(c.engine()))
-	e := c.engine(Config{Client: []kgo.Opt{
+	e := c.engine(WithClientOptions(
 		kgo.RecordDeliveryTimeout(time.Second),
 		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
 			return func(r *kgo.Record, _ int) int { return int(r.Key[0] - '0') }
 		})),
-	}})
+	))
 	require.Equal(t, time.Second, wait(e), "what users set counts")
 	q := queueOn(e, "orders", delivery.Layer{Delay: time.Minute})
 	down := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{0}, Err: kerr.NotEnoughReplicas, Count: -1})
@@ -189,8 +189,8 @@ func TestAPartitionThatTakesNothing(t *testing.T) {
 func TestALayerThatIsAddedLater(t *testing.T) {
 	c := newCluster(t, 1, "orders", "orders-retry-1", "orders-dead")
 	mock := clock.NewMock()
-	config := Config{CommitInterval: time.Hour, Client: []kgo.Opt{kgo.MetadataMinAge(10 * time.Millisecond)}}
-	r, err := c.engine(config).Consume(t.Context(), store.Consumption{
+	e := c.engine(WithCommitInterval(time.Hour), WithClientOptions(kgo.MetadataMinAge(10*time.Millisecond)))
+	r, err := e.Consume(t.Context(), store.Consumption{
 		Queue: "orders", Layers: []string{"orders-retry-1"}, Dead: "orders-dead", Clock: mock, Logger: silent,
 		IsLayer: func(topic string) bool { return strings.HasPrefix(topic, "orders-retry-") },
 	})

@@ -93,7 +93,7 @@ func TestAFullDisk(t *testing.T) {
 		require.NoError(t, c.CreateTopic(topic, 1, nil))
 	}
 	c.produce("orders", 1, numbers(n)...)
-	e := c.engine(Config{Foreign: map[string][]string{"work": {"orders"}}, Partitions: 1, Replicas: 1})
+	e := c.engine(WithTopics("work", "orders"), WithPartitions(1), WithReplicas(1))
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var calls atomic.Int64

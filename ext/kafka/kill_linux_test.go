@@ -67,10 +67,10 @@ func killedChild() {
 // work is a worker as docs/kafka.md has it.
 func work(ctx context.Context, addrs []string) error {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	engine, err := Open(ctx, strings.Join(addrs, ","), Config{
-		Foreign: map[string][]string{"group": {"orders"}}, SettleTime: 2 * time.Second, CommitInterval: 100 * time.Millisecond,
-		Client: []kgo.Opt{kgo.SessionTimeout(killedSession), kgo.HeartbeatInterval(killedSession / 10), kgo.RebalanceTimeout(10 * time.Second)},
-	})
+	engine, err := Open(ctx, strings.Join(addrs, ","),
+		WithTopics("group", "orders"), WithSettleTime(2*time.Second), WithCommitInterval(100*time.Millisecond),
+		WithClientOptions(kgo.SessionTimeout(killedSession), kgo.HeartbeatInterval(killedSession/10), kgo.RebalanceTimeout(10*time.Second)),
+	)
 	if err != nil {
 		return err
 	}

@@ -23,19 +23,21 @@ const (
 	openWait  = 5 * time.Minute
 )
 
-// Open opens an engine on the brokers at an address, such as kafka://broker-1:9092,broker-2:9092. Authentication and TLS are options of the
-// client (Config.Client). It waits for up to five minutes for brokers that do not answer; a refusal, such as of a wrong password, is an error at
-// once. The engine has a client that puts, and another client for each worker.
-func Open(ctx context.Context, address string, config ...Config) (*Engine, error) {
+// Open opens an engine on the brokers at an address, such as
+// kafka://broker-1:9092,broker-2:9092. Authentication and TLS are options of the client
+// ([WithClientOptions]). It waits for up to five minutes for brokers that do not answer;
+// a refusal, such as of a wrong password, is an error at once. The engine has a client
+// that puts, and another client for each worker.
+func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
 	brokers := strings.Split(strings.TrimSuffix(strings.TrimPrefix(address, "kafka://"), "/"), ",")
 	for _, broker := range brokers {
 		if host, _, err := net.SplitHostPort(broker); err != nil || host == "" || strings.ContainsAny(broker, "@/?") { // it may be a password
-			return nil, errors.New("kafka: the address must be kafka://HOST:PORT,HOST:PORT; users and TLS are options of the client: Config.Client")
+			return nil, errors.New("kafka: the address must be kafka://HOST:PORT,HOST:PORT; users and TLS are options of the client: WithClientOptions")
 		}
 	}
-	set := configOf(config)
-	set.Client = append([]kgo.Opt{kgo.SeedBrokers(brokers...)}, set.Client...)
-	p, err := newProducer(set.Client)
+	set := newSettings(opts)
+	set.client = append([]kgo.Opt{kgo.SeedBrokers(brokers...)}, set.client...)
+	p, err := newProducer(set.client)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +45,7 @@ func Open(ctx context.Context, address string, config ...Config) (*Engine, error
 		p.close()
 		return nil, err
 	}
-	return &Engine{config: set, producer: p, known: map[string]bool{}, open: map[*source]bool{}}, nil
+	return &Engine{settings: set, producer: p, known: map[string]bool{}, open: map[*source]bool{}}, nil
 }
 
 // awaitBrokers returns when a broker answers.

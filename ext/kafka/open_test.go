@@ -48,12 +48,6 @@ func TestOpenRefuses(t *testing.T) {
 		require.ErrorContains(t, err, "kafka: the address must be kafka://HOST:PORT", address)
 		require.NotContains(t, err.Error(), "s3cr3t")
 	}
-	open := func(c Config) { _, _ = Open(t.Context(), "127.0.0.1:1", c) }
-	require.Panics(t, func() { open(Config{Partitions: -1, Replicas: 1}) })
-	require.Panics(t, func() { open(Config{Partitions: 1, Replicas: -1}) })
-	require.Panics(t, func() { open(Config{Foreign: map[string][]string{"orders": {}}}) })
-	require.Panics(t, func() { open(Config{SettleTime: -1}) })
-
 	cause := errors.New("enough")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, cause)
 	defer cancel()
@@ -68,14 +62,14 @@ func TestTopicsThatAreMissing(t *testing.T) {
 	orders := queueOn(e, "orders", delivery.Layer{Delay: time.Minute})
 	err := orders.Put(t.Context(), "v")
 	require.ErrorContains(t, err, "kafka-topics.sh --bootstrap-server HOST:PORT --create --topic orders")
-	require.ErrorContains(t, err, "Config.Partitions")
+	require.ErrorContains(t, err, "let the engine do so by WithPartitions")
 	require.True(t, guard.IsPermanent(err), "it ends a run")
 	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) { return v, nil }), time.Minute, 10,
 		asyncop.WithFailureSink(orders.TakeFailure))
 	_, err = delivery.Run(t.Context(), orders, op, queueOn(e, "done"), delivery.WithLogger(silent))
 	require.ErrorContains(t, err, "the topics orders-retry-1, orders-dead, orders are missing")
 
-	e = c.engine(Config{Partitions: 3, Replicas: 1})
+	e = c.engine(WithPartitions(3), WithReplicas(1))
 	orders = queueOn(e, "orders", delivery.Layer{Delay: time.Minute})
 	s := orders.Source(nil)
 	defer s.Close(context.Background())
@@ -92,17 +86,17 @@ func TestTopicsThatAreMissing(t *testing.T) {
 		require.Equal(t, "-1", c.configOf(topic, "retention.bytes"), topic)
 		require.Equal(t, "delete", c.configOf(topic, "cleanup.policy"), topic)
 	}
-	_, err = c.engine(Config{Partitions: 1, Replicas: 5}).Consume(t.Context(), store.Consumption{Queue: "others", Dead: "others-dead"})
+	_, err = c.engine(WithPartitions(1), WithReplicas(5)).Consume(t.Context(), store.Consumption{Queue: "others", Dead: "others-dead"})
 	require.ErrorIs(t, err, kerr.InvalidReplicationFactor)
 	require.True(t, guard.IsPermanent(err))
 }
 
 // Messages of topics that others write fail into the layers and dead letters of the queue, with all bytes and headers that came, also over a
 // merge (law W2).
-func TestForeignTopicsAndWhatWasReceived(t *testing.T) {
+func TestWithTopics_MessagesAsReceived(t *testing.T) {
 	type amount struct{ Cents int }
 	c := newCluster(t, 1, "orders", "billing-retry-1", "billing-retry-9", "billing-dead", "again")
-	e := c.engine(Config{Foreign: map[string][]string{"billing": {"orders"}}})
+	e := c.engine(WithTopics("billing", "orders"))
 	billing := delivery.NewQueue[amount](e, "billing", delivery.WithLayers(delivery.Layer{Delay: time.Millisecond}), delivery.WithLogger(silent))
 	const whole = `{"Cents":7, "Note":"a field that the type lacks"}`
 	headers := []kgo.RecordHeader{
@@ -251,7 +245,7 @@ func TestOpen_FirstBrokerIsSilent(t *testing.T) {
 	c.inMemory()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	e, err := Open(ctx, silentListener(t)+","+silentListener(t)+","+c.addrs[0], Config{Client: quickly()})
+	e, err := Open(ctx, silentListener(t)+","+silentListener(t)+","+c.addrs[0], WithClientOptions(quickly()...))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, e.Close()) }()
 	orders := queueOn(e, "orders")

@@ -69,7 +69,7 @@ var doing = map[string]func(ctx context.Context, client ...kgo.Opt) error{
 		return withEngine(ctx, client, func(e *Engine) error { return delivery.NewQueue[string](e, "orders").Put(ctx, "v") })
 	},
 	"topics": func(ctx context.Context, client ...kgo.Opt) error {
-		return withEngine(ctx, client, func(e *Engine) error { return delivery.NewQueue[string](e, "new").Put(ctx, "v") }, Config{Partitions: 1, Replicas: 1})
+		return withEngine(ctx, client, func(e *Engine) error { return delivery.NewQueue[string](e, "new").Put(ctx, "v") }, WithPartitions(1), WithReplicas(1))
 	},
 	"input": func(ctx context.Context, client ...kgo.Opt) error {
 		in, err := openInput(ctx, InputConfig[string]{Client: client, Topic: "orders", Decode: func(r *kgo.Record) (string, error) { return string(r.Value), nil }})
@@ -129,8 +129,8 @@ func ofView(do func(ctx context.Context, v *View) error) func(ctx context.Contex
 	}
 }
 
-func withEngine(ctx context.Context, client []kgo.Opt, do func(*Engine) error, opts ...Config) error {
-	e, err := Open(ctx, "kafka://nowhere:1", append(opts, Config{Client: client})...) // the client knows where
+func withEngine(ctx context.Context, client []kgo.Opt, do func(*Engine) error, opts ...Option) error {
+	e, err := Open(ctx, "kafka://nowhere:1", append(opts, WithClientOptions(client...))...) // the client knows where
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func limited(t *testing.T) *cluster {
 // made.
 func TestEngine_BrokersLimitTheSizeOfTopics(t *testing.T) {
 	c := limited(t)
-	e := c.engine(Config{Partitions: 1, Replicas: 1})
+	e := c.engine(WithPartitions(1), WithReplicas(1))
 	for _, topic := range []string{"orders", "orders-retry-1", "orders-dead"} {
 		for i := range 6 {
 			m := store.Message{Meta: message.Meta{ID: fmt.Sprint(i)}, Payload: bytes.Repeat([]byte("x"), 10_000)}
@@ -71,7 +71,7 @@ func TestEngine_TopicThatWouldLoseMessages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 1)
 			require.NoError(t, c.CreateTopic(of.topic, 1, of.configs))
-			e := c.engine(Config{Partitions: 1, Replicas: 1})
+			e := c.engine(WithPartitions(1), WithReplicas(1))
 			err := e.Put(t.Context(), of.topic, store.Message{Meta: message.Meta{ID: "a"}})
 			_, started := e.Consume(t.Context(), store.Consumption{
 				Queue: "q", Layers: []string{"q-retry-1"}, IsLayer: func(string) bool { return false }, Dead: "q-dead", Clock: clock.New(), Logger: silent,

@@ -172,7 +172,7 @@ func TestRecordsThatAreRemoved(t *testing.T) {
 		m.Ack()
 	}
 	eventually(t, func() bool { return c.committed("orders", 0).At == 10 }, "the gap is settled")
-	require.NoError(t, c.DeleteRecords("orders", 0, 10)) // of what was read nothing is said
+	require.NoError(t, c.DeleteRecords("orders", 0, 10)) // the removal of records that were read is not logged
 	c.produce("orders", 1, "10")
 	receive(t, s, 1)
 	assert.Equal(t, 1, strings.Count(l.String(), "removed from the log"))
@@ -421,7 +421,7 @@ func TestADeadLetterThatDoesNotFit(t *testing.T) {
 		r := &kgo.Record{Topic: "orders", Value: []byte(value), Headers: []kgo.RecordHeader{header("Traceparent", []byte("00-1"))}}
 		require.NoError(t, client.ProduceSync(t.Context(), r).FirstErr())
 	}
-	e := c.engine(Config{Foreign: map[string][]string{"group": {"orders"}}, Client: []kgo.Opt{kgo.ProducerBatchCompression(kgo.NoCompression())}})
+	e := c.engine(WithTopics("group", "orders"), WithClientOptions(kgo.ProducerBatchCompression(kgo.NoCompression())))
 	retries := delivery.NewQueue[string](e, "group", delivery.WithCodec(text()), delivery.WithLayers(delivery.Layer{Delay: time.Hour}))
 	s := retries.Source(nil)
 	defer s.Close(context.Background())

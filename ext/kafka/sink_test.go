@@ -23,7 +23,7 @@ import (
 // sink returns a queue to put into.
 func (c *cluster) sink(topic string, opts ...kgo.Opt) *delivery.Queue[string] {
 	c.t.Helper()
-	return queueOn(c.engine(Config{Client: opts}), topic)
+	return queueOn(c.engine(WithClientOptions(opts...)), topic)
 }
 
 func TestSinkKeepsWhatIsKnown(t *testing.T) {
@@ -90,7 +90,7 @@ func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
 func TestPutOfABatchThatWasTooLarge(t *testing.T) {
 	c := newCluster(t, 1)
 	require.NoError(t, c.CreateTopic("invoices", 1, map[string]string{"max.message.bytes": "2000"}))
-	e := c.engine(Config{Client: []kgo.Opt{kgo.ProducerBatchCompression(kgo.NoCompression())}})
+	e := c.engine(WithClientOptions(kgo.ProducerBatchCompression(kgo.NoCompression())))
 	var ms []store.Message
 	for _, id := range numbers(3) {
 		ms = append(ms, store.Message{Meta: message.Meta{ID: id}, Payload: bytes.Repeat([]byte("x"), 900)})
@@ -115,14 +115,14 @@ func TestSinkEndsWithItsContext(t *testing.T) {
 }
 
 func TestSinkRefusesToDouble(t *testing.T) {
-	_, err := Open(t.Context(), "127.0.0.1:1", Config{Client: []kgo.Opt{kgo.DisableIdempotentWrite()}})
+	_, err := Open(t.Context(), "127.0.0.1:1", WithClientOptions(kgo.DisableIdempotentWrite()))
 	require.ErrorContains(t, err, "DisableIdempotentWrite")
 }
 
 // TestPutDoesNotLinger checks that a Put does not wait until the client's linger is over.
 func TestPutDoesNotLinger(t *testing.T) {
 	c := newCluster(t, 2, "invoices")
-	e := c.engine(Config{Client: []kgo.Opt{kgo.ProducerLinger(time.Minute)}}) // the client allows no more
+	e := c.engine(WithClientOptions(kgo.ProducerLinger(time.Minute))) // the client allows no more
 	s, client := queueOn(e, "invoices"), e.producer.client
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()

@@ -85,7 +85,7 @@ type sourceSettings struct {
 	clock          clock.Clock
 	logger         *slog.Logger
 	commitInterval time.Duration                               // how often what is settled is committed: what was since then is delivered again after a crash
-	settleTime     time.Duration                               // see Config
+	settleTime     time.Duration                               // see WithSettleTime
 	metadata       int                                         // characters that a commit may have; guarded by source.mu
 	dead           putFunc                                     // where messages go that were rejected
 	others         func(ctx context.Context) ([]string, error) // layers of other versions, which may come to be at any time

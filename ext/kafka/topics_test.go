@@ -68,7 +68,7 @@ func TestMissingTopic(t *testing.T) {
 	for range 3 {
 		mock.Add(lookEvery)
 	}
-	require.Equal(t, 1, strings.Count(l.String(), "topic=ordres"), "it is said once")
+	require.Equal(t, 1, strings.Count(l.String(), "topic=ordres"), "it is logged once")
 
 	_, err = kadm.NewClient(c.admin).CreateTopic(t.Context(), 1, 1, nil, "ordres")
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestAWrongPasswordEndsTheStart(t *testing.T) {
 		if errs["source"] = err; err == nil {
 			assert.NoError(t, source.Close(t.Context()))
 		}
-		engine, err := Open(t.Context(), strings.Join(k.ListenAddrs(), ","), Config{Client: opts})
+		engine, err := Open(t.Context(), strings.Join(k.ListenAddrs(), ","), WithClientOptions(opts...))
 		if errs["engine"] = err; err == nil {
 			assert.NoError(t, engine.Close())
 		}

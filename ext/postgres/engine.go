@@ -33,7 +33,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of the engine, for migration tools such as goose: open it with Config.NoTables then.
+// Migrations returns the SQL files that make the tables of the engine, for migration
+// tools such as goose: open it with [WithoutMigrations] then.
 func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -46,15 +47,16 @@ func (*Engine) Migrations() fs.FS {
 // package, which databases keep.
 const component = "pgstore"
 
-// Migrate makes or updates the tables of the engine, as [Open] does. It can be called at each start.
+// Migrate makes or updates the tables of the engine, as [Open] does. It can be called at
+// each start.
 func (s *Engine) Migrate(ctx context.Context) error {
 	_, err := s.migrate(ctx)
 	return err
 }
 
 // CheckVersion returns an error if a later version of weir has made the tables. Missing
-// or older tables are not an error. A program that opens a database without [Engine.Migrate]
-// calls it before it writes.
+// or older tables are not an error. A program that opens a database without
+// [Engine.Migrate] calls it before it writes.
 func (s *Engine) CheckVersion(ctx context.Context) error {
 	db := stdlib.OpenDBFromPool(s.pool)
 	err := sqlmigrate.CheckVersion(ctx, db, component, s.Migrations())
@@ -80,8 +82,8 @@ func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
 	return made, nil
 }
 
-// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Keeper] and a [store.Waker].
-// Safe for concurrent use.
+// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Keeper] and a
+// [store.Waker]. Safe for concurrent use.
 type Engine struct {
 	pool    *pgxpool.Pool
 	owned   bool // it has opened pool
@@ -110,41 +112,26 @@ var (
 	_ store.Waker  = (*Engine)(nil)
 )
 
-// Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a field has the last value that is not zero.
-type Config struct {
-	// Connections is how many connections a process has for its statements; the default is 6. One more listens while there are workers. A third
-	// of them may put at the same time, and a third may settle.
-	Connections int
-	NoTables    bool         // [Open] neither makes nor changes tables: see [Engine.Migrations]
-	Logger      *slog.Logger // the default is slog.Default()
-}
-
-func configOf(configs []Config) Config {
-	c := guard.Merged(configs)
-	if c.Connections < 0 {
-		panic(fmt.Sprintf("postgres: Config: %d connections", c.Connections))
-	}
-	c.Connections = cmp.Or(c.Connections, 6)
-	c.Logger = guard.Logger(c.Logger)
-	return c
-}
-
 const maxBatch = 500 // calls that share a statement
 
-// Open opens the engine in the database at url. It makes the tables if they are missing, changes tables of an older version, and logs what
-// it has made. It refuses a database of a later version. If the user may not make tables, the error has the statements to run. The process
-// has up to six connections (Config.Connections, or pool_max_conns in url), and one more that listens while there are workers.
+// Open opens the engine in the database at url. It makes the tables if they are missing,
+// changes tables of an older version, and logs what it has made. It refuses a database of
+// a later version. If the user may not make tables, the error has the statements to run.
+// The process has up to six connections ([WithConnections], or pool_max_conns in url),
+// and one more that listens while there are workers.
 //
-// Open waits for up to five minutes for a server that is unavailable, and for up to 30 seconds for a standby to become the primary. A refusal,
-// such as of a wrong password, is an error at once. It warns about a database that is not UTF-8, and does not make tables there.
-func Open(ctx context.Context, url string, config ...Config) (*Engine, error) {
-	set := configOf(config)
+// Open waits for up to five minutes for a server that is unavailable, and for up to 30
+// seconds for a standby to become the primary. A refusal, such as of a wrong password, is
+// an error at once. It warns about a database that is not UTF-8, and does not make tables
+// there.
+func Open(ctx context.Context, url string, opts ...Option) (*Engine, error) {
+	set := newSettings("Open", opts)
 	c, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err) // pgx leaves the password out
 	}
 	if !strings.Contains(url, "pool_max_conns") {
-		c.MaxConns = int32(min(set.Connections, math.MaxInt32)) //nolint:gosec // bounded
+		c.MaxConns = int32(set.connections) //nolint:gosec // bounded
 	}
 	s := newEngine(set)
 	s.owned = true
@@ -153,31 +140,32 @@ func Open(ctx context.Context, url string, config ...Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	made, err := s.open(ctx, !set.NoTables)
+	made, err := s.open(ctx, !set.withoutMigrations)
 	if err != nil {
 		s.pool.Close()
 		return nil, err
 	}
 	if len(made) > 0 {
-		set.Logger.LogAttrs(ctx, slog.LevelInfo, "postgres: made the tables of queues",
+		set.logger.LogAttrs(ctx, slog.LevelInfo, "postgres: made the tables of queues",
 			slog.String("database", c.ConnConfig.Database), slog.Any("migrations", made))
 	}
 	return s, nil
 }
 
-// New returns the engine in a database that has its tables, or gets them by [Engine.Migrate]. The pool stays the caller's: Close does not close
-// it. One more connection listens while there are workers. It panics if pool is nil.
-func New(pool *pgxpool.Pool, config ...Config) *Engine {
+// New returns the engine in a database that has its tables, or gets them by
+// [Engine.Migrate]. The pool stays the caller's: Close does not close it. One more
+// connection listens while there are workers. It panics if pool is nil.
+func New(pool *pgxpool.Pool, opts ...Option) *Engine {
 	guard.RefuseNil("postgres: New", "pool", pool)
-	s := newEngine(configOf(config))
+	s := newEngine(newSettings("New", opts))
 	s.pool = pool
 	return s
 }
 
 // newEngine returns an engine without its pool.
-func newEngine(c Config) *Engine {
-	third := max(1, c.Connections/3)
-	s := &Engine{now: "clock_timestamp()", step: func() {}, clock: clock.New(), logger: c.Logger}
+func newEngine(set settings) *Engine {
+	third := max(1, set.connections/3)
+	s := &Engine{now: "clock_timestamp()", step: func() {}, clock: clock.New(), logger: set.logger}
 	s.puts = group.NewTogether(maxBatch, third, s.putAll)
 	s.settles = group.NewTogether(maxBatch, third, s.settleAll)
 	s.news.closed = make(chan struct{})
@@ -187,11 +175,13 @@ func newEngine(c Config) *Engine {
 // Pool returns the connections of the engine, for tables of your own beside the queues.
 func (s *Engine) Pool() *pgxpool.Pool { return s.pool }
 
-// closeWait is short: a worker has taken up to 26 s for a server that hangs, and Kubernetes grants 30 s.
+// closeWait is short: a worker has taken up to 26 s for a server that hangs, and
+// Kubernetes grants 30 s.
 const closeWait = 3 * time.Second
 
-// Close implements [store.Engine]. It waits for writes under way, and closes the connections if [Open] has opened them. Workers end with
-// [store.ErrClosed]. If that takes longer than 3 s, it returns an error, and continues in the background.
+// Close implements [store.Engine]. It waits for writes under way, and closes the
+// connections if [Open] has opened them. Workers end with [store.ErrClosed]. If that
+// takes longer than 3 s, it returns an error, and continues in the background.
 func (s *Engine) Close() error {
 	closed := make(chan struct{})
 	go func() { // ends with what is being written: pgx may take 15 s to close the connections of a server that hangs
@@ -257,7 +247,8 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// insertionOf returns the statement that puts the messages of a table, in the order of its last column.
+// insertionOf returns the statement that puts the messages of a table, in the order of
+// its last column.
 func (s *Engine) insertionOf(messages string) string {
 	return `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
 		SELECT queue, now + delay * interval '1 microsecond', now + delay * interval '1 microsecond', now, visit, merges, cause, meta::jsonb, schema, payload
@@ -310,8 +301,8 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, err
 }
 
-// byIndex holds for one transaction. Without a sort, a query that needs one is so expensive by PostgreSQL's count that it would be
-// compiled, which takes 0.2 s.
+// byIndex holds for one transaction. Without a sort, a query that needs one is so
+// expensive by PostgreSQL's count that it would be compiled, which takes 0.2 s.
 const byIndex = `SELECT set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
 // batcher is a pool or a transaction.
@@ -319,8 +310,9 @@ type batcher interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// indexed runs a query with ORDER BY and LIMIT through its index, and f, which closes the rows. PostgreSQL's statistics are a minute old:
-// it would take a long queue for a short one, and sort it for each call.
+// indexed runs a query with ORDER BY and LIMIT through its index, and f, which closes the
+// rows. PostgreSQL's statistics are a minute old: it would take a long queue for a short
+// one, and sort it for each call.
 func indexed(ctx context.Context, q batcher, f func(rows pgx.Rows, err error) error, sql string, args ...any) error {
 	batch := &pgx.Batch{} // one round trip and one transaction
 	batch.Queue(byIndex)
@@ -364,8 +356,9 @@ func (s *Engine) leaseAround(ctx context.Context, queue, chosen string, args ...
 	return call.Lease(&s.refused)
 }
 
-// lease leases what is chosen, and no one else is leasing, for $1 microseconds. An array rather than a join: PostgreSQL takes it for
-// a short one, and so never scans the table.
+// lease leases the chosen messages for $1 microseconds, except those that another call is
+// leasing. An array rather than a join: PostgreSQL takes it for a short one, and so never
+// scans the table.
 func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
 	s.step()
 	var lapses int
@@ -507,7 +500,8 @@ func (s *Engine) settleSame(ctx context.Context, q querier, batch []*settling) e
 			}
 		}
 	}
-	// The subqueries hide from PostgreSQL how many leases there are: with many it would scan the table.
+	// The subqueries hide from PostgreSQL how many leases there are: with many it would
+	// scan the table.
 	const leases = `unnest((SELECT $1::bigint[]), (SELECT $2::bigint[]), (SELECT $3::text[]), (SELECT $4::bigint[])) AS l (position, fence, queue, delay)`
 	const held = ` WHERE m.position = l.position AND m.queue = l.queue AND m.fence = l.fence AND m.leased IS NOT NULL
 		RETURNING m.position, l.fence, m.queue`
@@ -565,14 +559,15 @@ func explain(err error) error {
 	}
 }
 
-// isRefusal reports whether the database refuses what a statement would store: data exceptions,
-// violated constraints, program limits, and errors that a trigger has raised.
+// isRefusal reports whether the database refuses what a statement would store: data
+// exceptions, violated constraints, program limits, and errors that a trigger has raised.
 func isRefusal(err error) bool {
 	state := sqlState(err)
 	return len(state) == 5 && slices.Contains([]string{"22", "23", "44", "54"}, state[:2]) || state == "P0001" || isUntranslatable(err)
 }
 
-// retry runs f again if the database has rolled it back for the sake of another transaction.
+// retry runs f again if the database has rolled it back for the sake of another
+// transaction.
 func retry(f func() error) (err error) {
 	for range 10 {
 		if err = f(); err == nil || sqlState(err) != "40P01" && sqlState(err) != "40001" {
@@ -589,7 +584,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// scan reads the columns of messages, and more columns into more. A row that is damaged stops no other one (law D4).
+// scan reads the columns of messages, and more columns into more. A row that is damaged
+// stops no other one (law D4).
 func scan(rows pgx.Rows, err error, f func(m store.Message, position, fence int64, damage error), more ...any) error {
 	if err != nil {
 		return err

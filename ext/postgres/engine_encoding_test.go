@@ -82,7 +82,7 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 			makeTables(t, url)
 			var log lockedBuffer
 			logger := slog.New(slog.NewTextHandler(&log, nil))
-			engine, err := postgres.Open(t.Context(), url, postgres.Config{NoTables: true, Logger: logger})
+			engine, err := postgres.Open(t.Context(), url, postgres.WithoutMigrations(), postgres.WithLogger(logger))
 			require.NoError(t, err)
 			defer engine.Close()
 			const good = 200

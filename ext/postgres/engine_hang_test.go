@@ -37,7 +37,7 @@ func TestAServerThatIsFrozen(t *testing.T) {
 	server := pgtest.Start(t)
 	quiet := slog.New(slog.DiscardHandler)
 	openEngine := func() *postgres.Engine {
-		e, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet})
+		e, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet))
 		require.NoError(t, err)
 		return e
 	}
@@ -100,7 +100,7 @@ func TestAServerThatIsFrozen(t *testing.T) {
 		_, _ = j.Run(ctx, job.ID, func(jobs.Job) { started() })
 	})
 	handler := openEngine()
-	in := httpin.NewHandler(delivery.NewQueue[int](handler, "in"), codec.JSON[int](), nil, httpin.Config{Logger: quiet})
+	in := httpin.NewHandler(delivery.NewQueue[int](handler, "in"), codec.JSON[int](), nil, httpin.WithLogger(quiet))
 	post := func(i int) int {
 		w := httptest.NewRecorder()
 		in.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strconv.Itoa(i))))

@@ -46,7 +46,7 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[int](engine, "receipts"), delivery.WithLogger(quiet))
 		ended <- err
 	}()
-	other, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet}) // another process
+	other, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet)) // another process
 	require.NoError(t, err)
 	defer other.Close()
 	j, err := jobs.New(other, jobs.Config{})
@@ -94,7 +94,7 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 func TestKilledJobs(t *testing.T) { jobkill.Run(t, schemas(t)(t), openForJobs) }
 
 func openForJobs(ctx context.Context, url string) (store.Keeper, error) {
-	return postgres.Open(ctx, url, postgres.Config{Logger: quiet})
+	return postgres.Open(ctx, url, postgres.WithLogger(quiet))
 }
 
 // patience asks a connection how long the server waits for it, at the second statement of a transaction.

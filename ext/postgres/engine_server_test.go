@@ -123,18 +123,18 @@ func putSome(t *testing.T, e *postgres.Engine, name string, n int) (failed int) 
 // After a failover, connections to a server that became a standby do not stay in the pool.
 func TestEngine_ConnectionsToAStandby(t *testing.T) {
 	primary := pgtest.Start(t)
-	setup, err := postgres.Open(t.Context(), primary.URL(), postgres.Config{Logger: quiet})
+	setup, err := postgres.Open(t.Context(), primary.URL(), postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	require.NoError(t, setup.Close())
 	standby := primary.Standby()
 	for name, open := range map[string]func(url string) *postgres.Engine{
 		"Open": func(url string) *postgres.Engine {
-			e, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
+			e, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
 			require.NoError(t, err)
 			return e
 		},
 		"New": func(url string) *postgres.Engine {
-			return postgres.New(connect(t, url), postgres.Config{Logger: quiet})
+			return postgres.New(connect(t, url), postgres.WithLogger(quiet))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -152,10 +152,10 @@ func TestEngine_ConnectionsToAStandby(t *testing.T) {
 		})
 	}
 
-	short := func(url string, config ...postgres.Config) error {
+	short := func(url string, config ...postgres.Option) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		e, err := postgres.Open(ctx, url, append(config, postgres.Config{Logger: quiet})...)
+		e, err := postgres.Open(ctx, url, append(config, postgres.WithLogger(quiet))...)
 		if err == nil {
 			err = e.Close()
 		}
@@ -164,7 +164,7 @@ func TestEngine_ConnectionsToAStandby(t *testing.T) {
 	err = short(standby.URL())
 	require.ErrorContains(t, err, "is a standby")
 	require.ErrorContains(t, err, "target_session_attrs=read-write")
-	require.ErrorContains(t, short(standby.URL(), postgres.Config{NoTables: true}), "is a standby")
+	require.ErrorContains(t, short(standby.URL(), postgres.WithoutMigrations()), "is a standby")
 	// With both servers in the URL, the parameter finds the primary.
 	both := strings.Replace(standby.URL(), hostOf(t, standby.URL()), hostOf(t, standby.URL())+","+hostOf(t, primary.URL()), 1)
 	require.NoError(t, short(both+"&target_session_attrs=read-write"))
@@ -179,7 +179,7 @@ func TestEngine_BehindPgBouncer(t *testing.T) {
 	url := server.Bouncer()
 	var log lockedBuffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	e, err := postgres.Open(t.Context(), url, postgres.Config{Logger: logger})
+	e, err := postgres.Open(t.Context(), url, postgres.WithLogger(logger))
 	require.NoError(t, err)
 	defer e.Close()
 	require.Zero(t, putSome(t, e, "a", 200))
@@ -214,7 +214,7 @@ func TestEngine_PreparedStatementIsMissing(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), c)
 	require.NoError(t, err)
 	defer pool.Close()
-	e := postgres.New(pool, postgres.Config{Logger: quiet})
+	e := postgres.New(pool, postgres.WithLogger(quiet))
 	require.NoError(t, e.Migrate(t.Context()))
 	require.Zero(t, putSome(t, e, "a", 1))
 	conn, err := pool.Acquire(t.Context())
@@ -246,7 +246,7 @@ func TestEngine_PreparedStatementIsMissing(t *testing.T) {
 	check("42P05")
 
 	// A pool of Open runs statements without preparing them from then on.
-	e, err = postgres.Open(t.Context(), url, postgres.Config{Logger: quiet, Connections: 1})
+	e, err = postgres.Open(t.Context(), url, postgres.WithLogger(quiet), postgres.WithConnections(1))
 	require.NoError(t, err)
 	defer e.Close()
 	count := func() {
@@ -275,14 +275,14 @@ func TestOpen_DatabaseIsNotUTF8(t *testing.T) {
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		url := newDatabase(server, "not_utf8_"+strings.ToLower(encoding), encoding)
 		begun := time.Now()
-		_, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
+		_, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
 		require.ErrorContains(t, err, "has the encoding "+encoding)
 		require.ErrorContains(t, err, "ENCODING 'UTF8'")
 		require.True(t, guard.IsPermanent(err))
 		require.Less(t, time.Since(begun), 30*time.Second)
 		makeTables(t, url)
 		var log bytes.Buffer
-		e, err := postgres.Open(t.Context(), url, postgres.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		e, err := postgres.Open(t.Context(), url, postgres.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		require.NoError(t, err)
 		require.NoError(t, e.Close())
 		require.Contains(t, log.String(), "level=WARN")
@@ -296,7 +296,7 @@ func TestOpen_ServerIsDown(t *testing.T) {
 	server.Kill()
 	opened := make(chan error, 1)
 	go func() {
-		e, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet})
+		e, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet))
 		if err == nil {
 			err = e.Close()
 		}
@@ -315,7 +315,7 @@ func TestOpen_ServerIsDown(t *testing.T) {
 		strings.Replace(server.URL(), "/postgres?", "/missing?", 1),
 		strings.Replace(server.URL(), "weir@", "nobody@", 1),
 	} {
-		_, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
+		_, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
 		require.ErrorContains(t, err, "does not exist")
 		require.True(t, guard.IsPermanent(err))
 	}
@@ -325,11 +325,11 @@ func TestOpen_ServerIsDown(t *testing.T) {
 // A user that may open fewer connections than the pool has uses those that it has.
 func TestEngine_FewerConnectionsThanThePool(t *testing.T) {
 	server := pgtest.Start(t)
-	setup, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet})
+	setup, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	require.NoError(t, setup.Close())
 	server.Exec("CREATE ROLE few LOGIN CONNECTION LIMIT 1", "GRANT ALL ON ALL TABLES IN SCHEMA public TO few")
-	e, err := postgres.Open(t.Context(), strings.Replace(server.URL(), "weir@", "few@", 1), postgres.Config{Logger: quiet})
+	e, err := postgres.Open(t.Context(), strings.Replace(server.URL(), "weir@", "few@", 1), postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	defer e.Close()
 	var all sync.WaitGroup

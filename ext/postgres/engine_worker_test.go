@@ -36,7 +36,7 @@ func TestKilledWorkersOfTwoVersions(t *testing.T) {
 }
 
 func openForWorkers(ctx context.Context, url string) (workerkill.Engine, error) {
-	s, err := postgres.Open(ctx, url, postgres.Config{Logger: slog.New(slog.DiscardHandler)})
+	s, err := postgres.Open(ctx, url, postgres.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ var allowed = map[string][]string{
 		"SELECT, INSERT, UPDATE, DELETE ON weir_messages", "SELECT, INSERT, UPDATE, DELETE ON weir_locks",
 		"SELECT, INSERT, UPDATE, DELETE ON weir_records", "SELECT ON weir_migrations",
 	},
-	// A program that only puts, with NoTables of its Config.
+	// A program that only puts, with the option WithoutMigrations.
 	"put": {"INSERT ON weir_messages"},
 	// A look at queues and dead letters, with the command weir or the console.
 	"view": {"SELECT ON weir_messages", "SELECT ON weir_locks", "SELECT ON weir_records", "SELECT ON weir_migrations"},
@@ -35,7 +35,7 @@ var allowed = map[string][]string{
 // doing does what needs these rights.
 var doing = map[string]func(ctx context.Context, url string) error{
 	"engine": func(ctx context.Context, url string) error {
-		e, err := postgres.Open(ctx, url, postgres.Config{Logger: quiet})
+		e, err := postgres.Open(ctx, url, postgres.WithLogger(quiet))
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ var doing = map[string]func(ctx context.Context, url string) error{
 		return nil
 	},
 	"put": func(ctx context.Context, url string) error {
-		e, err := postgres.Open(ctx, url, postgres.Config{Logger: quiet, NoTables: true})
+		e, err := postgres.Open(ctx, url, postgres.WithLogger(quiet), postgres.WithoutMigrations())
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ var doing = map[string]func(ctx context.Context, url string) error{
 		return delivery.NewQueue[int](e, "orders").Put(ctx, 1)
 	},
 	"view": func(ctx context.Context, url string) error {
-		e, err := postgres.Open(ctx, url, postgres.Config{Logger: quiet})
+		e, err := postgres.Open(ctx, url, postgres.WithLogger(quiet))
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ var doing = map[string]func(ctx context.Context, url string) error{
 // the error has the statements.
 func TestOpen_AnotherUserOwnsTheTables(t *testing.T) {
 	server := pgtest.Start(t)
-	setup, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet})
+	setup, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	require.NoError(t, setup.Close())
 	for part, rights := range allowed {

@@ -39,7 +39,7 @@ func woken(ctx context.Context, s store.Waker, queue string) (wakes <-chan struc
 // Regression: a message that was released before it was due came up to 20 s late.
 func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 	url := schemas(t)(t)
-	s, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
+	s, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	q := delivery.NewQueue[int](s, "q")
@@ -69,7 +69,7 @@ func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 func TestADelayBesideAnImmediateMessage(t *testing.T) {
 	url := schemas(t)(t)
 	open := func() *postgres.Engine {
-		s, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
+		s, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		return s
@@ -117,7 +117,7 @@ func errorsOf(errs ...error) error {
 
 // Regression: a worker waited for ever for the messages of an engine that was closed.
 func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
-	s, err := postgres.Open(t.Context(), schemas(t)(t), postgres.Config{Logger: quiet})
+	s, err := postgres.Open(t.Context(), schemas(t)(t), postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	wakes, ended := woken(t.Context(), s, "q")
 	q := delivery.NewQueue[int](s, "jobs")

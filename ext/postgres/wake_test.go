@@ -99,7 +99,7 @@ func TestAnIdleWorker(t *testing.T) {
 	layers := delivery.RetryAfter(time.Minute, 10*time.Minute, time.Hour)
 	at := arrivals(t, delivery.NewQueue[int](worker, "jobs", layers))
 	arrivals(t, delivery.NewQueue[int](worker, "others", layers))
-	other, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet}) // another process
+	other, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet)) // another process
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, other.Close()) })
 	jobs := delivery.NewQueue[int](other, "jobs")
@@ -169,7 +169,7 @@ func TestAnIdleWorker(t *testing.T) {
 // A queue of another engine is refused, and so is a value that cannot be encoded.
 func TestPutTxRefuses(t *testing.T) {
 	url := schemas(t)(t)
-	engine, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
+	engine, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, engine.Close()) }()
 	err = pgx.BeginFunc(t.Context(), engine.Pool(), func(tx pgx.Tx) error {
@@ -186,29 +186,29 @@ func TestPutTxRefuses(t *testing.T) {
 // Open makes what is missing, and says what must be done where it may not.
 func TestOpen(t *testing.T) {
 	server := pgtest.Start(t)
-	engine, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet})
+	engine, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	require.NoError(t, engine.Close())
 	require.NoError(t, engine.Close())
 
 	server.Exec("CREATE ROLE poor LOGIN", "CREATE SCHEMA closed", "GRANT USAGE ON SCHEMA closed TO poor")
 	poor := server.URL() + "&search_path=closed&user=poor"
-	_, err = postgres.Open(t.Context(), poor, postgres.Config{Logger: quiet})
+	_, err = postgres.Open(t.Context(), poor, postgres.WithLogger(quiet))
 	require.ErrorContains(t, err, "this user may not make the tables")
 	require.ErrorContains(t, err, "CREATE TABLE IF NOT EXISTS weir_messages (")
 	require.ErrorContains(t, err, "INSERT INTO weir_migrations (component, version) VALUES ('pgstore', 1)")
 
-	engine, err = postgres.Open(t.Context(), poor, postgres.Config{NoTables: true}) // they may come later
+	engine, err = postgres.Open(t.Context(), poor, postgres.WithoutMigrations()) // they may come later
 	require.NoError(t, err)
 	require.ErrorContains(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1), "call postgres.Engine.Migrate")
 	require.NoError(t, engine.Close())
 
 	// Made by another user, they need only be used.
-	made, err := postgres.Open(t.Context(), server.URL()+"&search_path=closed", postgres.Config{Logger: quiet})
+	made, err := postgres.Open(t.Context(), server.URL()+"&search_path=closed", postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	require.NoError(t, made.Close())
 	server.Exec("GRANT SELECT ON closed.weir_migrations TO poor", "GRANT SELECT, INSERT, UPDATE, DELETE ON closed.weir_messages TO poor")
-	engine, err = postgres.Open(t.Context(), poor, postgres.Config{Logger: quiet})
+	engine, err = postgres.Open(t.Context(), poor, postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	require.NoError(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1))
 	require.NoError(t, engine.Close())
@@ -218,7 +218,7 @@ func TestOpen(t *testing.T) {
 	require.ErrorContains(t, err, "the database has version 99")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = postgres.Open(ctx, "postgres://nobody@127.0.0.1:1/none?connect_timeout=1", postgres.Config{Logger: quiet})
+	_, err = postgres.Open(ctx, "postgres://nobody@127.0.0.1:1/none?connect_timeout=1", postgres.WithLogger(quiet))
 	require.ErrorIs(t, err, context.DeadlineExceeded, "it waits for the server")
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func openTest(t testing.TB, opts ...Config) *DB {
+func openTest(t testing.TB, opts ...Option) *DB {
 	t.Helper()
 	db, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "test.db"), opts...)
 	require.NoError(t, err)
@@ -46,11 +46,11 @@ func TestOpenSettings(t *testing.T) {
 		return v
 	}
 	for name, want := range map[string]struct {
-		opts        []Config
+		opts        []Option
 		synchronous string
 	}{
 		"default": {nil, "2"},
-		"normal":  {[]Config{{SynchronousNormal: true}}, "1"},
+		"normal":  {[]Option{WithSynchronousNormal()}, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := openTest(t, want.opts...)
@@ -78,9 +78,7 @@ func TestOpenPaths(t *testing.T) {
 		_, err := OpenDB(t.Context(), path)
 		assert.ErrorContains(t, err, strconv.Quote(path))
 	}
-	_, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "x.db"), Config{Readers: -1})
-	assert.ErrorContains(t, err, "-1")
-	_, err = OpenDB(t.Context(), filepath.Join(t.TempDir(), "missing", "x.db"))
+	_, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "missing", "x.db"))
 	assert.ErrorContains(t, err, "missing")
 }
 
@@ -392,7 +390,7 @@ func BenchmarkWrite(b *testing.B) {
 // Also while another process has it open, and writes.
 func TestReadOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file.db")
-	_, err := OpenDB(t.Context(), path, Config{ReadOnly: true})
+	_, err := OpenDB(t.Context(), path, WithReadOnly())
 	require.Error(t, err, "there is no such file")
 	db, err := OpenDB(t.Context(), path)
 	require.NoError(t, err)
@@ -405,7 +403,7 @@ func TestReadOnly(t *testing.T) {
 	require.NoError(t, write(db, "CREATE TABLE t (n INTEGER)"))
 	look := func(want int) {
 		t.Helper()
-		readOnly, err := OpenDB(t.Context(), path, Config{ReadOnly: true})
+		readOnly, err := OpenDB(t.Context(), path, WithReadOnly())
 		require.NoError(t, err)
 		defer readOnly.Close()
 		var n int

@@ -1,5 +1,6 @@
-// Package sqlite opens an SQLite database as weir's stores want it: durable, with a single writer and several readers. It is pure Go
-// (modernc.org/sqlite), through database/sql.
+// Package sqlite opens an SQLite database as weir's stores want it: durable, with a
+// single writer and several readers. It is pure Go (modernc.org/sqlite), through
+// database/sql.
 //
 //	db, err := sqlite.OpenDB(ctx, "orders.db")
 //	…
@@ -10,31 +11,36 @@
 //
 // # Vocabulary
 //
-// SQLite has a single writer at a time. [DB.Writer] is a pool with one connection, whose transactions take the write lock when they begin;
-// goroutines wait for it in Go and never see SQLITE_BUSY from each other. [DB.Reader] is a pool of connections that cannot write, and that read
-// while the writer writes.
+// SQLite has a single writer at a time. [DB.Writer] is a pool with one connection, whose
+// transactions take the write lock when they begin; goroutines wait for it in Go and
+// never see SQLITE_BUSY from each other. [DB.Reader] is a pool of connections that cannot
+// write, and that read while the writer writes.
 //
-// [DB.Write] is a group commit: calls of many goroutines share a transaction, and so
-// the fsync at its end. Each call returns its own result: if one fails, the transaction is
+// [DB.Write] is a group commit: calls of many goroutines share a transaction, and so the
+// fsync at its end. Each call returns its own result: if one fails, the transaction is
 // rolled back and run again, with a savepoint for each call. So a function may run twice.
 //
 // # Guarantees
 //
-// The journal is a write-ahead log (WAL), synchronous is FULL: commits survive a power cut. With [WithSynchronousNormal] the last transactions
-// may be lost in a power cut, not in a crash of the program. Foreign keys are enforced.
+// The journal is a write-ahead log (WAL), synchronous is FULL: commits survive a power
+// cut. With [WithSynchronousNormal] the last transactions may be lost in a power cut, not
+// in a crash of the program. Foreign keys are enforced.
 //
-// A call of Write returns nil after the COMMIT. An error that its function returned, or a panic in it, is returned after the transaction of the
-// others has ended, since the function may have seen their rows. If the transaction itself fails, all of its calls return an error that wraps
-// the cause, and none of them takes effect.
+// A call of Write returns nil after the COMMIT. An error that its function returned, or a
+// panic in it, is returned after the transaction of the others has ended, since the
+// function may have seen their rows. If the transaction itself fails, all of its calls
+// return an error that wraps the cause, and have no effect.
 //
 // # Concurrency
 //
-// A DB is safe for concurrent use, even by several processes on one machine. A transaction waits for
-// the write lock of another process until the context of its call ends, and for Config.BusyTimeout
-// at most, 10 s by default. So a clean stop is bounded even if another process never commits. The
-// file must not be on a network file system.
+// A DB is safe for concurrent use, even by several processes on one machine. A
+// transaction waits for the write lock of another process until the context of its call
+// ends, and for the time of [WithBusyTimeout] at most, 10 s by default. So a clean stop
+// is bounded even if another process never commits. The file must not be on a network
+// file system.
 //
 // # Traps
 //
-// STRICT tables refuse a string in a BLOB column: pass []byte. A nil []byte is NULL. Store times as integers (time.Time.UnixNano).
+// STRICT tables refuse a string in a BLOB column: pass []byte. A nil []byte is NULL.
+// Store times as integers (time.Time.UnixNano).
 package sqlite

@@ -33,7 +33,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of the engine, for migration tools such as goose: open it with Config.NoTables then.
+// Migrations returns the SQL files that make the tables of the engine, for migration
+// tools such as goose: open it with [WithoutMigrations] then.
 func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -46,15 +47,16 @@ func (*Engine) Migrations() fs.FS {
 // package, which databases keep.
 const component = "sqlitestore"
 
-// Migrate makes or updates the tables of the engine, as [Open] does. It can be called at each start.
+// Migrate makes or updates the tables of the engine, as [Open] does. It can be called at
+// each start.
 func (s *Engine) Migrate(ctx context.Context) error {
 	_, err := s.migrate(ctx)
 	return err
 }
 
 // CheckVersion returns an error if a later version of weir has made the tables. Missing
-// or older tables are not an error. A program that opens a database without [Engine.Migrate]
-// calls it before it writes.
+// or older tables are not an error. A program that opens a database without
+// [Engine.Migrate] calls it before it writes.
 func (s *Engine) CheckVersion(ctx context.Context) error {
 	if err := sqlmigrate.CheckVersion(ctx, s.db.Reader(), component, s.Migrations()); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
@@ -70,8 +72,9 @@ func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
 	return made, nil
 }
 
-// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Keeper].
-// Safe for concurrent use, even by several processes.
+// Engine keeps messages in queues in an SQLite database: the engine for the workers of
+// one machine. It is a [store.Keeper]. Safe for concurrent use, even by several
+// processes.
 type Engine struct {
 	db    *DB
 	owned bool // it has opened db
@@ -90,22 +93,24 @@ type Engine struct {
 
 var _ store.Keeper = (*Engine)(nil)
 
-// Open opens the engine in the file at path. It makes the file and the tables if they are missing, changes tables of an older version, and
-// logs what it has made. It refuses a file of a later version. The process has one connection that writes, and up to four that read
-// (Config.Readers).
-func Open(ctx context.Context, path string, config ...Config) (*Engine, error) {
-	db, err := OpenDB(ctx, path, config...)
+// Open opens the engine in the file at path. It makes the file and the tables if they are
+// missing, changes tables of an older version, and logs what it has made. It refuses a
+// file of a later version. The process has one connection that writes, and up to four
+// that read ([WithReaders]).
+func Open(ctx context.Context, path string, opts ...Option) (*Engine, error) {
+	set := newSettings("Open", opts)
+	db, err := openDB(ctx, path, &set)
 	if err != nil {
 		return nil, err
 	}
-	e := New(db, config...)
-	if c := guard.Merged(config); !c.ReadOnly && !c.NoTables {
+	e := newEngine(db, &set)
+	if !set.readOnly && !set.withoutMigrations {
 		made, err := e.migrate(ctx)
 		if err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 		if len(made) > 0 {
-			guard.Logger(c.Logger).LogAttrs(ctx, slog.LevelInfo, "sqlite: made the tables of queues",
+			e.logger.LogAttrs(ctx, slog.LevelInfo, "sqlite: made the tables of queues",
 				slog.String("file", path), slog.Any("migrations", made))
 		}
 	}
@@ -113,12 +118,17 @@ func Open(ctx context.Context, path string, config ...Config) (*Engine, error) {
 	return e, nil
 }
 
-// New returns the engine in a database that has its tables, or gets them by [Engine.Migrate]. The database stays the caller's: Close does not
-// close it. It panics if db is nil.
-func New(db *DB, config ...Config) *Engine {
+// New returns the engine in a database that has its tables, or gets them by
+// [Engine.Migrate]. The database stays the caller's: Close does not close it. It panics
+// if db is nil.
+func New(db *DB, opts ...Option) *Engine {
 	guard.RefuseNil("sqlite: New", "database", db)
-	c := guard.Merged(config)
-	s := &Engine{db: db, clock: wait.NewForward(cmp.Or(c.Clock, clock.New())), step: func() {}, logger: guard.Logger(c.Logger)}
+	set := newSettings("New", opts)
+	return newEngine(db, &set)
+}
+
+func newEngine(db *DB, set *settings) *Engine {
+	s := &Engine{db: db, clock: wait.NewForward(set.clock), step: func() {}, logger: set.logger}
 	s.writes = group.NewTogether(maxBatch, 1, s.runAll)
 	return s
 }
@@ -129,11 +139,12 @@ func (s *Engine) DB() *DB { return s.db }
 // closeWait is how long Close waits for calls: another process may hold the write lock.
 const closeWait = 3 * time.Second
 
-// Close implements [store.Engine]. It waits for calls under way, and closes the database if [Open] has opened it. If that takes longer than 3 s, since
-// another process writes, it returns an error and continues in the background.
+// Close implements [store.Engine]. It waits for calls under way, and closes the database
+// if [Open] has opened it. If that takes longer than 3 s, since another process writes,
+// it returns an error and continues in the background.
 func (s *Engine) Close() error {
 	closed := make(chan error, 1)
-	go func() { closed <- s.close() }() // ends with the calls, each of which waits for BusyTimeout at most
+	go func() { closed <- s.close() }() // ends with the calls, each of which waits for the busy timeout at most
 	limit := clock.New().Timer(closeWait)
 	defer limit.Stop()
 	select {
@@ -156,7 +167,8 @@ func (s *Engine) close() error {
 const setClock = `INSERT INTO weir_messages_clock (id, now) VALUES (1, $1)
 	ON CONFLICT (id) DO UPDATE SET now = max(now, excluded.now) RETURNING now`
 
-// The driver binds parameters without numbers faster. One message a statement: several in an INSERT took longer.
+// The driver binds parameters without numbers faster. One message a statement: several in
+// an INSERT took longer.
 const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
 	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
 
@@ -276,8 +288,9 @@ func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit
 	return call.Lease(&s.refused)
 }
 
-// takeThese leases what a query chooses at the time of the transaction (law D3): of $1 in the queue $2, at $3, up to $4. The query names each of
-// them. It counts the leases that have ended (law W2).
+// takeThese leases what a query chooses at the time of the transaction (law D3): of $1 in
+// the queue $2, at $3, up to $4. The query names each of them. It counts the leases that
+// have ended (law W2).
 func (s *Engine) takeThese(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
@@ -293,7 +306,8 @@ func (s *Engine) takeThese(ctx context.Context, queue, chosen, of string, limit 
 
 const highestClock = `coalesce((SELECT now FROM weir_messages_clock), 0)`
 
-// now returns the store's time for those that only look: it may be ahead of the machine's clock (law D3).
+// now returns the store's time for calls that only read: it may be ahead of the machine's
+// clock (law D3).
 func (s *Engine) now(ctx context.Context) (time.Time, error) {
 	var highest int64
 	if err := s.db.Reader().QueryRowContext(ctx, "SELECT "+highestClock).Scan(&highest); err != nil {
@@ -302,7 +316,8 @@ func (s *Engine) now(ctx context.Context) (time.Time, error) {
 	return s.clock.AtLeast(time.Unix(0, highest)), nil
 }
 
-// anyDue looks without the write lock, so that consumers that find nothing do not hold up others.
+// anyDue looks without the write lock, so that consumers of an empty queue do not delay
+// others.
 func (s *Engine) anyDue(ctx context.Context, queue string) (due bool, err error) {
 	err = s.read(ctx, func() error {
 		return s.db.Reader().QueryRowContext(ctx,
@@ -435,7 +450,8 @@ func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, 
 	}, &lapses)
 }
 
-// scan reads the columns of messages, and more columns into more. A row that is damaged stops no other one (law D4).
+// scan reads the columns of messages, and more columns into more. A row that is damaged
+// stops no other one (law D4).
 func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int64, damage error), more ...any) error {
 	if err != nil {
 		return err
@@ -456,8 +472,8 @@ func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int
 	return rows.Err()
 }
 
-// nanos returns the time d after t, or the last that fits: never is the mark of a message that is held.
-// A delay is not longer than storearg.LongestDelay.
+// nanos returns the time d after t, or the last that fits: never is the mark of a message
+// that is held. A delay is not longer than storearg.LongestDelay.
 func nanos(t time.Time, d time.Duration) int64 {
 	d = min(d, storearg.LongestDelay)
 	if n := t.UnixNano(); int64(d) < never-n {

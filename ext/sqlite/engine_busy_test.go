@@ -38,7 +38,7 @@ func writeLock(t *testing.T, file string) *sql.Tx {
 // While another process writes, each call ends with its context.
 func TestEngine_CallsEndWithTheirContext(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "queues.db")
-	e, err := sqlite.Open(t.Context(), file, sqlite.Config{Logger: quiet})
+	e, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(quiet))
 	require.NoError(t, err)
 	m := store.Message{Meta: message.Meta{ID: "1"}, Payload: []byte("1")}
 	require.NoError(t, e.Put(t.Context(), "q", m, store.Message{Meta: message.Meta{ID: "2"}}))
@@ -125,7 +125,7 @@ func TestDBWrite_SomeContextsEnd(t *testing.T) {
 // Close has a bound, also while a call without an end of its own waits.
 func TestEngineClose_AnotherProcessWrites(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "queues.db")
-	e, err := sqlite.Open(t.Context(), file, sqlite.Config{Logger: quiet, BusyTimeout: 6 * time.Second})
+	e, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(quiet), sqlite.WithBusyTimeout(6*time.Second))
 	require.NoError(t, err)
 	other := writeLock(t, file)
 	put := make(chan error, 1)
@@ -139,7 +139,7 @@ func TestEngineClose_AnotherProcessWrites(t *testing.T) {
 		require.ErrorContains(t, err, "another process writes")
 	}
 	require.Less(t, time.Since(begun), 5*time.Second)
-	require.ErrorContains(t, <-put, "", "it ends by BusyTimeout")
+	require.ErrorContains(t, <-put, "", "it ends by the busy timeout")
 	require.Less(t, time.Since(begun), 20*time.Second)
 	require.NoError(t, other.Rollback())
 	require.Eventually(t, func() bool { return e.Close() == nil }, time.Minute, 10*time.Millisecond)
@@ -148,7 +148,7 @@ func TestEngineClose_AnotherProcessWrites(t *testing.T) {
 // Hold returns soon after its function, although the lock cannot be released.
 func TestHold_AnotherProcessWrites(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "queues.db")
-	e, err := sqlite.Open(t.Context(), file, sqlite.Config{Logger: quiet})
+	e, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(quiet))
 	require.NoError(t, err)
 	defer e.Close()
 	var ended time.Time
@@ -161,16 +161,14 @@ func TestHold_AnotherProcessWrites(t *testing.T) {
 	require.Less(t, time.Since(ended), 8*time.Second)
 }
 
-// The busy timeout is a setting, and the error comes after it.
-func TestConfig_BusyTimeout(t *testing.T) {
+// A call returns an error when the busy timeout has passed.
+func TestWithBusyTimeout_AnotherProcessWrites(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "queues.db")
-	e, err := sqlite.Open(t.Context(), file, sqlite.Config{Logger: quiet, BusyTimeout: 50 * time.Millisecond})
+	e, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(quiet), sqlite.WithBusyTimeout(50*time.Millisecond))
 	require.NoError(t, err)
 	defer e.Close()
 	writeLock(t, file)
 	begun := time.Now()
 	require.ErrorContains(t, e.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: "1"}}), "locked")
 	require.Less(t, time.Since(begun), 5*time.Second)
-	_, err = sqlite.OpenDB(t.Context(), file, sqlite.Config{BusyTimeout: -1})
-	require.ErrorContains(t, err, "BusyTimeout")
 }

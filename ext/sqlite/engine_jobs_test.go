@@ -18,5 +18,5 @@ func TestKilledJobs(t *testing.T) {
 }
 
 func openForJobs(ctx context.Context, path string) (store.Keeper, error) {
-	return sqlite.Open(ctx, path, sqlite.Config{Logger: slog.New(slog.DiscardHandler)})
+	return sqlite.Open(ctx, path, sqlite.WithLogger(slog.New(slog.DiscardHandler)))
 }

@@ -25,7 +25,7 @@ func TestManyWaiting(t *testing.T) {
 	}
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_700_000_000, 0))
-	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")), sqlite.Config{Clock: mock})
+	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")), sqlite.WithClock(mock))
 	defer s.Close()
 	heap := func() uint64 {
 		runtime.GC()
@@ -76,9 +76,9 @@ func TestATenantThatFloods(t *testing.T) {
 
 // TestManyMessages is durable with WEIR_LONG: each commit waits for the disk.
 func TestManyMessages(t *testing.T) {
-	var opts []sqlite.Config
+	var opts []sqlite.Option
 	if os.Getenv("WEIR_LONG") == "" {
-		opts = append(opts, sqlite.Config{SynchronousNormal: true})
+		opts = append(opts, sqlite.WithSynchronousNormal())
 	}
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"), opts...)
 	require.NoError(t, err)

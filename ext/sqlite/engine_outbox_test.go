@@ -34,7 +34,7 @@ func TestLocks(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "locks.db")
 		return deliverytest.LockSetup{
 			Open: func() (lock.Locks, error) {
-				return sqlite.New(open(t, path), sqlite.Config{Clock: mock}).Locks(), nil
+				return sqlite.New(open(t, path), sqlite.WithClock(mock)).Locks(), nil
 			},
 			Wait: mock.Add,
 		}
@@ -46,7 +46,7 @@ func TestLocksForgetNames(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_700_000_000, 0))
 	db := open(t, filepath.Join(t.TempDir(), "locks.db"))
-	l := sqlite.New(db, sqlite.Config{Clock: mock}).Locks()
+	l := sqlite.New(db, sqlite.WithClock(mock)).Locks()
 	acquire := func(name string) lock.Grant {
 		g, err := l.Acquire(t.Context(), name, "me", time.Minute)
 		require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestGuard(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "locks.db"))
 	_, err := db.Writer().ExecContext(t.Context(), "CREATE TABLE writes (owner TEXT)")
 	require.NoError(t, err)
-	s := sqlite.New(db, sqlite.Config{Clock: mock})
+	s := sqlite.New(db, sqlite.WithClock(mock))
 	locks := s.Locks()
 	write := func(g lock.Grant) error {
 		return db.Write(t.Context(), func(ctx context.Context, tx *sqlite.Tx) error {

@@ -25,7 +25,7 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 	for _, event := range []string{"INSERT", "DELETE", "UPDATE"} {
 		t.Run(event, func(t *testing.T) {
 			var log bytes.Buffer // read after the run
-			e, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"), sqlite.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			e, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"), sqlite.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.NoError(t, err)
 			defer e.Close()
 			const good = 100

@@ -36,7 +36,7 @@ func TestKilledAtEachStatement(t *testing.T) {
 }
 
 func openForCrash(ctx context.Context, path string, step func()) (store.Inspector, error) {
-	s, err := sqlite.Open(ctx, path, sqlite.Config{Logger: slog.New(slog.DiscardHandler)})
+	s, err := sqlite.Open(ctx, path, sqlite.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func openForCrash(ctx context.Context, path string, step func()) (store.Inspecto
 // open opens a database with the tables, which the test closes.
 func open(t testing.TB, path string) *sqlite.DB {
 	t.Helper()
-	db, err := sqlite.OpenDB(t.Context(), path, sqlite.Config{SynchronousNormal: true})
+	db, err := sqlite.OpenDB(t.Context(), path, sqlite.WithSynchronousNormal())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	require.NoError(t, sqlite.New(db).Migrate(t.Context()))
@@ -64,9 +64,9 @@ func TestStore(t *testing.T) {
 		return deliverytest.StoreSetup{
 			Open: func() (store.Store, error) {
 				if opened++; opened > 1 {
-					return sqlite.New(open(t, path), sqlite.Config{Clock: mock}), nil
+					return sqlite.New(open(t, path), sqlite.WithClock(mock)), nil
 				}
-				return sqlite.New(db, sqlite.Config{Clock: mock}), nil
+				return sqlite.New(db, sqlite.WithClock(mock)), nil
 			},
 			Wait:    mock.Add,
 			SetBack: func(d time.Duration) { mock.Set(mock.Now().Add(-d)) },
@@ -105,7 +105,7 @@ func TestClockGoesOnInTheNextRun(t *testing.T) {
 	mock := clock.NewMock()
 	run := func(wall int64) *sqlite.Engine {
 		mock.Set(time.Unix(wall, 0))
-		return sqlite.New(open(t, path), sqlite.Config{Clock: mock})
+		return sqlite.New(open(t, path), sqlite.WithClock(mock))
 	}
 	message := func(id string, d time.Duration) store.Message {
 		return store.Message{Meta: message.Meta{ID: id}, Delay: d}
@@ -132,7 +132,7 @@ func TestClockOfReadersGoesOnInTheNextRun(t *testing.T) {
 	mock := clock.NewMock()
 	run := func(wall int64) *sqlite.Engine {
 		mock.Set(time.Unix(wall, 0))
-		return sqlite.New(open(t, path), sqlite.Config{Clock: mock})
+		return sqlite.New(open(t, path), sqlite.WithClock(mock))
 	}
 	s := run(1000)
 	require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: "a"}}))

@@ -19,7 +19,7 @@ func TestFormatOfTables(t *testing.T) {
 		db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), name))
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, db.Close()) })
-		s := sqlite.New(db, sqlite.Config{Clock: mock})
+		s := sqlite.New(db, sqlite.WithClock(mock))
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		return db, s
 	}

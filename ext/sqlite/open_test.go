@@ -22,10 +22,10 @@ import (
 func TestOpen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shop.db")
 	var log bytes.Buffer
-	open := func(opts ...sqlite.Config) (*sqlite.Engine, error) {
-		return sqlite.Open(t.Context(), file, append(opts, sqlite.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})...)
+	open := func(opts ...sqlite.Option) (*sqlite.Engine, error) {
+		return sqlite.Open(t.Context(), file, append(opts, sqlite.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))...)
 	}
-	engine, err := open(sqlite.Config{NoTables: true})
+	engine, err := open(sqlite.WithoutMigrations())
 	require.NoError(t, err)
 	require.ErrorContains(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1), "call sqlite.Engine.Migrate")
 	require.NoError(t, engine.Close())
@@ -58,7 +58,7 @@ func TestOpen(t *testing.T) {
 	_, err = sqlite.Open(t.Context(), filepath.Join(missing, "shop.db"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.ErrorContains(t, err, "stat "+missing+":")
-	_, err = sqlite.OpenDB(t.Context(), missing, sqlite.Config{ReadOnly: true})
+	_, err = sqlite.OpenDB(t.Context(), missing, sqlite.WithReadOnly())
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
@@ -75,7 +75,7 @@ func TestAFileThatIsRemovedOrReplaced(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "shop.db")
-			engine, err := sqlite.Open(t.Context(), file, sqlite.Config{Logger: slog.New(slog.DiscardHandler)})
+			engine, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			defer engine.Close()
 			queue := delivery.NewQueue[int](engine, "q")
@@ -88,7 +88,7 @@ func TestAFileThatIsRemovedOrReplaced(t *testing.T) {
 
 // PutTx is a part of the caller's transaction.
 func TestPutTx(t *testing.T) {
-	engine, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.Config{Logger: slog.New(slog.DiscardHandler)})
+	engine, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, engine.Close()) }()
 	q := delivery.NewQueue[int](engine, "q")

@@ -66,7 +66,7 @@ func TestADamagedMessage(t *testing.T) {
 			}, time.Minute, 10*time.Millisecond)
 			require.Equal(t, last.ID, list[0].Meta.ID)
 			require.Equal(t, string(damaged), string(list[0].Payload), "as it came")
-			require.True(t, list[0].Meta.UnsafeToRepeat, "what its history said is lost")
+			require.True(t, list[0].Meta.UnsafeToRepeat, "its history is lost")
 			require.Contains(t, list[0].Meta.LastError, "is damaged")
 		})
 	}

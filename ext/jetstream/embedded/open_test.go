@@ -49,14 +49,14 @@ func freeAddress(t *testing.T) string {
 func TestOpen(t *testing.T) {
 	srv := fresh(t)
 	var log bytes.Buffer
-	inProcess := weirjs.Config{Connection: []nats.Option{srv.InProcess()}}
-	open := func(opts ...weirjs.Config) (*weirjs.Engine, error) {
-		return weirjs.Open(t.Context(), "", append([]weirjs.Config{inProcess, {Logger: slog.New(slog.NewTextHandler(&log, nil))}}, opts...)...)
+	inProcess := weirjs.WithNATSOptions(srv.InProcess())
+	open := func(opts ...weirjs.Option) (*weirjs.Engine, error) {
+		return weirjs.Open(t.Context(), "", append([]weirjs.Option{inProcess, weirjs.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))}, opts...)...)
 	}
-	_, err := open(weirjs.Config{NoStream: true})
+	_, err := open(weirjs.WithExistingStream())
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 	require.ErrorContains(t, err, `StreamConfig("weir")`)
-	e, err := open(weirjs.Config{Replicas: 1, Stream: "shop", Change: func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 30 }})
+	e, err := open(weirjs.WithReplicas(1), weirjs.WithStream("shop"), weirjs.WithStreamConfig(func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 30 }))
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "made the stream of queues")
 	require.Contains(t, log.String(), `stream=shop replicas=1 "max bytes"=1073741824 "max messages"=-1 duplicates=2m0s`)
@@ -68,7 +68,7 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, e.Close(), "a second Close")
 
 	log.Reset()
-	e, err = open(weirjs.Config{Stream: "shop"})
+	e, err = open(weirjs.WithStream("shop"))
 	require.NoError(t, err)
 	defer e.Close()
 	require.Empty(t, log.String())
@@ -77,13 +77,13 @@ func TestOpen(t *testing.T) {
 	require.Equal(t, 2, counts.Waiting)
 	_, err = jobs.New(e, jobs.Config{})
 	require.NoError(t, err)
-	_, err = open(weirjs.Config{Stream: "shop2", Change: func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 }})
+	_, err = open(weirjs.WithStream("shop2"), weirjs.WithStreamConfig(func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 }))
 	require.ErrorContains(t, err, "MaxMsgsPerSubject must be 1")
-	_, err = open(weirjs.Config{Stream: "shop3", Change: func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }})
+	_, err = open(weirjs.WithStream("shop3"), weirjs.WithStreamConfig(func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }))
 	require.ErrorContains(t, err, "DiscardNewPerSubject must be false")
-	_, err = open(weirjs.Config{Stream: "shop4", Change: func(c *jetstream.StreamConfig) { c.SubjectDeleteMarkerTTL, c.AllowRollup = time.Minute, true }})
+	_, err = open(weirjs.WithStream("shop4"), weirjs.WithStreamConfig(func(c *jetstream.StreamConfig) { c.SubjectDeleteMarkerTTL, c.AllowRollup = time.Minute, true }))
 	require.ErrorContains(t, err, "SubjectDeleteMarkerTTL 0")
-	require.Panics(t, func() { _, _ = open(weirjs.Config{Stream: "a.b"}) })
+	require.Panics(t, func() { _, _ = open(weirjs.WithStream("a.b")) })
 }
 
 // A start while the servers are away is tried again, as a run is; what they refuse is an error at once.
@@ -92,7 +92,7 @@ func TestOpenWhileServersAreAway(t *testing.T) {
 	address := freeAddress(t)
 	opened := make(chan error, 1)
 	go func() {
-		e, err := weirjs.Open(bounded(t), "nats://"+address, weirjs.Config{Logger: quiet()})
+		e, err := weirjs.Open(bounded(t), "nats://"+address, weirjs.WithLogger(quiet()))
 		if err == nil {
 			err = e.Close()
 		}
@@ -100,7 +100,7 @@ func TestOpenWhileServersAreAway(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_, err := weirjs.Open(ctx, "nats://"+address, weirjs.Config{Logger: quiet()})
+	_, err := weirjs.Open(ctx, "nats://"+address, weirjs.WithLogger(quiet()))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, nats.ErrNoServers, "and why")
 	select {
@@ -126,7 +126,7 @@ func TestOpen_FirstServersAreSilent(t *testing.T) {
 	address := freeAddress(t)
 	start(t, t.TempDir(), listening(address))
 	e, err := weirjs.Open(bounded(t), strings.Join(append(addresses, "nats://"+address), ","),
-		weirjs.Config{Logger: quiet(), Connection: []nats.Option{nats.DontRandomize(), nats.Timeout(time.Second)}})
+		weirjs.WithLogger(quiet()), weirjs.WithNATSOptions(nats.DontRandomize(), nats.Timeout(time.Second)))
 	require.NoError(t, err)
 	require.NoError(t, e.Close())
 }
@@ -144,7 +144,7 @@ func TestOpenWhileAServerIsUnknown(t *testing.T) {
 	log := make(logged, 100)
 	opened := make(chan error, 1)
 	go func() {
-		e, err := weirjs.Open(bounded(t), cluster.URL(), weirjs.Config{Replicas: 3, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		e, err := weirjs.Open(bounded(t), cluster.URL(), weirjs.WithReplicas(3), weirjs.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 		if err == nil {
 			err = e.Close()
 		}
@@ -174,10 +174,10 @@ func TestOpenWithTheWrongPassword(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
 	start(t, t.TempDir(), listening(address), func(o *server.Options) { o.Username, o.Password = "u", "right" })
-	_, err := weirjs.Open(bounded(t), "nats://u:s3cr3t@"+address, weirjs.Config{Logger: quiet()})
+	_, err := weirjs.Open(bounded(t), "nats://u:s3cr3t@"+address, weirjs.WithLogger(quiet()))
 	require.ErrorIs(t, err, nats.ErrAuthorization)
 	require.NotContains(t, err.Error(), "s3cr3t")
-	e, err := weirjs.Open(bounded(t), "nats://u:right@"+address, weirjs.Config{Logger: quiet()})
+	e, err := weirjs.Open(bounded(t), "nats://u:right@"+address, weirjs.WithLogger(quiet()))
 	require.NoError(t, err)
 	require.NoError(t, e.Close())
 }
@@ -188,13 +188,13 @@ func TestOpenWithWhatIsNeverRight(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var log bytes.Buffer
-	logger := weirjs.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	logger := weirjs.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
 	for _, address := range []string{"nats://u:s3cr3t%@127.0.0.1:1", "nats://u:%3s3cr3t@127.0.0.1:1", "nats://u:s3cr3t#@127.0.0.1:1"} {
 		_, err := weirjs.Open(ctx, address, logger)
 		require.ErrorContains(t, err, "an address is not a URL")
 		require.NotContains(t, err.Error(), "s3cr3t")
 	}
-	_, err := weirjs.Open(ctx, "nats://127.0.0.1:1", logger, weirjs.Config{Connection: []nats.Option{nats.RootCAs("none.pem")}})
+	_, err := weirjs.Open(ctx, "nats://127.0.0.1:1", logger, weirjs.WithNATSOptions(nats.RootCAs("none.pem")))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.NoError(t, ctx.Err(), "it is not tried again")
 	require.Empty(t, log.String())
@@ -220,7 +220,7 @@ func TestOpenThroughAProxyWithoutAServer(t *testing.T) {
 		}
 	}()
 	defer l.Close()
-	_, err = weirjs.Open(ctx, "nats://"+l.Addr().String(), weirjs.Config{Logger: quiet()})
+	_, err = weirjs.Open(ctx, "nats://"+l.Addr().String(), weirjs.WithLogger(quiet()))
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -228,7 +228,7 @@ func TestOpenThroughAProxyWithoutAServer(t *testing.T) {
 func TestAClosedConnectionIsPermanent(t *testing.T) {
 	t.Parallel()
 	js := connect(t, fresh(t))
-	e, err := weirjs.New(t.Context(), js, weirjs.Config{Logger: quiet()})
+	e, err := weirjs.New(t.Context(), js, weirjs.WithLogger(quiet()))
 	require.NoError(t, err)
 	js.Conn().Close()
 	_, err = e.Take(bounded(t), "q", 1, time.Minute)

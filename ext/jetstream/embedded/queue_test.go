@@ -54,9 +54,9 @@ func newConsumer(t *testing.T, js jetstream.JetStream, stream string, wait time.
 }
 
 // engineOf returns an engine beside a stream, for the layers and dead letters of its messages.
-func engineOf(t *testing.T, js jetstream.JetStream, stream string, opts ...weirjs.Config) *weirjs.Engine {
+func engineOf(t *testing.T, js jetstream.JetStream, stream string, opts ...weirjs.Option) *weirjs.Engine {
 	t.Helper()
-	e, err := weirjs.New(t.Context(), js, append([]weirjs.Config{{Stream: "weir-" + stream, Logger: quiet()}}, opts...)...)
+	e, err := weirjs.New(t.Context(), js, append([]weirjs.Option{weirjs.WithStream("weir-" + stream), weirjs.WithLogger(quiet())}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	return e

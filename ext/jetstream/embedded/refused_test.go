@@ -34,11 +34,11 @@ func TestFailuresThatAreTooLarge(t *testing.T) {
 	t.Run("three servers in processes of their own", func(t *testing.T) {
 		t.Parallel()
 		_, js := startCluster(t, clustertest.Config{Servers: 3})
-		failuresThatAreTooLarge(t, js, 3*time.Second, func(c *jetstream.StreamConfig) { c.Replicas = 3 }, weirjs.Config{Replicas: 3})
+		failuresThatAreTooLarge(t, js, 3*time.Second, func(c *jetstream.StreamConfig) { c.Replicas = 3 }, weirjs.WithReplicas(3))
 	})
 }
 
-func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Duration, change func(*jetstream.StreamConfig), opts ...weirjs.Config) {
+func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Duration, change func(*jetstream.StreamConfig), opts ...weirjs.Option) {
 	t.Helper()
 	largest := int(js.Conn().MaxPayload())
 	stream := newStream(t, js, change)
@@ -82,14 +82,14 @@ func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Du
 func TestResultsThatAreTooLarge(t *testing.T) {
 	js := connect(t, fresh(t))
 	results := newStream(t, js)
-	for _, name := range []string{"foreign", "own"} {
+	for _, name := range []string{"stream", "queue"} {
 		t.Run(name, func(t *testing.T) {
 			stream := newStream(t, js)
 			publish(t, js, stream, "large", "small")
 			s := engineOf(t, js, stream)
 			q := delivery.NewQueue[string](s, "q", delivery.WithLogger(quiet()))
 			var sink delivery.Sink[string] = sinkTo(t, js, results, results)
-			if name == "own" {
+			if name == "queue" {
 				sink = delivery.NewQueue[string](s, "own")
 			}
 			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {

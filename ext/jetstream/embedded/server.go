@@ -171,7 +171,7 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 
 // InProcess returns the option to connect within the process, without a port:
 //
-//	engine, err := jetstream.Open(ctx, "", jetstream.Config{Connection: []nats.Option{server.InProcess()}})
+//	engine, err := jetstream.Open(ctx, "", jetstream.WithNATSOptions(server.InProcess()))
 func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.server) }
 
 // Dial returns a connection within the process, for a nats.CustomDialer.

@@ -31,8 +31,8 @@ func newStore(t *testing.T, js jetstream.JetStream, change ...func(*jetstream.St
 }
 
 // openEngine opens the engine in a stream that is there.
-func openEngine(ctx context.Context, js jetstream.JetStream, name string, opts ...weirjs.Config) (*weirjs.Engine, error) {
-	return weirjs.New(ctx, js, append([]weirjs.Config{{Stream: name, NoStream: true, Logger: quiet()}}, opts...)...)
+func openEngine(ctx context.Context, js jetstream.JetStream, name string, opts ...weirjs.Option) (*weirjs.Engine, error) {
+	return weirjs.New(ctx, js, append([]weirjs.Option{weirjs.WithStream(name), weirjs.WithExistingStream(), weirjs.WithLogger(quiet())}, opts...)...)
 }
 
 // tokenOf returns the name of a queue as subjects have it.
@@ -337,7 +337,7 @@ func TestCountsOfAnotherProcess(t *testing.T) {
 func TestLocksForgetNames(t *testing.T) {
 	t.Parallel()
 	js := connect(t, fresh(t))
-	e, err := weirjs.New(t.Context(), js, weirjs.Config{Logger: quiet()})
+	e, err := weirjs.New(t.Context(), js, weirjs.WithLogger(quiet()))
 	require.NoError(t, err)
 	defer e.Close()
 	locks, ctx := e.Locks(), bounded(t)

@@ -78,7 +78,7 @@ func connectSilent(t *testing.T, srv *embedded.Server, opts ...jetstream.JetStre
 func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	dialer, js := connectSilent(t, fresh(t))
-	e, err := weirjs.New(t.Context(), js, weirjs.Config{Logger: quiet()})
+	e, err := weirjs.New(t.Context(), js, weirjs.WithLogger(quiet()))
 	require.NoError(t, err)
 	var lease store.Lease
 	for i := range 5 {

@@ -26,7 +26,7 @@ func exec(db *sqlite.DB, query string, args ...any) error {
 // Real errors of SQLite, wrapped as a program wraps them.
 func TestClassifier(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "test.db")
-	db, err := sqlite.OpenDB(t.Context(), file, sqlite.Config{BusyTimeout: 10 * time.Millisecond})
+	db, err := sqlite.OpenDB(t.Context(), file, sqlite.WithBusyTimeout(10*time.Millisecond))
 	require.NoError(t, err)
 	defer db.Close()
 	for _, query := range []string{
@@ -36,7 +36,7 @@ func TestClassifier(t *testing.T) {
 	} {
 		require.NoError(t, exec(db, query))
 	}
-	reading, err := sqlite.OpenDB(t.Context(), file, sqlite.Config{ReadOnly: true})
+	reading, err := sqlite.OpenDB(t.Context(), file, sqlite.WithReadOnly())
 	require.NoError(t, err)
 	defer reading.Close()
 	busy := func() error {

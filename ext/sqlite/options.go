@@ -1,0 +1,87 @@
+package sqlite
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// Option is a setting of [Open], [OpenDB] and [New]. Of several options of a kind the
+// last one counts.
+type Option func(*settings)
+
+// settings are set by the options of a database or an engine.
+type settings struct {
+	readers           int
+	synchronousNormal bool
+	readOnly          bool
+	busyTimeout       time.Duration
+	withoutMigrations bool
+	clock             clock.Clock
+	logger            *slog.Logger
+}
+
+func newSettings(function string, opts []Option) settings {
+	s := settings{readers: 4, busyTimeout: 10 * time.Second, clock: clock.New(), logger: guard.Logger(nil)}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("sqlite: %s: option %d is nil", function, i+1))
+		}
+		opt(&s)
+	}
+	return s
+}
+
+// WithReaders sets the number of connections that read at the same time. The default is
+// 4. One more connection writes. [New] ignores it. WithReaders panics if n is less than
+// 1.
+func WithReaders(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("sqlite: WithReaders: %d is less than 1", n))
+	}
+	return func(s *settings) { s.readers = n }
+}
+
+// WithSynchronousNormal makes a commit cheaper, since it does not wait for the disk. The
+// last commits may be lost in a power cut, but the database stays whole. By default
+// synchronous is FULL. [New] ignores it.
+func WithSynchronousNormal() Option { return func(s *settings) { s.synchronousNormal = true } }
+
+// WithReadOnly opens an existing file that this process may not write. Writes fail. If no
+// program has the file open, no program may change it until Close. By default the file is
+// opened to read and write, and made if it is missing. [New] ignores it.
+func WithReadOnly() Option { return func(s *settings) { s.readOnly = true } }
+
+// WithBusyTimeout sets how long a call waits while another process writes. The default is
+// 10 s. A call whose context ends returns earlier. The time is rounded up to a
+// millisecond. [New] ignores it. WithBusyTimeout panics if d is not positive.
+func WithBusyTimeout(d time.Duration) Option {
+	if d <= 0 {
+		panic(fmt.Sprintf("sqlite: WithBusyTimeout: %v is not positive", d))
+	}
+	return func(s *settings) { s.busyTimeout = d }
+}
+
+// WithoutMigrations keeps [Open] from making or changing tables, for programs that run
+// the files of [Engine.Migrations] with a tool of their own. By default Open makes tables
+// that are missing, and changes tables of an older version.
+func WithoutMigrations() Option { return func(s *settings) { s.withoutMigrations = true } }
+
+// WithClock sets the clock of an [Engine], which decides when messages are due and leases
+// end. The default is the machine's clock. [OpenDB] ignores it. WithClock panics if c is
+// nil.
+func WithClock(c clock.Clock) Option {
+	guard.RefuseNil("sqlite: WithClock", "clock", c)
+	return func(s *settings) { s.clock = c }
+}
+
+// WithLogger sets the logger of an [Engine]. The default is slog.Default(). [OpenDB]
+// ignores it. WithLogger panics if l is nil.
+func WithLogger(l *slog.Logger) Option {
+	guard.RefuseNil("sqlite: WithLogger", "logger", l)
+	return func(s *settings) { s.logger = guard.Logger(l) }
+}
