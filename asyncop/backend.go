@@ -2,6 +2,7 @@ package asyncop
 
 import (
 	"context"
+	"fmt"
 	"math"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -45,8 +46,8 @@ type Backend interface {
 // attempt and no retry, however often that happens: the timeout of the element bounds it.
 // A message whose calls were all answered in this way is released when its time runs out.
 //
-// An operator has one backend, with all limits and rates of the service. opts are [Cost]
-// and [Tenant]. WithBackend panics if b is nil, and the constructor panics if the
+// An operator has one backend, with all limits and rates of the service. opts are [Cost],
+// [Tenant] and [Budget]. WithBackend panics if b is nil, and the constructor panics if the
 // operator has two backends.
 func WithBackend(b Backend, opts ...Option) Option {
 	guard.RefuseNil("asyncop: WithBackend", "backend", b)
@@ -94,6 +95,28 @@ func ReportCost(ctx context.Context, cost float64) {
 	if ok {
 		r.ReportCost(cost)
 	}
+}
+
+// Budget is an option of [WithBackend]. It bounds the settled cost of the operator's
+// calls, in the unit of [Cost] and [ReportCost]. When the sum reaches total, no more calls
+// start. Running calls complete, and their results leave as far as the order allows. If
+// elements are left that need a call, the operator then ends with an error that matches
+// [ErrBudgetSpent]. So the sum exceeds total by the cost of the calls in flight at most.
+// By default there is no budget. Budget panics if total is not positive and finite.
+//
+// With checkpoints ([WithCheckpoints]) the sum is part of the operator's state. The
+// operator takes a checkpoint before it ends, so a later run with a larger budget
+// continues with the sum, and repeats no call whose result has left or is in the
+// checkpoint (State.Results). After a crash the sum is that of the last checkpoint.
+func Budget(total float64) Option {
+	refuseIf(!(total > 0 && total <= math.MaxFloat64), "Budget: want a finite number above 0: %v", total) // in this form NaN fails, too
+	return func(cfg *config) { cfg.budget = total }
+}
+
+// budgetSpent returns the error of a run that ends because its calls have cost as much as
+// its budget.
+func (c *config) budgetSpent(spent float64) error {
+	return fmt.Errorf("%w: the calls have cost %.15g of %.15g: continue with a larger Budget", ErrBudgetSpent, spent, c.budget)
 }
 
 // Tenant is an option of [WithBackend]. It sets the tenant of each element; "", the

@@ -30,6 +30,10 @@ var (
 	// [WithBackend].
 	ErrBackendDown = message.ErrBackendDown
 
+	// ErrBudgetSpent is matched by the error of an operator that has ended because its
+	// calls have cost as much as its budget: see [Budget].
+	ErrBudgetSpent = errors.New("asyncop: the budget is spent")
+
 	// ErrStopped reports that the operator was stopped by Stop: to the function of
 	// [WithUpstreamCancel], and to a loop over Results.
 	ErrStopped = errors.New("asyncop: operator stopped")

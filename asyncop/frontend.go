@@ -157,7 +157,8 @@ func (s *frontend[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 		})
 	}
 	if s.backend != nil {
-		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, s.costOf, s.tenantOf) })
+		calls := core.BackendCalls[IN]{Cost: s.costOf, Tenant: s.tenantOf, Budget: s.budget, Over: s.budgetSpent}
+		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, calls) })
 	}
 	add(func(g *core.Machine[IN, OUT]) { core.KeepTimelines(g, s.timelineKeeper()) })
 	add(func(g *core.Machine[IN, OUT]) {

@@ -196,7 +196,7 @@ func (s *frontend[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) 
 	refuseIf(s.coordinator != nil && s.name == "", "%s: WithCheckpoints needs WithName: state is found by name", name)
 	refuseIf(s.maxWaitingPerKey > 0 && s.keys == nil,
 		"%s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name)
-	refuseIf(s.backend == nil && (s.cost != nil || s.tenant != nil), "%s: Cost and Tenant need WithBackend", name)
+	refuseIf(s.backend == nil && (s.cost != nil || s.tenant != nil || s.budget > 0), "%s: Cost, Tenant and Budget need WithBackend", name)
 	refuseIf(s.tenant != nil && s.batch != nil, "%s: Tenant with Batched: a batch may be for several", name)
 	maxRetries, known := decision.MaxRetriesOf(s.policy.Asked)
 	refuseIf(s.retryState == LatencyFirst && !known, "%s: LatencyFirst needs a strategy with MaxRetries() int, %T has none", name, strategy)

@@ -38,6 +38,7 @@ type config struct {
 	backend        Backend // nil: any
 	cost           any     // a func(IN) float64, or nil
 	tenant         any     // a func(IN) string, or nil
+	budget         float64 // 0: no limit
 	timeoutFor     any     // a func(IN) time.Duration, or nil
 	attemptTimeout time.Duration
 	handlerLimit   time.Duration

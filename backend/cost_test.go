@@ -17,6 +17,8 @@ import (
 	"github.com/weirflow/weir/asyncop/lookup"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
 )
 
 // upTo returns the numbers below n.
@@ -166,5 +168,77 @@ func TestRate_LookupsThatMakeNoCall(t *testing.T) {
 			require.EqualValues(t, 10, calls.Load())
 			require.Less(t, took, c.latency+200*time.Millisecond)
 		})
+	}
+}
+
+// spendWith runs n calls of 0.1 s that cost 10 each, 8 at a time, and returns the costs and the error of the operator.
+func spendWith(t *testing.T, n int, budget float64, fn asyncop.AsyncFunction[int, int], unordered bool) (results int, err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("service", backend.WithLogger(silent))
+		construct := asyncop.OrderedWait[int, int]
+		if unordered {
+			construct = asyncop.UnorderedWait[int, int]
+		}
+		op := construct(fn, time.Hour, 20, asyncop.WithBackend(b, asyncop.Cost(func(int) float64 { return 5 }), asyncop.Budget(budget)),
+			asyncop.WithMaxConcurrentCalls(8), asyncop.WithLogger(silent))
+		for _, failure := range op.Results(upTo(n)) {
+			if failure != nil {
+				err = failure
+				return
+			}
+			results++
+		}
+	})
+	return results, err
+}
+
+// When the settled cost reaches the budget, running calls complete, their results leave, and the run ends.
+func TestBudget(t *testing.T) {
+	for name, unordered := range map[string]bool{"ordered": false, "unordered": true} {
+		t.Run(name, func(t *testing.T) {
+			var started atomic.Int64
+			fn := asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
+				started.Add(1)
+				time.Sleep(100 * time.Millisecond)
+				asyncop.ReportCost(ctx, 10)
+				return in, nil
+			})
+			results, err := spendWith(t, 100, 200, fn, unordered)
+			require.ErrorIs(t, err, asyncop.ErrBudgetSpent)
+			require.ErrorContains(t, err, "of 200: continue with a larger Budget")
+			require.EqualValues(t, started.Load(), results, "running calls complete, and their results leave")
+			require.GreaterOrEqual(t, results, 20)
+			require.LessOrEqual(t, results, 27, "never exceeded by more than the calls in flight")
+
+			results, err = spendWith(t, 20, 200, fn, unordered)
+			require.NoError(t, err, "the last call reaches the budget")
+			require.Equal(t, 20, results)
+		})
+	}
+}
+
+// A call that is repeated costs each time, and an element that waits for a retry does not keep the run from ending.
+func TestBudget_Retries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("service", backend.WithLogger(silent))
+		calls := 0
+		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(_ context.Context, _ int, done asyncop.ResultFuture[int]) error {
+			calls++
+			return errFailed
+		}), time.Hour, 1, strategies.FixedDelay[int](1000, time.Second).RetryIfException(predicates.HasException),
+			asyncop.WithBackend(b, asyncop.Budget(5)), asyncop.WithLogger(silent))
+		var err error
+		for _, err = range op.Results(upTo(1)) {
+			require.Error(t, err)
+		}
+		require.ErrorIs(t, err, asyncop.ErrBudgetSpent)
+		require.Equal(t, 5, calls)
+	})
+}
+
+func TestBudget_Arguments(t *testing.T) {
+	for _, total := range []float64{0, -1, math.NaN(), math.Inf(1)} {
+		require.Panics(t, func() { asyncop.Budget(total) })
 	}
 }

@@ -77,6 +77,24 @@ func Example_backendCost() {
 	// yes <nil>
 }
 
+func Example_backendBudget() {
+	complete := func(ctx context.Context, prompt string) (string, error) {
+		asyncop.ReportCost(ctx, 600_000)
+		return "yes", nil
+	}
+	llm := backend.New("llm", backend.Limit(1))
+	op := asyncop.OrderedWait(asyncop.Blocking(complete), time.Minute, 500,
+		asyncop.WithBackend(llm, asyncop.Budget(1_000_000)))
+
+	for answer, err := range op.Results(slices.Values([]string{"Is it true?", "Are you sure?", "Really?"})) {
+		fmt.Println(answer, errors.Is(err, asyncop.ErrBudgetSpent))
+	}
+	// Output:
+	// yes false
+	// yes false
+	//  true
+}
+
 func Example_backendTenants() {
 	pay := backend.New("payments", backend.TenantRate(10, time.Second))
 	op := asyncop.UnorderedWait(asyncop.Blocking(charge), time.Minute, 1000, asyncop.WithBackend(pay,

@@ -10,13 +10,19 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// AtBackend makes attempts start when Host.Seat permits it. cost returns what an attempt
-// takes from the rate of the backend, nil means 1. tenant returns for whom the attempt
-// is; nil means no tenant.
-func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenant func(in IN) string) {
+// BackendCalls configures the calls of a backend.
+type BackendCalls[IN any] struct {
+	Cost   func(in IN) float64       // estimated cost of an attempt; nil means 1
+	Tenant func(in IN) string        // of an attempt; nil means no tenant
+	Budget float64                   // settled cost from which on no call starts; 0 means no limit
+	Over   func(spent float64) error // returns the error of a run that ends because of the budget
+}
+
+// AtBackend makes attempts start when Host.Seat permits it.
+func AtBackend[IN, OUT any](g *Machine[IN, OUT], calls BackendCalls[IN]) {
 	g.isExact = true
 	g.backend = &atBackend[IN, OUT]{
-		core: g, seat: g.Host.Seat, cost: cost, tenant: tenant, of: newPerSlot[asked](g),
+		BackendCalls: calls, core: g, seat: g.Host.Seat, of: newPerSlot[asked](g),
 	}
 }
 
@@ -26,15 +32,17 @@ const maxForgiven = 3
 
 // atBackend is the operator's seat at its backend.
 type atBackend[IN, OUT any] struct {
+	BackendCalls[IN]
+
 	core    *Machine[IN, OUT]
 	seat    gate.Seat
-	cost    func(in IN) float64
-	tenant  func(in IN) string
 	attempt gate.Request  // the one that is asked for; used again and again
 	outcome gate.Evidence // the one that is reported; used again and again
 	of      perSlot[asked]
 	call    *gate.Call // the batch that has started last
 	isShort bool       // the backend has refused a call in this step
+	spent   float64    // settled cost so far, of earlier runs too
+	isOver  bool       // a call was refused because the budget is spent
 }
 
 // asked is kept for an element that has asked for an attempt.
@@ -82,6 +90,10 @@ func (b *atBackend[IN, OUT]) attemptEnded(a *call.Attempt[OUT], how call.Release
 // admit asks for an attempt of s. A member joins the call of its batch, which has a
 // permit. If only s has to wait, it does so as in a back-off, and others may start.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
+	if b.Budget > 0 && b.spent >= b.Budget {
+		b.isOver = true
+		return refused
+	}
 	if isMember {
 		return b.join(s)
 	}
@@ -125,6 +137,30 @@ func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
 	b.of.ref(s.index).call = b.call
 	return granted
 }
+
+// Spent returns the settled cost of all calls at the backend, in earlier runs too.
+func (g *Machine[IN, OUT]) Spent() float64 {
+	if g.backend == nil {
+		return 0
+	}
+	return g.backend.spent
+}
+
+// AddSpent adds the cost of earlier runs.
+func (g *Machine[IN, OUT]) AddSpent(cost float64) {
+	if g.backend != nil {
+		g.backend.spent += cost
+	}
+}
+
+// IsOverBudget reports whether the run must end because its budget is spent: an element
+// was refused for that reason, and all calls have ended.
+func (g *Machine[IN, OUT]) IsOverBudget() bool {
+	return g.backend != nil && g.backend.isOver && g.permits == g.MaxCalls && g.state.Stats.Deciding == 0
+}
+
+// BudgetError returns the error of a run that ends because its budget is spent.
+func (g *Machine[IN, OUT]) BudgetError() error { return g.backend.Over(g.backend.spent) }
 
 // taken returns what the present attempt of s has taken from the rate. A member that joins
 // a batch takes nothing unless the operator has Cost: a call without a cost takes 1.
@@ -170,7 +206,7 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 // for each attempt, however often it is refused. If a function breaks, s has failed. If
 // they have used up the time of s, its attempt does not start.
 func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
-	if b.cost == nil && b.tenant == nil {
+	if b.Cost == nil && b.Tenant == nil {
 		return granted
 	}
 	g := b.core
@@ -211,12 +247,12 @@ func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 			err = b.core.broke(name, recover())
 		}
 	}()
-	if b.cost != nil {
-		b.attempt.Cost = b.cost(s.in)
+	if b.Cost != nil {
+		b.attempt.Cost = b.Cost(s.in)
 	}
-	if b.tenant != nil {
+	if b.Tenant != nil {
 		name = "the function of Tenant"
-		b.attempt.Tenant = b.tenant(s.in)
+		b.attempt.Tenant = b.Tenant(s.in)
 	}
 	returned = true
 	return nil
@@ -239,6 +275,9 @@ func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 // opensAt returns when to ask again: Now, an instant, or Never if the operator is woken
 // when it may.
 func (b *atBackend[IN, OUT]) opensAt() time.Duration {
+	if b.isOver {
+		return Never // the run ends when all calls have ended
+	}
 	if !b.isShort {
 		return Now
 	}
@@ -266,6 +305,7 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), element(s)
 	b.outcome.Tenant, b.outcome.Call, b.outcome.Cost = of.tenant, of.call, b.taken(s)
 	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.outcome)
+	b.spent += b.outcome.Cost
 	switch effect {
 	case gate.Outage:
 		of.outages++

@@ -181,7 +181,7 @@ func (r *rig) build(c *setup) {
 		HandleFailures(g, Handler[string, string]{Handle: c.Handle, All: c.HandlesAll, Limit: c.Limit, ErrLimit: errLimit, Broke: c.HandlerBroke})
 	}
 	if c.Host.Seat != nil {
-		AtBackend(g, c.Cost, nil)
+		AtBackend(g, BackendCalls[string]{Cost: c.Cost})
 	}
 	if c.OnFailure == toSink {
 		r.sink = AddHandOver(g, r.messages, c.Sink, c.NotTaken)

@@ -31,7 +31,8 @@ type checkpointing[IN, OUT any] struct {
 	full     atomic.Pointer[chan struct{}]        // set while the overflow is too large; closed when it is not
 
 	// Owned by the loop.
-	seen     uint64                          // the newest barrier that has arrived
+	seen     uint64 // the newest barrier that has arrived
+	budget   budgetSum
 	loaded   time.Duration                   // when the backlog was filled
 	restored fifo.Queue[int64]               // numbers of the items of the backlog that are from a checkpoint; the other items are overflow
 	arrived  *participant.Barrier            // has arrived, and was not handled yet
@@ -84,6 +85,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 		d.Coordinator.Refuse(d.Name, err)
 		return
 	}
+	d.core.AddSpent(s.Spent)
 	down := max(0, d.Clock.Now().UnixNano()-s.Taken) // the wall clock may have been set back
 	d.checks.loaded = d.timers.Now()
 	for i, it := range s.Items {
@@ -160,6 +162,7 @@ func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 
 // Completed implements participant.Participant.
 func (k *checkpointing[IN, OUT]) Completed(id uint64) {
+	k.completedSum(id)
 	if k.d.Observer != nil {
 		k.d.Observer.Completed(id)
 	}
@@ -288,7 +291,8 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 			items = append(items, it)
 		}
 	}
-	s = Snapshot[IN, OUT]{Taken: d.Clock.Now().UnixNano(), Final: b.Kind.Final(), Items: items}
+	s = Snapshot[IN, OUT]{Taken: d.Clock.Now().UnixNano(), Final: b.Kind.Final(), Items: items, Spent: d.core.Spent()}
+	d.checks.copySum(b)
 	if d.Observer != nil {
 		err = call.OffLoop(func() error { d.snapshotObserver(b.ID, &s); return nil })
 	}

@@ -256,6 +256,9 @@ func (d *Driver[IN, OUT]) step() bool {
 	if d.allLeft() {
 		return false
 	}
+	if !busy && !d.loaded && d.core.IsOverBudget() {
+		d.endOverBudget()
+	}
 	switch {
 	case busy:
 		d.yielded = false
@@ -303,7 +306,7 @@ func (d *Driver[IN, OUT]) park() {
 }
 
 func (d *Driver[IN, OUT]) signalled() bool {
-	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.attached.Load() != d.current
+	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.mustEndOverBudget() || d.attached.Load() != d.current
 }
 
 // setAlarm arranges for the loop to be woken for the next timer and the next log line. It

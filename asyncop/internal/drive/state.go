@@ -24,6 +24,7 @@ type Snapshot[IN, OUT any] struct {
 	Taken int64 // time of the snapshot, in Unix nanoseconds
 	Final bool  // no element was called after it
 	Items []core.Item[IN, OUT]
+	Spent float64 // settled cost of the calls so far, at a backend
 
 	Observer []byte  // the state of the observer; nil without one
 	Numbers  []int64 // numbers of the items, if there is an observer; 0 for control elements
@@ -38,18 +39,19 @@ func (s *Snapshot[IN, OUT]) hasCalls() bool {
 const (
 	markFinal byte = 1 << iota
 	markObserver
+	markSpent
 	unknownMarks
 )
 
 // StateCodec encodes the items of a checkpoint:
 //
-//	version  schema of inputs  schema of results  taken  marks [observer: its state]  count
+//	version  schema of inputs  schema of results  taken  marks [observer: its state] [spent]  count
 //	{ kind  [record: [observer: number]  attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
 //
 // Numbers are varints. All other fields are preceded by their length. Times are Unix
 // nanoseconds; the time first is 0 if there was no attempt. taken is the time of the
 // checkpoint. wait is the rest of a back-off at that time. retry is present if wait is
-// not 0.
+// not 0. spent has the bits of a float64, and is present if it is not 0.
 type StateCodec[IN, OUT any] struct {
 	Inputs  codec.Codec[IN]
 	Results codec.Codec[OUT] // nil if results are not stored
@@ -70,9 +72,17 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 		marks |= markFinal
 	}
 	if snapshot.Observer != nil {
-		b = varint.AppendBytes(append(b, marks|markObserver), snapshot.Observer)
-	} else {
-		b = append(b, marks)
+		marks |= markObserver
+	}
+	if snapshot.Spent != 0 {
+		marks |= markSpent
+	}
+	b = append(b, marks)
+	if snapshot.Observer != nil {
+		b = varint.AppendBytes(b, snapshot.Observer)
+	}
+	if snapshot.Spent != 0 {
+		b = binary.AppendUvarint(b, math.Float64bits(snapshot.Spent))
 	}
 	items := snapshot.Items
 	b = binary.AppendUvarint(b, uint64(len(items)))
@@ -150,6 +160,12 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	snapshot.Final = marks&markFinal != 0
 	if marks&markObserver != 0 {
 		snapshot.Observer = append([]byte{}, d.Bytes()...) // a copy, because user code gets it; not nil, even if it is empty
+	}
+	if marks&markSpent != 0 {
+		snapshot.Spent = math.Float64frombits(d.Uvarint())
+		if !(snapshot.Spent > 0 && snapshot.Spent <= math.MaxFloat64) { // in this form NaN fails, too
+			d.Fail(fmt.Errorf("the calls have cost %v", snapshot.Spent))
+		}
 	}
 	var items []core.Item[IN, OUT]
 	for n := d.Uvarint(); n > 0 && d.Err == nil; n-- {

@@ -50,6 +50,8 @@ func testSnapshots() []Snapshot[string, int] {
 		{Taken: 1, Items: testItems(), Final: true},
 		{Items: testItems(), Observer: []byte{}, Numbers: []int64{1, 0, -1, 2, math.MaxInt64, math.MinInt64}},
 		{Items: testItems(), Observer: []byte("state"), Numbers: []int64{1, 0, 0, 2, 3, 4}, Final: true},
+		{Taken: 1, Items: testItems(), Spent: 0.1},
+		{Items: testItems(), Observer: []byte("state"), Numbers: []int64{1, 0, 0, 2, 3, 4}, Spent: 1e300},
 	}
 }
 
@@ -120,14 +122,14 @@ func TestStateIsExact(t *testing.T) {
 	marks := bytes.Clone(none)
 	marks[len(marks)-2] = unknownMarks
 	for want, b := range map[string][]byte{
-		"unknown mark 2":                   mark,
-		"unknown marks 4":                  marks,
-		"a number is malformed":            append(none[:len(none)-1:len(none)-1], 0x80, 0),
-		"negative time spent":              encode(core.Item[string, int]{Spent: -1}),
-		"negative wait":                    encode(core.Item[string, int]{Wait: -1}),
-		"unknown kind of retry: 4":         encode(core.Item[string, int]{Wait: 1, Retry: 4}),
+		"unknown mark 2":                              mark,
+		"unknown marks 8":                             marks,
+		"a number is malformed":                       append(none[:len(none)-1:len(none)-1], 0x80, 0),
+		"negative time spent":                         encode(core.Item[string, int]{Spent: -1}),
+		"negative wait":                               encode(core.Item[string, int]{Wait: -1}),
+		"unknown kind of retry: 4":                    encode(core.Item[string, int]{Wait: 1, Retry: 4}),
 		"result of input 1: the record has no result": encode(completed("", 0)),
-		"unknown kind of element":          encode(core.Item[string, int]{Kind: core.Completed + 1}),
+		"unknown kind of element":                     encode(core.Item[string, int]{Kind: core.Completed + 1}),
 	} {
 		_, err := s.Decode(b)
 		require.ErrorContains(t, err, want)

@@ -337,7 +337,7 @@ func TestBackendOptionsThatMakeNoSense(t *testing.T) {
 		"asyncop: WithBackend: nil backend": func() { asyncop.WithBackend(nil) },
 		"asyncop: Cost: nil function":       func() { asyncop.Cost[int](nil) },
 		"asyncop: Tenant: nil function":     func() { asyncop.Tenant[int](nil) },
-		"asyncop: OrderedWait: Cost and Tenant need WithBackend": func() {
+		"asyncop: OrderedWait: Cost, Tenant and Budget need WithBackend": func() {
 			asyncop.OrderedWait(fn, 0, 1, asyncop.Cost(func(int) float64 { return 1 }))
 		},
 		"asyncop: OrderedWait: Cost: func(string) float64 does not take int": func() {

@@ -1,0 +1,52 @@
+package drive
+
+import (
+	"sync/atomic"
+
+	"github.com/weirflow/weir/checkpoint/participant"
+)
+
+// budgetSum is the way of the sum of the costs into a checkpoint, before a run ends because
+// its budget is spent. The next run continues with the sum.
+type budgetSum struct {
+	isRequested bool          // the loop's: a checkpoint was requested
+	barrier     atomic.Uint64 // number of the checkpoint with the final sum; 0 while there is none
+	isStored    atomic.Bool   // that checkpoint is complete
+}
+
+// endOverBudget ends the run because the budget of its calls is spent. All calls have ended,
+// and the results have left that can leave. With checkpoints, the run ends when a checkpoint
+// with the sum is complete.
+func (d *Driver[IN, OUT]) endOverBudget() {
+	k := d.checks
+	if k == nil || k.budget.isStored.Load() {
+		d.core.End(d.core.BudgetError())
+		return
+	}
+	if !k.budget.isRequested {
+		k.budget.isRequested = true
+		d.Coordinator.RequestCheckpoint()
+	}
+}
+
+// copySum notes that the checkpoint of b has the sum of a run that is about to end. Called by
+// the loop.
+func (k *checkpointing[IN, OUT]) copySum(b participant.Barrier) {
+	if k.budget.isRequested {
+		k.budget.barrier.Store(b.ID)
+	}
+}
+
+// completedSum lets the run end if its sum is stored.
+func (k *checkpointing[IN, OUT]) completedSum(id uint64) {
+	barrier := k.budget.barrier.Load()
+	if barrier != 0 && id >= barrier {
+		k.budget.isStored.Store(true)
+		k.d.host.WakeUp()
+	}
+}
+
+// mustEndOverBudget reports whether the checkpoint that endOverBudget waits for is complete.
+func (d *Driver[IN, OUT]) mustEndOverBudget() bool {
+	return d.checks != nil && d.checks.budget.isStored.Load()
+}
