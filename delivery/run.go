@@ -104,7 +104,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	engines := enginesOf(source, sink)
 	w := &worker[IN, OUT]{
 		source: source, op: op, sink: sink, runSettings: newRunSettings(opts),
-		feed: make(chan struct{}, 1), over: make(chan struct{}),
+		feed: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	w.close = sync.OnceValue(func() error { return w.closeSource(ctx) })
 	w.flood = newFlood(w.floodShare, w.floodWindow)
@@ -166,8 +166,8 @@ type worker[IN, OUT any] struct {
 
 	awaitSlots func(ctx context.Context) int // nil if the operator does not report its free slots
 
-	feed chan struct{} // capacity 1: the operator reads its input, or the run is over
-	over chan struct{} // closed by run when the operator, its input and the sink have ended
+	feed  chan struct{} // capacity 1: the operator reads its input, or the run is over
+	ended chan struct{} // closed by run when the operator, its input and the sink have ended
 
 	close func() error // closes the source, once
 
@@ -194,7 +194,7 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 		close(results)
 		<-filled
 		w.feed <- struct{}{}
-		close(w.over)
+		close(w.ended)
 		<-watched
 	}()
 	for m, err := range w.op.Messages(w.input) {
@@ -214,7 +214,7 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	select {
 	case <-w.receiving.Done(): // with ctx, or since something has failed
-	case <-w.over:
+	case <-w.ended:
 		return
 	}
 	if ctx.Err() != nil {
@@ -228,7 +228,7 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 		w.breakOff()
 	case <-w.working.Done(): // the sink has failed for good
 		w.breakOff()
-	case <-w.over:
+	case <-w.ended:
 		return
 	}
 	// A call that ignores its context, such as a Receive from a server that hangs, ends
@@ -238,7 +238,7 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	select {
 	case <-limit.C:
 		_ = w.close() // end has its error
-	case <-w.over:
+	case <-w.ended:
 	}
 }
 

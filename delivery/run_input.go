@@ -25,7 +25,7 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	select {
 	case w.feed <- struct{}{}:
 		defer func() { <-w.feed }()
-	case <-w.over:
+	case <-w.ended:
 		return
 	}
 	var since time.Time // the source fails; zero: it does not

@@ -40,11 +40,11 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 		return job, err
 	}
 	running, stop := context.WithCancel(ctx)
-	ended, over, queue := make(chan error, 1), false, job.Queue
+	ended, stopped, queue := make(chan error, 1), false, job.Queue
 	var full fullness
 	go func() { ended <- j.holdWhenRoom(running, queue, &full) }() // it is waited for below
 	defer func() {
-		if stop(); !over {
+		if stop(); !stopped {
 			<-ended //nolint:errcheck // it was broken off
 		}
 	}()
@@ -53,7 +53,7 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 	for {
 		select {
 		case err = <-ended:
-			over = true
+			stopped = true
 		case <-ticker.C:
 		case <-ctx.Done():
 			return job, context.Cause(ctx)
@@ -67,10 +67,10 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 		switch {
 		case readErr == nil && !job.runs():
 			return job, nil
-		case over && (err == nil || guard.Is(err, lock.ErrLost)): // resumed just now, or another process has it
-			over = false
+		case stopped && (err == nil || guard.Is(err, lock.ErrLost)): // resumed just now, or another process has it
+			stopped = false
 			go func() { ended <- j.holdWhenRoom(running, queue, &full) }()
-		case over:
+		case stopped:
 			return job, err
 		}
 	}

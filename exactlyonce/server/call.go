@@ -34,7 +34,7 @@ type Call struct {
 	state   state
 	answer  []byte  // if COMPLETED
 	flight  *flight // else
-	over    bool    // guarded by Results.mu
+	ended   bool    // guarded by Results.mu
 }
 
 // IsNew reports whether the attempt has found nothing, so that its caller has to run the
@@ -86,11 +86,11 @@ func (c *Call) Wait(ctx context.Context) ([]byte, error) {
 func (c *Call) leave() {
 	r, f := c.results, c.flight
 	r.mu.Lock()
-	if c.over {
+	if c.ended {
 		r.mu.Unlock()
 		return
 	}
-	c.over = true
+	c.ended = true
 	f.waiting--
 	r.stats.Waiting--
 	f.principal.runs[ofBytes] -= waiterCost
@@ -122,7 +122,7 @@ func (c *Call) complete(answer []byte, made bool) error {
 		}
 		return fmt.Errorf("%w: %s", errNotDriver, c.req.ID)
 	}
-	c.over = true
+	c.ended = true
 	if made {
 		r.stats.Completed++
 	}
@@ -169,7 +169,7 @@ func (c *Call) Fail(err error) {
 	now, stale := r.now(), isStale(err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.over {
+	if c.ended {
 		return
 	}
 	r.stats.Failed++
@@ -197,10 +197,10 @@ func isStale(err error) (stale bool) {
 // that no attempt waits for a driver that never comes. It runs under mu.
 func (r *Results) endHandler(c *Call, now time.Duration) {
 	f := c.flight
-	if c.over {
+	if c.ended {
 		return
 	}
-	c.over = true
+	c.ended = true
 	f.handlers--
 	if f.driver == c {
 		f.driver = nil

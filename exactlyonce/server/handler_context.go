@@ -16,11 +16,11 @@ type handlerContext struct {
 	parent   context.Context
 	deserted bool // parent has ended; guarded by Results.mu
 
-	mu    sync.Mutex
-	inner context.Context // made when needed
-	stop  func() bool     // what waits for parent
-	endIt context.CancelCauseFunc
-	over  bool // the handler has returned
+	mu       sync.Mutex
+	inner    context.Context // made when needed
+	stop     func() bool     // what waits for parent
+	endIt    context.CancelCauseFunc
+	returned bool // the handler has returned
 }
 
 var _ context.Context = (*handlerContext)(nil)
@@ -40,7 +40,7 @@ func (h *handlerContext) Err() error {
 	switch {
 	case h.inner != nil:
 		return h.inner.Err()
-	case h.over:
+	case h.returned:
 		return context.Canceled
 	}
 	return nil
@@ -70,7 +70,7 @@ func (h *handlerContext) open() context.Context {
 	if h.inner == nil {
 		h.inner, h.endIt = context.WithCancelCause(context.WithoutCancel(h.parent))
 		switch {
-		case h.over:
+		case h.returned:
 			h.endIt(nil)
 		case h.parent.Done() != nil:
 			h.stop = context.AfterFunc(h.parent, h.desert)
@@ -104,7 +104,7 @@ func (h *handlerContext) cancel() {
 // end ends the context after the handler.
 func (h *handlerContext) end() {
 	h.mu.Lock()
-	h.over = true
+	h.returned = true
 	end, stop := h.endIt, h.stop
 	h.mu.Unlock()
 	if stop != nil {

@@ -279,7 +279,7 @@ func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask
 		r.touch(rec, now)
 		r.noteAsked(req)
 		r.stats.Replayed++
-		return &Call{results: r, req: req, state: stateCompleted, answer: rec.answer, over: true}, false, nil
+		return &Call{results: r, req: req, state: stateCompleted, answer: rec.answer, ended: true}, false, nil
 	case takeOver:
 		f := rec.flight
 		f.handlers++
@@ -411,7 +411,7 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 		if err := call.complete(answer, false); err != nil {
 			return nil, err
 		}
-		return &Call{results: r, req: call.req, state: stateCompleted, answer: answer, over: true}, nil
+		return &Call{results: r, req: call.req, state: stateCompleted, answer: answer, ended: true}, nil
 	}
 	return call, nil
 }

@@ -323,7 +323,7 @@ func (s *Engine) message(subject string, st state, why string, body []byte, behi
 		jetstream.ExpectedStreamHeader:      {s.name},
 	}}
 	switch {
-	case st.kind == gone:
+	case st.kind == removed:
 		m.Header.Set(jetstream.MsgTTLHeader, goneFor.String())
 	case why != "":
 		m.Header[headerWhy] = []string{why}

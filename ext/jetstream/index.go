@@ -141,7 +141,7 @@ func (ix *index) apply(r *record) {
 	switch {
 	case it != nil && it.seq > r.seq:
 		return
-	case r.kind == gone:
+	case r.kind == removed:
 		if it != nil {
 			ix.drop(it)
 		}

@@ -54,7 +54,7 @@ func TestAnIndexForgetsWhatIsGone(t *testing.T) {
 		r := &record{subject: "q." + strconv.FormatUint(seq, 10), seq: seq, state: state{kind: waiting, position: seq}}
 		ix.apply(r)
 		if seq > 20 {
-			ix.apply(&record{subject: r.subject, seq: seq + 1, state: state{kind: gone, position: seq}})
+			ix.apply(&record{subject: r.subject, seq: seq + 1, state: state{kind: removed, position: seq}})
 		}
 	}
 	if len(ix.items) != 10 || len(ix.order) > 20 {

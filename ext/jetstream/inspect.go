@@ -52,9 +52,9 @@ func (s *Engine) visit(ctx context.Context, queue string, filter *store.Filter, 
 			after = items[len(items)-1].position
 		}
 		items = slices.DeleteFunc(items, func(it item) bool {
-			over := p.Until != 0 && it.position > uint64(p.Until)
-			end = end || over
-			return over || !matchIndex(filter, &it)
+			past := p.Until != 0 && it.position > uint64(p.Until)
+			end = end || past
+			return past || !matchIndex(filter, &it)
 		})
 		for some := range slices.Chunk(items, min(readAtOnce, p.Max)) {
 			more, err := s.visitSome(ctx, ix, queue, some, now, filter, f)
@@ -101,7 +101,7 @@ func (s *Engine) current(ctx context.Context, ix *index, queue string, it item) 
 			ix.refresh(it.identity, it.seq, r)
 		}
 	}
-	if r == nil || err != nil || r.kind == gone || r.position != it.position {
+	if r == nil || err != nil || r.kind == removed || r.position != it.position {
 		return nil, err
 	}
 	return r, nil
@@ -249,7 +249,7 @@ func (s *Engine) purgeOne(ctx context.Context, queue, subject string, it item, u
 		if unsure && r.isMark(it.position, it.fence) {
 			return true, nil
 		}
-		if err != nil || r == nil || r.position != it.position || r.kind == gone {
+		if err != nil || r == nil || r.position != it.position || r.kind == removed {
 			return false, err
 		}
 		if err := s.remove(ctx, queue, r); !errors.Is(err, errChanged) {
@@ -412,7 +412,7 @@ func (s *Engine) hasMessages(ctx context.Context, queue string) (bool, error) {
 	switch {
 	case err == nil && r == nil:
 		return false, nil
-	case err == nil && r.kind != gone:
+	case err == nil && r.kind != removed:
 		return true, nil
 	}
 	c, err := s.count(ctx, queue, store.Filter{}) // also if the last message is not of this store

@@ -262,7 +262,7 @@ func (t *tx) look(ctx context.Context, e *store.Edit, it item, p *put) (r *recor
 	subject := t.s.queueSubject(e.Queue) + it.identity
 	r = &record{subject: subject, seq: it.seq, at: t.now, state: state{kind: it.kind, position: it.position, fence: it.fence, span: it.ready - min(it.ready, t.now)}}
 	if t.sure || e.Do == store.Hold || e.Do == store.Release || e.Do == store.Due {
-		if r, err = t.s.read(ctx, subject); err != nil || r == nil || r.kind == gone || r.position != it.position {
+		if r, err = t.s.read(ctx, subject); err != nil || r == nil || r.kind == removed || r.position != it.position {
 			return nil, err
 		}
 	}
@@ -283,7 +283,7 @@ func (t *tx) edit(e *store.Edit, r *record, p *put) bool {
 	}
 	switch e.Do {
 	case store.Purge:
-		t.add(e.Queue, s.message(r.subject, r.then(gone, 0), "", nil, r.seq))
+		t.add(e.Queue, s.message(r.subject, r.then(removed, 0), "", nil, r.seq))
 	case store.Hold, store.Release:
 		next := r.then(held, 0)
 		if e.Do == store.Release {
@@ -305,7 +305,7 @@ func (t *tx) edit(e *store.Edit, r *record, p *put) bool {
 		if p.subject == r.subject {
 			p.behind = r.seq // it takes its own place
 		} else {
-			t.add(e.Queue, s.message(r.subject, r.then(gone, 0), "", nil, r.seq))
+			t.add(e.Queue, s.message(r.subject, r.then(removed, 0), "", nil, r.seq))
 		}
 		t.add(e.To, s.message(p.subject, state{kind: waiting, span: uint64(p.span)}, p.why, p.body, p.behind))
 	}

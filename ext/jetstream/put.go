@@ -107,7 +107,7 @@ func (s *Engine) look(ctx context.Context, p *put) error {
 	}
 	p.behind, p.there = 0, false
 	if r != nil {
-		p.behind, p.there = r.seq, r.kind != gone
+		p.behind, p.there = r.seq, r.kind != removed
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 		}
 		for _, r := range moved {
 			if !replaced[r.subject] {
-				ms = append(ms, s.message(r.subject, r.then(gone, 0), "", nil, r.seq))
+				ms = append(ms, s.message(r.subject, r.then(removed, 0), "", nil, r.seq))
 			}
 		}
 		seq, err := s.publishAll(ctx, ms)

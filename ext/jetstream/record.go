@@ -29,7 +29,7 @@ const (
 	waiting = 'w'
 	leased  = 'l'
 	held    = 'h' // is not taken until it is released
-	gone    = 'd' // was done or moved; the server removes it after a while
+	removed = 'd' // was done or moved; the server removes it after a while
 )
 
 // headerWhy is the header with what can be counted of a message: see [why].
@@ -84,7 +84,7 @@ const (
 func parseState(text string) (s state, err error) {
 	const digits = 16
 	numbers := []*uint64{&s.position, &s.arrived, &s.fence, &s.due, &s.span}
-	if len(text) != 1+digits*len(numbers) || !strings.ContainsRune(string([]byte{waiting, leased, held, gone}), rune(text[0])) {
+	if len(text) != 1+digits*len(numbers) || !strings.ContainsRune(string([]byte{waiting, leased, held, removed}), rune(text[0])) {
 		return s, fmt.Errorf("the header %s is %q", headerState, text)
 	}
 	s.kind, text = text[0], text[1:]
@@ -167,7 +167,7 @@ func (r *record) holds(e entry, fence uint64) bool {
 
 // isMark reports whether r says that the message at a position was removed when it had been taken so often.
 func (r *record) isMark(position, fence uint64) bool {
-	return r != nil && r.kind == gone && r.position == position && r.fence == fence
+	return r != nil && r.kind == removed && r.position == position && r.fence == fence
 }
 
 // message returns what was put. If that is damaged, it returns all its bytes, which stop no other message (law D4).

@@ -238,8 +238,8 @@ func (s *source[T]) named(err error) error {
 // failed returns the error of a request. One that another try does not mend is permanent.
 func (s *source[T]) failed(err error) error {
 	err = s.named(err)
-	for _, gone := range []error{nats.ErrConnectionClosed, jetstream.ErrStreamNotFound, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDeleted} {
-		if errors.Is(err, gone) {
+	for _, removed := range []error{nats.ErrConnectionClosed, jetstream.ErrStreamNotFound, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDeleted} {
+		if errors.Is(err, removed) {
 			return guard.MarkPermanent(err)
 		}
 	}

@@ -328,7 +328,7 @@ type mark struct {
 func (s *Engine) removeAll(ctx context.Context, marks []mark) error {
 	ms := make([]*nats.Msg, len(marks))
 	for i, m := range marks {
-		ms[i] = s.message(m.subject, state{kind: gone, position: m.position, fence: m.fence}, "", nil, m.seq)
+		ms[i] = s.message(m.subject, state{kind: removed, position: m.position, fence: m.fence}, "", nil, m.seq)
 	}
 	if _, err := s.publishAll(ctx, ms); err != nil {
 		return err
@@ -344,10 +344,10 @@ func (s *Engine) removeAll(ctx context.Context, marks []mark) error {
 // remove removes a state, or returns errChanged if it is not there. A mark takes its place, so that others see it; in a stream that is
 // full there may be no room for one until the state is gone.
 func (s *Engine) remove(ctx context.Context, queue string, r *record) error {
-	_, err := s.publish(ctx, r.subject, r.then(gone, 0), "", nil, r.seq)
+	_, err := s.publish(ctx, r.subject, r.then(removed, 0), "", nil, r.seq)
 	if errors.Is(err, store.ErrFull) {
 		if err = s.erase(ctx, r.seq); err == nil {
-			_, failed := s.publish(ctx, r.subject, r.then(gone, 0), "", nil, 0)
+			_, failed := s.publish(ctx, r.subject, r.then(removed, 0), "", nil, 0)
 			if failed != nil && !errors.Is(failed, errChanged) { // errChanged: it has come again
 				s.logger.Warn("weir: a message was removed from a full stream, and other processes may count it", "queue", queue, "error", failed)
 			}

@@ -149,7 +149,7 @@ func (p *pair) endRetries(t *rapid.T) { // law A5
 }
 
 func (p *pair) complete(t *rapid.T) {
-	c := p.some(t, func(c *modeltest.Call) bool { return !c.Over && !c.Answered })
+	c := p.some(t, func(c *modeltest.Call) bool { return !c.Ended && !c.Answered })
 	a, o := p.r.calls[c.Key()], modeltest.Outcome{}
 	switch how := rapid.IntRange(0, 4).Draw(t, "how"); {
 	case how < 2:
@@ -172,7 +172,7 @@ func (p *pair) completeLate(t *rapid.T) { // law A2
 	if p.Blocking {
 		t.Skip()
 	}
-	c := p.some(t, func(c *modeltest.Call) bool { return c.Over || c.Answered })
+	c := p.some(t, func(c *modeltest.Call) bool { return c.Ended || c.Answered })
 	p.r.complete(c.Key())
 	p.Complete(c, modeltest.Outcome{})
 }

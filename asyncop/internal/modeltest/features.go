@@ -140,7 +140,7 @@ func (m *Model) ReturnBatch(i int, outcome func(c *Call) Outcome) {
 	m.Batches = slices.Delete(m.Batches, i, i+1)
 	m.running--
 	for _, e := range members {
-		if e.call.returned = true; !e.call.Over {
+		if e.call.returned = true; !e.call.Ended {
 			m.Complete(e.call, outcome(e.call))
 		}
 	}

@@ -127,16 +127,16 @@ type Call struct {
 	Attempt      int // 0: the timeout handler
 	At, Deadline time.Duration
 
-	Answered      bool // by the user
-	Over, Expired bool // ended by the operator; by a timeout
-	returned      bool // it has no permit any more
+	Answered       bool // by the user
+	Ended, Expired bool // ended by the operator; by a timeout
+	returned       bool // it has no permit any more
 }
 
 // Key names the call: "a#2" is the second attempt of a.
 func (c *Call) Key() string { return fmt.Sprintf("%s#%d", c.Element.Name, c.Attempt) }
 
 // RunsOn reports whether a call that blocks has a permit although its attempt has ended.
-func (c *Call) RunsOn() bool { return c.Attempt > 0 && !c.returned && (c.Over || c.Answered) }
+func (c *Call) RunsOn() bool { return c.Attempt > 0 && !c.returned && (c.Ended || c.Answered) }
 
 // Model is an operator as the laws have it.
 type Model struct {
@@ -389,7 +389,7 @@ func (m *Model) Release() {
 
 // Complete is a completion by the user: the first one of the current attempt counts (law A2).
 func (m *Model) Complete(c *Call, o Outcome) {
-	late := c.Answered || c.Over
+	late := c.Answered || c.Ended
 	c.Answered = true
 	switch {
 	case late:
@@ -472,7 +472,7 @@ func (m *Model) ready(e *Element) {
 
 // expire ends a call from the operator's side.
 func (m *Model) expire(c *Call, byTimeout bool) {
-	c.Over, c.Expired = true, byTimeout
+	c.Ended, c.Expired = true, byTimeout
 	blocks := m.Blocking || c.Attempt == 0
 	if blocks && m.HeedsContext { // it returns at once
 		c.Answered = true

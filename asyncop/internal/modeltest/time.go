@@ -116,7 +116,7 @@ func (m *Model) ForgetUnmade(made func(key string) bool) {
 		return
 	}
 	m.Calls = slices.DeleteFunc(m.Calls, func(c *Call) bool {
-		cut := c.Attempt == 0 && c.At == m.EndedAt && c.Over && !c.Expired && !made(c.Key())
+		cut := c.Attempt == 0 && c.At == m.EndedAt && c.Ended && !c.Expired && !made(c.Key())
 		if cut && m.HeedsContext {
 			m.stats.LateCompletions--
 		}

@@ -59,7 +59,7 @@ type call struct {
 	wrote    bool // the attempt that runs
 	earlier  bool // one before it, which the server may have processed
 	answered bool // the attempt that runs got a trailer
-	over     bool
+	ended    bool
 }
 
 type callKey struct{}
@@ -79,10 +79,10 @@ func (c *call) end(err error) error {
 		stage = predicates.ResponseReceived
 	}
 	err = &predicates.StageError{Stage: stage, Err: err}
-	if !c.over && (stage == predicates.ClientDispatch || c.answered && !c.earlier && rejected(err)) {
+	if !c.ended && (stage == predicates.ClientDispatch || c.answered && !c.earlier && rejected(err)) {
 		c.sent.Refused()
 	}
-	c.over = true
+	c.ended = true
 	return err
 }
 

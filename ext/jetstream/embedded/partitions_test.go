@@ -73,7 +73,7 @@ func TestPartitions(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	stay, stop := context.WithCancel(t.Context())
-	leave, gone := context.WithCancel(t.Context())
+	leave, removed := context.WithCancel(t.Context())
 	for i, ctx := range []context.Context{stay, leave} {
 		all.Go(func() {
 			if err := worker(ctx, strconv.Itoa(i)); err != nil && !errors.Is(err, context.Canceled) {
@@ -81,7 +81,7 @@ func TestPartitions(t *testing.T) {
 			}
 		})
 	}
-	time.AfterFunc(400*time.Millisecond, gone)
+	time.AfterFunc(400*time.Millisecond, removed)
 	require.Eventually(t, func() bool {
 		for _, p := range names {
 			_, out, _ := strings.Cut(p, "-")

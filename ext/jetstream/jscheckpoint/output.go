@@ -237,10 +237,10 @@ func (o *output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 	o.unsure = true
 	first := o.last
 	futures := make([]jetstream.PubAckFuture, len(values))
-	var over error // why nothing more is waited for
+	var stop error // why nothing more is waited for
 	wait := func(i int) (err error) {
 		var ack *jetstream.PubAck
-		ack, err, over = pubs.Confirmed(ctx, futures[i], confirm, over)
+		ack, err, stop = pubs.Confirmed(ctx, futures[i], confirm, stop)
 		if want := first + uint64(i) + 1; err == nil && ack.Sequence != want {
 			return fmt.Errorf("message %d was stored as %d: does another one write to the stream?", want, ack.Sequence)
 		}

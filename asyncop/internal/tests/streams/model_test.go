@@ -827,7 +827,7 @@ func (r *modelRun) mayClose() bool {
 func (r *modelRun) open() (open []*modeltest.Call) {
 	for _, call := range r.model.Calls {
 		blocks := r.Blocking || call.Attempt == 0
-		if !call.Answered && (!call.Over || blocks) {
+		if !call.Answered && (!call.Ended || blocks) {
 			open = append(open, call)
 		}
 	}
@@ -957,7 +957,7 @@ func (r *modelRun) compare(what string) {
 		var ended error
 		if call.Expired {
 			ended = context.DeadlineExceeded
-		} else if call.Over || call.Answered {
+		} else if call.Ended || call.Answered {
 			ended = context.Canceled
 		}
 		r.same("context of "+call.Key(), ended, h.ctx.Err())

@@ -10,11 +10,11 @@ type call struct {
 	row  string
 	done func(Result, error)
 
-	mu   sync.Mutex // guards what follows
-	over bool
-	stop func() bool // stops watching the context
-	conn *conn       // where it was sent, to be forgotten there
-	id   uint64
+	mu    sync.Mutex // guards what follows
+	ended bool
+	stop  func() bool // stops watching the context
+	conn  *conn       // where it was sent, to be forgotten there
+	id    uint64
 }
 
 // watch makes the end of ctx end the call. It reports false, and does nothing, if ctx has ended.
@@ -32,9 +32,9 @@ func (g *call) watch(ctx context.Context) bool {
 func (g *call) sent(n *conn, id uint64) {
 	g.mu.Lock()
 	g.conn, g.id = n, id
-	over := g.over
+	ended := g.ended
 	g.mu.Unlock()
-	if over {
+	if ended {
 		n.forget(id)
 	}
 }
@@ -42,11 +42,11 @@ func (g *call) sent(n *conn, id uint64) {
 // end is the first to end the call, or does nothing.
 func (g *call) end(r Result, err error) {
 	g.mu.Lock()
-	if g.over {
+	if g.ended {
 		g.mu.Unlock()
 		return
 	}
-	g.over = true
+	g.ended = true
 	n, id := g.conn, g.id
 	g.mu.Unlock()
 	g.stop()
@@ -56,8 +56,8 @@ func (g *call) end(r Result, err error) {
 	g.done(r, err)
 }
 
-func (g *call) isOver() bool {
+func (g *call) hasEnded() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.over
+	return g.ended
 }

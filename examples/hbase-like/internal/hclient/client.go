@@ -221,7 +221,7 @@ func (c *Client) located(row string, resp wire.Response, err error) {
 	for _, g := range waiting {
 		if err != nil {
 			g.end(Result{}, err)
-		} else if !g.isOver() {
+		} else if !g.hasEnded() {
 			c.route(g)
 		}
 	}

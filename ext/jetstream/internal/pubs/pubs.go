@@ -100,15 +100,15 @@ func Own(js jetstream.JetStream, timeout time.Duration) jetstream.JetStream {
 
 // Confirmed waits for a time until a message is confirmed, unless that is over. It returns why it is not, and why nothing more is waited
 // for: what was published as long ago.
-func Confirmed(ctx context.Context, f jetstream.PubAckFuture, timeout time.Duration, over error) (ack *jetstream.PubAck, err, nowOver error) {
+func Confirmed(ctx context.Context, f jetstream.PubAckFuture, timeout time.Duration, stop error) (ack *jetstream.PubAck, err, nowOver error) {
 	ok := f.Ok()
 	select {
 	case ack := <-ok: // as most are behind the first
-		return ack, nil, over
+		return ack, nil, stop
 	default:
 	}
-	if over != nil {
-		return nil, over, over
+	if stop != nil {
+		return nil, stop, stop
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
