@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
@@ -171,4 +173,47 @@ func TestWithBusyTimeout_AnotherProcessWrites(t *testing.T) {
 	begun := time.Now()
 	require.ErrorContains(t, e.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: "1"}}), "locked")
 	require.Less(t, time.Since(begun), 5*time.Second)
+}
+
+// Ctrl-C ends a worker within its drain, although its settlements cannot be recorded while
+// another process writes. Its messages are redelivered.
+func TestRun_AnotherProcessWrites(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "queues.db")
+	e, err := sqlite.Open(t.Context(), file, sqlite.Config{Logger: quiet})
+	require.NoError(t, err)
+	q := delivery.NewQueue[string](e, "q", delivery.WithLogger(quiet))
+	for range 10 {
+		require.NoError(t, q.Put(t.Context(), "v"))
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	called := make(chan struct{})
+	proceed := make(chan struct{})
+	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) {
+		called <- struct{}{}
+		<-proceed
+		return "", nil
+	}), time.Minute, 5, asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := delivery.Run(ctx, q, op, acknowledge{}, delivery.WithLogger(quiet), delivery.WithDrain(time.Second))
+		ended <- err
+	}()
+	for range 5 {
+		<-called
+	}
+	other := writeLock(t, file)
+	interrupt()
+	close(proceed)
+	begun := time.Now()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(30 * time.Second):
+		t.Fatal("the worker has not ended")
+	}
+	require.NoError(t, e.Close())
+	t.Logf("the worker ended after %v", time.Since(begun))
+	require.Less(t, time.Since(begun), 8*time.Second)
+	require.NoError(t, other.Rollback())
 }
