@@ -450,7 +450,11 @@ type QueueCounts struct {
 func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	looks, ok := q.engine.(store.Inspector)
 	if !ok {
-		return c, fmt.Errorf("delivery: queue %q: a %T cannot count messages: it is not a store.Inspector", q.name, q.engine)
+		err := fmt.Errorf("delivery: queue %q: a %T cannot count messages: it is not a store.Inspector", q.name, q.engine)
+		if _, ok := q.engine.(store.Consumer); ok {
+			err = fmt.Errorf("%w: a view of a topic counts them (kafka.OpenView), and so does weir layers --db 'kafka://HOST:PORT?group=%s'", err, q.name)
+		}
+		return c, err
 	}
 	var errs []error
 	count := func(name string) store.Counts {

@@ -26,7 +26,7 @@ func (a *app) withJobs(c *cobra.Command, f func(ctx context.Context, s inspected
 	return a.with(c.Context(), func(ctx context.Context, db *database) error {
 		s, ok := db.store.(inspected)
 		if !ok || !s.keeps() {
-			return usagef("%s keeps no jobs: they are for sqlite: and postgres://", a.engine())
+			return usagef("%s keeps no jobs and no workers: they are in databases of sqlite:, postgres:// and nats://", a.engine())
 		}
 		j, err := s.jobs()
 		if err != nil {

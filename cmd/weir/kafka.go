@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // openKafka connects to brokers:
@@ -125,7 +126,8 @@ func (k *topics) view(ctx context.Context, topic string) (*kafka.View, error) {
 	return v, err
 }
 
-// known returns the topics of the group, sorted.
+// known returns the topics of the group, sorted: those for which it has committed, and the
+// topics of the queue that has the name of the group, which may not have a commit yet.
 func (k *topics) known(ctx context.Context) ([]string, error) {
 	if k.group == "" || k.looked {
 		return k.ofGroup, nil
@@ -134,7 +136,19 @@ func (k *topics) known(ctx context.Context) ([]string, error) {
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return nil, fmt.Errorf("the group %q: %w", k.group, err)
 	}
-	k.ofGroup, k.looked = slices.Sorted(maps.Keys(offsets)), true
+	topics, err := kadm.NewClient(k.client).ListTopics(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the topics of the group %q: %w", k.group, err)
+	}
+	known := slices.Collect(maps.Keys(offsets))
+	for topic := range topics {
+		queue, _ := storearg.Layer(topic)
+		if _, committed := offsets[topic]; queue == k.group && !committed {
+			known = append(known, topic)
+		}
+	}
+	slices.Sort(known)
+	k.ofGroup, k.looked = known, true
 	return k.ofGroup, nil
 }
 
@@ -143,7 +157,11 @@ func (k *topics) Queues(ctx context.Context) ([]string, error) {
 	if k.group == "" {
 		return nil, usagef("which topics? Name them, or the group of the workers in the URL: ?group=GROUP")
 	}
-	return k.known(ctx)
+	all, err := k.known(ctx)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("the group %q has not committed a position, and no topic has its name: check the name, or name the topics", k.group)
+	}
+	return all, err
 }
 
 // List implements queues.

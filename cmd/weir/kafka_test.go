@@ -109,6 +109,37 @@ func TestKafka_FirstBrokerIsSilent(t *testing.T) {
 	assert.Regexp(t, `all +8\n`, r.stdout)
 }
 
+// The messages of a queue whose group has not committed a position are waiting.
+func TestLayers_GroupWithoutCommits(t *testing.T) {
+	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "orders-retry-1", "orders-dead", "others"))
+	require.NoError(t, err)
+	t.Cleanup(k.Close)
+	client, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...))
+	require.NoError(t, err)
+	defer client.Close()
+	for range 50 {
+		require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Value: []byte("v")}).FirstErr())
+	}
+	layers := func(group string) result {
+		return execute(t, command(t, t.TempDir(), "layers", "--db", "kafka://"+k.ListenAddrs()[0]+"?group="+group))
+	}
+	r := layers("orders")
+	assert.Equal(t, 0, r.status, r.stderr)
+	assert.Regexp(t, `orders +50 `, r.stdout)
+	assert.Regexp(t, `orders-retry-1 +0 `, r.stdout)
+	assert.NotContains(t, r.stdout, "others")
+	r = layers("order")
+	assert.Equal(t, 1, r.status)
+	assert.Contains(t, r.stderr, `the group "order" has not committed a position, and no topic has its name`)
+}
+
+// Kafka keeps neither jobs nor workers, and the error names the engines that do.
+func TestWorkers_OnKafka(t *testing.T) {
+	r := execute(t, command(t, t.TempDir(), "workers", "--db", "kafka://"+startKafka(t)))
+	assert.Equal(t, exitUsage, r.status)
+	assert.Contains(t, r.stderr, "keeps no jobs and no workers: they are in databases of sqlite:, postgres:// and nats://")
+}
+
 // What the commands change, on Kafka.
 func TestKafkaChanges(t *testing.T) {
 	url := "kafka://" + startKafka(t)

@@ -25,6 +25,13 @@ type acknowledged struct{}
 
 func (acknowledged) PutAll(context.Context, []message.Message[string]) error { return nil }
 
+// The error of Counts names the alternatives.
+func TestQueueCounts_OnKafka(t *testing.T) {
+	_, err := queueOn(newCluster(t, 1, "orders").engine(), "orders").Counts(t.Context())
+	require.ErrorContains(t, err, "kafka.OpenView")
+	require.ErrorContains(t, err, "weir layers --db 'kafka://HOST:PORT?group=orders'")
+}
+
 // Laws D1, D4 and W2: what only a person can fix ends the run with its reason. The message
 // that could not be handed over is not committed.
 func TestRun_HandOverThatOnlyAPersonCanFix(t *testing.T) {

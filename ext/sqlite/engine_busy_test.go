@@ -179,7 +179,7 @@ func TestWithBusyTimeout_AnotherProcessWrites(t *testing.T) {
 // another process writes. Its messages are redelivered.
 func TestRun_AnotherProcessWrites(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "queues.db")
-	e, err := sqlite.Open(t.Context(), file, sqlite.Config{Logger: quiet})
+	e, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(quiet))
 	require.NoError(t, err)
 	q := delivery.NewQueue[string](e, "q", delivery.WithLogger(quiet))
 	for range 10 {
