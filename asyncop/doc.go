@@ -125,7 +125,7 @@
 // # Messages
 //
 // An operator also takes a [message.Message]: an element whose source keeps it until it
-// is acknowledged, and delivers it again if it is given back (nacked). The function gets
+// is acknowledged, and delivers it again if it is nacked. The function gets
 // the value, and each result leaves as a message. The acknowledgement moves on to the
 // result, or to several results as its parts. If no result leaves, the operator settles
 // the message itself (laws D1, D2). The message is

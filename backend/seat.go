@@ -21,7 +21,7 @@ type seat struct {
 	calls  int
 	aside  int           // permits that were set aside, and their part of the rate
 	wants  int           // as many may be
-	gave   bool          // some of it was given back in this turn
+	gave   bool          // some of it was returned in this round
 	asleep bool          // it sleeps, or was woken and has not asked
 	waits  bool          // is in Backend.waiting
 	cost   float64       // of the attempt that was refused last

@@ -453,7 +453,7 @@ func TestSetAsideForACallThatCostsMore(t *testing.T) {
 	third.start()
 }
 
-// What was set aside is given back at the cost that it was taken for.
+// Reserved cost is returned at the amount that was taken.
 func TestSetAsideForCallsOfOtherCosts(t *testing.T) {
 	b := newBench(t, backend.Limit(2), backend.Rate(100, time.Second))
 	o, second := b.attach(), b.attach()

@@ -147,12 +147,12 @@ func (r Report) Findings() []Finding {
 
 // String says it in one line.
 func (o Finding) String() string {
-	verdict := "missed"
+	result := "missed"
 	switch {
 	case math.IsNaN(o.Value):
-		verdict = "not measured"
+		result = "not measured"
 	case o.Met:
-		verdict = "met"
+		result = "met"
 	}
 	what := fmt.Sprintf("%s %s ≤ %s", o.Aim.Impl, o.Aim.Metric, short(o.Aim.Max))
 	if o.Aim.Against != "" {
@@ -165,7 +165,7 @@ func (o Finding) String() string {
 	if o.Aim.Or > 0 {
 		value += fmt.Sprintf(" (%s)", short(o.Own))
 	}
-	return fmt.Sprintf("%s: %s, %s", what, value, verdict)
+	return fmt.Sprintf("%s: %s, %s", what, value, result)
 }
 
 // WriteMarkdown writes the report as a table.

@@ -21,7 +21,7 @@ type Snapshot struct {
 	ID uint64
 	// Kind is the purpose of the checkpoint: after a [Drain] the stream is complete.
 	Kind Kind
-	// Time is when the checkpoint was taken, by the wall clock. Stores keep the instant, in nanoseconds, and give it back
+	// Time is when the checkpoint was taken, by the wall clock. Stores keep the instant, in nanoseconds, and return it
 	// in UTC.
 	Time time.Time
 	// States are the states by participant. Stores write them in the order of names, so equal snapshots have equal files.

@@ -90,7 +90,7 @@ func (e *hangError) Error() string {
 
 func (e *hangError) Unwrap() error { return e.cause }
 
-// release gives back a lock that was held for a step, when the step has returned.
+// release releases a lock that was held for a step, when the step has returned.
 func release(lock <-chan struct{}, err error) {
 	if hangs, ok := errors.AsType[*hangError](err); ok {
 		go func() {

@@ -443,7 +443,7 @@ func TestDirStoreOpenSurvivesEveryFailure(t *testing.T) {
 			require.ErrorIs(t, err, syscall.EIO)
 			require.ErrorContains(t, err, crashDir)
 			d, err = l.open(l.fs)
-			require.NoError(t, err, "call %d: the lock must have been given back", at)
+			require.NoError(t, err, "call %d: the lock must have been released", at)
 		}
 		require.NoError(t, l.save(d, 1))
 		l.cut(l.fs, "after an opening that failed")

@@ -34,7 +34,7 @@ func (f *filter) flags(c *cobra.Command) {
 	c.Flags().StringVar(&f.Source, "source", "", "only messages of this `SOURCE`")
 	c.Flags().StringVar(&f.Provider, "provider", "", "only messages for this `PROVIDER`")
 	c.Flags().StringVar(&f.cause, "cause", "", "only messages with this `CAUSE`: "+strings.Join(knownCauses, ", "))
-	c.Flags().StringVar(&f.Reason, "reason", "", "only messages with this `REASON` among theirs")
+	c.Flags().StringVar(&f.Reason, "reason", "", "only messages with this `REASON` in their history")
 	c.Flags().StringVar(&f.Error, "error", "", "only messages whose last error has this `TEXT` in it")
 	c.Flags().StringVar(&f.since, "since", "", "only messages that arrived at this `TIME` or later: 2026-01-31 (in UTC), 2026-01-31T15:04:05Z, or how long ago: 90m")
 	c.Flags().StringVar(&f.before, "before", "", "only messages that arrived before this `TIME`")

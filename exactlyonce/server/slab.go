@@ -10,7 +10,7 @@ type slab struct {
 
 const slabSize = 28 // so that a slab has 4 kB
 
-// slabs gives records out. A slab without requests is given back, so one slow request
+// slabs hands out records. A slab without requests is freed, so one slow request
 // keeps one slab, whose other records are used first (law X3).
 type slabs struct {
 	free  list[record, *record] // of slabs that have requests

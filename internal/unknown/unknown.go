@@ -84,7 +84,7 @@ func (k *Kind) member(header, value string) (name string, ok bool) {
 	return name, err == nil && url.QueryEscape(name) == header[len(k.Prefix):] && !k.knows(name) && isLine(value)
 }
 
-// isLine says whether a value is JSON in one line that databases take, which one of a foreign header need not be.
+// isLine says whether a value is JSON in one line that databases take, which one of a header of another program need not be.
 func isLine(value string) bool {
 	var b bytes.Buffer
 	if err := json.Compact(&b, []byte(value)); err != nil || b.String() != value || !utf8.ValidString(value) {

@@ -2,7 +2,7 @@ package core
 
 // TestView is what tests of other packages see of a core.
 type TestView struct {
-	FreePermits int    // those that were given back and not taken included
+	FreePermits int    // including permits that were freed and not taken yet
 	Oldest      string // phase of the oldest element
 }
 

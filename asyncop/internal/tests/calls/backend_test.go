@@ -471,7 +471,7 @@ func TestStrategiesBesideTheLoopRememberTheOutage(t *testing.T) {
 	})
 }
 
-// Law W2: a message that was called is not given back uncounted, or one that breaks its service would come again for ever.
+// Law W2: a message that was called is not released uncounted, or one that breaks its service would come again for ever.
 func TestMessagesThatWereCalledInAnOutage(t *testing.T) {
 	for _, runs := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

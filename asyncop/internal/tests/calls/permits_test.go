@@ -225,7 +225,7 @@ func TestBlockingCallKeepsItsPermitBeyondTheAttemptTimeout(t *testing.T) {
 	})
 }
 
-// One that heeds its context gives it back at the timeout.
+// A call that obeys its context frees the permit at the timeout.
 func TestBlockingCallThatHeedsItsContext(t *testing.T) {
 	forEachBlocking(t, func(t *testing.T, m optest.Mode, around func(optest.Function) optest.Function) {
 		r := optest.NewRig(t, m, optest.Setup{

@@ -104,7 +104,7 @@ func (s Summary) Write(w io.Writer) error {
 		}
 	}
 	out.WriteByte('\n')
-	wrap(&out, 0, strings.TrimSuffix(s.verdict(), "\n"))
+	wrap(&out, 0, strings.TrimSuffix(s.conclusion(), "\n"))
 	_, err := io.WriteString(w, out.String())
 	return err
 }
@@ -134,7 +134,7 @@ func wrap(out *strings.Builder, indent int, line string) {
 	out.WriteString(line + "\n")
 }
 
-func (s Summary) verdict() string {
+func (s Summary) conclusion() string {
 	if s.Proof != nil {
 		return "FAILED: " + s.Proof.Error() + "\n"
 	}
@@ -144,7 +144,7 @@ func (s Summary) verdict() string {
 	}
 	b := s.Books
 	if c := s.Checkpoints; c != nil {
-		return c.verdict(s, order)
+		return c.conclusion(s, order)
 	}
 	if s.Interrupted {
 		return fmt.Sprintf("interrupted: of %s, %s came out enriched and %s given up%s; "+
@@ -166,7 +166,7 @@ func (c Checkpoints) origin() string {
 	return fmt.Sprintf("checkpoint %d, with %s done", c.Resumed, plural(c.Before, "flight"))
 }
 
-func (c Checkpoints) verdict(s Summary, order string) string {
+func (c Checkpoints) conclusion(s Summary, order string) string {
 	b := s.Books
 	if s.Interrupted {
 		return fmt.Sprintf("suspended in a last checkpoint: of %s, %s are in the output file and %s given up%s, none twice; "+
