@@ -155,7 +155,7 @@ func (p *seat) take(t time.Duration, a *gate.Request) bool {
 	b := p.backend
 	lent := p.calls < p.lent
 	had := p.aside > 0
-	inTurn := lent || had || b.state == Probing
+	isFirst := lent || had || b.state == Probing
 	if had { // the limit stands, and the cost may be another
 		b.drop(p, 1)
 	}
@@ -163,7 +163,7 @@ func (p *seat) take(t time.Duration, a *gate.Request) bool {
 		p.gave = p.gave || had
 		return false
 	}
-	if !inTurn && len(b.waiting) > 0 {
+	if !isFirst && len(b.waiting) > 0 {
 		p.cost = a.Cost
 		p.join()
 		if !b.handOut(t, p) {

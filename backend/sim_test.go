@@ -106,12 +106,12 @@ type simOperator struct {
 	ready   []*element // retries, then first attempts
 	away    int        // elements that were put off
 	running int
-	stirred bool // a turn is due
+	stirred bool // a step is due
 	parked  bool
 	short   bool
 	wakeUps int
 	turns   int                // that the last alarm was set after
-	body    func(leave func()) // runs after a turn in which something started; nil: none. The operator goes on after leave
+	body    func(leave func()) // runs after a step in which something started; nil: none. The operator goes on after leave
 	inBody  bool
 	hungry  time.Duration // for how long it had something to start, and could have
 }
@@ -159,18 +159,18 @@ func (o *simOperator) WakeUp() {
 
 func (o *simOperator) IsParked() bool { return o.parked }
 
-// stir makes the operator take a turn soon.
+// stir makes the operator take a step soon.
 func (o *simOperator) stir() {
 	if !o.stirred && !o.inBody {
 		o.stirred = true
 		o.after(0, func() {
 			o.parked = false
-			o.after(o.lag(), o.turn)
+			o.after(o.lag(), o.step)
 		})
 	}
 }
 
-func (o *simOperator) turn() {
+func (o *simOperator) step() {
 	o.stirred = false
 	o.wakeUps++
 	o.short = false

@@ -89,18 +89,18 @@ func (b *batchRig) feed(elements string) {
 	}
 }
 
-func (b *batchRig) turn() {
-	b.Turn()
+func (b *batchRig) step() {
+	b.Step()
 	b.handOut()
 	b.emit()
 }
 
-// pass lets time pass, from one turn that is due to the next.
+// pass lets time pass, from one step that is due to the next.
 func (b *batchRig) pass(d time.Duration) {
 	end := b.Timers.Now() + d
 	for {
 		for b.Next() <= b.Timers.Now() {
-			b.turn()
+			b.step()
 		}
 		b.emit()
 		next := b.Next()
@@ -152,7 +152,7 @@ func TestBatchDoesNotWaitForMembersThatAreOver(t *testing.T) {
 	b.end()
 }
 
-// Law T1: timers that are due go before a batch that is full, in the turn in which its permit comes back.
+// Law T1: timers that are due go before a batch that is full, in the step in which its permit comes back.
 func TestTimersGoBeforeAFullBatch(t *testing.T) {
 	b := withBatches(t, 2, time.Second, nil, func(c *setup) { c.MaxCalls, c.Timeout = 1, 4*time.Second })
 	b.feed("a b")
@@ -163,10 +163,10 @@ func TestTimersGoBeforeAFullBatch(t *testing.T) {
 	b.Slept()
 	b.returns() // too late to be called
 	require.Empty(t, b.called)
-	b.turn()
+	b.step()
 	require.Equal(t, "!a !b (c#1+d#1", b.took())
 	b.returns()
-	b.turn()
+	b.step()
 	require.Equal(t, "c#1 d#1", b.took())
 	b.end()
 }
@@ -183,10 +183,10 @@ func TestMemberDoesNotStartAtItsDeadline(t *testing.T) {
 	})
 	b.feed("a b")
 	require.Equal(t, "(a#1", b.took())
-	b.turn()
+	b.step()
 	require.Equal(t, "!a !b", b.took())
 	b.returns()
-	b.turn()
+	b.step()
 	b.end()
 }
 
@@ -300,7 +300,7 @@ func TestBatchGoesBySizeAndWait(t *testing.T) {
 
 	b.broken["b#1"] = true
 	b.returns()
-	b.turn()
+	b.step()
 	require.Equal(t, "a#1", b.took())
 	b.feed("e")
 	b.pass(time.Second)
@@ -309,27 +309,27 @@ func TestBatchGoesBySizeAndWait(t *testing.T) {
 	require.Equal(t, "(b#2+e#1+f#1", b.took(), "the retry goes first")
 	b.returns()
 	b.returns()
-	b.turn()
+	b.step()
 	require.Equal(t, "b#2 c#1 d#1 e#1 f#1", b.took())
 	b.end()
 }
 
-// With no wait, a turn makes a batch of all that came before it, and what waits for a permit makes large ones.
+// With no wait, a step makes a batch of all that came before it, and what waits for a permit makes large ones.
 func TestBatchWithoutWait(t *testing.T) {
 	b := withBatches(t, 10, 0, nil, func(c *setup) {
 		c.Queue, c.MaxCalls = queue.NewOrdered[*Slot[string, string]](100), 1
 	})
 	b.feed("a b")
 	require.Equal(t, Now, b.Next())
-	b.turn()
+	b.step()
 	require.Equal(t, "(a#1+b#1", b.took())
 	b.feed("c d e")
 	require.Equal(t, time.Minute, b.Next(), "no permit")
 	b.returns()
-	b.turn()
+	b.step()
 	require.Equal(t, "(c#1+d#1+e#1 a#1 b#1", b.took())
 	b.returns()
-	b.turn()
+	b.step()
 	b.end()
 }
 
@@ -343,17 +343,17 @@ func TestFullBatchGoesBeforeOutcomes(t *testing.T) {
 	require.Equal(t, "(a#1+b#1", b.took())
 	b.broken["b#1"] = true
 	b.returns()
-	b.turn()
+	b.step()
 	require.Equal(t, "(c#1+d#1", b.took())
 	require.Equal(t, Now, b.Next(), "the outcomes of a and b wait")
-	b.turn()
+	b.step()
 	require.Equal(t, "a#1", b.took())
 	b.returns()
-	b.turn()
+	b.step()
 	require.Equal(t, "(b#2+e#1", b.took())
-	b.turn()
+	b.step()
 	b.returns()
-	b.turn()
+	b.step()
 	require.Equal(t, "b#2 c#1 d#1 e#1", b.took())
 	b.end()
 }
@@ -367,17 +367,17 @@ func TestBatchOfFullOperator(t *testing.T) {
 	b.feed("d")
 	require.Equal(t, "(a#1+b#1+c#1+d#1", b.took())
 	b.returns()
-	b.Turn()
+	b.Step()
 	b.Left(observe.Emitted)
 	b.feed("e")
 	require.Equal(t, time.Hour, b.Next(), "b, c and d make room as soon as downstream takes them")
 	b.emit()
 	b.feed("f g |1")
 	require.Equal(t, Now, b.Next(), "a control element has the last slot")
-	b.turn()
+	b.step()
 	require.Equal(t, "b#1 c#1 d#1 (e#1+f#1+g#1", b.took())
 	b.returns()
-	b.turn()
+	b.step()
 	b.end()
 }
 
@@ -387,14 +387,14 @@ func TestBatchAtEndOfInput(t *testing.T) {
 	b.feed("a b")
 	b.batches.NoneFollows()
 	require.Equal(t, Now, b.Next())
-	b.turn()
+	b.step()
 	require.Equal(t, "(a#1+b#1", b.took())
 	b.broken["a#1"] = true
 	b.returns()
 	b.pass(time.Second)
 	require.Equal(t, "(a#2", b.took())
 	b.returns()
-	b.turn()
+	b.step()
 	require.Equal(t, "a#2 b#1", b.took())
 	b.end()
 }
@@ -410,7 +410,7 @@ func TestBatchOfRestoredElements(t *testing.T) {
 	b.pass(1)
 	require.Equal(t, "(b#2+a#2", b.took(), "a retry that is due goes first")
 	b.returns()
-	b.turn()
+	b.step()
 	require.Equal(t, "a#2 b#2", b.took())
 	b.end()
 }
@@ -429,14 +429,14 @@ func TestBatchWithoutCall(t *testing.T) {
 		return nil
 	}
 	b.feed("a b")
-	b.turn()
+	b.step()
 	require.Equal(t, "known a known b", b.took())
 	require.Zero(t, b.Running())
 	b.feed("c a")
-	b.turn()
+	b.step()
 	require.Equal(t, "(c#1", b.took())
 	b.returns()
-	b.turn()
+	b.step()
 	require.Equal(t, "c#1 known a", b.took())
 	b.end()
 	require.Zero(t, permits.Used())

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// BenchmarkAtOnce is the cost of an element whose call completes at once, without a driver: a turn every 128 elements.
+// BenchmarkAtOnce is the cost of an element whose call completes at once, without a driver: a step every 128 elements.
 //
 //	go test ./asyncop/internal/core -run '^$' -bench AtOnce
 func BenchmarkAtOnce(b *testing.B) {
@@ -39,7 +39,7 @@ func BenchmarkAtOnce(b *testing.B) {
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
 				if n%128 == 0 {
-					r.Turn()
+					r.Step()
 				}
 				r.Accept("x", call.Message{})
 				for results, _ := r.Head(); len(results) > 0; results, _ = r.Head() {

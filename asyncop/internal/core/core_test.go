@@ -33,19 +33,19 @@ func TestOrder(t *testing.T) {
 			r.feed("a b |5 c")
 			require.Equal(t, "(a#1 (b#1 (c#1", r.took())
 			r.complete("b#1")
-			r.turn()
+			r.step()
 			require.Equal(t, tt.want[0], r.took())
 			if name == "unordered" {
 				r.complete("c#1 a#1")
 			} else {
 				r.complete("a#1")
 			}
-			r.turn()
+			r.step()
 			require.Equal(t, tt.want[1], r.took())
 			if name == "ordered" {
 				r.complete("c#1")
 			}
-			r.turn()
+			r.step()
 			require.Equal(t, tt.want[2], r.took())
 			r.end()
 		})
@@ -72,11 +72,11 @@ func TestCompletionAtOnceDoesNotOvertake(t *testing.T) {
 		return nil
 	}
 	r.feed("a b")
-	r.turn()
+	r.step()
 	r.work() // what is done before a's retry
 	r.complete("b#1")
-	r.turn()
-	r.turn()
+	r.step()
+	r.step()
 	require.Equal(t, "(a#1 (b#1 (a#2 b#1 a#2", r.took())
 	r.end()
 }
@@ -88,15 +88,15 @@ func TestSlots(t *testing.T) {
 	require.False(t, r.HasRoom())
 	require.Equal(t, "(a#1", r.took())
 	r.complete("a#1")
-	r.Turn()
+	r.Step()
 	require.Equal(t, 4, r.Len(), "it is complete, and has not left")
 	require.Equal(t, "(b#1", r.took())
 	r.emit()
 	require.Equal(t, 3, r.Len())
 	r.complete("b#1")
-	r.turn()
+	r.step()
 	r.complete("c#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "a#1 (c#1 b#1 |1 c#1", r.took())
 	r.end()
 }
@@ -106,15 +106,15 @@ func TestLateCompletions(t *testing.T) {
 	r := newRig(t, retries(5, 0), func(c *setup) { c.AttemptTimeout = time.Second })
 	r.feed("a")
 	r.pass(time.Second)
-	r.turn()
+	r.step()
 	require.Equal(t, "(a#1 (a#2", r.took())
 	r.complete("a#1") // timed out
-	r.turn()
+	r.step()
 	require.Empty(t, r.took())
 	r.complete("a#2")
 	r.complete("a#2")
 	r.fail("a#2")
-	r.turn()
+	r.step()
 	require.Equal(t, "a#2", r.took())
 	require.EqualValues(t, 3, r.Host.Late())
 	r.end()
@@ -132,7 +132,7 @@ func TestTimeout(t *testing.T) {
 	r.idle()
 	require.Equal(t, "!a !b", r.took())
 	r.complete("a#2 b#1")
-	r.turn()
+	r.step()
 	require.Empty(t, r.took())
 	r.end()
 }
@@ -155,7 +155,7 @@ func TestTimeoutHandler(t *testing.T) {
 			r.feed("a")
 			r.took()
 			r.pass(time.Minute)
-			r.turn()
+			r.step()
 			if tt.work {
 				r.work()
 			}
@@ -184,28 +184,28 @@ func TestHandledFailures(t *testing.T) {
 	})
 	r.feed("a b c")
 	r.fail("a#1")
-	r.turn()
+	r.step()
 	r.fail("a#2")
-	r.turn()
+	r.step()
 	require.Equal(t, "(a#1 (a#2 (b#1", r.took())
 	require.Equal(t, "handling", r.Oldest())
 	items := r.Items(nil, false)
 	require.Len(t, items, 3)
 	require.EqualValues(t, 1, items[0].Attempts)
 	r.work()
-	r.turn()
+	r.step()
 	require.Equal(t, "a#2:broken:false", r.took())
 	r.fail("b#1")
-	r.turn()
+	r.step()
 	r.fail("b#2")
-	r.turn()
+	r.step()
 	r.work()
-	r.turn()
+	r.step()
 	require.Equal(t, "(b#2 (c#1 !b", r.took())
 	r.pass(time.Minute)
-	r.turn()
+	r.step()
 	r.work()
-	r.turn()
+	r.step()
 	require.Equal(t, "c#1:timed out after 1m0s, early false: context deadline exceeded:true", r.took())
 	c, _ := r.Counts()
 	require.EqualValues(t, 1, c.Failures)
@@ -231,7 +231,7 @@ func TestNoAttemptTooLate(t *testing.T) {
 		r.feed("a b")
 		r.clock.at = r.clock.at.Add(time.Minute)
 		r.complete("a#1") // its permit is free, and a's completion came in time
-		r.turn()
+		r.step()
 		require.Equal(t, "(a#1 !b a#1", r.took())
 		r.end()
 	})
@@ -240,7 +240,7 @@ func TestNoAttemptTooLate(t *testing.T) {
 		r.feed("a b")
 		r.complete("a#1")
 		r.stop(errOver)
-		r.turn()
+		r.step()
 		require.Equal(t, "(a#1 a#1", r.took())
 		cause, err := r.Failure()
 		require.Equal(t, ByCancel, cause)
@@ -272,14 +272,14 @@ func TestNoAttemptTooLate(t *testing.T) {
 	t.Run("deadline of a prepared attempt", func(t *testing.T) {
 		r := prepared(t)
 		r.clock.at = r.clock.at.Add(time.Minute)
-		r.turn()
+		r.step()
 		require.Equal(t, "!a", r.took())
 		r.end()
 	})
 	t.Run("cancel before a prepared attempt", func(t *testing.T) {
 		r := prepared(t)
 		r.stop(errOver)
-		r.turn()
+		r.step()
 		require.Empty(t, r.took())
 		cut := r.Abandon()
 		require.Len(t, cut, 1)
@@ -291,14 +291,14 @@ func TestNoAttemptTooLate(t *testing.T) {
 		r := newRig(t, retries(9, time.Second), few)
 		r.feed("a b c")
 		r.fail("a#1")
-		r.turn()
+		r.step()
 		r.EndRetries()
 		r.fail("b#1")
-		r.turn()
+		r.step()
 		r.fail("a#2")
-		r.turn()
+		r.step()
 		r.complete("c#1")
-		r.turn()
+		r.step()
 		require.Equal(t, "(a#1 (b#1 !b (a#2 !a (c#1 c#1", r.took())
 		c, _ := r.Counts()
 		require.EqualValues(t, 2, c.CutByEndOfInput)
@@ -312,7 +312,7 @@ func TestTimers(t *testing.T) {
 	r.feed("a b")
 	require.Equal(t, time.Minute, r.Next())
 	r.fail("a#1 b#1")
-	r.turn()
+	r.step()
 	require.Equal(t, time.Second, r.Next())
 	r.pass(time.Second - 1)
 	require.Equal(t, "(a#1 (b#1", r.took())
@@ -321,7 +321,7 @@ func TestTimers(t *testing.T) {
 	require.Equal(t, "(a#2 (b#2", r.took(), "in the order of arming")
 	r.clock.at = r.clock.at.Add(time.Minute)
 	r.complete("a#2") // as its deadline comes
-	r.turn()
+	r.step()
 	require.Equal(t, "!b a#2", r.took())
 	r.end()
 }
@@ -352,10 +352,10 @@ func TestDeadlinesDuringACall(t *testing.T) {
 		}
 		r.feed("a b c")
 		r.fail("a#1 b#1")
-		r.turn()
+		r.step()
 		r.clock.at = r.clock.at.Add(time.Second)
-		r.turn()
-		r.turn()
+		r.step()
+		r.step()
 		require.Equal(t, "(a#1 (b#1 (c#1 (a#2 !a !b c#1", r.took())
 		r.end()
 	}
@@ -369,11 +369,11 @@ func TestItems(t *testing.T) {
 		r.feed("a b |5 c")
 		r.fail("c#1")
 		r.calls["b#1"].Complete()
-		r.Turn()
+		r.Step()
 		require.Equal(t, "a |5 c+10s", names(r.Items(nil, false)))
 		r.pass(4 * time.Second)
 		r.complete("a#1")
-		r.Turn()
+		r.Step()
 		require.Equal(t, "a=[a#1] |5 c+6s", names(r.Items(nil, true)))
 		require.Equal(t, "a |5 c+6s", names(r.Items(nil, false)))
 
@@ -387,7 +387,7 @@ func TestItems(t *testing.T) {
 		again.idle()
 		require.Equal(t, "(c#1", again.took())
 		again.complete("c#1")
-		again.turn()
+		again.step()
 		again.end()
 	}
 }
@@ -426,7 +426,7 @@ func TestFailurePolicies(t *testing.T) {
 		})
 		r.feed("a b")
 		r.fail("b#1 a#1")
-		r.turn()
+		r.step()
 		require.Equal(t, 2, r.Len())
 		refuse = errOver
 		r.work() // b, the first one that failed
@@ -455,7 +455,7 @@ func TestFailurePolicies(t *testing.T) {
 		r.feed("a b c d")
 		r.fail("b#1 a#1")
 		r.calls["c#1"].Complete()
-		r.turn()
+		r.step()
 		cause, err := r.Failure()
 		require.Equal(t, ByElement, cause)
 		require.Equal(t, errBroken, err)
@@ -486,7 +486,7 @@ func TestBrokenUserCode(t *testing.T) {
 		return nil
 	}
 	r.feed("a c")
-	r.turn()
+	r.step()
 	require.Equal(t, "(a#1 !a (c#1 c#1", r.took())
 	onGoroutine(func() { r.feed("b") })
 	require.Equal(t, "(b#1", r.took())
@@ -512,7 +512,7 @@ func TestForget(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
-// A core without limits reads the clock once a turn.
+// A core without limits reads the clock once a step.
 func TestClockWithoutLimits(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*setup)
@@ -537,7 +537,7 @@ func TestClockWithoutLimits(t *testing.T) {
 				return nil
 			}
 			began := r.Timers.Now()
-			r.Turn()
+			r.Step()
 			r.feed("a b c d")
 			if tt.exact {
 				require.GreaterOrEqual(t, r.Present(), began+3*time.Second)
@@ -546,7 +546,7 @@ func TestClockWithoutLimits(t *testing.T) {
 			}
 			r.idle()
 			now := r.Timers.Now()
-			require.Equal(t, now, r.Present(), "a turn reads the clock")
+			require.Equal(t, now, r.Present(), "a step reads the clock")
 			r.clock.at = r.clock.at.Add(time.Second)
 			r.Slept()
 			r.feed("e")

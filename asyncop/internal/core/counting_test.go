@@ -42,7 +42,7 @@ func TestCountersAreCalledOnceATurn(t *testing.T) {
 	r.feed("a b c d")
 	r.complete("a#1 b#1 c#1 d#1")
 	require.Equal(t, Now, r.Next())
-	r.Turn()
+	r.Step()
 	require.Equal(t, Now, r.Next(), "there is something to report")
 	r.emit()
 	require.Equal(t, 1, c.calls)
@@ -90,7 +90,7 @@ func TestCounterBreaks(t *testing.T) {
 				})
 				r.feed("a")
 				r.complete("a#1")
-				r.Turn()
+				r.Step()
 				onGoroutine(r.emit)
 				if how == "goexit" {
 					r.Report() // after the end
@@ -103,7 +103,7 @@ func TestCounterBreaks(t *testing.T) {
 				require.Empty(t, all[at].elements, "what it has broken at is lost")
 				r.feed("b")
 				r.complete("b#1")
-				r.turn()
+				r.step()
 				require.Len(t, all[at].elements, 1)
 				require.Len(t, all[1-at].elements, 2)
 				r.end()
@@ -204,7 +204,7 @@ func TestRidersAreUsedAgain(t *testing.T) {
 
 	r.feed("e") // discarded after it has left
 	r.complete("e#1")
-	r.Turn()
+	r.Step()
 	r.head3()
 	r.Left(observe.Emitted)
 	left := r.observing.Leaving()

@@ -218,7 +218,7 @@ func (r *rig) Restore(it Item[string, string], number int64) {
 	r.Machine.Restore(it, number)
 }
 
-func (r *rig) Turn() { r.Machine.Step() }
+func (r *rig) Step() { r.Machine.Step() }
 
 func (r *rig) SettleMessages() {
 	r.messages.Settle()
@@ -276,9 +276,9 @@ func (r *rig) fail(names string) {
 	}
 }
 
-// turn takes a turn and carries away what leaves.
-func (r *rig) turn() {
-	r.Turn()
+// step runs a step and carries away what leaves.
+func (r *rig) step() {
+	r.Step()
 	r.emit()
 }
 
@@ -309,16 +309,16 @@ func (r *rig) leave() {
 	}
 }
 
-// idle takes turns until the core has nothing to do before some time passes.
+// idle runs steps until the core has nothing to do before some time passes.
 func (r *rig) idle() {
 	for n := 0; r.Next() <= r.Timers.Now(); n++ { // Now is before everything
 		require.Less(r.tb, n, 1000, "the core is never done")
-		r.turn()
+		r.step()
 	}
 	r.emit()
 }
 
-// pass lets time pass, from one turn that is due to the next.
+// pass lets time pass, from one step that is due to the next.
 func (r *rig) pass(d time.Duration) {
 	end := r.Timers.Now() + d
 	for r.idle(); ; r.idle() {

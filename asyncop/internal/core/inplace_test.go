@@ -49,7 +49,7 @@ func TestCallsThatEndAtOnceHaveSlots(t *testing.T) {
 			require.False(t, r.HasRoom())
 			require.Equal(t, 1, r.Running())
 			r.complete("B#1")
-			r.turn()
+			r.step()
 			if change == nil {
 				require.Equal(t, "(a#1 (-#1 (B#1 (c#1 a#1 B#1 c#1", r.took())
 			} else {
@@ -59,7 +59,7 @@ func TestCallsThatEndAtOnceHaveSlots(t *testing.T) {
 			require.EqualValues(t, 4, c.Completed)
 			r.feed("d |1 e")
 			require.Equal(t, 3, r.Len())
-			r.turn()
+			r.step()
 			require.Equal(t, "(d#1 (e#1 d#1 |1 e#1", r.took())
 			r.end()
 		})
@@ -83,7 +83,7 @@ func TestCallThatGoesOnTimesOut(t *testing.T) {
 	r.pass(time.Second)
 	require.Equal(t, "a#1 (B#2", r.took())
 	r.complete("B#2")
-	r.turn()
+	r.step()
 	require.Equal(t, "B#2", r.took())
 	r.end()
 }
@@ -103,7 +103,7 @@ func TestCallEndsOnAnotherGoroutine(t *testing.T) {
 	r.feed("a")
 	require.True(t, r.Host.Mail.Empty())
 	require.Equal(t, "done", r.Oldest())
-	r.turn()
+	r.step()
 	require.Equal(t, "(a#1 a#1", r.took())
 	r.answer = nil
 	for range 1000 {
@@ -113,7 +113,7 @@ func TestCallEndsOnAnotherGoroutine(t *testing.T) {
 		}
 		r.feed("b")
 		for r.Len() > 0 {
-			r.turn()
+			r.step()
 			runtime.Gosched()
 		}
 		require.Equal(t, "(b#1 b#1", r.took())
@@ -137,7 +137,7 @@ func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
 	}
 	for _, name := range []string{"a", "b", "c", "d"} {
 		r.feed(name)
-		r.turn()
+		r.step()
 		require.Equal(t, map[bool]int{true: 0, false: 1}[name == "d"], r.Len())
 		r.pass(time.Second)
 	}
@@ -165,10 +165,10 @@ func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 		return atOnce(name, a)
 	}
 	r.feed("a B a")
-	r.turn()
+	r.step()
 	require.Equal(t, map[string]bool{"B": false}, inDoubt)
 	r.feed("C B")
-	r.turn()
+	r.step()
 	require.Equal(t, map[string]bool{"B": false, "C": true}, inDoubt)
 	r.end()
 }
@@ -188,7 +188,7 @@ func TestDoubtOfAllAttempts(t *testing.T) {
 		return errBroken
 	}
 	r.feed("a b c d")
-	r.turn()
+	r.step()
 	require.Equal(t, map[string]bool{"a": true, "b": false, "c": false, "d": false}, deduplicated)
 	r.end()
 }
@@ -198,7 +198,7 @@ func TestCallThatEndsAtOnceIsExhausted(t *testing.T) {
 	r := newRig(t, retries(0, 0), nil)
 	r.answer = atOnce
 	r.feed("- a")
-	r.turn()
+	r.step()
 	require.Equal(t, "(-#1 (a#1 a#1", r.took())
 	c, _ := r.Counts()
 	require.EqualValues(t, 1, c.Exhausted)
@@ -222,12 +222,12 @@ func TestCallThatEndsAtOnceBreaks(t *testing.T) {
 			r := newRig(t, nil, nil)
 			r.answer = tt.answer
 			r.feed("a")
-			r.turn()
+			r.step()
 			require.Equal(t, tt.want, r.took())
 			require.Equal(t, tt.late, r.Host.Late())
 			r.answer = atOnce
 			r.feed("b")
-			r.turn()
+			r.step()
 			require.Equal(t, "(b#1 b#1", r.took())
 			r.end()
 		})
@@ -281,10 +281,10 @@ func TestPredicateBreaksOnACallThatEndsAtOnce(t *testing.T) {
 					r.exitedBy("the retry strategy or one of its predicates")
 					return
 				}
-				r.turn()
+				r.step()
 				broken, err = false, nil
 				r.feed("b")
-				r.turn()
+				r.step()
 				require.Equal(t, "(b#1 b#1", r.took())
 				r.end()
 			})
@@ -361,7 +361,7 @@ func TestItemsKeepTheResultsOfCallsThatEndAtOnce(t *testing.T) {
 	r.answer = atOnce
 	r.feed("a b")
 	items := r.Items(nil, true)
-	r.turn()
+	r.step()
 	require.Equal(t, "(a#1 (b#1 a#1 b#1", r.took())
 	require.Len(t, items, 2)
 	require.Equal(t, []string{"a#1"}, items[0].Results())
@@ -382,15 +382,15 @@ func TestNoCallAtOnceThatMayNotStart(t *testing.T) {
 		return nil
 	}
 	r.feed("a") // the call goes on, and keeps the permit
-	r.turn()
+	r.step()
 	require.Zero(t, r.Len())
 	r.feed("b")
 	require.Equal(t, "(a#1 a#1", r.took())
 	r.work()
-	r.turn()
+	r.step()
 	require.Equal(t, "(b#1", r.took())
 	r.complete("b#1")
-	r.turn()
+	r.step()
 	r.stop(errOver)
 	r.feed("c")
 	require.Equal(t, "b#1", r.took())
@@ -412,7 +412,7 @@ func TestContextOfACallThatEndsAtOnce(t *testing.T) {
 	}
 	r.feed("a")
 	<-ctx.Done()
-	r.turn()
+	r.step()
 	require.Equal(t, Never, r.Next())
 }
 
@@ -447,7 +447,7 @@ func TestTimesOfCallsThatEndAtOnce(t *testing.T) {
 			r := newRig(t, nil, nil)
 			r.answer = atOnce
 			r.feed("x")
-			r.turn()
+			r.step()
 			r.pass(time.Second)
 			at := r.clock.at
 			r.feed(name)
@@ -494,7 +494,7 @@ func TestNoDirectCallAtOnce(t *testing.T) {
 			j.Attempt.Returned()
 		}
 	}))
-	r.turn()
+	r.step()
 	require.Equal(t, []string{"a", "b"}, called)
 	require.Equal(t, "a b", r.took())
 	r.end()
@@ -515,16 +515,16 @@ func TestStrategyIsAskedAboutACallThatEndsAtOnce(t *testing.T) {
 	r.feed("-")
 	require.Equal(t, "deciding", r.Oldest())
 	r.work()
-	r.turn()
+	r.step()
 	require.Equal(t, "backoff", r.Oldest())
 	r.pass(time.Second)
 	r.work()
-	r.turn()
+	r.step()
 	require.Equal(t, "(-#1 (-#2", r.took())
 	c, _ := r.Counts()
 	require.EqualValues(t, 1, c.RetriesOnResult)
 	r.feed("a")
-	r.turn()
+	r.step()
 	require.Equal(t, "(a#1 a#1", r.took())
 	r.end()
 }
@@ -581,12 +581,12 @@ func TestCallThatEndsAtOnceWaitsForTheMail(t *testing.T) {
 	r.feed("A B C")
 	r.complete("B#1 A#1")
 	r.feed("d")
-	require.True(t, r.Host.Mail.Empty(), "no turn was needed")
+	require.True(t, r.Host.Mail.Empty(), "no step was needed")
 	require.Equal(t, 1, r.Running())
 	r.emit()
 	require.Equal(t, "(A#1 (B#1 (C#1 (d#1 B#1 A#1 d#1", r.took())
 	r.complete("C#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "C#1", r.took())
 	r.end()
 }
@@ -611,7 +611,7 @@ func TestPredicateBreaksBeforeACallThatEndsAtOnce(t *testing.T) {
 				r.exitedBy("the retry strategy or one of its predicates")
 				return
 			}
-			r.turn()
+			r.step()
 			require.Equal(t, "(A#1 (B#1 (c#1 !A B#1 c#1", r.took())
 			r.end()
 		})
@@ -654,7 +654,7 @@ func TestBackOffAfterACallThatBlockedTheLoop(t *testing.T) {
 		r.pass(1)
 		require.Equal(t, "(a#2", r.took(), name)
 		r.calls["a#2"].Complete()
-		r.turn()
+		r.step()
 		r.end()
 	}
 }

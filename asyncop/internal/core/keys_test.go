@@ -40,27 +40,27 @@ func TestKeyOrder(t *testing.T) {
 	r.feed("a1 a2 b1 a3 b2")
 	require.Equal(t, "(a1#1 (b1#1", r.took())
 	r.complete("b1#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "b1#1 (b2#1", strings.Join(sorted(r.took()), " "))
 	r.fail("a1#1")
-	r.turn()
+	r.step()
 	r.pass(time.Second - 1)
 	require.Empty(t, r.took(), "an element in back-off keeps its key")
 	r.pass(1)
 	r.idle()
 	require.Equal(t, "(a1#2", r.took())
 	r.fail("a1#2") // it is dropped
-	r.turn()
+	r.step()
 	require.Equal(t, "!a1 (a2#1", r.took())
 	r.complete("a2#1 b2#1")
-	r.turn()
+	r.step()
 	r.complete("a3#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "(a3#1 a2#1 b2#1 a3#1", r.took())
 	r.end()
 }
 
-// sorted returns the words of a history with results before calls, since they belong to the same turn.
+// sorted returns the words of a history with results before calls, since they belong to the same step.
 func sorted(history string) (words []string) {
 	for _, results := range []bool{true, false} {
 		for w := range strings.FieldsSeq(history) {
@@ -77,13 +77,13 @@ func TestKeyOrderAcrossControlElements(t *testing.T) {
 	r := newRig(t, nil, byFirstLetter)
 	r.feed("a1 |1 a2 b1")
 	r.complete("b1#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "(a1#1 (b1#1", r.took())
 	r.complete("a1#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "(a2#1 a1#1 |1 b1#1", r.took())
 	r.complete("a2#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "a2#1", r.took())
 	r.end()
 }
@@ -96,7 +96,7 @@ func TestKeyOrderIsFair(t *testing.T) {
 	for _, call := range []string{"a1#1", "a2#1", "b1#1"} {
 		r.feed("a" + strconv.Itoa(len(r.history)))
 		r.complete(call)
-		r.turn()
+		r.step()
 	}
 	require.Equal(t, "(a1#1 (a2#1 a1#1 (b1#1 a2#1 (a3#1 b1#1", r.took())
 	r.stop(nil)
@@ -126,15 +126,15 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 			c.Handle = defaultOfEven
 			handOver(c, func(f Report[string]) { attempts = f.Attempts })
 		})
-		r.turn()
+		r.step()
 		require.Equal(t, "(a1#2", r.took())
 		require.Empty(t, r.tasks, "a3 waits for its turn")
 		require.Equal(t, "a1 a2=[default-a2] a3 a4=[default-a4]", names(r.Items(nil, true)))
 		r.complete("a1#2")
-		r.turn()
+		r.step()
 		require.Equal(t, "a1#2 default-a2", r.took())
 		r.work()
-		r.turn()
+		r.step()
 		require.Zero(t, attempts)
 		require.Equal(t, "!a3 default-a4", r.took())
 		r.end()
@@ -144,7 +144,7 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 		require.Equal(t, "(a1#2 !a2 !a3 !a4", r.took())
 		require.Equal(t, 1, r.Len())
 		r.complete("a1#2")
-		r.turn()
+		r.step()
 		r.end()
 	})
 	t.Run("abandoned", func(t *testing.T) { // law A1: one that has failed is handed over at the end, with its own error
@@ -152,7 +152,7 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 			c.Handle = defaultOfEven
 			handOver(c, func(Report[string]) {})
 		})
-		r.turn()
+		r.step()
 		r.End(errOver)
 		failed := ""
 		for _, e := range r.Abandon() {
@@ -183,7 +183,7 @@ func TestFailureKeepsItsKeyUntilItIsTaken(t *testing.T) {
 	r.idle()
 	require.Equal(t, "!a1 (a2#1", r.took())
 	r.complete("a2#1 b1#1")
-	r.turn()
+	r.step()
 	r.end()
 }
 
@@ -207,7 +207,7 @@ func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
 		r.idle()
 		require.Equal(t, "(a2#1", r.took())
 		r.complete("a2#1")
-		r.turn()
+		r.step()
 		require.Equal(t, "a2#1", r.took())
 		require.Len(t, r.lines(), 1, "the call has not returned")
 		r.calls["a2#1"].Returned()
@@ -221,7 +221,7 @@ func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
 		r.feed("a1 a2 a3")
 		r.pass(time.Minute)
 		r.work()
-		r.turn()
+		r.step()
 		require.Equal(t, "(a1#1 !a1 default-a2 !a3", strings.Join(append(sorted(r.took())[3:], "!a1 default-a2 !a3"), " "))
 		require.Zero(t, r.Len())
 		r.feed("a4 b1")
@@ -243,7 +243,7 @@ func TestKeyOrderAtTheEndOfInput(t *testing.T) {
 	r := newRig(t, retries(9, time.Second), byFirstLetter)
 	r.feed("a1 a2 a3")
 	r.fail("a1#1")
-	r.turn()
+	r.step()
 	r.EndRetries()
 	r.idle()
 	require.Equal(t, "(a1#1 (a1#2", r.took())
@@ -263,12 +263,12 @@ func TestKeyOrderRestored(t *testing.T) {
 	r.feed("a1 b1 a2 b2")
 	r.complete("b1#1")
 	r.fail("a1#1")
-	r.Turn()
+	r.Step()
 	r.pass(0)
 	r.took()
 	r.feed("b3")
 	r.complete("b2#1")
-	r.Turn()
+	r.Step()
 	require.Equal(t, "a1+10s a2 b2=[b2#1] b3", names(r.Items(nil, true)))
 
 	again := newRig(t, retries(9, 10*time.Second), byFirstLetter)
@@ -324,12 +324,12 @@ func TestMaxWaiting(t *testing.T) {
 	r.feed("a3")
 	require.False(t, r.HasRoom())
 	r.complete("a1#1")
-	r.turn()
+	r.step()
 	require.True(t, r.HasRoom())
 	r.complete("b1#1 a2#1")
-	r.turn()
+	r.step()
 	r.complete("a3#1")
-	r.turn()
+	r.step()
 	r.end()
 }
 
@@ -369,9 +369,9 @@ func TestBrokenKeys(t *testing.T) {
 			}
 			r.feed("a2 b1")
 			r.complete("a1#1")
-			r.turn()
+			r.step()
 			r.complete("a2#1 b1#1")
-			r.turn()
+			r.step()
 			require.Contains(t, o.took(), "+x\n")
 			require.Empty(t, r.setup.Keys.(*keys[any, string, string]).lines)
 			r.end()
@@ -475,7 +475,7 @@ func TestKeysWithoutElementsCostNothing(t *testing.T) {
 					a.Complete()
 				}
 				held = nil
-				r.turn()
+				r.step()
 			}
 			feed(100) // what is kept for others is there
 			before := liveBytes()
@@ -535,7 +535,7 @@ func TestKeyOrderAllocates(t *testing.T) {
 		return testing.AllocsPerRun(1000, func() {
 			r.Accept("a1", call.Message{})
 			r.Accept("b1", call.Message{})
-			r.Turn()
+			r.Step()
 			r.head3()
 		})
 	}
@@ -554,7 +554,7 @@ func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
 	})
 	r.feed("a1 a2 b1 a3")
 	for range 4 {
-		r.turn()
+		r.step()
 	}
 	require.ElementsMatch(t, []string{"a1", "a2", "a3", "b1"}, r.history)
 	require.Less(t, strings.Index(r.took(), "a1"), 7)
@@ -571,18 +571,18 @@ func TestHandledFailuresKeepTheirKey(t *testing.T) {
 	})
 	r.feed("a2 a3 a4")
 	r.fail("a2#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "(a2#1", r.took())
 	r.work()
-	r.turn()
+	r.step()
 	require.Equal(t, "(a3#1 default-a2", r.took())
 	r.fail("a3#1")
-	r.turn()
+	r.step()
 	r.work()
-	r.turn()
+	r.step()
 	require.Equal(t, "!a3 (a4#1", r.took())
 	r.complete("a4#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "a4#1", r.took())
 	r.end()
 }

@@ -233,14 +233,14 @@ func (p *pair) restart(t *rapid.T) {
 	}
 }
 
-// turn takes a turn, and compares.
-func (p *pair) turn(t *rapid.T) {
+// step runs a step, and compares.
+func (p *pair) step(t *rapid.T) {
 	for p.b != nil && p.StartFull() {
-		p.r.Turn()
+		p.r.Step()
 		p.handOut(t)
 	}
-	p.r.Turn()
-	p.Turn()
+	p.r.Step()
+	p.Step()
 	if p.b != nil {
 		p.handOut(t)
 	}
@@ -340,19 +340,19 @@ func TestTheCoreFollowsItsModel(t *testing.T) {
 		p := newPair(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"accept": p.accept, "complete": p.complete, "complete late": p.completeLate, "others": p.others, "return": p.returns,
-			"work": p.work, "restart": p.restart, "wait": p.wait, "end retries": p.endRetries, "": p.turn,
+			"work": p.work, "restart": p.restart, "wait": p.wait, "end retries": p.endRetries, "": p.step,
 		})
 		p.allEnd(t)
 	})
 }
 
-// Batches are what the rules say, whatever comes in which order: of elements that may start only, with one permit and one turn
+// Batches are what the rules say, whatever comes in which order: of elements that may start only, with one permit and one step
 // of the pace each. A member ends once (A1), and fails or is called again alone.
 func TestBatchesFollowTheirModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := newBatchPair(t)
 		t.Repeat(map[string]func(*rapid.T){
-			"accept": p.accept, "return": p.returnBatch, "others": p.others, "wait": p.wait, "end of input": p.endRetries, "": p.turn,
+			"accept": p.accept, "return": p.returnBatch, "others": p.others, "wait": p.wait, "end of input": p.endRetries, "": p.step,
 		})
 		p.allEnd(t)
 	})

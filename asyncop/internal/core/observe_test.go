@@ -116,7 +116,7 @@ func TestObserver(t *testing.T) {
 	require.Equal(t, "+a\n(a#1\n+b\n+c\n+d", o.took())
 	r.pass(time.Second)
 	r.calls["a#1"].Complete("x", "y")
-	r.turn()
+	r.step()
 	r.Report()
 	require.Equal(t, ")a#1 2 in 1s\n(b#1\n-a emitted 2/1 in 0s+1s", sortedStarts(o.took()))
 	r.fail("b#1")
@@ -234,10 +234,10 @@ func TestObserverOfFailuresThatAreOffered(t *testing.T) {
 	})
 	r.feed("a")
 	r.fail("a#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "+a\n(a#1\n)a#1 broken in 0s", o.took())
 	r.work()
-	r.turn()
+	r.step()
 	require.Equal(t, "-a handed over 0/1 in 0s+0s", o.took())
 	r.end()
 }
@@ -260,10 +260,10 @@ func TestObserverOfHandledFailures(t *testing.T) {
 	})
 	r.feed("a")
 	r.fail("a#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "+a\n(a#1\n)a#1 broken in 0s", o.took())
 	r.work()
-	r.turn()
+	r.step()
 	require.Equal(t, "-a emitted 1/1 in 0s+0s", o.took())
 	r.end()
 }
@@ -273,7 +273,7 @@ func TestObserverOfControlElements(t *testing.T) {
 	r, o := observed(t, 0, nil)
 	r.feed("a")
 	r.calls["a#1"].Complete("x", "control")
-	r.turn()
+	r.step()
 	require.Equal(t, "+a\n(a#1\n)a#1 control element in 0s\n-a dropped 0/1 in 0s+0s", o.took())
 	r.end()
 }
@@ -284,9 +284,9 @@ func TestObserverOfTheEnd(t *testing.T) {
 	r.feed("a b c d")
 	r.complete("b#1")
 	r.calls["a#1"].Complete("1")
-	r.Turn() // not carried away
+	r.Step() // not carried away
 	r.fail("c#1")
-	r.Turn()
+	r.Step()
 	r.Report()
 	o.took()
 	r.End(errOver)
@@ -328,7 +328,7 @@ func TestNumbersFitItems(t *testing.T) {
 	r, _ := observed(t, 0, func(c *setup) { c.Queue = queue.NewOrdered[*Slot[string, string]](5) })
 	r.feed("a bb |0 ccc |7")
 	r.calls["a#1"].Complete() // it is settled, and at the head
-	r.Turn()
+	r.Step()
 	items := r.Items(nil, false)
 	require.Len(t, items, 3)
 	require.Equal(t, "bb", items[0].In)
@@ -387,7 +387,7 @@ func TestObserverBreaks(t *testing.T) {
 					if r.Failed() {
 						break
 					}
-					onGoroutine(func() { r.Turn(); r.emit(); r.Report() })
+					onGoroutine(func() { r.Step(); r.emit(); r.Report() })
 					if a := r.calls["a#1"]; a != nil && !a.Completed() {
 						a.Complete("x")
 					}
@@ -454,7 +454,7 @@ func TestObserverAtRandom(t *testing.T) {
 			case 2:
 				r.pass(time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond)
 			case 3:
-				r.turn()
+				r.step()
 			case 4:
 				r.work()
 			}

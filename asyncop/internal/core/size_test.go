@@ -47,7 +47,7 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 			r.feed("a")
 			for _, attempt := range []string{"a#1", "a#2"} {
 				r.fail(attempt)
-				r.turn()
+				r.step()
 				s := r.first()
 				var asked weak.Pointer[question[string]]
 				if q := r.asked.get(s.index); q != nil {
@@ -55,7 +55,7 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				}
 				require.Equal(t, name == "asked on a worker", asked.Value() != nil)
 				r.work()
-				r.turn()
+				r.step()
 				require.Equal(t, "backoff", r.Oldest())
 				runtime.GC()
 				require.Nil(t, asked.Value())
@@ -65,7 +65,7 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				r.pass(time.Second)
 			}
 			r.complete("a#3")
-			r.turn()
+			r.step()
 			r.end()
 		})
 	}

@@ -112,9 +112,9 @@ func TestOwnTimeoutIsNoRestart(t *testing.T) {
 	require.Zero(t, items[1].First)
 	r.clock.at = r.clock.at.Add(time.Second)
 	r.complete("b#1")
-	r.turn()
+	r.step()
 	r.fail("a#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "(b#1 (a#1 b#1 !a", r.took())
 	r.end()
 }
@@ -135,7 +135,7 @@ func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
 				require.NotEmpty(t, r.took(), "it has been called")
 				r.clock.at = r.clock.at.Add(1)
 			}
-			r.Turn()
+			r.Step()
 			c, _ := r.Counts()
 			require.EqualValues(t, 1, c.Timeouts, "keep %v, policy %v", keep, policy)
 		}

@@ -199,7 +199,7 @@ func TestCallsThatEndInManyWays(t *testing.T) {
 				w.clock.at = w.clock.at.Add(time.Duration(n) * time.Second)
 				w.Slept()
 			case op == 7 || op == 8:
-				onGoroutine(w.Turn)
+				onGoroutine(w.Step)
 			case op == 9:
 				w.leave()
 			case op == 10:

@@ -129,7 +129,7 @@ func (m *Model) StartAtOnce() {
 	}
 }
 
-// StartFull starts a full batch before anything else is done in a turn, unless a timer is due, and reports whether it did.
+// StartFull starts a full batch before anything else is done in a step, unless a timer is due, and reports whether it did.
 func (m *Model) StartFull() bool {
 	return len(m.startable()) >= m.BatchSize && !slices.ContainsFunc(m.Queue, m.isDue) && m.startBatch()
 }

@@ -217,8 +217,8 @@ func (m *Model) Settle() {
 	}
 }
 
-// Turn does what a turn of the loop does before anything leaves.
-func (m *Model) Turn() {
+// Step does what a step of the loop does before anything leaves.
+func (m *Model) Step() {
 	m.Fire()
 	for m.startOne() || m.offerOne() {
 	}

@@ -112,7 +112,7 @@ func TestBackendHearsAtTheEndOfACall(t *testing.T) {
 				outcome(a)
 				return nil
 			}
-			r.Turn()
+			r.Step()
 			r.feed("a b c")
 			r.idle()
 			require.Len(t, ended, 3)
@@ -223,14 +223,14 @@ func TestBackend_RetriesInABatch(t *testing.T) {
 	b := withBatches(t, 3, 0, retries(1, 0), func(c *setup) { c.Host.Seat = p })
 	b.broken["a#1"], b.broken["b#1"] = true, true
 	b.rig.feed("a b") // a batch of two: c comes later
-	b.turn()
+	b.step()
 	b.formed[0]()
 	b.rig.feed("c")
-	b.turn()
-	b.turn()
+	b.step()
+	b.step()
 	require.Len(t, b.formed, 2)
 	b.formed[1]()
-	b.turn()
+	b.step()
 	require.Equal(t, []string{"a#2", "b#2", "c#1"}, b.called)
 	require.Equal(t, []bool{false, true}, p.started)
 	require.Equal(t, []bool{false, true, false}, p.joined)
@@ -250,7 +250,7 @@ func TestBackend_DeadlineOfAMessageThatFailedBefore(t *testing.T) {
 		r.Accept("a", message.New(struct{}{}, &meta, func(message.Settlement) {}))
 		r.pass(time.Minute - 1)
 		r.clock.at = r.clock.at.Add(1)
-		r.turn()
+		r.step()
 		r.SettleMessages()
 		require.Len(t, p.late, 1, name)
 		if call {

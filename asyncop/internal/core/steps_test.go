@@ -10,9 +10,9 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Law A2: a completion that was handed in after the mailbox was taken, and whose attempt has then timed out in the same turn, is no
+// Law A2: a completion that was handed in after the mailbox was taken, and whose attempt has then timed out in the same step, is no
 // completion of the next attempt.
-func TestLetterOfAnEarlierTurn(t *testing.T) {
+func TestLetterOfAnEarlierGeneration(t *testing.T) {
 	var r *rig
 	r = newRig(t, retries(5, 0), func(c *setup) {
 		c.AttemptTimeout = time.Second
@@ -27,13 +27,13 @@ func TestLetterOfAnEarlierTurn(t *testing.T) {
 	r.complete("b#1")
 	r.clock.at = r.clock.at.Add(time.Second)
 	r.Slept()
-	r.turn() // completes b, and a after the mailbox was taken; then a#1 times out
+	r.step() // completes b, and a after the mailbox was taken; then a#1 times out
 	require.Equal(t, "(a#1 (b#1 (a#2", r.took())
-	r.turn()
+	r.step()
 	require.Empty(t, r.took(), "a#2 runs")
 	require.EqualValues(t, 1, r.Host.Late())
 	r.complete("a#2")
-	r.turn()
+	r.step()
 	require.Equal(t, "a#2 b#1", r.took())
 	r.end()
 }
@@ -54,18 +54,18 @@ func TestLetterDuringBackOff(t *testing.T) {
 	r.complete("b#1")
 	r.clock.at = r.clock.at.Add(time.Second)
 	r.Slept()
-	r.turn()
-	r.turn()
+	r.step()
+	r.step()
 	require.Equal(t, "(a#1 (b#1", r.took())
 	r.pass(time.Second)
 	require.Equal(t, "(a#2", r.took())
 	r.complete("a#2")
-	r.turn()
+	r.step()
 	require.Equal(t, "a#2 b#1", r.took())
 	r.end()
 }
 
-// Law A2: that holds also when all elements have left, and what they took is given back: turns do not begin again.
+// Law A2: that holds also when all elements have left, and what they took is given back: generations do not repeat.
 func TestLetterFromBeforeABurstWasOver(t *testing.T) {
 	const burst = keepSlots + 1
 	var r *rig
@@ -88,14 +88,14 @@ func TestLetterFromBeforeABurstWasOver(t *testing.T) {
 	r.took()
 	r.clock.at = r.clock.at.Add(time.Second)
 	r.Slept()
-	r.turn() // completes 0 after the mailbox was taken; then it times out
+	r.step() // completes 0 after the mailbox was taken; then it times out
 	require.Zero(t, r.Len())
 	require.Contains(t, r.took(), "!0")
 	r.feed("new")
-	r.turn()
+	r.step()
 	require.Equal(t, 1, r.Len(), "its call runs")
 	r.complete("new#1")
-	r.turn()
+	r.step()
 	require.Equal(t, "(new#1 new#1", r.took())
 	r.end()
 }
