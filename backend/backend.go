@@ -22,7 +22,7 @@ type Backend struct {
 
 	mu      sync.Mutex // a leaf; guards what follows, and what belongs to a seat
 	limit   int
-	used    int     // calls that run, and permits that were set aside
+	used    int     // calls that run, and permits that were reserved
 	waiting []*seat // those that are short of permits; those that were not served for the longest time first
 	health
 	rate     bucket // of cost
@@ -101,12 +101,12 @@ func (b *Backend) SetLimit(n int) {
 	b.handOut(t, nil)
 }
 
-// bound changes the limit. What was set aside beyond it is taken back, of those first that were served last.
+// bound changes the limit. What was reserved beyond it is taken back, of those first that were served last.
 func (b *Backend) bound(n int) {
 	b.limit = n
 	for i := len(b.waiting) - 1; i >= 0 && b.used > n; i-- {
 		p := b.waiting[i]
-		b.drop(p, min(p.aside, b.used-n))
+		b.drop(p, min(p.reserved, b.used-n))
 	}
 }
 
@@ -140,7 +140,7 @@ func (b *Backend) Stats() Stats {
 	s.Name, s.State, s.Reason, s.Limit = b.name, b.state, b.why, b.limit
 	s.Since, s.InUse = b.epoch.Add(b.since), b.used
 	for _, p := range b.waiting {
-		s.InUse -= p.aside
+		s.InUse -= p.reserved
 	}
 	s.Waiting, s.RetriesLeft = len(b.waiting), math.MaxInt
 	if b.retryShare >= 0 {
@@ -232,7 +232,7 @@ func (l line) write(logger *slog.Logger) {
 	logger.Log(context.Background(), l.level, l.text, l.args...)
 }
 
-// handOut sets free permits aside for seats that sleep, in turn (law B3), and wakes those that would sleep too long. It reports whether
+// handOut reserves free permits for seats that sleep, in turn (law B3), and wakes those that would sleep too long. It reports whether
 // the turn of asker has come, which is awake.
 func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	if len(b.waiting) == 0 {
@@ -248,7 +248,7 @@ func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 		if first == asker {
 			return true
 		}
-		first.aside++
+		first.reserved++
 		b.used++
 		b.takeStart(t, first.cost)
 		first.sleeper.WakeUp()
@@ -267,7 +267,7 @@ func (b *Backend) first(t time.Duration, asker *seat) *seat {
 		switch {
 		case p == asker:
 			return p
-		case !p.asleep || p.aside >= p.wants:
+		case !p.asleep || p.reserved >= p.wants:
 			continue
 		case p.sleeper.IsParked():
 			return p
@@ -290,7 +290,7 @@ func (b *Backend) rouse(t time.Duration, first *seat) {
 		return // a permit that comes back wakes one
 	}
 	for _, p := range b.waiting {
-		if p.asleep && p.aside == 0 && p.wakes > t && later(t, p.mustSleep(t, first)) < p.wakes {
+		if p.asleep && p.reserved == 0 && p.wakes > t && later(t, p.mustSleep(t, first)) < p.wakes {
 			p.wakes = t
 			p.sleeper.WakeUp()
 		}
@@ -305,17 +305,17 @@ func later(t, d time.Duration) time.Duration {
 	return t + d
 }
 
-// takeBack takes back all that was set aside.
+// takeBack takes back all that was reserved.
 func (b *Backend) takeBack(t time.Duration) {
 	b.fillRates(t)
 	for _, p := range b.waiting {
-		b.drop(p, p.aside)
+		b.drop(p, p.reserved)
 	}
 }
 
-// drop takes back what was set aside for n calls of a seat.
+// drop takes back what was reserved for n calls of a seat.
 func (b *Backend) drop(p *seat, n int) {
 	b.used -= n
 	b.giveStarts(n, p.cost)
-	p.aside -= n
+	p.reserved -= n
 }

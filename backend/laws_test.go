@@ -121,7 +121,7 @@ func (s *schedule) begin(c *simCall) (time.Duration, error) {
 	return took, nil
 }
 
-// end is where they end. A permit has come back just now, and may have been set aside.
+// end is where they end. A permit has come back just now, and may have been reserved.
 func (s *schedule) end(c *simCall, err error, _ bool) bool {
 	s.running--
 	s.tryAgain = s.elapsed()

@@ -18,15 +18,15 @@ type seat struct {
 	joined  bool // the loop's: it is in waiting, as far as the loop knows
 
 	// Guarded by Backend.mu.
-	calls  int
-	aside  int           // permits that were set aside, and their part of the rate
-	wants  int           // as many may be
-	gave   bool          // some of it was returned in this round
-	asleep bool          // it sleeps, or was woken and has not asked
-	waits  bool          // is in Backend.waiting
-	cost   float64       // of the attempt that was refused last
-	wakes  time.Duration // by itself, if it is asleep
-	awake  time.Duration // when it was found to be; 0: it was not, since it fell asleep
+	calls    int
+	reserved int           // permits that were reserved, and their part of the rate
+	wants    int           // as many may be
+	gave     bool          // some of it was returned in this round
+	asleep   bool          // it sleeps, or was woken and has not asked
+	waits    bool          // is in Backend.waiting
+	cost     float64       // of the attempt that was refused last
+	wakes    time.Duration // by itself, if it is asleep
+	awake    time.Duration // when it was found to be; 0: it was not, since it fell asleep
 }
 
 var _ gate.Seat = (*seat)(nil)
@@ -154,7 +154,7 @@ func (p *seat) mayProbe(t time.Duration, a *gate.Request) time.Duration {
 func (p *seat) take(t time.Duration, a *gate.Request) bool {
 	b := p.backend
 	lent := p.calls < p.lent
-	had := p.aside > 0
+	had := p.reserved > 0
 	isFirst := lent || had || b.state == Probing
 	if had { // the limit stands, and the cost may be another
 		b.drop(p, 1)
@@ -181,8 +181,8 @@ func (p *seat) take(t time.Duration, a *gate.Request) bool {
 
 // refuse makes the seat wait.
 func (p *seat) refuse(a *gate.Request, wait time.Duration) gate.Answer {
-	p.gave = p.gave || p.aside > 0
-	p.backend.drop(p, p.aside) // at the cost that it was taken for
+	p.gave = p.gave || p.reserved > 0
+	p.backend.drop(p, p.reserved) // at the cost that it was taken for
 	p.cost = a.Cost
 	p.join()
 	return gate.Answer{Wait: wait}
@@ -544,7 +544,7 @@ func (p *seat) mustSleep(t time.Duration, first *seat) time.Duration {
 	case Up, Ramping, Down, Held:
 	}
 	switch {
-	case p.aside > 0:
+	case p.reserved > 0:
 		return 0
 	case lent:
 		return wait
@@ -568,8 +568,8 @@ func (p *seat) DoneAsking(now time.Time, isShort bool) {
 	b.mu.Lock()
 	defer b.unlock()
 	p.asleep, p.wants = false, 0
-	if p.aside > 0 || p.gave || !isShort { // else nothing has changed for the others
-		b.drop(p, p.aside)
+	if p.reserved > 0 || p.gave || !isShort { // else nothing has changed for the others
+		b.drop(p, p.reserved)
 		p.gave = false
 		if !isShort {
 			p.part()
@@ -638,7 +638,7 @@ func (p *seat) Leave() {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
-	b.drop(p, p.aside)
+	b.drop(p, p.reserved)
 	p.part()
 	if b.trying && b.prober.seat == p {
 		b.trying = false

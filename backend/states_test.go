@@ -397,7 +397,7 @@ func TestLentPermits(t *testing.T) {
 	require.Equal(t, gate.Never, inner.wait(), "law B1")
 }
 
-// What was set aside for a seat is there when it asks, also if its call then runs on a permit that is lent.
+// What was reserved for a seat is there when it asks, also if its call then runs on a permit that is lent.
 func TestSetAsideForAPlaceWithALentPermit(t *testing.T) {
 	b := newBench(t, backend.Limit(2), backend.Rate(20, time.Second))
 	outer := b.attach()
@@ -414,7 +414,7 @@ func TestSetAsideForAPlaceWithALentPermit(t *testing.T) {
 	require.Equal(t, 1, b.Stats().InUse)
 }
 
-// What was set aside for a seat that does not use it goes to the others.
+// What was reserved for a seat that does not use it goes to the others.
 func TestSetAside(t *testing.T) {
 	b := newBench(t, backend.Limit(1))
 	o, second, third := b.attach(), b.attach(), b.attach()
@@ -435,7 +435,7 @@ func TestSetAside(t *testing.T) {
 	require.Equal(t, 1, b.Stats().Waiting)
 }
 
-// What was set aside for a seat whose next call costs too much goes to the others, also if the seat does not sleep: it may run user code.
+// What was reserved for a seat whose next call costs too much goes to the others, also if the seat does not sleep: it may run user code.
 func TestSetAsideForACallThatCostsMore(t *testing.T) {
 	b := newBench(t, backend.Limit(1), backend.Rate(100, time.Second))
 	o, second, third := b.attach(), b.attach(), b.attach()
@@ -476,7 +476,7 @@ func TestSetAsideForCallsOfOtherCosts(t *testing.T) {
 	require.NotNil(t, c)
 }
 
-// A lower limit takes back what was set aside last.
+// A lower limit takes back what was reserved last.
 func TestSetAsideForTwoAndALowerLimit(t *testing.T) {
 	b := newBench(t, backend.Limit(3))
 	o, second, third := b.attach(), b.attach(), b.attach()
@@ -536,7 +536,7 @@ func TestLentPermitsOfABackendThatIsNotUp(t *testing.T) {
 	require.Equal(t, gate.Never, lent.wait())
 }
 
-// Permits that were set aside are taken back when the backend is held or paused: they would keep the next call out.
+// Permits that were reserved are taken back when the backend is held or paused: they would keep the next call out.
 func TestSetAside_HoldAndPause(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(o *operator)
@@ -562,7 +562,7 @@ func TestSetAside_HoldAndPause(t *testing.T) {
 	}
 }
 
-// What was set aside does not survive a lower limit.
+// What was reserved does not survive a lower limit.
 func TestSetAsideAndALowerLimit(t *testing.T) {
 	b := newBench(t, backend.Limit(2))
 	o, second := b.attach(), b.attach()
