@@ -45,10 +45,12 @@ func Example_firstWorker() {
 	defer func() { _ = engine.Close() }()
 	orders := delivery.NewQueue[order](engine, "orders")
 	lastMoment := time.Now().Add(48 * time.Hour)
+	headers := map[string]string{"Tenant": "north"}
 	err = orders.Put(ctx, order{"17"},
 		delivery.ID("17"),             // has no effect while a message with this id is in the queue
 		delivery.Key("customer-5"),    // for delivery.WithKeepKeyOrder and WithFairByKey
-		delivery.After(24*time.Hour),  // not before tomorrow; for a time t: time.Until(t)
+		delivery.After(24*time.Hour),  // not before tomorrow; delivery.At(t) for a time t
+		delivery.Headers(headers),     // travel with it, such as the trace of an HTTP request: see Observing
 		delivery.Deadline(lastMoment)) // not later: then it is a dead letter, "expired"
 	check(err)
 	counts, err := orders.Counts(ctx)
