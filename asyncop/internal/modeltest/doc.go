@@ -1,12 +1,15 @@
-// Package modeltest says what an operator does, by the laws of DESIGN.md. Tests do the same to a model and to what they test, and compare: the
-// state machine (asyncop/internal/core), and the whole operator as a flow, by Results, by To and over checkpoints
-// (asyncop/internal/tests/streams).
+// Package modeltest is a model of an operator, written from the laws of DESIGN.md. Tests
+// make the same inputs to the model and to the subject, and compare them. The subject is
+// the state machine (asyncop/internal/core), or the whole operator as a flow, with
+// Results, with To and across checkpoints (asyncop/internal/tests/streams).
 //
-// What happens to an operator is a call here: Send or Put, CloseInput, Stop, Complete, Return, ReturnBatch, Take, Refuse, Release, Barrier,
-// Restore, End; or a field: OutOpen, SinkOpen, HoldNext, Shared. What the operator does is then to be seen: Events, Calls, Queue, Batches,
-// Stats, Items. Time is that of the test, and a model does not run: Settle does what is to be done now, Advance what is to be done until
-// then. For the state machine alone, which leaves time and what leaves to its driver, Turn does what one of its turns does.
+// Each input is a method (Send or Put, CloseInput, Stop, Complete, Return, ReturnBatch,
+// Take, Refuse, Release, Barrier, Restore, End) or a field (OutOpen, SinkOpen, HoldNext,
+// Shared). The outputs are Events, Calls, Queue, Batches, Stats and Items. A model does
+// not run by itself, and its time is the time of the test: Settle does the work that is
+// due now, Advance the work that is due until a given time. For the state machine alone,
+// whose driver keeps the time and emits the results, Step does the work of one step.
 //
-// Read the laws in this order: the way of an element is in model.go (accepted, started, ended, emitted), what the clock does is in time.go,
-// what keys, the failure sink and checkpoints add is in features.go.
+// Read model.go first (an element is accepted, started, ended, emitted), then time.go
+// (timers), then features.go (keys, batches, the failure sink, checkpoints).
 package modeltest

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// ---- Keys (law K1): of the elements of a key one at a time is called or waits for a retry, and they end in input order.
+// ---- Keys (law K1): one element of a key at a time is called or waits for a retry, and
+// they end in input order
 
-// line are the elements of a key that have not ended.
+// line returns the elements of a key that have not ended.
 func (m *Model) line(key int) (line []*Element) {
 	for _, e := range m.Queue {
 		if e.inLine && e.Key == key {
@@ -18,7 +19,8 @@ func (m *Model) line(key int) (line []*Element) {
 	return line
 }
 
-// mayCall: it is the first of its key, and no call of that runs on.
+// mayCall reports whether e is the first of its key, and no call of the key is still
+// running.
 func (m *Model) mayCall(e *Element) bool {
 	if !m.KeyOrder {
 		return true
@@ -31,24 +33,27 @@ func (m *Model) mayCall(e *Element) bool {
 	})
 }
 
-// crowded: as many elements of a key wait as may.
+// crowded reports whether a key has reached MaxWaiting.
 func (m *Model) crowded() bool {
 	return m.MaxWaiting > 0 && slices.ContainsFunc(m.Queue, func(e *Element) bool { return e.inLine && len(m.line(e.Key)) > m.MaxWaiting })
 }
 
-// isFirst reports whether the end of e takes effect now. If not, it does when e is the first of its key.
+// isFirst reports whether the end of e takes effect now. Otherwise it takes effect when e
+// becomes the first of its key.
 func (m *Model) isFirst(e *Element) bool {
 	e.early = e.inLine && m.line(e.Key)[0] != e
 	return !e.early
 }
 
-// leaveLine: e has ended, and the next one of its key has its turn.
+// leaveLine removes e, which has ended, from the line of its key and lets the next
+// element start.
 func (m *Model) leaveLine(e *Element) {
 	if !e.inLine {
 		return
 	}
 	line := m.line(e.Key)
-	if e.inLine = false; line[0] != e {
+	e.inLine = false
+	if line[0] != e {
 		return
 	}
 	for _, next := range line[1:] {
@@ -56,7 +61,8 @@ func (m *Model) leaveLine(e *Element) {
 			break
 		}
 		m.enter(next, next.phase)
-		if next.early = false; next.phase == Failing {
+		next.early = false
+		if next.phase == Failing {
 			return
 		}
 		next.inLine = false
@@ -64,7 +70,7 @@ func (m *Model) leaveLine(e *Element) {
 	m.mayStart(e.Key)
 }
 
-// mayStart lets the first of a key start, if it may.
+// mayStart lets the first element of a key start, if it may.
 func (m *Model) mayStart(key int) {
 	line := m.line(key)
 	if len(line) == 0 || !m.mayCall(line[0]) {
@@ -75,27 +81,28 @@ func (m *Model) mayStart(key int) {
 		m.enter(line[0], Fresh)
 	case Ready:
 		m.enter(line[0], Ready)
-	default: // it is on its way
+	default: // running or done
 	}
 }
 
-// ---- Permits that are shared with others, and their pace (laws B1 to B3)
+// ---- Permits that are shared with other operators, and their pace (laws B1 to B3)
 
-// Shared are permits that are shared.
+// Shared has the permits that are shared with other operators.
 type Shared struct {
-	Some          bool // there are any
-	Limit, Others int  // of permits, and how many of them others have
+	Some          bool // there are shared permits
+	Limit, Others int  // of permits; permits that other operators hold
 	Interval      time.Duration
-	next          time.Duration // when an attempt may start
+	next          time.Duration // when the next attempt may start
 }
 
 func (s *Shared) free(m *Model) bool {
 	return !s.Some || m.running+s.Others < s.Limit && m.Now >= s.next
 }
 
-// ---- Batches: each has one permit, until it returns.
+// ---- Batches: each holds one permit until it returns
 
-// goes reports whether a batch goes: it is full, or nothing comes to fill it, or its first member has waited long enough.
+// goes reports whether a batch starts: it is full, or no element can fill it, or its
+// first member has waited long enough.
 func (m *Model) goes(withWaits bool) bool {
 	waiting := m.startable()
 	switch {
@@ -123,24 +130,27 @@ func (m *Model) startBatch() bool {
 	return true
 }
 
-// StartAtOnce starts the batches that wait for no time, as an element was accepted.
+// StartAtOnce starts the batches that wait for no timer, after an element was accepted.
 func (m *Model) StartAtOnce() {
 	for m.goes(false) && m.startBatch() {
 	}
 }
 
-// StartFull starts a full batch before anything else is done in a step, unless a timer is due, and reports whether it did.
+// StartFull starts a full batch at the beginning of a step, unless a timer is due. It
+// reports whether it did.
 func (m *Model) StartFull() bool {
 	return len(m.startable()) >= m.BatchSize && !slices.ContainsFunc(m.Queue, m.isDue) && m.startBatch()
 }
 
-// ReturnBatch is the return of a batch's call, with the outcomes of those of its members that have not timed out.
+// ReturnBatch returns the call of a batch, with the outcomes of the members that have not
+// timed out.
 func (m *Model) ReturnBatch(i int, outcome func(c *Call) Outcome) {
 	members := m.Batches[i]
 	m.Batches = slices.Delete(m.Batches, i, i+1)
 	m.running--
 	for _, e := range members {
-		if e.call.returned = true; !e.call.Ended {
+		e.call.returned = true
+		if !e.call.Ended {
 			m.Complete(e.call, outcome(e.call))
 		}
 	}
@@ -148,7 +158,7 @@ func (m *Model) ReturnBatch(i int, outcome func(c *Call) Outcome) {
 
 // ---- The failure sink
 
-// offerOne offers the sink what failed first, one at a time.
+// offerOne offers the sink the oldest failure, one at a time.
 func (m *Model) offerOne() bool {
 	if m.offered == nil {
 		for _, e := range m.Queue {
@@ -164,10 +174,10 @@ func (m *Model) offerOne() bool {
 	return true
 }
 
-// Offered returns what the sink is being asked to take, if anything.
+// Offered returns the element that is being offered to the sink, or nil.
 func (m *Model) Offered() *Element { return m.offered }
 
-// Take lets the sink take what is offered.
+// Take makes the sink take the offered element.
 func (m *Model) Take() {
 	e := m.offered
 	m.offered = nil
@@ -177,7 +187,8 @@ func (m *Model) Take() {
 	m.leaveLine(e)
 }
 
-// Refuse lets the sink refuse it: it is asked again, later and later.
+// Refuse makes the sink refuse the offered element. The wait before the next offer
+// doubles.
 func (m *Model) Refuse() {
 	e := m.offered
 	m.offered = nil
@@ -191,21 +202,22 @@ func (m *Model) handedOver(e *Element) {
 	m.note(HandedOver, e.Name, Failure(e.err, e.attempts, e.first, e.last))
 }
 
-// Failure is what the sink is told.
+// Failure returns the text of a failure as the sink receives it.
 func Failure(err string, attempts int, first, last time.Duration) string {
 	return fmt.Sprintf(": %s attempts=%d first=%v last=%v", err, attempts, first, last)
 }
 
-// ---- Checkpoints (law C1): what was accepted and is not settled, in input order.
+// ---- Checkpoints (law C1): the elements that were accepted and are not settled, in
+// input order
 
-// Item is what a checkpoint has of an element.
+// Item is the entry of a checkpoint for an element.
 type Item struct {
 	Input
 
-	Results []string // it is done
-	Made    int      // attempts; one that runs is made again
+	Results []string // of an element that is done
+	Made    int      // attempts without a running one, which is repeated
 	Due     time.Duration
-	Wait    time.Duration // the rest of its back-off; it ends when it is Due
+	Wait    time.Duration // the rest of its back-off, which ends at Due
 }
 
 func (it Item) String() string {
@@ -218,20 +230,21 @@ func (it Item) String() string {
 	return it.Name
 }
 
-// Items are what a checkpoint has that is taken now.
+// Items returns the content of a checkpoint taken now.
 func (m *Model) Items() (items []Item) {
 	for _, e := range m.Queue {
 		it := Item{Input: e.Input, Made: e.attempts}
 		switch e.phase {
 		case Done:
-			if it.Results = slices.Clone(e.results); len(it.Results) == 0 {
-				continue // it has nothing more to emit
+			it.Results = slices.Clone(e.results)
+			if len(it.Results) == 0 {
+				continue // all its results were emitted
 			}
 		case Backoff:
 			it.Due, it.Wait = e.at, e.at-m.Now
 		case Running, Handling, Failing:
 			it.Made = max(0, it.Made-1)
-		default: // as it is
+		default: // unchanged
 		}
 		items = append(items, it)
 	}
@@ -241,14 +254,15 @@ func (m *Model) Items() (items []Item) {
 	return items
 }
 
-// Barrier takes a checkpoint. The barrier passes on ahead of the queue.
+// Barrier takes a checkpoint. The barrier overtakes the queue.
 func (m *Model) Barrier(name string) []Item {
 	m.note(Emitted, name, "")
 	m.ahead = len(m.Source)
 	return m.Items()
 }
 
-// Restore returns the model after a restart from a checkpoint: attempts count again, and so do total times. Waits go on (law C3).
+// Restore returns the model restarted from a checkpoint. Attempts and total times start
+// from zero, waits continue (law C3).
 func (m *Model) Restore(items []Item) *Model {
 	again := New(m.Config)
 	again.Now = m.Now
@@ -267,7 +281,7 @@ func (m *Model) Restore(items []Item) *Model {
 			again.enter(e, Backoff)
 			again.stats.WaitingForRetry++
 			e.at = it.Due
-			if m.LeastPart > 0 && it.Wait <= m.Timeout { // it has time for an attempt
+			if m.LeastPart > 0 && it.Wait <= m.Timeout { // reserve time for an attempt
 				e.extra = max(0, it.Due-m.Now+m.Timeout/time.Duration(m.LeastPart)-m.Timeout)
 			}
 		}

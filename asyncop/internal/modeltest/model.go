@@ -9,12 +9,12 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// Config is what the operator was built with.
+// Config has the options of the operator.
 type Config struct {
 	Unordered              bool
-	Capacity, MaxCalls     int // MaxCalls 0: as many as slots
+	Capacity, MaxCalls     int // MaxCalls 0 means Capacity
 	Timeout                time.Duration
-	AttemptTimeout         time.Duration // 0: none, like Timeout
+	AttemptTimeout         time.Duration // 0 for no limit, like Timeout
 	Retries                int           // -1: outcomes are not judged
 	Again                  func(o Outcome) bool
 	Backoff                func(attempts int) time.Duration
@@ -24,18 +24,18 @@ type Config struct {
 	OnFailure              Policy
 	FirstOffer, LastOffer  time.Duration // to a sink that has refused
 	Handler                bool          // of timeouts
-	HandlerLimit           time.Duration // 0: none
-	Blocking, HeedsContext bool          // calls have their permits until they return, which they do when their contexts end
+	HandlerLimit           time.Duration // 0 for no limit
+	Blocking, HeedsContext bool          // calls hold their permits until they return; HeedsContext: they return when their contexts end
 	KeyOrder               bool
-	MaxWaiting             int // of a key; 0: any number
-	BatchSize              int // 0: no batches, else calls block
+	MaxWaiting             int // of a key; 0 for no limit
+	BatchSize              int // 0 without batches; otherwise calls block
 	BatchWait              time.Duration
-	ComeAgain              bool // elements that are cut off, since there are checkpoints
-	LeastPart              int  // a restored element has this part of its time for an attempt; 0: nothing
-	ReadAhead              int  // 0: after its end the operator reads all of its input; else no more than this and one
+	ComeAgain              bool // elements that are cut off are redelivered, because there are checkpoints
+	LeastPart              int  // a restored element has 1/LeastPart of Timeout for an attempt; 0 for no such reserve
+	ReadAhead              int  // after its end the operator reads at most ReadAhead+1 more elements, or all if 0
 }
 
-// Policy says what becomes of elements that fail.
+// Policy is the treatment of elements that fail.
 type Policy string
 
 // Policies.
@@ -51,24 +51,24 @@ type Input struct {
 	Name    string
 	Key     int
 	Control bool     // a watermark
-	AtOnce  *Outcome // of its first call, which completes before it returns
-	Twice   bool     // and once more
+	AtOnce  *Outcome // outcome of the first call, which completes before it returns
+	Twice   bool     // the first call completes a second time
 }
 
-// Outcome is what a call ends with. Err tells errors apart.
+// Outcome is the outcome of a call. Err distinguishes errors by their text.
 type Outcome struct {
 	Results []string
 	Err     string
 }
 
-// Event is something that an operator does.
+// Event is an action of the operator.
 type Event struct {
 	Kind   EventKind
-	Name   string // a result, or what the event happens to
+	Name   string // of the result, or of the element
 	Detail string
 }
 
-// EventKind is what an event is.
+// EventKind is the kind of an event.
 type EventKind byte
 
 // Events.
@@ -80,15 +80,15 @@ const (
 	Refused    EventKind = '?' // by the sink; the detail is the wait before the next offer
 )
 
-// Never is no instant.
+// Never is the time of a timer that is not armed.
 const Never = time.Duration(-1)
 
-// Phase is where an element is on its way.
+// Phase is the state of an element.
 type Phase uint8
 
 // Phases.
 const (
-	Control  Phase = iota // no element: nothing crosses it
+	Control  Phase = iota // a watermark: no element overtakes it
 	Fresh                 // waits for its first attempt
 	Behind                // waits for its key
 	Running               // is being called
@@ -99,91 +99,92 @@ const (
 	Done                  // waits to leave
 )
 
-// Element has a slot.
+// Element is an element in a slot.
 type Element struct {
 	Input
 
 	phase       Phase
 	accepted    time.Duration
-	at          time.Duration // its timer; Never: none
-	order       int           // since when its timer is armed, or it is ready, failing or done
+	at          time.Duration // when its timer fires, or Never
+	order       int           // of arming its timer, or of becoming ready, failing or done
 	attempts    int
-	first, last time.Duration // attempts
-	byResult    bool          // it is to be retried because of a result
+	first, last time.Duration // times of attempts
+	byResult    bool          // its retry is due to a result, not an error
 	results     []string
-	lastErr     string // of its attempts
+	lastErr     string // of its last failed attempt
 	err         string // its failure
 	call        *Call
-	extra       time.Duration // it has more than the timeout
-	wait        time.Duration // before the sink was asked last
+	extra       time.Duration // time added to the timeout
+	wait        time.Duration // before the last offer to the sink
 
-	inLine bool // it has not ended as far as its key is concerned
-	early  bool // it is done or failing, and others of its key are before it
+	inLine bool // it blocks the later elements of its key
+	early  bool // it is done or failing before it is the first of its key
 }
 
-// Call is one of the function, or of the timeout handler.
+// Call is a call of the function, or of the timeout handler.
 type Call struct {
 	Element      *Element
-	Attempt      int // 0: the timeout handler
+	Attempt      int // 0 for the timeout handler
 	At, Deadline time.Duration
 
 	Answered       bool // by the user
 	Ended, Expired bool // ended by the operator; by a timeout
-	returned       bool // it has no permit any more
+	returned       bool // its permit is free
 }
 
 // Key names the call: "a#2" is the second attempt of a.
 func (c *Call) Key() string { return fmt.Sprintf("%s#%d", c.Element.Name, c.Attempt) }
 
-// RunsOn reports whether a call that blocks has a permit although its attempt has ended.
+// RunsOn reports whether a blocking call still holds a permit although its attempt has
+// ended.
 func (c *Call) RunsOn() bool { return c.Attempt > 0 && !c.returned && (c.Ended || c.Answered) }
 
-// Model is an operator as the laws have it.
+// Model is an operator as the laws define it.
 type Model struct {
 	Config
 
 	Now    time.Duration
-	Source []Input // sent and not accepted
+	Source []Input // sent, not accepted
 	Queue  []*Element
 	Calls  []*Call
 	Events []Event
 	Shared Shared
 
-	OutOpen  bool // downstream takes what is emitted
-	Places   int  // for what is emitted while it does not
-	SinkOpen bool // the sink takes what it is offered; else see Take
+	OutOpen  bool // downstream takes elements
+	Places   int  // room for elements while downstream blocks
+	SinkOpen bool // the sink takes each failure at once; otherwise see Take
 
 	HoldNext bool
-	Held     *Call // it blocks the loop
+	Held     *Call // the call that blocks the loop
 
 	Ended   bool
 	EndedAt time.Duration
 	Err     string
-	Told    string // what upstream was told
+	Told    string // the error that upstream received
 
 	NoRetries  bool         // law A5
-	NoneFollow bool         // no elements, so that batches need not wait for any
-	Batches    [][]*Element // whose calls have not returned
+	NoneFollow bool         // no more elements, so batches do not wait for any
+	Batches    [][]*Element // batches whose calls have not returned
 
 	reading    bool
-	running    int // permits that are taken
-	clicks     int // say what came first
+	running    int // permits in use
+	clicks     int // counts changes of phase
 	mail       []func()
 	offered    *Element
-	rest       []*Element    // what the sink gets after the end
-	readySince time.Duration // there have been retries that wait for a permit
-	ahead      int           // how much of the source was read for a barrier
-	discards   int           // at most
+	rest       []*Element    // failures that the sink gets after the end
+	readySince time.Duration // since when retries wait for a permit
+	ahead      int           // elements of Source that were read for a barrier
+	discards   int           // upper limit of discarded elements
 	stats      observe.Stats
 }
 
-// New returns the model of an operator that begins.
+// New returns the model of a new operator.
 func New(c Config) *Model {
 	c.MaxCalls = cmp.Or(c.MaxCalls, c.Capacity)
 	return &Model{Config: c, reading: true, OutOpen: true, SinkOpen: true}
 }
 
-// Did returns the names of events of a kind; of those that are HandedOver, with details.
+// Did returns the names of the events of a kind, each with its detail.
 func (m *Model) Did(kind EventKind) (names []string) {
 	for _, e := range m.Events {
 		if e.Kind == kind {
@@ -202,7 +203,8 @@ func (m *Model) enter(e *Element, p Phase) {
 	e.phase, e.order = p, m.clicks
 }
 
-// Settle does what is to be done now. Law T1: completions before timers, which are Advance; then starts, before anything is accepted.
+// Settle does the work that is due now. By law T1, completions go before timers, which
+// belong to Advance. Starts go before elements are accepted.
 func (m *Model) Settle() {
 	for m.Held == nil && !m.Ended {
 		if !(m.startOne() || m.acceptOne() || m.emitOne() || m.offerOne()) {
@@ -217,14 +219,14 @@ func (m *Model) Settle() {
 	}
 }
 
-// Step does what a step of the loop does before anything leaves.
+// Step does the work of a step of the loop up to the emission of results.
 func (m *Model) Step() {
 	m.Fire()
 	for m.startOne() || m.offerOne() {
 	}
 }
 
-// IsDone reports whether it has ended, and the sink has all.
+// IsDone reports whether the model has ended and the sink has received every failure.
 func (m *Model) IsDone() bool { return m.Ended && len(m.rest) == 0 }
 
 // ---- Accept
@@ -232,13 +234,14 @@ func (m *Model) IsDone() bool { return m.Ended && len(m.rest) == 0 }
 // Send sends an element to the input.
 func (m *Model) Send(in Input) { m.Source = append(m.Source, in) }
 
-// CloseInput closes the input, after all that was sent.
+// CloseInput closes the input after the elements sent so far.
 func (m *Model) CloseInput() { m.Send(Input{}) }
 
-// HasRoom reports whether an element may be accepted: there is a slot (law Q2), and no key for which as many wait as may (law K1).
+// HasRoom reports whether an element may be accepted: a slot is free (law Q2), and no key
+// has more than MaxWaiting elements waiting (law K1).
 func (m *Model) HasRoom() bool { return len(m.Queue) < m.Capacity && !m.crowded() }
 
-// acceptOne accepts an element while there is room, and notices the end of the input then.
+// acceptOne accepts an element, or notices the end of the input, if there is room.
 func (m *Model) acceptOne() bool {
 	if !m.reading || len(m.Source) == 0 || !m.HasRoom() {
 		return false
@@ -254,7 +257,7 @@ func (m *Model) acceptOne() bool {
 	return true
 }
 
-// Put accepts an element, for which there is room.
+// Put accepts an element. There must be room.
 func (m *Model) Put(in Input) *Element {
 	e := &Element{Input: in, accepted: m.Now, at: Never}
 	m.Queue = append(m.Queue, e)
@@ -276,7 +279,7 @@ func (m *Model) endInput() {
 	}
 }
 
-// EndRetries ends them: those in back-off get one last attempt at once, and there are no more (law A5).
+// EndRetries ends retries: elements in back-off get one last attempt at once (law A5).
 func (m *Model) EndRetries() {
 	m.NoRetries = true
 	for _, e := range m.Queue {
@@ -296,7 +299,8 @@ func (m *Model) Stop() {
 
 // ---- Start
 
-// startable returns what waits for a permit: retries before first attempts, the oldest first (law B3).
+// startable returns the elements that wait for a permit: retries before first attempts,
+// the oldest first (law B3).
 func (m *Model) startable() []*Element {
 	var retries, fresh []*Element
 	for _, e := range m.Queue {
@@ -311,7 +315,7 @@ func (m *Model) startable() []*Element {
 	return append(retries, fresh...)
 }
 
-// startOne starts an attempt, or a batch of them, if there is a permit.
+// startOne starts an attempt or a batch, if there is a permit.
 func (m *Model) startOne() bool {
 	if m.BatchSize > 0 {
 		return m.goes(true) && m.startBatch()
@@ -345,7 +349,8 @@ func (m *Model) start(e *Element) {
 		}
 	}
 	m.stats.Attempts++
-	if e.attempts++; e.attempts == 1 {
+	e.attempts++
+	if e.attempts == 1 {
 		e.first = m.Now
 	}
 	e.last = m.Now
@@ -372,11 +377,11 @@ func (m *Model) newCall(e *Element, attempt int, deadline time.Duration) *Call {
 	return e.call
 }
 
-// Release lets go of the call in Held.
+// Release ends the call in Held.
 func (m *Model) Release() {
-	inPlace := m.Held.Answered // law Q1: it is handled where it stands, among the starts
+	inPlace := m.Held.Answered // law Q1: a call that completed before it returned is handled among the starts
 	m.Held = nil
-	for _, mail := range m.mail { // T1: before the timers that came due meanwhile
+	for _, mail := range m.mail { // law T1: before the timers that came due during the call
 		mail()
 	}
 	m.mail = nil
@@ -387,7 +392,8 @@ func (m *Model) Release() {
 
 // ---- End of an attempt
 
-// Complete is a completion by the user: the first one of the current attempt counts (law A2).
+// Complete completes a call for the user. Only the first completion of the current
+// attempt counts (law A2).
 func (m *Model) Complete(c *Call, o Outcome) {
 	late := c.Answered || c.Ended
 	c.Answered = true
@@ -401,10 +407,11 @@ func (m *Model) Complete(c *Call, o Outcome) {
 	}
 }
 
-// Return is the return of a call that blocks: its permit is free, and its key.
+// Return returns a blocking call, which frees its permit and its key.
 func (m *Model) Return(c *Call) {
 	c.returned = true
-	if m.running--; m.KeyOrder && !m.Ended {
+	m.running--
+	if m.KeyOrder && !m.Ended {
 		m.mayStart(c.Element.Key)
 	}
 }
@@ -425,7 +432,8 @@ func (m *Model) complete(c *Call, o Outcome) {
 	m.finish(e, o)
 }
 
-// outcome: retried as long as that is allowed, and the retry can start before the deadline (laws A4, A5).
+// outcome ends an attempt. The element is retried if a retry is allowed and can start
+// before the deadline (laws A4, A5).
 func (m *Model) outcome(e *Element, o Outcome) {
 	if o.Err != "" {
 		e.lastErr = o.Err
@@ -470,7 +478,7 @@ func (m *Model) ready(e *Element) {
 	m.enter(e, Ready)
 }
 
-// expire ends a call from the operator's side.
+// expire ends a call for the operator.
 func (m *Model) expire(c *Call, byTimeout bool) {
 	c.Ended, c.Expired = true, byTimeout
 	blocks := m.Blocking || c.Attempt == 0
@@ -517,8 +525,9 @@ func (m *Model) fail(e *Element, err string) {
 	}
 }
 
-// head is the place of what leaves next, or -1. Ordered: the oldest, if it is done. Unordered: what was done first before the first control
-// element, which nothing crosses (law Q1).
+// head returns the index of the element that leaves next, or -1. In order, it is the
+// oldest element, if it is done. Otherwise it is the element that was done first, before
+// the first control element, which no element overtakes (law Q1).
 func (m *Model) head() int {
 	head := -1
 	for i, e := range m.Queue {
@@ -535,7 +544,7 @@ func (m *Model) head() int {
 	return head
 }
 
-// emitOne emits one result. Those of an element leave one after the other; then it leaves its slot.
+// emitOne emits one result. After its last result an element leaves its slot.
 func (m *Model) emitOne() bool {
 	i := m.head()
 	if i < 0 {
@@ -554,7 +563,8 @@ func (m *Model) emitOne() bool {
 		} else {
 			m.stats.Emitted++
 			m.note(Emitted, e.results[0], "")
-			if e.results = e.results[1:]; len(e.results) > 0 {
+			e.results = e.results[1:]
+			if len(e.results) > 0 {
 				return true
 			}
 		}
@@ -566,7 +576,8 @@ func (m *Model) emitOne() bool {
 	return true
 }
 
-// End ends the operator: nothing is emitted any more, every context ends, and each element is accounted for (laws A1, F1).
+// End ends the operator. It ends every context, emits no more results, and accounts for
+// each element (laws A1, F1).
 func (m *Model) End(err string) {
 	m.Ended, m.EndedAt = true, m.Now
 	m.discards = min(len(m.Source), m.ReadAhead) + 1
@@ -607,10 +618,11 @@ func (m *Model) End(err string) {
 	}
 }
 
-// Stats are all numbers but the last error.
+// Stats returns all statistics except the last error.
 func (m *Model) Stats() observe.Stats {
 	s := m.stats
-	s.Capacity, s.MaxCalls, s.Running = int64(m.Capacity), int64(min(m.Capacity, m.MaxCalls)), int64(m.running)
+	s.Capacity, s.MaxCalls = int64(m.Capacity), int64(min(m.Capacity, m.MaxCalls))
+	s.Running = int64(m.running)
 	for _, e := range m.Queue {
 		if e.phase == Behind {
 			s.WaitingForKey++

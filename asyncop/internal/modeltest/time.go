@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Advance lets time pass, from one instant at which something is due to the next.
+// Advance moves the time on, from one due timer to the next.
 func (m *Model) Advance(to time.Duration) {
 	for m.Held == nil && !m.Ended {
 		next := Never
@@ -28,7 +28,8 @@ func (m *Model) Advance(to time.Duration) {
 	m.Now = to
 }
 
-// deadline: the total time counts from when the element took its slot, over all attempts (law A3).
+// deadline returns the end of the total time of e. The total time starts when the element
+// takes its slot, and covers all attempts (law A3).
 func (m *Model) deadline(e *Element) time.Duration {
 	if m.Timeout == 0 || e.phase < Fresh || e.phase > Ready {
 		return Never
@@ -41,7 +42,8 @@ func (m *Model) isDue(e *Element) bool {
 	return d != Never && d <= m.Now || e.at != Never && e.at <= m.Now
 }
 
-// Fire lets what is due now happen: deadlines go before other timers (law A5), and equal ones in arming order (law T1).
+// Fire fires the timers that are due now: deadlines before other timers (law A5), and
+// equal ones in the order of arming (law T1).
 func (m *Model) Fire() {
 	for _, e := range m.Queue {
 		if d := m.deadline(e); d != Never && d <= m.Now && !m.Ended {
@@ -74,7 +76,7 @@ func (m *Model) Fire() {
 	}
 }
 
-// timeOut has the last word: what a handler says is final (law A3).
+// timeOut times e out. The result of a timeout handler is final (law A3).
 func (m *Model) timeOut(e *Element) {
 	m.stats.Timeouts++
 	e.at = Never
@@ -83,7 +85,7 @@ func (m *Model) timeOut(e *Element) {
 		m.expire(e.call, true)
 	case Backoff, Ready:
 		m.stats.WaitingForRetry--
-	default: // it has not been called
+	default: // not called
 	}
 	if !m.Handler {
 		m.fail(e, e.timeoutError(""))
@@ -95,7 +97,8 @@ func (m *Model) timeOut(e *Element) {
 			running++
 		}
 	}
-	if m.enter(e, Handling); running == 2*m.Capacity {
+	m.enter(e, Handling)
+	if running == 2*m.Capacity {
 		m.fail(e, e.timeoutError("too many"))
 		return
 	}
@@ -109,8 +112,8 @@ func (e *Element) timeoutError(handler string) string {
 	return fmt.Sprintf("timeout after %d [%s] [%s]", e.attempts, e.lastErr, handler)
 }
 
-// ForgetUnmade forgets the timeout handlers that were to be called in the very instant in which the run was cut off, and were not: a worker
-// may come to them before that or after it.
+// ForgetUnmade removes the timeout handlers that became due when the run was cut off and
+// were not called. Whether a worker still calls them is a race.
 func (m *Model) ForgetUnmade(made func(key string) bool) {
 	if !m.Ended {
 		return

@@ -1,12 +1,17 @@
-// Command mutants finds out whether the tests notice when a law of DESIGN.md is broken. A mutant is a small change of package core, call
-// or drive that breaks one: the list is in list.go.
+// Command mutants checks that the tests notice when a law of DESIGN.md is broken. A
+// mutant is a small change of package core, call or drive that breaks a law. The list is
+// in list.go.
 //
 //	go run ./asyncop/internal/mutants [-run regexp]
 //
-// For each mutant it runs the tests of the changed package and, if they pass, those of the whole operator, in asyncop/internal/tests,
-// beginning with the directory of the law, and prints the test that fails. It changes no file of the project. The exit status is 1 if a mutant is not caught or does not fit the code, and if tests fail without one.
+// For each mutant, mutants runs the tests of the changed package. If they pass, it runs
+// the tests of the whole operator in asyncop/internal/tests, beginning with the directory
+// of the law. It prints the test that fails. It changes no file of the project. The exit
+// status is 1 if a mutant is not caught or does not fit the code, or if a test fails
+// without a mutant.
 //
-// The tests are compiled once, with all mutants in them, since that takes longer than they do: see schema.
+// The tests are compiled once, with all mutants in them, because compiling takes longer
+// than running them: see schema.
 package main
 
 import (
@@ -31,7 +36,7 @@ const root = "github.com/weirflow/weir/asyncop"
 
 // mutant is a change that breaks a law.
 type mutant struct {
-	name string // what goes wrong
+	name string // the fault
 	law  string
 	file string // in asyncop/internal
 	old  string // occurs once in the file, in a function
@@ -96,16 +101,18 @@ func run(wanted *regexp.Regexp) (err error) {
 	return nil
 }
 
-// tests are those of packages, which have their paths from asyncop.
+// tests has the compiled tests of packages. The key of a package is its path below
+// asyncop.
 type tests struct {
 	dir      string          // of asyncop
-	tmp      string          // of what is made here
-	compiled map[string]bool // packages
+	tmp      string          // directory for generated files
+	compiled map[string]bool // by package
 }
 
-// overlay writes the files with mutants, for the go command to use them in place of those of the project.
+// overlay writes the files with mutants, which the go command uses in place of the
+// project's files.
 func (t tests) overlay() error {
-	files := map[string][]int{} // the mutants of each
+	files := map[string][]int{} // the mutants by file
 	for i, m := range mutants {
 		files[m.file] = append(files[m.file], i)
 	}
@@ -134,7 +141,7 @@ func (t tests) overlay() error {
 
 func (t tests) binary(p string) string { return filepath.Join(t.tmp, path.Base(p)+".test.exe") }
 
-// compile compiles the tests of a package, once. Without a mutant they must pass.
+// compile compiles the tests of a package once. They must pass without a mutant.
 func (t tests) compile(p string) error {
 	if t.compiled[p] {
 		return nil
@@ -151,7 +158,7 @@ func (t tests) compile(p string) error {
 	return nil
 }
 
-// catching returns the test that fails with a mutant; "" if none does.
+// catching returns the test that fails with a mutant, or "".
 func (t tests) catching(mutant int) (test string, err error) {
 	own, _, _ := strings.Cut(mutants[mutant].file, "/")
 	rooms, err := t.rooms(mutants[mutant].law)
@@ -162,14 +169,16 @@ func (t tests) catching(mutant int) (test string, err error) {
 		if err := t.compile(p); err != nil {
 			return "", err
 		}
-		if test, err = t.failing(p, mutant+1); err != nil || test != "" {
+		test, err = t.failing(p, mutant+1)
+		if err != nil || test != "" {
 			return test, err
 		}
 	}
 	return "", nil
 }
 
-// rooms returns the packages with tests of the whole operator, beginning with the one about a law.
+// rooms returns the packages that test the whole operator, beginning with the package
+// about a law.
 func (t tests) rooms(law string) ([]string, error) {
 	dirs, err := os.ReadDir(filepath.Join(t.dir, "internal", "tests"))
 	all := []string{"."}
@@ -183,7 +192,7 @@ func (t tests) rooms(law string) ([]string, error) {
 	return all, err
 }
 
-// about is where the tests of laws lie, by law or letter.
+// about gives the directory with the tests of a law or of a letter of laws.
 var about = map[string]string{
 	"A": "endings", "A3": "timeouts", "A4": "retry", "B": "calls", "C": "checkpoints", "D": "messages", "F": "endings", "K": "order", "O": "observing", "Q": "order",
 	"T": "timeouts", "X": "retry",
@@ -194,10 +203,12 @@ var (
 	running = regexp.MustCompile(`(?m)^=== (?:RUN|CONT|NAME) +(\S+)`)
 )
 
-// failing runs the tests of a package with a mutant, 0 for none, and returns the first one that fails, or "".
+// failing runs the tests of a package with a mutant, or without one if mutant is 0. It
+// returns the first test that fails, or "".
 func (t tests) failing(p string, mutant int) (test string, err error) {
-	// The core without its features is tested in a process of its own, which does not know of mutants.
-	// A loop in virtual time may outlast the limit of the tests: a harder one ends it.
+	// The skipped test builds the core without its features in another process, where the
+	// mutants do not exist. A loop in virtual time may outlast the test timeout, so the
+	// context ends it.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, t.binary(p), "-test.v", "-test.short", "-test.failfast", "-test.timeout=90s", "-test.skip=^TestTheCoreStandsAlone$")
@@ -210,7 +221,7 @@ func (t tests) failing(p string, mutant int) (test string, err error) {
 	if f := failed.FindSubmatch(out); f != nil {
 		return string(f[1]), nil
 	}
-	if r := running.FindAllSubmatch(out, -1); r != nil { // the process has ended in it
+	if r := running.FindAllSubmatch(out, -1); r != nil { // the process ended in this test
 		return cmp.Or(string(r[len(r)-1][1]), "?"), nil
 	}
 	return "", fmt.Errorf("tests of asyncop/%s: %w\n%s", p, err, out)

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// chosen is a file of a package with mutants: it says which one is to be run.
+// chosen is a file for each package with mutants. Its variable is the number of the
+// mutant to run.
 const chosen = `package %s
 
 import (
@@ -28,8 +29,8 @@ type edit struct {
 	text     string
 }
 
-// schema returns the text of a file with these mutants in it. Each has a function of its own, the changed copy of the one that it is in,
-// which calls the copy if the mutant is chosen.
+// schema returns the text of a file with these mutants in it. Each mutant is a changed
+// copy of its function. The original function calls the copy if that mutant is chosen.
 func schema(internal, file string, some []int) (text string, err error) {
 	b, err := os.ReadFile(filepath.Join(internal, filepath.FromSlash(file)))
 	if err != nil {
@@ -74,7 +75,7 @@ func schema(internal, file string, some []int) (text string, err error) {
 	return text + copies.String(), nil
 }
 
-// around returns the function that is around what within reports, or nil.
+// around returns the function whose body fulfils within, or nil.
 func around(file *ast.File, within func(n ast.Node) bool) *ast.FuncDecl {
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil && within(f.Body) {
@@ -84,7 +85,8 @@ func around(file *ast.File, within func(n ast.Node) bool) *ast.FuncDecl {
 	return nil
 }
 
-// arguments returns those with which a function calls another one of its kind, and what gives names to parameters that have none.
+// arguments returns the arguments with which a function calls its copy, and the edits
+// that name its unnamed parameters.
 func arguments(f *ast.FuncDecl, at func(p token.Pos) int) (args string, names []edit) {
 	var all []string
 	add := func(p *ast.Field, name string) {
@@ -111,7 +113,7 @@ func arguments(f *ast.FuncDecl, at func(p token.Pos) int) (args string, names []
 	return "(" + strings.Join(all, ", ") + ")", names
 }
 
-// dispatch returns the statement with which a function calls the copy of a mutant.
+// dispatch returns the statement that calls the copy of a mutant.
 func dispatch(f *ast.FuncDecl, mutant int, name, args string) string {
 	if f.Recv != nil {
 		name = f.Recv.List[0].Names[0].Name + "." + name

@@ -17,7 +17,7 @@ import (
 
 type Answer = asyncop.Result[string]
 
-// Bulk is a call for many elements that the test answers by hand, or self does.
+// Bulk is a function for batches. The test answers its calls, or Self does.
 type Bulk struct {
 	T     *testing.T
 	hand  *Hand // has the clock
@@ -27,17 +27,17 @@ type Bulk struct {
 	calls []*BulkCall // guarded by mu
 }
 
-// BulkCall is one call.
+// BulkCall is a call of a Bulk.
 type BulkCall struct {
-	Ctx     context.Context   //nolint:containedctx // what it was given
-	Members []context.Context // and those of its members
+	Ctx     context.Context   //nolint:containedctx // of the call
+	Members []context.Context // of the members
 	Ins     []string
 	name    string // "a#1+b#2"
 	at      time.Duration
 	outcome chan func() ([]Answer, error)
 }
 
-// NewBulk returns an operator of batches of size elements. s.wrap is not used.
+// NewBulk returns an operator with batches of size elements. It ignores s.Wrap.
 func NewBulk(t *testing.T, m Mode, size int, wait time.Duration, s Setup) (*Bulk, *Rig) {
 	t.Helper()
 	b := &Bulk{T: t, Over: make(chan struct{})}
@@ -77,7 +77,7 @@ func (b *Bulk) call(ctx context.Context, ins []string) ([]Answer, error) {
 	}
 }
 
-// Named returns the call of the given name, which must have been made.
+// Named returns the call with a name. The call must have been made.
 func (b *Bulk) Named(name string) *BulkCall {
 	b.T.Helper()
 	synctest.Wait()
@@ -88,14 +88,15 @@ func (b *Bulk) Named(name string) *BulkCall {
 	return b.calls[i]
 }
 
-// Ends lets a call return, or break.
+// Ends makes a call return the results of outcome, or break as outcome does.
 func (b *Bulk) Ends(name string, outcome func() ([]Answer, error)) {
 	b.T.Helper()
 	b.Named(name).outcome <- outcome
 	synctest.Wait()
 }
 
-// Answers lets a call return a result for each member: a value, "!" for errBroken, or "-" for none.
+// Answers makes a call return a result for each member: a value, "!" for errBroken, or
+// "-" for an empty result.
 func (b *Bulk) Answers(name, results string) {
 	b.T.Helper()
 	var all []Answer
@@ -112,7 +113,7 @@ func (b *Bulk) Answers(name, results string) {
 	b.Ends(name, func() ([]Answer, error) { return all, nil })
 }
 
-// Times is what was called and when: "a#1+b#1@1s".
+// Times returns the calls with their times: "a#1+b#1@1s".
 func (b *Bulk) Times() string {
 	synctest.Wait()
 	b.mu.Lock()

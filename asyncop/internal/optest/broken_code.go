@@ -11,24 +11,24 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Breakage is a way in which user code breaks without returning.
+// Breakage is user code that ends without returning.
 type Breakage struct {
 	Name   string
 	Breaks func()
 	Value  any // of the PanicError
 }
 
-// Panics are the breakages that end neither the goroutine nor, on the loop of an operator, the run (law A6).
+// Panics returns the breakages that are panics. On the loop, they do not end the run (law
+// A6).
 func Panics() []Breakage { return Breakages[:2:2] }
 
-// Breakages are all breakages.
 var Breakages = []Breakage{
 	{"panic", func() { panic("broken") }, "broken"},
 	{"panic with an error", func() { panic(ErrBroken) }, ErrBroken},
 	{"goexit", runtime.Goexit, guard.ErrGoexit},
 }
 
-// OwnStrategy is a strategy for errors made of functions.
+// OwnStrategy is a strategy for errors, made of functions.
 type OwnStrategy struct {
 	Can     func() bool
 	Backoff func() time.Duration
@@ -38,7 +38,7 @@ func (s OwnStrategy) CanRetry(int) bool                   { return s.Can == nil 
 func (s OwnStrategy) BackoffTime(int) time.Duration       { return s.Backoff() }
 func (s OwnStrategy) RetryPredicate() PredicatesOfStrings { return ErrorsOnly }
 
-// CallsOf returns the first calls of the elements, as far as they were made.
+// CallsOf returns the first calls of the elements that were called.
 func (h *Hand) CallsOf(elements string) []*Call {
 	synctest.Wait()
 	h.mu.Lock()
@@ -52,7 +52,7 @@ func (h *Hand) CallsOf(elements string) []*Call {
 	return found
 }
 
-// BreakingHandler is a slog.Handler.
+// BreakingHandler is a slog.Handler that calls a function for each record.
 type BreakingHandler func()
 
 func (h BreakingHandler) Enabled(context.Context, slog.Level) bool  { return true }

@@ -22,7 +22,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Reports is a Reporter of a test. It decodes the states of operators of strings.
+// Reports receives the states of operators of strings, and decodes them.
 type Reports struct {
 	T       *testing.T
 	results codec.Codec[string]
@@ -57,15 +57,15 @@ func (r *Reports) State(id uint64) string {
 	return "none"
 }
 
-// CheckRig is a rig whose operator takes part in checkpoints.
+// CheckRig is a Rig whose operator takes part in checkpoints.
 type CheckRig struct {
 	*Rig
 	*Reports
 	Coordinator *checkpoint.Coordinator
-	Pending     chan participant.Barrier // of the coordinator: the test sends them
+	Pending     chan participant.Barrier // barriers of the coordinator, which the test sends
 }
 
-// BarrierFeed is the source of a checkRig, as a participant.
+// BarrierFeed is the source of a CheckRig, as a participant.
 type BarrierFeed struct{ Barriers chan participant.Barrier }
 
 func (f BarrierFeed) Pending(b participant.Barrier) {
@@ -94,13 +94,14 @@ func NewCheckRig(t *testing.T, m Mode, s Setup, store *checkpointtest.MemoryStor
 	return r
 }
 
-// Barrier sends a barrier whose reports come to the test.
+// Barrier sends a barrier that reports to the test.
 func (r *CheckRig) Barrier(id uint64, kind participant.Kind) {
 	r.Send(participant.NewBarrier(id, kind, r.Reports))
 }
 
-// Trigger starts a checkpoint of the coordinator and returns its barrier, which the test has to send. For a Drain that is
-// the marker of the end of the input; finish does the rest.
+// Trigger starts a checkpoint of the coordinator and returns its barrier, which the test
+// must send. For a Drain, the barrier is the marker of the end of the input, and Finish
+// sends the final barrier.
 func (r *CheckRig) Trigger(kind checkpoint.Kind) (b participant.Barrier, done <-chan error) {
 	errs := make(chan error, 1)
 	go func() {
@@ -116,7 +117,7 @@ func (r *CheckRig) Trigger(kind checkpoint.Kind) (b participant.Barrier, done <-
 	return b, errs
 }
 
-// Finish sends the final barrier of a Drain when it is announced, and returns how its checkpoint went.
+// Finish sends the final barrier of a Drain and returns the outcome of its checkpoint.
 func (r *CheckRig) Finish(done <-chan error) error {
 	select {
 	case b := <-r.Pending:
@@ -127,7 +128,7 @@ func (r *CheckRig) Finish(done <-chan error) error {
 	}
 }
 
-// Save takes a checkpoint, with the barrier sent at once.
+// Save takes a checkpoint.
 func (r *CheckRig) Save() {
 	r.Rig.T.Helper()
 	b, done := r.Trigger(checkpoint.Periodic)
@@ -139,12 +140,13 @@ var barrierText = regexp.MustCompile(`barrier (\d+) \(\w+\)`)
 
 var markerText = regexp.MustCompile(`barrier \d+ \(end of input\)`)
 
-// Outputs shows barriers as <1>, and the marker of the end of the input as <end>.
+// Outputs returns the outputs, with barriers as <1> and the marker of the end of the
+// input as <end>.
 func (r *CheckRig) Outputs() string {
 	return barrierText.ReplaceAllString(markerText.ReplaceAllString(r.Rig.Outputs(), "<end>"), "<$1>")
 }
 
-// StateIn returns the state of the operator in the newest checkpoint of a store.
+// StateIn returns the state of the operator in the newest checkpoint of store.
 func StateIn(t *testing.T, store checkpoint.Store, results codec.Codec[string]) string {
 	t.Helper()
 	s, _, err := checkpoint.Latest(t.Context(), store)
@@ -161,7 +163,7 @@ func RetryAgain(maxRetries int, delay time.Duration) Strategy {
 	return strategies.FixedDelay[string](maxRetries, delay).RetryIfException(predicates.ErrorIs(ErrAgain))
 }
 
-// handHandler is a hand-driven function with a timeout handler.
+// handHandler is a Hand with a timeout handler.
 type handHandler struct {
 	*Hand
 	timeout func(ctx context.Context, in string) ([]string, error)

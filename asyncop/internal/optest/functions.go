@@ -21,12 +21,13 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Limited returns a backend that bears n calls at a time.
+// Limited returns a backend with a limit of n calls.
 func Limited(n int) *backend.Backend {
 	return backend.New("limited", backend.Limit(n), backend.WithLogger(slog.New(slog.DiscardHandler)))
 }
 
-// InEveryPhase returns a rig with one element in each phase, named after it, under a failure sink that takes nothing.
+// InEveryPhase returns a rig with one element in each phase, named after the phase, and a
+// blocked failure sink.
 func InEveryPhase(t *testing.T, m Mode, side *SideSink) *Rig {
 	t.Helper()
 	r := NewRig(t, m, Setup{
@@ -56,7 +57,6 @@ func InEveryPhase(t *testing.T, m Mode, side *SideSink) *Rig {
 	return r
 }
 
-// Source returns a source of elements.
 func Source(elements ...any) streams.Source {
 	in := make(chan any, len(elements))
 	for _, e := range elements {
@@ -66,7 +66,7 @@ func Source(elements ...any) streams.Source {
 	return extension.NewChanSource(in)
 }
 
-// Numbers are 0..n-1.
+// Numbers returns 0..n-1.
 func Numbers(n int) []any {
 	elements := make([]any, n)
 	for i := range elements {
@@ -83,7 +83,8 @@ func Drain(outlet streams.Outlet) (out []any) {
 	return out
 }
 
-// Slowly answers a number with itself plus d, after a time that depends on it.
+// Slowly answers a number with the number plus d, after a time that depends on the
+// number.
 func Slowly(d int) asyncop.AsyncFunction[int, int] {
 	return asyncop.Blocking(func(_ context.Context, in int) (int, error) {
 		time.Sleep(time.Duration(in%3) * time.Millisecond)
@@ -91,7 +92,7 @@ func Slowly(d int) asyncop.AsyncFunction[int, int] {
 	})
 }
 
-// Same compares without regard to order.
+// Same compares the outputs, without their order if the mode is unordered.
 func Same(t *testing.T, m Mode, want, got []any) {
 	t.Helper()
 	if m.Ordered {
@@ -101,7 +102,7 @@ func Same(t *testing.T, m Mode, want, got []any) {
 	}
 }
 
-// PanicOf returns what f panics with, as a text.
+// PanicOf returns the value that f panics with, as a text.
 func PanicOf(f func()) (message string) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -112,7 +113,7 @@ func PanicOf(f func()) (message string) {
 	return "no panic"
 }
 
-// Constructor is the name of the one that construct calls.
+// Constructor returns the name of the constructor that Construct calls.
 func (m Mode) Constructor(retry bool) string {
 	name := map[bool]string{true: "OrderedWait", false: "UnorderedWait"}[m.Ordered]
 	if retry {
@@ -125,7 +126,7 @@ func HandledBy(fn Function) Function {
 	return TimeoutMethod(fn, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
 }
 
-// SlowRetry fails at first, and holds the loop for a millisecond when it is called again.
+// SlowRetry fails at first. Its retry blocks the loop for a millisecond.
 func SlowRetry(retried chan<- struct{}) asyncop.AsyncFunction[string, string] {
 	return asyncop.Func(func(ctx context.Context, in string, r asyncop.ResultFuture[string]) error {
 		if asyncop.AttemptFromContext(ctx) == 1 {
@@ -138,12 +139,12 @@ func SlowRetry(retried chan<- struct{}) asyncop.AsyncFunction[string, string] {
 	})
 }
 
-// FirstLetter is the key of the elements of these tests.
+// FirstLetter is the key of elements.
 func FirstLetter(in string) string { return in[:1] }
 
 var KeyMode = Mode{Capacity: defaultCapacity}
 
-// EndOf sends one element and returns the results and Err.
+// EndOf sends one element and returns the results and the error of the run.
 func EndOf(op *asyncop.AsyncWaitOperator[string, string]) (got []any, err error) {
 	op.In() <- "a"
 	close(op.In())
@@ -163,8 +164,8 @@ func SlowPredicate(result string) strategies.Retry[string] {
 	})
 }
 
-// BlockingHand is the hand-driven function as a blocking call: it returns when the test answers, or, unless it ignores
-// its context, when that ends.
+// BlockingHand makes h a blocking function. A call returns when the test answers, or when
+// its context ends, unless ignoresContext is set.
 func BlockingHand(h *Hand, ignoresContext bool) Function {
 	return asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
 		answer := make(Answers, 1)
@@ -182,22 +183,20 @@ func BlockingHand(h *Hand, ignoresContext bool) Function {
 	})
 }
 
-// Reply is what a blocking call was answered with.
+// Reply is the answer to a blocking call.
 type Reply struct {
 	Result string
 	Err    error
 }
 
-// Answers is a future for a blocking call.
+// Answers is the future of a blocking call.
 type Answers chan Reply
 
-// Complete implements asyncop.ResultFuture.
 func (a Answers) Complete(results ...string) { a <- Reply{Result: strings.Join(results, " ")} }
 
-// CompleteExceptionally implements asyncop.ResultFuture.
 func (a Answers) CompleteExceptionally(err error) { a <- Reply{Err: err} }
 
-// Wrapper passes calls on under a context of its own.
+// Wrapper passes calls on with a context of its own.
 type Wrapper struct{ Inner Function }
 
 func (w *Wrapper) AsyncInvoke(ctx context.Context, in string, result Future) error {
@@ -228,7 +227,8 @@ func UpperFunc() Function {
 	})
 }
 
-// Handled is a function whose timeout handler answers with the element and an exclamation mark.
+// Handled returns a function whose timeout handler answers with the element and an
+// exclamation mark.
 func Handled(h *Hand) Function {
 	return TimeoutMethod(h, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
 }

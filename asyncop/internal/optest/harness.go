@@ -22,11 +22,11 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Mode is one way to run a test.
+// Mode is a variant of a test.
 type Mode struct {
 	Ordered  bool
 	Capacity int
-	Mock     bool // the operator is on a clock.Mock
+	Mock     bool // the operator uses a clock.Mock
 }
 
 func (m Mode) String() string {
@@ -44,7 +44,7 @@ func (m Mode) Order() string {
 	return "unordered"
 }
 
-// Pick returns the history that is right for the order.
+// Pick returns the expected history for the order.
 func (m Mode) Pick(ordered, unordered string) string {
 	if m.Ordered {
 		return ordered
@@ -52,10 +52,11 @@ func (m Mode) Pick(ordered, unordered string) string {
 	return unordered
 }
 
-// defaultCapacity is enough for the tests that do not care.
+// defaultCapacity is the capacity of tests that do not depend on it.
 const defaultCapacity = 16
 
-// ForEachMode runs body in a bubble of its own for both orders and each capacity; by default one that is enough.
+// ForEachMode runs body in a bubble of its own for both orders and each capacity. The
+// default capacity is 16.
 func ForEachMode(t *testing.T, body func(t *testing.T, m Mode), capacities ...int) {
 	t.Helper()
 	if len(capacities) == 0 {
@@ -68,7 +69,8 @@ func ForEachMode(t *testing.T, body func(t *testing.T, m Mode), capacities ...in
 	}
 }
 
-// ForEachClock is forEachMode on the real clock, which is virtual in the bubble, and on a clock.Mock.
+// ForEachClock runs body like ForEachMode, on the virtual clock of the bubble and on a
+// clock.Mock.
 func ForEachClock(t *testing.T, body func(t *testing.T, m Mode)) {
 	t.Helper()
 	for _, mock := range []bool{false, true} {
@@ -95,13 +97,13 @@ type Strategy = strategies.Retry[string]
 
 type Failure = asyncop.Failure[string]
 
-// Errors that tests complete with.
+// Errors of the tests.
 
 var ErrBroken = errors.New("broken")
 
 var ErrTestOver = errors.New("the test is over")
 
-// RetryAll retries errors and empty results, maxRetries times, after delay.
+// RetryAll retries errors and empty results, up to maxRetries times, after delay.
 func RetryAll(maxRetries int, delay time.Duration) *strategies.FixedDelayStrategy[string] {
 	return RetryAllOf[string](maxRetries, delay)
 }
@@ -112,7 +114,8 @@ func RetryAllOf[OUT any](maxRetries int, delay time.Duration) *strategies.FixedD
 		RetryIfException(predicates.HasException)
 }
 
-// Construct calls the constructor of the mode; without a strategy, the one without retry.
+// Construct calls the constructor of the mode. Without a strategy, it is the one without
+// retry.
 func Construct[IN, OUT any](
 	m Mode, fn asyncop.AsyncFunction[IN, OUT], timeout time.Duration,
 	s strategies.Retry[OUT], opts ...asyncop.Option,
@@ -129,18 +132,19 @@ func Construct[IN, OUT any](
 	}
 }
 
-// Setup is how a rig's operator is built; the zero value is an operator of a hand-driven function without timeout.
+// Setup has the options of a rig's operator. The zero value is an operator of a Hand,
+// without timeout.
 type Setup struct {
 	Timeout  time.Duration
 	Strategy Strategy
-	Key      func(string) string  // makes it a key-ordered operator; the order of the mode means nothing then
-	Wrap     func(*Hand) Function // the function, around the hand-driven one
-	Blocked  bool                 // downstream takes nothing until read is called
+	Key      func(string) string  // for a key-ordered operator; the order of the mode has no effect then
+	Wrap     func(*Hand) Function // wraps the Hand
+	Blocked  bool                 // downstream does not read before Unblock
 	Opts     []asyncop.Option
-	State    asyncop.State[string, string] // of a checkRig
+	State    asyncop.State[string, string] // of a CheckRig
 }
 
-// Options is short for a list of them.
+// Options returns its arguments.
 func Options(opts ...asyncop.Option) []asyncop.Option { return opts }
 
 // Rig is an operator of strings under test.
@@ -148,23 +152,23 @@ type Rig struct {
 	*Hand
 	T      *testing.T
 	Op     *Operator
-	Mock   *clock.Mock // nil if the mode has none
+	Mock   *clock.Mock // nil unless the mode has one
 	Cancel context.CancelCauseFunc
 
 	EndInputOnce, readOnce func()
 	startReading           chan struct{}
-	Read                   chan struct{} // closed when Out was seen to be closed
+	Read                   chan struct{} // closed after Out was closed
 
 	mu      sync.Mutex
-	out     []string // guarded by mu: what came out of Out, with its time
-	ErrAtEO error    // guarded by mu: what Err told when Out was seen to be closed
+	out     []string // guarded by mu: outputs with their times
+	ErrAtEO error    // guarded by mu: the error of the run after Out was closed
 }
 
 func NewRig(t *testing.T, m Mode, s Setup) *Rig {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), ValueKey{}, "of the operator"))
 	r := &Rig{T: t, Hand: NewHand(t), Cancel: cancel, startReading: make(chan struct{}), Read: make(chan struct{})}
-	// In takes all that a test sends at once, whatever the capacity.
+	// In buffers all elements that a test sends at once, whatever the capacity.
 	opts := Options(asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)), asyncop.WithBuffer(rigBuffer))
 	if m.Mock {
 		r.Mock = clock.NewMock()
@@ -176,7 +180,8 @@ func NewRig(t *testing.T, m Mode, s Setup) *Rig {
 	if s.Wrap != nil {
 		fn = s.Wrap(r.Hand)
 	}
-	switch opts = append(opts, s.Opts...); {
+	opts = append(opts, s.Opts...)
+	switch {
 	case s.Key == nil:
 		r.Op = Construct(m, fn, s.Timeout, s.Strategy, opts...)
 	case s.Strategy == nil:
@@ -199,12 +204,12 @@ func NewRig(t *testing.T, m Mode, s Setup) *Rig {
 	return r
 }
 
-// rigBuffer is the size of In and Out of a rig, unless a test sets another.
+// rigBuffer is the default size of In and Out.
 const rigBuffer = 128
 
 type ValueKey struct{}
 
-// reader is downstream.
+// reader reads the outputs.
 func (r *Rig) reader() {
 	<-r.startReading
 	for v := range r.Op.Out() {
@@ -221,7 +226,7 @@ func (r *Rig) reader() {
 // Unblock lets downstream read.
 func (r *Rig) Unblock() { r.readOnce() }
 
-// Text is an element as a history shows it.
+// Text returns an element as a history shows it.
 func Text(v any) string {
 	switch v := v.(type) {
 	case asyncop.Watermark:
@@ -236,7 +241,7 @@ func Mark(seconds int64) asyncop.Watermark {
 	return asyncop.Watermark{Timestamp: time.Unix(seconds, 0)}
 }
 
-// Send feeds elements and waits until the operator has done with them what it can.
+// Send feeds elements and waits until the operator is idle.
 func (r *Rig) Send(elements ...any) {
 	for _, e := range elements {
 		r.Op.In() <- e
@@ -244,7 +249,7 @@ func (r *Rig) Send(elements ...any) {
 	synctest.Wait()
 }
 
-// SendEach is send for the letters of s.
+// SendEach feeds the letters of s.
 func (r *Rig) SendEach(s string) {
 	for _, e := range s {
 		r.Op.In() <- string(e)
@@ -258,8 +263,9 @@ func (r *Rig) EndInput() {
 	synctest.Wait()
 }
 
-// Advance lets time pass. In a bubble, a mock that has fired a timer waits until the operator is idle again (it sleeps a
-// millisecond), so one large step is as exact as many small ones.
+// Advance lets time pass. After firing a timer, a mock in a bubble waits until the
+// operator is idle, by sleeping for a millisecond. So a large step is as exact as small
+// ones.
 func (r *Rig) Advance(d time.Duration) {
 	if r.Mock != nil {
 		r.Mock.Add(d)
@@ -269,13 +275,14 @@ func (r *Rig) Advance(d time.Duration) {
 	synctest.Wait()
 }
 
-// End ends the input and returns Err when all is done.
+// End ends the input and returns the error of the run when it has ended.
 func (r *Rig) End() error {
 	r.EndInputOnce()
 	return r.Wait()
 }
 
-// Wait waits for the end of the operator and of its output, and returns Err.
+// Wait waits for the end of the operator and its output, and returns the error of the
+// run.
 func (r *Rig) Wait() error {
 	r.Unblock()
 	<-r.Read
@@ -284,14 +291,14 @@ func (r *Rig) Wait() error {
 	return err
 }
 
-// Cut ends the operator by its context and returns Err.
+// Cut ends the operator by its context and returns the error of the run.
 func (r *Rig) Cut(cause error) error {
 	r.Cancel(cause)
 	synctest.Wait()
 	return r.Wait()
 }
 
-// Outputs is what came out: "A B |1| C".
+// Outputs returns the outputs: "A B |1| C".
 func (r *Rig) Outputs() string {
 	synctest.Wait()
 	r.mu.Lock()
@@ -301,13 +308,13 @@ func (r *Rig) Outputs() string {
 		if i > 0 {
 			b.WriteByte(' ')
 		}
-		what, _, _ := strings.Cut(o, "@")
-		b.WriteString(what)
+		text, _, _ := strings.Cut(o, "@")
+		b.WriteString(text)
 	}
 	return b.String()
 }
 
-// OutputTimes is what came out and when: "A@1s B@1s".
+// OutputTimes returns the outputs with their times: "A@1s B@1s".
 func (r *Rig) OutputTimes() string {
 	synctest.Wait()
 	r.mu.Lock()
@@ -315,7 +322,8 @@ func (r *Rig) OutputTimes() string {
 	return strings.Join(r.out, " ")
 }
 
-// TimeOutIn moves the time on and checks that the first n elements time out then, and none a moment before.
+// TimeOutIn moves the time on by d and checks that n elements time out at its end, and
+// not earlier.
 func (r *Rig) TimeOutIn(d time.Duration, n int) {
 	r.T.Helper()
 	r.Advance(d - 1)
@@ -324,22 +332,23 @@ func (r *Rig) TimeOutIn(d time.Duration, n int) {
 	require.EqualValues(r.T, n, r.Stats().Timeouts)
 }
 
-// Stats returns the counts of an operator that is idle or has ended; the last error and the limits have tests of their own.
+// Stats returns the counts of an idle or ended operator. The last error and the limits
+// have their own tests.
 func (r *Rig) Stats() asyncop.Stats {
 	synctest.Wait()
 	s := r.Op.Stats()
-	s.LastError, s.Capacity, s.MaxCalls = nil, 0, 0
+	s.LastError = nil
+	s.Capacity, s.MaxCalls = 0, 0
 	return s
 }
 
-// CheckBalance checks that every accepted element is in exactly one state.
 func CheckBalance(t *testing.T, s asyncop.Stats) {
 	t.Helper()
 	require.Equal(t, s.Accepted, s.InFlight+s.Completed+s.Dropped+s.HandedOver+s.Failed+s.Abandoned,
 		"every element is in exactly one state: %+v", s)
 }
 
-// Hand is an asynchronous function that the test answers by hand, or by a script.
+// Hand is an asynchronous function that the test answers, or a script.
 type Hand struct {
 	t     *testing.T
 	clock clock.Clock
@@ -347,7 +356,7 @@ type Hand struct {
 
 	// Set before the elements are sent.
 	scripts map[string]func(*Call) error // by name of the call, such as "a#1"
-	Answer  func(*Call) error            // of all other calls
+	Answer  func(*Call) error            // answers all other calls
 
 	mu   sync.Mutex
 	Made []*Call // guarded by mu
@@ -359,12 +368,12 @@ func NewHand(t *testing.T) *Hand {
 	return &Hand{t: t, clock: c, Start: c.Now(), scripts: map[string]func(*Call) error{}}
 }
 
-// Call is one attempt.
+// Call is an attempt.
 type Call struct {
 	Future
 	In      string
 	Attempt int
-	Ctx     context.Context //nolint:containedctx // what the call was given
+	Ctx     context.Context //nolint:containedctx // of the call
 	At      time.Duration
 }
 
@@ -372,7 +381,6 @@ func (c *Call) String() string { return fmt.Sprintf("%s#%d", c.In, c.Attempt) }
 
 func (h *Hand) Now() time.Duration { return h.clock.Since(h.Start) }
 
-// AsyncInvoke records the call; the test answers it.
 func (h *Hand) AsyncInvoke(ctx context.Context, in string, result Future) error {
 	c := &Call{Future: result, In: in, Attempt: asyncop.AttemptFromContext(ctx), Ctx: ctx, At: h.Now()}
 	h.mu.Lock()
@@ -387,10 +395,10 @@ func (h *Hand) AsyncInvoke(ctx context.Context, in string, result Future) error 
 	return nil
 }
 
-// Script sets what a call does, on the loop.
+// Script sets the answer of a call. It runs on the loop.
 func (h *Hand) Script(name string, f func(*Call) error) { h.scripts[name] = f }
 
-// Upper answers at once: "a" with "A".
+// Upper answers at once, "a" with "A".
 func Upper(c *Call) error {
 	c.Complete(strings.ToUpper(c.In))
 	return nil
@@ -399,13 +407,13 @@ func Upper(c *Call) error {
 // Fails answers at once with errBroken.
 func Fails(*Call) error { return ErrBroken }
 
-// Empty answers at once with no result.
+// Empty answers at once with an empty result.
 func Empty(c *Call) error {
 	c.Complete()
 	return nil
 }
 
-// Call returns the call of the given name, which must have been made.
+// Call returns the call with a name. The call must have been made.
 func (h *Hand) Call(name string) *Call {
 	h.t.Helper()
 	synctest.Wait()
@@ -420,24 +428,24 @@ func (h *Hand) Call(name string) *Call {
 	return nil
 }
 
-// Complete answers a call and waits until the operator has done with it what it can.
+// Complete answers a call and waits until the operator is idle.
 func (h *Hand) Complete(name string, results ...string) {
 	h.t.Helper()
 	h.Call(name).Complete(results...)
 	synctest.Wait()
 }
 
-// Fail is complete with an error.
+// Fail answers a call with an error and waits until the operator is idle.
 func (h *Hand) Fail(name string, err error) {
 	h.t.Helper()
 	h.Call(name).CompleteExceptionally(err)
 	synctest.Wait()
 }
 
-// Calls is what was called: "a#1 b#1 a#2".
+// Calls returns the calls: "a#1 b#1 a#2".
 func (h *Hand) Calls() string { return h.callTexts((*Call).String) }
 
-// CallTimes is what was called and when: "a#1@0s b#1@0s a#2@10ms".
+// CallTimes returns the calls with their times: "a#1@0s b#1@0s a#2@10ms".
 func (h *Hand) CallTimes() string {
 	return h.callTexts(func(c *Call) string { return fmt.Sprintf("%s@%v", c, c.At) })
 }
@@ -461,7 +469,7 @@ type SideSink struct {
 	failures []Failure // guarded by mu
 }
 
-// NewSideSink returns a sink; a blocked one takes nothing until unblock is called.
+// NewSideSink returns a sink. A blocked sink blocks until Unblock is called.
 func NewSideSink(blocked bool) *SideSink {
 	s := &SideSink{open: make(chan struct{})}
 	if !blocked {
@@ -485,7 +493,7 @@ func (s *SideSink) Take(ctx context.Context, f Failure) error {
 
 func (s *SideSink) Unblock() { close(s.open) }
 
-// Got returns what came so far.
+// Got returns the failures so far.
 func (s *SideSink) Got() []Failure {
 	synctest.Wait()
 	s.mu.Lock()
@@ -493,7 +501,7 @@ func (s *SideSink) Got() []Failure {
 	return append([]Failure(nil), s.failures...)
 }
 
-// Elements is the same as a text: "a b".
+// Elements returns the elements of the failures so far: "a b".
 func (s *SideSink) Elements() string {
 	var names []string
 	for _, f := range s.Got() {
@@ -502,18 +510,17 @@ func (s *SideSink) Elements() string {
 	return strings.Join(names, " ")
 }
 
-// errNamed is an error of asyncop that has no name for users: it is found by its text.
+// errNamed is an error of asyncop that has no exported name. It is found by its text.
 type errNamed string
 
 func (e errNamed) In(err error) bool { return err != nil && strings.Contains(err.Error(), string(e)) }
 
-// Errors of asyncop without a name for users.
+// Errors of asyncop that have no exported name.
 
 const ErrControlResult errNamed = "asyncop: a control element is not a result"
 
 const ErrHandlerLimit errNamed = "asyncop: the handler of a failure exceeded its limit (WithHandlerLimit)"
 
-// Must returns v.
 func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -521,8 +528,9 @@ func Must[T any](v T, err error) T {
 	return v
 }
 
-// stateText returns the elements of an operator's state, as a text: "a" with no attempts made, "a#2" with two, "|5|" for a
-// watermark, "a=[A1 A2]" with results, "a@5" with the number of an observer.
+// stateText returns the elements of an operator's state as a text: "a" without attempts,
+// "a#2" with two attempts, "|5|" for a watermark, "a=[A1 A2]" with results, "a@5" with
+// the number of an observer.
 func stateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, error) {
 	inputs := codec.Default[IN]()
 	s, err := drive.StateCodec[IN, OUT]{Inputs: inputs, Results: results}.Decode(state)
@@ -550,7 +558,7 @@ func stateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 	return strings.Join(texts, " "), nil
 }
 
-// TimeoutMethod returns fn with the optional method of a TimeoutHandler.
+// TimeoutMethod returns fn with the method of a TimeoutHandler.
 func TimeoutMethod[IN, OUT any](
 	fn asyncop.AsyncFunction[IN, OUT], timeout func(ctx context.Context, in IN) ([]OUT, error),
 ) asyncop.AsyncFunction[IN, OUT] {

@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Settlements are what the source of messages was told of them.
+// Settlements counts the settlements of messages.
 type Settlements struct {
 	mu   sync.Mutex
 	told map[string][]string // guarded by mu; by id
@@ -46,7 +46,7 @@ func (v *Settlements) All() map[string]string {
 	return all
 }
 
-// Received are messages as a source yields them.
+// Received yields messages as a source does.
 func Received[T any](ms ...message.Message[T]) iter.Seq2[message.Message[T], error] {
 	return func(yield func(message.Message[T], error) bool) {
 		for _, m := range ms {

@@ -13,15 +13,16 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// Tally is an observer that checks law O1: calls come one at a time, each attempt ends before its element, each element once.
+// Tally is an observer that checks law O1: its methods are not called concurrently, each
+// attempt ends before its element, and each element ends once.
 type Tally struct {
 	t        *testing.T
 	busy     atomic.Bool
 	Begun    int
 	Restored int
 	Attempts int
-	open     map[string]int // attempts that run, by element
-	Doubt    bool           // one that was discarded may have taken effect
+	open     map[string]int // running attempts by element
+	Doubt    bool           // a discarded element may have taken effect
 	Over     map[observe.EndKind]int
 	log      []string
 	Endings  map[string]observe.Ending
@@ -70,7 +71,7 @@ func (o *Tally) Ended(ctx context.Context, e observe.Ending) {
 	o.Endings[name] = e
 }
 
-// Sum is how many elements ended.
+// Sum returns the number of elements that have ended.
 func (o *Tally) Sum() (n int) {
 	for m := range maps.Values(o.Over) {
 		n += m
@@ -78,7 +79,6 @@ func (o *Tally) Sum() (n int) {
 	return n
 }
 
-// UpTo yields 0, 1, …, n-1.
 func UpTo(n int) func(yield func(int) bool) {
 	return func(yield func(int) bool) {
 		for i := range n {
@@ -100,7 +100,6 @@ type Inlet struct{ Input chan any }
 func (s *Inlet) In() chan<- any   { return s.Input }
 func (s *Inlet) AwaitCompletion() {}
 
-// Door is a gate.
 type Door struct {
 	Tally
 	Open   atomic.Bool
@@ -116,7 +115,6 @@ func (d *Door) TryAdmit() bool {
 }
 func (d *Door) Notify(f func()) { d.Bell = f }
 
-// Mute is an observer that does nothing.
 type Mute struct{}
 
 func (Mute) Accepted(ctx context.Context, _ any, _ bool) context.Context { return ctx }

@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Reasons of the tests, one of each kind.
+// Reasons of the tests.
 
 var UnsafeReason = predicates.NewReason("TEST_UNSAFE", false, false)
 
@@ -17,12 +17,12 @@ type View = predicates.Attempt[string]
 
 type Policy = strategies.Policy[string]
 
-// Because returns the policy that names reason for every error.
+// Because returns a policy that gives reason for every error.
 func Because(reason predicates.Reason, s strategies.ReasonStrategy[string]) *Policy {
 	return Aware(predicates.ByException[string](predicates.HasException, reason), s)
 }
 
-// Aware is strategies.ReasonAware, and knows of strategies that do not block.
+// Aware is strategies.ReasonAware, which also recognizes strategies made by Immediate.
 func Aware(classify predicates.Classifier[string], s strategies.ReasonStrategy[string]) *Policy {
 	if s, ok := s.(immediately); ok {
 		return strategies.ReasonAware(classify, s.ReasonStrategy).Immediate()
@@ -39,12 +39,12 @@ func Immediate(s strategies.ReasonStrategy[string]) strategies.ReasonStrategy[st
 	return immediately{s}
 }
 
-// Decides is a strategy that may block, as a func.
+// Decides makes a strategy that may block of a function.
 func Decides(f func(ctx context.Context, a *View) (strategies.Action, error)) strategies.ReasonStrategy[string] {
 	return strategies.ReasonStrategyFunc[string](f)
 }
 
-// Always is a strategy that always gives the same answer, on the loop or off it.
+// Always returns a strategy with a fixed answer, on the loop or off it.
 func Always(atOnce bool, action strategies.Action) strategies.ReasonStrategy[string] {
 	s := Decides(func(context.Context, *View) (strategies.Action, error) { return action, nil })
 	if atOnce {

@@ -6,10 +6,11 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// ElementsOf are the letters of s.
+// ElementsOf returns a pull function for the letters of s.
 func ElementsOf(s string) func() (string, bool) { return asyncop.FromSlice(strings.Split(s, "")) }
 
-// Chain ranges over the results on a goroutine of its own and returns what it got, the last error included.
+// Chain ranges over the results on a goroutine of its own. It returns the channel of the
+// results and the last error.
 func Chain(op *asyncop.AsyncWaitOperator[string, string], next func() (string, bool), body func(string)) <-chan string {
 	all := make(chan string, 1)
 	go func() {
