@@ -113,7 +113,7 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 		},
 		Policy: s.policy, Random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 		Limits: core.Limits{
-			Timeout: timeout, AttemptTimeout: s.attemptTimeout, EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
+			Timeout: timeout, FromAttempt: s.fromAttempt, AttemptTimeout: s.attemptTimeout, EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
 		},
 		FailsRun: s.failurePolicy == "", ExhaustedAsFailure: s.exhaustedAsFailure,
 		Restored: core.Restored{Keep: core.Keep(s.retryState), LeastPart: 10},

@@ -41,6 +41,7 @@ type config struct {
 	budget         float64 // 0: no limit
 	timeoutFor     any     // a func(IN) time.Duration, or nil
 	attemptTimeout time.Duration
+	fromAttempt    bool
 	handlerLimit   time.Duration
 	earlyTimeout   bool
 
@@ -228,6 +229,21 @@ func WithAttemptTimeout(d time.Duration) Option {
 func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 	guard.RefuseNil("asyncop: WithTimeoutFor", "function", timeout)
 	return func(cfg *config) { cfg.timeoutFor = timeout }
+}
+
+// WithTimeoutFromFirstAttempt makes the timeout of an element count from the start of its
+// first attempt, instead of from its acceptance. So an element that waits for a permit,
+// for the rate of its backend ([WithBackend]), or for the end of an outage does not run
+// out of time. It waits as long as that takes: without a bound, if a backend is held or
+// does not come back. It keeps its slot meanwhile, so the input waits, too.
+//
+// If the timeout of an element that waits for its next attempt runs out while its backend
+// is down or comes back, it begins anew with that attempt, up to three times. A service
+// that throttles is not down: the timeout bounds such attempts. A restored element that keeps its attempts
+// (State.Retries) has the rest of its time. An element with a negative timeout
+// ([WithTimeoutFor]) times out at once.
+func WithTimeoutFromFirstAttempt() Option {
+	return func(cfg *config) { cfg.fromAttempt = true }
 }
 
 // WithHandlerLimit bounds the time of the fallback of [HandleFailure], and of a

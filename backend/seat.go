@@ -632,6 +632,15 @@ func (b *Backend) downError(l *gate.Late) error {
 	return fmt.Errorf("backend %s is %v: %s", b.name, b.state, b.why)
 }
 
+// IsDown implements gate.Seat.
+func (p *seat) IsDown(now time.Time) bool {
+	b := p.backend
+	b.mu.Lock()
+	defer b.unlock()
+	b.advance(now.Sub(b.epoch))
+	return b.state != Up
+}
+
 // Leave implements gate.Seat.
 func (p *seat) Leave() {
 	b := p.backend

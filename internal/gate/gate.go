@@ -91,6 +91,9 @@ type Seat interface {
 	// as is known; nil: it could. The error may match ErrAnswered.
 	WhyWaiting(now time.Time, l *Late) (err error, wait time.Duration)
 
+	// IsDown reports whether the backend is down or held, or on the way back.
+	IsDown(now time.Time) bool
+
 	// Leave ends the seat. Calls that run have their permits until they are over.
 	Leave()
 }

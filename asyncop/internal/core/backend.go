@@ -49,6 +49,7 @@ type atBackend[IN, OUT any] struct {
 type asked struct {
 	outages   int        // attempts that met an outage
 	throttled int        // attempts that the service answered with a request for fewer calls
+	restarts  int        // times that its timeout began anew: see waitsOut
 	number    int        // of the attempt that cost and tenant belong to; 0 if they are not known
 	cost      float64    // what the attempt takes from the rate
 	refunded  int        // number of the attempt whose cost was refunded; 0 if there is none
@@ -60,6 +61,19 @@ type asked struct {
 func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 	of := b.of.get(s.index)
 	return min(of.outages, maxForgiven) + of.throttled
+}
+
+// waitsOut lets s, whose deadline has come, wait for the end of an outage: its time begins
+// anew with its next attempt (FromAttempt). It does so up to maxForgiven times.
+func (b *atBackend[IN, OUT]) waitsOut(s *Slot[IN, OUT]) bool {
+	g := b.core
+	isWaiting := s.phase == ready || s.phase == backoff
+	if !isWaiting || g.now < s.due || b.of.get(s.index).restarts == maxForgiven || !b.seat.IsDown(g.Timers.Time(g.now)) {
+		return false
+	}
+	b.of.ref(s.index).restarts++
+	g.stopTimeout(s)
+	return true
 }
 
 // isVisited reports whether an attempt of s had another answer than a request for fewer
@@ -102,7 +116,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	}
 	g := b.core
 	b.attempt = gate.Request{Cost: 1, Retry: s.attempts > 0, Outages: b.of.get(s.index).outages, Element: element(s)}
-	b.attempt.Hurried = s.isHurried(g.now)
+	b.attempt.Hurried = g.isHurried(s, g.now)
 	p := b.describe(s)
 	if p != granted {
 		return p

@@ -60,7 +60,7 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 	if p != nil { // an element without a history does not justify a reading of the clock
 		g.refresh()
 	}
-	keep := !again && (s.due != Never && g.now-s.accepted > (s.due-s.accepted)/2 || w.Asked != nil && w.Asked(s.in))
+	keep := !again && (s.due != Never && g.now-s.due > -g.timeoutOf(s)/2 || w.Asked != nil && w.Asked(s.in))
 	switch {
 	case p == nil && (o.err == nil && !again && !keep || w.live == liveHistories):
 		return

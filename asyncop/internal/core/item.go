@@ -187,12 +187,12 @@ func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) {
 	left := g.timeWith(it, own, own)
 	switch {
-	case own > 0 && left > own:
+	case own > 0 && left > own && !g.FromAttempt:
 		due := later(g.now, it.Wait)
 		s.accepted, s.first, s.last, s.knowsFirst = g.now, due, due, true
 		g.limit(s, later(g.now, left), own)
 	case own != g.Timeout:
-		g.limit(s, later(s.accepted, own), own)
+		g.ownTimeout(s, own)
 	}
 }
 

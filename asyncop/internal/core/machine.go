@@ -40,6 +40,7 @@ type Config[IN, OUT any] struct {
 // Limits bound elements and attempts. 0 means no limit.
 type Limits struct {
 	Timeout        time.Duration // of each element, over all attempts
+	FromAttempt    bool          // Timeout counts from the start of the first attempt, not from the acceptance
 	AttemptTimeout time.Duration // of each attempt
 	EarlyTimeout   bool          // an element times out as soon as no retry can start within its timeout
 	MaxCalls       int           // permits; 0 means as many as there are slots

@@ -48,7 +48,7 @@ func (g *Machine[IN, OUT]) accept(in IN, at time.Duration) *Slot[IN, OUT] {
 	s := g.slots.take()
 	s.entry = g.Queue.Put(s)
 	s.in, s.accepted, s.phase, s.due = in, at, fresh, Never
-	if g.Timeout > 0 {
+	if g.Timeout > 0 && !g.FromAttempt {
 		s.due = at + g.Timeout
 	}
 	g.state.Stats.Accepted++
@@ -59,7 +59,7 @@ func (g *Machine[IN, OUT]) accept(in IN, at time.Duration) *Slot[IN, OUT] {
 	if g.oldest == nil {
 		g.oldest = s
 	}
-	if g.live == nil {
+	if g.live == nil && !g.FromAttempt { // otherwise deadlines do not come in input order
 		g.live = s
 	}
 	return s
@@ -214,6 +214,9 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	s.last = g.now
 	if s.attempts == 1 && !s.knowsFirst {
 		s.first = g.now
+	}
+	if g.FromAttempt && s.due == Never {
+		g.startTimeout(s)
 	}
 	a := g.newAttempt(s)
 	until := s.due
@@ -487,7 +490,7 @@ func (g *Machine[IN, OUT]) reportToBackend(
 	g.refresh()
 	// A call that began with less than half of its element's time, and was cut off by the
 	// deadline, may have been too late rather than lost.
-	isCut := g.now >= s.due && s.isHurried(s.last) && pushback == 0 && guard.Is(err, context.DeadlineExceeded)
+	isCut := g.now >= s.due && g.isHurried(s, s.last) && pushback == 0 && guard.Is(err, context.DeadlineExceeded)
 	cost, isReported := t.Cost()
 	return g.backend.report(s, gate.Evidence{
 		Err: err, Reason: reason, Pushback: pushback, Cut: isCut,
@@ -736,6 +739,9 @@ func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 
 // timeOut ends s at its deadline, whatever it was doing. That is final (law A3).
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
+	if g.FromAttempt && g.backend != nil && g.backend.waitsOut(s) {
+		return
+	}
 	isEarly, wasCalled := g.now < s.due, s.phase == running
 	switch s.phase {
 	case preparing, running:
@@ -907,8 +913,8 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 		InDoubt: s.doubt != noDoubt, Deduplicated: s.doubt == deduplicated, Failed: s.phase == failing,
 		Timeout: g.Timeout, Context: g.describe(s),
 	}
-	if s.hasLimit {
-		r.Timeout = g.limits.get(s.index).total
+	if own := g.limits.get(s.index); own != nil {
+		r.Timeout = own.total
 	}
 	if s.attempts > 0 {
 		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)

@@ -118,12 +118,6 @@ func (p phase) String() string {
 // not handed over yet.
 func (s *Slot[IN, OUT]) Failed() bool { return s.phase == failing }
 
-// isHurried reports whether an attempt that begins at an instant has less than half of
-// the element's time left.
-func (s *Slot[IN, OUT]) isHurried(at time.Duration) bool {
-	return s.due != Never && s.due-at < (s.due-s.accepted)/2
-}
-
 // next returns the element after s in the order of the input, or nil.
 func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
 	if e := s.entry.Next(); e != nil {

@@ -43,7 +43,52 @@ func (o *ownTimeouts[IN, OUT]) limit(s *Slot[IN, OUT]) (continues bool) {
 		return false
 	}
 	if own != g.Timeout {
-		g.limit(s, later(s.accepted, own), own)
+		g.ownTimeout(s, own)
 	}
 	return true
+}
+
+// timeoutOf returns how long the deadline of s, which has one, was away when its time
+// began.
+func (g *Machine[IN, OUT]) timeoutOf(s *Slot[IN, OUT]) time.Duration {
+	if g.FromAttempt {
+		return g.limits.get(s.index).total
+	}
+	return s.due - s.accepted
+}
+
+// isHurried reports whether an attempt that begins at an instant has less than half of
+// the element's time left.
+func (g *Machine[IN, OUT]) isHurried(s *Slot[IN, OUT], at time.Duration) bool {
+	return s.due != Never && s.due-at < g.timeoutOf(s)/2
+}
+
+// startTimeout begins the time of s, whose first attempt starts (FromAttempt).
+func (g *Machine[IN, OUT]) startTimeout(s *Slot[IN, OUT]) {
+	total := g.Timeout
+	if own := g.limits.get(s.index); own != nil {
+		total = own.total
+	}
+	if total > 0 {
+		g.limit(s, later(g.now, total), total)
+	}
+}
+
+// stopTimeout takes the deadline of s back: its time begins with its next attempt.
+func (g *Machine[IN, OUT]) stopTimeout(s *Slot[IN, OUT]) {
+	if s.hasLimit {
+		g.odd.Cancel(&g.limits.get(s.index).timer)
+		s.due, s.hasLimit = Never, false
+	}
+}
+
+// ownTimeout gives the newest element a timeout that is not the operator's. It counts
+// from the acceptance, or begins with the first attempt (FromAttempt). An element whose
+// time is over times out before its first attempt.
+func (g *Machine[IN, OUT]) ownTimeout(s *Slot[IN, OUT], total time.Duration) {
+	if g.FromAttempt && total >= 0 {
+		*g.limits.ref(s.index) = &limit[IN, OUT]{total: total}
+		return
+	}
+	g.limit(s, later(s.accepted, total), total)
 }

@@ -431,7 +431,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call that is cut off is ignored, however early it began", "B4", "core/path.go",
-		`g.now >= s.due && s.isHurried(s.last) &&`,
+		`g.now >= s.due && g.isHurried(s, s.last) &&`,
 		`g.now >= s.due &&`,
 	},
 	{
