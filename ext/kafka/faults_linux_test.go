@@ -90,7 +90,7 @@ func TestAFullDisk(t *testing.T) {
 	require.NoError(t, b.Restart())
 	c := clusterOf(t, all)
 	for _, topic := range []string{"orders", "orders-dead", "done"} {
-		require.NoError(t, c.CreateTopic(topic, 1, nil))
+		require.NoError(t, c.CreateTopic(topic, 1, map[string]string{"retention.ms": "-1"}))
 	}
 	c.produce("orders", 1, numbers(n)...)
 	e := c.engine(WithTopics("work", "orders"), WithPartitions(1), WithReplicas(1))

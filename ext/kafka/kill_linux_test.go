@@ -116,7 +116,7 @@ func TestKilledWorkersAndBrokers(t *testing.T) {
 	}
 	c := clusterOf(t, all)
 	for topic, parts := range map[string]int32{"orders": 6, "group-retry-1": 3, "group-dead": 1, "done": 1} {
-		require.NoError(t, c.CreateTopic(topic, parts, nil))
+		require.NoError(t, c.CreateTopic(topic, parts, map[string]string{"retention.ms": "-1"}))
 	}
 	c.produce("orders", 6, numbers(n)...)
 	w := workers.Start(t, killedWorker, strings.Join(c.addrs, ","), 3, 2*time.Minute)
