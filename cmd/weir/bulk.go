@@ -168,6 +168,8 @@ reads. Each leaves the dead letters in the same step.
 				return err
 			}
 			switch {
+			case b.all && !isAll(b.spec.Filter):
+				return usagef("--all and a choice exclude each other")
 			case b.spec.To == "":
 				return usagef("where to? Say --to QUEUE")
 			case b.spec.To == b.spec.Queue:
@@ -180,6 +182,7 @@ reads. Each leaves the dead letters in the same step.
 	}
 	b.flags(a, c)
 	c.Flags().StringVar(&b.spec.To, "to", "", "the `QUEUE` that they return to")
+	c.Flags().BoolVar(&b.all, "all", false, "every dead letter of the queue, as without a choice")
 	c.Flags().IntVar(&b.spec.MaxMerges, "max-merges", 5, "leave those that were merged `N` times already")
 	c.Flags().BoolVar(&b.spec.UnsafeToRepeat, "unsafe-to-repeat", false, "also those whose call may have taken effect: it is repeated")
 	a.renamed(c, "outcome-unknown", "unsafe-to-repeat")
@@ -246,7 +249,8 @@ func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
 	return last[0].Arrived.Add(time.Microsecond), nil
 }
 
-// askBulk asks before a job. Nobody reads a queue whose name is mistyped: it is empty, so --yes is no answer for such a one.
+// askBulk asks before a job. A queue whose name is mistyped is empty and has no workers:
+// --yes is no answer for such a queue.
 func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) error {
 	s := b.spec
 	question := map[store.Action]string{
@@ -260,15 +264,19 @@ func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) err
 		return a.ask(ctx, b.yes, question)
 	}
 	empty, err := db.store.empty(ctx, s.To)
+	right := !empty
+	if empty && err == nil {
+		right, err = isRead(ctx, db.store, s.Queue, s.To)
+	}
 	switch {
 	case err != nil:
 		return err
-	case !empty:
+	case right:
 		return a.ask(ctx, b.yes, question)
 	case b.yes || !isTerminal(a.in):
-		return usagef("queue %q is empty or new: if it is the one that the program reads, say --to-empty", s.To)
+		return usagef("queue %q is empty or new, and no worker reads it now: if it is the one that the program reads, say --to-empty", s.To)
 	}
-	a.note("Queue %q is empty or new: is it the one that the program reads?", s.To)
+	a.note("Queue %q is empty, and no worker reads it: is the name right?", s.To)
 	return a.ask(ctx, false, question)
 }
 

@@ -54,6 +54,8 @@ type queues interface {
 	do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs.Progress)) (jobs.Job, error)
 	// empty reports whether a queue has no messages.
 	empty(ctx context.Context, queue string) (bool, error)
+	// workersRead returns the queues that workers read, as far as is known.
+	workersRead(ctx context.Context) ([]string, error)
 }
 
 // inspected are the queues of a store that can look into them.

@@ -28,7 +28,8 @@ const pageSize = 1000 // messages that are read at once
 func (a *app) dead() *cobra.Command {
 	c := group("dead", "Dead letters: messages that were given up",
 		a.deadList(), a.deadShow(), a.deadCount(), a.deadGroups(), a.deadPurge(), a.deadMerge(), a.deadExport(), a.deadImport())
-	c.PersistentFlags().String("queue", deadQueue, "the `QUEUE` of the dead letters, such as orders-dead")
+	c.PersistentFlags().String("queue", deadQueue, "the `QUEUE` of the dead letters, such as orders-dead (default: the only one)")
+	c.PersistentFlags().Lookup("queue").DefValue = "" // the queue dead is only in databases of earlier versions
 	return c
 }
 
@@ -39,7 +40,7 @@ func queueOf(c *cobra.Command) string { return c.Flag("queue").Value.String() }
 func (a *app) deadOf(ctx context.Context, c *cobra.Command, db *database, reads bool) (string, error) {
 	queue := queueOf(c)
 	if queue != deadQueue || c.Flag("queue").Changed {
-		return queue, nil
+		return queue, mustExist(ctx, db.store, queue)
 	}
 	queues, err := db.store.Queues(ctx)
 	if err != nil || slices.Contains(queues, queue) { // topics have no list without a group

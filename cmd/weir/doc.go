@@ -15,7 +15,7 @@
 //
 //	sqlite:orders.db, sqlite:///var/lib/orders.db
 //	postgres://user:password@host/database
-//	nats://user:password@host:4222,host:4222/STREAM
+//	nats://user:password@host:4222,host:4222/STREAM (default: weir)
 //	tls://host:4222/STREAM?creds=FILE
 //	kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&group=GROUP
 //	file:DIR

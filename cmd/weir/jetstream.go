@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go"
@@ -22,8 +23,8 @@ func openJetStream(ctx context.Context, address string, c clock.Clock, denied fu
 	if err != nil {
 		return nil, err
 	}
-	if u.name == "" {
-		return nil, usagef("the URL of the database: which stream has the queues? %s://host/STREAM", u.scheme)
+	if strings.ContainsAny(u.name, ".*> \t\r\n/\\") {
+		return nil, usagef("the URL of the database: %q is not the name of a stream: it must not have a dot, a space, a wildcard or a slash", u.name)
 	}
 	opts, err := natsOptions(u, denied)
 	if err != nil {
@@ -41,7 +42,11 @@ func openJetStream(ctx context.Context, address string, c clock.Clock, denied fu
 	if err != nil {
 		return nil, errors.Join(err, closeConn())
 	}
-	s, err := weirjs.New(ctx, js, weirjs.WithStream(u.name), weirjs.WithExistingStream())
+	set := []weirjs.Option{weirjs.WithExistingStream()}
+	if u.name != "" { // else the engine's default
+		set = append(set, weirjs.WithStream(u.name))
+	}
+	s, err := weirjs.New(ctx, js, set...)
 	if err != nil {
 		return nil, errors.Join(err, closeConn())
 	}

@@ -320,7 +320,8 @@ func TestJetStreamURLs(t *testing.T) {
 		"nats://u:s3cr3t@" + address + "/retries":                      {exitFailed, "Authorization Violation"},
 		"nats://s3cr3t@" + address + "/retries":                        {exitFailed, "Authorization Violation"},
 		"nats://u:s3cr3t%2Fx@127.0.0.1:1/retries":                      {exitFailed, "no servers available"},
-		"nats://u:s3cr3t@" + address:                                   {exitUsage, "which stream"},
+		"nats://u:right@" + address:                                    {exitFailed, "stream not found"}, // the default is "weir"
+		"nats://u:s3cr3t@" + address + "/a.b":                          {exitUsage, "is not the name of a stream"},
 		"nats://u:s3cr3t/x@" + address + "/retries":                    {exitUsage, "not valid"},
 		"nats://u:s3cr3t%zz@" + address + "/retries":                   {exitUsage, "not valid"},
 		"nats://u:s3cr3t@a b/retries":                                  {exitUsage, "not valid"},

@@ -151,7 +151,7 @@ func TestKafkaChanges(t *testing.T) {
 	}
 	assert.Regexp(t, `all +8\n`, run("dead", "count").stdout)
 	r := run("dead", "merge", "--to", "orders", "--provider", "north", "--yes")
-	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
+	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new, and no worker reads it now: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
 	r = run("dead", "merge", "--to", "orders", "--provider", "north", "--to-empty")
 	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with --yes\n", r.stderr)
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 
@@ -34,11 +35,18 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 		}
 	}
 	var rows [][]string
+	var unknown []error
 	held := 0
 	for _, queue := range queues {
 		n, err := db.store.Count(ctx, queue, store.Filter{})
 		if err != nil {
 			return err
+		}
+		if n.Messages == 0 {
+			if err := mustExist(ctx, db.store, queue); err != nil {
+				unknown = append(unknown, err)
+				continue
+			}
 		}
 		if a.json {
 			counted := newCounted(queue, n)
@@ -56,8 +64,8 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 		rows = append(rows, []string{queue, strconv.Itoa(n.Messages), oldest, when(n.Next), causes(n), strconv.Itoa(n.Held)})
 	}
 	switch {
-	case a.json:
-		return nil
+	case a.json || len(rows) == 0 && len(unknown) > 0:
+		return errors.Join(unknown...)
 	case len(rows) == 0:
 		a.note("No queue has messages.")
 		return nil
@@ -76,7 +84,7 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 			rows[i] = rows[i][:len(columns)]
 		}
 	}
-	return a.table(columns, rows)
+	return errors.Join(append([]error{a.table(columns, rows)}, unknown...)...)
 }
 
 // causes returns the causes of dead letters in one cell.

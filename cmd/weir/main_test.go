@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,6 +24,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
@@ -298,7 +300,7 @@ func TestOutput(t *testing.T) {
 			case strings.HasPrefix(name, "usage-"):
 				assert.Equal(t, exitUsage, r.status)
 				assert.Empty(t, r.stdout)
-			case name == "show-none":
+			case name == "show-none", name == "list-none", name == "layers-one":
 				assert.Equal(t, exitFailed, r.status)
 			default:
 				assert.Equal(t, exitOK, r.status)
@@ -349,10 +351,67 @@ func TestEndOfARequestWithAKey(t *testing.T) {
 	assert.JSONEq(t, `{"title":"Gone","status":410,"detail":"the ride was booked by phone"}`, string(answer.Body))
 }
 
+// A queue that nothing in the database knows is probably mistyped.
+func TestQueue_Unknown(t *testing.T) {
+	dir := seed(t)
+	for _, args := range [][]string{
+		{"dead", "list", "--queue", "nope"}, {"dead", "count", "--queue", "nope"}, {"dead", "groups", "--queue", "nope"},
+		{"dead", "purge", "--queue", "nope", "--all", "--yes"}, {"layers", "nope"}, {"layers", "--json", "nope"},
+		{"due", "--queue", "nope", "--all", "--yes"}, {"dead", "merge", "--queue", "nope", "--to", "orders", "--yes"},
+	} {
+		r := execute(t, command(t, dir, args...))
+		assert.Equal(t, exitFailed, r.status, args)
+		assert.Empty(t, r.stdout, args)
+		assert.Contains(t, r.stderr, `queue "nope" has no messages and no workers: the queues are "dead", "orders 1h", "orders 1m", `, args)
+	}
+	// Queues that exist have no messages now and then.
+	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"), sqlite.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	defer engine.Close()
+	require.NoError(t, engine.Put(t.Context(), "bills-retry-1", store.Message{Meta: message.Meta{ID: "1"}}))
+	for _, queue := range []string{"bills", "bills-dead", "bills-retry-2"} {
+		r := execute(t, command(t, dir, "dead", "list", "--queue", queue))
+		assert.Equal(t, 0, r.status, r.stderr)
+		r = execute(t, command(t, dir, "layers", queue))
+		assert.Equal(t, 0, r.status, r.stderr)
+	}
+}
+
+// A merge into an empty queue needs no --to-empty if a worker reads the queue, or if the
+// dead letters are its own.
+func TestMerge_IntoAnEmptyQueueThatIsRead(t *testing.T) {
+	dir := seed(t)
+	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"), sqlite.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	defer engine.Close()
+	require.NoError(t, engine.Put(t.Context(), "bills-dead", store.Message{Meta: message.Meta{ID: "1"}, Cause: store.Exhausted}))
+	r := execute(t, command(t, dir, "dead", "merge", "--all", "--queue", "bills-dead", "--to", "bills", "--yes"))
+	assert.Equal(t, result{"1 message sent back to \"bills\"\n", "", 0}, r)
+
+	args := []string{"dead", "merge", "--all", "--to", "orders", "--yes"}
+	assert.Equal(t, exitUsage, execute(t, command(t, dir, args...)).status)
+	j, err := jobs.New(engine, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		j.Work(ctx, func() jobs.Worker { return jobs.Worker{Queues: []string{"orders"}} }, nil)
+	}()
+	defer func() { stop(); <-ended }()
+	require.Eventually(t, func() bool {
+		list, err := j.Workers(t.Context())
+		return err == nil && len(list) == 1
+	}, 10*time.Second, 10*time.Millisecond)
+	r = execute(t, command(t, dir, args...))
+	assert.Equal(t, 0, r.status, r.stderr)
+	assert.Equal(t, exitUsage, execute(t, command(t, dir, append(args, "--provider", "north")...)).status, "a choice and --all")
+}
+
 func TestMerge(t *testing.T) {
 	dir := seed(t)
 	r := execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north"))
-	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
+	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new, and no worker reads it now: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
 	assert.Equal(t, r, execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north", "--yes")), "a name may be mistyped")
 	r = execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north", "--to-empty"))
 	assert.Equal(t, exitUsage, r.status)

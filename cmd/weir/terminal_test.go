@@ -219,7 +219,7 @@ func TestMergeInTerminal(t *testing.T) {
 	}
 	put(t, dir, ids...)
 	s := inTerminal(t, dir, "dead", "merge", "--to", "orders", "--cause", "permanent", "--rate", "100")
-	s.answer("Queue \"orders\" is empty or new: is it the one that the program reads?\n"+`Send 502 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
+	s.answer("Queue \"orders\" is empty, and no worker reads it: is the name right?\n"+`Send 502 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
 	some := regexp.MustCompile(`[1-9]\d* of 502, `)
 	require.Eventually(t, func() bool { return some.MatchString(s.text()) }, time.Minute, time.Millisecond, "no progress")
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C

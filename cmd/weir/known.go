@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// mainOf returns the queue to which a layer, dead letters or messages behind others of
+// their key belong (law W1), or the name itself.
+func mainOf(queue string) string {
+	if of, n := storearg.Layer(queue); n > 0 {
+		return of
+	}
+	for _, suffix := range []string{"-" + deadQueue, "-blocked"} {
+		if of, ok := strings.CutSuffix(queue, suffix); ok {
+			return of
+		}
+	}
+	return queue
+}
+
+// mustExist returns an error if no message and no worker of the database has a queue of
+// that name, or of its main queue: the name is probably mistyped. A database without
+// queues and workers has no error, because the queue may be empty.
+func mustExist(ctx context.Context, s queues, queue string) error {
+	first, err := s.List(ctx, queue, store.Filter{}, store.Page{Max: 1})
+	if err != nil || len(first) > 0 {
+		return err
+	}
+	names, err := s.Queues(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // topics have no list without a group
+	}
+	read, err := s.workersRead(ctx)
+	if err != nil {
+		return err
+	}
+	names = append(names, read...)
+	isSame := func(name string) bool { return name == queue || mainOf(name) == mainOf(queue) }
+	if len(names) == 0 || slices.ContainsFunc(names, isSame) {
+		return nil
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	const shown = 5
+	more := ""
+	if len(names) > shown {
+		more = fmt.Sprintf(" and %d more", len(names)-shown)
+		names = names[:shown]
+	}
+	for i := range names {
+		names[i] = strconv.Quote(names[i])
+	}
+	return fmt.Errorf("queue %q has no messages and no workers: the queues are %s%s", queue, strings.Join(names, ", "), more)
+}
+
+// isRead reports whether the target of a merge is right although it is empty: a worker
+// reads it, or the dead letters are its own.
+func isRead(ctx context.Context, s queues, from, to string) (bool, error) {
+	if from != to && mainOf(from) == to {
+		return true, nil
+	}
+	read, err := s.workersRead(ctx)
+	return slices.Contains(read, to), err
+}
+
+// workersRead returns the queues that workers of the database read.
+func (s inspected) workersRead(ctx context.Context) (names []string, err error) {
+	if !s.keeps() {
+		return nil, nil
+	}
+	j, err := s.jobs()
+	if err != nil {
+		return nil, err
+	}
+	workers, err := j.Workers(ctx)
+	if err != nil {
+		return nil, nil //nolint:nilerr // a database without tables of jobs, or a user without the right to them
+	}
+	for _, w := range workers {
+		names = append(names, w.Queues...)
+	}
+	return names, nil
+}
+
+// workersRead returns the topics of the group, if it is known.
+func (k *topics) workersRead(ctx context.Context) ([]string, error) { return k.known(ctx) }
+
+func (*directory) workersRead(context.Context) ([]string, error) { return nil, nil }
