@@ -12,13 +12,13 @@ import (
 
 // BackendCalls configures the calls of a backend.
 type BackendCalls[IN any] struct {
-	Cost   func(in IN) float64       // estimated cost of an attempt; nil means 1
-	Tenant func(in IN) string        // of an attempt; nil means no tenant
-	Budget float64                   // settled cost from which on no call starts; 0 means no limit
-	Over   func(spent float64) error // returns the error of a run that ends because of the budget
+	Cost   func(in IN) float64       // estimated cost of an attempt; nil for 1
+	Tenant func(in IN) string        // of an attempt; nil without tenants
+	Budget float64                   // settled cost at which calls stop; 0 means no limit
+	Over   func(spent float64) error // returns the error of a run that has spent its budget
 }
 
-// AtBackend makes attempts start when Host.Seat permits it.
+// AtBackend makes the backend of Host.Seat admit the attempts.
 func AtBackend[IN, OUT any](g *Machine[IN, OUT], calls BackendCalls[IN]) {
 	g.isExact = true
 	g.backend = &atBackend[IN, OUT]{
@@ -36,28 +36,29 @@ type atBackend[IN, OUT any] struct {
 
 	core    *Machine[IN, OUT]
 	seat    gate.Seat
-	attempt gate.Request  // the one that is asked for; used again and again
-	outcome gate.Evidence // the one that is reported; used again and again
+	attempt gate.Request  // current request; reused
+	outcome gate.Evidence // current report; reused
 	of      perSlot[asked]
 	call    *gate.Call // the batch that has started last
 	isShort bool       // the backend has refused a call in this step
-	spent   float64    // settled cost so far, of earlier runs too
+	spent   float64    // settled cost so far, including earlier runs
 	isOver  bool       // a call was refused because the budget is spent
 }
 
-// asked is kept for an element that has asked for an attempt.
+// asked is the state of an element that has asked for an attempt.
 type asked struct {
-	outages   int        // attempts that met an outage
-	throttled int        // attempts that the service answered with a request for fewer calls
-	restarts  int        // times that its timeout began anew: see waitsOut
-	number    int        // of the attempt that cost and tenant belong to; 0 if they are not known
-	cost      float64    // what the attempt takes from the rate
-	refunded  int        // number of the attempt whose cost was refunded; 0 if there is none
-	tenant    string     // for whom it has asked
+	outages   int     // attempts that met an outage
+	throttled int     // attempts that the service answered with a request for fewer calls
+	restarts  int     // times that its timeout began anew: see waitsOut
+	number    int     // of the attempt with this cost and tenant; 0 if they are unknown
+	cost      float64 // from the rate
+	refunded  int     // number of the attempt whose cost was refunded, or 0
+	tenant    string
 	call      *gate.Call // the batch of its attempt
 }
 
-// forgiven returns how many attempts of s do not count (law B6: throttled ones do not).
+// forgiven returns the number of attempts of s that do not count. Throttled attempts do
+// count (law B6).
 func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 	of := b.of.get(s.index)
 	return min(of.outages, maxForgiven) + of.throttled
@@ -76,8 +77,8 @@ func (b *atBackend[IN, OUT]) waitsOut(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// isVisited reports whether an attempt of s had another answer than a request for fewer
-// calls. If not, its message has not been visited (law B6).
+// isVisited reports whether an attempt of s was answered with more than a request for
+// fewer calls. Otherwise its message was not visited (law B6).
 func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
 	return int(s.attempts) > b.of.get(s.index).throttled
 }
@@ -87,14 +88,14 @@ func (b *atBackend[IN, OUT]) takeRetry() bool {
 	return b.seat.MayRetry(b.core.Timers.Time(b.core.now))
 }
 
-// settle reports that the operator has asked for all calls that it could start.
+// settle reports that the operator has asked for all calls that it can start.
 func (b *atBackend[IN, OUT]) settle() {
 	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.isShort)
 }
 
-// attemptEnded releases the backend's permit, unless a function of the attempt still
-// runs, whose goroutine releases it, or the attempt has released it when it was
-// completed.
+// attemptEnded releases the backend's permit, unless the attempt released it at its
+// completion, or a function of the attempt is still running, whose goroutine then
+// releases it.
 func (b *atBackend[IN, OUT]) attemptEnded(a *call.Attempt[OUT], how call.Released) {
 	if how.BackendPermit {
 		b.seat.Release(a.Ref.Stamp)
@@ -102,7 +103,7 @@ func (b *atBackend[IN, OUT]) attemptEnded(a *call.Attempt[OUT], how call.Release
 }
 
 // admit asks for an attempt of s. A member joins the call of its batch, which has a
-// permit. If only s has to wait, it does so as in a back-off, and others may start.
+// permit. If only s must wait, it does so as in a back-off, and others may start.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	if b.Budget > 0 && b.spent >= b.Budget {
 		b.isOver = true
@@ -139,7 +140,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	}
 }
 
-// join adds s to the batch that has started last.
+// join adds s to the last batch.
 func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
 	b.attempt = gate.Request{Retry: s.attempts > 0}
 	p := b.describe(s)
@@ -152,7 +153,7 @@ func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
 	return granted
 }
 
-// Spent returns the settled cost of all calls at the backend, in earlier runs too.
+// Spent returns the settled cost of all calls at the backend, including earlier runs.
 func (g *Machine[IN, OUT]) Spent() float64 {
 	if g.backend == nil {
 		return 0
@@ -160,7 +161,6 @@ func (g *Machine[IN, OUT]) Spent() float64 {
 	return g.backend.spent
 }
 
-// AddSpent adds the cost of earlier runs.
 func (g *Machine[IN, OUT]) AddSpent(cost float64) {
 	if g.backend != nil {
 		g.backend.spent += cost
@@ -168,16 +168,16 @@ func (g *Machine[IN, OUT]) AddSpent(cost float64) {
 }
 
 // IsOverBudget reports whether the run must end because its budget is spent: an element
-// was refused for that reason, and all calls have ended.
+// was refused, and all calls have ended.
 func (g *Machine[IN, OUT]) IsOverBudget() bool {
 	return g.backend != nil && g.backend.isOver && g.permits == g.MaxCalls && g.state.Stats.Deciding == 0
 }
 
-// BudgetError returns the error of a run that ends because its budget is spent.
+// BudgetError returns the error of such a run.
 func (g *Machine[IN, OUT]) BudgetError() error { return g.backend.Over(g.backend.spent) }
 
-// taken returns what the present attempt of s has taken from the rate. A member that joins
-// a batch takes nothing unless the operator has Cost: a call without a cost takes 1.
+// taken returns the cost of the current attempt of s to the rate. A member that joins a
+// batch costs 0 unless the operator has Cost. A call without Cost costs 1.
 func (b *atBackend[IN, OUT]) taken(s *Slot[IN, OUT]) float64 {
 	of := b.of.get(s.index)
 	switch {
@@ -191,14 +191,14 @@ func (b *atBackend[IN, OUT]) taken(s *Slot[IN, OUT]) float64 {
 	return 1
 }
 
-// hasJoined reports whether the attempt of s is part of a batch that another has started.
+// hasJoined reports whether s is a later member of its batch.
 func (b *atBackend[IN, OUT]) hasJoined(s *Slot[IN, OUT]) bool {
 	c := b.of.get(s.index).call
 	return c != nil && c.Element != element(s)
 }
 
-// refund gives the cost of the attempt of s back, whose element gets the outcome of
-// another call, or of none. It does so once.
+// refund returns the cost of the attempt of s to the rate, once. The element gets its
+// outcome from another call, or without a call.
 func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	of := b.of.get(s.index)
 	if of.refunded == int(s.attempts) {
@@ -216,9 +216,9 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 	return uint64(s.accepted)<<16 | uint64(uint16(s.index))
 }
 
-// describe asks the user's functions for the cost and the tenant of an attempt of s, once
-// for each attempt, however often it is refused. If a function breaks, s has failed. If
-// they have used up the time of s, its attempt does not start.
+// describe gets the cost and the tenant of an attempt of s from user functions, once per
+// attempt even if it is refused often. If a function panics, s has failed. If they have
+// used up the time of s, the attempt does not start.
 func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
 	if b.Cost == nil && b.Tenant == nil {
 		return granted
@@ -231,7 +231,7 @@ func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
 		return granted
 	}
 	err := b.callUser(s)
-	if c := b.attempt.Cost; err == nil && !(c >= 0 && c <= math.MaxFloat64) { // in this form NaN fails, too
+	if c := b.attempt.Cost; err == nil && !(c >= 0 && c <= math.MaxFloat64) { // this form rejects NaN, too
 		err = fmt.Errorf("asyncop: Cost: want a finite number of 0 or more: %v", c)
 	}
 	if err != nil {
@@ -252,7 +252,6 @@ func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
 	return granted
 }
 
-// callUser calls the functions of Cost and Tenant.
 func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 	b.core.ranCode = true
 	name, returned := "the function of Cost", false
@@ -272,8 +271,8 @@ func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 	return nil
 }
 
-// putOff makes s wait as in a back-off, while other elements may start: its tenant has to
-// wait. The end of the input does not cut this wait, as if a server had demanded it.
+// putOff makes s wait as in a back-off, because its tenant must wait. Other elements may
+// start. As after a demand of a server, the end of the input does not cut this wait.
 func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 	g := b.core
 	if s.phase == ready {
@@ -286,11 +285,11 @@ func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 	g.Timers.Arm(&s.timer, later(g.now, wait))
 }
 
-// opensAt returns when to ask again: Now, an instant, or Never if the operator is woken
-// when it may.
+// opensAt returns when to ask again: Now, an instant, or Never if the backend wakes the
+// operator.
 func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 	if b.isOver {
-		return Never // the run ends when all calls have ended
+		return Never
 	}
 	if !b.isShort {
 		return Now
@@ -310,8 +309,8 @@ func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 	}
 }
 
-// report reports how the attempt of s went, and returns whether it takes no retry from
-// the budget: it met an outage, or was throttled.
+// report reports the end of the attempt of s, and returns whether its retry is not taken
+// from the budget: it met an outage, or was throttled.
 func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree bool) {
 	g := b.core
 	of := b.of.get(s.index)
@@ -335,8 +334,8 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	return effect != gate.Counts
 }
 
-// whyWaited returns why the backend let s wait until its deadline, and for how long it will
-// refuse calls. It returns nil if s could have started.
+// whyWaited returns why the backend made s wait until its deadline, and how long it will
+// still refuse calls. It returns nil if s could have started.
 func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
 	late := gate.Late{Tenant: b.of.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}

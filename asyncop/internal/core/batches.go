@@ -8,56 +8,53 @@ import (
 
 // Batching configures calls for several elements.
 //
-// Config.Invoke is called for each member. Its function, which may have wrappers around
-// it, finds the batch in the context and joins it. The batch is a job then.
+// Config.Invoke is called for each member. Its function, perhaps inside wrappers, finds
+// the batch in the context and joins it. Then the batch becomes a job.
 type Batching[IN, OUT any] struct {
-	Of      any                          // the function, as it looks for its batch
-	MaxSize int                          // members
+	Of      any                          // the function, which finds its batch by it
+	MaxSize int                          // in members
 	MaxWait time.Duration                // of an element that may start; 0 means one step
-	Call    func(b *call.Batch[IN, OUT]) // makes the call, on a worker
+	Call    func(b *call.Batch[IN, OUT]) // makes the call on a worker
 }
 
-// Batches is the second way to start attempts: a call for several elements at once. It
-// replaces Machine.startWaiting. Each member has an attempt of its own, and all of them
-// share the permit, the job and the backend's permit of the batch, which takePermit takes
-// for the first member.
+// Batches starts a call for several elements at once, in place of Machine.startWaiting.
+// Each member has its own attempt. The members share the job and the permits of the
+// batch, which takePermit takes for the first member.
 type Batches[IN, OUT any] struct {
 	Batching[IN, OUT]
 	core    *Machine[IN, OUT]
-	forming *call.Batch[IN, OUT] // while takePermit and begin run for its members; otherwise nil
-	isLast  bool                 // the input has ended: no more elements come
+	forming *call.Batch[IN, OUT] // while its members begin; otherwise nil
+	isLast  bool                 // the input has ended
 }
 
-// AddBatches makes calls for several elements.
+// AddBatches adds calls for several elements.
 func AddBatches[IN, OUT any](g *Machine[IN, OUT], batching Batching[IN, OUT]) *Batches[IN, OUT] {
 	g.isExact = true
 	g.batches = &Batches[IN, OUT]{Batching: batching, core: g}
 	return g.batches
 }
 
-// calls returns how many calls so many elements need.
 func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.MaxSize }
 
-// NoneFollows reports that the input has ended: batches do not wait for more elements.
+// NoneFollows reports that the input has ended, so batches do not wait for more elements.
 func (b *Batches[IN, OUT]) NoneFollows() { b.isLast = true }
 
-// isComplete reports whether a batch can start without a wait: it has all its members, or
-// no other elements can come. An element that waits to leave frees its slot when
-// downstream takes it.
+// isComplete reports whether a batch can start without a wait: it is full, or no other
+// element can come. An element that waits to leave will free its slot, so another can
+// come.
 func (b *Batches[IN, OUT]) isComplete() bool {
 	return b.core.startable() >= b.MaxSize || b.isLast || b.core.State().Room == 0 && b.core.Queue.Head() == nil
 }
 
-// startsAt returns when the next batch starts, if there is a permit: Now if it is
-// complete or has waited, otherwise MaxWait after the first of its elements became ready
-// to start. All retries count from the first of them, and so do all first attempts with
-// key order.
+// startsAt returns when the next batch may start: Now if it is complete or has waited,
+// otherwise MaxWait after its oldest element became ready to start. All retries count
+// from the first of them. With key order so do all first attempts.
 func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	g, since := b.core, Never
 	if g.keys != nil {
 		since = g.keys.freshSince()
 	} else if g.fresh != nil {
-		since = max(0, g.fresh.accepted) // a restored element may have been accepted before the start
+		since = max(0, g.fresh.accepted) // a restored element may have been accepted before the start of the clock
 	}
 	if g.ready.Len() > 0 {
 		since = min(since, g.readied)
@@ -69,8 +66,7 @@ func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	return Now
 }
 
-// startWaiting starts batches that are complete and, if waited is set, batches that have
-// waited.
+// startWaiting starts complete batches and, if waited is set, batches that have waited.
 func (b *Batches[IN, OUT]) startWaiting(waited bool) {
 	g := b.core
 	for n := 0; n < stepLimit && g.permits > 0; n++ {
@@ -85,8 +81,8 @@ func (b *Batches[IN, OUT]) startWaiting(waited bool) {
 	}
 }
 
-// startFull starts a full batch, if there is one, and reports whether it became a job.
-// Timers that are due go first (law T1).
+// startFull starts a full batch, and reports whether it became a job. Timers that are due
+// go first (law T1).
 func (b *Batches[IN, OUT]) startFull() (sent bool) {
 	g := b.core
 	s := g.nextStart()
@@ -97,9 +93,8 @@ func (b *Batches[IN, OUT]) startFull() (sent bool) {
 	return sent
 }
 
-// start starts a batch whose first member is s, and reports whether it became a job. The
-// permits of the batch are taken for s. The other members follow in the order of
-// nextStart.
+// start starts a batch with s as its first member, and reports whether it became a job.
+// The other members follow in the order of nextStart.
 func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	g := b.core
 	p = g.takePermit(s)
@@ -122,9 +117,9 @@ func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	return granted, b.send()
 }
 
-// send hands out the batch that is being formed, if there is one, and reports whether it
-// became a job. Without a member to call, which wrappers of the function may have
-// completed, its permits come back.
+// send sends the batch that is being formed, and reports whether it became a job. If
+// wrappers of the function have completed all members, the permits of the batch are
+// freed.
 func (b *Batches[IN, OUT]) send() (sent bool) {
 	g, formed := b.core, b.forming
 	if formed == nil {

@@ -1,23 +1,24 @@
 // Package core is an asynchronous operator as a state machine: slots, order, attempts,
-// retries, deadlines, and the contents of a checkpoint. It has no goroutine, no channel
-// and no logger.
+// retries, deadlines, and the contents of a checkpoint. It has no goroutine, channel or
+// logger.
 //
 // # Owner
 //
-// One goroutine owns a [Machine] and everything in it: its driver's. Calls run on other
-// goroutines; the state that they share with the core is in package call. The core reads
-// it in [Machine.Step] only.
+// The driver's goroutine owns a [Machine] and everything in it. Calls run on other
+// goroutines. They share state in package call with the core, which reads it only in
+// [Machine.Step].
 //
 // # Calls
 //
 // A driver
 //
-//   - feeds elements to the core: [Machine.Accept]; [Machine.Restore] for an item of a checkpoint and
-//     for a control element; [Machine.EndRetries] when the input has ended;
-//   - lets it work: [Machine.Step], and [Machine.Next], which returns when the next step is due;
+//   - feeds elements to the core: [Machine.Accept]; [Machine.Restore] for an item of a
+//     checkpoint or a control element; [Machine.EndRetries] when the input has ended;
+//   - lets it work: [Machine.Step], and [Machine.Next], which returns when the next step
+//     is due;
 //   - takes the results: [Machine.Head] and [Machine.Left];
 //   - copies the elements in flight for a checkpoint: [Machine.Items];
-//   - ends it: [Machine.End], then [Machine.Abandon], [Machine.Ended] for each element that was in
+//   - ends it: [Machine.End], then [Machine.Abandon], [Machine.Ended] for each element in
 //     flight, and [Machine.Forget];
 //   - reads its state: [Machine.State];
 //   - reports that time may have passed: [Machine.Away].
@@ -27,18 +28,17 @@
 //
 // # Files
 //
-// path.go has the path of an element, step by step, below a diagram. slot.go has the slot
-// of an element and the diagram of its phases. machine.go has the step of the loop,
-// ending.go the end of the run, item.go the contents of a checkpoint. workers.go runs
-// user code that may block.
+// path.go has the path of an element, step by step, below a diagram; slot.go the slot of
+// an element and the diagram of its phases; machine.go the step of the loop; ending.go
+// the end of the run; item.go the contents of a checkpoint; workers.go user code that may
+// block.
 //
-// The optional parts have a file each. The core calls them directly; they are nil if the
-// operator does not have them:
+// Each optional part has a file. The core calls it directly, if the operator has it:
 //
-//   - keys.go ([OrderKeys]): the elements of a key are called one after the other
-//   - batches.go ([AddBatches]): one call for several elements
-//   - backend.go ([AtBackend]): the service that is called decides when an attempt may start
-//   - messages.go ([AddMessages]): elements are messages, which are settled
+//   - keys.go ([OrderKeys]): calls the elements of a key one after the other
+//   - batches.go ([AddBatches]): calls for several elements
+//   - backend.go ([AtBackend]): the called service admits attempts
+//   - messages.go ([AddMessages]): settles elements that are messages
 //   - observers.go ([AddObserving]): observers and counters
 //   - handler.go ([HandleFailures]): results in place of failures
 //   - sink.go ([AddHandOver]): a sink for failures
@@ -48,8 +48,8 @@
 //
 // # User code
 //
-// User code on the loop is called by one small function each, whose deferred function
-// turns a panic into an error. If the code ends the goroutine by runtime.Goexit, that
-// function fails the run with a [GoexitError], and the deferred functions of the driver
-// finish the operator (law A6).
+// The loop calls each piece of user code in a small function, whose deferred function
+// turns a panic into an error. If the code calls runtime.Goexit, the function fails the
+// run with a [GoexitError], and the deferred functions of the driver finish the operator
+// (law A6).
 package core

@@ -8,18 +8,18 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Cause tells what has ended a run.
+// Cause is the cause of the end of a run.
 type Cause uint8
 
 // The causes.
 const (
 	ByDriver  Cause = iota // End, or user code that called runtime.Goexit
 	ByElement              // an element failed, and FailsRun is set
-	ByCancel               // a context of the host has ended
+	ByCancel               // a context of the host ended
 )
 
-// End makes the run end with err. If err is nil, the run ends if a context of the host
-// has ended. The first reason counts.
+// End makes the run end with err or, if err is nil, if a context of the host has ended.
+// The first error counts.
 func (g *Machine[IN, OUT]) End(err error) {
 	if err != nil {
 		g.fail(err, ByDriver)
@@ -28,7 +28,6 @@ func (g *Machine[IN, OUT]) End(err error) {
 	}
 }
 
-// fail makes the run end. The first reason counts.
 func (g *Machine[IN, OUT]) fail(err error, cause Cause) {
 	if g.state.Failure == nil {
 		g.state.Failure, g.state.Cause = err, cause
@@ -46,9 +45,9 @@ func (g *Machine[IN, OUT]) endIfCancelled() {
 	g.fail(cause, ByCancel)
 }
 
-// EndRetries ends retries, because the input has ended. Law A5: an element in back-off
-// gets one more attempt at once, or after the wait that a server has demanded. Attempts
-// that run are awaited and not repeated.
+// EndRetries ends retries, because the input has ended. By law A5 an element in back-off
+// gets one more attempt at once, or after the wait that a server has demanded. Running
+// attempts are not repeated.
 func (g *Machine[IN, OUT]) EndRetries() {
 	g.noRetries = true
 	for s := g.first(); s != nil; s = s.next() {
@@ -58,8 +57,8 @@ func (g *Machine[IN, OUT]) EndRetries() {
 	}
 }
 
-// Abandon ends the contexts of all attempts, and returns the elements that have not
-// ended, in input order (law A1). The driver calls Ended for each of them.
+// Abandon ends the contexts of all attempts. It returns the elements that have not ended,
+// in input order (law A1), and the driver calls Ended for each.
 func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 	g.abandoned = true
 	g.tick()
@@ -70,18 +69,19 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 		g.sink.Cut()
 	}
 	if g.batches != nil {
-		g.batches.send() // a batch that runtime.Goexit has interrupted gives its permits back
+		g.batches.send() // frees the permits of a batch that runtime.Goexit has interrupted
 	}
 	for s := g.first(); s != nil; s = s.next() {
 		if g.abandon(s) {
 			cut = append(cut, s)
 		}
 	}
-	g.state.Stats.Deciding, g.state.Stats.WaitingForRetry, g.state.Stats.WaitingForKey = 0, 0, 0
+	g.state.Stats.WaitingForRetry, g.state.Stats.WaitingForKey = 0, 0
+	g.state.Stats.Deciding = 0
 	return cut
 }
 
-// abandon ends the attempt of s, if it has one, and reports whether s had not ended.
+// abandon ends the attempt of s, and reports whether s had not ended.
 func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 	switch s.phase {
 	case controlElement, ended:
@@ -103,21 +103,23 @@ func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 			return false
 		}
 		if s.attempts > 0 {
-			s.doubt = notDeduplicated // its results are lost, so others cannot know that it took effect
+			s.doubt = notDeduplicated // its results are lost, so its effect is unknown to others
 		}
-	default: // there is no attempt
+	default: // no attempt
 	}
 	g.reportEnd(s, false, 0)
 	return true
 }
 
-// Forget drops all elements: user code may keep futures and contexts forever, and with
-// them the core. It is not used any more.
+// Forget drops all elements, because user code may keep futures and contexts, and with
+// them the core. It is the last call.
 func (g *Machine[IN, OUT]) Forget() {
 	empty := timers.Heap[*Slot[IN, OUT]]{}
 	g.slots.forget()
-	g.Queue, g.Timers.Heap, g.ready, g.odd = nil, empty, empty, empty
-	g.fresh, g.live, g.oldest = nil, nil, nil
+	g.Queue, g.Timers.Heap = nil, empty
+	g.ready, g.odd = empty, empty
+	g.fresh, g.live = nil, nil
+	g.oldest = nil
 	g.state.FailedIn, g.unread = nil, nil
 	g.attemptEnd, g.view = attemptEnd{}, predicates.Attempt[OUT]{}
 	if g.messages != nil {

@@ -7,19 +7,18 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Handler returns results in place of failures. Its answer is final: a retry after it
-// would start after the deadline, or after the last retry (law A3).
+// Handler returns results in place of failures. Its answer is final, because a retry
+// would start after the deadline or after the last retry (law A3).
 type Handler[IN, OUT any] struct {
 	Handle   func(ctx context.Context, r Report[IN], timedOut bool) ([]OUT, error) // returns the results or the failure of an element
-	All      bool                                                                  // it handles all failures; otherwise only timeouts
+	All      bool                                                                  // handles all failures; otherwise only timeouts
 	Limit    time.Duration                                                         // of a call of Handle
 	ErrLimit error                                                                 // the error of a call that exceeds Limit
-	Broke    func(failure error, timedOut bool, broken error) error                // returns the failure of an element whose Handle broke
+	Broke    func(failure error, timedOut bool, broken error) error                // returns the failure of an element whose Handle panicked
 
 	core *Machine[IN, OUT]
 }
 
-// handlerCall is a call of the handler, on a worker.
 type handlerCall[OUT any] struct {
 	task
 	failure  error
@@ -30,14 +29,14 @@ type handlerCall[OUT any] struct {
 	err     error
 }
 
-// HandleFailures makes failures go through a handler.
+// HandleFailures adds a handler.
 func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) {
 	handler.core = g
 	g.handler = &handler
 }
 
 // rescue calls the handler for s, which has failed, and reports whether it did. returned
-// or exceeded continues then.
+// or exceeded continues.
 func (h *Handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool) (called bool) {
 	if !timedOut && !h.All {
 		return false
@@ -45,7 +44,7 @@ func (h *Handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 	g := h.core
 	s.attempt = nil
 	s.err = failure
-	g.refresh() // the limit counts from now on
+	g.refresh() // the limit counts from now
 	until := g.now + h.Limit
 	r := g.report(s)
 	r.Failed = true
@@ -63,13 +62,13 @@ func (h *Handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 	return true
 }
 
-// returned continues after the handler of s has returned or broken.
+// returned continues after the handler of s has returned or panicked.
 func (h *Handler[IN, OUT]) returned(s *Slot[IN, OUT]) {
 	c := h.core.handled.take(s.index)
 	h.finish(s, c, c.broke)
 }
 
-// exceeded continues after the handler of s has exceeded its limit: it may still be
+// exceeded continues after the handler of s has exceeded its limit. It may still be
 // running.
 func (h *Handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 	c := h.core.handled.take(s.index)
@@ -77,7 +76,7 @@ func (h *Handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 	h.finish(s, c, h.ErrLimit)
 }
 
-// finish ends s with the answer of its handler, which is not read if the handler broke.
+// finish ends s with the answer of its handler, or with broke.
 func (h *Handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broke error) {
 	g := h.core
 	g.Timers.Cancel(&s.timer)

@@ -6,30 +6,29 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// Bounds of the histories that are kept.
+// Limits of the kept histories.
 const (
 	liveHistories = 512 // of elements in flight
-	maxSteps      = 32  // of a history: the first and the last ones
+	maxSteps      = 32  // of a history: the first firstSteps and the last ones
 	firstSteps    = 8
-	keptHistories = 10 // that are passed on in keptPeriod
+	keptHistories = 10 // per keptPeriod
 	keptPeriod    = time.Second
 )
 
-// TimelineKeeper decides which histories are kept.
+// TimelineKeeper decides which histories are kept. Asked and Backend may be nil.
 type TimelineKeeper[IN any] struct {
-	Asked   func(in IN) bool                                              // reports whether an element that succeeds at once has a history; nil if none has
-	Backend func() string                                                 // returns the state of the backend; nil if there is none
-	Keep    func(r Report[IN], how observe.EndKind, steps []observe.Step) // gets the history of an element that failed, was slow, or was asked for
+	Asked   func(in IN) bool                                              // reports whether to keep the history of an element that succeeds at once
+	Backend func() string                                                 // returns the state of the backend
+	Keep    func(r Report[IN], how observe.EndKind, steps []observe.Step) // receives the history of an element that failed, was slow, or was asked for
 }
 
-// attemptHistory has the attempts of an element.
 type attemptHistory struct {
 	steps []observe.Step
 	keep  bool // even if the element succeeds
 }
 
-// history keeps the attempts of elements. An element that succeeds at once has no
-// history, and allocates nothing.
+// history keeps the attempts of elements. An element that succeeds at once needs no
+// history, and no allocation.
 type history[IN, OUT any] struct {
 	TimelineKeeper[IN]
 	core   *Machine[IN, OUT]
@@ -39,13 +38,12 @@ type history[IN, OUT any] struct {
 	kept   int // in the period
 }
 
-// KeepTimelines adds histories. The context of the failure sink has the history of its
-// element, a []observe.Step, under [ctxkey.Timeline].
+// KeepTimelines adds histories. The failure sink finds the history of its element, a
+// []observe.Step, in its context under [ctxkey.Timeline].
 func KeepTimelines[IN, OUT any](g *Machine[IN, OUT], k TimelineKeeper[IN]) {
 	g.history = &history[IN, OUT]{TimelineKeeper: k, core: g, of: newPerSlot[*attemptHistory](g)}
 }
 
-// stepsOf returns the history of s, nil if it has none.
 func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
 	if p := w.of.get(s.index); p != nil {
 		return p.steps
@@ -53,11 +51,11 @@ func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
 	return nil
 }
 
-// attemptEnded adds the end of an attempt to the history of s, unless s needs none. The
-// history is kept if s is not retried and was slow, or asks for it.
+// attemptEnded adds the end of an attempt to the history of s, if s needs one. The
+// history is kept if s is not retried and was slow or asked for.
 func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again bool, delay time.Duration) {
 	g, p := w.core, w.of.get(s.index)
-	if p != nil { // an element without a history does not justify a reading of the clock
+	if p != nil { // without a history a reading of the clock is too expensive
 		g.refresh()
 	}
 	keep := !again && (s.due != Never && g.now-s.due > -g.timeoutOf(s)/2 || w.Asked != nil && w.Asked(s.in))
@@ -86,7 +84,6 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 	p.steps = append(p.steps, step)
 }
 
-// ended passes on the history of s.
 func (w *history[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	g, p := w.core, w.of.get(s.index)
 	if p == nil {

@@ -8,20 +8,20 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Item is an element outside of the queue: in a checkpoint, or in the driver's backlog.
-// It is small, because the core copies everything that is in flight at a barrier.
+// Item is an element outside the queue: in a checkpoint, or in the driver's backlog. It
+// is small, because the core copies all elements in flight at a barrier.
 type Item[IN, OUT any] struct {
 	In   IN
 	Rest any // see Kind
 
-	// The state of a restored element. All of it is zero for an element from upstream.
-	First    int64         // when its first attempt began, in Unix nanoseconds; 0 if none did
+	// The state of a restored element; zero for an element from upstream.
+	First    int64         // start of the first attempt in Unix nanoseconds, or 0
 	Spent    time.Duration // of its timeout
-	Wait     time.Duration // the rest of its back-off when the checkpoint was taken; 0 if there is none
-	Attempts int32         // that count as made
+	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
+	Attempts int32         // completed attempts
 
 	Kind  ItemKind
-	Retry RetryKind // of the retry that it waits for
+	Retry RetryKind // of the awaited retry
 
 	Restored bool // it comes from a checkpoint
 }
@@ -29,11 +29,10 @@ type Item[IN, OUT any] struct {
 // ItemKind is the kind of an item.
 type ItemKind uint8
 
-// Kinds of items.
 const (
 	Record    ItemKind = iota // an element to be called; Rest belongs to the driver
 	Control                   // Rest is a control element
-	Completed                 // an element whose results wait to be emitted: Rest has them
+	Completed                 // an element with results, which are in Rest
 )
 
 // Marker returns the item of a control element that checkpoints do not contain.
@@ -41,19 +40,18 @@ func Marker[IN, OUT any](control any) Item[IN, OUT] {
 	return Item[IN, OUT]{Kind: Control, Rest: control, Retry: notKept}
 }
 
-// Results returns the results of a Completed item.
 func (it *Item[IN, OUT]) Results() []OUT {
 	return it.Rest.(*call.Attempt[OUT]).Results
 }
 
-// SetResults makes it a Completed item.
+// SetResults makes the item Completed.
 func (it *Item[IN, OUT]) SetResults(results []OUT) {
 	it.Kind, it.Rest = Completed, &call.Attempt[OUT]{Results: results}
 }
 
-// Items appends the elements of the queue that are not settled to into, in input order
-// (law C1). They are copies, so that they can be encoded while the core continues. The
-// spare capacity of into must be zero.
+// Items appends copies of the elements that are not settled to into, in input order (law
+// C1). They can be encoded while the core continues. The spare capacity of into must be
+// zero.
 func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
@@ -67,45 +65,45 @@ func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[
 	return into
 }
 
-// item sets the fields of a zero item for an element. start is the start of the clock in
-// Unix nanoseconds.
+// item fills in a zero item for an element. start is the start of the clock in Unix
+// nanoseconds.
 func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64, withResults bool) {
 	if s.phase == controlElement {
 		it.Kind, it.Rest = Control, g.control.get(s.index)
 		return
 	}
-	it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
+	it.In = s.in
+	it.Spent, it.Attempts = g.now-s.accepted, s.attempts
 	if s.attempts > 0 || s.doubt != noDoubt || s.knowsFirst {
 		it.First = sinceEpoch(start, s.first)
 	}
 	switch {
 	case s.phase == done && withResults:
-		it.Kind, it.Rest = Completed, s.attempt // no copy of the results: they do not change
-	case s.phase == done: // its call was in time, and will be repeated with the whole time from now on
+		it.Kind, it.Rest = Completed, s.attempt // not copied: results do not change
+	case s.phase == done: // its call was in time, and is repeated with the whole time from now on
 		it.Attempts = max(0, it.Attempts-1)
 		it.Spent = 0
 		if it.First != 0 {
 			it.First = sinceEpoch(start, g.now)
 		}
-	case s.retry&putOff != 0: // like a fresh one
+	case s.retry&putOff != 0: // as if fresh
 	case s.phase == backoff:
 		if due, ok := g.Timers.Due(&s.timer); ok && due > g.now {
 			it.Wait, it.Retry = due-g.now, s.retry
 		}
 	case s.phase == fresh || s.phase == behind || s.phase == ready:
-		// Its attempts have ended: those of a restored element before the restart.
+		// Its attempts have ended, before the restart if it was restored.
 	case it.Attempts > 0:
-		it.Attempts-- // its last attempt will be repeated under its number
+		it.Attempts-- // its last attempt is repeated with the same number
 	}
 }
 
-// sinceEpoch returns an instant in the form of an item, where 0 means never.
+// sinceEpoch returns an instant for an item, where 0 means never.
 func sinceEpoch(start int64, at time.Duration) int64 {
 	return cmp.Or(start+int64(at), 1)
 }
 
-// holds reports whether a checkpoint contains an element of the queue: it does unless the
-// element has nothing more to emit.
+// holds reports whether a checkpoint contains an element of the queue.
 func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	switch s.phase {
 	case ended:
@@ -119,8 +117,8 @@ func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	}
 }
 
-// Restore takes a slot for an item, which may have had a number: see Observing.Numbers.
-// There must be room.
+// Restore takes a slot for an item. number is its number at the observers, or 0: see
+// Observing.Numbers. There must be room.
 func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	if it.Kind == Control {
 		g.acceptControl(it)
@@ -139,8 +137,8 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	}
 }
 
-// restored continues with the newest element, which was an item: its results wait to
-// leave, or it gets the rest of its time, and starts.
+// restored continues with the newest element, which was an item. Its results wait to
+// leave, or it gets the rest of its time and starts.
 func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	if it.Kind == Completed {
 		g.settle(s, nil)
@@ -163,8 +161,8 @@ func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	} else if g.restoreLimited(s, it, own) {
 		return
 	}
-	// Law C3: it waits for the rest of its back-off. Law A5: after the end of the input
-	// it does so only if a server has demanded the wait.
+	// Law C3: wait for the rest of the back-off. Law A5: after the end of the input, only
+	// if a server has demanded the wait.
 	if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {
 		g.startNewest(s)
 		return
@@ -175,15 +173,14 @@ func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	g.Timers.Arm(&s.timer, later(g.now, it.Wait))
 }
 
-// timeoutFailsRun reports whether a restored element without any time left would fail the
-// run, and every restart after it.
+// timeoutFailsRun reports whether a restored element without time left would fail the
+// run, and each run after a restart.
 func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 	return g.handler == nil && g.FailsRun && g.sink == nil
 }
 
 // restoreFromScratch sets the deadline of an element that keeps only the rest of its
-// back-off. If the rest is so long that the element gets more than its timeout, its time
-// counts from the end of the back-off.
+// back-off. If this exceeds its timeout, its time counts from the end of the back-off.
 func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) {
 	left := g.timeWith(it, own, own)
 	switch {
@@ -197,16 +194,15 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 }
 
 // restoreLimited sets the deadline of an element that keeps its attempts and the rest of
-// its timeout. If no time is left, the element times out at once, because no attempt
-// starts at the deadline (law A5), unless that would fail the run, and every restart
-// after it.
+// its timeout. Without time left the element times out at once, because no attempt starts
+// at the deadline (law A5), unless that would fail each run.
 func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) (hasEnded bool) {
 	least := g.leastTime(own)
 	left := own - it.Spent
 	accepted := g.now - it.Spent
 	sinceFirst := g.Timers.Time(g.now).Sub(time.Unix(0, it.First))
 	if g.Restored.Keep == KeepSince {
-		since := max(0, sinceFirst) // the wall clock may have been set back
+		since := max(0, sinceFirst) // the wall clock may have gone back
 		left = min(own, max(own-since, least))
 		accepted = g.now - since
 	}
@@ -214,7 +210,8 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], o
 	if !hasEnded {
 		left = g.timeWith(it, max(left, least), own)
 	}
-	s.accepted, s.attempts, s.doubt = accepted, it.Attempts, notDeduplicated
+	s.accepted = accepted
+	s.attempts, s.doubt = it.Attempts, notDeduplicated
 	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // the last attempt began then, or later
 	s.knowsFirst = true
 	g.limit(s, later(g.now, left), own)
@@ -224,7 +221,7 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], o
 	return hasEnded
 }
 
-// leastTime returns the time that a restored element with this timeout has at least.
+// leastTime returns the reserved time of a restored element.
 func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	if g.Restored.LeastPart == 0 {
 		return 0
@@ -232,10 +229,9 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	return timeout / time.Duration(g.Restored.LeastPart)
 }
 
-// timeWith returns the rest of the time of a restored element, extended so that enough of
-// it is left for an attempt after the rest of its back-off. A wait that is longer than
-// the rest of the time was so before the restart, too: such an element waits for its
-// deadline.
+// timeWith returns the time that is left to a restored element, extended to allow an
+// attempt after its back-off. A back-off beyond the deadline stays so: the element waits
+// for its deadline.
 func (g *Machine[IN, OUT]) timeWith(it *Item[IN, OUT], left, timeout time.Duration) time.Duration {
 	if it.Wait > 0 && it.Wait <= left {
 		left = max(left, later(it.Wait, g.leastTime(timeout)))

@@ -9,37 +9,34 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Key order, law K1. The elements of a key that have not ended form a line, in input
-// order. Only the first of a line may be called; the others are in phase behind. An
-// element that times out there keeps its place: its results or its failure take effect
-// when it is the first. The queue of a core with key order is unordered, and the elements
-// of a key complete in the order of their line.
+// Key order (law K1). The elements of a key that have not ended form a line, in input
+// order. Only the first of a line may be called. The others are in phase behind. An
+// element that times out there keeps its position, and its results or failure take effect
+// when it is the first. The queue of a core with key order is unordered.
 
-// Keys finds the lines of elements. It hides the type of the keys from the core.
+// Keys finds the lines of elements. It hides the key type from the core.
 type Keys[IN, OUT any] interface {
-	// line returns the line of in's key, and makes it if there is none. It calls the key
-	// function.
+	// line calls the key function and returns the line of the key, a new one if
+	// necessary.
 	line(in IN) (*line[IN, OUT], error)
-	// forget removes a line that has neither elements nor calls.
+	// forget removes a line without elements and calls.
 	forget(l *line[IN, OUT])
-	// clear removes all lines.
 	clear()
 }
 
 // line has the elements of one key that have not ended. It exists while there are such
-// elements, or calls that keep the key.
+// elements, or calls that hold the key.
 type line[IN, OUT any] struct {
 	first, last *Slot[IN, OUT]
 	len         int
-	calls       int // that still run although their attempts have ended
+	calls       int // running calls whose attempts have ended
 	owner       any // the keyedLine that contains it
 }
 
-// linePosition is the position of an element in its line.
 type linePosition[IN, OUT any] struct {
 	line       *line[IN, OUT] // nil once the element has ended
 	prev, next *Slot[IN, OUT]
-	number     time.Duration // of the element in input order: first attempts start in this order
+	number     time.Duration // in input order: first attempts start in this order
 	call       caller        // of its attempt
 }
 
@@ -49,7 +46,7 @@ type caller interface {
 	HasReturned() bool
 }
 
-// outlivingCall is a call that still runs although its attempt has ended.
+// outlivingCall is a running call whose attempt has ended.
 type outlivingCall[IN, OUT any] struct {
 	call caller
 	line *line[IN, OUT]
@@ -59,35 +56,33 @@ type outlivingCall[IN, OUT any] struct {
 type keyOrder[IN, OUT any] struct {
 	core       *Machine[IN, OUT]
 	keys       Keys[IN, OUT]
-	maxWaiting int // elements of a key besides the one that is called; 0 means no bound
+	maxWaiting int // elements of a key besides the called one; 0 means no limit
 
 	of        perSlot[linePosition[IN, OUT]]
 	heads     timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, in input order
-	headed    time.Duration               // when the first of them became fresh
-	numbers   time.Duration               // the number of the newest seat
-	crowded   int                         // lines in which as many elements wait as may
-	outliving []outlivingCall[IN, OUT]    // they keep the keys of elements that have continued
+	headed    time.Duration               // when the first element of heads became fresh
+	numbers   time.Duration               // of the newest linePosition
+	crowded   int                         // lines with more than maxWaiting elements
+	outliving []outlivingCall[IN, OUT]    // they hold the keys of elements that have continued
 }
 
-// keepSpare bounds the unused lines that are kept.
 const keepSpare = 1024
 
-// OrderKeys adds key order. maxWaiting bounds the elements of a key besides the one that
-// is called; 0 means no bound. The queue must be unordered.
+// OrderKeys adds key order. maxWaiting limits the elements of a key besides the called
+// one; 0 means no limit. The queue must be unordered.
 func OrderKeys[IN, OUT any](g *Machine[IN, OUT], keys Keys[IN, OUT], maxWaiting int) {
 	g.keys = &keyOrder[IN, OUT]{core: g, keys: keys, maxWaiting: maxWaiting, of: newPerSlot[linePosition[IN, OUT]](g)}
 }
 
-// forget drops all lines: the options of the operator keep o.keys.
+// forget drops all lines, because the options of the operator still refer to o.keys.
 func (o *keyOrder[IN, OUT]) forget() {
 	o.keys.clear()
 	*o = keyOrder[IN, OUT]{core: o.core}
 }
 
-// isFirst reports whether no element of its key is before s.
 func (o *keyOrder[IN, OUT]) isFirst(s *Slot[IN, OUT]) bool { return o.of.get(s.index).prev == nil }
 
-// freshSince returns when the first of the elements in phase fresh got there, or Never.
+// freshSince returns when the first element in phase fresh entered it, or Never.
 func (o *keyOrder[IN, OUT]) freshSince() time.Duration {
 	if o.heads.Len() == 0 {
 		return Never
@@ -95,7 +90,7 @@ func (o *keyOrder[IN, OUT]) freshSince() time.Duration {
 	return o.headed
 }
 
-// started notes the call of an attempt of s.
+// started records the call of an attempt of s.
 func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	p := o.of.ref(s.index)
 	p.call = a
@@ -104,9 +99,8 @@ func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	}
 }
 
-// join appends s, which was accepted just now, to the line of its key, and reports
-// whether s continues. If the key function breaks, or its key could not be found again, s
-// fails (law A6).
+// join appends s, the newest element, to the line of its key, and reports whether s
+// continues. It fails s if the key function panics or the key is unusable (law A6).
 func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 	g := o.core
 	l, err := o.findLine(s.in)
@@ -134,7 +128,6 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 	return true
 }
 
-// findLine calls the key function.
 func (o *keyOrder[IN, OUT]) findLine(in IN) (l *line[IN, OUT], err error) {
 	o.core.ranCode = true
 	returned := false
@@ -148,7 +141,7 @@ func (o *keyOrder[IN, OUT]) findLine(in IN) (l *line[IN, OUT], err error) {
 	return l, err
 }
 
-// addHead adds s, which is fresh, to the elements that wait for a permit.
+// addHead adds s, which is fresh, to heads.
 func (o *keyOrder[IN, OUT]) addHead(s *Slot[IN, OUT]) {
 	if o.heads.Len() == 0 {
 		o.headed = o.core.now
@@ -165,7 +158,7 @@ func (o *keyOrder[IN, OUT]) head() *Slot[IN, OUT] {
 	return nil
 }
 
-// leavePhase keeps the elements that wait up to date, when s leaves its phase for p.
+// leavePhase updates heads and statistics when s changes its phase to p.
 func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
 	switch s.phase {
 	case fresh:
@@ -179,15 +172,14 @@ func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
 	}
 }
 
-// mayBeCalled reports whether s is the first of its line, and no call keeps its key.
+// mayBeCalled reports whether s is the first of its line, and no call holds its key.
 func (o *keyOrder[IN, OUT]) mayBeCalled(s *Slot[IN, OUT]) bool {
 	p := o.of.get(s.index)
 	return p.line == nil || p.prev == nil && p.line.calls == 0
 }
 
-// leaveLine removes s, which has ended, from its line. The elements that ended behind s,
-// and are now the first of the line, complete as well: they have timed out, or were
-// restored with their results.
+// leaveLine removes s, which has ended, from its line. The next elements complete as well
+// if they ended behind s: they have timed out, or were restored with their results.
 func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 	g, p := o.core, o.of.get(s.index)
 	l := p.line
@@ -195,7 +187,7 @@ func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 		return
 	}
 	o.unlink(s)
-	if p.prev != nil { // s was released behind others: p is its seat before unlink
+	if p.prev != nil { // s was released behind others: p is its position before unlink
 		return
 	}
 	for l.first != nil && l.first.phase == done {
@@ -228,8 +220,8 @@ func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
 	}
 }
 
-// release lets the first of a line be called, unless a call keeps the key. An empty line
-// is removed.
+// release lets the first of a line be called, unless a call holds the key. It removes an
+// empty line.
 func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 	g, s := o.core, l.first
 	switch {
@@ -245,8 +237,8 @@ func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 	}
 }
 
-// attemptEnded notes the call of an attempt of s that still runs: it keeps the key until
-// it returns.
+// attemptEnded records the call of an attempt of s if it is still running. The call holds
+// the key until it returns.
 func (o *keyOrder[IN, OUT]) attemptEnded(s *Slot[IN, OUT], how call.Released) {
 	p := o.of.ref(s.index)
 	if how.OwnPermit || p.call == nil {
@@ -259,7 +251,6 @@ func (o *keyOrder[IN, OUT]) attemptEnded(s *Slot[IN, OUT], how call.Released) {
 	p.call = nil
 }
 
-// freeReturned frees the keys of the calls that have returned.
 func (o *keyOrder[IN, OUT]) freeReturned() {
 	o.outliving = slices.DeleteFunc(o.outliving, func(c outlivingCall[IN, OUT]) bool {
 		returned := c.call.HasReturned()
@@ -271,11 +262,9 @@ func (o *keyOrder[IN, OUT]) freeReturned() {
 	})
 }
 
-// ---- Lines by key
-
-// NewKeys returns lines by the keys that key returns. unusable returns the error for a
-// key that is not equal to itself, such as NaN, or that cannot be compared: its line
-// could not be found again.
+// NewKeys returns lines by the results of key. unusable returns the error for a key that
+// a map cannot find again: a key that is not equal to itself, such as NaN, or cannot be
+// compared.
 func NewKeys[K comparable, IN, OUT any](key func(in IN) K, unusable func(key any) error) Keys[IN, OUT] {
 	return &keys[K, IN, OUT]{key: key, unusable: unusable, lines: make(map[K]*keyedLine[K, IN, OUT])}
 }
@@ -284,7 +273,7 @@ type keys[K comparable, IN, OUT any] struct {
 	key      func(in IN) K
 	unusable func(key any) error
 	lines    map[K]*keyedLine[K, IN, OUT]
-	most     int // the largest number of lines since the map was made: a map does not shrink
+	most     int // largest len(lines) since the map was made, because a map does not shrink
 	spare    []*keyedLine[K, IN, OUT]
 }
 
@@ -314,9 +303,8 @@ func (m *keys[K, IN, OUT]) line(in IN) (*line[IN, OUT], error) {
 	return &l.line, nil
 }
 
-// isUsable reports whether a map finds the key again.
 func isUsable[K comparable](k K) (usable bool) {
-	defer func() { _ = recover() }() // the panic of an interface whose value cannot be compared
+	defer func() { _ = recover() }() // a key in an interface may not be comparable
 	return equal(k, k)
 }
 
@@ -330,7 +318,7 @@ func (m *keys[K, IN, OUT]) forget(l *line[IN, OUT]) {
 	if len(m.spare) < keepSpare {
 		m.spare = append(m.spare, k)
 	}
-	if m.most > keepSpare && len(m.lines) <= m.most/8 { // frees the memory of a burst, at a constant cost for each line
+	if m.most > keepSpare && len(m.lines) <= m.most/8 { // frees the memory of a burst, at a constant cost per line
 		small := make(map[K]*keyedLine[K, IN, OUT], len(m.lines))
 		maps.Copy(small, m.lines)
 		m.lines, m.most = small, len(small)

@@ -15,24 +15,24 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Config configures a core. It is read-only once the core runs.
+// Config configures a core. It is read-only after New.
 type Config[IN, OUT any] struct {
 	Queue  queue.Queue[*Slot[IN, OUT]]                                  // owned by the core
 	Timers *timers.Service[*Slot[IN, OUT]]                              // owned by the core; its driver sets the alarm
 	Host   *call.Host                                                   // shared by the calls
 	Invoke func(ctx context.Context, in IN, a *call.Attempt[OUT]) error // starts a call
-	Direct bool                                                         // calls are jobs instead
+	Direct bool                                                         // calls are jobs; Invoke is not used
 	Jobs   *[]call.Job[IN, OUT]                                         // for workers: the core appends, the driver takes
 
 	Policy *decision.Steps[OUT]
-	Random *rand.Rand // of the jitter
+	Random *rand.Rand // for the jitter
 
 	Limits
 
 	FailsRun           bool // the first element that fails ends the run; otherwise it is dropped
-	ExhaustedAsFailure bool // a result that asks for a retry and does not get one is a failure
+	ExhaustedAsFailure bool // a refused retry of a result is a failure
 
-	Check    func(results []OUT) error // nil if results may be anything
+	Check    func(results []OUT) error // nil if any results are valid
 	Restored Restored
 	Hooks    Hooks[IN]
 }
@@ -46,16 +46,16 @@ type Limits struct {
 	MaxCalls       int           // permits; 0 means as many as there are slots
 }
 
-// Restored sets how much elements from a checkpoint keep of the time before the restart,
-// besides the rest of their back-off.
+// Restored sets how much of its time before the restart an element keeps, besides the
+// rest of its back-off.
 type Restored struct {
 	Keep Keep
-	// LeastPart reserves a part of the timeout for an attempt, so that an element can end
-	// after any number of restarts: 10 means a tenth. 0 means no reserve.
+	// LeastPart reserves 1/LeastPart of the timeout for an attempt, so that an element
+	// can end after any number of restarts. 0 means no reserve.
 	LeastPart int
 }
 
-// Keep selects how much of its attempts a restored element keeps.
+// Keep selects what a restored element keeps.
 type Keep uint8
 
 // The choices of Keep.
@@ -65,7 +65,7 @@ const (
 	KeepSpent               // the attempts; the time before the restart is used up
 )
 
-// Hooks make errors and log lines. Hooks that run user code call [Machine.Away] first.
+// Hooks make errors and log lines. A hook that runs user code calls [Machine.Away] first.
 type Hooks[IN any] struct {
 	TimedOut  func(r Report[IN], out TimedOut) error  // returns the error of an element or an attempt that timed out
 	Undecided func(d decision.Decision) error         // returns the error of an element whose policy failed, or that ExhaustedAsFailure fails
@@ -77,26 +77,26 @@ type Hooks[IN any] struct {
 type TimedOut struct {
 	Attempt bool  // an attempt has timed out, not its element
 	Early   bool  // the element has time left, but no retry could start within it
-	Waited  error // why the backend let the element wait; nil if it did not
+	Waited  error // why the backend made the element wait, or nil
 }
 
 // Report describes an element to the driver.
 type Report[IN any] struct {
 	Element       IN
-	Err           error         // of the last attempt; once the element has failed, its failure
-	Attempts      int           // begun
-	Elapsed       time.Duration // since it took its slot
-	First         time.Time     // when its first attempt began; zero if none did
-	Last          time.Time     // when its last attempt began; zero if none did
+	Err           error // of the last attempt, or the failure of the element
+	Attempts      int
+	Elapsed       time.Duration
+	First         time.Time // start of its first attempt, or zero
+	Last          time.Time // start of its last attempt, or zero
 	NoRetryReason decision.NoRetryReason
 	Reason        predicates.Reason    // of the last attempt
-	Reasons       predicates.ReasonSet // of the retries that were begun
+	Reasons       predicates.ReasonSet // of the retries that began
 	InDoubt       bool                 // an attempt may have taken effect
 	Deduplicated  bool                 // and every server involved recognises its requests when they are repeated
-	Timeout       time.Duration        // 0 means none
-	Failed        bool                 // it has failed, and was not handed over yet
+	Timeout       time.Duration        // 0 without a timeout
+	Failed        bool                 // it was not handed over yet
 
-	Context context.Context //nolint:containedctx // of its observers; the operator's if there are none
+	Context context.Context //nolint:containedctx // from its observers, or the operator's
 }
 
 // Machine has the queue, the timers and the state of every element. Its driver feeds it
@@ -106,7 +106,7 @@ type Report[IN any] struct {
 type Machine[IN, OUT any] struct {
 	Config[IN, OUT]
 
-	// The optional parts; nil if the operator does not have them.
+	// The optional parts, or nil.
 	keys      *keyOrder[IN, OUT]
 	batches   *Batches[IN, OUT]
 	backend   *atBackend[IN, OUT]
@@ -120,44 +120,44 @@ type Machine[IN, OUT any] struct {
 
 	slots   slots[IN, OUT]
 	reasons perSlot[reasons]           // empty unless the policy looks at reasons
-	limits  perSlot[*limit[IN, OUT]]   // deadlines that do not come in input order
-	control perSlot[any]               // a control element: a queue.Watermark, or a participant.Barrier
+	limits  perSlot[*limit[IN, OUT]]   // deadlines out of input order
+	control perSlot[any]               // of control elements: a queue.Watermark or a participant.Barrier
 	before  perSlot[beforeRetry]       // phases backoff and ready: the step before the retry
 	asked   perSlot[*question[OUT]]    // phase deciding
 	handled perSlot[*handlerCall[OUT]] // phase handling
 
-	fresh   *Slot[IN, OUT]              // makes its first attempt next: the oldest element in phase fresh
+	fresh   *Slot[IN, OUT]              // the oldest element in phase fresh, which makes its first attempt next
 	unbegun int                         // elements in phase fresh
 	ready   timers.Heap[*Slot[IN, OUT]] // elements in phase ready that may be called, the oldest first
 	readied time.Duration               // when the oldest of them became ready
-	permits int                         // free permits
-	stamp   gate.Stamp                  // of the call that the backend has admitted last
-	overdue bool                        // the deadline of the next element to start has come: timers go first (law T1)
+	permits int                         // free
+	stamp   gate.Stamp                  // of the last call that the backend admitted
+	overdue bool                        // the next element to start has reached its deadline: timers go first (law T1)
 
-	oldest *Slot[IN, OUT]              // the oldest element of the queue
-	live   *Slot[IN, OUT]              // the oldest element with a live deadline: deadlines come in input order
-	odd    timers.Heap[*Slot[IN, OUT]] // live deadlines that do not: see limit
+	oldest *Slot[IN, OUT]
+	live   *Slot[IN, OUT]              // the oldest element with a live deadline in input order
+	odd    timers.Heap[*Slot[IN, OUT]] // live deadlines out of input order
 
 	now      time.Duration // the last reading of the clock
 	slept    bool          // since then the driver may have slept
 	ranCode  bool          // since then user code has run
 	isExact  bool          // limits or back-offs depend on the time that user code takes
-	timesAll bool          // the duration of each attempt is measured, not only of those that failed
+	timesAll bool          // measure the duration of each attempt, also if it succeeded
 
-	looksClosely bool // the policy looks at more of an attempt than its number, results and error
-	asksWorkers  bool // the strategy may block: a worker asks it
+	looksClosely bool // the policy looks at more than the number, results and error of an attempt
+	asksWorkers  bool // the strategy may block, so a worker asks it
 	noRetries    bool // retries have ended (law A5)
 	abandoned    bool // Abandon was called
 
-	unread     *call.Letter            // letters that were taken from the mailbox and not handled yet
+	unread     *call.Letter            // letters from the mailbox that are not handled yet
 	attemptEnd attemptEnd              // of the attempt that ended last, until reportEnd
 	view       predicates.Attempt[OUT] // of the attempt that is judged
-	policyNow  decision.Situation      // for the policy; used again and again
+	policyNow  decision.Situation      // for the policy; reused
 
 	state State
 }
 
-// stepLimit bounds how often one kind of work is repeated in one step.
+// stepLimit bounds the repetitions of one kind of work in a step.
 const stepLimit = 128
 
 // New returns a core without elements and without optional parts.
@@ -180,17 +180,17 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 // State describes a core to its driver.
 type State struct {
 	Len     int // slots that are taken
-	Room    int // elements that may be accepted: none once the run must end
+	Room    int // elements that may be accepted; 0 if the run must end
 	Running int // permits that are taken
 
 	Now    time.Duration // the last reading of the clock
-	Oldest time.Duration // when the oldest element was accepted; Never if there is none
+	Oldest time.Duration // when the oldest element was accepted, or Never
 	Stats  observe.Stats // without Running and InFlight: see Counts
 	Failed int64         // attempts that ended with an error, or at the deadline of their element
 
-	Failure  error           // why the run must end; nil if it need not
+	Failure  error           // why the run must end, or nil
 	Cause    Cause           // of Failure
-	FailedIn context.Context //nolint:containedctx // of the element that has failed the run; the operator's if none has
+	FailedIn context.Context //nolint:containedctx // of the element that failed the run; otherwise the operator's
 }
 
 // Counts returns the counters.
@@ -201,25 +201,24 @@ func (s *State) Counts() observe.Stats {
 	return c
 }
 
-// State returns the state of the core, which owns it: it is valid until the next call,
-// and read-only.
+// State returns the state of the core. It is read-only, and valid until the next call.
 func (g *Machine[IN, OUT]) State() *State {
 	s := &g.state
-	s.Running, s.Now, s.Oldest, s.Room = g.MaxCalls-g.permits, g.now, Never, 0
+	s.Running, s.Room = g.MaxCalls-g.permits, 0
+	s.Now, s.Oldest = g.now, Never
 	if g.oldest != nil {
 		s.Oldest = g.oldest.accepted
 	}
-	if s.Len = g.slots.taken; s.Failure == nil && (g.keys == nil || g.keys.crowded == 0) {
+	s.Len = g.slots.taken
+	if s.Failure == nil && (g.keys == nil || g.keys.crowded == 0) {
 		s.Room = g.Queue.Cap() - s.Len
 	}
 	return s
 }
 
-// ---- The clock
-
-// Away reports that the driver has slept, or is about to run user code outside of the
-// core. If that may wait, the core reads the clock before it uses an instant. Otherwise
-// it does so only if limits or back-offs depend on the instant.
+// Away reports that the driver has slept, or is about to run user code outside the core.
+// If the code may wait, the core reads the clock before it uses the time. Otherwise it
+// does so only if limits or back-offs depend on it.
 func (g *Machine[IN, OUT]) Away(mayWait bool) {
 	if mayWait {
 		g.slept = true
@@ -228,15 +227,13 @@ func (g *Machine[IN, OUT]) Away(mayWait bool) {
 	}
 }
 
-// tick reads the clock.
 func (g *Machine[IN, OUT]) tick() {
 	g.slept = true
 	g.refresh()
 }
 
-// refresh reads the clock if time may have passed since the last reading. An operator
-// without limits and back-offs uses one reading for a whole step, even if its calls block
-// the loop.
+// refresh reads the clock if time may have passed. Without limits and back-offs, one
+// reading serves a whole step, even if calls block the loop.
 func (g *Machine[IN, OUT]) refresh() {
 	if g.slept || g.ranCode && g.isExact {
 		g.now = g.Timers.Now()
@@ -252,11 +249,8 @@ func later(at, d time.Duration) time.Duration {
 	return at + d
 }
 
-// ---- A step of the loop
-
-// Step handles everything that has happened since the last step. Law T1: the clock is
-// read first, so completions that were handed in until then go before timers that are
-// due.
+// Step handles the events since the last step. It reads the clock first, so completions
+// posted until then go before timers that are due (law T1).
 func (g *Machine[IN, OUT]) Step() {
 	g.tick()
 	now := g.now
@@ -284,7 +278,6 @@ func (g *Machine[IN, OUT]) Step() {
 	}
 }
 
-// takeFreedPermits takes the permits of calls that had outlived their attempts.
 func (g *Machine[IN, OUT]) takeFreedPermits() {
 	freed := g.Host.TakeFreed()
 	if freed == 0 {
@@ -296,15 +289,15 @@ func (g *Machine[IN, OUT]) takeFreedPermits() {
 	}
 }
 
-// What Next returns besides an instant.
+// Special results of Next.
 const (
 	Now   = time.Duration(math.MinInt64)
 	Never = call.NoDeadline
 )
 
 // Next returns when the next step is due: an instant, Now, or Never. Letters wake the
-// driver earlier. So the driver first announces that it is about to sleep: then no letter
-// is missed.
+// driver earlier, so the driver must announce its sleep before it calls Next. Otherwise
+// it could miss a letter.
 func (g *Machine[IN, OUT]) Next() time.Duration {
 	g.tick()
 	g.view = predicates.Attempt[OUT]{} // an idle core keeps no results
@@ -325,7 +318,6 @@ func (g *Machine[IN, OUT]) Next() time.Duration {
 	return min(next, g.nextTimer())
 }
 
-// nextTimer returns when the next timer or deadline is due, or Never.
 func (g *Machine[IN, OUT]) nextTimer() time.Duration {
 	next := Never
 	if g.live != nil {
@@ -340,8 +332,8 @@ func (g *Machine[IN, OUT]) nextTimer() time.Duration {
 	return next
 }
 
-// startsNext returns when the next element may start, if there is a permit: a batch may
-// wait for more elements, and the backend may refuse calls for a time.
+// startsNext returns when the next element may start. A batch may wait for more elements,
+// and the backend may refuse calls for a time.
 func (g *Machine[IN, OUT]) startsNext() time.Duration {
 	if g.batches != nil {
 		if at := g.batches.startsAt(); at != Now {
@@ -354,8 +346,8 @@ func (g *Machine[IN, OUT]) startsNext() time.Duration {
 	return Now
 }
 
-// readLetters handles completions and answers in the order in which they were posted. A
-// letter for which no element waits any more is late, and is counted already (law A2).
+// readLetters handles completions and answers in the order of posting. A letter that no
+// element waits for is late, and was counted (law A2).
 func (g *Machine[IN, OUT]) readLetters() {
 	for g.unread != nil && g.state.Failure == nil {
 		l := g.unread
@@ -366,7 +358,6 @@ func (g *Machine[IN, OUT]) readLetters() {
 	}
 }
 
-// answered handles the letter that s has waited for.
 func (g *Machine[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	switch s.phase {
 	case running:
@@ -379,12 +370,12 @@ func (g *Machine[IN, OUT]) answered(s *Slot[IN, OUT]) {
 		g.handler.returned(s)
 	case failing:
 		g.sink.answered(s)
-	default: // the other phases wait for no letter
+	default: // the other phases do not wait for letters
 	}
 }
 
-// fireTimers handles deadlines before retries: no attempt starts at the deadline (law
-// A5).
+// fireTimers handles deadlines before retries, because no attempt starts at the deadline
+// (law A5).
 func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 	for g.live != nil && g.live.due <= now && g.state.Failure == nil {
 		g.timeOut(g.live)
@@ -411,14 +402,10 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 	}
 }
 
-// ---- User code
-
-// User code on the loop is called by a small function each, whose deferred function turns
-// a panic into an error where it happens (law A6).
-//
-// broke returns that error. recovered is nil if the code has ended its goroutine, which
-// is the loop's: then the run ends. The deferred functions of the loop finish the
-// operator.
+// The loop calls each piece of user code in a small function, whose deferred function
+// turns a panic into an error (law A6). broke returns this error. recovered is nil if the
+// code has ended the goroutine of the loop. Then the run ends, and the deferred functions
+// of the loop finish the operator.
 func (g *Machine[IN, OUT]) broke(name string, recovered any) error {
 	err := call.Panicked(recovered)
 	if recovered == nil {
@@ -427,10 +414,9 @@ func (g *Machine[IN, OUT]) broke(name string, recovered any) error {
 	return err
 }
 
-// GoexitError is the failure of a run whose loop was ended by user code that called
-// runtime.Goexit.
+// GoexitError is the failure of a run whose user code called runtime.Goexit on the loop.
 type GoexitError struct {
-	Code string // the name of the code, such as "AsyncInvoke"
+	Code string // such as "AsyncInvoke"
 	Err  error  // a *guard.PanicError
 }
 

@@ -11,29 +11,30 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Messages settles the messages that elements are. Each message is settled once (law D2).
+// Messages settles the messages of elements, each once (law D2).
 //
-//   - If results were emitted, they carry the message on: the driver makes messages of them.
-//   - If the element ended without a result, was dropped on purpose or was handed over, the message
+//   - If results were emitted, they carry the message on: the driver makes messages of
+//     them.
+//   - If the element ended without results, was dropped or was handed over, the message
 //     is acknowledged.
 //   - If it failed, was abandoned or was not accepted, the message is nacked.
 type Messages[IN, OUT any] struct {
 	core        *Machine[IN, OUT]
 	Some        bool                  // there was a message
-	next        call.Message          // of the element that is accepted next
-	of          perSlot[call.Message] // without their values
-	carried     bool                  // the results of the head of the queue carry its message on
+	next        call.Message          // of the next accepted element
+	of          perSlot[call.Message] // without the values
+	carried     bool                  // the results of the head of the queue carry the message on
 	settlements fifo.Queue[settlement]
-	sourceBroke func(err error) // logs that a source has broken
+	sourceBroke func(err error) // logs that a source has panicked
 }
 
-// settlement is a message that Settle is to settle.
+// settlement is a pending call of Settle.
 type settlement struct {
 	message call.Message
 	as      message.Settlement
 }
 
-// AddMessages adds messages. broke is called with the error of a source that panics.
+// AddMessages adds messages. broke is called if a source panics.
 func AddMessages[IN, OUT any](g *Machine[IN, OUT], broke func(err error)) *Messages[IN, OUT] {
 	g.messages = &Messages[IN, OUT]{core: g, of: newPerSlot[call.Message](g), sourceBroke: broke}
 	return g.messages
@@ -41,13 +42,13 @@ func AddMessages[IN, OUT any](g *Machine[IN, OUT], broke func(err error)) *Messa
 
 func (m *Messages[IN, OUT]) forget() { m.settlements = fifo.Queue[settlement]{} }
 
-// Next sets the message of the element that is accepted next.
+// Next sets the message of the next accepted element.
 func (m *Messages[IN, OUT]) Next(msg call.Message) {
 	m.Some = true
 	m.next = msg
 }
 
-// attach gives s, which was accepted just now, its message.
+// attach sets the message of s, the newest element.
 func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	if m.next != (call.Message{}) {
 		*m.of.ref(s.index) = m.next
@@ -55,17 +56,16 @@ func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	}
 }
 
-// releaseAfter nacks the message of s, which is delivered again after wait. It reports
-// whether s is a message.
+// releaseAfter nacks the message of s for redelivery after wait. It reports whether s has
+// a message.
 func (m *Messages[IN, OUT]) releaseAfter(s *Slot[IN, OUT], why error, wait time.Duration) bool {
 	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Nacked, Delay: wait, Err: why})
 }
 
-// Head returns the message of the head of the queue; zero if it is not a message. There
-// must be a head.
+// Head returns the message of the head of the queue, or zero. There must be a head.
 func (m *Messages[IN, OUT]) Head() call.Message { return m.of.get(m.core.Queue.Head().Value.index) }
 
-// Context returns the operator's context, with the message of an element.
+// Context returns the operator's context with the message of s.
 func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 	if msg := m.of.get(s.index); msg != (call.Message{}) {
 		return call.WithMessage(m.core.Host.Values, msg)
@@ -73,22 +73,21 @@ func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 	return m.core.Host.Values
 }
 
-// Carried reports that the results of the head of the queue carry its message on: it is
-// not settled here.
+// Carried reports that the results of the head of the queue carry its message on, so it
+// is not settled here.
 func (m *Messages[IN, OUT]) Carried() { m.carried = m.Head() != (call.Message{}) }
 
-// isCarried reports whether the results of s carry its message on.
 func (m *Messages[IN, OUT]) isCarried(s *Slot[IN, OUT]) bool {
 	return m.carried && s.entry == m.core.Queue.Head()
 }
 
-// ComesAgain reports whether an element that Abandon has returned is a message that its
-// source delivers again.
+// ComesAgain reports whether s, which Abandon has returned, is a message that its source
+// redelivers.
 func (m *Messages[IN, OUT]) ComesAgain(s *Slot[IN, OUT]) bool {
 	return m.of.get(s.index).Pending() || m.isCarried(s)
 }
 
-// ended settles the message of an element, unless its results carry it on.
+// ended settles the message of s, unless its results carry it on.
 func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	if !m.Some {
 		return
@@ -103,7 +102,7 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 		m.settle(msg, message.Settlement{Kind: message.Acked})
 	case observe.HandedOver, observe.Dropped:
 		v := message.Settlement{Kind: message.Acked, Err: s.err}
-		if r := m.core.reasons.get(s.index).last; r.IsRejection() { // tells a worker that the service has answered
+		if r := m.core.reasons.get(s.index).last; r.IsRejection() { // shows a worker that the service has answered
 			v.Err = predicates.WithReason(s.err, r)
 		}
 		m.settle(msg, v)
@@ -112,20 +111,18 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	}
 }
 
-// Reject settles the message of an element for good, because its sink can never take it.
-// It reports whether the message was still to be settled: the first settlement counts
-// (law D2).
+// Reject settles the message of s for good, because the sink can never take it. It
+// reports whether the message was pending (law D2).
 func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unknown bool) bool {
 	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unknown})
 }
 
-// Release nacks a message, unless it is settled.
+// Release nacks a message unless it is settled.
 func (m *Messages[IN, OUT]) Release(msg call.Message) {
 	m.settle(msg, message.Settlement{Kind: message.Nacked})
 }
 
-// settle lets Settle settle a message with v, and reports whether the message was still
-// to be settled.
+// settle queues a settlement, and reports whether the message was pending.
 func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPending bool) {
 	isPending = msg.Pending()
 	if isPending {
@@ -134,11 +131,10 @@ func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPe
 	return isPending
 }
 
-// MaySettle reports whether Settle has something to do.
 func (m *Messages[IN, OUT]) MaySettle() bool { return m.settlements.Len() > 0 }
 
-// Settle settles the messages whose elements have ended, which is code of their sources.
-// The driver calls it once in each step, and after the end.
+// Settle settles the messages of ended elements, by code of their sources. The driver
+// calls it once per step, and after the end.
 func (m *Messages[IN, OUT]) Settle() {
 	for m.settlements.Len() > 0 {
 		err := m.settleAll()
@@ -148,7 +144,7 @@ func (m *Messages[IN, OUT]) Settle() {
 	}
 }
 
-// settleAll settles messages until a source breaks.
+// settleAll settles messages until a source panics.
 func (m *Messages[IN, OUT]) settleAll() (err error) {
 	m.core.ranCode = true
 	returned := false

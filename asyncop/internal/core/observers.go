@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 )
 
-// Observing calls the observers and counters (law O1). Events are noted, and Report
-// passes them on in order.
+// Observing calls observers and counters (law O1). Report passes the recorded events on
+// in order.
 type Observing[IN, OUT any] struct {
 	core      *Machine[IN, OUT]
 	messages  *Messages[IN, OUT]
@@ -20,33 +20,33 @@ type Observing[IN, OUT any] struct {
 	counters  []counting.Counter // observers that only count
 	of        perSlot[*Track]
 	leaving   *Track   // of the element that left last
-	spare     []*Track // to be used again
+	spare     []*Track // for reuse
 
 	notes    fifo.Queue[note]      // for the observers
-	informed int                   // how many of them were called with the first note
+	informed int                   // observers called with the first note so far
 	attempts []counting.AttemptEnd // for the counters
 	elements []counting.Element    // for the counters
-	counted  int                   // how many counters were called with them
+	counted  int                   // counters called with them so far
 
-	reportBroke func(err error) // logs that an observer has broken in Report
+	reportBroke func(err error) // logs that an observer has panicked in Report
 }
 
-// Track describes an observed element. It is owned by the core until the driver takes it
-// with Leaving; the driver returns it with Left. Tracks are reused.
+// Track describes an observed element. The driver takes it from the core with Leaving and
+// returns it with Left. Tracks are reused.
 type Track struct {
 	accepted time.Duration
-	started  time.Duration  // when the first attempt began; 0 before it
-	ending   observe.Ending // once it leaves
+	started  time.Duration  // start of the first attempt; 0 before
+	ending   observe.Ending // set when it leaves
 
 	// With observers.
-	base    context.Context // of the element, without them
-	ctx     context.Context // of the element, as Accepted has returned it
-	attempt context.Context // of the attempt; nil if there is none
-	call    context.Context // of its call, once there is one
-	broken  error           // of an observer that broke in Accepted
+	base    context.Context // of the element, without observers
+	ctx     context.Context // of the element, from Accepted
+	attempt context.Context // of the attempt, or nil
+	call    context.Context // of the call, or nil
+	broken  error           // of an observer that panicked in Accepted
 }
 
-// note is an event that the observers are to be called with.
+// note is an event for observers.
 type note struct {
 	ctx     context.Context //nolint:containedctx // of the element or attempt
 	attempt observe.Outcome
@@ -54,8 +54,8 @@ type note struct {
 	isEnd   bool // of the element
 }
 
-// AddObserving adds observers and counters. broke is called with the error of an observer
-// that breaks in Report.
+// AddObserving adds observers and counters. broke is called if an observer panics in
+// Report.
 func AddObserving[IN, OUT any](
 	g *Machine[IN, OUT], messages *Messages[IN, OUT], observers []observe.Observer, counters []counting.Counter, broke func(err error),
 ) *Observing[IN, OUT] {
@@ -67,11 +67,12 @@ func AddObserving[IN, OUT any](
 }
 
 func (o *Observing[IN, OUT]) forget() {
-	o.notes, o.spare, o.attempts, o.elements = fifo.Queue[note]{}, nil, nil, nil
+	o.notes, o.spare = fifo.Queue[note]{}, nil
+	o.attempts, o.elements = nil, nil
 }
 
-// accepted calls the observers for an element that has taken its slot. If one breaks, the
-// first attempt of the element fails; the other observers are called all the same.
+// accepted calls the observers for a new element. If one panics, the other observers are
+// still called, and the first attempt of the element fails.
 func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT], i introduction) {
 	var r *Track
 	if n := len(o.spare); n > 0 {
@@ -94,7 +95,6 @@ func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT], i introduction) {
 	}
 }
 
-// callAccepted calls an observer.
 func (o *Observing[IN, OUT]) callAccepted(observer observe.Observer, r *Track, in IN, i introduction) (err error) {
 	o.core.ranCode = true
 	returned := false
@@ -111,8 +111,7 @@ func (o *Observing[IN, OUT]) callAccepted(observer observe.Observer, r *Track, i
 	return nil
 }
 
-// accepted calls an observer for an element, which has a number if it was restored with
-// one.
+// accepted calls an observer for an element, which may have been restored with a number.
 func accepted(ctx context.Context, o observe.Observer, element any, a introduction) context.Context {
 	if a.restored {
 		if c, ok := o.(observe.CheckpointedObserver); ok {
@@ -123,8 +122,8 @@ func accepted(ctx context.Context, o observe.Observer, element any, a introducti
 }
 
 // Numbers returns the numbers of the elements that Items returns, by the contexts of an
-// observer; 0 for control elements. It may be called on another goroutine while the
-// core's goroutine waits for it.
+// observer. Control elements have number 0. Another goroutine may call it while the
+// core's goroutine waits.
 func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (all []int64) {
 	g := o.core
 	for s := g.first(); s != nil; s = s.next() {
@@ -139,8 +138,8 @@ func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (al
 	return all
 }
 
-// started calls the observers for an attempt that begins, and reports whether the attempt
-// continues. If an observer breaks, or broke in Accepted, the attempt fails with that
+// started calls the observers for a new attempt, and reports whether the attempt
+// continues. If an observer panics, or panicked in Accepted, the attempt fails with that
 // error (law A6).
 func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
 	g, r := o.core, o.of.get(s.index)
@@ -163,7 +162,6 @@ func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) (co
 	return true
 }
 
-// callStarted calls the observers.
 func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 	o.core.ranCode = true
 	returned := false
@@ -182,8 +180,7 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 	return nil
 }
 
-// contextOf returns own with the values that observers have given an element and its
-// attempt.
+// contextOf returns own with the values of observers for the element and its attempt.
 func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) context.Context {
 	r := o.of.get(s.index)
 	if r == nil || len(o.observers) == 0 {
@@ -192,7 +189,7 @@ func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) c
 	values := cmp.Or(r.attempt, r.ctx)
 	_, isTask := own.(*call.Token)
 	switch {
-	case values == r.base: // they have given none
+	case values == r.base: // no values
 		return own
 	case isTask:
 		return call.WithValues(values, own)
@@ -202,8 +199,7 @@ func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) c
 	return r.call
 }
 
-// describe returns the context that belongs to an element: its values are those that its
-// observers gave it.
+// describe returns the context of an element with the values of its observers.
 func (o *Observing[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 	if r := o.of.get(s.index); r != nil {
 		return r.ctx
@@ -211,7 +207,7 @@ func (o *Observing[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 	return o.messages.Context(s)
 }
 
-// attemptEnded notes the end of an attempt, and whether a retry follows after d.
+// attemptEnded records the end of an attempt, and whether a retry follows after d.
 func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, again bool, d time.Duration) {
 	g, r := o.core, o.of.get(s.index)
 	if r == nil {
@@ -232,18 +228,19 @@ func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, aga
 	}
 }
 
-// ended notes how an element ends. An element whose results are emitted has left when the
-// driver calls Left.
+// ended records the end of an element. An element with results has left when the driver
+// calls Left.
 func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	r := o.of.get(s.index)
 	if r == nil {
 		return
 	}
-	if !o.core.abandoned { // otherwise the last offer of the sink needs its context
+	if !o.core.abandoned { // otherwise the last offer to the sink needs the context
 		*o.of.ref(s.index) = nil
 	}
 	e := &r.ending
-	e.Reason, e.Attempts, e.InDoubt = o.core.reasons.get(s.index).last, int(s.attempts), s.doubt != noDoubt
+	e.Reason = o.core.reasons.get(s.index).last
+	e.Attempts, e.InDoubt = int(s.attempts), s.doubt != noDoubt
 	switch how {
 	case observe.Emitted:
 		e.Results, e.InDoubt = len(s.attempt.Results), false
@@ -252,27 +249,27 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	case observe.Empty:
 		e.InDoubt = false
 	case observe.Abandoned, observe.Kept:
-		e.Err = cmp.Or(o.core.state.Failure, s.err) // without a failure of the run, it was released
+		e.Err = cmp.Or(o.core.state.Failure, s.err) // if the run has not failed, s was released
 	default:
 		e.Err = s.err
 	}
 	o.Left(r, how)
 }
 
-// Leaving returns the track of the element that left last, for Left; nil for a control
+// Leaving returns the track of the element that left last, for Left, or nil for a control
 // element.
 func (o *Observing[IN, OUT]) Leaving() (r *Track) {
 	r, o.leaving = o.leaving, nil
 	return r
 }
 
-// Left notes how an element has ended whose track the driver has: Emitted or Discarded.
+// Left records the end of an element whose track the driver has: Emitted or Discarded.
 func (o *Observing[IN, OUT]) Left(r *Track, how observe.EndKind) {
 	o.core.refresh()
 	e := &r.ending
 	e.How, e.Total = how, o.core.now-r.accepted
 	e.Queued = cmp.Or(r.started, e.Total)
-	if how == observe.Discarded { // its results are lost, so others cannot know that it took effect
+	if how == observe.Discarded { // its results are lost, so its effect is unknown to others
 		e.InDoubt = e.Attempts > 0
 	}
 	o.noteEnd(r.ctx, e, true)
@@ -285,7 +282,7 @@ func (o *Observing[IN, OUT]) Left(r *Track, how observe.EndKind) {
 	}
 }
 
-// Refused notes that an element was received and not accepted: Discarded or Kept.
+// Refused records that an element was received but not accepted: Discarded or Kept.
 func (o *Observing[IN, OUT]) Refused(how observe.EndKind) {
 	o.noteEnd(o.core.Host.Values, &observe.Ending{How: how}, false)
 }
@@ -301,14 +298,13 @@ func (o *Observing[IN, OUT]) noteEnd(ctx context.Context, e *observe.Ending, isA
 	}
 }
 
-// MayReport reports whether Report has something to do.
+// MayReport reports whether there are events for Report.
 func (o *Observing[IN, OUT]) MayReport() bool {
 	return o.notes.Len() > 0 || len(o.attempts) > 0 || len(o.elements) > 0
 }
 
 // Report calls counters and observers with the events, in order. The driver calls it once
-// in each step, and after the end. If an observer breaks, the others are called all the
-// same.
+// per step, and after the end. If an observer panics, the others are still called.
 func (o *Observing[IN, OUT]) Report() {
 	for o.MayReport() {
 		err := o.reportAll()
@@ -318,7 +314,7 @@ func (o *Observing[IN, OUT]) Report() {
 	}
 }
 
-// reportAll reports events until an observer breaks.
+// reportAll reports events until an observer panics.
 func (o *Observing[IN, OUT]) reportAll() (err error) {
 	o.core.ranCode = true
 	returned := false
@@ -331,7 +327,8 @@ func (o *Observing[IN, OUT]) reportAll() (err error) {
 		o.counted++
 		o.counters[o.counted-1].Count(o.attempts, o.elements)
 	}
-	o.counted, o.attempts, o.elements = 0, emptied(o.attempts), emptied(o.elements)
+	o.counted = 0
+	o.attempts, o.elements = emptied(o.attempts), emptied(o.elements)
 	for ; o.notes.Len() > 0; o.notes.Pop() {
 		for n := o.notes.Peek(); o.informed < len(o.observers); {
 			observer := o.observers[o.informed]
@@ -348,10 +345,9 @@ func (o *Observing[IN, OUT]) reportAll() (err error) {
 	return nil
 }
 
-// keepEvents bounds the space that is kept for the events of a step.
 const keepEvents = 1024
 
-// emptied returns s without its values, to be used again.
+// emptied returns s without its values, for reuse.
 func emptied[E any](s []E) []E {
 	if cap(s) > keepEvents {
 		return nil

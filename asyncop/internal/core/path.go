@@ -31,8 +31,6 @@ import (
 // waitsToStart only answers a question; all other steps act. If several optional parts
 // take part in a step, the order of the calls is their order of precedence.
 
-// ---- accept
-
 // Accept takes a slot for in, and starts its first attempt if a permit is free. There
 // must be room.
 func (g *Machine[IN, OUT]) Accept(in IN) {
@@ -72,9 +70,9 @@ type introduction struct {
 	isItem   bool  // it comes from Restore, which asks for its timeout itself
 }
 
-// introduce shows a new element to the optional parts, and reports whether it continues:
-// user code that breaks has failed it otherwise. An observer that breaks fails its first
-// attempt.
+// introduce shows a new element to the optional parts, and reports whether it continues.
+// If user code panics, the element has failed. If an observer panics, the first attempt
+// of the element fails.
 func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
 	if g.messages != nil {
 		g.messages.attach(s) // first: the observers see the message
@@ -100,16 +98,14 @@ func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
 	s.entry = g.Queue.PutControl(s)
 }
 
-// ---- waitsToStart
-
 // waitsToStart reports whether s cannot start now, because there is no permit or because
 // others go first.
 func (g *Machine[IN, OUT]) waitsToStart(s *Slot[IN, OUT]) bool {
 	return g.permits == 0 || g.nextStart() != s
 }
 
-// nextStart returns the element that starts next, or nil: retries go before first
-// attempts, and older elements before younger ones.
+// nextStart returns the element that starts next, or nil. Retries go before first
+// attempts, older elements before younger ones.
 func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 	if t := g.ready.Peek(); t != nil {
 		return t.Value
@@ -117,10 +113,9 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 	return g.fresh
 }
 
-// startable returns how many elements wait for a permit.
+// startable returns the number of elements that wait for a permit.
 func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
 
-// startNewest starts the newest element, unless it waits.
 func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 	if g.batches != nil {
 		g.batches.startWaiting(false)
@@ -131,15 +126,14 @@ func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 	}
 }
 
-// startWaiting starts elements that wait.
 func (g *Machine[IN, OUT]) startWaiting() {
 	for n := 0; n < stepLimit && g.permits > 0; n++ {
 		if !g.start(g.nextStart()) {
 			break
 		}
 	}
-	// Retries without delay become ready again and again. If there are permits for all of
-	// them, first attempts begin as well.
+	// Retries without delay keep becoming ready. With enough permits for all of them,
+	// first attempts start as well.
 	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
 			return
@@ -159,20 +153,18 @@ func (g *Machine[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	return p != refused
 }
 
-// ---- takePermit
-
-// permission is the answer of takePermit.
+// permission is the result of takePermit.
 type permission uint8
 
 const (
 	granted    permission = iota // the attempt starts
-	refused                      // it does not, and neither does any other element now
-	passedOver                   // it does not, but other elements may: it has failed, or the backend has put it off
+	refused                      // no attempt starts now
+	passedOver                   // this attempt does not start, but others may: the element has failed, or the backend has put it off
 )
 
-// takePermit takes the permits that the next attempt of s needs. There is a permit of the
-// operator. A member of a batch needs no permit of its own. Law A5: no attempt starts
-// after a cancel, or at the deadline, which is left to the timers (law T1).
+// takePermit takes the permits for the next attempt of s. The caller has checked that the
+// operator has a permit. A member of a batch shares the permit of the batch. By law A5 no
+// attempt starts after a cancel or at the deadline, which is left to the timers (law T1).
 func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 	g.endIfCancelled() // the driver may not have noticed the cancel yet
 	if g.state.Failure != nil || g.overdue {
@@ -196,13 +188,11 @@ func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 	return granted
 }
 
-// ---- begin
-
-// begin starts an attempt of s. It is the only function that does.
+// begin starts an attempt of s. No other function does.
 func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	var before beforeRetry
 	if s.phase == ready {
-		if g.looksClosely { // otherwise the strategy wants no step
+		if g.looksClosely { // otherwise there is no step before the retry
 			before = g.before.take(s.index)
 		}
 		g.ready.Cancel(&s.timer)
@@ -242,8 +232,8 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	g.invoke(s, a)
 }
 
-// newAttempt returns an attempt of s: a member of the batch that is being formed, or an
-// attempt with space for the message of s, or with space for a result.
+// newAttempt returns a new attempt of s. It may be a member of the batch that is being
+// formed, or have space for the message of s or for a result.
 func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 	if g.batches != nil {
 		return g.batches.forming.Add()
@@ -259,7 +249,6 @@ func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 	return new(call.Attempt[OUT])
 }
 
-// countRetry counts the retry of s, which is ready.
 func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 	if s.retry&putOff != 0 { // it is the first attempt
 		s.retry = 0
@@ -280,14 +269,14 @@ func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 	}
 }
 
-// stopWaiting counts that s does not wait for a retry any more.
+// stopWaiting ends the wait of s for a retry in the statistics.
 func (g *Machine[IN, OUT]) stopWaiting(s *Slot[IN, OUT]) {
 	if s.retry&putOff == 0 {
 		g.state.Stats.WaitingForRetry--
 	}
 }
 
-// bind makes s wait for the letter of t. A new generation of its slot begins.
+// bind makes s wait for the letter of t, in a new generation of its slot.
 func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, until time.Duration) {
 	g.slots.generations++
 	s.generation = g.slots.generations
@@ -298,10 +287,8 @@ func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, u
 	}
 }
 
-// ---- invoke
-
-// invoke starts the call of an attempt. A blocking call becomes a job for the workers,
-// which the driver sends.
+// invoke starts the call of an attempt. A blocking call becomes a job, which the driver
+// passes to the workers.
 func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	var own call.Cancellable = a
 	if g.batches != nil {
@@ -337,7 +324,7 @@ func (g *Machine[IN, OUT]) callFunction(ctx context.Context, in IN, a *call.Atte
 	return err
 }
 
-// context returns the context of user code that runs for s. own has its end.
+// context returns the context of user code for s. It ends with own.
 func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) context.Context {
 	if g.observers != nil {
 		return g.observers.contextOf(s, own)
@@ -345,10 +332,9 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) conte
 	return own
 }
 
-// invoked continues after the function has returned. If the attempt is complete, it is
-// handled at once, but in the order of the completions (law Q1): letters that were posted
-// before go first. While letters are being read, or a batch is being formed, its own
-// letter is read later.
+// invoked continues after the function has returned. If the attempt is complete, it ends
+// at once, but after the letters that were posted before (law Q1). If letters are being
+// read or a batch is being formed, its letter is read later.
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
 	switch isForming := g.batches != nil && g.batches.forming != nil; {
@@ -360,18 +346,16 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	}
 }
 
-// ---- conclude
-
-// attemptEnd is the end of an attempt, until observers and history have been told.
+// attemptEnd describes the end of an attempt, until reportEnd.
 type attemptEnd struct {
-	isKnown bool // an attempt has ended
+	isKnown bool // there is an end to report
 	results int
 	err     error
 	took    time.Duration // the duration of the attempt
-	isTimed bool          // took is known; otherwise the attempt has ended just now, but for the time of the policy
+	isTimed bool          // took is set; otherwise the attempt ended just now, except for the time of the policy
 }
 
-// howEnded tells how an attempt has ended.
+// howEnded is the kind of the end of an attempt.
 type howEnded uint8
 
 const (
@@ -380,8 +364,8 @@ const (
 	cutOff                    // the run ends
 )
 
-// conclude ends the attempt of s, which was completed or has timed out, and lets the
-// policy judge it, if the policy considers attempts of this kind.
+// conclude ends the attempt of s. The policy judges the attempt if it considers such
+// attempts.
 func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
 	end := g.endAttempt(s, a, how)
@@ -420,7 +404,6 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	g.judge(s, &a.Token, end.Deduplicated)
 }
 
-// resultsOf returns the results or the error of an attempt that has ended.
 func (g *Machine[IN, OUT]) resultsOf(s *Slot[IN, OUT], how howEnded, end *call.Released) (results []OUT, err error) {
 	a := s.attempt
 	if how == ranOut {
@@ -445,10 +428,8 @@ func (g *Machine[IN, OUT]) resultsOf(s *Slot[IN, OUT], how howEnded, end *call.R
 	return a.Results, nil
 }
 
-// ---- endAttempt
-
-// endAttempt ends an attempt. It is the only function that does. The permit comes back,
-// unless a function of the attempt still runs: then its goroutine gives the permit back.
+// endAttempt ends an attempt. No other function does. It frees the permit, unless a
+// function of the attempt is still running, whose goroutine then frees it.
 func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], how howEnded) (end call.Released) {
 	switch how {
 	case completed:
@@ -460,9 +441,8 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 	}
 	around := g.Host.Around
 	if around != nil && how != completed && s.phase == running && end.Stage < predicates.NetworkTime {
-		// Its call may be about to send. Reports of the call itself are passed on when
-		// they are made; this one has to be made here, because nobody else knows of the
-		// end.
+		// The call may be about to send. It reports its own stages to around, but its end
+		// is known only here.
 		around.ReportStage(predicates.NetworkTime)
 	}
 	if end.OwnPermit {
@@ -477,10 +457,8 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 	return end
 }
 
-// ---- reportToBackend
-
-// reportToBackend reports the end of an attempt of s, and returns whether it met an
-// outage. t is the token of the attempt.
+// reportToBackend reports the end of an attempt of s, and returns whether the attempt met
+// an outage.
 func (g *Machine[IN, OUT]) reportToBackend(
 	s *Slot[IN, OUT], t *call.Token, err error, reason predicates.Reason, pushback time.Duration,
 ) (outage bool) {
@@ -488,31 +466,28 @@ func (g *Machine[IN, OUT]) reportToBackend(
 		return false
 	}
 	g.refresh()
-	// A call that began with less than half of its element's time, and was cut off by the
-	// deadline, may have been too late rather than lost.
+	// A call that began with less than half of the element's time, and was cut off by the
+	// deadline, may have been late rather than lost.
 	isCut := g.now >= s.due && g.isHurried(s, s.last) && pushback == 0 && guard.Is(err, context.DeadlineExceeded)
 	cost, isReported := t.Cost()
 	return g.backend.report(s, gate.Evidence{
 		Err: err, Reason: reason, Pushback: pushback, Cut: isCut,
-		Ignored:  s.phase == preparing, // nothing was sent
+		Ignored:  s.phase == preparing, // not sent
 		Borrowed: t.Borrowed(),
 		Reported: cost, IsReported: isReported,
 	})
 }
 
-// ---- judge
-
-// judging is the state of judge, for the case that the policy ends the goroutine.
+// judging is the state of judge for judgeExited.
 type judging struct {
-	isDeduplicated bool // every server involved recognises its requests when they are repeated
+	isDeduplicated bool // every server involved recognises repeated requests
 	isReported     bool // to the backend
 	outage         bool // the attempt met an outage
 }
 
-// judge asks the policy what follows from the attempt in g.view: it finds the reason,
-// reports the attempt to the backend, asks the strategy, and takes the retry from the
-// budget. A strategy that may block is asked on a worker: strategyAnswered continues
-// then.
+// judge asks the policy about the attempt in g.view. It finds the reason, reports the
+// attempt to the backend, asks the strategy, and takes a retry from the budget. A worker
+// asks a strategy that may block, and strategyAnswered continues.
 func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated bool) {
 	v, j, returned := &g.view, judging{isDeduplicated: isDeduplicated}, false
 	defer func() {
@@ -545,8 +520,7 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 		d = g.Policy.Conclude(v, answer, g.situation())
 	}
 	returned = true
-	// The doubt counts from now on: the deadline of s may come next, or this may be its
-	// end.
+	// Set the doubt now: the deadline of s may be next, or s may end.
 	s.addDoubt(v.Reason, v.Stage, isDeduplicated)
 	if isAsked {
 		g.askOnWorker(s, j.outage)
@@ -555,7 +529,7 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	g.applyDecision(s, &d, j.outage)
 }
 
-// judgeAnswer is the rest of judge, after a worker has asked the strategy about v.
+// judgeAnswer completes judge after a worker has asked the strategy about v.
 func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[OUT], answer decision.Answer, outage bool) {
 	returned := false
 	defer func() {
@@ -570,8 +544,8 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 	g.applyDecision(s, &d, outage)
 }
 
-// judgeExited settles s after its policy has ended the goroutine of the loop: s fails,
-// and so does the run.
+// judgeExited ends s after the policy has ended the goroutine of the loop. The run fails
+// as well.
 func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judging) {
 	err := g.broke("the retry strategy or one of its predicates", nil)
 	if !j.isReported {
@@ -581,9 +555,8 @@ func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judgi
 	g.failElement(s, guard.Join(err, g.attemptEnd.err), false)
 }
 
-// setTimes sets the times of a view.
 func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
-	if g.looksClosely { // otherwise backOff reads the clock before it decides that a retry is too late
+	if g.looksClosely { // otherwise backOff reads the clock before it judges a retry too late
 		g.tick()
 	}
 	v.Remaining, v.Elapsed = decision.NoDeadline, g.now-s.accepted
@@ -592,26 +565,25 @@ func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]
 	}
 }
 
-// viewAfterReport sets what has changed by the report to the backend, which reads the
-// clock: the time that remains, and the number of attempts that count. Attempts that met
-// an outage do not.
+// viewAfterReport updates v after the report to the backend, which reads the clock. It
+// sets the remaining time, and the number of attempts that count. Attempts that met an
+// outage do not count.
 func (g *Machine[IN, OUT]) viewAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
-	if s.due != Never { // otherwise a retry that is too late, after a call that blocked the loop, would be taken from the budget
+	if s.due != Never { // otherwise a retry that is too late, after a call that blocked the loop, would use the budget
 		v.Remaining = max(0, s.due-g.now)
 	}
 	v.Number = max(1, int(s.attempts)-g.backend.forgiven(s))
-	g.ranCode = true // the policy is about to run
+	g.ranCode = true // the policy runs next
 }
 
-// situation describes the operator to the policy.
 func (g *Machine[IN, OUT]) situation() *decision.Situation {
 	now := &g.policyNow
 	now.Finishing, now.Waiting, now.Random = g.noRetries, int(g.state.Stats.WaitingForRetry), g.Random
 	return now
 }
 
-// contextOfQuestion returns the context in which a strategy is asked about an attempt:
-// the values of the attempt, if the strategy looks at them, and the end of the operator.
+// contextOfQuestion returns the context for asking a strategy about an attempt. It has
+// the values of the attempt, if the strategy looks at them, and ends with the operator.
 func (g *Machine[IN, OUT]) contextOfQuestion(s *Slot[IN, OUT], t *call.Token) context.Context {
 	if !g.looksClosely {
 		return g.Host.Life
@@ -619,11 +591,8 @@ func (g *Machine[IN, OUT]) contextOfQuestion(s *Slot[IN, OUT], t *call.Token) co
 	return call.WithEnd(g.context(s, t), g.Host.Life)
 }
 
-// ---- applyDecision
-
-// applyDecision carries out the policy's decision. It first takes a retry from the budget
-// of the backend, unless the attempt met an outage. A retry that will not be made takes
-// none.
+// applyDecision carries out the decision of the policy. A retry first takes a retry from
+// the budget of the backend, unless the attempt met an outage.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, outage bool) {
 	if d.NeedsBudget && !outage && g.backend != nil && !g.backend.takeRetry() {
 		d.NoRetryReason, d.Demanded, d.Delay, d.Before = decision.OverBudget, 0, 0, nil
@@ -641,7 +610,6 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 	}
 }
 
-// retry notes what is known of the retry of s, which begins with a back-off.
 func (g *Machine[IN, OUT]) retry(s *Slot[IN, OUT], d *decision.Decision) {
 	if d.Err != nil {
 		s.err = d.Err
@@ -659,7 +627,7 @@ func (g *Machine[IN, OUT]) retry(s *Slot[IN, OUT], d *decision.Decision) {
 	g.backOff(s, d)
 }
 
-// refuseRetry ends s without the retry for which there was a reason.
+// refuseRetry ends s without the retry that there was a reason for.
 func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	s.noRetry = d.NoRetryReason
 	g.logDecision(s, d, false)
@@ -683,14 +651,11 @@ func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	g.settle(s, d.Err)
 }
 
-// logDecision logs that there was a reason for another attempt.
 func (g *Machine[IN, OUT]) logDecision(s *Slot[IN, OUT], d *decision.Decision, again bool) {
 	if g.retryLog != nil {
 		g.retryLog.write(s, *d, again)
 	}
 }
-
-// ---- backOff
 
 // backOff makes s wait for its next attempt. If no attempt can start before the deadline,
 // s waits for the deadline, or times out at once with EarlyTimeout.
@@ -714,15 +679,14 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	case d.Delay == 0 && !isTooLate:
 		g.retryNow(s)
 	default:
-		// The wait that a server demands may be longer than the rest of the time. A timer
-		// that is due at the deadline or later does not fire, because the deadline comes
-		// first.
+		// The wait that a server demands may exceed the time that is left. The timer does
+		// not fire then, because the deadline comes first.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 	}
 }
 
-// retryNow ends the back-off of s. It waits for a permit then or, with key order, for the
-// calls that still keep its key.
+// retryNow ends the back-off of s, which then waits for a permit or, with key order, for
+// calls that still hold its key.
 func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 	g.Timers.Cancel(&s.timer)
 	g.enter(s, ready)
@@ -735,9 +699,7 @@ func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 	g.ready.Arm(&s.timer, s.accepted)
 }
 
-// ---- timeOut
-
-// timeOut ends s at its deadline, whatever it was doing. That is final (law A3).
+// timeOut ends s at its deadline in any phase. This is final (law A3).
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	if g.FromAttempt && g.backend != nil && g.backend.waitsOut(s) {
 		return
@@ -755,7 +717,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	case ready:
 		g.ready.Cancel(&s.timer)
 		g.stopWaiting(s)
-	default: // fresh and behind have nothing to undo, and the other phases no live deadline
+	default: // the other phases have no call, timer or live deadline
 	}
 	s.attempt = nil
 	g.reportEnd(s, false, 0)
@@ -766,8 +728,8 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		waited, wait = g.backend.whyWaited(s)
 	}
 	failure := g.Hooks.TimedOut(g.report(s), TimedOut{Early: isEarly, Waited: waited})
-	// Law W2: a message that was never called is released. If it was called, that counts
-	// as a visit.
+	// Law W2: the message is released if it was never called. A call would count as a
+	// visit.
 	if waited != nil && !g.backend.isVisited(s) && g.messages != nil && g.messages.releaseAfter(s, failure, wait) {
 		s.err = failure
 		g.enter(s, ended)
@@ -782,19 +744,16 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	g.failElement(s, failure, true)
 }
 
-// timeOutAttempt ends the attempt of s at the deadline of s.
 func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT]) {
 	wasCalled := s.phase == running
 	g.Timers.Cancel(&s.timer)
 	end := g.endAttempt(s, s.attempt, ranOut)
 	g.reportToBackend(s, &s.attempt.Token, context.DeadlineExceeded, predicates.Reason{}, 0)
-	if wasCalled { // whatever it has reported: the call may be about to send
+	if wasCalled { // regardless of its reports, the call may be about to send
 		s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 	}
 	g.attemptEnd = attemptEnd{isKnown: true, err: context.DeadlineExceeded, took: g.now - s.last, isTimed: true}
 }
-
-// ---- settle
 
 // settle ends s with the results of its attempt or, if err is not nil, with a failure.
 func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
@@ -809,9 +768,9 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	}
 }
 
-// reportEnd tells observers and history how the attempt of s has ended, and whether a
-// retry follows after delay. It does so once for each attempt: callers need not know
-// whether another function has done it.
+// reportEnd reports the end of the attempt of s to observers and history, and whether a
+// retry follows after delay. It does so once for each attempt, however often it is
+// called.
 func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay time.Duration) {
 	if !g.attemptEnd.isKnown {
 		return
@@ -825,15 +784,13 @@ func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay tim
 	g.attemptEnd = attemptEnd{}
 }
 
-// complete lets s leave the queue when its turn in the order of the queue comes.
+// complete lets s leave the queue in order.
 func (g *Machine[IN, OUT]) complete(s *Slot[IN, OUT]) {
 	g.Queue.Complete(s.entry)
 	if g.keys != nil {
 		g.keys.leaveLine(s)
 	}
 }
-
-// ---- failElement, rescue
 
 // failElement ends s with a failure, unless a handler takes it.
 func (g *Machine[IN, OUT]) failElement(s *Slot[IN, OUT], err error, timedOut bool) {
@@ -844,9 +801,7 @@ func (g *Machine[IN, OUT]) failElement(s *Slot[IN, OUT], err error, timedOut boo
 	g.giveUp(s, err)
 }
 
-// ---- giveUp
-
-// giveUp ends s, which has failed for good: it is handed over, dropped, or fails the run.
+// giveUp ends s with its final failure: s is handed over, dropped, or fails the run.
 func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
 	g.tick()
 	s.attempt = nil
@@ -867,7 +822,6 @@ func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
 	g.Hooks.GivenUp(r, observe.Dropped)
 }
 
-// failRun ends the run because s has failed.
 func (g *Machine[IN, OUT]) failRun(s *Slot[IN, OUT]) {
 	r := g.report(s)
 	g.Ended(s, observe.Failed)
@@ -877,8 +831,8 @@ func (g *Machine[IN, OUT]) failRun(s *Slot[IN, OUT]) {
 	g.fail(g.Hooks.RunFailed(r), ByElement)
 }
 
-// Ended reports how an element has ended. It is called once for each element (law O1): by
-// the driver for the elements that Abandon has returned, and by the core for all others.
+// Ended reports how an element has ended, once for each element (law O1). The driver
+// calls it for the elements that Abandon has returned, the core for all others.
 func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
 	if g.observers != nil {
 		g.observers.ended(s, how)
@@ -904,7 +858,6 @@ func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
 	}
 }
 
-// report describes an element.
 func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	of := g.reasons.get(s.index)
 	r := Report[IN]{
@@ -922,8 +875,8 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	return r
 }
 
-// describe returns the context that belongs to s: its observers have made it, or it has
-// the message that s is, or it is the operator's.
+// describe returns the context of s: the context from its observers, a context with its
+// message, or the context of the operator.
 func (g *Machine[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 	switch {
 	case g.observers != nil && len(g.observers.observers) > 0:
@@ -934,11 +887,9 @@ func (g *Machine[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 	return g.Host.Values
 }
 
-// ---- leave
-
-// Head returns what the head of the queue has to emit, results or a control element. It
-// returns neither if the head has to wait. Elements that emit nothing leave here. The
-// head stays until Left is called.
+// Head returns the results or the control element at the head of the queue, or neither if
+// the head must wait. Elements without results leave here. The head stays until Left is
+// called.
 func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 	for {
 		e := g.Queue.Head()
@@ -959,8 +910,8 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 	}
 }
 
-// Left removes the head of the queue. If it is an element with results, how tells what
-// became of them: Emitted from the driver.
+// Left removes the head of the queue. how is the end of an element with results: Emitted
+// from the driver.
 func (g *Machine[IN, OUT]) Left(how observe.EndKind) {
 	s := g.Queue.Head().Value
 	if s.phase == done {

@@ -7,18 +7,17 @@ import (
 	"github.com/weirflow/weir/internal/decision"
 )
 
-// retryLog logs attempts for which there was a reason to retry.
+// retryLog logs attempts with a reason to retry.
 type retryLog[IN, OUT any] struct {
 	core   *Machine[IN, OUT]
 	isOn   func() bool
 	log    func(r Report[IN], d decision.Decision, again bool)
-	logs   bool          // isOn, as of the last time it was asked
-	recent time.Duration // until then logs is recent
+	logs   bool          // the last result of isOn
+	recent time.Duration // until then logs is valid
 }
 
-// LogRetries calls log for attempts for which there was a reason to retry, while isOn
-// returns true. isOn is asked again after 100 ms, so that no report is made for a line
-// that is not written.
+// LogRetries calls log for attempts with a reason to retry, while isOn returns true. It
+// calls isOn at most every 100 ms, and makes no reports while it returns false.
 func LogRetries[IN, OUT any](g *Machine[IN, OUT], isOn func() bool, log func(r Report[IN], d decision.Decision, again bool)) {
 	g.retryLog = &retryLog[IN, OUT]{core: g, isOn: isOn, log: log, recent: math.MinInt64}
 }

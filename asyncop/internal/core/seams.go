@@ -1,6 +1,6 @@
 package core
 
-// TestView is what tests of other packages see of a core.
+// TestView is the view of a core for tests of other packages.
 type TestView struct {
 	FreePermits int    // including permits that were freed and not taken yet
 	Oldest      string // phase of the oldest element

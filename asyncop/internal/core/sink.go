@@ -14,15 +14,14 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// An element that was not taken is offered again after firstOffer, then after twice as
-// long, and so on up to lastOffer.
+// A refused element is offered again after firstOffer. The wait doubles up to lastOffer.
 const (
 	firstOffer = 100 * time.Millisecond
 	lastOffer  = 10 * time.Second
 )
 
-// HandOver offers elements that have failed to the failure sink, until it takes them (law
-// A1). A worker calls the sink for one element at a time.
+// HandOver offers failed elements to the failure sink until it takes them (law A1). A
+// worker calls the sink for one element at a time.
 type HandOver[IN, OUT any] struct {
 	core     *Machine[IN, OUT]
 	messages *Messages[IN, OUT]
@@ -30,43 +29,44 @@ type HandOver[IN, OUT any] struct {
 	notTaken func(r Report[IN], err error, wait time.Duration)
 	offers   perSlot[*offer]            // the last offer of each element in phase failing
 	failing  fifo.Queue[*Slot[IN, OUT]] // elements to be offered now
-	running  *offer                     // the call of the sink that runs; nil if none does
+	running  *offer                     // the running call of the sink, or nil
 }
 
-// offer is one offer of an element to the sink. It is the context of the call, and its
+// offer is an offer of an element to the sink. It is the context of the call, and its
 // letter reports that the call has returned.
 type offer struct {
 	call.Token
 	wait time.Duration // before the next offer
-	name *ctxkey.Offer // of the element, in all of its offers
+	name *ctxkey.Offer // of the element, for all of its offers
 
 	// Written before done is closed.
 	err     error
 	refused bool          // the sink can never take the element
-	unknown bool          // refused, and the element's call may have taken effect and must not be repeated
+	unknown bool          // refused, and the call of the element may have taken effect and must not be repeated
 	done    chan struct{} // closed when the call has returned
 }
 
-// callSink calls the sink, on a worker, unless the offer is late.
+// callSink calls the sink on a worker, unless the offer is late.
 func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]) {
 	defer o.Finish(false)
 	defer close(o.done)
-	if o.err = o.Late(); o.err != nil {
+	o.err = o.Late()
+	if o.err != nil {
 		return
 	}
 	var g guard.Guard
-	defer g.Close(func(recovered any) { o.err = call.Panicked(recovered) }) // law A6: it was not taken
+	defer g.Close(func(recovered any) { o.err = call.Panicked(recovered) }) // law A6: the element was not taken
 	o.err = h.sink(ctx, r)
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
 	if o.refused && r.InDoubt && !decision.WantedRepeat(r.NoRetryReason, r.Reason) {
-		o.unknown = true // also if what is asked breaks: the safe side
+		o.unknown = true // stays true if IsIdempotent panics
 		_ = call.OffLoop(func() error { o.unknown = !h.core.Policy.IsIdempotent(r.Element); return nil })
 	}
 }
 
-// AddHandOver adds a failure sink. notTaken is called for an element that the sink has
-// not taken, with the time until its next offer; 0 means that it is not offered again.
+// AddHandOver adds a failure sink. notTaken receives each element that the sink has not
+// taken, with the time until the next offer, or 0 for the last.
 func AddHandOver[IN, OUT any](
 	g *Machine[IN, OUT], messages *Messages[IN, OUT], sink func(ctx context.Context, r Report[IN]) error,
 	notTaken func(r Report[IN], err error, wait time.Duration),
@@ -77,8 +77,8 @@ func AddHandOver[IN, OUT any](
 	return g.sink
 }
 
-// take makes s, which has failed, wait for its offer. With key order it waits until it is
-// the first of its key.
+// take makes s, which has failed, wait for its offer. With key order it first becomes the
+// first of its key.
 func (h *HandOver[IN, OUT]) take(s *Slot[IN, OUT]) {
 	g := h.core
 	g.enter(s, failing)
@@ -87,14 +87,13 @@ func (h *HandOver[IN, OUT]) take(s *Slot[IN, OUT]) {
 	}
 }
 
-// mayOffer reports whether offerNext has something to do.
 func (h *HandOver[IN, OUT]) mayOffer() bool { return h.running == nil && h.failing.Len() > 0 }
 
 func (h *HandOver[IN, OUT]) forget() {
 	h.failing, h.running = fifo.Queue[*Slot[IN, OUT]]{}, nil
 }
 
-// offerNext offers the oldest element that has failed, unless a call of the sink runs.
+// offerNext offers the oldest failure, unless a call of the sink is running.
 func (h *HandOver[IN, OUT]) offerNext() {
 	if !h.mayOffer() {
 		return
@@ -108,7 +107,6 @@ func (h *HandOver[IN, OUT]) offerNext() {
 	g.Host.Run(func() { h.callSink(ctx, o, r) })
 }
 
-// newOffer returns the next offer of s, and the context of its call.
 func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context) {
 	g, o := h.core, &offer{wait: firstOffer, name: new(ctxkey.Offer), done: make(chan struct{})}
 	if before := h.offers.get(s.index); before != nil {
@@ -125,10 +123,9 @@ func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context)
 	return o, ctx
 }
 
-// answered continues after the sink has answered: s was taken, or is offered again later.
-// If the sink can never take s, a message goes to the dead letters of its source. An
-// element that is not a message fails the run, because further offers would hold its slot
-// forever (law D4).
+// answered continues after an offer of s: s was taken, or is offered again later. If the
+// sink can never take s, a message goes to the dead letters of its source. An element
+// without a message fails the run, because offers would hold its slot forever (law D4).
 func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g := h.core
 	o := h.offers.get(s.index)
@@ -141,14 +138,14 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 		return
 	case o.refused:
 		s.err = errors.Join(s.err, o.err)
-		if !h.messages.Reject(s, o.unknown) { // before the end acknowledges it
+		if !h.messages.Reject(s, o.unknown) { // before Ended acknowledges it
 			g.enter(s, ended)
 			g.complete(s)
 			g.failRun(s)
 			return
 		}
 	}
-	r := g.report(s) // before Ended: its observers still have its context
+	r := g.report(s) // before Ended: the observers still have the context
 	g.Ended(s, observe.HandedOver)
 	g.enter(s, ended)
 	g.complete(s)
@@ -159,31 +156,29 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	}
 }
 
-// Cut ends the context of the call of the sink, if one runs. Its answer is not handled
-// any more.
+// Cut ends the context of a running call of the sink. Its answer is ignored.
 func (h *HandOver[IN, OUT]) Cut() {
 	if h.running != nil {
 		h.running.Token.Cut()
 	}
 }
 
-// Await waits for the call of the sink, if one runs. It is called after Abandon.
+// Await waits for a running call of the sink. It is called after Abandon.
 func (h *HandOver[IN, OUT]) Await() {
 	if h.running != nil {
 		<-h.running.done
 	}
 }
 
-// WasTaken reports whether the sink has taken s, which Abandon has returned, while the
-// run ended. It is called after Await.
+// WasTaken reports whether the sink took s, which Abandon has returned, while the run
+// ended. It is called after Await.
 func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 	return h.running != nil && h.running.err == nil && h.offers.get(s.index) == h.running
 }
 
-// Last calls the sink for an element that Abandon has returned, with err as its error if
-// it has not failed. The context of the call has the values that it had during the run,
-// and ends with cut. If cut has ended, there is no call. Last returns the report that the
-// sink got, or would have got.
+// Last calls the sink for an element that Abandon has returned, unless cut has ended. The
+// error of the element is err unless it has failed. The context has the same values as
+// during the run, and ends with cut. Last returns the report for the sink.
 func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, cut)

@@ -13,40 +13,40 @@ import (
 
 // Slot holds an element from its acceptance until it leaves. It is owned by the core.
 //
-// A slot is small, because a million of them may be waiting. The state of a call is in
-// its attempt, which is garbage while the element waits for the next one. Values that
-// only some elements have are stored beside the slots: see perSlot.
+// A slot is small, because there may be a million of them. The state of a call is in its
+// attempt, which is garbage while the element waits for the next one. Values that only
+// some elements have are stored beside the slots: see perSlot.
 //
-// Slots are used again: a pointer to a slot is valid only while its element is in the
-// queue, so only the core and its driver hold one. Others hold a call.Ref: see slots.
+// Slots are reused. A pointer to a slot is valid only while its element is in the queue,
+// so only the core and its driver hold one. Other code holds a call.Ref: see slots.
 type Slot[IN, OUT any] struct {
 	in         IN
-	accepted   time.Duration                // when it took the slot; the timeout counts from here
-	due        time.Duration                // its deadline, or Never
+	accepted   time.Duration                // the timeout counts from here
+	due        time.Duration                // or Never
 	first      time.Duration                // start of the first attempt
 	last       time.Duration                // start of the last attempt
-	attempt    *call.Attempt[OUT]           // see phase; nil if there is none
+	attempt    *call.Attempt[OUT]           // see phase; may be nil
 	timer      timers.Timer[*Slot[IN, OUT]] // see phase
-	err        error                        // of the last attempt that failed; in phase failing the failure
+	err        error                        // of the last attempt that failed; in phase failing the failure of the element
 	entry      *queue.Entry[*Slot[IN, OUT]] // in the queue
-	generation uint64                       // of the call or answer that it waits for: see slots; 0 means none
+	generation uint64                       // of the awaited call or answer, or 0: see slots
 	index      uint32                       // in slots
 	attempts   int32                        // begun so far
 	phase      phase
 	retry      RetryKind              // of the retry that it waits for
 	doubt      doubt                  // whether an attempt may have taken effect
 	noRetry    decision.NoRetryReason // why there was no retry, if there was a reason for one
-	hasLimit   bool                   // its deadline does not come in input order: see limit
+	hasLimit   bool                   // its deadline is out of input order: see limit
 	knowsFirst bool                   // first is from before a restart
 }
 
-// doubt tells whether an attempt may have taken effect, and whether the called side would
-// recognise a repeated request. Of several attempts the worst value counts.
+// doubt records whether an attempt may have taken effect, and whether servers recognise a
+// repeated request. The worst value of all attempts counts.
 type doubt uint8
 
 const (
 	noDoubt         doubt = iota
-	deduplicated          // every server involved recognises its requests when they are repeated
+	deduplicated          // every server involved recognises repeated requests
 	notDeduplicated       // a server may not recognise them
 )
 
@@ -57,19 +57,19 @@ func doubtOf(isDeduplicated bool) doubt {
 	return notDeduplicated
 }
 
-// RetryKind describes a retry that an element waits for. It is a set of bits.
+// RetryKind is a set of bits that describe the awaited retry of an element.
 type RetryKind uint8
 
 // The bits of a RetryKind. The first two are stored in checkpoints.
 const (
-	ByResult RetryKind = 1 << iota // a result asked for the retry, not an error
-	Demanded                       // a server demanded the wait: the end of the input does not cut it
+	ByResult RetryKind = 1 << iota // a result asked for the retry
+	Demanded                       // a server demanded the wait, so the end of the input does not cut it
 
-	putOff  RetryKind = 1 << 6 // the backend has put off a first attempt: it does not count as a retry
+	putOff  RetryKind = 1 << 6 // the backend has put off a first attempt, which does not count as a retry
 	notKept RetryKind = 1 << 7 // of a control element: checkpoints do not contain it
 )
 
-// phase is the state of an element. Only Machine.enter changes it.
+// phase is the state of an element. Machine.enter is its only writer.
 //
 //	           ┌─────────────────── retry ◀── preparing ◀──────┐
 //	           ▼                                               │
@@ -85,27 +85,27 @@ const (
 //
 // An element passes over the phases that it does not need:
 //
-//   - deciding: only strategies that may block
-//   - preparing: only retries with a step before them (strategies.Action.Before)
-//   - handling: only failures with a handler. failing: only with a failure sink
-//   - behind: only with key order. An element is behind before it is fresh, until it is the
-//     first of its line. If it times out there, it becomes done or failing, and waits in that
-//     phase until it is the first of its line.
+//   - deciding: if the strategy may block
+//   - preparing: if the retry has a step before it (strategies.Action.Before)
+//   - handling: if there is a handler; failing: if there is a failure sink
+//   - behind: with key order, before fresh, until the element is the first of its line.
+//     If it times out there, it becomes done or failing, and waits in this phase until it
+//     is the first.
 type phase uint8
 
 const (
 	controlElement phase = iota // a watermark, or a barrier that keeps its place in the queue
-	fresh                       // waits for a permit to start its first attempt; timer: its place in the order of keys
-	behind                      // waits for an element of its key, or for a call that still keeps the key
-	preparing                   // a step before its attempt runs on a worker; attempt: the next one; timer: its timeout
+	fresh                       // waits for a permit for its first attempt; timer: its position in the order of keys
+	behind                      // waits for an element of its key, or for a call that still holds the key
+	preparing                   // a step before its attempt runs on a worker; attempt: the next; timer: its timeout
 	running                     // attempt: its call; timer: the timeout of the attempt
 	deciding                    // its strategy is asked on a worker
-	backoff                     // waits for its retry, or for its deadline if none can start before; timer: the retry
-	ready                       // its retry is due and waits for a permit; timer: its place among the others, by age, unless a call keeps its key
-	handling                    // a handler of its failure runs on a worker; timer: the limit of the handler
-	failing                     // has failed and was not handed over yet; timer: the next offer
+	backoff                     // waits for its retry, or for its deadline if the retry would be too late; timer: the retry
+	ready                       // waits for a permit for its retry; timer: its position by age, unless a call holds its key
+	handling                    // a handler of its failure runs on a worker; timer: its limit
+	failing                     // waits for the failure sink; timer: the next offer
 	done                        // complete; attempt: its results
-	ended                       // has failed, and has nothing to emit
+	ended                       // has failed and left its line
 )
 
 func (p phase) String() string {
@@ -114,11 +114,10 @@ func (p phase) String() string {
 	}[p]
 }
 
-// Failed reports whether the element of s, which Abandon has returned, has failed and was
-// not handed over yet.
+// Failed reports whether the element has failed and was not handed over yet.
 func (s *Slot[IN, OUT]) Failed() bool { return s.phase == failing }
 
-// next returns the element after s in the order of the input, or nil.
+// next returns the next element in input order, or nil.
 func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
 	if e := s.entry.Next(); e != nil {
 		return e.Value
@@ -126,8 +125,8 @@ func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
 	return nil
 }
 
-// nextIn returns the next element after s that matches. A cursor passes every element
-// once, so this takes constant time on average.
+// nextIn returns the next element after s that matches. A cursor passes each element
+// once, so the average cost is constant.
 func nextIn[IN, OUT any](s *Slot[IN, OUT], matches func(*Slot[IN, OUT]) bool) *Slot[IN, OUT] {
 	for e := s.entry.Next(); e != nil; e = e.Next() {
 		if matches(e.Value) {
@@ -137,7 +136,6 @@ func nextIn[IN, OUT any](s *Slot[IN, OUT], matches func(*Slot[IN, OUT]) bool) *S
 	return nil
 }
 
-// first returns the oldest element of the queue, or nil.
 func (g *Machine[IN, OUT]) first() *Slot[IN, OUT] {
 	if e := g.Queue.First(); e != nil {
 		return e.Value
@@ -145,7 +143,7 @@ func (g *Machine[IN, OUT]) first() *Slot[IN, OUT] {
 	return nil
 }
 
-// enter changes the phase of s, and moves the cursors on the oldest elements.
+// enter changes the phase of s, and moves the cursors.
 func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if g.keys != nil {
 		g.keys.leavePhase(s, p)
@@ -154,13 +152,13 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 		g.unbegun--
 	}
 	s.phase = p
-	if p != preparing && p != running { // otherwise the attempt stays the same
+	if p != preparing && p != running { // otherwise the attempt continues
 		s.generation = 0
 	}
 	if s == g.fresh {
 		g.fresh = g.nextFresh(s)
 	}
-	if fresh <= p && p <= ready { // its deadline is live
+	if fresh <= p && p <= ready { // the deadline stays live
 		return
 	}
 	if s == g.live {
@@ -171,7 +169,6 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	}
 }
 
-// nextFresh returns the element that makes its first attempt after s.
 func (g *Machine[IN, OUT]) nextFresh(s *Slot[IN, OUT]) *Slot[IN, OUT] {
 	if g.keys != nil {
 		return g.keys.head()
@@ -179,14 +176,14 @@ func (g *Machine[IN, OUT]) nextFresh(s *Slot[IN, OUT]) *Slot[IN, OUT] {
 	return nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
 }
 
-// limit is a deadline that does not come in input order: the element has a timeout of its
-// own, or was restored with less than its whole timeout.
+// limit is a deadline out of input order: the element has its own timeout, or was
+// restored with a part of its timeout.
 type limit[IN, OUT any] struct {
 	total time.Duration                // the whole timeout
-	timer timers.Timer[*Slot[IN, OUT]] // its place among the other limits
+	timer timers.Timer[*Slot[IN, OUT]] // position among the other limits
 }
 
-// limit gives the newest element a deadline of its own. total is its whole timeout.
+// limit sets a deadline of its own for the newest element. total is its whole timeout.
 func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 	own := &limit[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s
@@ -198,8 +195,8 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 	}
 }
 
-// addDoubt notes that an attempt that will be followed by another may have taken effect,
-// unless it was not sent or its reason proves the contrary.
+// addDoubt adds the doubt about an attempt of s, unless the attempt was not sent or its
+// reason proves that it had no effect.
 func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stage, isDeduplicated bool) {
 	switch {
 	case stage == predicates.ClientDispatch || reason.AllowsNonIdempotentRetry():
@@ -210,29 +207,29 @@ func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stag
 	}
 }
 
-// slots has the slots of all elements. Code outside of the core, such as a running call,
-// holds a call.Ref, which is an index and a generation. A generation begins when an
-// element starts to wait for a call or an answer, and ends when the element continues. A
-// letter of an earlier generation finds no slot (law A2).
+// slots has the slots of all elements. Code outside the core, such as a running call,
+// holds a call.Ref: an index and a generation. A generation begins when an element starts
+// to wait for a call or an answer, and ends when it continues. A letter of an earlier
+// generation finds no slot (law A2).
 type slots[IN, OUT any] struct {
 	table       []*Slot[IN, OUT] // by index
-	free        []*Slot[IN, OUT] // to be used again
+	free        []*Slot[IN, OUT] // for reuse
 	vacant      []uint32         // indexes without a slot
 	taken       int
-	generations uint64        // begun so far: a generation never comes twice
+	generations uint64        // begun so far; they do not repeat
 	others      *[]anyPerSlot // the perSlot values in use
 }
 
-// reasons are kept for policies that look at reasons.
+// reasons are kept if the policy looks at reasons.
 type reasons struct {
-	retried predicates.ReasonSet // the reasons of the retries that were begun
+	retried predicates.ReasonSet // of the retries that began
 	last    predicates.Reason    // of the last attempt
 }
 
-// keepSlots bounds the free slots that are kept, so that a burst does not pin memory.
+// keepSlots bounds the free slots that are kept after a burst.
 const keepSlots = 1024
 
-// take returns a free slot. All of it is zero but its index.
+// take returns a slot that is zero except for its index.
 func (t *slots[IN, OUT]) take() *Slot[IN, OUT] {
 	t.taken++
 	if n := len(t.free); n > 0 {
@@ -253,7 +250,6 @@ func (t *slots[IN, OUT]) take() *Slot[IN, OUT] {
 	return s
 }
 
-// forget drops all slots and everything that is stored by index.
 func (t *slots[IN, OUT]) forget() {
 	for _, other := range *t.others {
 		other.drop()
@@ -281,7 +277,6 @@ func (t *slots[IN, OUT]) putBack(s *Slot[IN, OUT]) {
 	}
 }
 
-// find returns the slot that waits for the generation of r, or nil.
 func (t *slots[IN, OUT]) find(r call.Ref) *Slot[IN, OUT] {
 	if int(r.Index) < len(t.table) {
 		if s := t.table[r.Index]; s != nil && s.generation == r.Generation && r.Generation != 0 {
@@ -291,14 +286,13 @@ func (t *slots[IN, OUT]) find(r call.Ref) *Slot[IN, OUT] {
 	return nil
 }
 
-// perSlot stores a value for some of the elements, by the index of their slots. It is
-// empty while no element has a value. After a burst its memory is freed.
+// perSlot stores a value for some elements, by the index of the slot. It is empty while
+// no element has a value, and frees its memory after a burst.
 type perSlot[T any] struct {
 	at   []T
 	used *[]anyPerSlot
 }
 
-// anyPerSlot is a perSlot of any type.
 type anyPerSlot interface {
 	clear(index uint32)
 	drop()
@@ -315,8 +309,7 @@ func (t *perSlot[T]) get(index uint32) (v T) {
 	return v
 }
 
-// ref returns the address of a value, to be used at once: it may move when another is
-// added.
+// ref returns the address of a value. The address is valid until the next ref.
 func (t *perSlot[T]) ref(index uint32) *T {
 	if n := int(index) + 1 - len(t.at); n > 0 {
 		if t.at == nil {
@@ -327,7 +320,7 @@ func (t *perSlot[T]) ref(index uint32) *T {
 	return &t.at[index]
 }
 
-// take returns a value and clears it.
+// take returns and clears a value.
 func (t *perSlot[T]) take(index uint32) T {
 	v := t.get(index)
 	t.clear(index)
@@ -343,5 +336,5 @@ func (t *perSlot[T]) clear(index uint32) {
 
 func (t *perSlot[T]) drop() { t.at = nil }
 
-// beforeRetry is the step that a strategy wants before a retry: strategies.Action.Before.
+// beforeRetry is a step before a retry: strategies.Action.Before.
 type beforeRetry = func(ctx context.Context) error

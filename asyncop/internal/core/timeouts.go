@@ -8,15 +8,14 @@ type ownTimeouts[IN, OUT any] struct {
 	timeoutFor func(in IN) time.Duration
 }
 
-// OwnTimeouts gives elements the timeouts that timeoutFor returns. 0 stands for
-// Config.Timeout. An element with a negative timeout is late already.
+// OwnTimeouts gives elements the timeouts that timeoutFor returns. 0 means Config.Timeout,
+// and an element with a negative timeout times out at once.
 func OwnTimeouts[IN, OUT any](g *Machine[IN, OUT], timeoutFor func(in IN) time.Duration) {
 	g.isExact = true
 	g.timeouts = &ownTimeouts[IN, OUT]{core: g, timeoutFor: timeoutFor}
 }
 
-// of returns the timeout of an element. If the user's function breaks, it returns the
-// error.
+// of returns the timeout of an element, or an error if the user's function panics.
 func (o *ownTimeouts[IN, OUT]) of(in IN) (timeout time.Duration, err error) {
 	o.core.ranCode = true
 	returned := false
@@ -33,8 +32,8 @@ func (o *ownTimeouts[IN, OUT]) of(in IN) (timeout time.Duration, err error) {
 	return timeout, nil
 }
 
-// limit gives s, the newest element, its own timeout, and reports whether s continues: it
-// fails if the user's function breaks.
+// limit sets the own timeout of s, the newest element, and reports whether s continues. s
+// fails if the user's function panics.
 func (o *ownTimeouts[IN, OUT]) limit(s *Slot[IN, OUT]) (continues bool) {
 	g := o.core
 	own, err := o.of(s.in)

@@ -14,26 +14,25 @@ import (
 // User code that may block runs on workers while its element waits: strategies, steps
 // before a retry, and handlers of failures.
 
-// errTooManyTasks is the error of user code that is not run.
+// errTooManyTasks is the error of user code that does not run.
 var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
 	"they ignore the ends of their contexts")
 
-// runOnWorker runs do with ctx on a worker, unless t has ended by then, and calls then
-// with its error. The element of t may continue without do, which counts until it
-// returns. If twice as many run as there are slots, runOnWorker returns false and runs
-// nothing.
+// runOnWorker runs do with ctx on a worker, unless t has ended by then, and passes its
+// error to then. The element of t may continue before do returns. If twice as many
+// functions as slots are running, runOnWorker returns false.
 func (g *Machine[IN, OUT]) runOnWorker(
 	ctx context.Context, t *call.Token, do func(ctx context.Context) error, then func(err error),
 ) bool {
 	running := &g.Host.Beside
-	if running.Load() >= 2*int64(g.Queue.Cap()) { // only the loop adds to it
+	if running.Load() >= 2*int64(g.Queue.Cap()) { // only the loop adds
 		return false
 	}
 	running.Add(1)
 	g.Host.Run(func() {
 		var err error
 		isLate := t.Late() != nil
-		defer func() { // also if do ends its goroutine
+		defer func() { // even if do ends its goroutine
 			running.Add(-1)
 			if !isLate {
 				then(err)
@@ -49,21 +48,20 @@ func (g *Machine[IN, OUT]) runOnWorker(
 	return true
 }
 
-// task is user code that runs on a worker for an element, which waits for its letter.
+// task is user code on a worker for an element, which waits for its letter.
 type task struct {
 	call.Token
 	broke error // a panic or runtime.Goexit of the code; written before the letter is posted
 }
 
-// runTask runs do for s, which is in the phase of the task, until an instant at most. It
-// returns an error if do cannot run. completes is true if a letter that is too late
-// counts as a late completion.
+// runTask runs do for s until an instant, in the current phase of s. It returns an error
+// if do cannot run. If completes is true, a late letter counts as a late completion.
 func (g *Machine[IN, OUT]) runTask(
 	s *Slot[IN, OUT], t *task, until time.Duration, completes bool, do func(ctx context.Context),
 ) error {
 	number := s.attempts
 	if completes {
-		number = 0 // a handler belongs to no attempt
+		number = 0 // a handler has no attempt
 	}
 	g.bind(s, &t.Token, number, until)
 	started := g.runOnWorker(g.context(s, &t.Token), &t.Token,
@@ -80,8 +78,8 @@ func (g *Machine[IN, OUT]) runTask(
 
 // ---- Strategies that may block
 
-// question is a strategy that is being asked on a worker. The element has neither a
-// permit nor a call meanwhile, and its deadline holds (law A3).
+// question is a strategy that is being asked on a worker. The element has no permit and
+// no call, and its deadline holds (law A3).
 type question[OUT any] struct {
 	task
 	view   predicates.Attempt[OUT]
@@ -90,7 +88,7 @@ type question[OUT any] struct {
 	end    attemptEnd      // of the attempt
 }
 
-// askOnWorker has the strategy asked about the attempt of s in g.view.
+// askOnWorker asks the strategy about the attempt of s in g.view.
 func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], outage bool) {
 	q := &question[OUT]{view: g.view, outage: outage, end: g.attemptEnd}
 	g.view, g.attemptEnd = predicates.Attempt[OUT]{}, attemptEnd{}
@@ -111,13 +109,12 @@ func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], outage bool) {
 // strategyAnswered continues after a worker has asked the strategy.
 func (g *Machine[IN, OUT]) strategyAnswered(s *Slot[IN, OUT]) {
 	q := g.takeQuestion(s)
-	if q.broke != nil { // Ask itself recovers panics: this is runtime.Goexit, or it did not run
+	if q.broke != nil { // runtime.Goexit, or Ask did not run: Ask recovers panics
 		q.answer.Err = q.broke
 	}
 	g.judgeAnswer(s, &q.view, q.answer, q.outage)
 }
 
-// takeQuestion ends the wait of s for its strategy.
 func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 	q := g.asked.take(s.index)
 	g.state.Stats.Deciding--
@@ -127,17 +124,17 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 
 // ---- Steps before a retry
 
-// prepare runs the step that a strategy wants before a retry. The attempt has its permit,
-// and its timeouts hold. If the step fails, so does the attempt, and nothing has been
-// sent. prepare reports whether the call is made now: a member of a batch is called with
-// its batch, which waits for the step.
+// prepare runs the step of a strategy before a retry. The attempt has its permit, and its
+// timeouts hold. If the step fails, so does the attempt, which was not sent. prepare
+// reports whether the call is made now: a member of a batch continues with its batch,
+// which waits for the step.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
 	a.Invoked()
-	var prepared chan struct{} // closed after the step of a member of a batch; otherwise nil
+	var prepared chan struct{} // for a member of a batch: closed after the step
 	then := func(err error) {
 		switch {
 		case err != nil:
-			a.Borrow() // nothing was called
+			a.Borrow() // without a call
 			a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err})
 		case prepared != nil:
 			close(prepared)
@@ -159,12 +156,12 @@ func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], befor
 
 // prepared continues after the step before the attempt of s.
 func (g *Machine[IN, OUT]) prepared(s *Slot[IN, OUT]) {
-	if s.attempt.Completed() { // the step has failed
+	if s.attempt.Completed() { // the step failed
 		g.conclude(s, completed)
 		return
 	}
 	g.tick()
-	g.endIfCancelled() // the driver may not have noticed the cancel yet (law A5)
+	g.endIfCancelled() // the driver may not have noticed the cancel (law A5)
 	if g.state.Failure == nil && g.now < s.attempt.Until {
 		g.enter(s, running)
 		g.invoke(s, s.attempt)

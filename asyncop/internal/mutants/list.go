@@ -263,8 +263,8 @@ var mutants = []mutant{
 	},
 	{
 		"what could not be prepared is an answer of the backend", "B4", "core/workers.go",
-		`			a.Borrow() // nothing was called`,
-		`			_ = a // nothing was called`,
+		`			a.Borrow() // without a call`,
+		`			_ = a // without a call`,
 	},
 	{
 		"a back-off without a limit begins before a call that has blocked the loop", "A5", "core/machine.go",
@@ -391,8 +391,8 @@ var mutants = []mutant{
 	},
 	{
 		"a batch that runtime.Goexit has interrupted keeps its permits", "A6", "core/ending.go",
-		`		g.batches.send() // a batch`,
-		`		// a batch`,
+		`		g.batches.send() // frees`,
+		`		// frees`,
 	},
 
 	// ---- core: features
@@ -409,7 +409,7 @@ var mutants = []mutant{
 	},
 	{
 		"the time that the policy takes after a backend has heard does not count", "A5", "core/path.go",
-		`	g.ranCode = true // the policy is about to run
+		`	g.ranCode = true // the policy runs next
 `,
 		``,
 	},
