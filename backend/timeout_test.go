@@ -101,11 +101,13 @@ func TestWithTimeoutFromFirstAttempt_IsATotal(t *testing.T) {
 		}, nil, 3 * time.Second},
 		"a timeout of its own": {
 			func(ctx context.Context, _ time.Duration, _ int) error { <-ctx.Done(); return ctx.Err() },
-			[]asyncop.Option{asyncop.WithTimeoutFor(func(int) time.Duration { return 5 * time.Second })}, 5 * time.Second,
+			[]asyncop.Option{asyncop.WithTimeoutFor(func(int) time.Duration { return 5 * time.Second })},
+			5 * time.Second,
 		},
 		"a deadline in the past": {
 			func(context.Context, time.Duration, int) error { return errors.New("called") },
-			[]asyncop.Option{asyncop.WithTimeoutFor(func(int) time.Duration { return -1 })}, 0,
+			[]asyncop.Option{asyncop.WithTimeoutFor(func(int) time.Duration { return -1 })},
+			0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

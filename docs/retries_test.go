@@ -211,6 +211,21 @@ func Example_reasonBackoff() {
 	// no retry: refused (HTTP_429_TOO_MANY_REQUESTS)
 }
 
+func Example_maxRetriesForAReason() {
+	badAnswer := predicates.NewReason("BAD_ANSWER", true, false)
+	policy := strategies.ReasonAware(predicates.Classifiers(predicates.Named[string](), httpretry.Classifier[string]()), nil).
+		WithMaxRetriesFor(badAnswer, 2) // two retries; a 503 is repeated until the timeout
+
+	bad := predicates.WithReason(errors.New("this is not JSON"), badAnswer)
+	for retries := range 3 {
+		fmt.Println(strategiestest.Decide(policy, predicates.Attempt[string]{Err: bad, ReasonRetries: retries}))
+	}
+	// Output:
+	// retry after 1ms (BAD_ANSWER)
+	// retry after 1ms (BAD_ANSWER)
+	// no retry: refused (BAD_ANSWER)
+}
+
 func Example_idempotent() {
 	type request struct {
 		Method string

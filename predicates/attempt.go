@@ -22,6 +22,9 @@ type Attempt[OUT any] struct {
 	Reason Reason
 	// Reasons are the reasons why the element was retried before.
 	Reasons ReasonSet
+	// ReasonRetries is how often the element was retried for Reason. An operator counts the reasons that its policy limits
+	// (strategies.Policy.WithMaxRetriesFor), without retries after an outage or a throttle of its backend. Classifiers see 0.
+	ReasonRetries int
 	// Idempotent reports that the call may be repeated: it is idempotent, or it is deduplicated
 	// ([WithDeduplicated]), so its servers recognise the repeat.
 	Idempotent bool

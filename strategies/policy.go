@@ -164,6 +164,38 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	return &c
 }
 
+// WithMaxRetriesFor returns a copy of p under which an element is retried at most n times for this reason. Then the reason is [Refused].
+// Retries for other reasons do not count, and have the limits of the strategy and of the element's timeout:
+//
+//	strategies.ReasonAware(classify, nil).
+//		WithMaxRetriesFor(badAnswer, 2).
+//		WithMaxRetriesFor(httpretry.InternalServerError, 5) // and a 503 until the timeout
+//
+// At a backend, a retry after an outage or a throttle (429) does not count. A restored element begins with 0 retries. The strategy is asked
+// within the limit. The limit also holds for reasons that are always retried. With the strategy's own limit (MaxRetries), the lower one
+// counts. WithMaxRetriesFor replaces an earlier limit for the reason. It panics if reason is zero or a rejection, if n is negative, or for a
+// policy without reasons ([PolicyOf]).
+func (p *Policy[OUT]) WithMaxRetriesFor(reason predicates.Reason, n int) *Policy[OUT] {
+	switch {
+	case p.strategy == nil:
+		panic("strategies: WithMaxRetriesFor: the policy has no reasons: make it by ReasonAware")
+	case reason.IsZero() || reason.IsRejection():
+		panic(fmt.Sprintf("strategies: WithMaxRetriesFor: %v is not a reason for a retry", reason))
+	case n < 0:
+		panic(fmt.Sprintf("strategies: WithMaxRetriesFor: negative number of retries for %v: %d", reason, n))
+	}
+	c := *p
+	c.steps.MaxRetries = slices.Clone(p.steps.MaxRetries)
+	limit := decision.MaxRetriesFor{Reason: reason, Retries: n}
+	i := p.steps.LimitOf(reason)
+	if i >= 0 {
+		c.steps.MaxRetries[i] = limit
+	} else {
+		c.steps.MaxRetries = append(c.steps.MaxRetries, limit)
+	}
+	return &c
+}
+
 // WithMaxDelay returns a copy of p under which a retry that would begin later than after d is not made: the reason is [Refused]. The delay is
 // the strategy's, or the delay that a server demands, without jitter. Reasons that are always retried are not bounded. So an element that has to
 // wait for long leaves the operator, for a layer (delivery.Queue), and its slot is free. 0, the default: only the element's timeout bounds it.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/weirflow/weir/internal/ctxkey"
@@ -26,8 +27,20 @@ type Steps[OUT any] struct {
 	NoRetry    bool                                                      // made of strategies.NoRetry
 	Jitter     func(base time.Duration, random *rand.Rand) time.Duration // nil if there is none
 	MaxWaiting int                                                       // 0 means no bound
+	MaxRetries []MaxRetriesFor                                           // bounds for single reasons
 	MaxDelay   time.Duration                                             // 0 means no bound
 	Idempotent func(input any) bool                                      // nil if no call is idempotent
+}
+
+// MaxRetriesFor bounds the retries of an element for one reason.
+type MaxRetriesFor struct {
+	Reason  predicates.Reason
+	Retries int
+}
+
+// LimitOf returns the index of the bound for a reason in MaxRetries, or -1.
+func (p *Steps[OUT]) LimitOf(reason predicates.Reason) int {
+	return slices.IndexFunc(p.MaxRetries, func(m MaxRetriesFor) bool { return m.Reason == reason })
 }
 
 // NeedsElement reports whether the policy looks at more of an attempt than its number, results and
@@ -120,11 +133,20 @@ func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d
 	case now.Finishing && !p.ByAttempts:
 		d.NoRetryReason = Finishing
 		return d, true
+	case p.isUsedUp(a):
+		d.NoRetryReason = Refused
+		return d, true
 	case a.Reason.AlwaysRetry():
 		answer := Answer{Action: Action{Retry: true, Delay: ControlledBackoff(a.Retries())}}
 		return p.Conclude(a, answer, now), true
 	}
 	return d, false
+}
+
+// isUsedUp reports whether the element has had all retries for the reason of a.
+func (p *Steps[OUT]) isUsedUp(a *predicates.Attempt[OUT]) bool {
+	i := p.LimitOf(a.Reason)
+	return i >= 0 && a.ReasonRetries >= p.MaxRetries[i].Retries
 }
 
 // isDeduplicated reports whether the servers of a call recognise its requests when they come again

@@ -120,6 +120,7 @@ type Machine[IN, OUT any] struct {
 
 	slots   slots[IN, OUT]
 	reasons perSlot[reasons]           // empty unless the policy looks at reasons
+	limited perSlot[[]int32]           // retries for each reason that the policy limits; nil before the first
 	limits  perSlot[*limit[IN, OUT]]   // deadlines out of input order
 	control perSlot[any]               // of control elements: a queue.Watermark or a participant.Barrier
 	before  perSlot[beforeRetry]       // phases backoff and ready: the step before the retry
@@ -164,6 +165,7 @@ const stepLimit = 128
 func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g := &Machine[IN, OUT]{Config: c}
 	g.slots.others = new([]anyPerSlot)
+	g.limited = newPerSlot[[]int32](g)
 	g.reasons, g.limits, g.control = newPerSlot[reasons](g), newPerSlot[*limit[IN, OUT]](g), newPerSlot[any](g)
 	g.before, g.asked, g.handled = newPerSlot[beforeRetry](g), newPerSlot[*question[OUT]](g), newPerSlot[*handlerCall[OUT]](g)
 	g.state.FailedIn = g.Host.Values

@@ -395,7 +395,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	}
 	v := &g.view
 	v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts), err, results, end.Stage, end.InDoubt
-	v.Reason, v.Idempotent = predicates.Reason{}, false
+	v.Reason, v.ReasonRetries, v.Idempotent = predicates.Reason{}, 0, false
 	if g.looksClosely {
 		v.Input = s.in
 		v.Values = g.context(s, a)
@@ -498,6 +498,7 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	g.setTimes(s, v)
 	g.ranCode = true
 	err := g.Policy.FindReason(v)
+	v.ReasonRetries = g.retriesFor(s, v.Reason)
 	if g.backend != nil {
 		var pushback time.Duration
 		if err == nil {
@@ -604,10 +605,36 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 	case decision.Final:
 		g.settle(s, d.Err)
 	case decision.Retried:
+		if !outage {
+			g.countRetryFor(s, d.Reason)
+		}
 		g.retry(s, d)
 	default:
 		g.refuseRetry(s, d)
 	}
+}
+
+// retriesFor returns how often s was retried for a reason, if the policy limits it.
+func (g *Machine[IN, OUT]) retriesFor(s *Slot[IN, OUT], reason predicates.Reason) int {
+	i := g.Policy.LimitOf(reason)
+	counts := g.limited.get(s.index)
+	if i < 0 || counts == nil {
+		return 0
+	}
+	return int(counts[i])
+}
+
+// countRetryFor counts a retry of s for a reason, if the policy limits it.
+func (g *Machine[IN, OUT]) countRetryFor(s *Slot[IN, OUT], reason predicates.Reason) {
+	i := g.Policy.LimitOf(reason)
+	if i < 0 {
+		return
+	}
+	counts := g.limited.ref(s.index)
+	if *counts == nil {
+		*counts = make([]int32, len(g.Policy.MaxRetries))
+	}
+	(*counts)[i]++
 }
 
 func (g *Machine[IN, OUT]) retry(s *Slot[IN, OUT], d *decision.Decision) {
