@@ -16,39 +16,40 @@ type Backend interface {
 	Attach(s gate.Sleeper, lent int) gate.Seat
 }
 
-// WithBackend makes the operator ask b before each attempt, retries included, and report
-// the outcome of the attempt to it. All operators that call the same service share b,
-// which may be down: package backend has its states.
+// WithBackend makes the operator ask b before each attempt, including retries, and report
+// the outcome to b. All operators that call the same service share b, which may be down:
+// package backend has its states.
 //
 //	pay := backend.New("payments", backend.Adaptive(8, 200), backend.RetryBudget(0.2))
-//	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 1000, strategy, asyncop.WithBackend(pay))
+//	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 1000, strategy,
+//		asyncop.WithBackend(pay))
 //
-// Elements that wait for b hold a slot, and neither a permit nor a goroutine. Waiting is
-// not an attempt, and does not extend their timeout. If the timeout runs out while b is
-// down, or paused for the element's tenant, the element fails with an error that matches
-// [ErrBackendDown], and the failure policy decides. The same holds while the load of b
-// grows back, while its limit is 0, and for an element that was never called because the
+// Elements that wait for b hold a slot, but no permit and no goroutine. Waiting is not an
+// attempt, and does not extend their timeout. If the timeout runs out while b is down, or
+// paused for the element's tenant, the element fails with an error that matches
+// [ErrBackendDown], and the failure policy decides. This also applies while the load of b
+// grows back, while its limit is 0, and to an element that was never called because the
 // limit or rate of b was used up. In a worker (delivery.Run) a message that was not
 // called is released until b is up, and its visit does not count. A message that was
-// called goes to the failure policy, because it may be the message that breaks the
-// service; a delivery.Queue lets it wait once more.
+// called goes to the failure policy, because it may have caused the outage. A
+// delivery.Queue lets it wait once more.
 //
 // An attempt that met an outage, because it was lost while b was going down, down or
 // coming back, does not use up a retry of the strategy or of b's budget, up to three
-// times for each element. It is repeated only if the strategy wants that.
+// times for each element. The strategy still decides whether it is repeated.
 //
 // A batch is a call: it has a permit, costs as much as its members together, and is lost
 // if all of them are. The retry budget counts members. A call that runs an operator with
-// the same backend lends it its permit for a single call at a time, if the inner operator
+// the same backend lends it its permit, for one call at a time, if the inner operator
 // gets the context of the call ([WithContext]).
 //
-// An attempt that the service answered with a request for fewer calls (429) uses up no
-// attempt and no retry, however often that happens: the timeout of the element bounds it.
-// A message whose calls were all answered in this way is released when its time runs out.
+// An attempt that the service answered with a request for fewer calls (429) does not use
+// up an attempt or a retry. Only the timeout of the element limits such attempts. A
+// message whose calls were all answered in this way is released when its time runs out.
 //
 // An operator has one backend, with all limits and rates of the service. opts are [Cost],
-// [Tenant] and [Budget]. WithBackend panics if b is nil, and the constructor panics if the
-// operator has two backends.
+// [Tenant] and [Budget]. WithBackend panics if b is nil, and the constructor panics if
+// the operator has two backends.
 func WithBackend(b Backend, opts ...Option) Option {
 	guard.RefuseNil("asyncop: WithBackend", "backend", b)
 	return func(cfg *config) {
@@ -63,64 +64,63 @@ func WithBackend(b Backend, opts ...Option) Option {
 }
 
 // Cost is an option of [WithBackend]. It sets how much a call for an element takes from
-// the rate of its backend; the default is 1. If the cost is known only after the call,
+// the rate of its backend. The default is 1. If the cost is known only after the call,
 // cost returns an estimate, and the call reports the real cost: see [ReportCost]. An
-// attempt costs nothing if the service has refused it: it was throttled (429), or the
-// connection was refused, so that nothing was sent. cost is called on the operator's loop once
-// for each attempt, and must not block. A panic fails the element, and so does a cost
-// that is negative, infinite or NaN. IN must be the operator's. It panics if cost is nil.
+// attempt costs 0 if the service refused it: it was throttled (429), or the connection
+// was refused, so that it was not sent. cost is called on the operator's loop once for
+// each attempt, and must not block. A panic fails the element, and so does a cost that is
+// negative, infinite or NaN. IN must be the operator's type. It panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) Option {
 	guard.RefuseNil("asyncop: Cost", "function", cost)
 	return func(cfg *config) { cfg.cost = cost }
 }
 
-// ReportCost reports the real cost of the call that ctx belongs to, such as the tokens
-// that a language model has used. It replaces the estimate of [Cost] when the attempt has
-// ended: the rate of the backend gets the difference back, or later calls wait until it
-// is paid for.
+// ReportCost reports the real cost of the call of ctx, such as the tokens that a language
+// model has used. It replaces the estimate of [Cost] when the attempt has ended: the rate
+// of the backend gets the difference back, or later calls wait for it.
 //
 //	reply, err := model.Complete(ctx, prompt)
 //	if err == nil {
 //		asyncop.ReportCost(ctx, float64(reply.Usage.TotalTokens))
 //	}
 //
-// Several reports of a call add up. A report after the attempt has ended is ignored, and
-// so is a report under a context that does not belong to an attempt. The cost of a batch
-// is divided equally among its members. A call that is shared by several elements (package
-// lookup) is paid for by the element that has started it. ReportCost panics if cost is
-// negative, infinite or NaN. It is safe for concurrent use.
+// Several reports of a call add up. A report after the end of the attempt, or under a
+// context without an attempt, is ignored. The cost of a batch is divided equally among
+// its members. The cost of a call that elements share (package lookup) belongs to the
+// element that started it. ReportCost panics if cost is negative, infinite or NaN. It is
+// safe for concurrent use.
 func ReportCost(ctx context.Context, cost float64) {
-	refuseIf(!(cost >= 0 && cost <= math.MaxFloat64), "ReportCost: want a finite number of 0 or more: %v", cost) // in this form NaN fails, too
+	refuseIf(!(cost >= 0 && cost <= math.MaxFloat64), "ReportCost: want a finite number of 0 or more: %v", cost) // this form rejects NaN, too
 	r, ok := ctx.Value(call.CostKey{}).(call.CostReporter)
 	if ok {
 		r.ReportCost(cost)
 	}
 }
 
-// Budget is an option of [WithBackend]. It bounds the settled cost of the operator's
-// calls, in the unit of [Cost] and [ReportCost]. When the sum reaches total, no more calls
-// start. Running calls complete, and their results leave as far as the order allows. If
-// elements are left that need a call, the operator then ends with an error that matches
-// [ErrBudgetSpent]. So the sum exceeds total by the cost of the calls in flight at most.
-// By default there is no budget. Budget panics if total is not positive and finite.
+// Budget is an option of [WithBackend]. It limits the settled cost of the operator's
+// calls, in the unit of [Cost] and [ReportCost]. When the sum reaches total, calls no
+// longer start. Running calls complete, and their results leave as far as the order
+// allows. If other elements still need a call, the operator ends with an error that
+// matches [ErrBudgetSpent]. So the sum exceeds total by at most the cost of the calls in
+// flight. By default there is no budget. Budget panics if total is not positive and
+// finite.
 //
 // With checkpoints ([WithCheckpoints]) the sum is part of the operator's state. The
 // operator takes a checkpoint before it ends, so a later run with a larger budget
-// continues with the sum, and repeats no call whose result has left or is in the
-// checkpoint (State.Results). After a crash the sum is that of the last checkpoint.
+// continues with the sum, and does not repeat calls whose results have left or are in the
+// checkpoint (State.Results). After a crash the sum is taken from the last checkpoint.
 func Budget(total float64) Option {
-	refuseIf(!(total > 0 && total <= math.MaxFloat64), "Budget: want a finite number above 0: %v", total) // in this form NaN fails, too
+	refuseIf(!(total > 0 && total <= math.MaxFloat64), "Budget: want a finite number above 0: %v", total) // this form rejects NaN, too
 	return func(cfg *config) { cfg.budget = total }
 }
 
-// budgetSpent returns the error of a run that ends because its calls have cost as much as
-// its budget.
+// budgetSpent returns the error of a run whose budget is used up.
 func (c *config) budgetSpent(spent float64) error {
 	return fmt.Errorf("%w: the calls have cost %.15g of %.15g: continue with a larger Budget", ErrBudgetSpent, spent, c.budget)
 }
 
-// Tenant is an option of [WithBackend]. It sets the tenant of each element; "", the
-// default, means none. Elements of other tenants overtake a tenant that must wait. tenant
+// Tenant is an option of [WithBackend]. It sets the tenant of each element. The default
+// "" means no tenant. Elements of other tenants overtake a tenant that must wait. tenant
 // is called like the function of [Cost]. A function made by [Batched] cannot have
 // tenants: the constructor panics. It panics if tenant is nil.
 func Tenant[IN any](tenant func(in IN) string) Option {

@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// Batched makes an [AsyncFunction] of a blocking call for several elements: a lookup of
-// many keys, a bulk insert.
+// Batched makes an [AsyncFunction] of a blocking call for several elements, such as a
+// lookup of many keys or a bulk insert.
 //
 //	users := asyncop.Batched(func(ctx context.Context, ids []int) ([]asyncop.Result[User], error) {
 //		return db.Users(ctx, ids) // a result for each id, in the order of ids
@@ -24,30 +24,30 @@ import (
 // attempts, oldest first. A batch needs a permit. It starts when
 //
 //   - maxSize elements may start
-//   - an element has waited for maxWait; with 0, elements that arrive together are a batch
+//   - an element has waited for maxWait; with 0, elements that arrive together are a
+//     batch
 //   - all slots are taken, so that no other element can come
 //   - the input has ended
 //
 // # Members
 //
-// Each member has a slot, a timeout, attempts and retries of its own, like any element.
-// call returns a result for each element, in the order of the elements. Result.Err is the
-// error of a member; [ErrNoResult] there means that it does not have a result. An error
-// that call returns, a panic, and a wrong number of results are errors of all members.
-// Only members that failed, or whose result asks for a retry, are tried again, in later
-// batches.
+// Each member has its own slot, timeout, attempts and retries. call returns a result for
+// each element, in the order of the elements. Result.Err is the error of a member;
+// [ErrNoResult] means that it does not have a result. An error that call returns, a
+// panic, and a wrong number of results are errors of all members. Only members that
+// failed, or whose result asks for a retry, are tried again, in later batches.
 //
 // A member that times out leaves, and the call continues for the others. The context of
-// the call ends with the last member, and its deadline is the latest of theirs. It has
-// neither an attempt number nor values of an [observe.Observer]: the contexts that
-// [MemberContexts] returns have them. Use those for requests that exactlyonce tracks;
-// under the context of the call they lack an id, and fail.
+// the call ends with the last member, and has the latest of their deadlines. It has no
+// attempt number and no values of an [observe.Observer]: the contexts that
+// [MemberContexts] returns have them. Use those for requests that exactlyonce tracks,
+// which fail under the context of the call because it lacks an id.
 //
 // # Permits
 //
-// A batch takes a permit ([WithMaxConcurrentCalls]) until call returns, and is a single
+// A batch holds a permit ([WithMaxConcurrentCalls]) until call returns, and is a single
 // call of its backend ([WithBackend]). Elements that wait for their batch hold a slot,
-// and neither a permit nor a goroutine.
+// but no permit and no goroutine.
 //
 // # Wrappers
 //
@@ -55,9 +55,9 @@ import (
 // must call this function before its own AsyncInvoke returns. Otherwise its elements
 // fail. It may have other types.
 //
-// call may keep and change the slice ins, but not what its elements point to. maxWait
-// should be well below the timeout of the elements. Batched panics if maxSize < 1 or
-// maxWait < 0; a nil call is refused by the constructors.
+// call may keep and change the slice ins, but not the values its elements point to.
+// maxWait should be well below the timeout of the elements. Batched panics if maxSize < 1
+// or maxWait < 0. The constructors refuse a nil call.
 func Batched[IN, OUT any](
 	call func(ctx context.Context, ins []IN) ([]Result[OUT], error), maxSize int, maxWait time.Duration,
 ) AsyncFunction[IN, OUT] {
@@ -70,13 +70,12 @@ func Batched[IN, OUT any](
 }
 
 // MemberContexts returns the contexts of the elements of a call of [Batched], in the
-// order of the elements. ctx is the context of the call; for any other context
-// MemberContexts returns nil. The context of an element ends with its attempt. It has the
-// number of the attempt ([AttemptFromContext]) and the values of observers. The slice is
-// the caller's.
+// order of the elements, if ctx is the context of the call, and nil otherwise. The
+// context of an element ends with its attempt. It has the number of the attempt
+// ([AttemptFromContext]) and the values of observers. The caller may change the slice.
 func MemberContexts(ctx context.Context) []context.Context {
 	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
-	return slices.Clone(members) // the batch looks at its own until the call has returned
+	return slices.Clone(members) // the batch reads its own slice until the call has returned
 }
 
 type batched[IN, OUT any] struct {
@@ -92,7 +91,7 @@ var (
 		"a wrapper must call the function before its own AsyncInvoke returns")
 )
 
-// AsyncInvoke joins the batch of the element that ctx belongs to.
+// AsyncInvoke joins the batch of the element of ctx.
 func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 	var joined bool
 	switch b := ctx.Value(call.BatchKey{Of: f}).(type) {
@@ -114,7 +113,6 @@ type otherBatch interface {
 	JoinOther(ctx context.Context, call call.Other) bool
 }
 
-// batchedCall is a call in a batch of an operator with other types.
 type batchedCall[IN, OUT any] struct {
 	ResultFuture[OUT]
 	in IN
@@ -129,14 +127,15 @@ func (f *batched[IN, OUT]) invoke(ctx context.Context, ins []IN) (completeAt fun
 	}
 	return func(i int, out call.Future[OUT]) {
 		var r Result[OUT]
-		if r.Err = err; err == nil {
+		r.Err = err
+		if err == nil {
 			r = results[i]
 		}
 		complete(out, r.Value, r.Err)
 	}
 }
 
-// invokeOthers is invoke in an operator with other types.
+// invokeOthers is invoke for an operator with other types.
 func (f *batched[IN, OUT]) invokeOthers(ctx context.Context, others []call.Other) (completeAt func(i int)) {
 	ins := make([]IN, len(others))
 	for i, o := range others {
@@ -146,23 +145,22 @@ func (f *batched[IN, OUT]) invokeOthers(ctx context.Context, others []call.Other
 	return func(i int) { complete(i, others[i].(*batchedCall[IN, OUT]).ResultFuture) }
 }
 
-// limits returns maxSize and maxWait.
 func (f *batched[IN, OUT]) limits() (maxSize int, maxWait time.Duration) { return f.maxSize, f.maxWait }
 
-// anyBatched is a function of Batched, whatever its types.
+// anyBatched is a function of Batched of any types.
 type anyBatched interface {
 	limits() (maxSize int, maxWait time.Duration)
 	invokeOthers(ctx context.Context, others []call.Other) (completeAt func(i int))
 }
 
-// batchingOf says how the core makes the calls of fn, if that is a function of Batched or
-// wraps one; else it returns nil.
+// batchingOf returns the configuration of batches for fn, if fn is or wraps a function of
+// Batched, and nil otherwise.
 func batchingOf[IN, OUT any](fn AsyncFunction[IN, OUT]) *core.Batching[IN, OUT] {
 	inner, ok := find[anyBatched](fn)
 	if !ok {
 		return nil
 	}
-	own, _ := inner.(*batched[IN, OUT]) // nil: it has other types
+	own, _ := inner.(*batched[IN, OUT]) // nil if it has other types
 	maxSize, maxWait := inner.limits()
 	return &core.Batching[IN, OUT]{Of: inner, MaxSize: maxSize, MaxWait: maxWait, Call: func(b *call.Batch[IN, OUT]) {
 		b.Run(func(ctx context.Context, ins []IN) (completeAt func(i int, out call.Future[OUT])) {

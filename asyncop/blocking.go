@@ -7,17 +7,17 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Blocking makes an [AsyncFunction] of a call that blocks. Each running call has a
-// goroutine, which is reused for later calls; an element that waits for a permit or a
-// retry does not have a goroutine.
+// Blocking makes an [AsyncFunction] of a blocking call. Each running call has a
+// goroutine, which is reused for later calls. An element that waits for a permit or a
+// retry does not.
 //
-// An error that is [ErrNoResult], wrapped or not, completes the attempt without a result,
-// so the element does not emit a result unless predicates.EmptyResult asks for another
+// An error that is [ErrNoResult], wrapped or not, completes the attempt without a result.
+// The element then emits no result, unless predicates.EmptyResult asks for another
 // attempt. A panic or runtime.Goexit is a [*PanicError].
 //
 // The call keeps its permit ([WithMaxConcurrentCalls]) until it returns, so a call that
-// ignores its context still counts as running after its element has timed out. A nil call
-// is refused by the constructors.
+// ignores its context counts as running after its element has timed out. The constructors
+// refuse a nil call.
 func Blocking[IN, OUT any](call func(ctx context.Context, in IN) (OUT, error)) AsyncFunction[IN, OUT] {
 	if call == nil {
 		return nil
@@ -33,27 +33,27 @@ func BlockingMany[IN, OUT any](call func(ctx context.Context, in IN) ([]OUT, err
 	return &blocking[IN, OUT]{many: call}
 }
 
-// blocking runs a call on a goroutine of the operator that called it: of one of these.
+// blocking runs one or many on a goroutine of the calling operator.
 type blocking[IN, OUT any] struct {
 	one  func(ctx context.Context, in IN) (OUT, error)
 	many func(ctx context.Context, in IN) ([]OUT, error)
 }
 
-// blockingHost is what runs blocking calls: an attempt of an operator, found through the
-// context, so that wrappers around a blocking function need not know of it.
+// blockingHost runs blocking calls: an attempt of an operator. It is found through the
+// context, so that wrappers of a blocking function need not know it.
 type blockingHost interface {
-	// RunBlocking runs task on a goroutine; late, if not nil, is why the call must not be
-	// made any more.
+	// RunBlocking runs task on a goroutine. late is the reason why the call must not be
+	// made, or nil.
 	RunBlocking(task func(late error))
 }
 
-// AsyncInvoke starts the call on a goroutine: a goroutine of the operator if ctx comes
-// from an operator, else a new goroutine.
+// AsyncInvoke starts the call on a goroutine of the operator of ctx or, without an
+// operator, on a new goroutine.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 	if host, ok := ctx.Value(call.HostKey{}).(blockingHost); ok {
 		host.RunBlocking(func(late error) {
 			if late == nil {
-				late = ctx.Err() // it may be one that a wrapper has derived
+				late = ctx.Err() // a wrapper may have derived ctx
 			}
 			f.run(ctx, in, result, late)
 		})
@@ -63,13 +63,13 @@ func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result Resul
 	return nil
 }
 
-// run makes the call and turns every way in which it can end into an outcome (law A6). If
-// the element has ended before a processor came to it, late says so, and no call starts
-// (law A5); the outcome is reported all the same.
+// run makes the call, and completes result however the call ends (law A6). If late is not
+// nil, the element has ended and the call does not start (law A5), but result is
+// completed.
 func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result call.Future[OUT], late error) {
 	returned := false
 	defer func() {
-		if !returned { // a panic, or Goexit
+		if !returned { // a panic or runtime.Goexit
 			result.CompleteExceptionally(call.Panicked(recover()))
 		}
 	}()
@@ -91,13 +91,13 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result call.Future[O
 	returned = true
 }
 
-// returner is a future that takes one result without an allocation: the futures of
-// package call.
+// returner is a future that takes one result without an allocation: a future of package
+// call.
 type returner[OUT any] interface {
 	Return(result OUT, err error)
 }
 
-// complete completes an attempt with what a blocking call has returned for its element.
+// complete completes an attempt with the results of a blocking call.
 func complete[OUT any](future call.Future[OUT], result OUT, err error) {
 	one, ok := future.(returner[OUT])
 	switch {
@@ -112,8 +112,8 @@ func complete[OUT any](future call.Future[OUT], result OUT, err error) {
 	}
 }
 
-// directCall returns the blocking call that fn is, if it is one and nothing of the user's
-// is around it.
+// directCall returns the blocking call of fn, or nil if fn is another function or has a
+// wrapper of the user around it.
 func directCall[IN, OUT any](fn AsyncFunction[IN, OUT]) *blocking[IN, OUT] {
 	if h, ok := fn.(*withFallback[IN, OUT]); ok {
 		return directCall(h.AsyncFunction)
@@ -122,9 +122,9 @@ func directCall[IN, OUT any](fn AsyncFunction[IN, OUT]) *blocking[IN, OUT] {
 	return call
 }
 
-// AttemptFromContext returns the number of the attempt, from 1, that ctx was made for,
-// and 0 for any other context. A message of a queue has its first attempt again at each
-// visit: message.MetaFromContext has the number of the visit.
+// AttemptFromContext returns the number of the attempt of ctx, from 1, or 0 if ctx does
+// not belong to an attempt. A message of a queue begins at 1 at each visit:
+// message.MetaFromContext has the number of the visit.
 func AttemptFromContext(ctx context.Context) int {
 	n, _ := ctx.Value(call.NumberKey{}).(int)
 	return n

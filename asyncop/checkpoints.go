@@ -9,24 +9,26 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// WithCheckpoints makes the operator take part in the checkpoints of a pipeline: c is its
-// *checkpoint.Coordinator. It needs a name ([WithName]) that stays the same from run to
-// run. On a barrier the operator reports its elements that are not settled, in input
-// order, and lets the barrier pass ahead of them (law C1). After a restart, restored
-// elements are called before any new input. The state of an observe.CheckpointedObserver
-// is a part of the operator's.
+// WithCheckpoints makes the operator take part in the checkpoints of a pipeline. c is its
+// *checkpoint.Coordinator. The operator needs a name ([WithName]) that is the same in
+// each run. On a barrier it reports the elements that are not settled, in input order,
+// and lets the barrier overtake them (law C1). After a restart, restored elements are
+// called before new input. The state of an observe.CheckpointedObserver is part of the
+// operator's.
 //
 //	asyncop.WithCheckpoints(coordinator)
-//	asyncop.WithCheckpoints(coordinator, asyncop.State[Order, Receipt]{Results: codec.JSON[Receipt](), Retries: asyncop.TimeSpent})
+//	asyncop.WithCheckpoints(coordinator, asyncop.State[Order, Receipt]{
+//		Results: codec.JSON[Receipt](), Retries: asyncop.TimeSpent,
+//	})
 //
-// At a barrier the loop copies the elements in flight, which takes about 20 ns for each.
-// Another goroutine encodes the copy, which takes IN and 48 bytes an element.
+// At a barrier the loop copies the elements in flight, in about 20 ns each. Another
+// goroutine encodes the copy, which takes IN and 48 bytes per element.
 //
-// Without this option, barriers wait their turn like watermarks, so that no element is in
-// flight behind them. A checkpoint then takes as long as the elements in flight.
+// Without this option, barriers wait in the queue like watermarks. A checkpoint then
+// takes as long as the elements in flight.
 //
-// state is a [State] of the operator's types; the default is its zero value. It panics if
-// c is nil, or if the choice of Retries is unknown.
+// state is a [State] of the operator's types. The default is its zero value. It panics if
+// c is nil, or if Retries is unknown.
 func WithCheckpoints(c Coordinator, state ...CheckpointState) Option {
 	guard.RefuseNil("asyncop: WithCheckpoints", "coordinator", c)
 	return func(cfg *config) {
@@ -37,8 +39,7 @@ func WithCheckpoints(c Coordinator, state ...CheckpointState) Option {
 	}
 }
 
-// Coordinator coordinates the checkpoints of a pipeline. It is implemented by
-// *checkpoint.Coordinator.
+// Coordinator coordinates the checkpoints of a pipeline: a *checkpoint.Coordinator.
 type Coordinator interface {
 	// Host returns the methods that participants call.
 	Host() participant.Host
@@ -49,48 +50,46 @@ type CheckpointState interface {
 	apply(cfg *config)
 }
 
-// State sets how a checkpoint stores an operator's elements, and how much they keep when
-// they are restored: see [WithCheckpoints].
+// State sets how a checkpoint stores an operator's elements, and how much restored
+// elements keep: see [WithCheckpoints].
 type State[IN, OUT any] struct {
-	// Inputs encodes the inputs; nil: codec.Default. They are encoded on a separate
-	// goroutine while their calls run, so the calls must not change them.
+	// Inputs encodes the inputs. The default is codec.Default. They are encoded on
+	// another goroutine during their calls, so the calls must not change them.
 	Inputs codec.Codec[IN]
 	// Results encodes the results of elements that are complete but not yet emitted, so
-	// that their calls are not repeated after a restart; nil: results are not stored.
-	// They are encoded while the pipeline runs, so downstream must not change them.
+	// that their calls are not repeated after a restart. If it is nil, results are not
+	// stored. They are encoded while the pipeline runs, so downstream must not change
+	// them.
 	Results codec.Codec[OUT]
-	// Retries selects how much of their attempts and timeout restored elements keep; the
+	// Retries selects how much of their attempts and timeout restored elements keep. The
 	// default restarts both.
 	//
-	// An attempt that ran when the checkpoint was taken is made again under its number.
-	// An element whose timeout is used up times out at once, unless that would fail the
-	// pipeline. A complete element whose results were not stored is called again under
-	// the number of its last attempt. It has the whole timeout, which counts from the
-	// checkpoint.
+	// An attempt that ran when the checkpoint was taken is repeated with the same number.
+	// An element without time left times out at once, unless that would fail the
+	// pipeline. A complete element whose results were not stored is called again with the
+	// number of its last attempt, and with the whole timeout from the checkpoint on.
 	//
-	// Whatever the choice, an element in back-off waits for the rest of it (law C3), even
-	// if a server demanded it by Retry-After. The wait ends when it would have ended
-	// without the restart: by the wall clock, so the time that the process was down
-	// counts. It is never longer than it was when the checkpoint was taken, even if the
-	// clock was set back. A step that a strategy wanted before the retry
-	// (strategies.Action.Before) is not kept.
+	// An element in back-off always waits for the rest of it (law C3), even if a server
+	// demanded the wait by Retry-After. The wait ends when it would have ended without
+	// the restart, by the wall clock, so downtime counts. It is never longer than the
+	// rest at the checkpoint, even if the clock was set back. A step of a strategy before
+	// the retry (strategies.Action.Before) is not kept.
 	Retries RetryState
-	// Overflow bounds the elements that the operator reads past its capacity; 0: 1,024,
-	// negative: none. It reads them to reach a barrier of a checkpoint, or the marker of
-	// the end of the input, behind them. They are not started, and are part of the
-	// checkpoint.
+	// Overflow limits the elements that the operator reads past its capacity. 0 means
+	// 1,024, and a negative value means that it reads none. It reads them to reach a
+	// barrier of a checkpoint, or the marker of the end of the input, behind them. They
+	// are not started, and are part of the checkpoint.
 	//
-	// A barrier of a checkpoint.Source gets through a full queue behind any number of
-	// elements: while there are more than Overflow, the source sends barriers only. So
-	// the operator never reads more past its capacity than Overflow and twice the number
-	// of elements that the stream before it holds, in buffers, flows and operators. A
-	// barrier of another source gets through behind at most Overflow elements; behind
-	// more, it waits until slots come free. To see whether the barrier has come, the
-	// operator may read an additional element.
+	// A barrier of a checkpoint.Source passes a full queue and any number of elements:
+	// while there are more than Overflow, the source sends only barriers. So the operator
+	// never reads more past its capacity than Overflow and twice the number of elements
+	// that buffers, flows and operators before it hold. A barrier of another source
+	// passes at most Overflow elements; behind more, it waits for free slots. To look for
+	// a barrier, the operator may read one more element.
 	Overflow int
 }
 
-// apply sets what is not zero.
+// apply sets the fields that are not zero.
 func (s State[IN, OUT]) apply(cfg *config) {
 	if s.Inputs != nil {
 		cfg.inputCodec = s.Inputs
@@ -108,21 +107,21 @@ func (s State[IN, OUT]) apply(cfg *config) {
 }
 
 // RetryState sets how much a restored element keeps of the time before the crash: the
-// three choices of FLIP-232. With its zero value, as in Flink, the element keeps only the
+// three choices of FLIP-232. With the zero value, as in Flink, the element keeps only the
 // wait: it starts with attempt 1 and the whole timeout.
 type RetryState uint8
 
 const (
 	fromScratch RetryState = iota // keeps only the wait
-	// LatencyFirst keeps the attempts, and counts all the time since the first of them,
-	// downtime included. The rest of the timeout is timeout − (now − first execution),
-	// but at least timeout/(maxRetries+1) and a tenth of the timeout, enough for an
-	// attempt. The FLIP prints now() − firstExecTime for the new timeout, which must be a
-	// slip. The strategy must have a method MaxRetries() int, or wrap a strategy that has
-	// it and return it from a method Unwrap() any.
+	// LatencyFirst keeps the attempts, and counts all the time since the first attempt,
+	// including downtime. The rest of the timeout is timeout − (now − first execution),
+	// but at least timeout/(maxRetries+1) and a tenth of the timeout, which allows an
+	// attempt. FLIP-232 prints now() − firstExecTime for the new timeout, apparently by
+	// mistake. The strategy must have a method MaxRetries() int, or wrap a strategy with
+	// this method and return it from a method Unwrap() any.
 	LatencyFirst
-	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout −
-	// time spent, but at least a tenth of the timeout. Without that minimum, an element
+	// TimeSpent keeps the attempts, and counts only the time before the crash: timeout −
+	// time spent, but at least a tenth of the timeout. Without this minimum, an element
 	// that needs more time would fail the pipeline after every restart.
 	TimeSpent
 )
@@ -136,7 +135,7 @@ func (s RetryState) String() string {
 
 var retryStates = [...]string{"FromScratch", "LatencyFirst", "TimeSpent"}
 
-// findStateful finds the one observer that has a state, if there is one.
+// findStateful finds the observer with a state, if there is one.
 func (s *frontend[IN, OUT]) findStateful(constructor string) {
 	for _, o := range s.observers {
 		if c, ok := o.(observe.CheckpointedObserver); ok {
@@ -146,9 +145,8 @@ func (s *frontend[IN, OUT]) findStateful(constructor string) {
 	}
 }
 
-// chooseCodecs takes the codecs of the options, and panics if they are not for this
-// operator. If codec.Default refuses the type of the inputs, the panic names what is to
-// be given.
+// chooseCodecs sets the codecs, and panics if they are for other types. If codec.Default
+// refuses the type of the inputs, the panic names State.Inputs.
 func (s *frontend[IN, OUT]) chooseCodecs(constructor string) {
 	of := func(what string, v any) string { return fmt.Sprintf("is not a codec for the %s, of type %T", what, v) }
 	s.state.Inputs = typed[codec.Codec[IN]](constructor, "WithCheckpoints", s.inputCodec, of("inputs", *new(IN)))

@@ -20,19 +20,25 @@
 //
 //	for row, err := range op.Results(slices.Values(keys)) {
 //
-// [AsyncWaitOperator.ResultsOf] does so without another goroutine, for calls and loop bodies that are short. [Map] calls a
-// function for each element of a slice.
+// [AsyncWaitOperator.ResultsOf] does so without another goroutine, for short calls and
+// loop bodies. [Map] calls a function for each element of a slice.
 //
 // # Vocabulary
 //
-//   - An element is an item of the stream: a record of type IN, a message, or a control element such as a [Watermark].
-//   - A slot is one unit of the capacity of an operator. The element has it from its acceptance until all its results have been
-//     emitted. The capacity bounds the slots.
-//   - An attempt is a call for an element. Its outcome is results, possibly none, or an error.
-//   - A retry is an attempt after the first. The strategy decides whether and when to retry; its predicate says which outcomes deserve a retry.
-//   - An element in back-off waits for its retry. It holds a slot, but no permit and no goroutine.
-//   - A permit is the right to run a call: see [WithMaxConcurrentCalls], and [WithBackend] for permits that operators share.
-//   - The timeout bounds the total time of an element, over all its attempts: see also [WithTimeoutFor].
+//   - An element is an item of the stream: a record of type IN, a message, or a control
+//     element such as a [Watermark].
+//   - A slot is a unit of an operator's capacity. An element holds a slot from its
+//     acceptance until all its results have been emitted.
+//   - An attempt is a call for an element. Its outcome is an error or any number of
+//     results.
+//   - A retry is an attempt after the first. The strategy decides whether and when to
+//     retry; its predicate selects the outcomes to retry.
+//   - An element in back-off waits for its retry. It holds a slot, but no permit and no
+//     goroutine.
+//   - A permit is the right to run a call: see [WithMaxConcurrentCalls], and
+//     [WithBackend] for permits that operators share.
+//   - The timeout limits the total time of an element, over all its attempts: see also
+//     [WithTimeoutFor].
 //   - A message is an element with an acknowledgement: see Messages below.
 //
 // # The life of an element
@@ -47,35 +53,34 @@
 //	at the deadline, wherever it stands ───────────────────────────┘
 //	at the end of the input ─▶ elements in back-off get a last attempt at once
 //
-// With [KeyOrderedWait] an element first waits for the earlier elements of its key. With
-// [Batched] it waits for others that share its call.
+// With [KeyOrderedWait] an element first waits for earlier elements of its key. With
+// [Batched] it waits for elements that share its call.
 //
 // # Guarantees
 //
 // Each accepted element ends exactly once: its results are emitted, it fails, or the end
 // of the run cuts it off. Elements that were cut off are counted, and Err reports them
-// (law A1). The first completion of the current attempt counts. Later completions, and
-// completions of earlier attempts, have no effect (A2).
+// (law A1). Only the first completion of the current attempt has an effect (A2).
 //
-// The timeout overrides retries and fallbacks. It counts from the moment the element
+// The timeout overrides retries and fallbacks. It counts from the time when the element
 // takes its slot, and a timeout is never retried (A3). Neither is the outcome of a
 // fallback ([HandleFailure]). A retry that could not start before the deadline is not
-// made: the element waits for its deadline, or, with [WithEarlyTimeout], ends at once.
+// made: the element waits for its deadline or, with [WithEarlyTimeout], ends at once.
 // With n retries allowed there are at most n+1 attempts (A4). Timers never fire early
 // (T1), and keep firing while downstream is blocked.
 //
 // Ordered operators emit in input order. Unordered operators emit in the order of
-// completion; watermarks keep their place in the stream. The results of one element stay
-// together (Q1). There are never more slots in use than the capacity (Q2). Key-ordered
-// operators are unordered operators that call the elements of a key in sequence (K1). The
-// results of a key leave in input order.
+// completion, but watermarks keep their place in the stream. The results of an element
+// stay together (Q1). The capacity limits the slots in use (Q2). Key-ordered operators
+// are unordered, but call the elements of a key in sequence (K1), and the results of a
+// key leave in input order.
 //
-// Within one run the results of an element are emitted at most once. Its call may be made
-// several times. It is never made if no permit came free before the deadline.
+// Within a run the results of an element are emitted at most once. Its call may be made
+// several times, or not at all if no permit is free before the deadline.
 //
 // # Lifecycle
 //
-// The constructors start the operator. It ends in one of these ways:
+// The constructors start the operator. It ends when
 //
 //   - its input is closed, and all accepted elements have left
 //   - an element fails, and the failure policy is to fail the pipeline
@@ -83,91 +88,94 @@
 //   - Stop is called
 //
 // Err is set before Out is closed. Elements that upstream still sends are discarded and
-// counted until it closes In, so that no goroutine leaks (F1). A source of go-streams
-// cannot see that the operator has ended: give the operator its cancel function
-// ([WithUpstreamCancel]). Operators and flows of weir before it end with it, unless
-// [WithUpstreamRunning]: their error is a [*DownstreamError].
+// counted until it closes In, so goroutines do not leak (F1). A source of go-streams
+// cannot see the end of the operator: give the operator its cancel function
+// ([WithUpstreamCancel]). Operators and flows of weir upstream end with the operator,
+// with a [*DownstreamError], unless [WithUpstreamRunning].
 //
-// After a cancel, Via and To deliver results for half a second at most, so that a next
-// step that has stopped reading blocks nothing.
+// After a cancel, Via and To deliver results for at most half a second, so that a next
+// step that has stopped reading does not block them.
 //
 // At the end of the input of a flow (A5)
 //
-//   - elements that have not been started get their first attempt
-//   - elements in back-off get a last attempt at once; a wait that a server demanded, as by Retry-After, is kept, up to the deadline
+//   - elements that were not started get their first attempt
+//   - elements in back-off get a last attempt at once, or after a wait that a server
+//     demanded, as by Retry-After, up to the deadline
 //   - running attempts are awaited
-//   - no retry follows; elements whose retries were cut are counted and logged
+//   - further retries are not made; the elements are counted and logged
 //
-// [WithDrainRetries] lets retries finish instead, as Results always does. The operator notices the end when it has a free slot to read for;
-// until then it retries. In a stream with checkpoints the marker participant.EndOfInput
-// announces the end before the input is closed. The operator passes it on when all before
-// it has left, and checkpoints are taken meanwhile.
+// [WithDrainRetries] lets retries finish instead, as Results always does. The operator
+// retries until it notices the end, which requires a free slot. In a stream with
+// checkpoints the marker participant.EndOfInput announces the end before the input is
+// closed. The operator passes it on when all earlier elements have left, and checkpoints
+// are taken meanwhile.
 //
 // # Failures
 //
-// An error or a panic in user code is an outcome of its element (A6), and so is
-// runtime.Goexit in code that may block. runtime.Goexit in code that the operator calls
-// on its loop fails the operator. An element fails if such an outcome is not retried, or
-// if its time runs out. Then
+// An error or a panic in user code is an outcome of its element (A6). So is
+// runtime.Goexit in code that may block. In code on the operator's loop, runtime.Goexit
+// fails the operator. An element fails if such an outcome is not retried, or if its time
+// runs out. Then
 //
 //   - a fallback may return results in place of the failure ([HandleFailure])
-//   - without a fallback, or if it fails, too, the failure policy decides
+//   - without a fallback, or if it fails, the failure policy decides
 //
 // By default the first failure fails the pipeline, as in Flink: Err is an
-// [*ElementError], and no result is emitted after it. With [WithFailureSink] a function
-// stores the elements that fail in a table, a queue or the dead letters, and the operator
-// continues with the others. An element that it does not take is offered again, and holds
-// its slot meanwhile. [WithDropOnFailure] logs and counts failures.
+// [*ElementError], and later results are not emitted. With [WithFailureSink] a function
+// stores failed elements in a table, a queue or the dead letters, and the operator
+// continues. An element that it does not take is offered again, and holds its slot
+// meanwhile. [WithDropOnFailure] logs and counts failures.
 //
-// A result that still asks for a retry when none is left is emitted as it is, unless
+// If retries are exhausted, a result that still asks for a retry is emitted, unless
 // [WithExhaustedAsFailure].
 //
 // # Messages
 //
 // An operator also takes a [message.Message]: an element whose source keeps it until it
-// is acknowledged, and delivers it again if it is nacked. The function gets
-// the value, and each result leaves as a message. The acknowledgement moves on to the
-// result, or to several results as its parts. If no result leaves, the operator settles
-// the message itself (laws D1, D2). The message is
+// is acknowledged, and delivers it again if it is nacked. The function gets the value,
+// and each result leaves as a message. The acknowledgement moves on to the result, or to
+// several results as its parts. Without a result, the operator settles the message itself
+// (laws D1, D2). The message is
 //
-//   - acknowledged if it ended without a result, was dropped, or was taken by the failure sink
+//   - acknowledged if it ended without a result, was dropped, or was taken by the failure
+//     sink
 //   - nacked if it failed the operator, was cut off, or came too late
 //
-// [AsyncWaitOperator.Messages] is the loop over messages. In a flow the steps that follow must know messages: steps of weir's package flow do,
-// while a flow of go-streams typed on values panics. The source of a message must take
-// Ack, Nack and Reject without waiting. An operator [WithCheckpoints] refuses a message
-// with an acknowledgement.
+// [AsyncWaitOperator.Messages] is the loop over messages. In a flow the next steps must
+// know messages: steps of package flow do, but a flow of go-streams typed on values
+// panics. The source of a message must take Ack, Nack and Reject without waiting. An
+// operator [WithCheckpoints] refuses a message with an acknowledgement.
 //
 // # Reasons
 //
 // A strategies.Policy, made by strategies.ReasonAware, can take the place of a strategy.
-// It has a classifier, which names the reason why an outcome deserves another attempt,
-// and a strategy that decides how to act on the reason. That strategy knows the element,
-// the stage it failed in, whether its call may happen twice, and the earlier attempts. It
-// may block: the element then holds its slot, but no permit. A function may report how
-// far its call has come (predicates.ReportStage), and a policy says which calls may
-// happen twice. A call that must not is repeated only if it cannot have taken effect:
+// Its classifier names the reason why an outcome deserves another attempt, and its
+// strategy decides how to act on the reason. That strategy knows the element, the stage
+// it failed in, whether its call may happen twice, and the earlier attempts. It may
+// block: the element then holds its slot, but no permit. A function may report how far
+// its call has come (predicates.ReportStage), and a policy defines which calls may happen
+// twice. Other calls are repeated only if they cannot have taken effect:
 //
 //	op := asyncop.OrderedWaitWithRetry(send, 5*time.Second, 1000,
 //		strategies.ReasonAware(httpretry.Classifier[Reply](), strategies.BestEffort[Reply]()).
 //			IdempotentIf(isIdempotent))
 //
-// FLIP-232's strategies are policies that look at the number and the outcome of an
-// attempt only. A reason that is always retried is not subject to CanRetry or the
-// strategy, but still to the deadline, a cancel and the end of the input.
+// FLIP-232's strategies are policies that use only the number and the outcome of an
+// attempt. A reason that is always retried does not depend on CanRetry or the strategy,
+// but on the deadline, a cancel and the end of the input.
 //
 // # Concurrency
 //
 // One goroutine, the loop, owns the queue, the timers and the state of every element. It
-// calls AsyncInvoke, predicates and classifiers, never two at once, and they must not
-// block. It also calls strategies that do not block: the strategies of FLIP-232 and of
-// package strategies, and any that Policy.Immediate declares. Calls that block go through
+// calls AsyncInvoke, predicates and classifiers one at a time, and they must not block.
+// It also calls strategies that do not block: the strategies of FLIP-232 and of package
+// strategies, and any that Policy.Immediate declares. Blocking calls go through
 // [Blocking] or [Batched], which run them on other goroutines. Reason-aware strategies
-// that may block run there, too, and so do the steps they want before a retry. No lock is
-// held while user code runs. Completions may come from any goroutine.
+// that may block run there, too, and so do their steps before a retry. No lock is held
+// while user code runs. Completions may come from any goroutine.
 //
 // # Sources
 //
 // The semantics follow AsyncWaitOperator of Apache Flink 2.0 with FLIP-232 (retries),
-// except where a law says otherwise. DESIGN.md lists the differences.
+// except where a law differs. DESIGN.md lists the differences.
 package asyncop

@@ -21,52 +21,51 @@ var (
 	ErrNoResult = errors.New("asyncop: no result")
 
 	// ErrRetriesExhausted is the failure of an element whose last result still asked for
-	// another attempt, under [WithExhaustedAsFailure]. The error that wraps it names the
-	// reason, and says why it was not retried.
+	// another attempt, with [WithExhaustedAsFailure]. The wrapping error names the
+	// reason, and why it was not retried.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
 	// ErrBackendDown is matched by the [*TimeoutError] of an element whose time ran out
-	// while its backend was down, or which its backend never let start: see
-	// [WithBackend].
+	// while its backend was down, or never let it start: see [WithBackend].
 	ErrBackendDown = message.ErrBackendDown
 
-	// ErrBudgetSpent is matched by the error of an operator that has ended because its
-	// calls have cost as much as its budget: see [Budget].
+	// ErrBudgetSpent is matched by the error of an operator whose calls have used up its
+	// budget: see [Budget].
 	ErrBudgetSpent = errors.New("asyncop: the budget is spent")
 
-	// ErrStopped reports that the operator was stopped by Stop: to the function of
-	// [WithUpstreamCancel], and to a loop over Results.
+	// ErrStopped is the error for the function of [WithUpstreamCancel], and for a loop
+	// over Results, after Stop.
 	ErrStopped = errors.New("asyncop: operator stopped")
 )
 
-// Errors that users see in messages, and cannot match.
+// Errors without an exported name.
 var (
 	// errControlResult is the failure of an element whose function returned a watermark,
 	// a barrier or a message as a result. Control elements come from the source only, and
-	// messages are made of results by the operator.
+	// the operator makes messages of results.
 	errControlResult = errors.New("asyncop: a control element is not a result")
 
 	errHandlerLimit = errors.New("asyncop: the handler of a failure exceeded its limit (WithHandlerLimit)")
 )
 
 // TimeoutError is the failure of an element whose total time ran out. It matches
-// context.DeadlineExceeded and unwraps to the last error of its attempts, if an attempt
-// failed.
+// context.DeadlineExceeded and unwraps to the last error of its attempts, if there is
+// one.
 type TimeoutError struct {
-	Limit    time.Duration // the timeout: the operator's, or the element's own; 0 if that had passed before it was accepted
-	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
-	Last     error         // the last error of an attempt; nil if no attempt failed
-	Handler  error         // the error of the failure handler: a panic, or that it took too long; else nil
-	Early    bool          // before Limit, since no retry could start within it: see WithEarlyTimeout
+	Limit    time.Duration // the timeout of the element; 0 if it was over before the element was accepted
+	Attempts int           // attempts begun; 0 if the element always waited for a permit
+	Last     error         // the last error of an attempt, or nil
+	Handler  error         // a panic or a timeout of the failure handler, or nil
+	Early    bool          // before Limit, because no retry could start within it: see WithEarlyTimeout
 
 	// InDoubt is true if an attempt may have taken effect: an attempt was running, or an
-	// earlier attempt ended in a way that does not prove the contrary. The proof is a
-	// report of stage ClientDispatch, an error of that stage if the policy looks at
-	// reasons, or a reason that allows non-idempotent retry. An element that was called
-	// before a restart is in doubt. An element that was never called is not.
+	// earlier attempt ended without proof of the contrary. The proof is a report of stage
+	// ClientDispatch, an error of that stage if the policy looks at reasons, or a reason
+	// that allows non-idempotent retry. An element that was called before a restart is in
+	// doubt. An element that was never called is not.
 	InDoubt bool
 
-	waited  error // why it waited for its backend at the end; nil if it did not
+	waited  error // why it waited for its backend at the end, or nil
 	element any   // for the policy
 	policy  idempotence
 }
@@ -97,60 +96,60 @@ func (e *TimeoutError) Error() string {
 	return s
 }
 
-// Is reports that a TimeoutError is a context.DeadlineExceeded, and ErrBackendDown if it
-// waited for its backend.
+// Is reports whether target is context.DeadlineExceeded or, if the element waited for its
+// backend, ErrBackendDown.
 func (e *TimeoutError) Is(target error) bool {
 	return target == context.DeadlineExceeded || e.waited != nil && (target == ErrBackendDown || errors.Is(e.waited, target))
 }
 
-// Unwrap returns the errors of the last attempt and of the handler, if any.
+// Unwrap returns the errors of the last attempt and of the handler.
 func (e *TimeoutError) Unwrap() []error { return guard.Join(e.Last, e.Handler) }
 
 // Timeout returns true. It implements net.Error.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// Format implements fmt.Formatter: %+v adds the stack of a panic.
+// Format implements fmt.Formatter. %+v adds the stack of a panic.
 func (e *TimeoutError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
 // AttemptTimeoutError is the outcome of an attempt that took longer than
-// [WithAttemptTimeout] allows. It matches context.DeadlineExceeded. It is an outcome like
-// any other error: exception predicates decide on a retry.
+// [WithAttemptTimeout] allows. It matches context.DeadlineExceeded. Exception predicates
+// decide on a retry, as for other errors.
 type AttemptTimeoutError struct {
 	Limit   time.Duration // the attempt timeout
-	Attempt int           // the number of the attempt, from 1
+	Attempt int           // from 1
 }
 
 func (e *AttemptTimeoutError) Error() string {
 	return fmt.Sprintf("asyncop: attempt %d timed out after %v", e.Attempt, e.Limit)
 }
 
-// Is reports that an AttemptTimeoutError is a context.DeadlineExceeded.
+// Is reports whether target is context.DeadlineExceeded.
 func (e *AttemptTimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // Timeout returns true. It implements net.Error.
 func (e *AttemptTimeoutError) Timeout() bool { return true }
 
-// ElementError is the failure of a pipeline by an element: the operator's Err under the
+// ElementError is the failure of a pipeline by an element: Err of the operator under the
 // default failure policy.
 type ElementError struct {
 	Element   any           // the input
-	Attempts  int           // attempts begun
+	Attempts  int           // begun
 	Elapsed   time.Duration // since the element took its slot
 	Err       error         // of the last attempt, or a *TimeoutError
-	Abandoned int           // other elements that were in flight and had not ended
+	Abandoned int           // other elements that had not ended
 
 	NoRetryReason strategies.NoRetryReason // why it was not retried: see Failure
 	Reason        predicates.Reason        // of the last outcome: see Failure
 	InDoubt       bool                     // an attempt may have taken effect: see Failure
-	Operator      string                   // its name, see WithName; "" if it has none
+	Operator      string                   // its name, or "": see WithName
 
 	label   string
 	policy  idempotence
-	retries int // that the strategy allows, if it says so
+	retries int // that the strategy allows; 0 if unknown
 }
 
-// UnsafeToRepeat reports whether the element must not be sent again before somebody has
-// checked what its call did: see [Failure.UnsafeToRepeat].
+// UnsafeToRepeat reports whether the element must not be sent again before the effect of
+// its call was checked: see [Failure.UnsafeToRepeat].
 func (e *ElementError) UnsafeToRepeat() bool {
 	return unsafeToRepeat(e.InDoubt, e.NoRetryReason, e.Reason, e.policy, e.Element)
 }
@@ -164,7 +163,7 @@ func (e *ElementError) Error() string {
 	return s
 }
 
-// prefix names an operator that has a name, for a message.
+// prefix returns the name of an operator for a message, or "".
 func prefix(operator string) string {
 	if operator == "" {
 		return ""
@@ -172,7 +171,7 @@ func prefix(operator string) string {
 	return operator + ": "
 }
 
-// cutOff says why there was no other attempt.
+// cutOff returns why there was no other attempt.
 func (e *ElementError) cutOff() string {
 	switch {
 	case e.NoRetryReason == strategies.Finishing:
@@ -195,14 +194,14 @@ func (e *ElementError) cutOff() string {
 // Unwrap returns Err.
 func (e *ElementError) Unwrap() error { return e.Err }
 
-// Format implements fmt.Formatter: %+v adds the stack of a panic.
+// Format implements fmt.Formatter. %+v adds the stack of a panic.
 func (e *ElementError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
 // AbandonedError is the operator's Err when it ended, other than by the failure of an
-// element, with elements in flight. With none in flight, Err is the cause itself.
+// element, with elements in flight. Otherwise Err is the cause itself.
 type AbandonedError struct {
-	Cause     error // context.Cause of the context that ended, for instance
-	Abandoned int   // elements that were in flight and had not ended
+	Cause     error // such as context.Cause of the context that ended
+	Abandoned int   // elements that had not ended
 }
 
 func (e *AbandonedError) Error() string {
@@ -212,14 +211,14 @@ func (e *AbandonedError) Error() string {
 // Unwrap returns Cause.
 func (e *AbandonedError) Unwrap() error { return e.Cause }
 
-// Format implements fmt.Formatter: %+v adds the stack of a panic.
+// Format implements fmt.Formatter. %+v adds the stack of a panic.
 func (e *AbandonedError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
 // TypeError fails a pipeline that sent an element of a wrong type.
 type TypeError struct {
 	Got      reflect.Type // nil for an untyped nil
 	Want     reflect.Type
-	Operator string // its name, see WithName; "" if it has none
+	Operator string // its name, or "": see WithName
 }
 
 func (e *TypeError) Error() string {
@@ -230,14 +229,13 @@ func (e *TypeError) Error() string {
 	return fmt.Sprintf("asyncop: %sgot %s, want %v", prefix(e.Operator), got, e.Want)
 }
 
-// DownstreamError is the reason why an operator or a flow has ended: a later step of the
-// pipeline failed or was cancelled, so that nothing processes its results. Step names
-// that step by its kind, and by its name or the types of its elements: operator "enrich".
-// Unwrap returns Err, the error of that step. See [WithUpstreamRunning].
+// DownstreamError is the reason of the end of an operator or a flow: a later step of the
+// pipeline failed or was cancelled. Step names that step by its kind, and by its name or
+// the types of its elements: operator "enrich". Unwrap returns Err, the error of that
+// step. See [WithUpstreamRunning].
 type DownstreamError = wiring.DownstreamError
 
-// abandonedBy returns the error of a run that ended with n elements in flight. The
-// failure of an element counts them itself.
+// abandonedBy returns the error of a run that ended with n elements in flight.
 func abandonedBy(cause error, byElement bool, n int) error {
 	if !byElement {
 		return &AbandonedError{Cause: cause, Abandoned: n}
@@ -247,13 +245,13 @@ func abandonedBy(cause error, byElement bool, n int) error {
 	return &e
 }
 
-// PanicError is a panic of user code, or its call of runtime.Goexit, as FailNow of
-// package testing makes it. Value is the argument of panic; for runtime.Goexit, an error
-// that says so. Unwrap returns Value if it is an error. Stack is the stack of the
-// goroutine that panicked, as runtime/debug.Stack formats it; %+v writes it.
+// PanicError is a panic of user code, or its call of runtime.Goexit, as by FailNow of
+// package testing. Value is the argument of panic, or an error for runtime.Goexit. Unwrap
+// returns Value if it is an error. Stack is the stack of the goroutine that panicked, as
+// runtime/debug.Stack formats it. %+v writes it.
 type PanicError = guard.PanicError
 
-// format writes err; %+v adds the stack of the first panic in it.
+// format writes err. %+v adds the stack of the first panic in it.
 func format(f fmt.State, verb rune, err error) {
 	var stack []byte
 	if f.Flag('+') {
@@ -262,8 +260,8 @@ func format(f fmt.State, verb rune, err error) {
 	guard.Format(f, verb, err.Error(), stack)
 }
 
-// stackOf returns the stack of the first panic in err, or nil. The methods of a user's
-// errors may do anything (law A6).
+// stackOf returns the stack of the first panic in err, or nil. Methods of users' errors
+// run off the loop (law A6).
 func stackOf(err error) (stack []byte) {
 	_ = call.OffLoop(func() error {
 		if p, ok := errors.AsType[*PanicError](err); ok {

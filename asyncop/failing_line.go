@@ -8,22 +8,21 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
-// While attempts fail, a line says so once in failingPeriod, if they are at least one in
-// failingShare. One failure alone has none.
+// A line about failing attempts is written once per failingPeriod, if at least two
+// attempts failed and they are at least 1/failingShare of the attempts.
 const (
 	failingPeriod = 10 * time.Second
 	failingShare  = 10
 )
 
-// failingLine is the line that says that attempts fail: a service that is unavailable,
-// for instance. Owned by the loop.
+// failingLine is the state of the line about failing attempts, as of an unavailable
+// service. It is owned by the loop.
 type failingLine struct {
 	isFailing     bool          // attempts have failed since the counts below
-	failingSince  time.Duration // as the loop saw it
-	begun, failed int64         // attempts, at the last line or when none had failed since
+	failingSince  time.Duration // when the loop noticed
+	begun, failed int64         // attempts, at the last line, or at the last time when all had succeeded
 }
 
-// failingDue returns when the line is due, or core.Never.
 func (s *frontend[IN, OUT]) failingDue() time.Duration {
 	f, now := &s.failingLine, s.driver.Core().State()
 	begun, failed := now.Stats.Attempts, now.Failed
@@ -47,7 +46,7 @@ func (s *frontend[IN, OUT]) logFailing() {
 	}
 	begun, failed := now.Stats.Attempts, now.Failed
 	n := failed - f.failed
-	of := max(n, begun-f.begun) // calls that take long may have begun before
+	of := max(n, begun-f.begun) // long calls may have begun before
 	took := (now.Now - f.failingSince).Round(time.Second)
 	*f = failingLine{begun: begun, failed: failed}
 	if n*failingShare >= of {

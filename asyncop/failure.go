@@ -7,27 +7,27 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Failure describes to the failure sink ([WithFailureSink]) an element that was given up.
+// Failure describes an element that was given up, to the failure sink
+// ([WithFailureSink]).
 type Failure[IN any] struct {
 	Element      IN
-	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or the reason why the operator ended
-	Abandoned    bool          // it did not fail: the operator ended, and cut it off; Err is the reason
+	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or the reason of the operator's end
+	Abandoned    bool          // the end of the operator cut the element off; Err is the reason
 	Attempts     int           // begun
 	Elapsed      time.Duration // since the element took its slot
-	FirstAttempt time.Time     // when its first attempt began; zero if none did
-	LastAttempt  time.Time     // when its last attempt began; zero if none did
+	FirstAttempt time.Time     // start of the first attempt, or zero
+	LastAttempt  time.Time     // start of the last attempt, or zero
 
-	// NoRetryReason is the reason why the element was not retried: Refused (no retry is
-	// left, or the strategy does not allow it), Finishing (the input has ended: see
+	// NoRetryReason is the reason why the element was not retried: Refused (retries are
+	// used up, or the strategy does not allow one), Finishing (the input has ended: see
 	// WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no
 	// predicate asked for another attempt, or if the element ended otherwise, such as by
 	// its timeout.
 	NoRetryReason strategies.NoRetryReason
 
-	// Reason is the reason of its last outcome, and Reasons are the reasons of the
-	// retries that were begun, if a reason-aware strategy has a classifier that names
-	// them. A rejection ([predicates.NewRejection]) means that the call was refused for
-	// good.
+	// Reason is the reason of its last outcome, and Reasons are the reasons of its
+	// retries, if a reason-aware strategy has a classifier. A rejection
+	// ([predicates.NewRejection]) means that the call was refused for good.
 	Reason  predicates.Reason
 	Reasons predicates.ReasonSet
 
@@ -36,26 +36,26 @@ type Failure[IN any] struct {
 	InDoubt bool
 
 	// Deduplicated is true if the element is in doubt, and the server recognises repeats
-	// of all requests that may have taken effect ([predicates.WithDeduplicated]): sending
-	// them again under the same ids is harmless, as long as the server remembers them.
+	// of all requests that may have taken effect ([predicates.WithDeduplicated]). Sending
+	// them again with the same ids is harmless, as long as the server remembers them.
 	// Calls made before a restart are not deduplicated.
 	Deduplicated bool
 
 	policy idempotence
 }
 
-// UnsafeToRepeat reports whether the element must not be sent again before somebody has
-// checked what its call did. It is true if all of the following hold:
+// UnsafeToRepeat reports whether the element must not be sent again before the effect of
+// its call was checked. It is true if all of these hold:
 //
 //   - The call is in doubt (InDoubt): it may have taken effect.
-//   - The call is not idempotent. An element that implements [predicates.Idempotent] decides
-//     that. For other elements the policy of the operator does (strategies.Policy.IdempotentIf),
-//     whose default is that no call is idempotent.
-//   - No predicate of a FLIP-232 strategy has asked for another attempt after the last one. A
-//     predicate that asks for a repeat states that such calls may be repeated, even if the retries
-//     are used up. A reason-aware strategy names reasons instead, which do not state this.
+//   - The call is not idempotent. An element that implements [predicates.Idempotent]
+//     decides this. For other elements the policy of the operator does
+//     (strategies.Policy.IdempotentIf), and by default no call is idempotent.
+//   - No predicate of a FLIP-232 strategy asked for another attempt after the last one. A
+//     predicate that asks for a repeat states that such calls may be repeated, even if
+//     the retries are used up. The reasons of a reason-aware strategy do not state this.
 //
-// A FLIP-232 strategy cannot prove whether a call had an effect, so under such a strategy
+// A FLIP-232 strategy cannot prove whether a call had an effect, so with such a strategy
 // each failure is in doubt unless its stage is reported as ClientDispatch. If the calls
 // are idempotent, declare it with [predicates.Idempotent] or
 // strategies.PolicyOf(strategy).Idempotent().

@@ -28,10 +28,10 @@ type frontend[IN, OUT any] struct {
 	config // read-only
 	fn     AsyncFunction[IN, OUT]
 	policy *decision.Steps[OUT]
-	batch  *core.Batching[IN, OUT] // nil: a call is for one element
+	batch  *core.Batching[IN, OUT] // nil unless the function is Batched
 	driver *drive.Driver[IN, OUT]
 
-	// Options with the operator's types; nil if the option was not given.
+	// Options with the operator's types, or nil.
 	sink      func(context.Context, Failure[IN]) error
 	timeoutOf func(IN) time.Duration
 	costOf    func(IN) float64
@@ -41,10 +41,9 @@ type frontend[IN, OUT any] struct {
 	rations []*ration // of log lines
 	failingLine
 	timelines timelines     // has its own lock
-	groups    failureGroups // as well
+	groups    failureGroups // has its own lock
 }
 
-// newDriver makes the driver, which does not run yet.
 func (s *frontend[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) {
 	s.groups.groups = counting.NewGroups(mostGroups)
 	cfg := &s.config
@@ -90,7 +89,7 @@ func (s *frontend[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 	s.driver = drive.New(c)
 }
 
-// newNode returns the operator's place in the wiring of its pipeline.
+// newNode returns the operator's node in the wiring of its pipeline.
 func (s *frontend[IN, OUT]) newNode() *wiring.Node {
 	node := &wiring.Node{
 		Kind: "operator", Label: s.name, In: reflect.TypeFor[IN](), Out: reflect.TypeFor[OUT](), KeepsUpstream: s.keepsUpstream,
@@ -103,7 +102,7 @@ func (s *frontend[IN, OUT]) newNode() *wiring.Node {
 	return node
 }
 
-// coreConfig says in plain values what the options say.
+// coreConfig returns the options of the core.
 func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) core.Config[IN, OUT] {
 	fn := s.fn
 	c := core.Config[IN, OUT]{
@@ -122,7 +121,7 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
 		c.Restored.LeastPart = min(c.Restored.LeastPart, s.maxRetries+1)
 	}
-	if reflect.TypeFor[OUT]().Kind() == reflect.Interface || participant.IsControl(*new(OUT)) { // else no result is one
+	if reflect.TypeFor[OUT]().Kind() == reflect.Interface || participant.IsControl(*new(OUT)) { // other types cannot be control elements
 		c.Check = func(results []OUT) error {
 			for _, v := range results {
 				if participant.IsControl(v) || isMessage(v) {
@@ -135,7 +134,7 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 	return c
 }
 
-// features are what the options ask for.
+// features returns functions that add the optional parts of the core.
 func (s *frontend[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 	add := func(f func(g *core.Machine[IN, OUT])) { all = append(all, f) }
 	if keys, _ := s.keys.(core.Keys[IN, OUT]); keys != nil {
@@ -167,7 +166,7 @@ func (s *frontend[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 	return all
 }
 
-// coreHooks build what users see: errors and logs.
+// coreHooks returns functions that build errors and log lines.
 func (s *frontend[IN, OUT]) coreHooks() core.Hooks[IN] {
 	return core.Hooks[IN]{
 		TimedOut: func(r core.Report[IN], out core.TimedOut) error {
@@ -196,7 +195,7 @@ func (s *frontend[IN, OUT]) coreHooks() core.Hooks[IN] {
 	}
 }
 
-// failureOf describes an element for the failure sink, or for the fallback.
+// failureOf describes an element for the failure sink or the fallback.
 func (s *frontend[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,

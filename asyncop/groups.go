@@ -11,27 +11,27 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Failures that are alike have one line in groupPeriod. In a storm only groupedFailures
-// of a second are looked at: that costs some milliseconds.
+// Similar failures have one line per groupPeriod. At most groupedFailures per second are
+// grouped, in some milliseconds.
 const (
 	mostGroups      = 100
 	groupPeriod     = 10 * time.Second
 	groupedFailures = 1000
 )
 
-// failureGroups are the failures of an operator, in groups.
+// failureGroups has the groups of failures of an operator.
 type failureGroups struct {
 	mu     sync.Mutex
 	groups *counting.Groups // guarded by mu
 
 	// Owned by the loop.
-	second time.Duration // since when looked counts
+	second time.Duration // start of the second in which looked counts
 	looked int
 }
 
 // Groups returns the failed elements that were handed over or dropped, grouped by similar
-// failures: the largest group first, at most 100. Failures that fit into none, or came
-// when more than 1,000 failed within a second, are in the last group, which has Rest.
+// failures: the largest group first, at most 100. Failures without a group, and failures
+// beyond 1,000 in a second, are in the last group, which has Rest.
 func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
 	f := &op.front.groups
 	f.mu.Lock()
@@ -48,16 +48,17 @@ func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
 	return all
 }
 
-// group counts a failure, and reports whether it has a line of its own. write writes that
-// of the group when its period is over.
+// group counts a failure, and reports whether it gets a line of its own. write writes the
+// line of the group at the end of its period.
 func (s *frontend[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasLine bool) {
 	f, now := &s.groups, s.now()
 	if now-f.second >= time.Second {
 		f.second, f.looked = now, 0
 	}
 	key, text := counting.Key{Kind: "more than a second allows"}, ""
-	if f.looked++; f.looked <= groupedFailures {
-		_ = s.offLoop(func() error { // the error is of the user's code
+	f.looked++
+	if f.looked <= groupedFailures {
+		_ = s.offLoop(func() error { // user code: the error
 			text = guard.Text(r.Err)
 			key = counting.Key{Kind: fmt.Sprintf("%T", r.Err), Reason: r.Reason.Name(), Error: counting.Alike(text)}
 			return nil

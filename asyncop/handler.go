@@ -10,13 +10,13 @@ import (
 
 // handler returns results in place of a failure.
 type handler[IN, OUT any] struct {
-	ofTimeouts bool // only
+	ofTimeouts bool // not of other failures
 	handle     func(ctx context.Context, f Failure[IN]) ([]OUT, error)
 }
 
-// handlersOf returns the handlers of fn and of what it wraps, the innermost first, and
-// whether one is for all failures. Of several Timeout methods the outermost counts, as
-// for all optional interfaces.
+// handlersOf returns the handlers of fn and of the functions inside it, the innermost
+// first, and whether one handles all failures. Of several Timeout methods the outermost
+// counts, as for all optional interfaces.
 func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, OUT], all bool) {
 	timeouts := false
 	for inner := any(fn); inner != nil; {
@@ -42,8 +42,8 @@ func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, 
 	return handlers, all
 }
 
-// handle asks one handler after the other, each about the error of the one before, until
-// one has an answer. A panic of the last one is the caller's.
+// handle calls the handlers in order, each with the error of its predecessor, until one
+// returns results. A panic of the last one reaches the caller.
 func handle[IN, OUT any](
 	ctx context.Context, handlers []handler[IN, OUT], f Failure[IN], timedOut bool,
 ) (results []OUT, err error) {
@@ -65,7 +65,7 @@ func handle[IN, OUT any](
 		if broke {
 			err = handlerBroke(f.Err, i == 0 && timedOut, err)
 		}
-		if ctx.Err() != nil { // nothing waits for the answer
+		if ctx.Err() != nil { // the answer would be ignored
 			return nil, err
 		}
 		f.Err = err

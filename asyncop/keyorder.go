@@ -11,7 +11,7 @@ import (
 )
 
 // KeyOrderedWait is [UnorderedWait] with calls in order for each key, such as changes of
-// an account or messages of a chat: elements of the same key are called in sequence.
+// an account or messages of a chat. Elements of the same key are called in sequence.
 // Different keys do not wait for each other (law K1).
 //
 //	in   -- a1 -- a2 -- b1 ----------------------------
@@ -22,29 +22,33 @@ import (
 // At most one element of a key is called or waits for a retry. The next element starts
 // when it has ended: its results are final, it was dropped, or the failure sink has taken
 // it. Results and failures of a key leave in input order. An element that waits for its
-// key holds a slot, and neither a permit nor a goroutine. Of the elements that may start,
-// the oldest starts first.
+// key holds a slot, but no permit and no goroutine. The oldest element that may start
+// starts first.
 //
-//   - The timeout of an element counts while it waits for its key. If it ends there, the element fails without an attempt, or its
-//     [TimeoutHandler] is called. Results and failures wait for earlier elements of the key; with [WithDropOnFailure] the element is dropped at
-//     once.
-//   - A [Blocking] call keeps its key until it returns, even if its attempt or its element has timed out. So a call that ignores its context
-//     blocks its key, retries of its own element included. A callback-style call ends with its attempt.
-//   - A watermark keeps its place; an element behind it still waits for an earlier element of its key.
-//   - A restored element waits for earlier elements of its key. State of an unordered operator can be restored.
-//   - A key is remembered as long as an element of it is in flight. There may be any number of keys.
+//   - The timeout of an element includes the wait for its key. If it runs out there, the
+//     element fails without an attempt, or its [TimeoutHandler] is called. Results and
+//     failures wait for earlier elements of the key; with [WithDropOnFailure] the element
+//     is dropped at once.
+//   - A [Blocking] call keeps its key until it returns, even if its attempt or its
+//     element has timed out. So a call that ignores its context blocks its key, including
+//     retries of its own element. A callback-style call ends with its attempt.
+//   - A watermark keeps its position; an element behind it still waits for an earlier
+//     element of its key.
+//   - A restored element waits for earlier elements of its key. State of an unordered
+//     operator can be restored.
+//   - A key is remembered while an element of it is in flight. The number of keys is
+//     unlimited.
 //
 // key is called once for each element, on the operator's loop, and must not block. A
-// panic in it fails the element (law A6). So does a key that a map would not find: a key
-// that is not equal to itself, such as NaN, or cannot be compared, such as a slice in an
+// panic fails the element (law A6). So does a key that a map cannot find: a key that is
+// not equal to itself, such as NaN, or cannot be compared, such as a slice in an
 // interface.
 //
 // strategy is as in [OrderedWaitWithRetry], or nil for no retries. An element in back-off
 // keeps its key.
 //
-// capacity bounds all elements, including elements that wait for their key: see
-// [WithMaxWaitingPerKey]. KeyOrderedWait panics where [OrderedWait] does, and if key is
-// nil.
+// capacity limits all elements, including elements that wait for their key: see
+// [WithMaxWaitingPerKey]. KeyOrderedWait panics like [OrderedWait], and if key is nil.
 func KeyOrderedWait[K comparable, IN, OUT any](
 	fn AsyncFunction[IN, OUT], key func(in IN) K, timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts ...Option,
@@ -61,13 +65,13 @@ func KeyOrderedWait[K comparable, IN, OUT any](
 	return newOperator("KeyOrderedWait", true, fn, timeout, capacity, strategy, opts)
 }
 
-// WithMaxWaitingPerKey bounds how many elements of a key wait for their turn. When n
-// elements wait, the operator stops reading until one of them starts. Without the bound
-// they may take all slots. The bound keeps elements of a busy key upstream, where their
-// timeouts have not begun; elements of other keys behind them wait there, too. Restored
-// elements are bounded as well.
+// WithMaxWaitingPerKey limits the elements that wait for a key. When n elements of a key
+// wait, the operator stops reading until it starts the first. By default they may take
+// all slots. With the limit, elements of a busy key stay upstream, where their timeouts
+// have not begun, and so do elements of other keys behind them. The limit includes
+// restored elements.
 //
-// It panics if n < 1. Constructors without key order panic if they are given this option.
+// It panics if n < 1. Constructors without key order panic with this option.
 func WithMaxWaitingPerKey(n int) Option {
 	refuseIf(n < 1, "WithMaxWaitingPerKey: must be at least 1, got %d", n)
 	return func(c *config) { c.maxWaitingPerKey = n }

@@ -17,30 +17,30 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Logs are for people: at most logBurst lines of one kind in logPeriod.
+// Limits of the lines of one kind: logBurst lines in logPeriod.
 const (
 	logBurst  = 10
 	logPeriod = time.Second
 )
 
-// ration bounds lines that are alike: burst of them in a period, and then one about the
-// rest. Owned by the loop.
+// ration limits the lines of one kind: burst lines in a period, then one line about the
+// suppressed lines. It is owned by the loop.
 type ration struct {
 	key    any
 	burst  int
 	period time.Duration
 	until  time.Duration // the end of the period, by the operator's clock
-	lines  int           // in the period, those that were not written included
-	rest   func(n int)   // writes about n of them
+	lines  int           // in the period, including suppressed lines
+	rest   func(n int)   // writes the line about n suppressed lines
 }
 
-// mostRations bounds the rations. The last one is for the lines of all other kinds.
+// mostRations limits the rations. The last one is for the lines of all other kinds.
 const mostRations = 128
 
 type otherKinds struct{}
 
-// mayWrite reports whether another line of its kind may be written now. rest writes one
-// about n that may not.
+// mayWrite reports whether another line of its kind may be written now. rest writes the
+// line about n suppressed lines.
 func (s *frontend[IN, OUT]) mayWrite(key any, burst int, period time.Duration, rest func(n int)) bool {
 	now := s.now()
 	i := slices.IndexFunc(s.rations, func(r *ration) bool { return r.key == key })
@@ -48,7 +48,8 @@ func (s *frontend[IN, OUT]) mayWrite(key any, burst int, period time.Duration, r
 		if len(s.rations) >= mostRations-1 {
 			s.rations = slices.DeleteFunc(s.rations, func(r *ration) bool { return r.lines <= r.burst && now >= r.until })
 		}
-		if i = len(s.rations); i >= mostRations-1 && key != (otherKinds{}) {
+		i = len(s.rations)
+		if i >= mostRations-1 && key != (otherKinds{}) {
 			return s.mayWrite(otherKinds{}, logBurst, logPeriod, func(n int) {
 				s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: lines of more kinds suppressed", slog.Int("suppressed", n))
 			})
@@ -59,18 +60,21 @@ func (s *frontend[IN, OUT]) mayWrite(key any, burst int, period time.Duration, r
 	if now >= r.until {
 		r.endPeriod(now)
 	}
-	if r.lines++; r.lines > burst {
+	r.lines++
+	if r.lines > burst {
 		r.rest = rest
 	}
 	return r.lines <= burst
 }
 
-// endPeriod writes about the rest, and begins a period.
+// endPeriod writes the line about suppressed lines, and begins a period.
 func (r *ration) endPeriod(now time.Duration) {
 	n, rest := r.lines-r.burst, r.rest
-	if r.lines, r.rest, r.until = 0, nil, now+r.period; n > 0 {
+	r.lines, r.rest = 0, nil
+	r.until = now + r.period
+	if n > 0 {
 		if r.burst == 1 {
-			r.lines = 1 // this is the line of the next period
+			r.lines = 1 // rest writes the line of the next period
 		}
 		rest(n)
 	}
@@ -87,11 +91,11 @@ func (s *frontend[IN, OUT]) linesDue() time.Duration {
 	return due
 }
 
-// flushLines writes the lines that are due: about the rest of a period, which are all due
+// flushLines writes the lines that are due: about suppressed lines, all of which are due
 // at the end of the operator, and about failing attempts.
 func (s *frontend[IN, OUT]) flushLines(all bool) {
 	now := s.now()
-	for _, r := range slices.Clone(s.rations) { // to write a line may take rations out
+	for _, r := range slices.Clone(s.rations) { // writing a line may remove rations
 		if r.lines > r.burst && (all || now >= r.until) {
 			r.endPeriod(now)
 		}
@@ -99,18 +103,18 @@ func (s *frontend[IN, OUT]) flushLines(all bool) {
 	s.logFailing()
 }
 
-// logsDebug reports whether lines for those who look closely are written at all. The
-// handler is asked off the loop, like everything of the user's that is called for logs.
+// logsDebug reports whether debug lines are written. It calls the user's handler off the
+// loop.
 func (s *frontend[IN, OUT]) logsDebug() (logs bool) {
 	_ = s.offLoop(func() error { logs = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
 	return logs
 }
 
-// now returns when the core last looked at the clock.
+// now returns the core's last reading of the clock.
 func (s *frontend[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
 
-// log writes a line about an element, unless there are too many of its kind. Handlers
-// find in ctx what observers know of the element, such as the id of its trace.
+// log writes a line about an element, unless there are too many of its kind. ctx has the
+// values of observers, such as a trace id, for handlers.
 func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
 	type kind struct {
 		level slog.Level
@@ -127,9 +131,9 @@ func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg strin
 	}
 }
 
-// logGivenUp reports an element that failed, and the reason why there was no other
-// attempt; one line stands for those that are alike. What the failure sink makes of it,
-// such as a dead letter, is its own to log.
+// logGivenUp writes a line about an element that failed, with the reason against a retry,
+// or counts it in the line of its group. The failure sink logs what it does with the
+// element itself.
 func (s *frontend[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 	msg := "asyncop: element handed over to the failure sink"
 	if how == observe.Dropped {
@@ -155,8 +159,8 @@ func (s *frontend[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 	}
 }
 
-// logNotTaken reports an element that the failure sink has not taken, and when it is
-// offered again; 0: never.
+// logNotTaken reports an element that the failure sink has not taken, and the wait until
+// the next offer; 0 means that there are no more offers.
 func (s *frontend[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.Duration) {
 	if wait == 0 {
 		s.log(r.Context, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", r.Element, slog.Any("error", err))
@@ -166,26 +170,26 @@ func (s *frontend[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.
 		slog.Any("error", err), slog.Duration("again", wait))
 }
 
-// logDeclined reports an element that the failure sink has not taken at the end. That it
-// takes none that was cut off may be as it should be.
+// logDeclined reports an element that the failure sink has not taken at the end. For
+// elements that were cut off this may be intended.
 func (s *frontend[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 	level := slog.LevelError
 	if !r.Failed {
-		if level = slog.LevelDebug; !s.logsDebug() {
+		level = slog.LevelDebug
+		if !s.logsDebug() {
 			return
 		}
 	}
 	s.log(r.Context, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
 }
 
-// logSourceBroke reports a panic of a message's source, while the message was being
-// settled. Called from any goroutine.
+// logSourceBroke reports a panic of a message's source during settlement. Any goroutine
+// may call it.
 func (s *frontend[IN, OUT]) logSourceBroke(err error) {
 	s.write(s.ctx, slog.LevelError, "asyncop: the source of a message panicked", slog.Any("error", err))
 }
 
-// logDecision reports an outcome that there was a reason to retry, and whether it will
-// be.
+// logDecision reports an outcome with a reason to retry, and whether it is retried.
 func (s *frontend[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, again bool) {
 	msg, noRetry := "asyncop: retry", d.NoRetryReason.String()
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts)}
@@ -199,14 +203,14 @@ func (s *frontend[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, 
 	s.log(r.Context, slog.LevelDebug, msg, r.Element, attrs...)
 }
 
-// logAttrs is write for the loop: time passes.
+// logAttrs is write for the loop. It may take time.
 func (s *frontend[IN, OUT]) logAttrs(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	s.driver.Core().Away(true)
 	s.write(ctx, level, msg, attrs...)
 }
 
-// write calls the user's handler off the loop, since it may do anything (law A6). A line
-// about a panic has its stack. Of ctx only the values count.
+// write calls the user's handler off the loop (law A6). A line about a panic has its
+// stack. Only the values of ctx are used.
 func (s *frontend[IN, OUT]) write(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	if s.name != "" {
 		attrs = append(attrs, slog.String("operator", s.name))
@@ -217,8 +221,8 @@ func (s *frontend[IN, OUT]) write(ctx context.Context, level slog.Level, msg str
 	})
 }
 
-// withStack gives a line about a panic an attribute with the stack. Handlers that format
-// errors with %+v would write it a second time, in the midst of the line.
+// withStack adds an attribute with the stack to a line about a panic. Handlers that
+// format errors with %+v would otherwise write the stack a second time.
 func withStack(attrs []slog.Attr) []slog.Attr {
 	for i, a := range attrs {
 		err, ok := a.Value.Any().(error)
@@ -233,21 +237,20 @@ func withStack(attrs []slog.Attr) []slog.Attr {
 	return attrs
 }
 
-// plainError is an error without its own format.
+// plainError hides the Format method of an error.
 type plainError struct{ error }
 
 func (e plainError) Unwrap() error { return e.error }
 
-// metaOf returns that of the message that an element is; zero if it is none.
+// metaOf returns the Meta of the element's message, or zero.
 func (s *frontend[IN, OUT]) metaOf(ctx context.Context) (meta message.Meta) {
-	_ = s.offLoop(func() error { meta, _ = message.MetaFromContext(ctx); return nil }) // the context is one of the observers'
+	_ = s.offLoop(func() error { meta, _ = message.MetaFromContext(ctx); return nil }) // the context may be made by an observer
 	return meta
 }
 
-// labelOf names an element for people: by its LogValue, if it has one, else by
-// defaultLabel.
+// labelOf returns a label of an element: its LogValue or, without one, defaultLabel.
 func (s *frontend[IN, OUT]) labelOf(in IN, quoted bool) (text string) {
-	if err := s.offLoop(func() error { // it may have methods
+	if err := s.offLoop(func() error { // user code: LogValue or String
 		if v, ok := any(in).(slog.LogValuer); ok {
 			text = v.LogValue().Resolve().String()
 		} else {
@@ -262,8 +265,8 @@ func (s *frontend[IN, OUT]) labelOf(in IN, quoted bool) (text string) {
 
 const maxLabel = 64 // bytes of a default label
 
-// defaultLabel names what has no LogValue. A string is quoted, unless that is left to the
-// handler of a log.
+// defaultLabel returns the label of an element without LogValue. quoted is false where
+// the log handler quotes strings.
 func defaultLabel(in any, quoted bool) string {
 	switch v := reflect.ValueOf(in); {
 	case !v.IsValid():
@@ -287,7 +290,7 @@ func defaultLabel(in any, quoted bool) string {
 	}
 }
 
-// offLoop is offLoop for calls that the loop makes: time passes.
+// offLoop is call.OffLoop for the loop. It may take time.
 func (s *frontend[IN, OUT]) offLoop(f func() error) error {
 	s.driver.Core().Away(true)
 	return call.OffLoop(f)

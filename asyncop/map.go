@@ -9,35 +9,34 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// What Map has if no option says otherwise.
+// The defaults of Map.
 const (
 	mapCalls = 64   // at once
-	mapSlots = 1024 // elements in flight or waiting; more if more calls are allowed
+	mapSlots = 1024 // elements in flight or waiting; at least the number of calls
 )
 
-// Map calls fn for each of the elements and returns the results in the order of the
-// elements:
+// Map calls fn for each element and returns the results in the order of the elements:
 //
 //	rows, err := asyncop.Map(ctx, keys, asyncop.Blocking(table.Get), nil)
 //
-// strategy is as in [OrderedWaitWithRetry], or nil for no retries. An element does not
-// have a timeout: the number of retries and ctx bound it.
+// strategy is as in [OrderedWaitWithRetry], or nil for no retries. Elements have no
+// timeout: the number of retries and ctx limit them.
 //
 // The first failure ends Map. It then returns a nil slice and an [*ElementError] that
-// names the element; it is also logged ([WithLogger]). The end of ctx ends Map, too; the
-// error is or wraps context.Cause(ctx). An element has as many results as its call
-// returns: with [ErrNoResult] none.
+// names the element, which is also logged ([WithLogger]). The end of ctx ends Map, too,
+// with an error that is or wraps context.Cause(ctx). An element has as many results as
+// its call returns, and with [ErrNoResult] it has zero.
 //
-// At most 64 calls run at once, or as many as [WithMaxConcurrentCalls] allows. ctx bounds
+// At most 64 calls run at once, or as many as [WithMaxConcurrentCalls] allows. ctx limits
 // the time of all calls together, [WithAttemptTimeout] the time of each call, and
 // [WithTimeoutFor] the time of each element.
 //
 // To continue after a failure, put [HandleFailure] around fn, which replaces a failure by
 // results: the example Pairs has a value or an error for each element, in order. With
-// [WithDropOnFailure] or [WithFailureSink] elements that fail do not have a result, and
-// Map continues with the others.
+// [WithDropOnFailure] or [WithFailureSink], Map continues without the results of failed
+// elements.
 //
-// It panics where [OrderedWait] does, if ctx is nil, and with [WithContext] and
+// It panics like [OrderedWait], if ctx is nil, and with [WithContext] and
 // [WithCheckpoints].
 func Map[IN, OUT any](
 	ctx context.Context, elements []IN, fn AsyncFunction[IN, OUT], strategy strategies.Retry[OUT], opts ...Option,

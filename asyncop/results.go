@@ -11,10 +11,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Results drives the operator without channels and without boxing: it feeds it the
-// elements of input, and yields the results in the operator's order. If the operator
-// fails or is cancelled, the last pair is a zero value and Err; if Stop has ended it
-// before the end of the input, a zero value and [ErrStopped].
+// Results drives the operator without channels and without boxing: it feeds the operator
+// the elements of input, and yields the results in the operator's order. If the operator
+// fails or is cancelled, the last pair is a zero value and Err. If Stop ended it before
+// the end of the input, it is a zero value and [ErrStopped].
 //
 //	for out, err := range op.Results(slices.Values(elements)) {
 //		if err != nil {
@@ -24,44 +24,43 @@ import (
 //	}
 //
 // The input is iterated on a goroutine of its own, which may run ahead of the operator by
-// the buffer ([WithBuffer]), by at least an element. A panic of the input fails the
-// operator. Elements must not be changed once they were yielded. While the body does not
-// ask for the next result, results hold their slots, and timers keep firing.
+// the buffer ([WithBuffer]), by at least one element. A panic of the input fails the
+// operator. Elements must not be changed after they were yielded. Between results,
+// results hold their slots, and timers keep firing.
 //
-// A break out of the loop cancels the operator with [ErrStopped]. However the loop ends,
-// Done is closed then. Only an input that waits for something ends later, with its next
-// element: see [WithUpstreamCancel]. Results that were on their way, at most a buffer
-// full, are dropped, although Stats counts them as emitted.
+// A break out of the loop cancels the operator with [ErrStopped]. Done is closed at the
+// end of the loop, except that an input that is waiting ends with its next element: see
+// [WithUpstreamCancel]. Results on their way, at most a buffer full, are then dropped,
+// although Stats counts them as emitted.
 //
 // When the input ends, retries continue, up to the timeout of each element, and the loop
 // waits for all results. A flow is different: see [WithDrainRetries].
 //
-// An operator has a single loop over its results, which takes the place of In, Out, Via
-// and To: Results panics if any of them was used, if it was ranged over before, and with
-// [WithCheckpoints], whose barriers come through In. The loop carries elements only: if
-// IN is an interface type, a [Watermark] is an element like any other.
+// An operator has a single loop over its results, in place of In, Out, Via and To.
+// Results panics if one of them was used, if it was ranged over before, and with
+// [WithCheckpoints], whose barriers come through In. Input elements are never control
+// elements: if IN is an interface type, a [Watermark] is an element like any other.
 //
-// For an input that carries errors, such as the results of another operator, there is
+// For an input with errors, such as the results of another operator, use
 // [AsyncWaitOperator.ResultsFrom].
 func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT, error] {
 	guard.RefuseNil("asyncop: Results", "input", input)
 	return op.results("Results", func(put func(IN) bool) error { input(put); return nil })
 }
 
-// ResultsFrom is [AsyncWaitOperator.Results] for an input that carries errors. So
-// operators can be put in a row:
+// ResultsFrom is [AsyncWaitOperator.Results] for an input with errors. So operators can
+// be put in a row:
 //
 //	for row, err := range enrich.ResultsFrom(lookup.Results(slices.Values(keys))) {
 //
-// The first error ends the input, and its element is not taken. Elements accepted before
-// are finished, and their results are yielded. Then the operator fails: Err wraps the
-// error of the input, and the last pair is a zero value and Err.
+// The first error ends the input, without its element. Elements accepted before are
+// finished, and their results are yielded. Then the operator fails: Err wraps the error
+// of the input, and the last pair is a zero value and Err.
 func (op *AsyncWaitOperator[IN, OUT]) ResultsFrom(input iter.Seq2[IN, error]) iter.Seq2[OUT, error] {
 	guard.RefuseNil("asyncop: ResultsFrom", "input", input)
 	return op.results("ResultsFrom", func(put func(IN) bool) error { return putAll(input, put) })
 }
 
-// putAll puts the elements of an input that carries errors.
 func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 	for v, err := range input {
 		if err != nil {
@@ -75,7 +74,7 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 }
 
 // Messages is [AsyncWaitOperator.ResultsFrom] for messages: it takes messages and yields
-// a message for each result. The function, strategies, predicates and handlers see
+// a message for each result. The function, strategies, predicates and handlers receive
 // values. [message.MetaFromContext] returns the history of the message of a call.
 //
 //	for m, err := range op.Messages(received) {
@@ -86,15 +85,16 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 //		m.Ack() // when what was made of it is safe
 //	}
 //
-// One result takes the place of its message, and several are parts of it
-// ([message.Split]): the body settles them. The operator settles all others:
+// A single result takes the place of its message. Several results are parts of it
+// ([message.Split]). The body settles them. The operator settles the other messages:
 //
-//   - acknowledged: a message that ended without a result, was dropped ([WithDropOnFailure]), or was taken by the failure sink
-//     ([WithFailureSink])
-//   - nacked at once, to be delivered again: a message that failed the operator, was in flight when it ended, or came too late; a message with a
-//     result that had not reached the body when the loop was left, or for which the body panicked
+//   - acknowledged: a message that ended without a result, was dropped
+//     ([WithDropOnFailure]), or was taken by the failure sink ([WithFailureSink])
+//   - nacked at once, to be redelivered: a message that failed the operator, was in
+//     flight at its end, or came too late; a message with a result that had not reached
+//     the body when the loop ended, or for which the body panicked
 //
-// A message that the input has not yielded when the loop ends is not settled: end the
+// A message that the input has not yielded by the end of the loop is not settled: end the
 // input, and close its source. docs/messages.md has a program.
 func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[IN], error]) iter.Seq2[message.Message[OUT], error] {
 	guard.RefuseNil("asyncop: Messages", "input", input)
@@ -112,12 +112,12 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 }
 
 // AwaitSlots waits until a slot is free, and returns how many messages the input of
-// [AsyncWaitOperator.Messages] may take; 0: ctx or the operator has ended. That is the
-// number of free slots, and twice the number that became free between the previous call
-// and the first message after it, if enough messages came. The input of Messages calls
-// it, on its goroutine, before it takes messages from their source. delivery.Run does, so
-// that a worker does not keep messages from others that it cannot call. It panics where
-// Messages does not drive the operator.
+// [AsyncWaitOperator.Messages] may take, or 0 if ctx or the operator has ended. The
+// result is the number of free slots plus twice the number that became free between the
+// previous call and the first message after it, if enough messages came. The input of
+// Messages calls it, on its goroutine, before it takes messages from their source.
+// delivery.Run does, so that a worker does not keep messages that it cannot call. It
+// panics unless Messages drives the operator.
 func (op *AsyncWaitOperator[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	return op.driver.AwaitSlots(ctx)
 }
@@ -127,8 +127,8 @@ func (op *AsyncWaitOperator[IN, OUT]) AwaitSlots(ctx context.Context) int {
 func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.driver.Backend }
 
 // CheckRun returns an error if the operator does not fit [delivery.Run], which calls it
-// with its context: it lacks a failure policy, or it ends with that context, before it
-// can be drained.
+// with its context: the operator lacks a failure policy, or ends with that context,
+// before it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	switch done := op.driver.Context.Done(); {
 	case op.front.failurePolicy == "":
@@ -146,9 +146,9 @@ func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 //
 //	for out, err := range op.Results(asyncop.FromChannel(values)) {
 //
-// If the loop ends early, values that are sent later are not received, and one that was
-// received may be discarded. Whoever sends must be able to stop, for example by a select
-// with a context that [WithUpstreamCancel] cancels. A nil channel never yields.
+// If the loop ends early, later values are not received, and a received value may be
+// discarded. The sender must be able to stop, for example by a select with a context that
+// [WithUpstreamCancel] cancels. A nil channel never yields.
 func FromChannel[T any](values <-chan T) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for v := range values {
@@ -162,7 +162,8 @@ func FromChannel[T any](values <-chan T) iter.Seq[T] {
 // FromSlice returns a next function over a slice, for [AsyncWaitOperator.ResultsOf].
 func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 	return func() (v IN, ok bool) {
-		if ok = len(elements) > 0; ok {
+		ok = len(elements) > 0
+		if ok {
 			v, elements = elements[0], elements[1:]
 		}
 		return v, ok
@@ -171,12 +172,12 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 
 // ResultsOf is [AsyncWaitOperator.Results] without another goroutine: the operator runs
 // on the goroutine of the loop over its results. It calls next for each element, until ok
-// is false. next must not wait, since the whole operator would wait with it; that is not
-// logged. An input that waits, such as a channel, goes through Results.
+// is false. next must not wait, because the whole operator would wait with it. An input
+// that waits, such as a channel, goes through Results.
 //
 // With short calls it takes about two thirds of the time of Results. But while the body
-// of the loop runs, no call starts, no timer fires, no retry begins and no failure is
-// handed over; running calls continue. So the body should be short.
+// of the loop runs, calls do not start, timers do not fire, retries do not begin and
+// failures are not handed over. Only running calls continue. So the body should be short.
 //
 //	for out, err := range op.ResultsOf(asyncop.FromSlice(keys)) {
 //		if err != nil {
@@ -187,17 +188,17 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 //
 // Up to 128 elements are taken before the next result is yielded, if there are slots.
 //
-// When the operator is cancelled, or the context of Stop ends, it ends when the body
-// returns, with the contexts of its calls; then the loop gets Err. Do not call Wait or
-// Stop in the body: they would wait for it. Break out of the loop instead.
+// When the operator is cancelled, or the context of Stop ends, the operator and the
+// contexts of its calls end when the body returns. Then the loop gets Err. Do not call
+// Wait or Stop in the body, because they would wait for it. Break out of the loop
+// instead.
 //
 // A panic or runtime.Goexit of the body or of the input ends the operator with
 // [ErrStopped], and then propagates. In other code that the operator calls, a panic is an
-// outcome of the element, and runtime.Goexit fails the operator, as in every operator:
-// see [AsyncFunction].
+// outcome of the element, and runtime.Goexit fails the operator: see [AsyncFunction].
 //
-// Everything else is as in Results: the order, the last pair with the error, retries at
-// the end of the input, and a single loop for each operator. It panics if next is nil.
+// Order, the last pair, retries at the end of the input, and the single loop are as in
+// Results. It panics if next is nil.
 func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(next func() (v IN, ok bool)) iter.Seq2[OUT, error] {
 	guard.RefuseNil("asyncop: ResultsOf", "function", next)
 	op.mustHaveNoCheckpoints("ResultsOf")
@@ -207,14 +208,14 @@ func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(next func() (v IN, ok bool)) ite
 	}
 }
 
-// mustHaveNoCheckpoints panics for an operator with checkpoints, whose barriers come
+// mustHaveNoCheckpoints panics for an operator with checkpoints, because barriers come
 // through In.
 func (op *AsyncWaitOperator[IN, OUT]) mustHaveNoCheckpoints(method string) {
 	refuseIf(op.driver.Coordinator != nil, "%s: an operator WithCheckpoints needs a source of barriers: use it as a flow", method)
 }
 
-// results drives the operator with what iterate puts, until that returns or put reports
-// false.
+// results drives the operator with the elements that iterate puts, until iterate returns
+// or put returns false.
 func (op *AsyncWaitOperator[IN, OUT]) results(
 	method string, iterate func(put func(IN) bool) error,
 ) iter.Seq2[OUT, error] {

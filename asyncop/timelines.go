@@ -10,11 +10,10 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// maxTimelines bounds the timelines that an operator keeps.
 const maxTimelines = 256
 
-// timelines holds the timelines of the elements that ended last. It is safe for
-// concurrent use.
+// timelines has the timelines of the elements that ended last. It is safe for concurrent
+// use.
 type timelines struct {
 	mu   sync.Mutex
 	kept []observe.Timeline // the oldest first
@@ -22,12 +21,12 @@ type timelines struct {
 
 // Timelines returns the timelines of elements that failed, that were slow (they took more
 // than half of their timeout), or that have a method KeepsTimeline() bool which returned
-// true. The operator waits for that method, so it must not block. The result has the last
-// 256 such elements that ended, at most 10 of each second, the oldest first. Attempts are
-// recorded for up to 512 elements in flight at a time. The operator does not always read
-// the clock for an element that AsyncInvoke itself completes, so such an element may not
-// count as slow. A delivery.Queue stores the timeline with a message that failed, and
-// weir dead show prints it.
+// true. The operator waits for this method, so it must not block. The result has the last
+// 256 such elements, at most 10 per second, the oldest first. Attempts are recorded for
+// up to 512 elements in flight at a time. The operator does not always read the clock for
+// an element that AsyncInvoke itself completes, so such an element may not count as slow.
+// A delivery.Queue stores the timeline with a message that failed, and weir dead show
+// prints it.
 func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
 	k := &op.front.timelines
 	k.mu.Lock()
@@ -35,8 +34,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
 	return slices.Clone(k.kept)
 }
 
-// timelineKeeper returns the functions with which the core decides whether to keep a
-// timeline.
+// timelineKeeper returns the functions that decide whether to keep a timeline.
 func (s *frontend[IN, OUT]) timelineKeeper() core.TimelineKeeper[IN] {
 	k := core.TimelineKeeper[IN]{Keep: s.keepTimeline}
 	type asker interface{ KeepsTimeline() bool }
@@ -51,7 +49,6 @@ func (s *frontend[IN, OUT]) timelineKeeper() core.TimelineKeeper[IN] {
 	return k
 }
 
-// keepTimeline keeps the timeline of an element that has ended.
 func (s *frontend[IN, OUT]) keepTimeline(r core.Report[IN], how observe.EndKind, steps []observe.Step) {
 	meta := s.metaOf(r.Context)
 	t := observe.Timeline{
@@ -65,7 +62,7 @@ func (s *frontend[IN, OUT]) keepTimeline(r core.Report[IN], how observe.EndKind,
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.kept) == maxTimelines {
-		k.kept = slices.Delete(k.kept, 0, 1) // at most 10 arrive in a second, so the copy is cheap
+		k.kept = slices.Delete(k.kept, 0, 1) // cheap, because at most 10 arrive per second
 	}
 	k.kept = append(k.kept, t)
 }

@@ -7,16 +7,16 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// idempotence decides which calls are idempotent. It is user code and is called only by
-// UnsafeToRepeat. It is nil if the operator has no policy.
+// idempotence decides which calls are idempotent. It is user code, and only
+// UnsafeToRepeat calls it. It is nil if the operator does not have a policy.
 type idempotence interface{ IsIdempotent(element any) bool }
 
-// unsafeToRepeat is the definition that Failure.UnsafeToRepeat documents.
+// unsafeToRepeat implements Failure.UnsafeToRepeat.
 func unsafeToRepeat(inDoubt bool, noRetry strategies.NoRetryReason, reason predicates.Reason, policy idempotence, element any) bool {
 	return inDoubt && !decision.WantedRepeat(noRetry, reason) && !isIdempotent(policy, element)
 }
 
-// isIdempotent asks the policy. If the policy panics, the call counts as not idempotent.
+// isIdempotent returns false if the policy panics.
 func isIdempotent(policy idempotence, element any) (idempotent bool) {
 	if policy == nil {
 		return false

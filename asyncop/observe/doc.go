@@ -1,7 +1,10 @@
-// Package observe has the interfaces and data types of observers of an operator, which add metrics, traces, request ids, or windows on the
-// input. It imports only package predicates, so a package that only observes does not need package asyncop.
+// Package observe has the interfaces and data types of observers of an operator, which
+// add metrics, traces, request ids, or windows on the input. It imports only package
+// predicates, so an observer does not need package asyncop.
 //
-//   - An [Observer] is called with the events of elements. A [Gate] may hold the input back, and a [CheckpointedObserver] has a state.
-//   - An [Outcome] is how an attempt has ended, an [Ending] how an element has.
+//   - An [Observer] is called with the events of elements. A [Gate] may hold the input
+//     back, and a [CheckpointedObserver] has a state.
+//   - An [Outcome] describes the end of an attempt, an [Ending] the end of an element.
+//   - [Stats] are the counts of an operator.
 //   - [Stats] are the counts of an operator.
 package observe

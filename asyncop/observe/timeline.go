@@ -2,23 +2,22 @@ package observe
 
 import "time"
 
-// Timeline is the list of an element's attempts in the operator: see
+// Timeline has the attempts of an element in the operator: see
 // asyncop.AsyncWaitOperator.Timelines.
 type Timeline struct {
-	Element  string    // its label, as in logs
-	ID       string    // ID of its message, or "" if the element is not a message
-	Visit    int       // number of the message's visit, from 1
+	Element  string    // label, as in logs
+	ID       string    // of its message, or ""
+	Visit    int       // of the message, from 1
 	Accepted time.Time // when the element took its slot
 	Total    time.Duration
 	Attempts int
-	Steps    []Step // the attempts; of more than 32 the first 8 and the last 24. Do not change it.
+	Steps    []Step // the attempts; if there are more than 32, the first 8 and the last 24. Do not change it.
 	How      EndKind
-	Err      error // the failure, or nil if the element did not fail
+	Err      error // the failure, or nil
 }
 
-// Step is an attempt in the timeline of an element.
 type Step struct {
 	Outcome
 	Begun   time.Time
-	Backend string // state of the backend when the attempt ended ("up", "down", …), or "" without a backend
+	Backend string // state of the backend at the end of the attempt ("up", "down", …), or "" without a backend
 }

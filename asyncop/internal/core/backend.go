@@ -64,8 +64,8 @@ func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 	return min(of.outages, maxForgiven) + of.throttled
 }
 
-// waitsOut lets s, whose deadline has come, wait for the end of an outage: its time begins
-// anew with its next attempt (FromAttempt). It does so up to maxForgiven times.
+// waitsOut lets s, whose deadline has come, wait for the end of an outage: its time
+// begins anew with its next attempt (FromAttempt). It does so up to maxForgiven times.
 func (b *atBackend[IN, OUT]) waitsOut(s *Slot[IN, OUT]) bool {
 	g := b.core
 	isWaiting := s.phase == ready || s.phase == backoff

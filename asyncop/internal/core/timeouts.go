@@ -8,8 +8,8 @@ type ownTimeouts[IN, OUT any] struct {
 	timeoutFor func(in IN) time.Duration
 }
 
-// OwnTimeouts gives elements the timeouts that timeoutFor returns. 0 means Config.Timeout,
-// and an element with a negative timeout times out at once.
+// OwnTimeouts gives elements the timeouts that timeoutFor returns. 0 means
+// Config.Timeout, and an element with a negative timeout times out at once.
 func OwnTimeouts[IN, OUT any](g *Machine[IN, OUT], timeoutFor func(in IN) time.Duration) {
 	g.isExact = true
 	g.timeouts = &ownTimeouts[IN, OUT]{core: g, timeoutFor: timeoutFor}
