@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -194,9 +195,9 @@ func Example_goStreamsSideOutput() {
 	prices := asyncop.UnorderedWait(asyncop.Blocking(price), 5*time.Second, 100,
 		asyncop.WithFailureSink(func(ctx context.Context, f asyncop.Failure[string]) error {
 			select {
-			case failures <- f.Element:
+			case failures <- f: // f.Abandoned: the operator itself has ended, and f.Element has not failed
 				return nil
-			case <-ctx.Done(): // the operator has ended
+			case <-ctx.Done(): // the operator ends; f is offered once more, for up to 30 s
 				return context.Cause(ctx)
 			}
 		}))
@@ -208,8 +209,9 @@ func Example_goStreamsSideOutput() {
 	err := prices.Wait()
 	close(failures)
 	side.Wait()
-	fmt.Printf("%q %q %v\n", all(out), all(failed), err)
-	// Output: ["399" "399"] [""] <nil>
+	f := (<-failed).(asyncop.Failure[string])
+	fmt.Printf("%q %q %v %v\n", all(out), f.Element, f.Err, err)
+	// Output: ["399" "399"] "" no key <nil>
 }
 
 // endless returns a channel of numbers that is closed when ctx ends.
@@ -225,6 +227,32 @@ func endless(ctx context.Context) chan any {
 		}
 	}()
 	return numbers
+}
+
+func Example_goStreamsStop() {
+	signals, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	source, cancelSource := context.WithCancelCause(signals) // a signal ends the source, not the operators
+	sent := 0
+	numbers := make(chan any)
+	go func() {
+		defer close(numbers)
+		for ; source.Err() == nil; sent++ {
+			numbers <- sent
+		}
+	}()
+	first := asyncop.OrderedWait(asyncop.Blocking(double), time.Second, 100, asyncop.WithUpstreamCancel(cancelSource))
+	second := asyncop.OrderedWait(asyncop.Blocking(failing), time.Second, 100)
+	extension.NewChanSource(numbers).Via(first).Via(second).To(extension.NewIgnoreSink())
+	err := errors.Join(first.Wait(), second.Wait())
+	<-first.InputClosed()
+	<-second.InputClosed()
+	a, b := first.Stats(), second.Stats()
+	fmt.Println(strings.Contains(err.Error(), "element 1000 failed"),
+		int64(sent) == a.Accepted+a.Discarded,
+		a.Emitted == b.Accepted+b.Discarded+a.Undelivered,
+		b.Accepted == b.Completed+b.Failed+b.Abandoned)
+	// Output: true true true true
 }
 
 func double(_ context.Context, n int) (int, error) { return 2 * n, nil }
@@ -325,17 +353,15 @@ func TestGoStreamsPipeline_CountsEveryElement(t *testing.T) {
 			first, second := prices.Wait(), store.Wait()
 			close(failures)
 			side.Wait()
-			<-prices.Done()
 
 			require.NoError(t, first, "%s: its input has ended", name)
 			require.Equal(t, end.failsAt >= 0, second != nil, "%s: %v", name, second)
+			<-prices.InputClosed()
+			<-store.InputClosed() // the steps before it have ended, too
 			p, s := prices.Stats(), store.Stats()
 			require.Equal(t, sent, p.Accepted+p.Discarded, name)
-			require.Eventually(t, func() bool { // the steps before the one that failed still end
-				s = store.Stats()
-				return p.Accepted == inWindows.Load()+failed.Written()+p.Abandoned &&
-					windows.Load() == s.Completed+s.Failed+s.Abandoned+s.Discarded
-			}, 10*time.Second, time.Millisecond, "%s: %+v %+v", name, p, s)
+			require.Equal(t, p.Accepted, inWindows.Load()+failed.Written()+p.Abandoned, name)
+			require.Equal(t, windows.Load(), s.Completed+s.Failed+s.Abandoned+s.Discarded, name)
 			if second == nil {
 				require.Equal(t, sent, saved+failed.Written(), name)
 				require.Zero(t, p.Discarded+s.Discarded, name)

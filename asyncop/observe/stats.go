@@ -38,9 +38,9 @@ type Stats struct {
 	HandedOver      int64 // of these, taken by the failure sink, or rejected because it can never take them
 
 	LateCompletions int64 // completions without effect (law A2)
-	Discarded       int64 // elements that came after the operator had stopped reading; counted until In is closed
+	Discarded       int64 // elements that arrived after the operator had stopped reading; final when In is closed (InputClosed)
 	Undelivered     int64 // emitted results that Via or To could not deliver after a cancel, because the next step had stopped reading
-	Abandoned       int64 // elements in flight that the end of the operator cut off, and failed elements that the failure sink had not taken by then
+	Abandoned       int64 // elements in flight that the end of the operator cut off, even if the failure sink has taken them, and failed elements that it had not taken by then
 
 	OldestAge time.Duration // since the oldest element in flight took its slot, or the step of the loop began; 0 if there is none
 	LastError error         // the last error of an attempt, or timeout of an element; nil if none failed. Later successes do not reset it

@@ -91,9 +91,11 @@ type upNext[OUT any] struct {
 // lateElements counts the elements that arrived too late to be accepted.
 type lateElements struct {
 	count     atomic.Int64
-	wired     atomic.Bool // upstream may send, and will close in
-	discards  atomic.Bool // elements that arrive through in are discarded
-	discarder sync.Once   // starts the goroutine that discards them
+	wired     atomic.Bool   // upstream may send, and will close in
+	discards  atomic.Bool   // elements that arrive through in are discarded
+	discarder sync.Once     // starts the goroutine that discards them
+	counted   chan struct{} // closed when upstream has closed in, and count is final
+	once      sync.Once     // closes counted
 }
 
 // In returns the channel that upstream sends to and closes. Call Wire before anything is
@@ -118,6 +120,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		ended:  make(chan struct{}),
 		done:   make(chan struct{}),
 	}
+	d.late.counted = make(chan struct{})
 	d.workers = call.NewWorkers(cfg.Direct)
 	d.host = &call.Host{
 		User:     cfg.Context,
@@ -366,6 +369,10 @@ func (d *Driver[IN, OUT]) publish() {
 	d.published.set(counts, now.Oldest)
 	d.current.port.offer(now.Room)
 }
+
+// InputClosed returns a channel that is closed when upstream has closed in, or there is no
+// upstream, and all discarded elements are counted.
+func (d *Driver[IN, OUT]) InputClosed() <-chan struct{} { return d.late.counted }
 
 // Out returns the channel of the results.
 func (d *Driver[IN, OUT]) Out() <-chan any { return d.out }

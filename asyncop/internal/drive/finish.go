@@ -86,7 +86,7 @@ func (d *Driver[IN, OUT]) cleanUp() {
 	}
 	d.forget()
 	if !d.mayDiscard() {
-		d.logDiscarded()
+		d.endCount()
 	}
 }
 
@@ -303,7 +303,13 @@ func (d *Driver[IN, OUT]) discard() {
 	}
 	d.observeLate(n)
 	<-d.done
+	d.endCount()
+}
+
+// endCount ends the count of discarded elements: no more can arrive.
+func (d *Driver[IN, OUT]) endCount() {
 	d.logDiscarded()
+	d.late.once.Do(func() { close(d.late.counted) })
 }
 
 // logDiscarded logs the number of discarded elements, once no more can arrive. A break

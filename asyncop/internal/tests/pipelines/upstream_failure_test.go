@@ -230,8 +230,13 @@ func TestDiscardedElementsAreLogged(t *testing.T) {
 			op.In() <- n
 		}
 		require.ErrorIs(t, op.Wait(), errBroken)
+		select {
+		case <-op.InputClosed():
+			require.Fail(t, "InputClosed before the input was closed")
+		default:
+		}
 		close(op.In())
-		time.Sleep(time.Second) // calls that ignore their context end, too
+		<-op.InputClosed()
 		found := log.with("discarded")
 		require.Len(t, found, 1, "%q", log.all)
 		s := op.Stats()
@@ -240,7 +245,29 @@ func TestDiscardedElementsAreLogged(t *testing.T) {
 	}, 1, 16)
 }
 
-// So are those of a flow.
+// After a clean end, InputClosed is closed before Done. Without an upstream it is closed with
+// the operator.
+func TestInputClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := asyncop.OrderedWait(asyncop.Blocking(identity), 0, 4)
+		op.In() <- 1
+		close(op.In())
+		go func() {
+			for range op.Out() { // read to its end
+			}
+		}()
+		require.NoError(t, op.Wait())
+		<-op.InputClosed()
+
+		ctx, cancel := context.WithCancel(t.Context())
+		op = asyncop.OrderedWait(asyncop.Blocking(identity), 0, 4, asyncop.WithContext(ctx), asyncop.WithLogger(quiet))
+		cancel()
+		require.ErrorIs(t, op.Wait(), context.Canceled)
+		<-op.InputClosed()
+	})
+}
+
+// The discarded elements of a flow are logged as well.
 func TestFlow_DiscardedElementsAreLogged(t *testing.T) {
 	var log lines
 	before := slog.Default()
