@@ -2,27 +2,29 @@ package lookup
 
 import "time"
 
-// Cache keeps the results of loads. ottercache of ext/otter is a Cache; lookuptest has the tests for your own.
+// Cache keeps the results of loads. ottercache of ext/otter is a Cache. lookuptest has
+// tests for your own.
 //
-// Its methods are called on the loops of operators and on goroutines of clients. They must not block, must not call the
-// [Function] that uses the cache, and must be safe for concurrent use. A cache may drop an entry at any time. One cache
-// belongs to a single Function.
+// Its methods are called on the loops of operators and on goroutines of clients. They
+// must not block, must not call the [Function] that uses the cache, and must be safe for
+// concurrent use. A cache may drop an entry at any time, and belongs to one Function.
 type Cache[K comparable, V any] interface {
 	// Get returns the entry of key, unless it is missing or has expired.
 	Get(key K) (entry Entry[V], ok bool)
 	// Put sets or replaces the entry of key.
 	Put(key K, entry Entry[V])
-	// Delete removes the entry of key, if any.
+	// Delete removes the entry of key.
 	Delete(key K)
 }
 
-// Entry is the value that a cache keeps for a key. Its results are shared by all elements that get them, and must not be changed.
+// Entry is the value that a cache keeps for a key. Elements share its results, which must
+// not be changed.
 type Entry[V any] struct {
-	Results []V   // none: a negative entry
-	Err     error // the error of a failed load, without results; usually nil, see [WithErrorTTL]
-	// TTL is how long the entry may be used after Put, however often it is read. 0: the cache decides.
+	Results []V   // empty in a negative entry
+	Err     error // of a failed load, without results; usually nil, see [WithErrorTTL]
+	// TTL is how long the entry may be used after Put, however often it is read. 0 means
+	// that the cache decides.
 	TTL time.Duration
 }
 
-// found reports whether the entry has results.
 func (e *Entry[V]) found() bool { return e.Err == nil && len(e.Results) > 0 }

@@ -12,27 +12,29 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Function looks up values by their keys: it shares the calls of a function, and keeps their outcomes in a cache. [New] makes a Function.
-// It is an asyncop.AsyncFunction of keys; [Join] makes a function of elements. It is safe for concurrent use.
+// Function looks up values by keys. It shares the calls of a function, and keeps their
+// outcomes in a cache. [New] makes a Function. It is an asyncop.AsyncFunction of keys;
+// [Join] makes a function of elements. It is safe for concurrent use.
 type Function[K comparable, V any] struct {
 	// Written once, then read-only.
 	fn    asyncop.AsyncFunction[K, V]
-	cache Cache[K, V] // nil: none
+	cache Cache[K, V] // may be nil
 	rules rules
 
 	hits, misses, shared, loads, loadErrors atomic.Int64
 
-	mu      sync.Mutex            // a leaf: no user code runs under it
-	current map[K]*load[K, V]     // guarded by mu; the loads that more lookups may join
-	leaving map[K][]chan struct{} // guarded by mu; load.stored of those that were forgotten while they were put into the cache
+	mu      sync.Mutex            // not held while user code runs
+	current map[K]*load[K, V]     // guarded by mu; loads that lookups may join
+	leaving map[K][]chan struct{} // guarded by mu; the field stored of loads that were forgotten while they were stored
 	running int                   // guarded by mu; loads that have not ended
 }
 
-// New wraps fn so that a single call per key runs at a time, which serves all elements that ask for the key meanwhile, and puts cache in front
-// of it. With a nil cache calls are shared only. fn gets only the key, since its result serves all elements with that key.
+// New wraps fn so that one call per key runs at a time, for all elements that ask for the
+// key meanwhile, and puts cache in front of it. With a nil cache calls are only shared.
+// fn gets only the key, because its result is for all elements with that key.
 //
-// fn may be of any kind, asyncop.Blocking and asyncop.Batched included; its optional interfaces stay reachable. New panics if fn is
-// nil.
+// fn may be any function, including asyncop.Blocking and asyncop.Batched. Its optional
+// interfaces stay reachable. New panics if fn is nil.
 func New[K comparable, V any](fn asyncop.AsyncFunction[K, V], cache Cache[K, V], opts ...Option) *Function[K, V] {
 	if guard.IsNil(fn) {
 		panic("lookup: New: nil function")
@@ -53,7 +55,7 @@ func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.
 		f.hits.Add(1)
 		borrow(result)
 		if entry.Err != nil {
-			predicates.ReportStage(ctx, predicates.ClientDispatch) // nothing was sent
+			predicates.ReportStage(ctx, predicates.ClientDispatch) // not sent
 		}
 		complete(result, entry.Results, entry.Err)
 		return nil
@@ -71,17 +73,21 @@ func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.
 	return nil
 }
 
-// borrow says that result gets the outcome of a call for another element, or of none. The future of a wrapper may not pass it on.
+// borrower is a future of package asyncop or of Join.
+type borrower interface{ Borrow() }
+
+// borrow reports that result gets the outcome of another element's call, or of the cache.
+// A wrapper's future may not support this.
 func borrow(result any) {
-	if b, ok := result.(interface{ Borrow() }); ok {
+	if b, ok := result.(borrower); ok {
 		b.Borrow()
 	}
 }
 
-// Unwrap returns the function, whose optional interfaces f has.
+// Unwrap returns the wrapped function, for its optional interfaces.
 func (f *Function[K, V]) Unwrap() any { return f.fn }
 
-// get returns what the cache has for a lookup. A retry asks again for what was not there.
+// get returns the entry for a lookup. Negative entries and errors do not answer a retry.
 func (f *Function[K, V]) get(ctx context.Context, key K) (entry Entry[V], ok bool) {
 	if f.cache == nil {
 		return entry, false
@@ -90,14 +96,14 @@ func (f *Function[K, V]) get(ctx context.Context, key K) (entry Entry[V], ok boo
 	return entry, ok && (entry.found() || asyncop.AttemptFromContext(ctx) <= 1)
 }
 
-// join adds w to the load of key, which is a new one if there is none to join.
+// join adds w to the load of key, or to a new load.
 func (f *Function[K, V]) join(key K, w *waiter[V]) (l *load[K, V], isNew bool) {
 	f.mu.Lock()
-	defer f.mu.Unlock() // also if the key cannot be hashed
+	defer f.mu.Unlock() // even if the key cannot be hashed
 	l = f.current[key]
 	if l == nil {
 		l, isNew = newLoad(w.ctx, f, key), true
-		if same(key, key) { // a NaN would never be found, nor removed
+		if same(key, key) { // a map does not find a NaN, nor remove it
 			f.current[key] = l
 		}
 		f.running++
@@ -111,15 +117,16 @@ func (f *Function[K, V]) join(key K, w *waiter[V]) (l *load[K, V], isNew bool) {
 
 func same[K comparable](a, b K) bool { return a == b }
 
-// detach lets no further lookup join l. Called with mu.
+// detach prevents further lookups from joining l. The caller holds mu.
 func (f *Function[K, V]) detach(l *load[K, V]) {
 	if f.current[l.key] == l {
 		delete(f.current, l.key)
 	}
 }
 
-// Forget removes the entry of key from the cache. Call it when the value has changed. A running load still answers the lookups that wait for it,
-// and is not kept; the next lookup begins a new load. Forget must not be called by the cache.
+// Forget removes the entry of key from the cache. Call it when the value has changed. A
+// running load still answers its waiters, but is not stored, and the next lookup begins a
+// new load. The cache must not call Forget.
 func (f *Function[K, V]) Forget(key K) {
 	f.mu.Lock()
 	if l := f.current[key]; l != nil {
@@ -139,7 +146,7 @@ func (f *Function[K, V]) Forget(key K) {
 	}
 }
 
-// ttl returns for how long an outcome is kept, if it is. 0: as long as the cache likes.
+// ttl returns whether and how long an outcome is kept. 0 means that the cache decides.
 func (f *Function[K, V]) ttl(results []V, err error) (d time.Duration, keep bool) {
 	switch r := &f.rules; {
 	case err != nil:
@@ -154,14 +161,14 @@ func (f *Function[K, V]) ttl(results []V, err error) (d time.Duration, keep bool
 // Stats are the counts of a [Function].
 type Stats struct {
 	Hits       int64 // lookups that the cache has answered
-	Misses     int64 // the others: Loads + Shared
+	Misses     int64 // other lookups: Loads + Shared
 	Shared     int64 // misses that joined a load
-	Loads      int64 // calls of the function that have begun
-	LoadErrors int64 // loads that ended with an error or panic, or after the last lookup had left
+	Loads      int64 // calls of the function
+	LoadErrors int64 // loads that ended with an error or panic, or after the last lookup left
 	Loading    int   // loads that have not ended
 }
 
-// Stats returns the counts since the beginning. They are not read atomically.
+// Stats returns the counts so far. They are not read atomically.
 func (f *Function[K, V]) Stats() Stats {
 	f.mu.Lock()
 	running := f.running
@@ -172,7 +179,8 @@ func (f *Function[K, V]) Stats() Stats {
 	}
 }
 
-// complete hands an outcome to a lookup. The operator owns the slice that it gets, so each lookup gets one of its own.
+// complete passes an outcome to a lookup, with a copy of the slice, which belongs to the
+// operator.
 func complete[V any](result asyncop.ResultFuture[V], results []V, err error) {
 	switch {
 	case err != nil:

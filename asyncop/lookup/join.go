@@ -8,18 +8,21 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Join returns a function that looks up the value of an element and puts the two together:
+// Join returns a function that looks up the value of an element and combines the two:
 //
 //	enriched := lookup.Join(users, func(o Order) int64 { return o.UserID },
 //		func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
 //
-// values is a [Function], or any function of keys, asyncop.Blocking and asyncop.Batched included; its optional interfaces stay reachable if they
-// do not depend on types. key returns the key of an element. It is called on the loop, for each attempt. join is called for each value, with the
-// element itself; an element without a value does not have a result. It runs on the goroutine that delivers the value. Neither may block; both
-// must be safe for concurrent use. A panic of either fails the element.
+// values is a [Function], or any function of keys, including asyncop.Blocking and
+// asyncop.Batched. Its optional interfaces stay reachable if they do not depend on types.
+// key returns the key of an element. It is called on the loop, for each attempt. join is
+// called for each value with the element, on the goroutine that delivers the value. An
+// element without a value does not have a result. key and join must not block, and must
+// be safe for concurrent use. A panic fails the element.
 //
-// A value is shared by all elements that get it, and must not be changed. Join panics if an argument is nil, and if values has a
-// Timeout method for other types, which would not be called: put asyncop.HandleFailure around the join.
+// Elements share values, which must not be changed. Join panics if an argument is nil,
+// and if values has a Timeout method for other types, which would not be called: put
+// asyncop.HandleFailure around the join.
 func Join[K, V, IN, OUT any](
 	values asyncop.AsyncFunction[K, V], key func(in IN) K, join func(in IN, value V) OUT,
 ) asyncop.AsyncFunction[IN, OUT] {
@@ -52,7 +55,6 @@ type joined[K, V, IN, OUT any] struct {
 	join   func(in IN, value V) OUT
 }
 
-// AsyncInvoke implements asyncop.AsyncFunction.
 func (j *joined[K, V, IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result asyncop.ResultFuture[OUT]) error {
 	return j.values.AsyncInvoke(ctx, j.key(in), &joining[V, IN, OUT]{result, j.join, in})
 }
@@ -60,14 +62,13 @@ func (j *joined[K, V, IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result a
 // Unwrap returns the function of the values.
 func (j *joined[K, V, IN, OUT]) Unwrap() any { return j.values }
 
-// joining is the future of the value of one element.
+// joining is the future of the value of an element.
 type joining[V, IN, OUT any] struct {
 	result asyncop.ResultFuture[OUT]
 	join   func(in IN, value V) OUT
 	in     IN
 }
 
-// Complete implements asyncop.ResultFuture.
 func (j *joining[V, IN, OUT]) Complete(values ...V) {
 	var g guard.Guard
 	defer g.Close(func(recovered any) { j.result.CompleteExceptionally(guard.Recovered("asyncop", recovered)) }) // law A6
@@ -79,8 +80,7 @@ func (j *joining[V, IN, OUT]) Complete(values ...V) {
 	j.result.Complete(results...)
 }
 
-// Borrow passes on that the value comes from a call for another element, or from none.
+// Borrow passes the report of borrow on.
 func (j *joining[V, IN, OUT]) Borrow() { borrow(j.result) }
 
-// CompleteExceptionally implements asyncop.ResultFuture.
 func (j *joining[V, IN, OUT]) CompleteExceptionally(err error) { j.result.CompleteExceptionally(err) }

@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// load is one call of the function, and the lookups that wait for it. It is the call's ResultFuture.
+// load is a call of the function for the lookups that wait for it, and the ResultFuture
+// of the call.
 type load[K comparable, V any] struct {
 	f      *Function[K, V]
 	key    K
@@ -22,32 +23,31 @@ type load[K comparable, V any] struct {
 	report report
 
 	// Guarded by f.mu.
-	waiters []*waiter[V]  // some of those that have left included; never changed in place
-	waiting int           // those that have not left
-	joined  int           // all that ever have
-	ended   bool          // an outcome was handed in, or there will be none
-	storing bool          // it is being put into the cache
-	stored  chan struct{} // closed when it has been; nil if nothing waits for that
+	waiters []*waiter[V]  // includes some that have left; never changed in place
+	waiting int           // waiters that have not left
+	joined  int           // waiters so far
+	ended   bool          // there is an outcome, or there will not be one
+	storing bool          // the outcome is being put into the cache
+	stored  chan struct{} // closed at the end of storing; nil unless Forget waits for it
 }
 
-// waiter is a lookup that waits for a load.
 type waiter[V any] struct {
 	ctx    context.Context //nolint:containedctx // of the attempt
 	result asyncop.ResultFuture[V]
 
 	// Guarded by the function's mu.
 	settled bool
-	stop    func() bool // ends the watch over ctx; nil until there is one, and does not change once it is settled
+	stop    func() bool // ends the watch over ctx; set by watch unless settled
 }
 
-// newLoad returns the load that a lookup with this context begins.
+// newLoad returns the load of a lookup, which has the context leader.
 func newLoad[K comparable, V any](leader context.Context, f *Function[K, V], key K) *load[K, V] {
 	l := &load[K, V]{f: f, key: key}
 	l.ctx, l.cancel = context.WithCancel(loadContext[K, V]{context.WithoutCancel(leader), l})
 	return l
 }
 
-// start makes the call, on the goroutine of the lookup that has begun the load.
+// start makes the call, on the goroutine of the lookup that began the load.
 func (l *load[K, V]) start() {
 	var g guard.Guard
 	defer g.Close(func(recovered any) { l.CompleteExceptionally(guard.Recovered("asyncop", recovered)) })
@@ -58,7 +58,6 @@ func (l *load[K, V]) start() {
 	}
 }
 
-// watch lets w leave when its context ends.
 func (l *load[K, V]) watch(w *waiter[V]) {
 	stop := context.AfterFunc(w.ctx, func() { l.leave(w) })
 	l.f.mu.Lock()
@@ -72,8 +71,8 @@ func (l *load[K, V]) watch(w *waiter[V]) {
 	}
 }
 
-// leave ends the wait of w. The load ends with the last one; and one that was too slow for w takes no others, or a call that
-// hangs would be joined for ever.
+// leave ends the wait of w. The load ends with its last waiter. After a timeout it takes
+// no more waiters, because its call may hang.
 func (l *load[K, V]) leave(w *waiter[V]) {
 	err := w.ctx.Err()
 	l.f.mu.Lock()
@@ -91,14 +90,12 @@ func (l *load[K, V]) leave(w *waiter[V]) {
 	if last {
 		l.cancel()
 	}
-	l.report.to(w.ctx) // w is over, but the calls around it are not
+	l.report.to(w.ctx) // w has ended, but calls around it continue
 	w.result.CompleteExceptionally(err)
 }
 
-// Complete implements asyncop.ResultFuture.
 func (l *load[K, V]) Complete(results ...V) { l.end(results, nil) }
 
-// CompleteExceptionally implements asyncop.ResultFuture.
 func (l *load[K, V]) CompleteExceptionally(err error) {
 	if err == nil {
 		err = errNil
@@ -106,8 +103,9 @@ func (l *load[K, V]) CompleteExceptionally(err error) {
 	l.end(nil, err)
 }
 
-// end keeps the outcome, and hands it to those who wait. The first one counts. It is kept before the load leaves the map, so
-// that no lookup in between begins another.
+// end takes the first outcome, stores it and hands it to the waiters. It stores the
+// outcome before the load leaves the map, so that a lookup in between does not begin
+// another load.
 func (l *load[K, V]) end(results []V, err error) {
 	f := l.f
 	f.mu.Lock()
@@ -116,7 +114,7 @@ func (l *load[K, V]) end(results []V, err error) {
 		return
 	}
 	l.ended = true
-	l.storing = f.cache != nil && f.current[l.key] == l // a forgotten load, or one that another has followed, is not kept
+	l.storing = f.cache != nil && f.current[l.key] == l // a load that was forgotten or replaced is not stored
 	storing := l.storing
 	f.mu.Unlock()
 
@@ -127,7 +125,7 @@ func (l *load[K, V]) end(results []V, err error) {
 	l.settle(results, err)
 }
 
-// settle hands an outcome that is kept, if it is to be, to those who wait.
+// settle hands the outcome to the waiters.
 func (l *load[K, V]) settle(results []V, err error) {
 	f := l.f
 	if err != nil {
@@ -158,7 +156,8 @@ func (l *load[K, V]) settle(results []V, err error) {
 	l.deliver(waiters, results, err)
 }
 
-// store keeps the outcome if the rules say so, and settles the load. If they or the cache break, that is the outcome (law A6).
+// store stores the outcome if the rules allow it, and settles the load. If the rules or
+// the cache panic, the panic is the outcome (law A6).
 func (l *load[K, V]) store(results []V, err error) {
 	var g guard.Guard
 	defer g.Close(func(recovered any) { l.settle(nil, guard.Recovered("asyncop", recovered)) })
@@ -169,19 +168,19 @@ func (l *load[K, V]) store(results []V, err error) {
 	l.settle(results, err)
 }
 
-// deliver hands the outcome to all that wait. A future that breaks, as that of a user's wrapper may, does not keep it from the
-// others else.
+// deliver hands the outcome to waiters. A panic of a future, for example of a user's
+// wrapper, does not stop it.
 func (l *load[K, V]) deliver(waiters []*waiter[V], results []V, err error) {
 	for i, w := range waiters {
 		func() {
 			var g guard.Guard
 			defer g.Close(func(recovered any) {
-				if recovered == nil { // this goroutine ends
+				if recovered == nil { // runtime.Goexit
 					l.deliver(waiters[i+1:], results, err)
 				}
 				w.result.CompleteExceptionally(guard.Recovered("asyncop", recovered))
 			})
-			if w.stop != nil { // if not, the watch has yet to begin, and sees that w is settled
+			if w.stop != nil { // otherwise watch has not set it yet, and sees that w is settled
 				w.stop()
 			}
 			l.report.to(w.ctx)
@@ -191,14 +190,17 @@ func (l *load[K, V]) deliver(waiters []*waiter[V], results []V, err error) {
 	}
 }
 
-// loadContext has the values of the lookup that has begun the load, except for what belongs to its attempt alone.
+// lateHost is an attempt that reports why a call must not begin, or nil.
+type lateHost interface{ Late() error }
+
+// loadContext has the values of the lookup that began the load, except the values of its
+// attempt.
 type loadContext[K comparable, V any] struct {
 	context.Context //nolint:containedctx // it is one
 
 	load *load[K, V]
 }
 
-// Value implements context.Context.
 func (c loadContext[K, V]) Value(key any) any {
 	switch key.(type) {
 	case ctxkey.Stage:
@@ -212,19 +214,19 @@ func (c loadContext[K, V]) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// blockingHost is what runs the blocking calls of an attempt: see asyncop.Blocking.
+// blockingHost runs the blocking calls of an attempt: see asyncop.Blocking.
 type blockingHost interface {
 	RunBlocking(task func(late error))
 }
 
-// loadHost runs the blocking call of a load where the lookup that has begun it would.
+// loadHost runs the blocking call of a load for the lookup that began it.
 type loadHost[K comparable, V any] struct {
 	host blockingHost
 	load *load[K, V]
 }
 
-// RunBlocking runs task unless it is too late for all waiting lookups (law A5). In that case the load does not have an outcome: each of them
-// ends by its timeout, or with its operator.
+// RunBlocking runs task unless it is too late for all waiters (law A5). Then the load
+// does not have an outcome: each lookup ends by its timeout, or with its operator.
 func (h loadHost[K, V]) RunBlocking(task func(late error)) {
 	h.host.RunBlocking(func(late error) {
 		if late == nil || !h.load.giveUp() {
@@ -233,7 +235,7 @@ func (h loadHost[K, V]) RunBlocking(task func(late error)) {
 	})
 }
 
-// Begin returns the reason why the load must not become part of a call for many elements, or nil.
+// Begin returns the reason why the load must not join a batch, or nil.
 func (h loadHost[K, V]) Begin() error {
 	if late := h.Late(); late != nil && h.load.giveUp() {
 		return late
@@ -241,19 +243,21 @@ func (h loadHost[K, V]) Begin() error {
 	return nil
 }
 
-// Late returns the reason why it is too late to call for the load, or nil.
+// Late returns the reason why it is too late for the call of the load, or nil.
 func (h loadHost[K, V]) Late() error {
 	waiters, _ := h.load.present()
 	err := context.Canceled
 	for _, w := range waiters {
-		if err = w.late(); err == nil {
+		err = w.late()
+		if err == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-// giveUp reports whether it is too late for all that wait; no element joins the load from then on.
+// giveUp reports whether it is too late for all waiters. If so, no lookup joins the load
+// from then on.
 func (l *load[K, V]) giveUp() bool {
 	for {
 		waiters, joined := l.present()
@@ -268,7 +272,7 @@ func (l *load[K, V]) giveUp() bool {
 	}
 }
 
-// endWithout ends the load without an outcome, unless more than so many have joined it.
+// endWithout ends the load without an outcome, unless it has more than joined waiters.
 func (l *load[K, V]) endWithout(joined int) bool {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
@@ -283,9 +287,9 @@ func (l *load[K, V]) endWithout(joined int) bool {
 	return true
 }
 
-// add lets w wait for the load. Called with f.mu.
+// add adds w to the waiters. The caller holds f.mu.
 func (l *load[K, V]) add(w *waiter[V]) {
-	if len(l.waiters) > 2*l.waiting+16 { // most of them have left
+	if len(l.waiters) > 2*l.waiting+16 { // most have left
 		left := func(w *waiter[V]) bool { return w.settled }
 		l.waiters = slices.DeleteFunc(slices.Clone(l.waiters), left)
 	}
@@ -294,16 +298,18 @@ func (l *load[K, V]) add(w *waiter[V]) {
 	l.joined++
 }
 
-// present returns those who wait, and some who have left, and how many have ever joined.
+// present returns the waiters, including some that have left, and the number of waiters
+// so far.
 func (l *load[K, V]) present() (waiters []*waiter[V], joined int) {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
 	return l.waiters, l.joined
 }
 
-// late returns why no call must begin for w: its context has ended, or is about to.
+// late returns the reason why a call must not begin for w, or nil: its context has ended,
+// or is about to.
 func (w *waiter[V]) late() error {
-	if h, ok := w.ctx.Value(call.HostKey{}).(interface{ Late() error }); ok {
+	if h, ok := w.ctx.Value(call.HostKey{}).(lateHost); ok {
 		if err := h.Late(); err != nil {
 			return err
 		}
@@ -311,22 +317,22 @@ func (w *waiter[V]) late() error {
 	return w.ctx.Err()
 }
 
-// report is what a load has reported of how far it has come. Package predicates finds it through the context of the load.
+// report has the reports of a load. Package predicates finds it through the context of
+// the load.
 type report struct {
 	mu    sync.Mutex
 	stage predicates.Stage // guarded by mu; the latest
-	sent  int              // guarded by mu; requests that are not taken back
+	sent  int              // guarded by mu; requests without refused ones
 }
 
-// ReportStage receives the reports of package predicates.
 func (r *report) ReportStage(stage predicates.Stage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stage = max(r.stage, stage)
 }
 
-// ReportSent counts a request. A deduplicated request carries the identity of the lookup that has begun the load, so the retry of another lookup
-// would not be recognised. So it counts like any other.
+// ReportSent counts a request. Even a deduplicated one: it carries the identity of the
+// lookup that began the load, so the retry of another lookup would not be recognised.
 func (r *report) ReportSent(bool) (counted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -334,14 +340,14 @@ func (r *report) ReportSent(bool) (counted bool) {
 	return true
 }
 
-// ReportRefused takes a request back.
 func (r *report) ReportRefused(bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sent--
 }
 
-// to reports to a lookup what was reported to the load. What it shares of a request is in doubt like the request itself.
+// to passes the reports on to a lookup. Its share of a request is in doubt like the
+// request.
 func (r *report) to(ctx context.Context) {
 	r.mu.Lock()
 	stage, sent := r.stage, r.sent
@@ -359,5 +365,5 @@ func isPanic(err error) bool {
 	return ok
 }
 
-// errNil stands for a nil error.
+// errNil replaces a nil error.
 var errNil = errors.New("lookup: CompleteExceptionally was called with a nil error")

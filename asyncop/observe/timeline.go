@@ -16,6 +16,7 @@ type Timeline struct {
 	Err      error // the failure, or nil
 }
 
+// Step is an attempt of a timeline.
 type Step struct {
 	Outcome
 	Begun   time.Time

@@ -9,32 +9,31 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Batch is one call for several elements, its members. Each member is an attempt of its
-// own. The batch has the permit.
+// Batch is a call for several elements, its members. Each member is an attempt. The batch
+// has the permit.
 //
 //	loop:    NewBatch ─▶ Add ─▶ the member's function calls Join ─▶ Add … ─▶ Close
-//	worker:  Run ─▶ the call ─▶ the outcomes of the members ─▶ the permit comes back
+//	worker:  Run ─▶ the call ─▶ the outcomes of the members ─▶ the permit is free
 type Batch[IN, OUT any] struct {
-	Stamp gate.Stamp // of the call at a backend; written before it is made
+	Stamp gate.Stamp // of the call at a backend; written before the call
 
 	host    *Host
 	of      any               // the function
 	members []Member[IN, OUT] // the loop's until Close, then read-only
 	befores []before          // owned like members
 
-	mu     sync.Mutex // no other lock is taken while it is held
+	mu     sync.Mutex // a leaf
 	closed bool       // guarded by mu
 
-	// Guarded by mu until Close. Then the worker owns them, and they are read-only during
-	// the call.
+	// Guarded by mu until Close, then owned by the worker, and read-only during the call.
 	ins  []IN
 	outs []Future[OUT]
 	ctxs []context.Context // contexts of the calls of the function
 
-	returned atomic.Bool  // the call has returned, or there is no call
+	returned atomic.Bool  // the call has returned, or there is none
 	ended    atomic.Int64 // at least as many of the first ctxs have ended
 	signal   signal       // the end of the call's context
-	watched  sync.Once    // starts watch, when somebody asks for the end
+	watched  sync.Once    // starts watch if the end is needed
 }
 
 // Future is asyncop.ResultFuture.
@@ -50,11 +49,11 @@ type Member[IN, OUT any] struct {
 	room  [1]OUT
 }
 
-// before is a task that must be done before the call, for a member that may end earlier.
+// before is a task that must end before the call, unless its member ends.
 type before struct{ done, ended <-chan struct{} }
 
-// NewBatch returns a batch for calls of one function, for at most size members. The
-// caller has taken a permit of the operator, and a permit of the backend, for it.
+// NewBatch returns a batch for at most size members and one function. The caller has
+// taken its permits.
 func NewBatch[IN, OUT any](host *Host, of any, size int) *Batch[IN, OUT] {
 	return &Batch[IN, OUT]{host: host, of: of, members: make([]Member[IN, OUT], 0, size)}
 }
@@ -62,7 +61,7 @@ func NewBatch[IN, OUT any](host *Host, of any, size int) *Batch[IN, OUT] {
 // Len returns the number of members.
 func (b *Batch[IN, OUT]) Len() int { return len(b.members) }
 
-// Add returns the attempt of another member. The batch must not be full.
+// Add returns the attempt of a new member. The batch must not be full.
 func (b *Batch[IN, OUT]) Add() *Attempt[OUT] {
 	n := len(b.members)
 	b.members = b.members[:n+1]
@@ -72,7 +71,7 @@ func (b *Batch[IN, OUT]) Add() *Attempt[OUT] {
 	return &m.Attempt
 }
 
-// Context returns the context of the newest member's attempt.
+// Context returns the context of the newest member.
 func (b *Batch[IN, OUT]) Context() Cancellable {
 	return &b.members[len(b.members)-1]
 }
@@ -82,8 +81,8 @@ func (b *Batch[IN, OUT]) After(done <-chan struct{}) {
 	b.befores = append(b.befores, before{done, b.Context().Done()})
 }
 
-// Join adds an element, with the arguments that the function was called with. It reports
-// false if the batch is closed. Any goroutine may call it.
+// Join adds an element and the arguments of its call, unless the batch is closed. Any
+// goroutine may call it.
 func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,13 +101,14 @@ func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool 
 	return true
 }
 
-// Other is a call whose types are not the operator's types. A wrapper converts them.
+// Other is a call with other types than the operator's, behind a wrapper that converts
+// them.
 type Other interface{ CompleteExceptionally(err error) }
 
-// otherFuture stands for an Other among the futures of a batch.
+// otherFuture is an Other among the futures of a batch.
 type otherFuture[OUT any] struct{ Other }
 
-// Complete implements Future. It is not called, because an Other completes itself.
+// Complete is not called: an Other completes itself.
 func (otherFuture[OUT]) Complete(...OUT) {}
 
 // JoinOther is Join for a call of other types.
@@ -117,8 +117,8 @@ func (b *Batch[IN, OUT]) JoinOther(ctx context.Context, call Other) bool {
 	return b.Join(ctx, none, otherFuture[OUT]{call})
 }
 
-// Others returns the calls of other types that are not late, in the order of the
-// elements. It is called during the call.
+// Others returns the calls of other types that are not late, in order. It is called
+// during the call.
 func (b *Batch[IN, OUT]) Others() []Other {
 	others := make([]Other, len(b.outs))
 	for i, out := range b.outs {
@@ -127,7 +127,7 @@ func (b *Batch[IN, OUT]) Others() []Other {
 	return others
 }
 
-// Close ends the collection of members. It reports false if no member has joined: then
+// Close ends the collection of members. It returns false if no member has joined: then
 // there is no call, and the caller keeps the permits.
 func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()
@@ -138,10 +138,10 @@ func (b *Batch[IN, OUT]) Close() bool {
 }
 
 // Run makes the call, on a worker, for the elements that are not late (law A5). The
-// function that call returns completes the element at i. A panic or runtime.Goexit in
-// call fails all elements (law A6).
+// result of call completes the element at i. A panic or runtime.Goexit in call fails all
+// elements (law A6).
 func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
-	defer func() { // also if a future ends the goroutine; last, so that the slots of the members are free before the permit
+	defer func() { // even if a future ends the goroutine; last, so that the members' slots are free before the permit
 		b.returned.Store(true)
 		b.host.LeaveSeat(b.Stamp)
 		b.host.freed.Add(1)
@@ -169,8 +169,8 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 	b.deliver(b.outs, b.ctxs, outcome)
 }
 
-// leaveOutLate removes the elements that are late. An attempt that has ended needs no
-// outcome. The future of a wrapper does, because the wrapper waits for it.
+// leaveOutLate removes late elements. An ended attempt needs no outcome, but the future
+// of a wrapper does, because the wrapper waits for it.
 func (b *Batch[IN, OUT]) leaveOutLate() {
 	var outs []Future[OUT]
 	var ctxs []context.Context
@@ -195,7 +195,7 @@ func (b *Batch[IN, OUT]) leaveOutLate() {
 	b.ins = b.ins[:n]
 	b.outs = b.outs[:n]
 	b.ctxs = b.ctxs[:n]
-	if len(outs) > 0 { // on another worker: a future that ends its goroutine would prevent the call for the others
+	if len(outs) > 0 { // on another worker, because a future may end its goroutine
 		b.host.Run(func() { b.deliver(outs, ctxs, func(i int, out Future[OUT]) { out.CompleteExceptionally(errs[i]) }) })
 	}
 }
@@ -203,9 +203,8 @@ func (b *Batch[IN, OUT]) leaveOutLate() {
 // beginner is an [Attempt] of any type of results.
 type beginner interface{ Begin() (late error) }
 
-// lateIn asks the attempt that ctx belongs to for the reason why no call may start.
-// hasEnded reports whether the attempt has ended. If it has not, a wrapper has derived
-// ctx and ended it.
+// lateIn returns the reason why a call must not start for the attempt of ctx, or nil.
+// hasEnded is false if only a context that a wrapper derived has ended.
 func lateIn(ctx context.Context) (late error, hasEnded bool) {
 	if host, ok := ctx.Value(HostKey{}).(beginner); ok {
 		if late := host.Begin(); late != nil {
@@ -215,8 +214,8 @@ func lateIn(ctx context.Context) (late error, hasEnded bool) {
 	return ctx.Err(), false
 }
 
-// deliver completes elements. A future that panics, as a user's wrapper may, fails only
-// its own attempt.
+// deliver completes elements. A panic of a future, for example of a user's wrapper, fails
+// only its own attempt.
 func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, outcome func(i int, out Future[OUT])) {
 	i, all := 0, letters[OUT]{host: b.host}
 	var g guard.Guard
@@ -241,12 +240,12 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	all.post()
 }
 
-// HasReturned reports whether the call has returned, or there is no call.
+// HasReturned returns returned.
 func (b *Batch[IN, OUT]) HasReturned() bool { return b.returned.Load() }
 
-// letters is the future of one member after another. It posts their letters together. If
-// the loop saw some of them earlier, it would fill their slots, be full again, and send a
-// small batch.
+// letters is the future of one member after another. It posts their letters together: if
+// the loop saw some of them earlier, it would fill their slots, be full, and send a small
+// batch.
 type letters[OUT any] struct {
 	host           *Host
 	of             *Attempt[OUT]
@@ -261,14 +260,14 @@ func (l *letters[OUT]) Complete(results ...OUT) {
 	}
 }
 
-// CompleteExceptionally implements Future; err is not nil.
+// CompleteExceptionally implements Future. err is not nil.
 func (l *letters[OUT]) CompleteExceptionally(err error) {
 	var none OUT
 	l.Return(none, err)
 }
 
-// Return is Complete with one result or, if err is not nil, CompleteExceptionally,
-// without an allocation.
+// Return is Complete with one result or, if err is not nil, CompleteExceptionally. It
+// does not allocate.
 func (l *letters[OUT]) Return(result OUT, err error) {
 	if l.of.claim() {
 		l.of.Failure = err
@@ -279,7 +278,7 @@ func (l *letters[OUT]) Return(result OUT, err error) {
 	}
 }
 
-// add is [Token.publish] for a member, which has no permit. It does not post the letter.
+// add is [Token.publish] for a member, without posting the letter.
 func (l *letters[OUT]) add() {
 	if before := l.of.state.Or(completed | ended); before&ended != 0 {
 		l.host.late.Add(1)

@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Value is [Attempt.Value], and also answers [BatchKey].
+// Value is [Attempt.Value] with [BatchKey].
 func (m *Member[IN, OUT]) Value(key any) any {
 	if k, ok := key.(BatchKey); ok && k.Of == m.batch.of {
 		return m.batch
@@ -16,16 +16,15 @@ func (m *Member[IN, OUT]) Value(key any) any {
 	return m.Attempt.Value(key)
 }
 
-// A batch is the context of its call. It ends when the contexts of all members have
-// ended. Values of an attempt, such as its number, are in the contexts of the members
-// only. It is safe for concurrent use.
+// A batch is the context of its call. It ends when all members have ended. Values of an
+// attempt, such as its number, are only in the contexts of members. It is safe for
+// concurrent use.
 var (
 	_ Cancellable = (*Batch[any, any])(nil)
 	_ Cancellable = (*Member[any, any])(nil)
 )
 
-// Deadline returns the latest of the members' deadlines. It reports false if a member has
-// no deadline.
+// Deadline returns the latest deadline, unless a member does not have a deadline.
 func (b *Batch[IN, OUT]) Deadline() (latest time.Time, ok bool) {
 	for _, m := range b.ctxs {
 		deadline, ok := m.Deadline()
@@ -47,13 +46,13 @@ func (b *Batch[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(b.end(), f)
 }
 
-// Err returns nil until all members have ended, then context.DeadlineExceeded if all of
-// them have timed out, and context.Canceled otherwise.
+// Err returns nil until all members have ended, then context.DeadlineExceeded if all
+// timed out, and context.Canceled otherwise.
 func (b *Batch[IN, OUT]) Err() error {
 	if b.ongoing() != nil {
 		return nil
 	}
-	b.signal.fire() // Done is closed at the latest when Err returns an error
+	b.signal.fire() // Done is closed before Err returns an error
 	for _, m := range b.ctxs {
 		if err := m.Err(); err != context.DeadlineExceeded {
 			return context.Canceled
@@ -62,7 +61,6 @@ func (b *Batch[IN, OUT]) Err() error {
 	return context.DeadlineExceeded
 }
 
-// ongoing returns the first member that has not ended, or nil.
 func (b *Batch[IN, OUT]) ongoing() context.Context {
 	for i := b.ended.Load(); i < int64(len(b.ctxs)); i++ {
 		if b.ctxs[i].Err() == nil {
@@ -73,14 +71,13 @@ func (b *Batch[IN, OUT]) ongoing() context.Context {
 	return nil
 }
 
-// end returns a context that ends when all members have ended. The first call starts to
-// watch them.
+// end returns a context that ends when all members have ended, and starts to watch them.
 func (b *Batch[IN, OUT]) end() context.Context {
 	b.watched.Do(b.watch)
 	return b.signal.context()
 }
 
-// watch fires the signal when all members have ended. It watches one member at a time.
+// watch fires the signal when all members have ended. It watches one at a time.
 func (b *Batch[IN, OUT]) watch() {
 	if m := b.ongoing(); m != nil {
 		context.AfterFunc(m, b.watch)
@@ -89,7 +86,7 @@ func (b *Batch[IN, OUT]) watch() {
 	}
 }
 
-// Value returns the values of the operator's context.
+// Value implements context.Context.
 func (b *Batch[IN, OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case ctxkey.Members:
@@ -102,7 +99,7 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 		return (*batchStages[IN, OUT])(b)
 	case CostKey:
 		return b
-	case NumberKey, HostKey, ctxkey.Message: // values of an attempt: an attempt around the operator must not answer
+	case NumberKey, HostKey, ctxkey.Message: // of an attempt: an attempt around the operator must not answer
 		return nil
 	}
 	return b.parent().Value(key)
@@ -131,9 +128,8 @@ func (b *batchStages[IN, OUT]) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// ReportSent counts a request for each member. A deduplicated request counts like any
-// other, because its id is not the id of a member: its server does not recognise the
-// member when it is repeated in another batch.
+// ReportSent counts a request for each member, as not deduplicated, because its id is not
+// the id of a member: its server does not recognise the member in another batch.
 func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
 	for _, m := range b.ctxs {
 		if r := ReporterIn(m); r != nil && r.ReportSent(false) {
@@ -143,7 +139,7 @@ func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
 	return counted
 }
 
-// ReportRefused takes a request back.
+// ReportRefused uncounts a request.
 func (b *batchStages[IN, OUT]) ReportRefused(bool) {
 	for _, m := range b.ctxs {
 		if r := ReporterIn(m); r != nil {

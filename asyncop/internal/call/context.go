@@ -11,19 +11,18 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// NumberKey is the context key of the number of the attempt; 0 for the handler of a
-// failure.
+// NumberKey is the context key of the number of the attempt, which is 0 for the handler
+// of a failure.
 type NumberKey struct{}
 
-// BackendKey is the context key that is true if the call, or a call around it, goes to
-// this backend, and nil otherwise.
+// BackendKey is the context key with the value true if the call, or a call around it,
+// goes to this backend.
 type BackendKey struct{ gate.Backend }
 
 // HostKey is the context key of the [Attempt] that runs blocking calls.
 type HostKey struct{}
 
-// BatchKey is the context key, in the context of a member, of the [Batch] that collects
-// calls of this function.
+// BatchKey is the context key of the [Batch] that collects calls of a function.
 type BatchKey struct{ Of any }
 
 // Cancellable is the context of a token, an attempt or a batch.
@@ -32,13 +31,13 @@ type Cancellable interface {
 	AfterFunc(f func()) (stop func() bool)
 }
 
-// A token is a context. Only calls have a permit that a blocking call could keep, and a
-// stage: their context is an [Attempt]. A token costs nothing until somebody asks for its
-// end. It is safe for concurrent use.
+// A token is a context. The context of a call is an [Attempt], because only calls have a
+// permit and a stage. A token costs nothing before its end is needed. It is safe for
+// concurrent use.
 var _ Cancellable = (*Token)(nil)
 
-// Deadline returns the earlier of the operator context's deadline and the token's. With a
-// clock other than the real one it reports none.
+// Deadline returns the earlier of the token's deadline and the operator context's. It is
+// unknown unless the clock is the real one.
 func (t *Token) Deadline() (time.Time, bool) {
 	if !t.Host.RealTime {
 		return time.Time{}, false
@@ -50,7 +49,7 @@ func (t *Token) Deadline() (time.Time, bool) {
 	return parent, ok
 }
 
-// Done returns a channel that is closed when the token has ended.
+// Done implements context.Context.
 func (t *Token) Done() <-chan struct{} { return t.endSignal().context().Done() }
 
 // Err returns nil until the token has ended, then context.DeadlineExceeded after a
@@ -60,15 +59,15 @@ func (t *Token) Err() error {
 	if s&ended == 0 {
 		return nil
 	}
-	t.endContext() // Done is closed at the latest when Err returns an error
+	t.endContext() // Done is closed before Err returns an error
 	if s&expired != 0 {
 		return context.DeadlineExceeded
 	}
 	return context.Canceled
 }
 
-// Value returns the values of the operator's context, the number of the attempt and, if
-// the element is a message, its history.
+// Value returns the number of the attempt, the history if the element is a message, and
+// the values of the operator's context.
 func (t *Token) Value(key any) any {
 	switch key.(type) {
 	case NumberKey:
@@ -82,16 +81,15 @@ func (t *Token) Value(key any) any {
 	return t.parent().Value(key)
 }
 
-// AfterFunc arranges for f to run on a goroutine of its own after the token has ended.
-// stop reports whether it prevented that. Package context uses this method for derived
-// contexts, which then need no goroutine.
+// AfterFunc runs f on a goroutine of its own after the end of the token, unless stop
+// prevents it. Package context uses it for derived contexts, which then need no
+// goroutine.
 func (t *Token) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(t.endSignal().context(), f)
 }
 
-// parent returns the context that has the values. For package context the cause of the
-// end is one of the values: it is the operator's cause only if the operator has ended the
-// attempt.
+// parent returns the context with the values. For package context the cause of the end is
+// a value: it is the operator's cause only if the operator has ended the attempt.
 func (t *Token) parent() context.Context {
 	if t.state.Load()&(ended|expired|completed) == ended {
 		return t.Host.Life
@@ -99,15 +97,14 @@ func (t *Token) parent() context.Context {
 	return t.Host.Values
 }
 
-// ensureSignal returns the signal, which exists from the first call on.
 func (t *Token) ensureSignal() *signal {
 	if t.signal.Load() == nil {
-		t.signal.CompareAndSwap(nil, new(signal)) // unless another goroutine has made one
+		t.signal.CompareAndSwap(nil, new(signal)) // another goroutine may have set it
 	}
 	return t.signal.Load()
 }
 
-// endSignal returns the signal, and fires it if the token has ended.
+// endSignal returns the signal, fired if the token has ended.
 func (t *Token) endSignal() *signal {
 	s := t.ensureSignal()
 	if t.state.Load()&ended != 0 {
@@ -116,19 +113,18 @@ func (t *Token) endSignal() *signal {
 	return s
 }
 
-// endContext ends the contexts that wait for the end of the token. The state has the end
-// already.
+// endContext fires the signal. The state has the end already.
 func (t *Token) endContext() {
 	if s := t.signal.Load(); s != nil {
 		s.fire()
 	}
 }
 
-// Message is a message without its value: its acknowledgement and its history.
+// Message is a message without its value.
 type Message = message.Message[struct{}]
 
 // signal ends the contexts and channels that wait for the end of a token. A token with a
-// message has it from the start.
+// message always has it.
 type signal struct {
 	message Message       // read-only
 	cost    atomic.Uint64 // reported so far: see Token.ReportCost
@@ -139,7 +135,6 @@ type signal struct {
 	cancel context.CancelFunc // guarded by mu; of end
 }
 
-// fire ends the context.
 func (s *signal) fire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +144,7 @@ func (s *signal) fire() {
 	}
 }
 
-// context returns a context that ends with the token and has no values.
+// context returns a context without values that ends with the token.
 func (s *signal) context() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,16 +2,16 @@ package call
 
 import "math"
 
-// CostKey finds, in the context of a call, the [CostReporter] of its attempt or batch.
+// CostKey is the context key of the [CostReporter] of a call.
 type CostKey struct{}
 
-// CostReporter receives the real cost of a call. Several reports of a call add up.
+// CostReporter receives real costs of a call, which add up.
 type CostReporter interface{ ReportCost(cost float64) }
 
-// isReported is set in the bits of a reported cost, whose sign is never negative.
+// isReported is the sign bit of a reported cost, which is not negative.
 const isReported = 1 << 63
 
-// ReportCost adds to the cost of an attempt that has not ended. cost is not negative.
+// ReportCost adds to the cost of an attempt that has not ended.
 func (t *Token) ReportCost(cost float64) {
 	if t.state.Load()&ended != 0 {
 		return
@@ -26,7 +26,7 @@ func (t *Token) ReportCost(cost float64) {
 	}
 }
 
-// Cost returns the cost that the function of the attempt has reported, if it has.
+// Cost returns the reported cost, if there is one.
 func (t *Token) Cost() (cost float64, ok bool) {
 	s := t.signal.Load()
 	if s == nil {

@@ -1,32 +1,32 @@
-// Package call has the state that several goroutines share while an operator runs: the
-// calls, and the mailbox that carries their results to the loop. State that only the loop
-// uses is in the packages above.
+// Package call has the state that goroutines share while an operator runs: the calls, and
+// the mailbox that brings their results to the loop. State of the loop alone is in the
+// packages above.
 //
-//   - A [Token] ties code that runs elsewhere to the element that waits for it. It is the context of
-//     the code, and its letter to the loop. An [Attempt] is the token of a call, and the future that
-//     user code completes. Other tokens are questions to strategies, handlers of failures, and
-//     offers to the failure sink.
-//   - A [Host] is shared by the tokens of an operator: the mailbox, the wake-up of the loop, the
-//     counters, the contexts.
-//   - [Workers] run jobs that may block, on goroutines that are used again.
+//   - A [Token] ties code that runs elsewhere to the element that waits for it. It is the
+//     context of the code, and its letter to the loop. An [Attempt] is the token of a
+//     call, and the future that user code completes. Other tokens are questions to
+//     strategies, handlers of failures, and offers to the failure sink.
+//   - A [Host] is shared by the tokens of an operator: the mailbox, the wake-up of the
+//     loop, the counters, the contexts.
+//   - [Workers] run jobs that may block, on reused goroutines.
 //
 // # Letters
 //
-// A letter has the reference ([Ref]) of the element that waits for it: the index of its
-// slot, and the generation of the slot. The generation ends when the element continues,
-// and later letters with it find no slot (law A2). The phase of the element determines
-// the meaning of a letter, so letters need no kind.
+// A letter refers ([Ref]) to the element that waits for it, by the index and the
+// generation of its slot. The generation ends when the element continues, and later
+// letters find no slot (law A2). The phase of the element determines the meaning of a
+// letter.
 //
 // # Permits
 //
-// The permit of an attempt becomes free once: when the loop has released the attempt and
-// its function no longer runs. The goroutine that sets the last bit of this condition
-// frees the permit: the loop in [Token.Release] and [Token.Cut], the goroutine of a call
-// in [Token.Returned]. Bits are not cleared, so this happens once.
+// The permit of an attempt becomes free when the loop has released the attempt and its
+// function does not run. The goroutine that sets the last bit of this condition frees the
+// permit: the loop in [Token.Release] and [Token.Cut], the goroutine of a call in
+// [Token.Returned]. Bits are not cleared, so this happens once.
 //
 // # Contexts
 //
-// The context of a call answers these keys itself. For all other keys, the values of
+// The context of a call answers these keys itself. For other keys, the values of
 // observers come first, then the values of the operator's context.
 //
 //	key              attempt           batch             other tokens         why
@@ -41,11 +41,10 @@
 //	                                   members
 //	ctxkey.Message   its history       none              its history          an outer message belongs to another element
 //
-// Outer stands for the context of a call that the operator runs inside of, if there is
-// one.
+// Outer is the context of a call that the operator runs inside of, if there is one.
 //
-// A context ends with its attempt or its question; the context of a batch ends with the
-// last of its members. context.Cause is the operator's only if the operator has ended it
+// A context ends with its attempt or question, the context of a batch with its last
+// member. context.Cause is the operator's only if the operator has ended it
 // (Token.parent).
 //
 // User code that may panic or end its goroutine runs below a guard of package guard (law

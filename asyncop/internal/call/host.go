@@ -16,46 +16,45 @@ import (
 type Host struct {
 	// Written once before the start, then read-only.
 	User     context.Context         //nolint:containedctx // the user's context
-	Life     context.Context         //nolint:containedctx // the operator's context, derived from User
+	Life     context.Context         //nolint:containedctx // the operator's, derived from User
 	Cancel   context.CancelCauseFunc // ends Life
 	Values   context.Context         //nolint:containedctx // User without its end
 	RealTime bool                    // the clock is the real one
 	Clock    Clock
 	Run      func(task func()) // runs task on a worker
-	Backend  gate.Backend      // the called backend; nil without WithBackend
-	Seat     gate.Seat         // the operator's seat at the backend, or nil
+	Backend  gate.Backend      // the called backend, or nil
+	Seat     gate.Seat         // the operator's at the backend, or nil
 	Around   Reporter          // reports to the call that the operator runs inside of, or nil
 
-	_ [64]byte // keeps fields that other goroutines read apart from fields that the loop writes
+	_ [64]byte // keeps fields that other goroutines read from fields that the loop writes
 
 	// Used by any goroutine.
 	Sleeper   // for the loop
 	_         [64]byte
 	Mail      Mailbox      // to the loop
-	Suspended atomic.Bool  // the elements in flight are in the final checkpoint: no call starts
-	Beside    atomic.Int64 // functions other than calls that run on workers, and may outlive their elements
+	Suspended atomic.Bool  // the final checkpoint has the elements in flight: no call starts
+	Beside    atomic.Int64 // functions on workers that are not calls, and may outlive their elements
 	late      atomic.Int64
 	freed     atomic.Int64
 }
 
-// ErrNil stands for a nil error passed to CompleteExceptionally.
+// ErrNil replaces a nil error passed to CompleteExceptionally.
 var ErrNil = errors.New("asyncop: CompleteExceptionally was called with a nil error")
 
-// Panicked returns an error for a value that recover returned. Nil stands for
-// runtime.Goexit.
+// Panicked returns an error for the result of recover; nil means runtime.Goexit.
 func Panicked(recovered any) error { return guard.Recovered("asyncop", recovered) }
 
-// OffLoop runs user code that may block shortly, on a goroutine of its own, and waits for
-// it. Neither a panic nor runtime.Goexit reaches the caller (law A6).
+// OffLoop runs user code that may block shortly, on another goroutine, and waits for it.
+// A panic or runtime.Goexit becomes an error (law A6).
 func OffLoop(f func() error) error { return guard.Call(f, Panicked) }
 
-// Clock reads the clock of an operator. Instants are durations since its start.
+// Clock reads an operator's clock. Instants are durations since its start.
 type Clock interface {
 	Now() time.Duration
 	Time(at time.Duration) time.Time
 }
 
-// LeaveSeat frees the backend's permit of a call that has ended.
+// LeaveSeat frees the backend's permit.
 func (h *Host) LeaveSeat(stamp gate.Stamp) {
 	if h.Seat != nil {
 		h.Seat.Release(stamp)
@@ -69,19 +68,18 @@ func (h *Host) RestSeat() {
 	}
 }
 
-// Cancelled reports whether the operator must end now, even if the loop has not noticed
-// yet. It looks at the user's context itself, because Life, which is derived from it,
-// ends a little later, and upstream may have seen the end already.
+// Cancelled reports whether the operator must end now, even if the loop has not noticed.
+// It checks the user's context, because Life ends a little later, when upstream may have
+// seen the end already.
 func (h *Host) Cancelled() bool { return h.Life.Err() != nil || h.User.Err() != nil }
 
 // Late returns the number of late completions.
 func (h *Host) Late() int64 { return h.late.Load() }
 
-// Freed returns the number of permits that other goroutines have freed and the loop has
-// not taken yet.
+// Freed returns the number of freed permits that the loop has not taken yet.
 func (h *Host) Freed() int64 { return h.freed.Load() }
 
-// TakeFreed takes the permits that other goroutines have freed.
+// TakeFreed takes the freed permits.
 func (h *Host) TakeFreed() int {
 	n := h.freed.Load()
 	if n > 0 {
@@ -92,26 +90,26 @@ func (h *Host) TakeFreed() int {
 
 // ---- The mailbox
 
-// Ref refers to the element that waits for a letter: the index of its slot, and the
-// generation of the slot. Generations do not repeat, so a reference to an earlier one
-// finds no slot (law A2). The zero Ref refers to no element.
+// Ref refers to the element that waits for a letter, by the index and the generation of
+// its slot. Generations do not repeat, so an old reference finds no slot (law A2). The
+// zero Ref refers to no element.
 type Ref struct {
 	Index      uint32
-	Stamp      gate.Stamp // of a call at a backend; it is here because there is space
+	Stamp      gate.Stamp // of a call at a backend; it fits in here
 	Generation uint64
 }
 
-// Letter is an entry of the mailbox. It is embedded in the values that are posted, so
-// that posting does not allocate.
+// Letter is an entry of the mailbox. It is embedded in the posted value, so posting does
+// not allocate.
 type Letter struct {
-	Next *Letter // in the mailbox, or in the chain that Take has returned; nil again before the letter is posted again
+	Next *Letter // in the mailbox, or in the result of Take; nil before posting
 
-	Ref Ref // of the element that waits for it: written before the start, then read-only
+	Ref Ref // of the waiting element: written before the start, then read-only
 }
 
-// Mailbox hands letters to the loop. It is a lock-free stack, and the loop takes the
-// whole stack at once. Posting costs one compare-and-swap and does not allocate. A
-// channel would cost more for each completion, and would block when it is full.
+// Mailbox is a lock-free stack of letters, which the loop takes as a whole. Posting costs
+// one compare-and-swap and does not allocate. A channel would cost more, and would block
+// when it is full.
 type Mailbox struct {
 	head atomic.Pointer[Letter] // newest first, or closed; any goroutine posts, the loop takes
 }
@@ -120,7 +118,7 @@ type Mailbox struct {
 var closed Letter
 
 // Post puts letters into the mailbox and wakes the loop. They are chained from the newest
-// to the oldest, and must not be in the mailbox. The loop takes all of them together.
+// to the oldest. The loop takes them together.
 func (h *Host) Post(newest, oldest *Letter) {
 	for {
 		head := h.Mail.head.Load()
@@ -137,7 +135,7 @@ func (h *Host) Post(newest, oldest *Letter) {
 	}
 }
 
-// Take empties the mailbox and returns its letters, chained by Next, the oldest first.
+// Take empties the mailbox. It returns the letters, chained by Next, oldest first.
 func (m *Mailbox) Take() *Letter {
 	if m.head.Load() == nil {
 		return nil
@@ -151,28 +149,25 @@ func (m *Mailbox) Take() *Letter {
 	return oldest
 }
 
-// Close drops the letters in the mailbox, and all later ones, so that an operator that is
-// kept forever does not keep them. Take is not called afterwards.
+// Close drops all present and later letters, so that an operator that is kept does not
+// keep them. Take is not called afterwards.
 func (m *Mailbox) Close() { m.head.Store(&closed) }
 
 // Empty reports whether the mailbox is empty.
 func (m *Mailbox) Empty() bool { return m.head.Load() == nil }
 
-// ---- Sleep
-
-// Sleeper lets a goroutine sleep until others have work for it. They wake it only if it
+// Sleeper lets a goroutine sleep until there is work. Other goroutines wake it only if it
 // sleeps or is about to.
 type Sleeper struct {
-	Parked atomic.Bool   // the goroutine sleeps, or checks a last time whether it can
+	Parked atomic.Bool   // the goroutine sleeps, or checks a last time
 	C      chan struct{} // buffer of one: one wake-up is enough
 }
 
 // NewSleeper returns a Sleeper.
 func NewSleeper() Sleeper { return Sleeper{C: make(chan struct{}, 1)} }
 
-// Sleep returns when the sleeper is woken, or at once if idle returns false: there is
-// work. While idle runs, others wake the sleeper already. Sleep may return without a
-// reason.
+// Sleep waits to be woken, unless idle returns false. Wake-ups count from before idle. It
+// may return without a reason.
 func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(true)
 	if idle() {
@@ -181,8 +176,7 @@ func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(false)
 }
 
-// IsParked reports whether the goroutine sleeps, or checks a last time whether it can.
-// Any goroutine may call it.
+// IsParked returns Parked. Any goroutine may call it.
 func (s *Sleeper) IsParked() bool { return s.Parked.Load() }
 
 // WakeUp wakes the sleeper. Any goroutine may call it.
@@ -190,58 +184,57 @@ func (s *Sleeper) WakeUp() {
 	if s.Parked.Load() {
 		select {
 		case s.C <- struct{}{}:
-		default: // a wake-up is pending already
+		default: // a wake-up is pending
 		}
 	}
 }
 
-// maxIdleWorkers bounds the goroutines that are kept for later calls: about 4 MB of
-// stacks.
+// maxIdleWorkers bounds the kept goroutines: about 4 MB of stacks.
 const maxIdleWorkers = 1024
 
 // Workers run jobs that may block, each on a goroutine of its own. Goroutines are reused.
 //
 // No job waits for another job to return: while jobs are due, one worker is on its way to
-// them. There is only one such worker at a time. A worker that takes a job and leaves
-// others behind sends the next worker. If jobs are short, workers that become free take
-// most of them without a switch, and few workers are woken in vain. If jobs sleep or
-// wait, all of them are running some microseconds later. Jobs that keep the processors
-// busy delay others, so a worker checks before each call whether the element has ended.
+// them, and only one. A worker that takes a job and leaves others behind sends the next
+// worker. Thus workers that become free take most short jobs without a switch, and if
+// jobs sleep or wait, all of them are running some microseconds later. Jobs that keep the
+// processors busy delay others, so a worker checks before each call whether the element
+// has ended.
 //
-// Run makes a job due at once. A job that was only offered is due after the next Send;
-// until then, workers that become free may take it.
+// Run makes a job due at once. An offered job is due after the next Send, but a free
+// worker may take it earlier.
 type Workers[IN, OUT any] struct {
 	call Blocking[IN, OUT]
 
 	mu     sync.Mutex
 	cond   *sync.Cond               // wakes idle workers, for a job or to end
 	jobs   fifo.Queue[Job[IN, OUT]] // guarded by mu
-	idle   int                      // guarded by mu: workers that wait, and were not woken
-	due    int                      // guarded by mu: number of due jobs, which are the oldest ones
+	idle   int                      // guarded by mu: waiting workers that were not woken
+	due    int                      // guarded by mu: number of due jobs, the oldest ones
 	coming bool                     // guarded by mu: a worker is on its way, new or woken
-	end    bool                     // guarded by mu: idle workers shall end
+	end    bool                     // guarded by mu: idle workers must end
 }
 
-// Job is one piece of work: Task or, if that is nil, the call of Attempt, which the loop
-// has started and which has its permit. It may end the goroutine of the worker.
+// Job is Task or, if Task is nil, the call of Attempt, which the loop has started and
+// which has its permit. It may end the goroutine of the worker.
 type Job[IN, OUT any] struct {
 	Task    func()
 	Attempt *Attempt[OUT]
 	In      IN
 }
 
-// Blocking makes a call, and completes result with the values that the call returns. If
-// late is not nil, it must not make the call; late is the reason.
+// Blocking makes a call, and completes result with its results. late is the reason why it
+// must not make the call, or nil.
 type Blocking[IN, OUT any] func(ctx context.Context, in IN, result Future[OUT], late error)
 
-// NewWorkers returns workers that make the calls of attempts by call.
+// NewWorkers returns workers that make calls by call.
 func NewWorkers[IN, OUT any](call Blocking[IN, OUT]) *Workers[IN, OUT] {
 	w := &Workers[IN, OUT]{call: call}
 	w.cond = sync.NewCond(&w.mu)
 	return w
 }
 
-// Run gives a job to a worker, and returns at once.
+// Run gives a job to a worker without waiting.
 func (w *Workers[IN, OUT]) Run(job Job[IN, OUT]) {
 	w.Offer(job)
 	w.Send()
@@ -264,7 +257,7 @@ func (w *Workers[IN, OUT]) Send() {
 	w.mu.Unlock()
 }
 
-// sendNext sends a worker to the due jobs, unless one is on its way. mu must be held.
+// sendNext sends a worker to the due jobs, unless one is on its way. mu is held.
 func (w *Workers[IN, OUT]) sendNext() {
 	if w.coming || w.due == 0 {
 		return
@@ -278,7 +271,7 @@ func (w *Workers[IN, OUT]) sendNext() {
 	}
 }
 
-// Stop ends the workers, each when it is idle.
+// Stop ends the workers when they are idle.
 func (w *Workers[IN, OUT]) Stop() {
 	w.mu.Lock()
 	w.end, w.idle = true, 0
@@ -286,10 +279,10 @@ func (w *Workers[IN, OUT]) Stop() {
 	w.cond.Broadcast()
 }
 
-// work is the goroutine of a worker. It ends after Stop, if enough other workers are
-// idle, or if a job ends it.
+// work is the goroutine of a worker. It ends after Stop, if enough workers are idle, or
+// if a job ends it.
 func (w *Workers[IN, OUT]) work() {
-	for came := true; ; came = false { // came: this worker was on its way
+	for came := true; ; came = false { // came: it was on its way
 		w.mu.Lock()
 		if came {
 			w.coming = false

@@ -1,7 +1,7 @@
 package call
 
-// Hold is for tests: no worker takes a due job until resume is called, as if no processor
-// were free.
+// Hold is for tests: no worker takes a due job before resume, as if all processors were
+// busy.
 func (w *Workers[IN, OUT]) Hold() (resume func()) {
 	set := func(coming bool) {
 		w.mu.Lock()
@@ -20,5 +20,5 @@ func (w *Workers[IN, OUT]) Due() int {
 	return w.due
 }
 
-// Asked is for tests: it reports whether somebody has asked for the end of the context.
+// Asked is for tests: it reports whether the end of the context is observed.
 func (t *Token) Asked() bool { return t.signal.Load() != nil }

@@ -20,7 +20,7 @@ func ReporterIn(ctx context.Context) Reporter {
 	return r
 }
 
-// NotDeduplicated is a reporter for requests whose servers do not recognise repetitions.
+// NotDeduplicated reports requests as not deduplicated.
 type NotDeduplicated struct{ Reporter }
 
 // ReportSent implements Reporter.
@@ -29,13 +29,13 @@ func (u NotDeduplicated) ReportSent(bool) (counted bool) { return u.Reporter.Rep
 // ReportRefused implements Reporter.
 func (u NotDeduplicated) ReportRefused(bool) { u.Reporter.ReportRefused(false) }
 
-// Stages is the [Reporter] of a token. Package predicates finds it in the context of the
-// call. It passes reports on to the call around the operator, also for attempts that have
-// ended, because their calls may still run.
+// Stages is the [Reporter] of a token, in the context of the call. It passes reports on
+// to the call around the operator, also after the end of the attempt, because the call
+// may still be running.
 type Stages Token
 
-// ReportStage sets the bit of stage. The bits of earlier stages may be missing: the
-// latest one counts. For a call around the operator it is one request of several.
+// ReportStage sets the bit of stage. The latest bit counts. For a call around the
+// operator it is one request of several.
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
@@ -44,8 +44,8 @@ func (t *Stages) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// update changes the state of an attempt that has not ended, and returns the state before
-// the change. The function to returns false if it does not change the state.
+// update changes the state by to, unless to returns false or the attempt has ended. It
+// returns the previous state.
 func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, updated bool) {
 	for {
 		s := t.state.Load()
@@ -59,9 +59,8 @@ func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, update
 	}
 }
 
-// ReportSent counts a request that a client has sent. The count stays at its maximum,
-// which no call reaches. The server of a deduplicated request recognises it when it is
-// repeated.
+// ReportSent counts a request, up to a maximum that calls do not reach. The server of a
+// deduplicated request recognises repetitions.
 func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
 	one, all := counter(deduplicated)
 	before, counted := t.update(func(s uint32) (uint32, bool) { return s + one, s&all != all })
@@ -72,8 +71,7 @@ func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
 	return counted
 }
 
-// ReportRefused takes back a request that ReportSent has counted. An attempt that did not
-// count the request ignores it.
+// ReportRefused uncounts a request that ReportSent has counted for the attempt.
 func (t *Stages) ReportRefused(deduplicated bool) {
 	one, all := counter(deduplicated)
 	t.update(func(s uint32) (uint32, bool) { return s - one, s&all != all && s&all != 0 })
@@ -82,9 +80,9 @@ func (t *Stages) ReportRefused(deduplicated bool) {
 	}
 }
 
-// Deduplicated reports whether the servers recognise all requests of the call that may
-// have taken effect, and there is at least one. A stage that the function itself has
-// reported as sent makes it false, because its server is unknown.
+// Deduplicated reports whether there are requests that may have taken effect, and their
+// servers recognise all of them. If the function itself has reported stage sent, it
+// returns false, because the server is unknown.
 func (t *Stages) Deduplicated() bool {
 	return deduplicatedIn(t.state.Load())
 }
@@ -93,7 +91,7 @@ func deduplicatedIn(state uint32) bool {
 	return state&deduplicatedRequests != 0 && state&(requests|sent) == 0
 }
 
-// counter returns the bits that count requests: one request, and the mask of the counter.
+// counter returns the value of one request and the mask of its counter.
 func counter(deduplicated bool) (one, all uint32) {
 	if deduplicated {
 		return deduplicatedRequest, deduplicatedRequests
@@ -101,8 +99,8 @@ func counter(deduplicated bool) (one, all uint32) {
 	return request, requests
 }
 
-// reported returns the latest stage in a state, whether a client has reported a request
-// and not taken it back, and whether the servers recognise all such requests.
+// reported returns the latest stage, whether a request was not refused, and whether the
+// servers recognise all such requests.
 func reported(state uint32) (stage predicates.Stage, inDoubt, deduplicated bool) {
 	inDoubt = state&(requests|deduplicatedRequests) != 0
 	switch {

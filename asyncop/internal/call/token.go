@@ -11,28 +11,27 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Token ties code that runs elsewhere to the element that waits for it (law A2). A token
-// is never reused, because user code may keep it forever.
+// Token ties code that runs elsewhere to the element that waits for it (law A2). Tokens
+// are not reused, because user code may keep them.
 type Token struct {
 	Letter // posted to the loop when the code is done
 
-	// Written before the start, like Ref, then read-only. They bind the token to the
-	// element that waits for it.
+	// Written before the start, like Ref, then read-only.
 	Host   *Host
 	Number int32         // of the attempt, from 1; 0 for the handler of a failure
 	state  atomic.Uint32 // bits
-	Until  time.Duration // the deadline; NoDeadline if the token has none
+	Until  time.Duration // the deadline, or NoDeadline
 
-	signal atomic.Pointer[signal] // created when somebody asks for the end of the context, or before the start if the element is a message
+	signal atomic.Pointer[signal] // created when needed, or before the start if the element is a message
 }
 
-// NoDeadline is the deadline of a token without a deadline: the last instant.
+// NoDeadline is the deadline of a token without a deadline.
 const NoDeadline = time.Duration(math.MaxInt64)
 
-// The bits of a token's state. A bit that was set stays set. Only the counters of
-// requests, below, also decrease.
+// The bits of a token's state. They are never cleared, except in the counters of requests
+// below.
 const (
-	// claimed: one caller completes the token. Later callers are late.
+	// claimed: a caller completes the token. Later callers are late.
 	claimed uint32 = 1 << iota
 	// completed: the results or the error are written.
 	completed
@@ -45,32 +44,29 @@ const (
 	occupied
 	// returned: that function has returned.
 	returned
-	// released: the loop no longer needs the attempt. Its function may still run.
+	// released: the loop no longer needs the attempt.
 	released
-	// dispatching, sent, answered: the stages that the function has reported. The latest
-	// one counts.
+	// dispatching, sent, answered: reported stages. The latest one counts.
 	dispatching
 	sent
 	answered
 	// member: the attempt belongs to a Batch, which has the permit.
 	member
-	// invoked: AsyncInvoke has returned to the loop, or was not called yet. The bit is
-	// not set if the attempt completed in place.
+	// invoked: AsyncInvoke has returned, or was not called yet. Not set if the attempt
+	// completed in place.
 	invoked
-	// inPlace: the attempt was complete before AsyncInvoke returned, and the mailbox was
-	// empty then.
+	// inPlace: the attempt completed before AsyncInvoke returned, with an empty mailbox.
 	inPlace
-	// returns: the function completes the attempt by returning, so one step does both.
+	// returns: the function completes the attempt by returning: one step does both.
 	returns
-	// borrowed: the outcome belongs to a call for another element, or comes from a cache.
+	// borrowed: the outcome comes from a call for another element, or from a cache.
 	borrowed
-	// uncalled: the function was not called, so a late completion is not counted as late.
+	// uncalled: the function was not called, so a late completion does not count.
 	uncalled
 )
 
-// The other bits of the state count the requests that clients have reported and not taken
-// back. Requests that their server recognises when they are repeated have a counter of
-// their own.
+// The other bits count reported requests that were not refused. Requests whose server
+// recognises repetitions have their own counter.
 const (
 	request              uint32 = 1 << 16
 	requests             uint32 = 1<<24 - request
@@ -80,22 +76,22 @@ const (
 )
 
 // Invoked notes that AsyncInvoke has returned, or was not called yet. It reports whether
-// the attempt is complete and comes before the letters in the mailbox. If not, the letter
-// of the attempt is in the mailbox, or will be posted.
+// the attempt is complete and comes before the letters in the mailbox. Otherwise its
+// letter is in the mailbox, or will be posted.
 func (t *Token) Invoked() (first bool) {
 	return t.state.Load()&inPlace != 0 || t.state.Or(invoked)&inPlace != 0
 }
 
-// Carry sets the message in the context of a new token, for an element that is a message.
-// It does nothing if the token was created with the message.
+// Carry sets the message in the context of a new token, unless the token was created with
+// it.
 func (t *Token) Carry(m Message) {
 	if m != (Message{}) && t.signal.Load() == nil {
 		t.signal.Store(&signal{message: m})
 	}
 }
 
-// Borrow notes that the outcome of the attempt belongs to a call for another element, or
-// comes from a cache. Such an outcome is no evidence about the backend.
+// Borrow notes that the outcome comes from a call for another element, or from a cache,
+// so it is no evidence about the backend.
 func (t *Token) Borrow() { t.state.Or(borrowed) }
 
 // Borrowed reports whether Borrow was called.
@@ -104,8 +100,7 @@ func (t *Token) Borrowed() bool { return t.state.Load()&borrowed != 0 }
 // Completed reports whether the results or the error are written.
 func (t *Token) Completed() bool { return t.state.Load()&completed != 0 }
 
-// claim reports whether the caller may complete the token. It counts other callers as
-// late.
+// claim reports whether the caller may complete the token. Other callers are late.
 func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
 	if before&(claimed|ended) != 0 {
@@ -118,15 +113,15 @@ func (t *Token) claim() bool {
 	return true
 }
 
-// claimUncalled is like claim, for an attempt whose function was not called.
+// claimUncalled is claim for an attempt whose function was not called.
 func (t *Token) claimUncalled() bool {
 	return t.state.Or(claimed|uncalled)&(claimed|ended) == 0
 }
 
-// publish completes a token whose results or error are written, and hands it to the loop.
-// If the token has ended meanwhile, the completion is late. A token that completes while
-// the loop calls its function needs no letter if the mailbox is empty, because the loop
-// looks at it when the function returns (law Q1).
+// publish completes a token whose results or error are written, and posts its letter. It
+// is late if the token has ended. A token that completes while the loop calls its
+// function needs no letter if the mailbox is empty, because the loop looks at it when the
+// function returns (law Q1).
 func (t *Token) publish() {
 	bits := completed | ended
 	switch s := t.state.Load(); {
@@ -154,8 +149,8 @@ func (t *Token) publish() {
 	}
 }
 
-// Finish ends the token and posts its letter. The goroutine that has done the work calls
-// it. If completes is set and the token had ended before, it is counted as late (law A2).
+// Finish ends the token and posts its letter after the work is done. If completes is set
+// and the token had ended before, it counts as late (law A2).
 func (t *Token) Finish(completes bool) {
 	bits := ended
 	if completes {
@@ -168,27 +163,26 @@ func (t *Token) Finish(completes bool) {
 	t.Post()
 }
 
-// Post posts the letter and wakes the loop. It does not end the token, because the
-// element may still use it.
+// Post posts the letter and wakes the loop. The token continues.
 func (t *Token) Post() { t.Host.Post(&t.Letter, &t.Letter) }
 
-// Late returns the reason why no call may start for the token (law A5), or nil. The
-// goroutine that is about to call asks, because the loop may not have noticed a cancel or
-// the deadline yet.
+// Late returns the reason why a call must not start for the token (law A5), or nil. The
+// calling goroutine checks this, because the loop may not have noticed a cancel or the
+// deadline.
 func (t *Token) Late() error {
 	switch h := t.Host; {
 	case t.state.Load()&ended != 0:
 		return t.Err()
 	case h.Cancelled() || h.Suspended.Load():
 		return context.Canceled
-	case t.Until != NoDeadline && h.Clock.Now() >= t.Until: // a clock reading costs more
+	case t.Until != NoDeadline && h.Clock.Now() >= t.Until: // last, because reading the clock costs more
 		return context.DeadlineExceeded
 	}
 	return nil
 }
 
-// cutOff ends the context of a call that is not made, before the loop does. The attempt
-// has no outcome: its element ends by its timeout or with its operator.
+// cutOff ends the context of a call that is not made, before the loop does. Its element
+// ends by its timeout or with its operator.
 func (t *Token) cutOff(late error) {
 	bits := ended
 	if late == context.DeadlineExceeded { //nolint:errorlint // from Late
@@ -201,25 +195,22 @@ func (t *Token) cutOff(late error) {
 	}
 }
 
-// ---- The loop releases a token
-
-// Expire is Cut, for a timeout.
+// Expire is Cut for a timeout.
 func (t *Token) Expire() Released { return t.cut(ended | expired | released) }
 
-// Cut ends the token, because the operator ends. A completion that was published before
-// is late, although its letter is in the mailbox. Only the loop calls it.
+// Cut ends the token at the end of the operator. A completion whose letter is still in
+// the mailbox is late. Only the loop calls it.
 func (t *Token) Cut() Released { return t.cut(ended | released) }
 
 // Released is the state of a token when the loop released it.
 type Released struct {
-	Stage        predicates.Stage // the latest stage that was reported
-	InDoubt      bool             // a client has reported a request and not taken it back
-	Deduplicated bool             // the servers of all such requests recognise them
+	Stage        predicates.Stage // the latest reported stage
+	InDoubt      bool             // a client has reported a request that was not refused
+	Deduplicated bool             // the servers recognise all such requests
 	// OwnPermit is set if the operator's permit is free. Otherwise the goroutine of the
 	// call frees it.
 	OwnPermit bool
-	// BackendPermit is set if the backend's permit is free now. It may also have been
-	// free before.
+	// BackendPermit is set if the backend's permit becomes free now.
 	BackendPermit bool
 }
 
@@ -228,7 +219,7 @@ func (t *Token) cut(bits uint32) Released {
 		before := t.state.Load()
 		set := bits
 		if before&ended != 0 {
-			set &^= expired // it has just completed: Err keeps its result
+			set &^= expired // it just completed: Err keeps its result
 		}
 		if t.state.CompareAndSwap(before, before|set) {
 			if before&completed != 0 {
@@ -246,7 +237,7 @@ func (t *Token) cut(bits uint32) Released {
 func (t *Token) Release() (how Released) {
 	s := t.state.Load()
 	if s&occupied == 0 || s&returned != 0 {
-		how.OwnPermit = s&member == 0 // no function occupies it from now on, and Release is called once
+		how.OwnPermit = s&member == 0 // functions can no longer occupy it, and Release is called once
 	} else {
 		s = t.state.Or(released)
 		how.OwnPermit = becomesFree(s, released, released)
@@ -257,26 +248,23 @@ func (t *Token) Release() (how Released) {
 	return how
 }
 
-// ---- Permits
+// The operator's permit becomes free when the loop has released the attempt and its
+// function does not run, the backend's when the attempt has ended and its function does
+// not run. A member of a batch has no permits.
 
-// The operator's permit becomes free when the loop has released the attempt and no
-// function of it runs. The backend's permit becomes free when the attempt has ended and
-// no function of it runs. A member of a batch has no permits.
-
-// isFree reports whether the permit that waits for bit is free: for released the
-// operator's permit, for ended the backend's permit.
+// isFree reports whether a permit is free. bit is released for the operator's permit,
+// ended for the backend's.
 func isFree(state, bit uint32) bool {
 	return state&(bit|member) == bit && (state&occupied == 0 || state&returned != 0)
 }
 
-// becomesFree reports whether the permit that waits for bit becomes free when bits are
-// set.
+// becomesFree reports whether setting bits frees the permit of bit.
 func becomesFree(before, bits, bit uint32) bool {
 	return !isFree(before, bit) && isFree(before|bits, bit)
 }
 
-// Occupy notes that a function starts to run. It keeps the permit until Returned is
-// called or, if completes is set, until it completes the attempt.
+// Occupy notes that a function starts. It keeps the permit until Returned or, if
+// completes is set, until it completes the attempt.
 func (t *Token) Occupy(completes bool) {
 	bits := occupied
 	if completes {
@@ -285,7 +273,7 @@ func (t *Token) Occupy(completes bool) {
 	t.state.Or(bits)
 }
 
-// tryOccupy is Occupy(false). It reports false if the attempt has ended or is occupied.
+// tryOccupy is Occupy(false), unless the attempt has ended or is occupied.
 func (t *Token) tryOccupy() bool {
 	for {
 		s := t.state.Load()
@@ -306,19 +294,18 @@ func (t *Token) Returned() {
 	t.freePermit(before, returned)
 }
 
-// HasReturned reports whether the function which occupied the attempt has returned.
+// HasReturned reports whether that function has returned.
 func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 
-// freeSeat frees the backend's permit if it becomes free when bits are set. Unlike the
-// operator's permit it does not wait for the loop. Handlers have no number and no permit.
+// freeSeat frees the backend's permit if setting bits does. It does not wait for the
+// loop. Handlers have no number and no permit.
 func (t *Token) freeSeat(before, bits uint32) {
 	if t.Host.Seat != nil && t.Number != 0 && becomesFree(before, bits, ended) {
 		t.Host.Seat.Release(t.Ref.Stamp)
 	}
 }
 
-// freePermit frees the operator's permit if it becomes free when bits are set. Goroutines
-// other than the loop call it.
+// freePermit frees the operator's permit if setting bits does. The loop does not call it.
 func (t *Token) freePermit(before, bits uint32) {
 	if becomesFree(before, bits, released) {
 		t.Host.freed.Add(1)
@@ -326,9 +313,8 @@ func (t *Token) freePermit(before, bits uint32) {
 	}
 }
 
-// Attempt is one call for one element. It is the ResultFuture that user code completes,
-// and the context of the call. A completion counts only for the attempt that it was made
-// on.
+// Attempt is a call for an element. It is the context of the call and the ResultFuture
+// that user code completes. A completion counts only for its own attempt.
 type Attempt[OUT any] struct {
 	Token
 
@@ -338,27 +324,27 @@ type Attempt[OUT any] struct {
 	Failure error // of the call
 }
 
-// roomy is an attempt with room for one result: most blocking calls have one.
+// roomy is an attempt with space for the result of a blocking call.
 type roomy[OUT any] struct {
 	Attempt[OUT]
 	room [1]OUT
 }
 
-// NewRoomy returns an attempt that has room for one result.
+// NewRoomy returns an attempt with space for one result.
 func NewRoomy[OUT any]() *Attempt[OUT] {
 	d := new(roomy[OUT])
 	d.Results = d.room[:0]
 	return &d.Attempt
 }
 
-// carrying is an attempt for an element that is a message, in one allocation.
+// carrying is an attempt of a message, in one allocation.
 type carrying[OUT any] struct {
 	roomy[OUT]
 	own signal
 }
 
-// NewCarrying returns an attempt with room for one result, whose context has the message
-// m.
+// NewCarrying returns an attempt with space for one result and the message m in its
+// context.
 func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 	c := new(carrying[OUT])
 	c.Results = c.room[:0]
@@ -367,8 +353,8 @@ func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 	return &c.Attempt
 }
 
-// Value is [Token.Value], and also answers the keys that an attempt has: see the table in
-// the package documentation.
+// Value is [Token.Value] with the keys of an attempt: see the table in the package
+// documentation.
 func (a *Attempt[OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case NumberKey:
@@ -383,14 +369,14 @@ func (a *Attempt[OUT]) Value(key any) any {
 		return (*Stages)(&a.Token)
 	case CostKey:
 		return &a.Token
-	case ctxkey.Members: // the members of a call around the operator are not members of this call
+	case ctxkey.Members: // the members of a call around the operator belong to another call
 		return nil
 	}
 	return a.Token.Value(key)
 }
 
-// Complete implements ResultFuture. Law A2: the first completion counts, unless the
-// attempt has ended.
+// Complete implements ResultFuture. The first completion counts, unless the attempt has
+// ended (law A2).
 func (a *Attempt[OUT]) Complete(results ...OUT) {
 	if a.claim() {
 		a.Results, a.Failure = results, nil
@@ -409,8 +395,8 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	}
 }
 
-// Return completes the attempt with one result, or with err if that is not nil. It does
-// not allocate if the attempt has room.
+// Return completes the attempt with one result, or with err if it is not nil. It does not
+// allocate if there is space.
 func (a *Attempt[OUT]) Return(result OUT, err error) {
 	if a.claim() {
 		a.Failure = err
@@ -421,8 +407,7 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 	}
 }
 
-// Refuse completes an attempt whose function was not called. If the attempt has ended, it
-// is not counted as a late completion.
+// Refuse completes an attempt whose function was not called. It is never late.
 func (a *Attempt[OUT]) Refuse(err error) {
 	if a.claimUncalled() {
 		a.Failure = err
@@ -430,8 +415,8 @@ func (a *Attempt[OUT]) Refuse(err error) {
 	}
 }
 
-// Begin returns the reason why the call must not be made, or nil. A call that is not made
-// has no outcome.
+// Begin returns the reason why the call must not be made, or nil. Without a call there is
+// no outcome.
 func (a *Attempt[OUT]) Begin() (late error) {
 	late = a.Late()
 	if late != nil {
@@ -440,9 +425,9 @@ func (a *Attempt[OUT]) Begin() (late error) {
 	return late
 }
 
-// RunBlocking runs task on a goroutine of the operator. If late is not nil, task must not
-// make the call; late is the reason. The call keeps the attempt's permit until task
-// returns, unless the attempt has ended before.
+// RunBlocking runs task on a goroutine of the operator. late is the reason why task must
+// not make the call, or nil. The call keeps the attempt's permit until task returns,
+// unless the attempt ended before.
 func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 	occupies := a.tryOccupy()
 	a.Host.Run(func() {
@@ -451,7 +436,7 @@ func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 		}
 		late := a.Begin()
 		var g guard.Guard
-		defer g.Close(func(recovered any) { // the future belongs to a wrapper, and has failed (law A6)
+		defer g.Close(func(recovered any) { // the future belongs to a wrapper, which has failed (law A6)
 			a.CompleteExceptionally(Panicked(recovered))
 		})
 		task(late)

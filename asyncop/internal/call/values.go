@@ -24,8 +24,7 @@ func (c *endedBy) Value(key any) any {
 // WithMessage returns a context with a message.
 func WithMessage(c context.Context, m Message) context.Context { return &withMessage{c, m} }
 
-// WithoutMessage returns the values of the context of an operator. It hides the message
-// of a call around the operator.
+// WithoutMessage returns a context that hides the message of a call around the operator.
 func WithoutMessage(c context.Context) context.Context {
 	if c.Value(ctxkey.Message{}) == nil {
 		return c
@@ -33,7 +32,7 @@ func WithoutMessage(c context.Context) context.Context {
 	return context.WithValue(c, ctxkey.Message{}, nil)
 }
 
-// withMessage is a context with a message. It builds the history when it is asked for it.
+// withMessage is a context with a message. It builds the history on demand.
 type withMessage struct {
 	context.Context
 	message Message
@@ -46,13 +45,12 @@ func (c *withMessage) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// WithValues returns c with the values of another context before its own. Keys that an
-// attempt answers itself are not overridden. The end of values has no effect.
+// WithValues returns c with the values of another context before its own, except for the
+// keys of an attempt. The end of values has no effect.
 func WithValues(values context.Context, c Cancellable) context.Context {
 	return &valued{c, context.WithoutCancel(values)}
 }
 
-// valued is a context with the values of another one before its own.
 type valued struct {
 	Cancellable
 	values context.Context //nolint:containedctx // it is part of one
@@ -67,8 +65,8 @@ func (c *valued) Value(key any) any {
 	return c.Cancellable.Value(key)
 }
 
-// isOfAttempt reports whether an attempt answers the key itself, even if it has no value
-// for it. Contexts around it are not asked.
+// isOfAttempt reports whether only the attempt itself answers the key, even without a
+// value.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
 	case NumberKey, HostKey, BatchKey, CostKey, ctxkey.Members, ctxkey.Stage, ctxkey.Message:

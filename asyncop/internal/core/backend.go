@@ -161,6 +161,7 @@ func (g *Machine[IN, OUT]) Spent() float64 {
 	return g.backend.spent
 }
 
+// AddSpent adds the cost of earlier runs.
 func (g *Machine[IN, OUT]) AddSpent(cost float64) {
 	if g.backend != nil {
 		g.backend.spent += cost

@@ -40,6 +40,7 @@ func Marker[IN, OUT any](control any) Item[IN, OUT] {
 	return Item[IN, OUT]{Kind: Control, Rest: control, Retry: notKept}
 }
 
+// Results returns the results of a Completed item.
 func (it *Item[IN, OUT]) Results() []OUT {
 	return it.Rest.(*call.Attempt[OUT]).Results
 }

@@ -131,6 +131,7 @@ func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPe
 	return isPending
 }
 
+// MaySettle reports whether Settle has work.
 func (m *Messages[IN, OUT]) MaySettle() bool { return m.settlements.Len() > 0 }
 
 // Settle settles the messages of ended elements, by code of their sources. The driver

@@ -395,7 +395,8 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	}
 	v := &g.view
 	v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts), err, results, end.Stage, end.InDoubt
-	v.Reason, v.ReasonRetries, v.Idempotent = predicates.Reason{}, 0, false
+	v.Reason, v.Idempotent = predicates.Reason{}, false
+	v.ReasonRetries = 0
 	if g.looksClosely {
 		v.Input = s.in
 		v.Values = g.context(s, a)

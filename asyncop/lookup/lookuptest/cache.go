@@ -1,4 +1,4 @@
-// Package lookuptest holds the tests that every lookup.Cache must pass.
+// Package lookuptest has the tests that every lookup.Cache must pass.
 package lookuptest
 
 import (
@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/asyncop/lookup"
 )
 
-// TestCache tests a cache. open returns an empty cache for at least 100 entries; advance only moves its time.
+// TestCache tests a cache. open returns an empty cache for at least 100 entries. advance
+// moves only its time.
 func TestCache(t *testing.T, open func(t *testing.T) (cache lookup.Cache[string, int], advance func(d time.Duration))) {
 	t.Helper()
 	entry := func(results ...int) lookup.Entry[int] { return lookup.Entry[int]{Results: results} }
@@ -70,14 +71,14 @@ func TestCache(t *testing.T, open func(t *testing.T) (cache lookup.Cache[string,
 			require.True(t, ok, key)
 		}
 		c.Put("again", lookup.Entry[int]{Results: []int{4}, TTL: time.Minute})
-		advance(200 * time.Millisecond) // what was read does not live longer
+		advance(200 * time.Millisecond) // reading does not extend the time
 		_, ok := c.Get("short")
 		require.False(t, ok)
 		for _, key := range []string{"long", "again"} {
 			_, ok := c.Get(key)
 			require.True(t, ok, key)
 		}
-		c.Put("long", lookup.Entry[int]{Results: []int{5}, TTL: time.Second}) // nor does what takes the place of another
+		c.Put("long", lookup.Entry[int]{Results: []int{5}, TTL: time.Second}) // nor does replacing an entry
 		advance(1100 * time.Millisecond)
 		_, ok = c.Get("long")
 		require.False(t, ok)
@@ -93,7 +94,7 @@ func TestCache(t *testing.T, open func(t *testing.T) (cache lookup.Cache[string,
 	})
 }
 
-// useAll calls all methods with keys that are numbers; the entry of a key is that number.
+// useAll calls all methods with numbers as keys. The entry of a key is its number.
 func useAll(t *testing.T, c lookup.Cache[string, int], from int) {
 	t.Helper()
 	for i := range 1000 {
