@@ -22,14 +22,14 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Stats are the counts of an operator at a moment: see [observe.Stats].
+// Stats are the counts of an operator: see [observe.Stats].
 type Stats = observe.Stats
 
 // Watermark is the control element of event time: see [queue.Watermark].
 type Watermark = queue.Watermark
 
-// AsyncWaitOperator is an operator as a flow of go-streams. The constructors return it
-// running. It belongs to a single pipeline.
+// AsyncWaitOperator is an operator as a flow of go-streams. The constructors start it. It
+// belongs to one pipeline.
 //
 //	in  -- 1 -- 2 ---- 3 -- 4 ------ 5 --------
 //
@@ -38,8 +38,8 @@ type Watermark = queue.Watermark
 //	out ------- 1' - 2' ---- 3' - 4' ---- 5' ---
 //
 // Elements of the stream are of type IN, a message.Message of an IN, or a [Watermark]. A
-// nil is accepted where IN is an interface type. A wrong type fails the pipeline with a
-// [*TypeError]. Elements must not be changed once they were sent: a source that reuses
+// nil is accepted if IN is an interface type. A wrong type fails the pipeline with a
+// [*TypeError]. Elements must not be changed after they were sent: a source that reuses
 // them sends copies.
 //
 // Its methods are safe for concurrent use.
@@ -48,22 +48,23 @@ type AsyncWaitOperator[IN, OUT any] struct {
 	front    *frontend[IN, OUT]
 	in       chan<- any // of the driver
 	capacity int
-	used     atomic.Uint32 // what drives it, and takes its results: bits
+	used     atomic.Uint32 // bits: how it is driven and its results are taken
 }
 
-// What drives an operator, and takes its results.
+// The bits of AsyncWaitOperator.used.
 const (
 	byIn uint32 = 1 << iota
 	byOut
-	byVia // or To: once, and it shares the results with what received from Out before
+	byVia // or To, once; shares the results with earlier receivers from Out
 	byLoop
 )
 
-// use notes a use, and returns those before. It panics if one of them excludes this:
-// either would get only a part of the results.
+// use records a use, and returns the earlier uses. It panics if two uses exclude each
+// other, because each would get only a part of the results.
 func (op *AsyncWaitOperator[IN, OUT]) use(method string, by uint32) (before uint32) {
 	for {
-		switch before = op.used.Load(); {
+		before = op.used.Load()
+		switch {
 		case by == byLoop && before&byLoop != 0:
 			panic(fmt.Sprintf("asyncop: %s: the operator is driven by Results already", method))
 		case by == byLoop && before != 0:
@@ -83,26 +84,26 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // OrderedWait starts an operator that calls fn for every element and emits the results in
 // input order.
 //
-// timeout bounds the time of each element from the moment it takes its slot; 0 means
-// none, and a timeout below a millisecond is logged as a warning, since its unit may be
-// missing. [WithTimeoutFor] gives elements timeouts of their own. capacity bounds the
-// slots: elements in flight, complete elements that wait for their turn, and watermarks.
+// timeout limits the time of each element from the time when it takes its slot. 0 means
+// no limit. A timeout below a millisecond is logged as a warning, because its unit may be
+// missing. [WithTimeoutFor] gives elements timeouts of their own. capacity limits the
+// slots: elements in flight, complete elements that have not left, and watermarks.
 //
 // It panics if
 //
 //   - fn is nil, timeout is negative, or capacity < 1
 //   - fn wraps a function of [HandleFailure] with other types
 //   - an option has a function that takes elements or failures of another type
-//   - with [WithCheckpoints]: the name or the codec for IN is missing, a codec is for another type, or two observers are a
-//     [observe.CheckpointedObserver]
+//   - with [WithCheckpoints]: the name or the codec for IN is missing, a codec is for
+//     another type, or two observers are a [observe.CheckpointedObserver]
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
 	return newOperator("OrderedWait", false, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
 }
 
-// UnorderedWait is [OrderedWait] with results in the order in which the elements
-// complete; elements do not cross a watermark in either direction.
+// UnorderedWait is [OrderedWait] with results in the order of completion. Elements and
+// watermarks do not overtake each other.
 func UnorderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
@@ -111,21 +112,20 @@ func UnorderedWait[IN, OUT any](
 
 // OrderedWaitWithRetry is [OrderedWait] with retries: an element whose outcome matches
 // the strategy's predicate is called again, after the strategy's back-off and as often as
-// it allows. timeout bounds the time over all attempts.
+// it allows. timeout limits the time over all attempts.
 //
-// An error that is not retried goes to the failure policy; a result that is not retried
-// is emitted, unless [WithExhaustedAsFailure]. An element in back-off holds its slot, and
-// neither a call nor a goroutine.
+// An error that is not retried goes to the failure policy. A result that is not retried
+// is emitted, unless [WithExhaustedAsFailure]. An element in back-off holds its slot, but
+// no permit and no goroutine.
 //
-// A strategy without a predicate never retries: unless it is strategies.NoRetry, the
-// operator logs a warning at once.
+// A strategy without a predicate never retries. The operator logs a warning at once,
+// unless the strategy is strategies.NoRetry.
 //
-// strategy is a strategies.AsyncRetryStrategy, or a *strategies.Policy, which goes by
-// reasons.
+// strategy is a strategies.AsyncRetryStrategy, or a reason-aware *strategies.Policy.
 //
-// It panics where [OrderedWait] does, if strategy is nil or neither of the two, if
-// timeout is 0 with a strategy other than strategies.NoRetry, and with [LatencyFirst] if
-// the strategy lacks MaxRetries.
+// It panics like [OrderedWait], if strategy is nil or of another type, if timeout is 0
+// with a strategy other than strategies.NoRetry, and with [LatencyFirst] if the strategy
+// lacks MaxRetries.
 func OrderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts ...Option,
@@ -141,7 +141,7 @@ func UnorderedWaitWithRetry[IN, OUT any](
 	return newOperator("UnorderedWaitWithRetry", true, fn, timeout, capacity, strategy, opts)
 }
 
-// maxTimeout keeps sums of instants and timeouts from overflowing; it is 146 years.
+// maxTimeout is 146 years. It prevents overflow of sums of instants and timeouts.
 const maxTimeout = time.Duration(1 << 62)
 
 func newOperator[IN, OUT any](
@@ -156,7 +156,7 @@ func newOperator[IN, OUT any](
 	s := &frontend[IN, OUT]{config: newConfig(opts), fn: fn, policy: policy, batch: batchingOf(fn)}
 	s.reorders = reorders
 	s.refuse(name, strategy)
-	// Nothing is refused from here on: goroutines begin.
+	// From here on arguments are valid, and goroutines start.
 	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
 	s.warnOfArguments(name, timeout, strategy)
 	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, front: s, in: s.driver.In(), capacity: capacity}
@@ -172,7 +172,7 @@ func newOperator[IN, OUT any](
 	return op
 }
 
-// refuseArguments panics if the arguments of a constructor make no sense, and returns the
+// refuseArguments panics if an argument of a constructor is invalid, and returns the
 // steps of the strategy.
 func refuseArguments[IN, OUT any](
 	name string, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, strategy strategies.Retry[OUT],
@@ -184,14 +184,14 @@ func refuseArguments[IN, OUT any](
 		"%s: the operator takes messages by itself: write its function for the value of a %v", name, reflect.TypeFor[IN]())
 	refuseIf(isMessage(*new(OUT)),
 		"%s: the operator makes messages by itself: its function returns the value of a %v", name, reflect.TypeFor[OUT]())
-	policy := strategies.PolicyOf(strategy).Steps() // its predicate is read here, once
+	policy := strategies.PolicyOf(strategy).Steps() // reads the predicate of the strategy, once
 	refuseIf(timeout == 0 && !policy.NoRetry, "%s: a retry strategy needs a positive timeout, got %v", name, timeout)
 	refuseIf(capacity < 1, "%s: capacity must be at least 1, got %d", name, capacity)
 	return policy
 }
 
-// refuse panics if an option makes no sense: for want of another one, or since it is for
-// other types.
+// refuse panics if an option is invalid: another option is missing, or it is for other
+// types.
 func (s *frontend[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) {
 	refuseIf(s.coordinator != nil && s.name == "", "%s: WithCheckpoints needs WithName: state is found by name", name)
 	refuseIf(s.maxWaitingPerKey > 0 && s.keys == nil,
@@ -213,15 +213,15 @@ func (s *frontend[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) 
 	s.tenantOf = typed[func(IN) string](name, "Tenant", s.tenant, takes)
 }
 
-// typed returns the value of an option, nil if there is none. It panics if the value is
-// for other types than the operator's.
+// typed returns the value of an option, or nil if it was not given. It panics if the
+// value is for other types than the operator's.
 func typed[T any](name, option string, value any, fault string) T {
 	t, ok := value.(T)
 	refuseIf(value != nil && !ok, "%s: %s: %T %s", name, option, value, fault)
 	return t
 }
 
-// warnOfArguments logs what is allowed and probably a mistake.
+// warnOfArguments logs valid arguments that are probably a mistake.
 func (s *frontend[IN, OUT]) warnOfArguments(name string, timeout time.Duration, strategy strategies.Retry[OUT]) {
 	if p := s.policy; !p.NoRetry && !p.Results && !p.Errors {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
@@ -240,13 +240,12 @@ func (s *frontend[IN, OUT]) warnOfArguments(name string, timeout time.Duration, 
 	}
 }
 
-// isMessage reports whether v is a message.Message.
 func isMessage(v any) bool {
 	_, ok := message.FromElement(v)
 	return ok
 }
 
-// In returns the channel that upstream sends to and closes.
+// In returns the channel that upstream sends to and must close.
 func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
 	if op.used.Load()&byIn == 0 {
 		op.use("In", byIn)
@@ -255,9 +254,9 @@ func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
 	return op.in
 }
 
-// Out returns the channel of the results; the operator closes it, and Err returns the
-// cause. With checkpoints, no function of go-streams that branches or joins streams may
-// read it, except flow.FanOut: the run fails.
+// Out returns the channel of the results. The operator closes it, and Err returns the
+// cause. With checkpoints, only flow.FanOut may branch it: the run fails if a function of
+// go-streams that branches or joins streams reads it.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	op.use("Out", byOut)
 	if op.driver.Coordinator != nil {
@@ -268,20 +267,20 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	return op.driver.Out()
 }
 
-// Via streams the results to next, on a goroutine of its own, and returns next, or, with
-// checkpoints, a flow that stands for it.
+// Via streams the results to next, on a goroutine of its own. It returns next or, with
+// checkpoints, a flow in place of next.
 //
 // A failure travels in both directions between this operator and next, if next is an
 // operator or a flow of weir. If this operator fails, next fails with the same error. If
-// next fails or is cancelled, this operator ends with a [*DownstreamError]
-// ([WithUpstreamRunning]). Flows of go-streams take the end of a failed stream for a
-// clean one: behind them, Wait for each operator.
+// next fails or is cancelled, this operator ends with a [*DownstreamError] (see
+// [WithUpstreamRunning]). To flows of go-streams, the end of a failed stream looks clean:
+// behind them, Wait for each operator.
 //
-// After a cancel, results are delivered for half a second at most: see
+// After a cancel, results are delivered for at most half a second: see
 // [AsyncWaitOperator.To].
 //
-// Via panics for an operator or a flow of weir that takes elements of another type, and
-// with checkpoints for a flow of go-streams that would panic on a barrier.
+// Via panics if next is an operator or a flow of weir that takes elements of another type
+// or, with checkpoints, a flow of go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	transfer := op.connect("Via", next)
 	go func() {
@@ -291,26 +290,26 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	return op.driver.Node.Next(next)
 }
 
-// To streams the results to sink and returns when the sink has processed them all. It
+// To streams the results to sink and returns when the sink has processed all of them. It
 // does not wait for calls of the failure sink: call Wait after it.
 //
 // A sink that has stopped reading does not block To forever. When the operator is
 // cancelled, or the context of Stop ends, To delivers results for half a second, then
 // counts the rest as Stats.Undelivered, logs the count, and returns. An operator that
-// fails, or ends cleanly, delivers for as long as the sink takes results. If its context
-// ends, or the deadline of a Stop passes, after that, To gives up in the same way after a
-// failure. After a clean end it gives up when the sink does not take a result for half a
-// second; if the sink has taken all, To waits for its completion.
+// fails, or ends cleanly, delivers as long as the sink takes results. If its context
+// ends, or the deadline of a Stop passes, after a failure, To gives up in the same way.
+// After a clean end it gives up when the sink does not take a result for half a second.
+// If the sink has taken all results, To waits for its completion.
 //
-// It panics for a sink of package checkpoint that takes elements of another type, and
-// with checkpoints for a sink of go-streams that would take a barrier for an element.
+// It panics if sink is a sink of package checkpoint that takes elements of another type
+// or, with checkpoints, a sink of go-streams that would take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	transfer := op.connect("To", sink)
 	transfer.Run()
 	transfer.Await(sink.AwaitCompletion)
 }
 
-// Node returns the operator's place in the wiring of its pipeline. Only weir can call it.
+// Node returns the operator's node in the wiring of its pipeline. Only weir can call it.
 func (op *AsyncWaitOperator[IN, OUT]) Node(wiring.Question) *wiring.Node { return op.driver.Node }
 
 // connect returns a transfer of the results to next. It panics if next cannot take them.
@@ -322,25 +321,26 @@ func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet)
 	return op.driver.NewTransfer(next.In(), shares, wiring.TakesFailures(next))
 }
 
-// Err returns nil before the end and after a clean end. Otherwise it returns why the
-// operator ended:
+// Err returns nil before the end and after a clean end. Otherwise it returns the reason
+// of the end:
 //
 //   - an [*ElementError] or a [*TypeError]
-//   - context.Cause of its context, or of the context that Stop was given; in an [*AbandonedError] if elements were in flight
+//   - context.Cause of its context, or of the context of Stop; in an [*AbandonedError] if
+//     elements were in flight
 //   - a [*DownstreamError], if a later step of weir failed or was cancelled
 //   - the error of an earlier step of weir that failed, or was cancelled and could not
 //     deliver
 //   - an error, a panic or a runtime.Goexit of the input of Results
 //   - an error of the function's Open or Close
-//   - an error that encoding the state of a final checkpoint failed
+//   - an error of encoding the state of a final checkpoint
 //
 // It is set before Out closes.
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 
-// Done returns a channel that is closed when all is done: Out is closed, the calls of the
-// failure sink have returned ([WithFailureSink]), and the function is closed. Elements
-// that upstream still sends are discarded until it closes In, by a goroutine that ends
-// then. A blocking call that ignores the end of its context may outlive the operator.
+// Done returns a channel that is closed when Out is closed, the calls of the failure sink
+// have returned ([WithFailureSink]), and the function is closed. A goroutine still
+// discards the elements that upstream sends, until it closes In. A blocking call that
+// ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
 // InputClosed returns a channel that is closed when upstream has closed In and all elements
@@ -350,34 +350,34 @@ func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.
 func (op *AsyncWaitOperator[IN, OUT]) InputClosed() <-chan struct{} { return op.driver.InputClosed() }
 
 // Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and
-// Stop would wait for that body for ever.
+// Stop would wait forever.
 func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 	<-op.driver.Done()
 	return op.driver.Err()
 }
 
 // Stop ends the operator in an orderly way: it stops reading, drains the accepted
-// elements as at the end of the input, waits for Done, and returns Err. Elements that
-// were sent to In and not accepted yet are discarded and counted.
+// elements as at the end of the input, waits for Done, and returns Err. Elements in In
+// are discarded and counted.
 //
-// When ctx ends before that, Stop cancels the remaining elements and returns when Err is
-// set. The failure sink and the function's Close may still run then, so wait for Done
-// before the program ends. Stop always waits for an Open that runs, and for the Close of
-// a clean end.
+// If ctx ends first, Stop cancels the remaining elements and returns when Err is set. The
+// failure sink and the function's Close may still be running then, so wait for Done
+// before the program ends. Stop always waits for a running Open, and for the Close of a
+// clean end.
 //
 // If the checkpoint.Coordinator drains the stream, and the marker of the end of the input
-// has come to the operator, Stop only waits: the coordinator ends the operator.
+// has reached the operator, Stop only waits: the coordinator ends the operator.
 //
-// It must not be called from code that the operator waits for: its function, loggers,
+// Stop must not be called from code that the operator waits for: its function, loggers,
 // labels and the failure sink.
 //
-// In a row of operators stop the first, wait until the last is done or ctx ends, and then
-// stop the last: the first drains into the others.
+// In a row of operators stop the first, which drains into the others. Wait until the last
+// is done or ctx ends, and then stop the last.
 func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 	return op.driver.Stop(ctx)
 }
 
-// Stats returns the present counts.
+// Stats returns the current counts.
 func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats {
 	s := op.driver.Counts()
 	s.Capacity, s.MaxCalls = int64(op.capacity), int64(min(cmp.Or(op.front.maxCalls, op.capacity), op.capacity))

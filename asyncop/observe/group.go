@@ -7,7 +7,7 @@ import "time"
 type Group struct {
 	Type   string `json:"type,omitempty"`   // of the error
 	Reason string `json:"reason,omitempty"` // "" if there was no reason
-	Error  string `json:"error,omitempty"`  // the common text of the errors, at most 200 bytes. # stands for a quoted word or a word with a digit
+	Error  string `json:"error,omitempty"`  // the common text of the errors, at most 200 bytes. # replaces a quoted word or a word with a digit
 
 	Count       int64     `json:"count"`
 	First       time.Time `json:"first"`
