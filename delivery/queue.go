@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/benbjohnson/clock"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
+	"github.com/weirflow/weir/predicates"
 )
 
 // Queue is a queue of messages of type T on an engine, with the layers in which failed
@@ -98,6 +101,15 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 	}
 	if _, n := storearg.Layer(name); n > 0 || strings.HasSuffix(name, deadSuffix) || strings.HasSuffix(name, blockedSuffix) {
 		panic(fmt.Sprintf("delivery: NewQueue: the name %q is of the layers or dead letters of a queue", name))
+	}
+	if strings.TrimSpace(name) != name || strings.ContainsFunc(name, unicode.IsControl) {
+		panic(fmt.Sprintf("delivery: NewQueue: the name %q begins or ends with a space, or has a control character: remove it", name))
+	}
+	_, byValue := any(*new(T)).(predicates.Idempotent)
+	_, byPointer := any(new(T)).(predicates.Idempotent)
+	if byPointer && !byValue && reflect.TypeFor[T]().Kind() != reflect.Interface {
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: the method Idempotent of %[2]v has a pointer receiver, so messages, which are values, do not have it: "+
+			"declare it as func (v %[2]v) Idempotent() bool", name, reflect.TypeFor[T]()))
 	}
 	set := newQueueSettings(opts)
 	q := &Queue[T]{engine: engine, name: name, clock: set.clock, byKey: set.fairByKey}

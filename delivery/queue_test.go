@@ -1,12 +1,14 @@
 package delivery_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -458,17 +460,25 @@ type keepsNothing struct{}
 func (keepsNothing) Put(context.Context, string, ...store.Message) error { return io.ErrClosedPipe }
 func (keepsNothing) Close() error                                        { return nil }
 
+// pointerIdempotent has a method that its values do not have.
+type pointerIdempotent struct{ N int }
+
+func (*pointerIdempotent) Idempotent() bool { return true }
+
 func TestNewQueueRefuses(t *testing.T) {
 	engine := memory.Open()
 	for name, f := range map[string]func(){
-		"no engine":       func() { delivery.NewQueue[int](nil, "q") },
-		"no leases":       func() { delivery.NewQueue[int](keepsNothing{}, "q") },
-		"no name":         func() { delivery.NewQueue[int](engine, "") },
-		"NUL":             func() { delivery.NewQueue[int](engine, "a\x00") },
-		"a layer's name":  func() { delivery.NewQueue[int](engine, "q-retry-1") },
-		"a dead name":     func() { delivery.NewQueue[int](engine, "q-dead") },
-		"a blocked name":  func() { delivery.NewQueue[int](engine, "q-blocked") },
-		"depth uncounted": func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.WithMaxDepth(1)) },
+		"no engine":               func() { delivery.NewQueue[int](nil, "q") },
+		"no leases":               func() { delivery.NewQueue[int](keepsNothing{}, "q") },
+		"no name":                 func() { delivery.NewQueue[int](engine, "") },
+		"NUL":                     func() { delivery.NewQueue[int](engine, "a\x00") },
+		"a layer's name":          func() { delivery.NewQueue[int](engine, "q-retry-1") },
+		"a dead name":             func() { delivery.NewQueue[int](engine, "q-dead") },
+		"a blocked name":          func() { delivery.NewQueue[int](engine, "q-blocked") },
+		"a space at the end":      func() { delivery.NewQueue[int](engine, "q ") },
+		"a line end":              func() { delivery.NewQueue[int](engine, "a\nb") },
+		"Idempotent of a pointer": func() { delivery.NewQueue[pointerIdempotent](engine, "q") },
+		"depth uncounted":         func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.WithMaxDepth(1)) },
 		"key order": func() {
 			delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.WithKeepKeyOrder(1))
 		},
@@ -476,6 +486,7 @@ func TestNewQueueRefuses(t *testing.T) {
 		require.Panics(t, f, name)
 	}
 	require.NotPanics(t, func() { delivery.NewQueue[int](engine, "q-retry-x") })
+	require.NotPanics(t, func() { delivery.NewQueue[*pointerIdempotent](engine, "pointers") })
 	require.NoError(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1, delivery.After(-1)), "a time in the past is due now")
 	_, err := delivery.NewQueue[int](struct{ store.Store }{engine}, "q").Counts(t.Context())
 	require.ErrorContains(t, err, "store.Inspector")
@@ -534,4 +545,30 @@ func TestHeaders(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"tenant": "north", "traceparent": "00-1"}, entries[0].Meta.Headers)
 	require.ErrorIs(t, q.Put(t.Context(), 1, delivery.Headers(map[string]string{"weir-id": "a"})), message.ErrRefused)
+}
+
+// An error names the queue, the message and the fault once.
+func TestQueuePut_IDIsTooLong(t *testing.T) {
+	err := delivery.NewQueue[int](memory.Open(), "q", noLog).Put(t.Context(), 1, delivery.ID(strings.Repeat("x", 2000)))
+	require.ErrorIs(t, err, message.ErrRefused)
+	require.Regexp(t, `^delivery: queue "q": memory: message "x+.{0,3}": it can never be stored: ID has 2000 bytes, at most 1024 are allowed$`, err.Error())
+	require.Less(t, len(err.Error()), 1200)
+}
+
+// The log line of a message that is given up without a visit has no times that are not
+// known.
+func TestQueueSource_GivenUpWithoutAVisit(t *testing.T) {
+	engine := memory.Open()
+	require.NoError(t, engine.Put(t.Context(), "q-retry-1", store.Message{Meta: message.Meta{ID: "1", UnsafeToRepeat: true}, Payload: []byte(`1`)}))
+	var log bytes.Buffer
+	q := delivery.NewQueue[int](engine, "q", delivery.RetryAfter(time.Hour), delivery.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	s := q.Source(nil)
+	_, err := s.Receive(ctx, 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, s.Close(t.Context()))
+	require.Contains(t, log.String(), "message given up without a visit")
+	require.NotContains(t, log.String(), "0001-01-01")
+	require.NotContains(t, log.String(), "deadline")
 }

@@ -85,7 +85,7 @@ func (m *Meta) fit() error {
 
 // refused returns the error for a Meta that is over a limit.
 func refused(id string, err error) error {
-	return fmt.Errorf("delivery: meta of message %q: %w: %w", cut(id, maxName), ErrRefused, err)
+	return fmt.Errorf("message %q: %w: %w", cut(id, maxName), ErrRefused, err)
 }
 
 // checkYear returns an error for a time that RFC 3339 has no form for.

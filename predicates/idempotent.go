@@ -5,7 +5,8 @@ package predicates
 //
 // A call whose requests are all deduplicated ([WithDeduplicated]) does not happen twice, and is repeated whatever the element says.
 //
-// The element is asked as it is: a method with a pointer receiver is not a method of an element that is a value.
+// The element is asked as it is: a method with a pointer receiver is not a method of an
+// element that is a value. delivery.NewQueue refuses such a type.
 type Idempotent interface {
 	Idempotent() bool
 }

@@ -355,9 +355,14 @@ func TestEndOfARequestWithAKey(t *testing.T) {
 func TestQueue_Unknown(t *testing.T) {
 	dir := seed(t)
 	for _, args := range [][]string{
-		{"dead", "list", "--queue", "nope"}, {"dead", "count", "--queue", "nope"}, {"dead", "groups", "--queue", "nope"},
-		{"dead", "purge", "--queue", "nope", "--all", "--yes"}, {"layers", "nope"}, {"layers", "--json", "nope"},
-		{"due", "--queue", "nope", "--all", "--yes"}, {"dead", "merge", "--queue", "nope", "--to", "orders", "--yes"},
+		{"dead", "list", "--queue", "nope"},
+		{"dead", "count", "--queue", "nope"},
+		{"dead", "groups", "--queue", "nope"},
+		{"dead", "purge", "--queue", "nope", "--all", "--yes"},
+		{"layers", "nope"},
+		{"layers", "--json", "nope"},
+		{"due", "--queue", "nope", "--all", "--yes"},
+		{"dead", "merge", "--queue", "nope", "--to", "orders", "--yes"},
 	} {
 		r := execute(t, command(t, dir, args...))
 		assert.Equal(t, exitFailed, r.status, args)

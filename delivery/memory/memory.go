@@ -111,8 +111,11 @@ func stored(ms []store.Message) ([]store.Message, error) {
 	copies := make([]store.Message, len(ms))
 	for i := range ms {
 		b, err := json.Marshal(ms[i].Meta)
+		if wrapped, ok := errors.AsType[*json.MarshalerError](err); ok {
+			err = wrapped.Err // it names the message
+		}
 		if err != nil {
-			return nil, fmt.Errorf("memory: message %q: %w", ms[i].Meta.ID, err)
+			return nil, fmt.Errorf("memory: %w", err)
 		}
 		copies[i] = ms[i].Clone()
 		copies[i].Meta = message.Meta{}

@@ -126,6 +126,10 @@ const maxBatch = 500 // calls that share a statement
 // there.
 func Open(ctx context.Context, url string, opts ...Option) (*Engine, error) {
 	set := newSettings("Open", opts)
+	scheme, _, isURL := strings.Cut(url, "://")
+	if isURL && scheme != "postgres" && scheme != "postgresql" && !strings.ContainsAny(scheme, "= ") {
+		return nil, fmt.Errorf("postgres: the URL of the database has the scheme %q: it must be postgres://USER:PASSWORD@HOST/DATABASE", scheme)
+	}
 	c, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err) // pgx leaves the password out

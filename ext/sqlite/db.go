@@ -37,8 +37,14 @@ func OpenDB(ctx context.Context, path string, opts ...Option) (*DB, error) {
 }
 
 func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
-	if path == "" || strings.HasPrefix(path, ":memory:") || strings.HasPrefix(path, "file:") || strings.HasPrefix(path, "sqlite:") {
-		return nil, fmt.Errorf("sqlite: open %q: not the path of a file", path)
+	scheme, rest, isURL := strings.Cut(path, ":")
+	switch {
+	case path == "":
+		return nil, errors.New("sqlite: open: the path of the file is empty")
+	case strings.HasPrefix(path, ":memory:"):
+		return nil, fmt.Errorf("sqlite: open %q: the database must be a file: for queues in memory use memory.Open of delivery/memory", path)
+	case isURL && (scheme == "file" || scheme == "sqlite"):
+		return nil, fmt.Errorf("sqlite: open %q: this is a URL, not the path of a file: use %q", path, strings.TrimPrefix(rest, "//"))
 	}
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -74,9 +74,15 @@ func TestOpenPaths(t *testing.T) {
 		assert.FileExists(t, path)
 		require.NoError(t, db.Close())
 	}
-	for _, path := range []string{"", ":memory:", "file:x.db", "sqlite:x.db"} {
+	for path, want := range map[string]string{
+		"":               "the path of the file is empty",
+		":memory:":       "memory.Open",
+		"file:x.db":      `not the path of a file: use "x.db"`,
+		"sqlite:x.db":    `not the path of a file: use "x.db"`,
+		"sqlite:///x.db": `not the path of a file: use "/x.db"`,
+	} {
 		_, err := OpenDB(t.Context(), path)
-		assert.ErrorContains(t, err, strconv.Quote(path))
+		assert.ErrorContains(t, err, want)
 	}
 	_, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "missing", "x.db"))
 	assert.ErrorContains(t, err, "missing")

@@ -39,7 +39,7 @@ func TestMigrate(t *testing.T) {
 
 	// A file that fails leaves nothing.
 	files["0003_c.sql"] = &fstest.MapFile{Data: []byte("INSERT INTO a (x) VALUES (2); nonsense")}
-	assert.ErrorContains(t, apply(dbs[0]), "migrations of test: 0003_c.sql: ")
+	assert.ErrorContains(t, apply(dbs[0]), `migrations (component "test" in the table weir_migrations): 0003_c.sql: `)
 	require.NoError(t, dbs[0].Reader().QueryRow("SELECT count(*) FROM a").Scan(&n))
 	assert.Equal(t, 1, n)
 	delete(files, "0003_c.sql")

@@ -45,7 +45,7 @@ func Apply(ctx context.Context, db *sql.DB, d Dialect, component string, files f
 func Ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) (made []string, err error) {
 	made, err = ensure(ctx, db, d, component, files)
 	if err != nil {
-		return nil, fmt.Errorf("migrations of %s: %w", component, err)
+		return nil, fmt.Errorf("migrations (component %q in the table weir_migrations): %w", component, err)
 	}
 	return made, nil
 }
@@ -65,7 +65,7 @@ func CheckVersion(ctx context.Context, db *sql.DB, component string, files fs.FS
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("migrations of %s: %w", component, err)
+		return fmt.Errorf("migrations (component %q in the table weir_migrations): %w", component, err)
 	}
 	return nil
 }

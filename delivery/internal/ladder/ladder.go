@@ -226,8 +226,13 @@ func (l *Ladder[T]) bury(ctx context.Context, v T, meta message.Meta, cause stor
 	if err := l.c.Store.Put(ctx, l.c.DeadLetters, m); err != nil {
 		return fmt.Errorf("message %q: %s: %w", meta.ID, why, err)
 	}
-	l.c.Logger.LogAttrs(ctx, slog.LevelWarn, "weir: message given up without a visit: "+why,
-		slog.String("id", m.Meta.ID), slog.String("queue", l.c.DeadLetters), slog.Time("remembered", meta.Remembered),
-		slog.Time("deadline", meta.Deadline))
+	attrs := []slog.Attr{slog.String("id", m.Meta.ID), slog.String("queue", l.c.DeadLetters)}
+	if !meta.Remembered.IsZero() {
+		attrs = append(attrs, slog.Time("remembered", meta.Remembered))
+	}
+	if !meta.Deadline.IsZero() {
+		attrs = append(attrs, slog.Time("deadline", meta.Deadline))
+	}
+	l.c.Logger.LogAttrs(ctx, slog.LevelWarn, "weir: message given up without a visit: "+why, attrs...)
 	return nil
 }

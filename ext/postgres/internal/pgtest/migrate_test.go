@@ -32,7 +32,7 @@ func TestMigrate(t *testing.T) {
 	require.NoError(t, apply())
 	require.NoError(t, apply())
 	files["0003_c.sql"] = &fstest.MapFile{Data: []byte("INSERT INTO a (x) VALUES (2); nonsense")}
-	assert.ErrorContains(t, apply(), "migrations of test: 0003_c.sql: ")
+	assert.ErrorContains(t, apply(), `migrations (component "test" in the table weir_migrations): 0003_c.sql: `)
 	var n int
 	require.NoError(t, db.QueryRow("SELECT count(*) FROM a").Scan(&n))
 	assert.Equal(t, 1, n)
