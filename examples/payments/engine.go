@@ -88,15 +88,19 @@ const (
 )
 
 const (
-	later     = 300 * time.Millisecond
-	muchLater = 500 * time.Millisecond
-	jitter    = 0.5
+	jitter = 0.5
 
 	lease = 2 * time.Second // after it the orders of a worker that was killed go to another one
 )
 
-// layers are where orders wait that cannot be paid now; Kafka has a topic for each.
-var layers = []delivery.Layer{{Delay: later, Jitter: jitter}, {Delay: muchLater, Jitter: jitter}}
+// layers are the layers in which orders wait after a failed visit. On a busy machine a visit may
+// time out even while the provider answers, so there are four. Kafka has a topic for each.
+var layers = []delivery.Layer{
+	{Delay: 300 * time.Millisecond, Jitter: jitter},
+	{Delay: 500 * time.Millisecond, Jitter: jitter},
+	{Delay: 2 * time.Second, Jitter: jitter},
+	{Delay: 4 * time.Second, Jitter: jitter},
+}
 
 var (
 	ordersCodec   = codec.JSON[bank.Order]()
