@@ -30,7 +30,7 @@ type Batch[IN, OUT any] struct {
 	outs []Future[OUT]
 	ctxs []context.Context // contexts of the calls of the function
 
-	returned atomic.Bool  // the call has returned, or there is none
+	returned atomic.Bool  // the call has returned, or is not made
 	ended    atomic.Int64 // at least as many of the first ctxs have ended
 	signal   signal       // the end of the call's context
 	watched  sync.Once    // starts watch if the end is needed

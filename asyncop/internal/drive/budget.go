@@ -6,17 +6,17 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// budgetSum is the way of the sum of the costs into a checkpoint, before a run ends because
-// its budget is spent. The next run continues with the sum.
+// budgetSum brings the sum of the costs into a checkpoint, before a run ends because its
+// budget is spent. The next run continues with the sum.
 type budgetSum struct {
-	isRequested bool          // the loop's: a checkpoint was requested
-	barrier     atomic.Uint64 // number of the checkpoint with the final sum; 0 while there is none
+	isRequested bool          // owned by the loop: a checkpoint was requested
+	barrier     atomic.Uint64 // number of the checkpoint with the final sum, or 0
 	isStored    atomic.Bool   // that checkpoint is complete
 }
 
-// endOverBudget ends the run because the budget of its calls is spent. All calls have ended,
-// and the results have left that can leave. With checkpoints, the run ends when a checkpoint
-// with the sum is complete.
+// endOverBudget ends the run because its budget is spent. All calls have ended, and all
+// possible results have left. With checkpoints, the run ends when a checkpoint with the
+// sum is complete.
 func (d *Driver[IN, OUT]) endOverBudget() {
 	k := d.checks
 	if k == nil || k.budget.isStored.Load() {
@@ -29,8 +29,7 @@ func (d *Driver[IN, OUT]) endOverBudget() {
 	}
 }
 
-// copySum notes that the checkpoint of b has the sum of a run that is about to end. Called by
-// the loop.
+// copySum notes that the checkpoint of b has the final sum. The loop calls it.
 func (k *checkpointing[IN, OUT]) copySum(b participant.Barrier) {
 	if k.budget.isRequested {
 		k.budget.barrier.Store(b.ID)
@@ -46,7 +45,7 @@ func (k *checkpointing[IN, OUT]) completedSum(id uint64) {
 	}
 }
 
-// mustEndOverBudget reports whether the checkpoint that endOverBudget waits for is complete.
+// mustEndOverBudget reports whether that checkpoint is complete.
 func (d *Driver[IN, OUT]) mustEndOverBudget() bool {
 	return d.checks != nil && d.checks.budget.isStored.Load()
 }

@@ -11,8 +11,8 @@ type ChainedRange[IN, OUT any] struct {
 	Yield func(OUT, error) bool
 }
 
-// handsOver gives the core to a goroutine that ranges over the results, if there is one,
-// and reports whether it did. The goroutine of the loop ends then.
+// handsOver gives the core to a goroutine that ranges over the results, if there is one.
+// The goroutine of the loop ends then.
 func (d *Driver[IN, OUT]) handsOver() bool {
 	a := d.attached.Load()
 	if a.handed == nil || d.failed() || d.mustStop() {
@@ -23,8 +23,8 @@ func (d *Driver[IN, OUT]) handsOver() bool {
 	return true
 }
 
-// Chained drives the operator on the caller's goroutine. It takes elements from the input
-// of r and yields the results.
+// Chained drives the operator on the caller's goroutine, with the input and the body of
+// r.
 func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	p := &bodyPort[IN, OUT]{flowPort: flowPort[IN, OUT]{d}, r: &r}
 	handed := make(chan struct{})
@@ -36,10 +36,10 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		d.yieldEnd(r.Yield)
 		return
 	}
-	ended := false // all elements have left, or the operator has failed
+	ended := false // without a break
 	defer func() {
 		p.r = nil
-		if !ended { // a break, or a panic or Goexit of the body or the input, or Goexit of code that the core calls
+		if !ended { // a break, a panic or Goexit of the body or the input, or Goexit of code that the core calls
 			d.breakOffLoop()
 		}
 	}()
@@ -53,7 +53,7 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	d.yieldEnd(r.Yield)
 }
 
-// yieldEnd yields the error of the operator, if it has one.
+// yieldEnd yields the error of the operator.
 func (d *Driver[IN, OUT]) yieldEnd(yield func(OUT, error) bool) {
 	err := d.Err()
 	if err == nil && d.input != inputClosed {
@@ -64,8 +64,8 @@ func (d *Driver[IN, OUT]) yieldEnd(yield func(OUT, error) bool) {
 	}
 }
 
-// breakOffLoop ends the operator because the loop over its results ends early. If code
-// that the core called has ended the goroutine, the run has failed before (law A6).
+// breakOffLoop ends the operator because the loop over its results ends early. After a
+// Goexit in code that the core called, the run has failed already (law A6).
 func (d *Driver[IN, OUT]) breakOffLoop() {
 	if !d.failed() {
 		d.host.Cancel(d.ErrStopped)
@@ -74,23 +74,23 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 	d.finish()
 }
 
-// bodyPort is the input and the body of a loop over results, on the caller's goroutine.
+// bodyPort is the input and the body of a loop on the caller's goroutine.
 type bodyPort[IN, OUT any] struct {
 	flowPort[IN, OUT] // its channels are not used
 	r                 *ChainedRange[IN, OUT]
-	yielded           int  // number of results since the loop has done other work
+	yielded           int  // results since the loop did other work
 	broken            bool // the body has left the loop
 }
 
 func (p *bodyPort[IN, OUT]) take() bool {
-	p.d.core.Away(false) // the time of an element begins when Next is called
+	p.d.core.Away(false) // the time of an element begins at Next
 	v, ok := p.r.Next()
 	p.d.receivedElement(v, call.Message{}, ok)
 	return true
 }
 
-// fewResults is the number of results that are yielded while completions wait: one step
-// for each result would cost more than the results.
+// fewResults is the number of results yielded while completions wait. A step for each
+// result would cost more than the results.
 const fewResults = 16
 
 // put yields the loaded result, unless there is other work. The result has left when the
@@ -100,7 +100,7 @@ func (p *bodyPort[IN, OUT]) put() bool {
 	switch {
 	case d.host.Cancelled(): // checkSignals handles it
 		return false
-	case p.yielded == 0: // the body may take long, so a timer must be able to interrupt the run of results
+	case p.yielded == 0: // the body may take long, so a timer must be able to interrupt the results
 		if due := d.core.Next(); due != core.Now && due != core.Never && !d.timers.ScheduleAt(due) {
 			d.timerDue.Store(true)
 		}

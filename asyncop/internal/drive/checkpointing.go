@@ -21,25 +21,25 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// checkpointing is an operator's part in checkpoints: it is their Participant.
+// checkpointing is an operator's Participant in checkpoints.
 type checkpointing[IN, OUT any] struct {
 	d *Driver[IN, OUT]
 
-	expected announced                            // the coordinator has triggered them
-	coming   announced                            // the source sends them before any other element but one
+	expected announced                            // triggered by the coordinator
+	coming   announced                            // the source sends them next, or after one element
 	room     atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of the items in flight
-	full     atomic.Pointer[chan struct{}]        // set while the overflow is too large; closed when it is not
+	full     atomic.Pointer[chan struct{}]        // set while the overflow is too large; then closed
 
 	// Owned by the loop.
 	seen     uint64 // the newest barrier that has arrived
 	budget   budgetSum
 	loaded   time.Duration                   // when the backlog was filled
-	restored fifo.Queue[int64]               // numbers of the items of the backlog that are from a checkpoint; the other items are overflow
-	arrived  *participant.Barrier            // has arrived, and was not handled yet
-	passing  fifo.Queue[participant.Barrier] // handled, and emitted before everything else
-	encoding sync.WaitGroup                  // states that are being encoded
-	lost     sharedError                     // the error of encoding the state of the final barrier; written by the encoding
-	pause    time.Duration                   // duration of the last copy of the items in flight
+	restored fifo.Queue[int64]               // numbers of restored items in the backlog; the other items are overflow
+	arrived  *participant.Barrier            // has arrived, and is not handled yet
+	passing  fifo.Queue[participant.Barrier] // handled, and emitted first
+	encoding sync.WaitGroup                  // waits for states that are being encoded
+	lost     sharedError                     // the error of encoding the state of the final barrier
+	pause    time.Duration                   // duration of the last copy
 }
 
 // announced is the newest barrier and the marker of the end of the input that will
@@ -57,18 +57,18 @@ func (a *announced) add(b participant.Barrier) {
 	}
 }
 
-// Errors that the coordinator gets if a stream ends without a final barrier.
+// Errors for the coordinator if a stream ends without a final barrier.
 var (
 	errNoFinalBarrier = errors.New("asyncop: the input ended without a final barrier")
 	errStoppedAlone   = errors.New("asyncop: stopped by Stop, without a final checkpoint: use the Coordinator's Finish")
 )
 
-// joinCheckpoints registers the operator, and fills the backlog with the restored items.
+// joinCheckpoints registers the operator, and restores the backlog.
 func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.checks = &checkpointing[IN, OUT]{d: d}
 	state, resumes := d.Coordinator.Register(d.Name, d.checks)
 	var s Snapshot[IN, OUT]
-	err := call.OffLoop(func() (err error) { // not on the goroutine that builds the operator: codecs are user code
+	err := call.OffLoop(func() (err error) { // off this goroutine: codecs are user code
 		if resumes {
 			s, err = d.State.Decode(state.Bytes())
 			if err != nil {
@@ -86,7 +86,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 		return
 	}
 	d.core.AddSpent(s.Spent)
-	down := max(0, d.Clock.Now().UnixNano()-s.Taken) // the wall clock may have been set back
+	down := max(0, d.Clock.Now().UnixNano()-s.Taken) // the wall clock may have gone back
 	d.checks.loaded = d.timers.Now()
 	for i, it := range s.Items {
 		it.Wait, it.Restored = max(0, it.Wait-time.Duration(down)), true
@@ -96,9 +96,8 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.runEnded = d.Coordinator.Ended()
 }
 
-// endWithRun cancels the operator if the run of its coordinator has failed. The items in
-// flight come again in the next run, and a gate that waits for a checkpoint would never
-// open.
+// endWithRun cancels the operator if the run of its coordinator has failed. The next run
+// repeats the items in flight, and a gate that waits for a checkpoint would stay shut.
 func (d *Driver[IN, OUT]) endWithRun() {
 	select {
 	case <-d.runEnded:
@@ -110,10 +109,9 @@ func (d *Driver[IN, OUT]) endWithRun() {
 	}
 }
 
-// fits returns an error if the state has an observer's state and the operator has no
-// observer, or the other way round. Otherwise a call would be repeated under another
-// number, or without one (law X1). It accepts a final state in which no element was
-// called.
+// fits returns an error if only the state or only the operator has an observer. A call
+// would then be repeated with another number, or without one (law X1). It accepts a final
+// state without called elements.
 func (d *Driver[IN, OUT]) fits(s *Snapshot[IN, OUT]) error {
 	switch {
 	case (d.Observer != nil) == (s.Observer != nil) || s.Final && !s.hasCalls():
@@ -126,7 +124,7 @@ func (d *Driver[IN, OUT]) fits(s *Snapshot[IN, OUT]) error {
 		"that observer; remove it after a final checkpoint without called elements, such as the checkpoint of a Drain")
 }
 
-// restoreObserver gives the observer its state, and the numbers of the restored elements.
+// restoreObserver restores the observer's state, and the numbers of the elements.
 func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 	if d.Observer == nil || s.Observer == nil {
 		s.Numbers = make([]int64, len(s.Items))
@@ -139,12 +137,12 @@ func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 }
 
 // wasAccepted reports whether the next item of the backlog was accepted before the
-// restart, so that the gates have admitted it.
+// restart, so that it has passed the gates.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restored.Len() > 0 && (k.d.Observer == nil || k.restored.Peek() != 0)
 }
 
-// leastRoom is added to the memory for a copy, because elements arrive meanwhile.
+// leastRoom allows for elements that arrive before the copy.
 const leastRoom = 1024
 
 // Pending implements participant.Participant. It allocates the memory for the copy, so
@@ -173,7 +171,7 @@ func (k *checkpointing[IN, OUT]) Aborted(id uint64, _ error) {
 	k.expected.barrier.CompareAndSwap(id, 0)
 }
 
-// Coming announces that a barrier is sent next: see checkpoint.Source.
+// Coming announces the next barrier: see checkpoint.Source.
 func (k *checkpointing[IN, OUT]) Coming(b participant.Barrier) {
 	k.coming.add(b)
 	k.d.host.WakeUp()
@@ -200,13 +198,13 @@ func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
 	}
 }
 
-// awaitStart waits until all participants have registered and accepted their states, or
-// the operator must end.
+// awaitStart waits until all participants have accepted their states, or the operator
+// must end.
 func (d *Driver[IN, OUT]) awaitStart() {
 	d.host.Parked.Store(true)
 	defer d.host.Parked.Store(false)
 	for {
-		if d.stopping.Load() { // there is nothing to drain yet, so Stop is a cancel
+		if d.stopping.Load() { // there are no elements to drain, so Stop is a cancel
 			d.host.Cancel(guard.Wrap("asyncop: not started", d.ErrStopped))
 		}
 		d.core.End(nil)
@@ -223,10 +221,9 @@ func (d *Driver[IN, OUT]) awaitStart() {
 	}
 }
 
-// mayOverflow reports whether items may be read past the capacity, because a barrier or
-// the marker is behind them. If the source has announced it as coming, few items are
-// before it. Otherwise an item may be read while the overflow has space: it may be the
-// barrier itself. If it is an element, it waits with the overflow.
+// mayOverflow reports whether items may be read past the capacity, to reach a barrier or
+// the marker. If the source has announced it as coming, few items are before it.
+// Otherwise an item may be read while the overflow has space.
 func (d *Driver[IN, OUT]) mayOverflow() bool {
 	follows := func(a *announced) bool {
 		return a.barrier.Load() > d.checks.seen || a.marker.Load() && d.input == inputOpen
@@ -234,30 +231,28 @@ func (d *Driver[IN, OUT]) mayOverflow() bool {
 	return !d.failed() && (follows(&d.checks.coming) || follows(&d.checks.expected) && d.overflow() <= d.Overflow)
 }
 
-// overflow returns the number of items that were read past the capacity and have no slot
-// yet.
+// overflow returns the number of items that were read past the capacity and have no slot.
 func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - d.checks.restored.Len() }
 
 func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.checks.seen = max(d.checks.seen, b.ID)
 	d.checks.arrived = &b
 	if b.Kind == participant.Drain {
-		d.endInput() // the elements in flight are finished first
+		d.endInput() // the elements in flight complete first
 	}
 	d.passBarrier()
 }
 
-// passedMarker reports the end of the input if the marker was emitted: all elements
-// before it have left.
+// passedMarker reports the end of the input if next is the marker: all earlier elements
+// have left.
 func (k *checkpointing[IN, OUT]) passedMarker(next any) {
 	if b, ok := next.(participant.Barrier); ok {
 		k.encoding.Go(func() { b.Report(k.d.Name, nil, nil) })
 	}
 }
 
-// passBarrier handles the barrier that has arrived, as soon as it may pass. It reports
-// the current state, and lets the barrier pass ahead of all items in the queue. No item
-// is read until then.
+// passBarrier handles the arrived barrier as soon as it may pass. It reports the current
+// state, and lets the barrier overtake the queue. Until then, no item is read.
 func (d *Driver[IN, OUT]) passBarrier() {
 	k := d.checks
 	if k == nil || k.arrived == nil || d.failed() {
@@ -276,8 +271,8 @@ func (d *Driver[IN, OUT]) passBarrier() {
 	k.passing.Push(b)
 }
 
-// copyInFlight copies the items of a checkpoint (law C1). Everything else waits for it,
-// so it only copies.
+// copyInFlight copies the items of a checkpoint (law C1). The loop waits for the copy,
+// not for its encoding.
 func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OUT], err error) {
 	began := d.timers.Now()
 	var items []core.Item[IN, OUT]
@@ -300,21 +295,20 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 	return s, err
 }
 
-// snapshotObserver adds the observer's state, and the numbers of the items in flight.
+// snapshotObserver adds the observer's state, and the numbers of the items.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
 	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
 	s.Numbers = slices.AppendSeq(s.Numbers, d.checks.restored.All())[:len(s.Items)] // overflow has the number 0
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }
 
-// restOf returns the rest of the back-off of an item of the backlog. The back-off runs
-// while the item waits for a slot.
+// restOf returns the rest of the back-off of an item of the backlog. Time in the backlog
+// counts.
 func (k *checkpointing[IN, OUT]) restOf(it *core.Item[IN, OUT], now time.Duration) time.Duration {
 	return max(0, it.Wait-(now-k.loaded))
 }
 
-// report encodes the state of a barrier and reports it, on a goroutine of its own. If err
-// is not nil, there is no state.
+// report encodes and reports the state of a barrier, or err, on a goroutine of its own.
 func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err error) {
 	var state participant.State
 	if err == nil {
@@ -324,14 +318,14 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 		})
 	}
 	if err != nil && b.Kind.Final() {
-		// Before the report, which may end the operator.
+		// before the report, which may end the operator
 		d.checks.lost.set(guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err))
 	}
 	b.Report(d.Name, state, err)
 }
 
-// lostState returns the error because of which the state is not in the final checkpoint,
-// or nil. A cancel does not wait for the codec.
+// lostState returns the error that keeps the state out of the final checkpoint, or nil. A
+// cancel does not wait for the codec.
 func (d *Driver[IN, OUT]) lostState() error {
 	encoded := make(chan struct{})
 	go func() {
@@ -347,8 +341,7 @@ func (d *Driver[IN, OUT]) lostState() error {
 	return cmp.Or(d.checks.lostSoFar(), cut)
 }
 
-// lostSoFar is lostState without waiting. The error is known before a cancel that it
-// causes.
+// lostSoFar is lostState without waiting.
 func (k *checkpointing[IN, OUT]) lostSoFar() error {
 	if k == nil {
 		return nil
@@ -357,11 +350,10 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 }
 
 // awaitInputEnd waits, after a final barrier, until upstream closes In or the run has
-// ended. Out is closed after that, and a checkpoint.Sink waits for it. If an element
-// arrives instead, the barrier has overtaken it on another branch, which is an error (law
-// C2).
+// ended. Out is closed after that, and a checkpoint.Sink waits for it. It is an error if
+// an element arrives instead: the barrier has overtaken it on another branch (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
-	if !d.final || d.checks.expected.barrier.Load() != d.checks.seen { // not announced: not the coordinator's
+	if !d.final || d.checks.expected.barrier.Load() != d.checks.seen { // the barrier is not the coordinator's
 		return nil
 	}
 	for d.input != inputClosed {
@@ -395,8 +387,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	return nil
 }
 
-// endCheckpoints reports to the coordinator if the stream ends other than by a final
-// barrier.
+// endCheckpoints reports to the coordinator if the stream ends without a final barrier.
 func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	switch {
 	case d.checks == nil:
@@ -407,9 +398,8 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	}
 }
 
-// isRedelivered reports whether an element that was cut off comes again: as a message
-// that its source redelivers, or in the next run of a stream with checkpoints. Such an
-// element is not a failure.
+// isRedelivered reports whether an element that was cut off is redelivered: by the source
+// of its message, or in the next run of a stream with checkpoints. It is not a failure.
 func (d *Driver[IN, OUT]) isRedelivered(e *core.Slot[IN, OUT]) bool {
 	return d.checks != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }

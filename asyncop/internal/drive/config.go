@@ -16,55 +16,54 @@ import (
 	"github.com/weirflow/weir/internal/wiring"
 )
 
-// Config has the settings and parts of a driver. It is read-only once the driver runs.
+// Config has the settings and parts of a driver. It is read-only after New.
 type Config[IN, OUT any] struct {
-	Core   core.Config[IN, OUT]   // the driver sets Timers, Host and Direct
-	Direct call.Blocking[IN, OUT] // makes a call, on a worker; nil if Invoke makes it
+	Core   core.Config[IN, OUT]   // without Timers, Host and Direct
+	Direct call.Blocking[IN, OUT] // makes a call, on a worker; nil if Invoke does
 
-	Context context.Context //nolint:containedctx // the operator's context, given by the user
+	Context context.Context //nolint:containedctx // from the user
 	Clock   clock.Clock
 	Name    string
 	Buffer  int // size of In and Out
 
-	Reorders bool // results leave in another order than their elements came
+	Reorders bool // results may leave in another order than their elements came
 
 	Observers []observe.Observer
 	Counters  []counting.Counter                                 // observers that only count
-	Batch     *core.Batching[IN, OUT]                            // nil if a call is for one element
-	Features  []func(g *core.Machine[IN, OUT])                   // other parts of the core
-	Sink      func(ctx context.Context, r core.Report[IN]) error // takes elements that have failed, on a worker, one at a time; or nil
+	Batch     *core.Batching[IN, OUT]                            // or nil
+	Features  []func(g *core.Machine[IN, OUT])                   // other optional parts of the core
+	Sink      func(ctx context.Context, r core.Report[IN]) error // takes failed elements, on a worker, one at a time; or nil
 
 	Gates []observe.Gate                  // asked before an element is accepted
 	Open  func(ctx context.Context) error // called before the first element; or nil
 	Close func() error                    // called after the last element, if Open succeeded; or nil
 
-	Backend gate.Backend // the called backend; nil without WithBackend
+	Backend gate.Backend // the called backend, or nil
 
 	CancelUpstream context.CancelCauseFunc // or nil
 	Node           *wiring.Node            // the operator in the wiring of its pipeline
-	DrainRetries   bool                    // retries continue after the end of a flow's input, as they do after the end of Results' input
+	DrainRetries   bool                    // retries always continue after the end of the input, as in Results
 
-	Coordinator participant.Host // nil without checkpoints
+	Coordinator participant.Host // or nil
 	State       StateCodec[IN, OUT]
-	Observer    observe.CheckpointedObserver // the observer with a state; or nil
-	Overflow    int                          // number of items that may be read past the capacity to reach a barrier
+	Observer    observe.CheckpointedObserver // the observer with a state, or nil
+	Overflow    int                          // items that may be read past the capacity to reach a barrier
 
-	ErrStopped error // the error of elements that Stop, or a break out of Results, has cut off
+	ErrStopped error // the error of elements that Stop or a break has cut off
 
 	Hooks Hooks[IN]
 }
 
-// Hooks build the errors and log lines that users see. The loop calls them, except where
-// they state otherwise.
+// Hooks build errors and log lines. The loop calls them, unless they state otherwise.
 type Hooks[IN any] struct {
-	Abandoned     func(cause error, byElement bool, n int) error                              // the error of a run that ended with n elements in flight
-	WrongType     func(got any) error                                                         // the error for a value that is not an element
-	NotTaken      func(r core.Report[IN], err error, wait time.Duration)                      // writes a line about an element that the sink has not taken; it is offered again after wait, or never if wait is 0
-	ObserverBroke func(err error)                                                             // writes a line about an observer that has panicked
-	Declined      func(r core.Report[IN], err error)                                          // writes a line about an element that the sink did not take at the end
-	SourceBroke   func(err error)                                                             // writes a line about a source that has panicked; from any goroutine
+	Abandoned     func(cause error, byElement bool, n int) error                              // returns the error of a run that ended with n elements in flight
+	WrongType     func(got any) error                                                         // returns the error for a value that is not an element
+	NotTaken      func(r core.Report[IN], err error, wait time.Duration)                      // logs an element that the sink has not taken; wait is the time until the next offer, or 0
+	ObserverBroke func(err error)                                                             // logs a panic of an observer
+	Declined      func(r core.Report[IN], err error)                                          // logs an element that the sink did not take at the end
+	SourceBroke   func(err error)                                                             // logs a panic of a source; from any goroutine
 	Log           func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
 	LogLate       func(level slog.Level, msg string, attrs ...slog.Attr)                      // writes a line after the end; from any goroutine
-	FlushLines    func(all bool)                                                              // writes the lines that are due, or all: numbers of suppressed lines, statistics
-	LinesDue      func() time.Duration                                                        // when the next line is due, or core.Never
+	FlushLines    func(all bool)                                                              // writes the lines that are due, or all
+	LinesDue      func() time.Duration                                                        // returns when the next line is due, or core.Never
 }

@@ -17,8 +17,8 @@
 //
 // # Owner
 //
-// The goroutine of the loop owns the core and the fields of the driver that are marked
-// so. If user code ends that goroutine, the run has failed, and a deferred function
-// finishes it (law A6). The methods that other goroutines call are In, Out, Transfer,
-// Results, Chained, Stop, Err, Done and Counts. They are safe for concurrent use.
+// The goroutine of the loop owns the core and the marked fields of the driver. If user
+// code ends this goroutine, the run has failed, and a deferred function finishes it (law
+// A6). Other goroutines may call In, Out, Transfer, Results, Chained, Stop, Err, Done and
+// Counts, which are safe for concurrent use.
 package drive

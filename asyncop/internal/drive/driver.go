@@ -19,87 +19,85 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// stepLimit bounds each kind of work in one step, so that all kinds are served.
+// stepLimit bounds each kind of work in a step, so that no kind starves.
 const stepLimit = 128
 
 // Driver is the loop of an operator. It moves elements into the core and results out of
-// it, through the channels of a go-streams flow or, if Results drives the operator,
-// through rings.
+// it, through the channels of a go-streams flow or the rings of Results.
 type Driver[IN, OUT any] struct {
 	Config[IN, OUT] // read-only
 
 	core      *core.Machine[IN, OUT]               // owned by the loop
 	messages  *core.Messages[IN, OUT]              // part of the core
-	observing *core.Observing[IN, OUT]             // part of the core; nil without observers
-	batches   *core.Batches[IN, OUT]               // part of the core; nil without batches
-	sink      *core.HandOver[IN, OUT]              // part of the core; nil without a failure sink
+	observing *core.Observing[IN, OUT]             // part of the core, or nil
+	batches   *core.Batches[IN, OUT]               // part of the core, or nil
+	sink      *core.HandOver[IN, OUT]              // part of the core, or nil
 	timers    *timers.Service[*core.Slot[IN, OUT]] // owned by the loop
 	host      *call.Host                           // shared with other goroutines
 	workers   *call.Workers[IN, OUT]               // shared with other goroutines
 
 	in       chan any                            // upstream sends and closes; the loop receives
 	out      chan any                            // the loop sends and closes; downstream receives
-	attached atomic.Pointer[attachment[IN, OUT]] // the port that the loop must use next
+	attached atomic.Pointer[attachment[IN, OUT]] // the port to use next
 
 	// Owned by the loop.
 	life        life
 	input       inputState
 	current     *attachment[IN, OUT]           // the port in use
-	plain       bool                           // values of type IN are elements: neither control elements nor messages have it
+	plain       bool                           // values of type IN cannot be control elements or messages
 	letsIn      bool                           // the next element may take a slot; set by prepareRead
 	drains      bool                           // retries continue after the end of the input
-	backlog     fifo.Queue[core.Item[IN, OUT]] // items that go into the core before new ones
+	backlog     fifo.Queue[core.Item[IN, OUT]] // items that enter the core before new ones
 	checks      *checkpointing[IN, OUT]        // nil without checkpoints
-	barriers    wiring.Barriers                // the barriers that have arrived
+	barriers    wiring.Barriers                // the arrived barriers
 	final       bool                           // the last of them is the final barrier
-	runEnded    <-chan struct{}                // closed at the end of the coordinator's run; nil without one, or once the end was noticed
+	runEnded    <-chan struct{}                // closed at the end of the coordinator's run; nil without one, or after the end was noticed
 	upNext[OUT]                                // emitted next
 	emitted     int64                          // number of results
 	leaving     fifo.Queue[leaving]            // observed elements whose results are in a ring
-	jobs        []call.Job[IN, OUT]            // started, and not offered to the workers yet
-	offered     int                            // number of jobs that were offered in the last step
-	closer      func() error                   // Close, until it was called or must not be called
+	jobs        []call.Job[IN, OUT]            // started, and not offered to the workers
+	offered     int                            // number of jobs offered in the last step
+	closer      func() error                   // Close, if it must still be called
 	yielded     bool                           // the loop has yielded since it had work
-	shut        bool                           // a gate was shut when the loop last looked
+	shut        bool                           // a gate was shut in the last look
 	unwatch     func() bool                    // ends the watch on the operator's context
-	upstream    sync.WaitGroup                 // waits for the call of cancelUpstream
+	upstream    sync.WaitGroup                 // for the call of cancelUpstream
 
-	timerDue  atomic.Bool   // a timer may be due: a loop body on the loop's goroutine must return to it
+	timerDue  atomic.Bool   // a timer may be due: a loop body on this goroutine must return
 	stopping  atomic.Bool   // Stop was called
-	inputErr  sharedError   // the error with which the input of Results ended; set before its ring is ended
+	inputErr  sharedError   // of the input of Results; set before its ring ends
 	err       sharedError   // set before ended is closed
 	ended     chan struct{} // closed by the loop before out: err is final
-	done      chan struct{} // closed by the loop at the very end
-	brokeOff  bool          // a loop over the results was left early; set before done is closed
+	done      chan struct{} // closed by the loop at the end
+	brokeOff  bool          // a loop over the results ended early; set before done is closed
 	delivery  delivery      // of results, by Via or To
 	late      lateElements
-	waiting   atomic.Bool // a gate is shut and will wake the loop
-	published published   // read by other goroutines
+	waiting   atomic.Bool // a shut gate will wake the loop
+	published published   // for other goroutines
 }
 
-// upNext is the value that is emitted next. It is zero if there is no such value yet.
+// upNext is the value to emit next, or zero.
 type upNext[OUT any] struct {
 	loaded     bool                   // there is a value
-	barrier    bool                   // it is a barrier, which passes ahead of the queue; otherwise it comes from the head of the queue
-	next       any                    // the value as out carries it; nil for a result that was not converted yet
-	results    []OUT                  // the results of the head that were not emitted yet, the next one first
+	barrier    bool                   // a barrier, which overtakes the queue; otherwise it comes from the head
+	next       any                    // as out carries it; nil for a result that was not converted yet
+	results    []OUT                  // remaining results of the head
 	numResults int                    // number of results of the head
-	message    call.Message           // the message that the head is, if it is one
-	parts      []message.Message[OUT] // the parts of message that were not emitted yet, if the head has several results
+	message    call.Message           // of the head, or zero
+	parts      []message.Message[OUT] // remaining parts of message, if the head has several results
 }
 
-// lateElements counts the elements that arrived too late to be accepted.
+// lateElements counts elements that arrived too late to be accepted.
 type lateElements struct {
 	count     atomic.Int64
 	wired     atomic.Bool   // upstream may send, and will close in
-	discards  atomic.Bool   // elements that arrive through in are discarded
-	discarder sync.Once     // starts the goroutine that discards them
-	counted   chan struct{} // closed when upstream has closed in, and count is final
+	discards  atomic.Bool   // arriving elements are discarded
+	discarder sync.Once     // starts discard
+	counted   chan struct{} // closed when upstream has closed in: count is final
 	once      sync.Once     // closes counted
 }
 
-// In returns the channel that upstream sends to and closes. Call Wire before anything is
-// sent.
+// In returns the channel that upstream sends to and closes. Call Wire before sending.
 func (d *Driver[IN, OUT]) In() chan<- any { return d.in }
 
 // Wire notes that there is an upstream.
@@ -108,7 +106,7 @@ func (d *Driver[IN, OUT]) Wire() {
 	d.startDiscarding()
 }
 
-// New returns a driver that is not running yet: see Start.
+// New returns a driver for Start.
 func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d := &Driver[IN, OUT]{
 		Config: cfg,
@@ -138,7 +136,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	}
 	d.host.Around = call.ReporterIn(cfg.Context)
 	if d.host.Around != nil && len(cfg.Observers) > 0 {
-		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around} // observers may give each element an id of its own
+		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around} // observers may give each element its own id
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
 	d.timers = timers.NewService[*core.Slot[IN, OUT]](cfg.Clock, func() {
@@ -158,8 +156,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	return d
 }
 
-// addFeatures adds the optional parts to the core, in the order in which they look at an
-// element.
+// addFeatures adds the optional parts to the core, in the order of their work.
 func (d *Driver[IN, OUT]) addFeatures() {
 	g, cfg := d.core, &d.Config
 	d.messages = core.AddMessages(g, cfg.Hooks.SourceBroke)
@@ -190,10 +187,10 @@ func (d *Driver[IN, OUT]) Start() {
 func (d *Driver[IN, OUT]) run() {
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
-		if recovered != nil { // a bug in weir: panics of user code are errors by now
+		if recovered != nil { // a bug in weir: panics of user code are errors
 			panic(recovered)
 		}
-		d.core.End(guard.Wrap("asyncop: the goroutine of the operator was ended", call.Panicked(nil))) // the core ignores it if it knows the function that did it
+		d.core.End(guard.Wrap("asyncop: the goroutine of the operator was ended", call.Panicked(nil))) // ignored if the core knows the function that called Goexit
 		d.finish()
 	})
 	d.loop()
@@ -228,7 +225,7 @@ func (d *Driver[IN, OUT]) open() {
 	}
 }
 
-// step is one step of the loop. It reports whether there is another step.
+// step runs a step of the loop, and reports whether there is another.
 func (d *Driver[IN, OUT]) step() bool {
 	d.giveWay()
 	d.Hooks.FlushLines(false)
@@ -255,7 +252,7 @@ func (d *Driver[IN, OUT]) step() bool {
 		busy = d.offerJobs() || busy
 	}
 	slots := d.core.State().Len
-	busy = d.emitSome() || busy || d.core.State().Len < slots // elements without results have left
+	busy = d.emitSome() || busy || d.core.State().Len < slots // elements without results left
 	if d.allLeft() {
 		return false
 	}
@@ -265,7 +262,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	switch {
 	case busy:
 		d.yielded = false
-	case !d.yielded && d.core.State().Running > 0: // calls that are about to complete then cost one more step, and no sleep
+	case !d.yielded && d.core.State().Running > 0: // calls about to complete then cost one more step instead of a sleep
 		d.yielded = true
 		runtime.Gosched()
 	default:
@@ -274,30 +271,30 @@ func (d *Driver[IN, OUT]) step() bool {
 	return true
 }
 
-// checkSignals looks at the requests of other goroutines.
+// checkSignals handles requests of other goroutines.
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
 	if d.timerDue.Load() {
-		d.timerDue.Store(false) // this step looks at the timers
+		d.timerDue.Store(false) // this step fires them
 	}
 	d.core.End(nil)
 	if d.mustStop() {
 		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
 	}
-	if a := d.attached.Load(); a.handed == nil { // otherwise handsOver switches, and this goroutine ends
+	if a := d.attached.Load(); a.handed == nil { // otherwise handsOver switches the port, and this goroutine ends
 		d.switchPort(a)
 	}
 }
 
-// mustStop reports whether Stop was called and the input must end because of it. After
-// the marker only barriers are taken, and the final barrier is a clean end.
+// mustStop reports whether Stop must end the input. After the marker it does not, because
+// the final barrier is a clean end.
 func (d *Driver[IN, OUT]) mustStop() bool {
 	return d.stopping.Load() && d.life < ending && d.input == inputOpen
 }
 
-// park sleeps until there is work. Letters that are posted after Parked is set wake it.
-// Letters that were posted before are seen by setAlarm.
+// park sleeps until there is work. Letters posted after Parked is set wake it, and
+// setAlarm sees earlier ones.
 func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
 	if !d.signalled() && !d.current.port.mayMove() && !d.mayObserve() && (d.suspended() || d.setAlarm()) {
@@ -312,9 +309,8 @@ func (d *Driver[IN, OUT]) signalled() bool {
 	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.mustEndOverBudget() || d.attached.Load() != d.current
 }
 
-// setAlarm arranges for the loop to be woken for the next timer and the next log line. It
-// reports false if one is due now, so the loop must not sleep. Call it with Parked set,
-// so that letters that are posted from now on wake the loop.
+// setAlarm arranges a wake-up for the next timer or log line. It returns false if one is
+// due now. It is called with Parked set, so that new letters wake the loop.
 func (d *Driver[IN, OUT]) setAlarm() bool {
 	due := d.core.Next()
 	if due == core.Now {
@@ -324,12 +320,11 @@ func (d *Driver[IN, OUT]) setAlarm() bool {
 	return due == core.Never || d.timers.ScheduleAt(due)
 }
 
-// offerJobs offers the calls that this step has started to workers that become free.
-// Sending a worker costs a switch of goroutines, so the loop does it one step later, in
-// sendWorkers, for the calls that are still waiting then. A batch is worth a switch:
-// workers are sent at once. If a loop body runs on this goroutine, they are sent at once
-// as well, because the body may take long. offerJobs reports whether there were any
-// calls.
+// offerJobs offers the calls that this step has started to free workers, and reports
+// whether there were any. Sending a worker costs a switch of goroutines, so sendWorkers
+// does it one step later, for calls that are still waiting. Workers are sent at once for
+// a batch, which is worth a switch, and if a loop body runs on this goroutine, because it
+// may take long.
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = len(d.jobs)
 	some := d.offered > 0
@@ -344,16 +339,16 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 	return some
 }
 
-// giveWay lets workers whose calls return take the offered jobs, without a switch, if
-// most of the running calls are other ones.
+// giveWay lets workers take the offered jobs without a switch when their calls return, if
+// most running calls are other ones.
 func (d *Driver[IN, OUT]) giveWay() {
 	if d.offered > 0 && d.core.State().Running > 2*d.offered {
 		runtime.Gosched()
 	}
 }
 
-// sendWorkers sends workers for the calls that were offered in the step before and still
-// wait.
+// sendWorkers sends workers for the calls that were offered in the previous step and are
+// waiting.
 func (d *Driver[IN, OUT]) sendWorkers() {
 	if d.offered > 0 {
 		d.offered = 0
@@ -361,7 +356,7 @@ func (d *Driver[IN, OUT]) sendWorkers() {
 	}
 }
 
-// publish makes the statistics visible.
+// publish publishes the statistics.
 func (d *Driver[IN, OUT]) publish() {
 	now := d.core.State()
 	counts := now.Counts()
@@ -370,13 +365,13 @@ func (d *Driver[IN, OUT]) publish() {
 	d.current.port.offer(now.Room)
 }
 
-// InputClosed returns a channel that is closed when upstream has closed in, or there is no
-// upstream, and all discarded elements are counted.
+// InputClosed returns a channel that is closed when upstream has closed in, or there is
+// no upstream, and all discarded elements are counted.
 func (d *Driver[IN, OUT]) InputClosed() <-chan struct{} { return d.late.counted }
 
 // Out returns the channel of the results.
 func (d *Driver[IN, OUT]) Out() <-chan any { return d.out }
 
-// Done returns a channel that is closed at the very end, when messages are settled and
-// the function is closed.
+// Done returns a channel that is closed when messages are settled and the function is
+// closed.
 func (d *Driver[IN, OUT]) Done() <-chan struct{} { return d.done }

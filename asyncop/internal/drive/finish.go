@@ -16,34 +16,34 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// finish ends the operator (law F1). It cancels the source and ends the contexts, and
-// sets err before it closes out. Elements that still arrive are discarded and counted
-// until upstream closes in.
+// finish ends the operator (law F1). It cancels the source, ends the contexts, and sets
+// err before it closes out. Later elements are discarded and counted until upstream
+// closes in.
 func (d *Driver[IN, OUT]) finish() {
-	d.timers.Stop() // no timer is armed after the end
+	d.timers.Stop() // timers are not armed from now on
 	d.unwatch()
 	by, cause := d.core.State().Cause, d.core.State().Failure
 	if lost := d.checks.lostSoFar(); lost != nil && by == core.ByCancel {
-		by, cause = core.ByDriver, lost // it has led to the cancel
+		by, cause = core.ByDriver, lost // it caused the cancel
 	}
 	if cause != nil {
 		d.host.Cancel(cause)
 	}
-	cut := by == core.ByCancel && cause != d.inputErr.get() //nolint:errorlint // cancelled on request, and not because the input has failed
+	cut := by == core.ByCancel && cause != d.inputErr.get() //nolint:errorlint // cancelled on request, not because the input failed
 	abandoned := d.core.Abandon()
 	d.warnOfCutRetries()
 	d.Hooks.FlushLines(true)
-	d.offerJobs() // their attempts have ended: workers make no calls, and free the permits
+	d.offerJobs() // their attempts have ended: workers free the permits without a call
 	d.workers.Send()
 	if cause == nil {
 		cause = d.lastFailure()
 	}
-	kept := d.suspended() && cause == nil // the elements in flight are in the final checkpoint, and will be called again
+	kept := d.suspended() && cause == nil // the final checkpoint has the elements in flight
 	abandoned, err := d.outcome(cause, by, kept, abandoned)
 	d.endCheckpoints(err)
 	d.refuseRest(kept)
 	if err == nil {
-		err = d.close() // before out is closed, so that a failed close is not taken for a clean end
+		err = d.close() // before out is closed: a failed close is not a clean end
 	} else {
 		d.cancelUpstream(err)
 		d.failUpstream(err)
@@ -59,12 +59,12 @@ func (d *Driver[IN, OUT]) finish() {
 	d.life = finished
 	close(d.ended)
 	d.current.port.close()
-	if a := d.attached.Load(); a != d.current { // it was attached since the loop last looked
+	if a := d.attached.Load(); a != d.current { // attached since the last look
 		a.port.close()
 	}
 	d.settleMessages()
 	d.endSink(cause, abandoned)
-	if closeErr := d.close(); closeErr != nil { // after a clean end it was closed
+	if closeErr := d.close(); closeErr != nil { // closed before if the end was clean
 		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 	}
 	d.cleanUp()
@@ -72,12 +72,12 @@ func (d *Driver[IN, OUT]) finish() {
 }
 
 // cleanUp reports the last events, ends the goroutines of the operator, and drops its
-// elements. The results have left, and the function is closed.
+// elements.
 func (d *Driver[IN, OUT]) cleanUp() {
 	d.settleMessages()
 	d.observeEnd()
 	d.workers.Stop()
-	d.host.Cancel(nil) // frees the resources that the user's context has for it
+	d.host.Cancel(nil) // frees the resources of the user's context
 	d.publish()
 	d.Hooks.FlushLines(true)
 	d.upstream.Wait()
@@ -90,12 +90,12 @@ func (d *Driver[IN, OUT]) cleanUp() {
 	}
 }
 
-// refuseRest ends the items that have neither left nor taken a slot.
+// refuseRest ends the items that have not left and do not have a slot.
 func (d *Driver[IN, OUT]) refuseRest(kept bool) {
-	for _, part := range d.parts { // other parts of the same message have left
+	for _, part := range d.parts { // earlier parts of the message have left
 		d.messages.Release(message.With(part, struct{}{}))
 	}
-	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
+	for it := range d.backlog.All() { // read past the capacity, or restored
 		switch {
 		case it.Kind == core.Control:
 		case kept:
@@ -108,7 +108,7 @@ func (d *Driver[IN, OUT]) refuseRest(kept bool) {
 	}
 }
 
-// warnOfCutRetries logs at the end that elements did not get their retries.
+// warnOfCutRetries logs the number of elements that did not get their retries.
 func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	if n := d.core.State().Stats.CutByEndOfInput; n > 0 {
 		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry, which they did not get; "+
@@ -116,23 +116,21 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	}
 }
 
-// logEnd logs once that the operator has failed, because the caller of Wait or of Results
-// may not look at the error. A cancel is expected, so its line has level INFO. A break
-// out of a loop has no line.
+// logEnd logs a failed operator once, because the caller may not look at the error. A
+// cancel is expected, so its line has level INFO. A break out of a loop has no line.
 func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch now := d.core.State(); {
 	case !cut:
 		d.Hooks.Log(now.FailedIn, slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
-	case now.Failure == d.ErrStopped: //nolint:errorlint // a break is this error itself
+	case now.Failure == d.ErrStopped: //nolint:errorlint // a break
 		d.brokeOff = true
 	default:
 		d.Hooks.Log(d.host.Values, slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
 	}
 }
 
-// lastFailure waits for the tasks that may still fail a run without a failure, and
-// returns their error: the encoding of the final checkpoint's state, elements behind its
-// barrier, and the error with which the input ended.
+// lastFailure waits for tasks that may still fail the run, and returns their error:
+// encoding the state of the final checkpoint, elements behind its barrier, and the input.
 func (d *Driver[IN, OUT]) lastFailure() error {
 	switch {
 	case d.checks != nil:
@@ -146,8 +144,8 @@ func (d *Driver[IN, OUT]) lastFailure() error {
 	return nil
 }
 
-// forget releases the elements that were cut off. User code may keep futures and contexts
-// forever, and the operator with them.
+// forget releases the elements that were cut off, because user code may keep futures and
+// contexts, and with them the operator.
 func (d *Driver[IN, OUT]) forget() {
 	d.core.Forget()
 	d.backlog = fifo.Queue[core.Item[IN, OUT]]{}
@@ -158,9 +156,9 @@ func (d *Driver[IN, OUT]) forget() {
 	}
 }
 
-// outcome returns the elements that are offered to the failure sink, and the error that
-// Err will return: nil after a clean end. Elements that are redelivered are not offered.
-// A failed element that the sink is still to get has not ended.
+// outcome returns the elements to offer to the failure sink, and the result of Err.
+// Redelivered elements are not offered. A failed element has not ended before its last
+// offer.
 func (d *Driver[IN, OUT]) outcome(
 	cause error, by core.Cause, kept bool, abandoned []*core.Slot[IN, OUT],
 ) (offer []*core.Slot[IN, OUT], err error) {
@@ -186,16 +184,14 @@ func (d *Driver[IN, OUT]) outcome(
 	return offer, d.Hooks.Abandoned(cause, by == core.ByElement, n)
 }
 
-// sinkLimit is the time from a failure or a cancel to the end of the failure sink's
-// context.
+// sinkLimit is the time from the end of the run to the end of the failure sink's context.
 const sinkLimit = 30 * time.Second
 
 var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)
 
-// endSink waits for the sink. It then offers each failed element that the sink has not
-// taken once more, and each element that was cut off (law A1), except elements that are
-// redelivered. There are no further offers: failed elements that the sink does not take
-// are abandoned.
+// endSink waits for the sink. Then it offers each failed element that was not taken once
+// more, and each element that was cut off (law A1), except redelivered ones. Failed
+// elements that the sink does not take are abandoned.
 func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) {
 	if d.sink == nil {
 		return
@@ -222,7 +218,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 			}
 		}
 		switch {
-		case !failed: // it has ended before
+		case !failed: // it ended before
 		case taken:
 			d.core.Ended(e, observe.HandedOver)
 		default:
@@ -235,7 +231,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 	}
 }
 
-// close closes the function once, if it was opened.
+// close closes the function if it was opened, once.
 func (d *Driver[IN, OUT]) close() error {
 	closer := d.closer
 	if closer == nil {
@@ -248,8 +244,7 @@ func (d *Driver[IN, OUT]) close() error {
 	return nil
 }
 
-// cancelUpstream cancels the source, because no more elements are taken. It does nothing
-// if the input has ended.
+// cancelUpstream cancels the source, unless the input has ended.
 func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	cancel := d.CancelUpstream
 	if cancel == nil || d.life >= ending {
@@ -260,7 +255,7 @@ func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	})
 }
 
-// endInlet discards the elements that still arrive through In.
+// endInlet discards elements that still arrive through In.
 func (d *Driver[IN, OUT]) endInlet() {
 	d.late.discards.Store(true)
 	if d.input != inputClosed {
@@ -268,24 +263,23 @@ func (d *Driver[IN, OUT]) endInlet() {
 	}
 }
 
-// startDiscarding starts discard once, if upstream may send. Without an upstream, In is
-// never closed.
+// startDiscarding starts discard once, if there is an upstream: otherwise In is never
+// closed.
 func (d *Driver[IN, OUT]) startDiscarding() {
 	if d.late.discards.Load() && d.late.wired.Load() {
 		d.late.discarder.Do(func() { go d.discard() })
 	}
 }
 
-// mayDiscard reports whether elements may still come through In after the end of the
-// loop.
+// mayDiscard reports whether elements may still arrive after the end of the loop.
 func (d *Driver[IN, OUT]) mayDiscard() bool {
 	return d.late.discards.Load() && d.late.wired.Load() && d.input != inputClosed
 }
 
-// discard receives the elements that upstream still sends, so that upstream is not
-// blocked forever. It ends when upstream closes In.
+// discard receives the elements that upstream still sends, so that it is not blocked,
+// until it closes In.
 func (d *Driver[IN, OUT]) discard() {
-	n := 0 // number of elements that were not reported yet
+	n := 0 // elements that were not reported yet
 	for v := range d.in {
 		if _, failure := v.(wiring.Failure); failure {
 			continue
@@ -306,14 +300,13 @@ func (d *Driver[IN, OUT]) discard() {
 	d.endCount()
 }
 
-// endCount ends the count of discarded elements: no more can arrive.
+// endCount ends the count of discarded elements.
 func (d *Driver[IN, OUT]) endCount() {
 	d.logDiscarded()
 	d.late.once.Do(func() { close(d.late.counted) })
 }
 
-// logDiscarded logs the number of discarded elements, once no more can arrive. A break
-// out of a loop over results has no line.
+// logDiscarded logs the final number of discarded elements, except after a break.
 func (d *Driver[IN, OUT]) logDiscarded() {
 	n := d.late.count.Load()
 	switch err := d.Err(); {
@@ -328,7 +321,7 @@ func (d *Driver[IN, OUT]) logDiscarded() {
 // Err returns nil before the end of the operator and after a clean end.
 func (d *Driver[IN, OUT]) Err() error { return d.err.get() }
 
-// sharedError is an error that one goroutine sets and others get. It is nil until then.
+// sharedError is an error that one goroutine sets and others get.
 type sharedError struct{ is atomic.Pointer[error] }
 
 func (e *sharedError) set(err error) { e.is.Store(&err) }

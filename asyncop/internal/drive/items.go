@@ -13,16 +13,13 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// ---- Items in
-
-// endInput ends the input. The elements of the backlog were taken before: they get their
-// first attempts, and no retries (law A5).
+// endInput ends the input. Elements of the backlog get their first attempts, but no
+// retries (law A5).
 func (d *Driver[IN, OUT]) endInput() {
 	d.life = max(d.life, ending)
 	d.endRetries()
 }
 
-// endRetries ends retries, unless they are drained (law A5).
 func (d *Driver[IN, OUT]) endRetries() {
 	d.endWaits()
 	if !d.drains {
@@ -30,8 +27,7 @@ func (d *Driver[IN, OUT]) endRetries() {
 	}
 }
 
-// endWaits starts the batch that is waiting for more members, if the core has all
-// elements.
+// endWaits starts the batch that waits for members, if no more elements come.
 func (d *Driver[IN, OUT]) endWaits() {
 	if d.batches != nil && (d.life >= ending || d.input != inputOpen) && d.backlog.Len() == 0 {
 		d.batches.NoneFollows()
@@ -43,8 +39,8 @@ func (d *Driver[IN, OUT]) drained() bool {
 	return d.life >= ending && d.backlog.Len() == 0 && d.core.State().Len == 0
 }
 
-// acceptSome takes elements while there are elements and free slots. The end of the input
-// is noticed only when a slot is free.
+// acceptSome takes elements while slots are free. The end of the input is noticed only
+// with a free slot.
 func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	d.shut = false
 	for range stepLimit {
@@ -60,8 +56,8 @@ func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	return busy
 }
 
-// feed moves one item of the backlog, which must not be empty, into the core. It reports
-// false if there is no free slot, or a gate is shut.
+// feed moves an item of the backlog into the core, unless all slots are taken or a gate
+// is shut.
 func (d *Driver[IN, OUT]) feed() bool {
 	if d.core.State().Room == 0 || d.suspended() {
 		return false
@@ -83,8 +79,8 @@ func (d *Driver[IN, OUT]) feed() bool {
 }
 
 // prepareRead reports whether the next element may be read: because a slot is free for it
-// and the gates admit it, or to reach a barrier behind it. It sets letsIn in the first
-// case. In the second case the element waits in the backlog.
+// and the gates admit it (letsIn), or to reach a barrier behind it. In the second case
+// the element waits in the backlog.
 func (d *Driver[IN, OUT]) prepareRead() bool {
 	if d.life >= ending || d.checks != nil && d.checks.arrived != nil {
 		return false
@@ -93,14 +89,14 @@ func (d *Driver[IN, OUT]) prepareRead() bool {
 	return d.letsIn || d.checks != nil && d.mayOverflow()
 }
 
-// received handles a value that has arrived through in. ok is false if in was closed.
+// received handles a value from in. ok is false if in was closed.
 func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	in, isIN := v.(IN)
 	switch {
 	case !ok || isIN && d.plain:
 		d.receivedElement(in, call.Message{}, ok)
 		return
-	case participant.IsControl(v): // also when IN is any
+	case participant.IsControl(v): // even if IN is any
 		d.receivedControl(v)
 		return
 	}
@@ -121,8 +117,8 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	d.receivedElement(in, m, true)
 }
 
-// decoded returns the element in v, and the message around it if v is a message. It
-// returns the message even if v is not an element of the type IN.
+// decoded returns the element in v, and its message if it has one, even if the element is
+// not of type IN.
 func decoded[IN any](v any) (in IN, m call.Message, ok bool) {
 	if typed, ok := v.(message.Message[IN]); ok {
 		return typed.Value, message.With(typed, struct{}{}), true
@@ -142,7 +138,7 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 	switch {
 	case !ok:
 		d.input = inputClosed
-		d.endWithRun() // upstream may have noticed the end of the run first: then this is not a clean end
+		d.endWithRun() // upstream may have noticed the end of the run first: then this end is not clean
 		d.core.End(nil)
 		if (d.checks != nil || d.barriers.Any()) && !d.final { // the stream was cut, and its input has not ended
 			d.core.End(errNoFinalBarrier)
@@ -172,7 +168,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	case participant.Barrier:
 		d.final = b.Kind.Final()
 		if b.Kind == participant.Suspend {
-			d.drains = true // the input has not ended either: without checkpoints, the elements get their retries
+			d.drains = true // the input has not ended either: without checkpoints, elements get their retries
 		}
 		if err := d.Node.MarkCheckpointed(); err != nil { // law C2
 			d.core.End(guard.Wrap("asyncop", err))
@@ -192,7 +188,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			it.Rest = b
 		}
 		switch {
-		case isEndOfInput(b): // it keeps its place among the elements like a watermark, but it ends retries at once, also for the backlog
+		case isEndOfInput(b): // it keeps its position like a watermark, but ends retries at once, also for the backlog
 			d.input = inputMarked
 			d.endRetries()
 			it = core.Marker[IN, OUT](b)
@@ -208,15 +204,13 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	}
 }
 
-// allLeft reports whether everything that was taken has left.
+// allLeft reports whether all accepted items have left.
 func (d *Driver[IN, OUT]) allLeft() bool {
-	if k := d.checks; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // a barrier is not handled or not emitted yet
+	if k := d.checks; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // a barrier is not handled or not emitted
 		return false
 	}
 	return (d.suspended() || d.drained()) && d.leaving.Len() == 0
 }
-
-// ---- Results out
 
 // emitSome emits results and control elements while downstream takes them.
 func (d *Driver[IN, OUT]) emitSome() (busy bool) {
@@ -230,10 +224,10 @@ func (d *Driver[IN, OUT]) emitSome() (busy bool) {
 	return busy
 }
 
-// load sets the value that is emitted next, and reports whether there is one. Barriers
-// pass ahead of elements, but not between the results of one element. While a barrier
-// waits for the results of the current element, no other element is loaded, unless the
-// barrier waits for all of them. Elements without results leave here.
+// load sets the next value to emit, and reports whether there is one. Barriers overtake
+// elements, but do not separate the results of an element. While a barrier waits for
+// them, no other element is loaded, unless the barrier waits for all elements. Elements
+// without results leave here.
 func (d *Driver[IN, OUT]) load() bool {
 	if d.loaded {
 		return true
@@ -263,7 +257,7 @@ func (d *Driver[IN, OUT]) load() bool {
 	return d.loaded
 }
 
-// loadMessage sets the message of the loaded results, if their element is a message.
+// loadMessage sets the message of the loaded results.
 func (d *Driver[IN, OUT]) loadMessage(m call.Message) {
 	d.message = m
 	if m != (call.Message{}) && len(d.results) > 1 {
@@ -271,7 +265,6 @@ func (d *Driver[IN, OUT]) loadMessage(m call.Message) {
 	}
 }
 
-// messageOfNext returns the message that carries the next result.
 func (d *Driver[IN, OUT]) messageOfNext() call.Message {
 	if len(d.parts) > 0 {
 		return message.With(d.parts[0], struct{}{})
@@ -279,9 +272,8 @@ func (d *Driver[IN, OUT]) messageOfNext() call.Message {
 	return d.message
 }
 
-// unload takes back a loaded value that was not sent, so that a barrier can pass ahead of
-// it. It reports false if some results of the element were sent already: they are not
-// separated (law Q1).
+// unload takes back a loaded value, so that a barrier can overtake it, unless some
+// results of the element were sent: they are not separated (law Q1).
 func (d *Driver[IN, OUT]) unload() bool {
 	if d.loaded && !d.barrier {
 		if len(d.results) < d.numResults {
@@ -292,8 +284,8 @@ func (d *Driver[IN, OUT]) unload() bool {
 	return true
 }
 
-// sent handles the loaded value after it was sent. An element with several results stays
-// the head of the queue until the last of them was sent.
+// sent handles the loaded value after sending. An element with several results stays at
+// the head until the last one was sent.
 func (d *Driver[IN, OUT]) sent() {
 	if d.numResults > 0 {
 		d.emitted++
@@ -322,8 +314,6 @@ func (d *Driver[IN, OUT]) sent() {
 	}
 }
 
-// ---- The channels of a flow
-
 type flowPort[IN, OUT any] struct{ d *Driver[IN, OUT] }
 
 func (p *flowPort[IN, OUT]) take() bool {
@@ -336,7 +326,7 @@ func (p *flowPort[IN, OUT]) take() bool {
 	}
 }
 
-// boxed returns the loaded value as channels carry it.
+// boxed returns the loaded value for a channel.
 func (p *flowPort[IN, OUT]) boxed() any {
 	switch d := p.d; {
 	case d.next != nil:
@@ -367,8 +357,8 @@ func (p *flowPort[IN, OUT]) sleep() {
 	}
 }
 
-// sleepOn waits until a value arrives through In, the loaded value is taken from out, or
-// the loop is woken.
+// sleepOn waits until a value arrives through In, out takes the loaded value, or the loop
+// is woken.
 func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 	var in <-chan any
 	if d.prepareRead() {
@@ -380,14 +370,14 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 		d.received(v, ok)
 	case out <- d.next:
 		d.sent()
-	case <-d.runEnded: // checkSignals sees it
+	case <-d.runEnded: // see checkSignals
 	case <-d.host.C:
 	}
 }
 
 func (p *flowPort[IN, OUT]) mayMove() bool { return false }
 
-// handed returns no reader: the results in Out belong to downstream.
+// handed returns no reader, because the results in Out belong to downstream.
 func (p *flowPort[IN, OUT]) handed() (n uint64, by *reader) { return 0, nil }
 
 func (p *flowPort[IN, OUT]) offer(int) {}

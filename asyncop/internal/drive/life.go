@@ -8,23 +8,21 @@ package drive
 //	   ▼           ▼           ▼          │
 //	   failed ────────────────────────────┘
 //
-// The states follow each other in this order. The loop owns the state.
-//
-// Failed is not stored: the core knows the failure first, because elements fail there.
-// See [Driver.failed].
+// The loop owns the state. Failed is not stored, because the core knows the failure
+// first: see [Driver.failed].
 type life uint8
 
 const (
-	// opening: the driver waits for the start of the checkpoints, and opens the function.
+	// opening: waits for the start of the checkpoints, and opens the function.
 	opening life = iota
-	// running: the driver accepts elements, starts calls and emits results.
+	// running: accepts elements, starts calls and emits results.
 	running
-	// ending: the input has ended, or Stop was called. The elements that were taken
-	// complete and leave.
+	// ending: the input has ended, or Stop was called. Accepted elements complete and
+	// leave.
 	ending
-	// suspended: the elements in flight are in the final checkpoint, and will be called
-	// again in the next run. While the barrier waits for downstream, no call starts, no
-	// timer fires and completions have no effect.
+	// suspended: the elements in flight are in the final checkpoint, for the next run.
+	// While the barrier waits for downstream, calls do not start, timers do not fire and
+	// completions have no effect.
 	suspended
 	// finished: the error of the run is final.
 	finished
@@ -42,14 +40,12 @@ const (
 	inputClosed
 )
 
-// failed reports whether the run has failed and must end.
 func (d *Driver[IN, OUT]) failed() bool { return d.core.State().Failure != nil }
 
-// suspended reports whether the elements in flight are left to the final checkpoint.
+// suspended reports whether the final checkpoint has the elements in flight.
 func (d *Driver[IN, OUT]) suspended() bool { return d.host.Suspended.Load() }
 
-// suspend leaves the elements in flight to the final checkpoint. Other goroutines see
-// that in the host.
+// suspend leaves the elements in flight to the final checkpoint.
 func (d *Driver[IN, OUT]) suspend() {
 	d.life = suspended
 	d.host.Suspended.Store(true)

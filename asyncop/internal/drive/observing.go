@@ -10,15 +10,15 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// leaving is an observed element whose results were put into a ring. It has left when the
-// reader has settled the last of them (law O1).
+// leaving is an observed element whose results are in a ring. It has left when the reader
+// has settled the last one (law O1).
 type leaving struct {
 	track *core.Track
-	upTo  uint64  // number of values of the ring, up to its last result
+	upTo  uint64  // number of values of the ring, including its last result
 	by    *reader // of the ring
 }
 
-// hasLeft handles an element whose results were all emitted.
+// hasLeft handles an element whose results were emitted.
 func (d *Driver[IN, OUT]) hasLeft() {
 	r := d.observing.Leaving()
 	if r == nil { // a control element
@@ -31,13 +31,13 @@ func (d *Driver[IN, OUT]) hasLeft() {
 	}
 }
 
-// mayObserve reports whether the next element that leaves has left. It is called with
-// Parked set, so the reader wakes the loop from then on.
+// mayObserve reports whether the next element has left. It is called with Parked set, so
+// the reader wakes the loop from then on.
 func (d *Driver[IN, OUT]) mayObserve() bool {
 	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.leaving.Peek().by.settled.Load()
 }
 
-// observe calls the observers with the new events.
+// observe calls the observers with new events.
 func (d *Driver[IN, OUT]) observe() {
 	d.messages.Settle()
 	if d.observing == nil {
@@ -49,8 +49,8 @@ func (d *Driver[IN, OUT]) observe() {
 	d.observing.Report()
 }
 
-// observeEnd reports the ends of all elements, once the reader takes no more values. The
-// loop has ended.
+// observeEnd reports the ends of all elements after the loop, when the reader has
+// stopped.
 func (d *Driver[IN, OUT]) observeEnd() {
 	if d.observing == nil {
 		return
@@ -68,17 +68,16 @@ func (d *Driver[IN, OUT]) observeEnd() {
 	d.reportEnd()
 }
 
-// reportEnd calls the observers after the end of the loop.
 func (d *Driver[IN, OUT]) reportEnd() {
-	afterTheEnd(d.observing.MayReport, d.observing.Report, d.Hooks.ObserverBroke) // an observer that panics is not called again with the same event
+	afterTheEnd(d.observing.MayReport, d.observing.Report, d.Hooks.ObserverBroke) // the same event is not repeated after a panic
 }
 
-// settleMessages settles messages after the end of the loop.
+// settleMessages settles messages after the loop.
 func (d *Driver[IN, OUT]) settleMessages() {
 	afterTheEnd(d.messages.MaySettle, d.messages.Settle, d.Hooks.SourceBroke)
 }
 
-// afterTheEnd calls user code, after the end of the loop, while there is work.
+// afterTheEnd calls user code after the loop while there is work.
 func afterTheEnd(more func() bool, f func(), broke func(err error)) {
 	for more() {
 		if err := call.OffLoop(func() error { f(); return nil }); err != nil {
@@ -87,8 +86,8 @@ func afterTheEnd(more func() bool, f func(), broke func(err error)) {
 	}
 }
 
-// refused reports that an element was received and not accepted: Discarded or Kept. m is
-// its message, if it is one.
+// refused reports that an element, perhaps with a message, was not accepted: Discarded or
+// Kept.
 func (d *Driver[IN, OUT]) refused(how observe.EndKind, m call.Message) {
 	d.messages.Release(m)
 	if d.observing != nil {
@@ -96,8 +95,7 @@ func (d *Driver[IN, OUT]) refused(how observe.EndKind, m call.Message) {
 	}
 }
 
-// observeLate reports n elements that arrived after the end. It returns the number of
-// elements that are still to be reported: 0.
+// observeLate reports n elements that arrived after the end, and returns 0.
 func (d *Driver[IN, OUT]) observeLate(n int) int {
 	if d.observing == nil {
 		return 0
@@ -110,8 +108,7 @@ func (d *Driver[IN, OUT]) observeLate(n int) int {
 	return 0
 }
 
-// admits reports whether all gates admit another element. A gate that does not will wake
-// the loop.
+// admits reports whether all gates admit another element. A shut gate will wake the loop.
 func (d *Driver[IN, OUT]) admits() bool {
 	for _, gate := range d.Gates {
 		if !d.tryAdmit(gate) {
@@ -121,11 +118,11 @@ func (d *Driver[IN, OUT]) admits() bool {
 	return true
 }
 
-// gateHasOpened reports whether a gate that was shut has reported since then that it may
-// be open. Call it with parked set: a report that came before did not wake the loop.
+// gateHasOpened reports whether a shut gate may have opened. It is called with Parked
+// set, because earlier notices did not wake the loop.
 func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.shut && !d.waiting.Load() }
 
-// tryAdmit asks a gate. If the gate panics, the run ends (law A6).
+// tryAdmit asks a gate. A panic ends the run (law A6).
 func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
 	d.core.Away(true)
 	var g guard.Guard
@@ -145,23 +142,20 @@ func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
 	return admitted
 }
 
-// ---- Statistics
-
 // Counts returns the current counters.
 func (d *Driver[IN, OUT]) Counts() observe.Stats {
 	s, oldest := d.published.get()
 	if s.InFlight > 0 && oldest != core.Never {
 		s.OldestAge = max(0, d.timers.Now()-oldest)
 	}
-	s.Running = max(0, s.Running-d.host.Freed()) // after the end, the loop no longer takes freed permits
+	s.Running = max(0, s.Running-d.host.Freed()) // after the end, the loop does not take freed permits
 	s.LateCompletions = d.host.Late()
 	s.Discarded = d.late.count.Load()
 	s.Undelivered = d.delivery.undelivered.Load()
 	return s
 }
 
-// published is the part of the statistics that the loop counts without atomics and
-// publishes once a step.
+// published has the statistics that the loop counts without atomics, as of the last step.
 type published struct {
 	mu     sync.Mutex
 	counts observe.Stats // guarded by mu

@@ -5,37 +5,35 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// port is the source of the loop's items and the destination of its results: the channels
-// of a flow, a ring in place of its Out, or the rings of Results. The loop does not
-// depend on the kind of port. Only the loop calls the methods, except where they state
-// otherwise.
+// port is the source of items and the destination of results: the channels of a flow, a
+// ring in place of its Out, or the rings of Results. Only the loop calls its methods,
+// unless they state otherwise.
 type port[IN, OUT any] interface {
-	// take takes the next item, if one is ready.
+	// take takes the next item if one is ready.
 	take() bool
-	// put emits the loaded value, if downstream takes it now.
+	// put emits the loaded value if downstream takes it now.
 	put() bool
-	// flush is called after values were emitted.
+	// flush is called after put.
 	flush()
 
 	// sleep waits until the port or the loop has work.
 	sleep()
-	// mayMove reports whether take or put has work. It is called with Parked set, so the
-	// goroutine at the other end wakes the loop from then on.
+	// mayMove reports whether take or put has work. It is called with Parked set: from
+	// then on the goroutine at the other end wakes the loop.
 	mayMove() bool
 
-	// handed returns the number of results that were emitted, and the reader to which
-	// they belong until it has settled them (law O1). The reader is nil if they belong to
-	// downstream.
+	// handed returns the number of emitted results, and the reader that must settle them
+	// (law O1), or nil if they belong to downstream.
 	handed() (n uint64, by *reader)
 
 	// offer announces the number of free slots.
 	offer(room int)
 
-	// stop notifies the goroutine at the other end that the operator has ended. Any
-	// goroutine may call it, even twice.
+	// stop notifies the goroutine at the other end of the operator's end. Any goroutine
+	// may call it, even twice.
 	stop()
-	// close ends the port at the end of the operator. Items that are in it or arrive
-	// later are discarded.
+	// close ends the port at the end of the operator. Present and later items are
+	// discarded.
 	close()
 }
 
@@ -44,12 +42,12 @@ type attachment[IN, OUT any] struct {
 	port   port[IN, OUT]
 	drains bool // retries continue after the end of the input
 
-	// handed is closed by the loop when its goroutine ends, because the caller's
-	// goroutine continues with the core. It is nil if the loop keeps its goroutine.
+	// handed is closed when the goroutine of the loop ends, and the caller's goroutine
+	// continues with the core. It is nil if the loop keeps its goroutine.
 	handed chan struct{}
 }
 
-// attach gives the loop another port. Any goroutine may call it.
+// attach sets the next port. Any goroutine may call it.
 func (d *Driver[IN, OUT]) attach(a *attachment[IN, OUT]) {
 	d.attached.Store(a)
 	d.host.WakeUp()
@@ -60,21 +58,18 @@ func (d *Driver[IN, OUT]) attach(a *attachment[IN, OUT]) {
 	}
 }
 
-// switchPort continues with the port of a, unless the loop has it already. It is called
-// before an element is accepted, and so before the end of the input is noticed. a is the
-// attachment that the caller has looked at: a newer one, which may ask for another
-// goroutine, waits for the next step.
+// switchPort continues with the port of a, the attachment that the caller has looked at.
+// It is called before an element is accepted, and so before the end of the input is
+// noticed. A newer attachment, which may need another goroutine, waits for the next step.
 func (d *Driver[IN, OUT]) switchPort(a *attachment[IN, OUT]) {
 	if a != d.current {
-		close(d.out) // the port before always used the channels
+		close(d.out) // only the first port uses the channel
 		d.current = a
 		d.drains = d.drains || a.drains
 	}
 }
 
-// ---- A ring in place of Out
-
-// carrierPort is the port of a flow whose results Via or To takes.
+// carrierPort is the port of a flow with Via or To.
 type carrierPort[IN, OUT any] struct {
 	flowPort[IN, OUT]
 	out *outlet[any]
@@ -99,10 +94,7 @@ func (p *carrierPort[IN, OUT]) close() {
 	p.d.endInlet()
 }
 
-// ---- The rings of Results
-
-// ringPort takes elements from a ring and puts results into another ring. Values are not
-// boxed.
+// ringPort takes elements from a ring and puts results into another ring, without boxing.
 type ringPort[IN, OUT any] struct {
 	d   *Driver[IN, OUT]
 	in  inlet[IN]

@@ -10,12 +10,12 @@ import (
 
 // Range is a loop over results.
 type Range[IN, OUT any] struct {
-	Iterate  func(put func(IN, call.Message) bool) error // puts the input, and returns at its end or when put reports false
+	Iterate  func(put func(IN, call.Message) bool) error // puts the input, until put returns false
 	Yield    func(OUT, call.Message, error) bool
-	Messages bool // elements and results are values of messages; otherwise the messages are zero
+	Messages bool // elements and results are values of messages
 }
 
-// Results drives the operator with the input of r, and yields its results.
+// Results drives the operator with the input and the body of r.
 func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	e := &ringPort[IN, OUT]{d: d, in: newInlet[IN](d.Buffer), out: newOutlet[OUT](d.Buffer, d.observing != nil, d.host.WakeUp)}
 	if r.Messages {
@@ -25,7 +25,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	d.attach(&attachment[IN, OUT]{port: e, drains: true})
 	go d.pull(e, &r)
 
-	var held call.Message // the message of the result that the body has
+	var held call.Message // of the result that the body has
 	defer func() {
 		<-d.done
 		d.release(held)
@@ -66,7 +66,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		if e.in.ring.stopped.Load() {
 			<-d.done
 			d.observeLate(refused + e.in.ring.len())
-			for _, m, ok := e.in.ring.take(); ok; _, m, ok = e.in.ring.take() { // they arrived while the loop ended
+			for _, m, ok := e.in.ring.take(); ok; _, m, ok = e.in.ring.take() { // arrived while the loop ended
 				d.late.count.Add(1)
 				d.release(m)
 			}
@@ -95,8 +95,8 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 }
 
 // AwaitSlots waits until there are more free slots than messages that were put, and
-// returns how many more. It returns 0 if ctx or the operator has ended. The input of
-// Results calls it, if it has messages.
+// returns the difference, or 0 if ctx or the operator has ended. The input of Results
+// calls it if it has messages.
 func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	port, ok := d.attached.Load().port.(*ringPort[IN, OUT])
 	if !ok || port.in.ring.messages == nil {

@@ -7,25 +7,25 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// ring is a bounded queue between two goroutines: one puts, one takes. Its methods do not
-// wait: see call.Sleeper.
+// ring is a bounded queue from one goroutine to another. Its methods do not wait: see
+// call.Sleeper.
 //
-// A channel of the same size costs about five times as much, because it takes a lock, and
-// it wakes a goroutine that waits for each value.
+// A channel costs about five times as much, because it takes a lock, and wakes a waiting
+// goroutine for each value.
 type ring[T any] struct {
 	buf      []T            // its length is a power of two
-	messages []call.Message // as long as buf if the values are values of messages, otherwise nil
+	messages []call.Message // as long as buf if values have messages, otherwise nil
 
-	_     [64]byte // keeps apart the fields that the two goroutines write
+	_     [64]byte // separates the fields of the two goroutines
 	head  atomic.Uint64
-	ahead uint64 // owned by the goroutine that takes: the value of tail when it last looked
+	ahead uint64 // owned by the taker: tail at its last look
 	_     [64]byte
 	tail  atomic.Uint64
-	limit uint64 // owned by the goroutine that puts: tail may reach it without another look at head
+	limit uint64 // owned by the putter: upper limit of tail until the next look at head
 	_     [64]byte
 
-	ended   atomic.Bool // no more values are put
-	stopped atomic.Bool // no more values are taken
+	ended   atomic.Bool // values are no longer put
+	stopped atomic.Bool // values are no longer taken
 }
 
 // newRing returns a ring for at least n values.
@@ -37,7 +37,7 @@ func newRing[T any](n int) *ring[T] {
 	return &ring[T]{buf: make([]T, size), limit: uint64(size)}
 }
 
-// put appends v, with its message if it has one. It reports false if the ring is full.
+// put appends v with its message, unless the ring is full.
 func (r *ring[T]) put(v T, m call.Message) bool {
 	tail := r.tail.Load()
 	if tail == r.limit {
@@ -55,7 +55,7 @@ func (r *ring[T]) put(v T, m call.Message) bool {
 	return true
 }
 
-// take removes the oldest value. ok is false if the ring is empty.
+// take removes the oldest value, unless the ring is empty.
 func (r *ring[T]) take() (v T, m call.Message, ok bool) {
 	head := r.head.Load()
 	if head == r.ahead {
@@ -76,41 +76,41 @@ func (r *ring[T]) take() (v T, m call.Message, ok bool) {
 	return v, m, true
 }
 
-// len returns the number of values in the ring. Both goroutines may call it.
+// len returns the number of values. Both goroutines may call it.
 func (r *ring[T]) len() int {
-	head := r.head.Load() // read first, because it never passes tail
+	head := r.head.Load() // first, because it does not pass tail
 	return int(r.tail.Load() - head)
 }
 
 func (r *ring[T]) full() bool { return r.len() == len(r.buf) }
 
-// halfEmpty reports whether a goroutine that waits to put should be woken. Waking it for
-// every free entry would cost more than the values.
+// halfEmpty reports whether to wake a goroutine that waits to put. Waking it for each
+// free entry would cost more than the values.
 func (r *ring[T]) halfEmpty() bool { return r.len() <= len(r.buf)/2 }
 
-// exhausted reports whether the ring is empty and no more values are put.
+// exhausted reports whether the ring is empty for good.
 func (r *ring[T]) exhausted() bool { return r.ended.Load() && r.len() == 0 }
 
 // inlet is a ring from which the loop takes.
 type inlet[T any] struct {
 	ring   *ring[T]
 	feeder call.Sleeper  // the goroutine that puts
-	until  atomic.Uint64 // until tail reaches it, each value has a slot; it may be an older, lower value
+	until  atomic.Uint64 // up to this tail, each value has a slot; may lag behind
 	ahead  atomic.Int64  // values without a slot that may be put beyond until
 
 	// Owned by the feeder.
-	offered, brought uint64 // until and tail when awaitRoom was last called
-	asked            int    // the result of that call
-	freed            int    // slots that became free between that call and the first value
-	isEmptyHanded    bool   // no value was put since that call
+	offered, brought uint64 // until and tail at the last awaitRoom
+	asked            int    // its result
+	freed            int    // slots that became free between it and the first value
+	isEmptyHanded    bool   // no value was put since
 }
 
 func newInlet[T any](size int) inlet[T] {
 	return inlet[T]{ring: newRing[T](size), feeder: call.NewSleeper()}
 }
 
-// put waits until the ring has space for v. It reports false if no more values are taken.
-// The caller wakes the loop.
+// put waits until the ring has space for v, and returns false if values are no longer
+// taken. The caller wakes the loop.
 func (i *inlet[T]) put(v T, m call.Message) bool {
 	if i.isEmptyHanded {
 		i.isEmptyHanded = false
@@ -125,7 +125,7 @@ func (i *inlet[T]) put(v T, m call.Message) bool {
 	return false
 }
 
-// take returns the next value. ok is false if there is none. Only the loop calls it.
+// take returns the next value, if there is one. Only the loop calls it.
 func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 	v, m, ok = i.ring.take()
 	if ok && i.feeder.Parked.Load() && i.ring.halfEmpty() {
@@ -134,7 +134,6 @@ func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 	return v, m, ok
 }
 
-// offer announces the number of free slots. Only the loop calls it.
 func (i *inlet[T]) offer(room int) {
 	i.until.Store(i.ring.head.Load() + uint64(room)) //nolint:gosec // it is not negative
 	if i.feeder.Parked.Load() && i.mayBring() {
@@ -142,21 +141,19 @@ func (i *inlet[T]) offer(room int) {
 	}
 }
 
-// room returns the number of free slots without a value for them. It is negative if there
-// are more values than slots.
+// room returns the number of free slots minus the values for them, which may be negative.
 func (i *inlet[T]) room() int {
 	return int(i.until.Load() - i.ring.tail.Load()) //nolint:gosec // two counts that are close to each other
 }
 
 // awaitRoom waits until there is a slot for a value, and returns the number of values to
-// fetch. It returns 0 if no more values are taken, or ctx has ended. The goroutine that
-// puts calls it.
+// fetch, or 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
-// While values are fetched, slots become free. So awaitRoom asks for twice as many more
-// values as slots became free during the last fetch. Slots that become free while values
-// are put do not count, or the number would grow by itself. Nor do slots that became free
-// in idle time: no more of them count than values came. If as many values came as were
-// asked for, the number may grow to twice as many more as the last time.
+// Slots become free while values are fetched. So awaitRoom asks for twice as many
+// additional values as slots became free during the last fetch. Slots that become free
+// while values are put do not count, because the number would grow by itself. To exclude
+// idle time, the slots count only up to the number of values that came, which is raised
+// by twice the last surplus if all requested values came.
 func (i *inlet[T]) awaitRoom(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	most := int(tail - i.brought) //nolint:gosec // counts that are close to each other
@@ -182,7 +179,7 @@ func (i *inlet[T]) awaitRoom(ctx context.Context) int {
 
 func (i *inlet[T]) mayBring() bool { return i.room()+int(i.ahead.Load()) > 0 }
 
-// stop ends the inlet: no more values are taken.
+// stop ends the inlet.
 func (i *inlet[T]) stop() {
 	i.ring.stopped.Store(true)
 	i.feeder.WakeUp()
@@ -198,11 +195,10 @@ type outlet[T any] struct {
 	observed bool // the reader settles values
 }
 
-// reader is a goroutine that takes from a ring.
 type reader struct {
 	call.Sleeper
-	settled atomic.Uint64 // number of values that the reader has settled
-	stopped chan struct{} // closed when the reader takes no more values
+	settled atomic.Uint64 // number of settled values
+	stopped chan struct{} // closed when the reader stops
 }
 
 func newOutlet[T any](size int, observed bool, wakeUp func()) *outlet[T] {
@@ -211,15 +207,15 @@ func newOutlet[T any](size int, observed bool, wakeUp func()) *outlet[T] {
 	}
 }
 
-// mayPut reports whether the loop should continue to put. If not, the reader wakes the
-// loop when it should. The loop calls it with Parked set, because a reader that made
-// space before did not know that the loop waits.
+// mayPut reports whether the loop should continue to put. Otherwise the reader will wake
+// the loop. It is called with Parked set, because the reader may have made space before
+// it knew that the loop waits.
 func (o *outlet[T]) mayPut() bool {
 	o.behind.Store(true)
 	return o.ring.halfEmpty()
 }
 
-// next waits for a value. ok is false at the end of the ring.
+// next waits for a value. ok is false at the end.
 func (o *outlet[T]) next() (v T, m call.Message, ok bool) {
 	for {
 		v, m, ok = o.ring.take()
@@ -237,7 +233,7 @@ func (o *outlet[T]) next() (v T, m call.Message, ok bool) {
 	}
 }
 
-// settle notes that the reader has finished with the values that it has taken (law O1).
+// settle marks the values that the reader has taken as settled (law O1).
 func (o *outlet[T]) settle() {
 	if !o.observed {
 		return
@@ -248,7 +244,7 @@ func (o *outlet[T]) settle() {
 	}
 }
 
-// close ends the ring. The reader gets the values that are in it.
+// close ends the ring. The reader still gets its values.
 func (o *outlet[T]) close() {
 	o.ring.ended.Store(true)
 	o.WakeUp()

@@ -15,27 +15,26 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// stateVersion is the first byte of an operator's state. Versions 1 and 2 were never
-// released.
+// stateVersion is the first byte of an operator's state.
 const stateVersion = 3
 
 // Snapshot is the decoded state of an operator.
 type Snapshot[IN, OUT any] struct {
-	Taken int64 // time of the snapshot, in Unix nanoseconds
-	Final bool  // no element was called after it
+	Taken int64 // in Unix nanoseconds
+	Final bool  // elements were not called after it
 	Items []core.Item[IN, OUT]
-	Spent float64 // settled cost of the calls so far, at a backend
+	Spent float64 // settled cost of the calls at a backend
 
-	Observer []byte  // the state of the observer; nil without one
-	Numbers  []int64 // numbers of the items, if there is an observer; 0 for control elements
+	Observer []byte  // its state, or nil
+	Numbers  []int64 // of the items, if there is an observer; 0 for control elements
 }
 
-// hasCalls reports whether a record in flight may have been called.
+// hasCalls reports whether an element in flight may have been called.
 func (s *Snapshot[IN, OUT]) hasCalls() bool {
 	return slices.ContainsFunc(s.Items, func(it core.Item[IN, OUT]) bool { return it.Kind == core.Record && it.First != 0 })
 }
 
-// Marks of a state: bits.
+// Marks of a state.
 const (
 	markFinal byte = 1 << iota
 	markObserver
@@ -48,10 +47,10 @@ const (
 //	version  schema of inputs  schema of results  taken  marks [observer: its state] [spent]  count
 //	{ kind  [record: [observer: number]  attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
 //
-// Numbers are varints. All other fields are preceded by their length. Times are Unix
-// nanoseconds; the time first is 0 if there was no attempt. taken is the time of the
-// checkpoint. wait is the rest of a back-off at that time. retry is present if wait is
-// not 0. spent has the bits of a float64, and is present if it is not 0.
+// Numbers are varints. The other fields are preceded by their length. Times are Unix
+// nanoseconds. first is 0 without attempts. taken is the time of the checkpoint, and wait
+// the rest of a back-off then. retry is present if wait is not 0, spent, the bits of a
+// float64, if it is not 0.
 type StateCodec[IN, OUT any] struct {
 	Inputs  codec.Codec[IN]
 	Results codec.Codec[OUT] // nil if results are not stored
@@ -60,8 +59,7 @@ type StateCodec[IN, OUT any] struct {
 // pieceSize is the approximate size of the pieces of a state.
 const pieceSize = 1 << 20
 
-// Encode returns the state for a snapshot. The codecs are user code: callers guard the
-// call.
+// Encode returns the state of a snapshot. Codecs are user code, which the caller guards.
 func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participant.State, err error) {
 	b := []byte{stateVersion}
 	b = varint.AppendBytes(b, codec.SchemaOf(s.Inputs))
@@ -131,7 +129,7 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 
 func appendWatermark(b []byte, w queue.Watermark) []byte {
 	mark, err := w.Timestamp.MarshalBinary()
-	if err != nil { // the offset cannot be encoded, such as London's before 1847; UTC always can
+	if err != nil { // an offset may not be encodable, such as London's before 1847; UTC is
 		mark, _ = w.Timestamp.UTC().MarshalBinary()
 	}
 	return varint.AppendBytes(b, mark)
@@ -159,11 +157,11 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	}
 	snapshot.Final = marks&markFinal != 0
 	if marks&markObserver != 0 {
-		snapshot.Observer = append([]byte{}, d.Bytes()...) // a copy, because user code gets it; not nil, even if it is empty
+		snapshot.Observer = append([]byte{}, d.Bytes()...) // a copy for user code; not nil even if empty
 	}
 	if marks&markSpent != 0 {
 		snapshot.Spent = math.Float64frombits(d.Uvarint())
-		if !(snapshot.Spent > 0 && snapshot.Spent <= math.MaxFloat64) { // in this form NaN fails, too
+		if !(snapshot.Spent > 0 && snapshot.Spent <= math.MaxFloat64) { // this form rejects NaN, too
 			d.Fail(fmt.Errorf("the calls have cost %v", snapshot.Spent))
 		}
 	}
@@ -204,8 +202,8 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	return snapshot, nil
 }
 
-// decodeRecord decodes a record, without the number of its observer. number is its index,
-// from 1, for errors.
+// decodeRecord decodes a record except the number of its observer. number is its index
+// for errors, from 1.
 func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OUT], number int) (err error) {
 	attempts := d.Uvarint()
 	if attempts > math.MaxInt32 {
@@ -240,7 +238,7 @@ func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OU
 	return nil
 }
 
-// resultSchema returns the schema of the results after a mark, or nil if results are not
+// resultSchema returns a mark and the schema of the results, or nil if they are not
 // stored.
 func (s StateCodec[IN, OUT]) resultSchema() []byte {
 	if s.Results == nil {
@@ -249,7 +247,7 @@ func (s StateCodec[IN, OUT]) resultSchema() []byte {
 	return append([]byte{1}, codec.SchemaOf(s.Results)...)
 }
 
-// withSchemas returns a codec for values that were stored under these schemas.
+// withSchemas returns a codec for values with these schemas.
 func (s StateCodec[IN, OUT]) withSchemas(inputs, results []byte) (StateCodec[IN, OUT], error) {
 	var err error
 	s.Inputs, err = codec.WithSchema(s.Inputs, inputs)

@@ -13,41 +13,39 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// grace is how long Via and To wait, after a cancel, for a next step that has stopped
+// grace is the wait of Via and To, after a cancel, for a next step that has stopped
 // reading.
 const grace = 500 * time.Millisecond
 
-// Transfer hands the results of an operator to the next step, on the goroutine of Via or
+// Transfer moves the results of an operator to the next step, on the goroutine of Via or
 // To, which owns its fields.
 //
-// While the operator runs it waits for the next step as long as that takes. Then it
-// depends on how the operator ended:
+// While the operator runs, it waits for the next step. After that:
 //
 //	end of the operator     Transfer waits for the next step
 //	clean, or by a failure  until the operator's context ends, or the deadline of a Stop. Then
 //	                        as long as each result takes less than the grace; the grace in all after a failure
 //	by a cancel             for the grace in all
 //
-// Results that it has not delivered by then are counted, and their messages nacked.
+// Results that were not delivered are counted, and their messages nacked.
 type Transfer[IN, OUT any] struct {
 	d           *Driver[IN, OUT]
 	next        chan<- any
-	sharesOut   bool // others receive from Out, too
+	sharesOut   bool // others also receive from Out
 	tellFailure bool // next takes a wiring.Failure
 
-	ctx  context.Context //nolint:containedctx // ends with the operator's, with the deadline of a Stop, and with the transfer
+	ctx  context.Context //nolint:containedctx // ends with the operator's context, the deadline of a Stop, or the transfer
 	stop context.CancelFunc
 
-	ended    <-chan struct{}  // closed at the end of the operator; nil once the end was noticed
-	ctxEnded <-chan struct{}  // closed at the end of ctx; nil before the end of the operator, and once the end of ctx was noticed
-	late     <-chan time.Time // fires at the end of the grace; nil before the grace begins
+	ended    <-chan struct{}  // closed at the end of the operator; nil after it was noticed
+	ctxEnded <-chan struct{}  // closed at the end of ctx; nil before the end of the operator, and after it was noticed
+	late     <-chan time.Time // fires at the end of the grace; nil before it
 	timer    *clock.Timer     // of late
 	renewed  bool             // each result has a grace of its own
 	gaveUp   bool
 }
 
-// NewTransfer returns a transfer that has not begun. shares reports that others receive
-// from Out, tell that next takes a wiring.Failure.
+// NewTransfer returns a transfer for Run. shares and tell set sharesOut and tellFailure.
 func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, shares, tell bool) *Transfer[IN, OUT] {
 	t := &Transfer[IN, OUT]{d: d, next: next, sharesOut: shares, tellFailure: tell, ended: d.ended}
 	t.ctx, t.stop = context.WithCancel(d.Context)
@@ -55,11 +53,11 @@ func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, shares, tell bool) *Trans
 	return t
 }
 
-// Run moves the results into next and closes it. If the stream has failed, next gets the
-// failure, if it takes failures: otherwise it would take the end for a clean one.
+// Run moves the results to next and closes it. If the stream has failed and next takes
+// failures, it gets the failure first, because the end would otherwise look clean.
 //
-// It takes the results from a ring, which costs the loop less than out, a channel, does,
-// unless others receive from out. The loop may have sent some to out already: it closes
+// Run takes the results from a ring, which costs the loop less than the channel out,
+// unless others receive from out. The loop may have sent some to out before: it closes
 // out when it switches to the ring.
 func (t *Transfer[IN, OUT]) Run() {
 	d := t.d
@@ -89,7 +87,6 @@ func (t *Transfer[IN, OUT]) Run() {
 	}
 }
 
-// send delivers v, or counts it as undelivered.
 func (t *Transfer[IN, OUT]) send(v any) (delivered bool) {
 	if t.deliver(v) {
 		return true
@@ -101,13 +98,13 @@ func (t *Transfer[IN, OUT]) send(v any) (delivered bool) {
 	return false
 }
 
-// deliver sends v to the next step. It returns false when it has given up.
+// deliver sends v to the next step, unless it has given up.
 func (t *Transfer[IN, OUT]) deliver(v any) bool {
 	if t.gaveUp {
 		return false
 	}
 	select {
-	case t.next <- v: // costs less than the select that waits
+	case t.next <- v: // cheaper than the select that waits
 		return true
 	default:
 	}
@@ -129,7 +126,6 @@ func (t *Transfer[IN, OUT]) deliver(v any) bool {
 	return false
 }
 
-// noticeEnd notices the end of the operator.
 func (t *Transfer[IN, OUT]) noticeEnd() {
 	t.ended = nil
 	switch {
@@ -142,7 +138,7 @@ func (t *Transfer[IN, OUT]) noticeEnd() {
 	}
 }
 
-// startGrace starts the grace; renewed reports that each result has its own.
+// startGrace starts the grace. renewed is set if each result has its own.
 func (t *Transfer[IN, OUT]) startGrace(renewed bool) {
 	t.ctxEnded = nil
 	t.renewed = renewed
@@ -157,8 +153,8 @@ func (t *Transfer[IN, OUT]) giveUp() {
 	}
 }
 
-// Await waits for await, the completion of a sink that has got all there is. After a
-// clean end it waits as long as that takes; otherwise it gives up when Run would have.
+// Await waits for await, the completion of a sink that has received all results. It gives
+// up when Run would, except after a clean end.
 func (t *Transfer[IN, OUT]) Await(await func()) {
 	defer t.End()
 	if t.d.Err() == nil && !t.gaveUp {
@@ -166,7 +162,7 @@ func (t *Transfer[IN, OUT]) Await(await func()) {
 		return
 	}
 	completed := make(chan struct{})
-	go func() { // ends with await, which may be never
+	go func() { // ends with await, perhaps never
 		defer close(completed)
 		await()
 	}()
@@ -184,8 +180,7 @@ func (t *Transfer[IN, OUT]) Await(await func()) {
 	}
 }
 
-// End releases what waits for the context of the transfer. It is called once Run has
-// returned, and Await if the next step is a sink.
+// End ends the context of the transfer, after Run and, for a sink, Await.
 func (t *Transfer[IN, OUT]) End() {
 	t.stop()
 	if t.timer != nil {
@@ -193,22 +188,21 @@ func (t *Transfer[IN, OUT]) End() {
 	}
 }
 
-// delivery is the state of a driver that its Transfer needs. Any goroutine may use it.
+// delivery is the state of a driver for its Transfer. Any goroutine may use it.
 type delivery struct {
-	transfer    atomic.Pointer[stoppable] // nil if Via and To were not called
+	transfer    atomic.Pointer[stoppable] // nil without Via and To
 	cut         atomic.Bool               // the operator was cancelled; set before ended is closed
 	cutUpstream atomic.Bool               // an earlier step was cancelled, and has waited for the grace
 	undelivered atomic.Int64              // results that the next step did not take
 }
 
-// stoppable is a context with the function that ends it.
 type stoppable struct {
 	ctx  context.Context //nolint:containedctx // see Transfer
 	stop context.CancelFunc
 }
 
-// stopDeliveryAt ends the transfer at the deadline of ctx, if ctx has one. Stop may
-// return before the results were delivered.
+// stopDeliveryAt ends the transfer at the deadline of ctx, if it has one. Stop may return
+// before the results were delivered.
 func (d *Driver[IN, OUT]) stopDeliveryAt(ctx context.Context) {
 	t := d.delivery.transfer.Load()
 	deadline, ok := ctx.Deadline()
@@ -222,8 +216,8 @@ func (d *Driver[IN, OUT]) stopDeliveryAt(ctx context.Context) {
 	})
 }
 
-// cutDelivery notes that the operator was cancelled, with err. Steps downstream that
-// cannot deliver either end after the grace.
+// cutDelivery records a cancel with err. Steps downstream that cannot deliver end after
+// the grace.
 func (d *Driver[IN, OUT]) cutDelivery(err error) {
 	d.delivery.cut.Store(true)
 	if node := d.Node; node.HasDownstream() {
@@ -236,7 +230,7 @@ func (d *Driver[IN, OUT]) cutDelivery(err error) {
 func (d *Driver[IN, OUT]) CutByUpstream(err error) {
 	d.delivery.cutUpstream.Store(true)
 	if t := d.delivery.transfer.Load(); t != nil {
-		t.stop() // it may still deliver what an operator that has ended left behind
+		t.stop() // it may still deliver the results of an ended operator
 	}
 	d.host.Cancel(guard.Wrap("asyncop: upstream", err))
 }
@@ -246,8 +240,8 @@ func (d *Driver[IN, OUT]) DownstreamFailed(err *wiring.DownstreamError) {
 	d.host.Cancel(guard.Wrap("asyncop", err))
 }
 
-// failUpstream ends the steps upstream of the operator, which has failed with err, unless
-// its input has ended. A participant in checkpoints has a coordinator, which ends them.
+// failUpstream ends the steps upstream of an operator that failed with err, unless its
+// input has ended. With checkpoints, the coordinator ends them.
 func (d *Driver[IN, OUT]) failUpstream(err error) {
 	if d.checks == nil && d.input != inputClosed {
 		d.Node.FailUpstream(err)
