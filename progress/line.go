@@ -157,7 +157,7 @@ func (d *display) tick() {
 		d.shown = now
 		text := d.parts(now, d.What)
 		if d.state.LastError != nil {
-			text = append(text, errorText(d.state.LastError))
+			text = append(text, errorText(d.state.LastError)+age(d.state.LastErrorAge))
 		}
 		d.write(fmt.Sprintf("%5.1fs  %s\n", now.Seconds(), strings.Join(text, ", ")))
 	}
@@ -183,7 +183,7 @@ func (d *display) finish() {
 		parts = append(parts, count(s.Retries)+" retries")
 	}
 	if s.LastError != nil {
-		parts = append(parts, "last error: "+errorText(s.LastError))
+		parts = append(parts, "last error"+age(s.LastErrorAge)+": "+errorText(s.LastError))
 	}
 	d.draw("")
 	d.write(strings.Join(parts, ", ") + "\n")

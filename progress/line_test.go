@@ -2,9 +2,12 @@ package progress_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,8 +18,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/progress"
+	"github.com/weirflow/weir/strategies"
 )
 
 // job is done with so many a second.
@@ -207,4 +212,45 @@ func TestOfAnOperator(t *testing.T) {
 	err := errors.New("late")
 	s := progress.Of(observe.Stats{Completed: 5, Dropped: 2, HandedOver: 1, InFlight: 3, RetriesOnError: 4, RetriesOnResult: 5, LastError: err})
 	assert.Equal(t, progress.State{Done: 8, InFlight: 3, Retries: 9, LastError: err}, s)
+}
+
+// A last error is shown with its age, which comes first where the error may be cut.
+func TestLine_AgeOfTheLastError(t *testing.T) {
+	j := &job{State: progress.State{Total: 20_000, LastError: errors.New("region move"), LastErrorAge: 72 * time.Second}, rate: 1000}
+	out := shown(t, progress.Line{}, j, 1500*time.Millisecond)
+	assert.Equal(t, `  1.0s  1,000 of 20,000, 1,000/s, 19s left, region move 1m12s ago
+stopped at 1,500 of 20,000 after 1.5s, 1,000/s, last error 1m12s ago: region move
+`, out)
+	all := drawings(shown(t, progress.Line{Style: progress.Bar}, j, 1500*time.Millisecond))
+	assert.Equal(t, "  5 %  1,000 of 20,000, 1,000/s, 19s left, 1m12s ago: region move", all[9])
+}
+
+// Complete elements count as done while they wait for an older one.
+func TestOf_CompleteElementsThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(func(_ context.Context, in int) (int, error) {
+			if in == 0 {
+				time.Sleep(time.Minute)
+			}
+			if in == 5 {
+				time.Sleep(time.Second)
+				return 0, errors.New("trouble")
+			}
+			return in, nil
+		}), time.Hour, 100, strategies.NoRetry[int](), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		go func() {
+			for range op.Results(slices.Values([]int{0, 1, 2, 3, 4, 5})) {
+			}
+		}()
+		time.Sleep(31 * time.Second)
+		s := progress.Of(op.Stats())
+		assert.EqualValues(t, 5, s.Done)
+		assert.EqualValues(t, 1, s.InFlight)
+		assert.EqualError(t, s.LastError, "trouble")
+		assert.Equal(t, 30*time.Second, s.LastErrorAge)
+		time.Sleep(time.Minute)
+		s = progress.Of(op.Stats())
+		assert.EqualValues(t, 6, s.Done)
+		assert.Zero(t, s.InFlight)
+	})
 }

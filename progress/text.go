@@ -53,6 +53,10 @@ func (d *display) bar(now time.Duration) string {
 	}
 	if d.state.LastError != nil {
 		trouble := ", " + errorText(d.state.LastError)
+		ago := age(d.state.LastErrorAge)
+		if ago != "" { // first, because the error may be cut
+			trouble = "," + ago + ": " + errorText(d.state.LastError)
+		}
 		least := min(columns(trouble), leastError)
 		for _, text := range []string{withPercent, text} {
 			if columns(text)+least <= room {
@@ -97,6 +101,14 @@ func left(seconds float64) string {
 	default:
 		return fmt.Sprintf("%dd%02dh", n/day, n/(60*60)%24)
 	}
+}
+
+// age returns the age of an error, such as " 12s ago", or "" for less than a second.
+func age(d time.Duration) string {
+	if d < time.Second {
+		return ""
+	}
+	return " " + left(math.Floor(d.Seconds())) + " ago"
 }
 
 // errorText returns an error on one line, without the secrets of URLs.

@@ -24,6 +24,7 @@ type Stats struct {
 	Running         int64 // running calls; a batch counts once, a blocking call until it returns
 	Deciding        int64 // elements whose strategy is being asked off the loop, or soon will be
 	WaitingForRetry int64 // elements in back-off, or whose retry waits for a permit
+	WaitingToLeave  int64 // of InFlight, complete elements that wait for their turn in the order of the results, or for downstream
 	WaitingForKey   int64 // elements that wait for another element of their key, or for its call: see KeyOrderedWait
 	Attempts        int64 // calls begun, including retries and each element of a batch
 	RetriesOnResult int64 // retries begun because of a result
@@ -47,6 +48,8 @@ type Stats struct {
 
 	OldestAge time.Duration // age of the oldest element in flight since it took its slot, as of the current step of the loop; 0 without elements
 	LastError error         // the last error of an attempt, or timeout of an element; nil if all succeeded. Later successes do not reset it
+
+	LastErrorAge time.Duration // since LastError; 0 if there was none
 }
 
 // Retries returns the retries begun.

@@ -77,7 +77,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 		}
 	}
 	g.state.Stats.WaitingForRetry, g.state.Stats.WaitingForKey = 0, 0
-	g.state.Stats.Deciding = 0
+	g.state.Stats.Deciding, g.state.Done = 0, 0
 	return cut
 }
 

@@ -188,6 +188,8 @@ type State struct {
 	Now    time.Duration // the last reading of the clock
 	Oldest time.Duration // when the oldest element was accepted, or Never
 	Stats  observe.Stats // without Running and InFlight: see Counts
+	Done   int           // complete elements that wait to leave
+	Erred  time.Duration // when Stats.LastError came
 	Failed int64         // attempts that ended with an error, or at the deadline of their element
 
 	Failure  error           // why the run must end, or nil

@@ -375,7 +375,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	if err != nil {
 		s.err = err
 		g.state.Failed++
-		g.state.Stats.LastError = err
+		g.noteError(err)
 	}
 	if err != nil || g.timesAll { // otherwise a reading of the clock can be spared
 		g.refresh()
@@ -403,6 +403,11 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		v.Reasons = g.reasons.get(s.index).retried
 	}
 	g.judge(s, &a.Token, end.Deduplicated)
+}
+
+func (g *Machine[IN, OUT]) noteError(err error) {
+	g.tick()
+	g.state.Stats.LastError, g.state.Erred = err, g.now
 }
 
 func (g *Machine[IN, OUT]) resultsOf(s *Slot[IN, OUT], how howEnded, end *call.Released) (results []OUT, err error) {
@@ -767,7 +772,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	}
 	if wasCalled {
 		g.state.Failed++
-		g.state.Stats.LastError = failure
+		g.noteError(failure)
 	}
 	g.failElement(s, failure, true)
 }
@@ -791,6 +796,7 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	}
 	g.reportEnd(s, false, 0)
 	g.enter(s, done)
+	g.state.Done++
 	if g.keys == nil || g.keys.isFirst(s) { // otherwise s is completed when it becomes the first
 		g.complete(s)
 	}
@@ -943,6 +949,7 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 func (g *Machine[IN, OUT]) Left(how observe.EndKind) {
 	s := g.Queue.Head().Value
 	if s.phase == done {
+		g.state.Done--
 		g.Ended(s, how)
 	}
 	if s == g.oldest {

@@ -149,7 +149,7 @@ const leastRoom = 1024
 // that the loop does not wait for it.
 func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 	if b.Kind != participant.EndOfInput {
-		counts, _ := k.d.published.get()
+		counts, _, _ := k.d.published.get()
 		room := make([]core.Item[IN, OUT], counts.InFlight+counts.InFlight/8+leastRoom)
 		clear(room) // the system provides memory at the first write
 		k.room.Store(&room)

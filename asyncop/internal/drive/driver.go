@@ -361,7 +361,8 @@ func (d *Driver[IN, OUT]) publish() {
 	now := d.core.State()
 	counts := now.Counts()
 	counts.Emitted = d.emitted
-	d.published.set(counts, now.Oldest)
+	counts.WaitingToLeave = int64(now.Done)
+	d.published.set(counts, now.Oldest, now.Erred)
 	d.current.port.offer(now.Room)
 }
 

@@ -144,9 +144,12 @@ func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
 
 // Counts returns the current counters.
 func (d *Driver[IN, OUT]) Counts() observe.Stats {
-	s, oldest := d.published.get()
+	s, oldest, erred := d.published.get()
 	if s.InFlight > 0 && oldest != core.Never {
 		s.OldestAge = max(0, d.timers.Now()-oldest)
+	}
+	if s.LastError != nil {
+		s.LastErrorAge = max(0, d.timers.Now()-erred)
 	}
 	s.Running = max(0, s.Running-d.host.Freed()) // after the end, the loop does not take freed permits
 	s.LateCompletions = d.host.Late()
@@ -160,16 +163,17 @@ type published struct {
 	mu     sync.Mutex
 	counts observe.Stats // guarded by mu
 	oldest time.Duration // guarded by mu; when the oldest element was accepted, or core.Never
+	erred  time.Duration // guarded by mu; when the last error came
 }
 
-func (p *published) set(c observe.Stats, oldest time.Duration) {
+func (p *published) set(c observe.Stats, oldest, erred time.Duration) {
 	p.mu.Lock()
-	p.counts, p.oldest = c, oldest
+	p.counts, p.oldest, p.erred = c, oldest, erred
 	p.mu.Unlock()
 }
 
-func (p *published) get() (observe.Stats, time.Duration) {
+func (p *published) get() (c observe.Stats, oldest, erred time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.counts, p.oldest
+	return p.counts, p.oldest, p.erred
 }

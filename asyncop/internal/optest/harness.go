@@ -332,12 +332,12 @@ func (r *Rig) TimeOutIn(d time.Duration, n int) {
 	require.EqualValues(r.T, n, r.Stats().Timeouts)
 }
 
-// Stats returns the counts of an idle or ended operator. The last error and the limits
-// have their own tests.
+// Stats returns the counts of an idle or ended operator. The last error, the limits
+// and the elements that wait to leave have their own tests.
 func (r *Rig) Stats() asyncop.Stats {
 	synctest.Wait()
 	s := r.Op.Stats()
-	s.LastError = nil
+	s.LastError, s.LastErrorAge, s.WaitingToLeave = nil, 0, 0
 	s.Capacity, s.MaxCalls = 0, 0
 	return s
 }
