@@ -1,6 +1,7 @@
 package files_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -58,6 +59,47 @@ func TestFileOutputFollowsTheRules(t *testing.T) {
 			return files.NewLineOutput(path).WithOverwrite()
 		})
 	})
+}
+
+func TestNewJSONLinesOutput_Rules(t *testing.T) {
+	type row struct{ Text string }
+	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[row] {
+		name := filepath.Join(t.TempDir(), "rows.jsonl")
+		return checkpointtest.Outlet[row]{
+			Open: func() (checkpoint.Output[row], error) { return files.NewJSONLinesOutput[row](name), nil },
+			Visible: func() (rows []row, err error) {
+				b, err := os.ReadFile(name)
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil, nil
+				}
+				for line := range strings.Lines(string(b)) {
+					var r row
+					if err := json.Unmarshal([]byte(line), &r); err != nil {
+						return nil, err
+					}
+					rows = append(rows, r)
+				}
+				return rows, err
+			},
+		}
+	}, func(i int) row { return row{fmt.Sprintf("line\n%d <&>", i)} }, nil)
+}
+
+func TestNewJSONLinesOutput_Text(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "rows.jsonl")
+	o := files.NewJSONLinesOutput[any](name)
+	require.NoError(t, o.FreshStart(t.Context()))
+	defer func() { require.NoError(t, o.Close()) }()
+	for _, v := range []any{map[string]any{"a": "<b>\n"}, 1.5, nil, json.RawMessage("[1,\n2]")} {
+		require.NoError(t, o.Write(t.Context(), v))
+	}
+	require.ErrorContains(t, o.Write(t.Context(), func() {}), "a line of JSON: json: unsupported type: func()")
+	state, err := o.Prepare(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, o.Commit(t.Context(), state))
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Equal(t, "{\"a\":\"<b>\\n\"}\n1.5\nnull\n[1,2]\n", string(text))
 }
 
 func TestFileOutputFollowsTheRulesOnATroubledDisk(t *testing.T) {

@@ -2,7 +2,7 @@
 //
 //   - [OpenDir] opens a directory as a [checkpoint.Store].
 //   - [OpenLines] and [OpenCSV] read a file as a [checkpoint.Input]: line by line, or record by record.
-//   - [NewLineOutput] and [NewOutput] write a file as a [checkpoint.Output]: each element exactly once.
+//   - [NewLineOutput], [NewJSONLinesOutput] and [NewOutput] write a file as a [checkpoint.Output]: each element exactly once.
 //
 // A pipeline from file to file has all three:
 //

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -79,6 +80,24 @@ func NewLineOutput(path string) *Output[string] {
 	return newFileOutput("NewLineOutput", path, func(dst []byte, v string) ([]byte, error) {
 		return append(append(dst, v...), '\n'), nil
 	})
+}
+
+// NewJSONLinesOutput returns an output that appends each element to the file at path, as a line of JSON. Strings keep their characters <, > and
+// &. An element that encoding/json refuses fails the run. The rest is as with [NewOutput].
+func NewJSONLinesOutput[T any](path string) *Output[T] {
+	return newFileOutput("NewJSONLinesOutput", path, appendJSONLine[T])
+}
+
+// appendJSONLine appends v and a line end to dst.
+func appendJSONLine[T any](dst []byte, v T) ([]byte, error) {
+	line := bytes.NewBuffer(dst)
+	encoder := json.NewEncoder(line)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(v) // it writes the line end
+	if err != nil {
+		return nil, fmt.Errorf("a line of JSON: %w", err)
+	}
+	return line.Bytes(), nil
 }
 
 // WithOverwrite makes o empty the file when the run does not resume from a checkpoint, and returns o. By default a file that is not empty is
