@@ -19,8 +19,7 @@ func (m *Model) line(key int) (line []*Element) {
 	return line
 }
 
-// mayCall reports whether e is the first of its key, and no call of the key is still
-// running.
+// mayCall reports whether e is the first of its key, and the key has no running call.
 func (m *Model) mayCall(e *Element) bool {
 	if !m.KeyOrder {
 		return true
@@ -38,15 +37,14 @@ func (m *Model) crowded() bool {
 	return m.MaxWaiting > 0 && slices.ContainsFunc(m.Queue, func(e *Element) bool { return e.inLine && len(m.line(e.Key)) > m.MaxWaiting })
 }
 
-// isFirst reports whether the end of e takes effect now. Otherwise it takes effect when e
-// becomes the first of its key.
+// isFirst reports whether the end of e takes effect now, and not later, when e is the
+// first of its key.
 func (m *Model) isFirst(e *Element) bool {
 	e.early = e.inLine && m.line(e.Key)[0] != e
 	return !e.early
 }
 
-// leaveLine removes e, which has ended, from the line of its key and lets the next
-// element start.
+// leaveLine removes e, which has ended, and lets the next element of its key start.
 func (m *Model) leaveLine(e *Element) {
 	if !e.inLine {
 		return
@@ -70,7 +68,6 @@ func (m *Model) leaveLine(e *Element) {
 	m.mayStart(e.Key)
 }
 
-// mayStart lets the first element of a key start, if it may.
 func (m *Model) mayStart(key int) {
 	line := m.line(key)
 	if len(line) == 0 || !m.mayCall(line[0]) {
@@ -101,8 +98,8 @@ func (s *Shared) free(m *Model) bool {
 
 // ---- Batches: each holds one permit until it returns
 
-// goes reports whether a batch starts: it is full, or no element can fill it, or its
-// first member has waited long enough.
+// goes reports whether a batch starts: it is full, cannot fill, or its first member has
+// waited long enough.
 func (m *Model) goes(withWaits bool) bool {
 	waiting := m.startable()
 	switch {
@@ -130,19 +127,19 @@ func (m *Model) startBatch() bool {
 	return true
 }
 
-// StartAtOnce starts the batches that wait for no timer, after an element was accepted.
+// StartAtOnce starts the batches that need no timer, after an element was accepted.
 func (m *Model) StartAtOnce() {
 	for m.goes(false) && m.startBatch() {
 	}
 }
 
-// StartFull starts a full batch at the beginning of a step, unless a timer is due. It
+// StartFull starts a full batch at the beginning of a step, unless a timer is due, and
 // reports whether it did.
 func (m *Model) StartFull() bool {
 	return len(m.startable()) >= m.BatchSize && !slices.ContainsFunc(m.Queue, m.isDue) && m.startBatch()
 }
 
-// ReturnBatch returns the call of a batch, with the outcomes of the members that have not
+// ReturnBatch returns the call of a batch, with outcomes for the members that have not
 // timed out.
 func (m *Model) ReturnBatch(i int, outcome func(c *Call) Outcome) {
 	members := m.Batches[i]
@@ -158,7 +155,7 @@ func (m *Model) ReturnBatch(i int, outcome func(c *Call) Outcome) {
 
 // ---- The failure sink
 
-// offerOne offers the sink the oldest failure, one at a time.
+// offerOne offers the oldest failure to the sink.
 func (m *Model) offerOne() bool {
 	if m.offered == nil {
 		for _, e := range m.Queue {
@@ -174,7 +171,7 @@ func (m *Model) offerOne() bool {
 	return true
 }
 
-// Offered returns the element that is being offered to the sink, or nil.
+// Offered returns the offered element, or nil.
 func (m *Model) Offered() *Element { return m.offered }
 
 // Take makes the sink take the offered element.
@@ -187,8 +184,7 @@ func (m *Model) Take() {
 	m.leaveLine(e)
 }
 
-// Refuse makes the sink refuse the offered element. The wait before the next offer
-// doubles.
+// Refuse makes the sink refuse the offered element, which doubles its wait.
 func (m *Model) Refuse() {
 	e := m.offered
 	m.offered = nil
@@ -202,7 +198,7 @@ func (m *Model) handedOver(e *Element) {
 	m.note(HandedOver, e.Name, Failure(e.err, e.attempts, e.first, e.last))
 }
 
-// Failure returns the text of a failure as the sink receives it.
+// Failure returns the text of a failure.
 func Failure(err string, attempts int, first, last time.Duration) string {
 	return fmt.Sprintf(": %s attempts=%d first=%v last=%v", err, attempts, first, last)
 }
@@ -210,14 +206,14 @@ func Failure(err string, attempts int, first, last time.Duration) string {
 // ---- Checkpoints (law C1): the elements that were accepted and are not settled, in
 // input order
 
-// Item is the entry of a checkpoint for an element.
+// Item is an element in a checkpoint.
 type Item struct {
 	Input
 
 	Results []string // of an element that is done
-	Made    int      // attempts without a running one, which is repeated
+	Made    int      // attempts without a running one
 	Due     time.Duration
-	Wait    time.Duration // the rest of its back-off, which ends at Due
+	Wait    time.Duration // rest of its back-off, which ends at Due
 }
 
 func (it Item) String() string {
@@ -230,7 +226,7 @@ func (it Item) String() string {
 	return it.Name
 }
 
-// Items returns the content of a checkpoint taken now.
+// Items returns the elements of a checkpoint taken now.
 func (m *Model) Items() (items []Item) {
 	for _, e := range m.Queue {
 		it := Item{Input: e.Input, Made: e.attempts}
@@ -261,8 +257,8 @@ func (m *Model) Barrier(name string) []Item {
 	return m.Items()
 }
 
-// Restore returns the model restarted from a checkpoint. Attempts and total times start
-// from zero, waits continue (law C3).
+// Restore returns a model restarted from a checkpoint. Attempts and total times start
+// from zero; waits continue (law C3).
 func (m *Model) Restore(items []Item) *Model {
 	again := New(m.Config)
 	again.Now = m.Now

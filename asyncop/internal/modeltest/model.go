@@ -25,14 +25,14 @@ type Config struct {
 	FirstOffer, LastOffer  time.Duration // to a sink that has refused
 	Handler                bool          // of timeouts
 	HandlerLimit           time.Duration // 0 for no limit
-	Blocking, HeedsContext bool          // calls hold their permits until they return; HeedsContext: they return when their contexts end
+	Blocking, HeedsContext bool          // calls hold their permits until they return; HeedsContext: at the end of their contexts
 	KeyOrder               bool
 	MaxWaiting             int // of a key; 0 for no limit
 	BatchSize              int // 0 without batches; otherwise calls block
 	BatchWait              time.Duration
-	ComeAgain              bool // elements that are cut off are redelivered, because there are checkpoints
-	LeastPart              int  // a restored element has 1/LeastPart of Timeout for an attempt; 0 for no such reserve
-	ReadAhead              int  // after its end the operator reads at most ReadAhead+1 more elements, or all if 0
+	ComeAgain              bool // elements that are cut off are redelivered, as with checkpoints
+	LeastPart              int  // a restored element has 1/LeastPart of Timeout for an attempt; 0 for no reserve
+	ReadAhead              int  // after its end the operator reads at most ReadAhead+1 elements, or all if 0
 }
 
 // Policy is the treatment of elements that fail.
@@ -88,15 +88,15 @@ type Phase uint8
 
 // Phases.
 const (
-	Control  Phase = iota // a watermark: no element overtakes it
-	Fresh                 // waits for its first attempt
-	Behind                // waits for its key
-	Running               // is being called
-	Backoff               // waits for its retry
-	Ready                 // its retry waits for a permit, or for a call of its key
-	Handling              // its timeout handler runs
-	Failing               // waits for the sink
-	Done                  // waits to leave
+	Control Phase = iota // a watermark: no element overtakes it
+	Fresh                // waits for its first attempt
+	Behind               // waits for its key
+	Running
+	Backoff // waits for its retry
+	Ready   // its retry waits for a permit, or for a call of its key
+	Handling
+	Failing // waits for the sink
+	Done    // waits to leave
 )
 
 // Element is an element in a slot.
@@ -121,7 +121,7 @@ type Element struct {
 	early  bool // it is done or failing before it is the first of its key
 }
 
-// Call is a call of the function, or of the timeout handler.
+// Call is a call of the function or the timeout handler.
 type Call struct {
 	Element      *Element
 	Attempt      int // 0 for the timeout handler
@@ -132,11 +132,10 @@ type Call struct {
 	returned       bool // its permit is free
 }
 
-// Key names the call: "a#2" is the second attempt of a.
+// Key returns the name of the call: "a#2" is the second attempt of a.
 func (c *Call) Key() string { return fmt.Sprintf("%s#%d", c.Element.Name, c.Attempt) }
 
-// RunsOn reports whether a blocking call still holds a permit although its attempt has
-// ended.
+// RunsOn reports whether a blocking call has outlived its attempt and holds a permit.
 func (c *Call) RunsOn() bool { return c.Attempt > 0 && !c.returned && (c.Ended || c.Answered) }
 
 // Model is an operator as the laws define it.
@@ -155,16 +154,16 @@ type Model struct {
 	SinkOpen bool // the sink takes each failure at once; otherwise see Take
 
 	HoldNext bool
-	Held     *Call // the call that blocks the loop
+	Held     *Call // blocks the loop
 
 	Ended   bool
 	EndedAt time.Duration
 	Err     string
-	Told    string // the error that upstream received
+	Told    string // error that upstream received
 
 	NoRetries  bool         // law A5
-	NoneFollow bool         // no more elements, so batches do not wait for any
-	Batches    [][]*Element // batches whose calls have not returned
+	NoneFollow bool         // no more elements, so batches do not wait
+	Batches    [][]*Element // running
 
 	reading    bool
 	running    int // permits in use
@@ -203,8 +202,8 @@ func (m *Model) enter(e *Element, p Phase) {
 	e.phase, e.order = p, m.clicks
 }
 
-// Settle does the work that is due now. By law T1, completions go before timers, which
-// belong to Advance. Starts go before elements are accepted.
+// Settle does the work that is due now: completions before timers, which are in Advance
+// (law T1), and starts before acceptance.
 func (m *Model) Settle() {
 	for m.Held == nil && !m.Ended {
 		if !(m.startOne() || m.acceptOne() || m.emitOne() || m.offerOne()) {
@@ -219,29 +218,28 @@ func (m *Model) Settle() {
 	}
 }
 
-// Step does the work of a step of the loop up to the emission of results.
+// Step does the work of a step of the loop before results are emitted.
 func (m *Model) Step() {
 	m.Fire()
 	for m.startOne() || m.offerOne() {
 	}
 }
 
-// IsDone reports whether the model has ended and the sink has received every failure.
+// IsDone reports whether the model has ended and the sink has every failure.
 func (m *Model) IsDone() bool { return m.Ended && len(m.rest) == 0 }
 
 // ---- Accept
 
-// Send sends an element to the input.
+// Send sends an element.
 func (m *Model) Send(in Input) { m.Source = append(m.Source, in) }
 
-// CloseInput closes the input after the elements sent so far.
+// CloseInput closes the input.
 func (m *Model) CloseInput() { m.Send(Input{}) }
 
-// HasRoom reports whether an element may be accepted: a slot is free (law Q2), and no key
-// has more than MaxWaiting elements waiting (law K1).
+// HasRoom reports whether a slot is free (law Q2) and no key has MaxWaiting waiting
+// elements (law K1).
 func (m *Model) HasRoom() bool { return len(m.Queue) < m.Capacity && !m.crowded() }
 
-// acceptOne accepts an element, or notices the end of the input, if there is room.
 func (m *Model) acceptOne() bool {
 	if !m.reading || len(m.Source) == 0 || !m.HasRoom() {
 		return false
@@ -257,7 +255,7 @@ func (m *Model) acceptOne() bool {
 	return true
 }
 
-// Put accepts an element. There must be room.
+// Put accepts an element, if HasRoom.
 func (m *Model) Put(in Input) *Element {
 	e := &Element{Input: in, accepted: m.Now, at: Never}
 	m.Queue = append(m.Queue, e)
@@ -289,7 +287,7 @@ func (m *Model) EndRetries() {
 	}
 }
 
-// Stop ends the input from outside.
+// Stop ends the input.
 func (m *Model) Stop() {
 	if m.reading && !m.Ended {
 		m.Told = "stopped"
@@ -300,7 +298,7 @@ func (m *Model) Stop() {
 // ---- Start
 
 // startable returns the elements that wait for a permit: retries before first attempts,
-// the oldest first (law B3).
+// oldest first (law B3).
 func (m *Model) startable() []*Element {
 	var retries, fresh []*Element
 	for _, e := range m.Queue {
@@ -315,7 +313,6 @@ func (m *Model) startable() []*Element {
 	return append(retries, fresh...)
 }
 
-// startOne starts an attempt or a batch, if there is a permit.
 func (m *Model) startOne() bool {
 	if m.BatchSize > 0 {
 		return m.goes(true) && m.startBatch()
@@ -379,7 +376,7 @@ func (m *Model) newCall(e *Element, attempt int, deadline time.Duration) *Call {
 
 // Release ends the call in Held.
 func (m *Model) Release() {
-	inPlace := m.Held.Answered // law Q1: a call that completed before it returned is handled among the starts
+	inPlace := m.Held.Answered // law Q1: a call that completed before it returned belongs to the starts
 	m.Held = nil
 	for _, mail := range m.mail { // law T1: before the timers that came due during the call
 		mail()
@@ -392,8 +389,8 @@ func (m *Model) Release() {
 
 // ---- End of an attempt
 
-// Complete completes a call for the user. Only the first completion of the current
-// attempt counts (law A2).
+// Complete completes a call for the user. The first completion of the current attempt
+// counts (law A2).
 func (m *Model) Complete(c *Call, o Outcome) {
 	late := c.Answered || c.Ended
 	c.Answered = true
@@ -432,8 +429,8 @@ func (m *Model) complete(c *Call, o Outcome) {
 	m.finish(e, o)
 }
 
-// outcome ends an attempt. The element is retried if a retry is allowed and can start
-// before the deadline (laws A4, A5).
+// outcome retries the element if the law allows it, and before the deadline (laws A4,
+// A5).
 func (m *Model) outcome(e *Element, o Outcome) {
 	if o.Err != "" {
 		e.lastErr = o.Err
@@ -478,7 +475,6 @@ func (m *Model) ready(e *Element) {
 	m.enter(e, Ready)
 }
 
-// expire ends a call for the operator.
 func (m *Model) expire(c *Call, byTimeout bool) {
 	c.Ended, c.Expired = true, byTimeout
 	blocks := m.Blocking || c.Attempt == 0
@@ -525,9 +521,8 @@ func (m *Model) fail(e *Element, err string) {
 	}
 }
 
-// head returns the index of the element that leaves next, or -1. In order, it is the
-// oldest element, if it is done. Otherwise it is the element that was done first, before
-// the first control element, which no element overtakes (law Q1).
+// head returns the index of the element that leaves next, or -1: the oldest if it is done
+// or, unordered, the first that was done before the first control element (law Q1).
 func (m *Model) head() int {
 	head := -1
 	for i, e := range m.Queue {
@@ -544,7 +539,7 @@ func (m *Model) head() int {
 	return head
 }
 
-// emitOne emits one result. After its last result an element leaves its slot.
+// emitOne emits one result. After the last one the element leaves.
 func (m *Model) emitOne() bool {
 	i := m.head()
 	if i < 0 {
@@ -576,8 +571,7 @@ func (m *Model) emitOne() bool {
 	return true
 }
 
-// End ends the operator. It ends every context, emits no more results, and accounts for
-// each element (laws A1, F1).
+// End ends every context, and accounts for each element (laws A1, F1).
 func (m *Model) End(err string) {
 	m.Ended, m.EndedAt = true, m.Now
 	m.discards = min(len(m.Source), m.ReadAhead) + 1

@@ -101,8 +101,7 @@ func run(wanted *regexp.Regexp) (err error) {
 	return nil
 }
 
-// tests has the compiled tests of packages. The key of a package is its path below
-// asyncop.
+// tests has the compiled tests of packages, by path below asyncop.
 type tests struct {
 	dir      string          // of asyncop
 	tmp      string          // directory for generated files
@@ -110,9 +109,9 @@ type tests struct {
 }
 
 // overlay writes the files with mutants, which the go command uses in place of the
-// project's files.
+// project's.
 func (t tests) overlay() error {
-	files := map[string][]int{} // the mutants by file
+	files := map[string][]int{} // by file
 	for i, m := range mutants {
 		files[m.file] = append(files[m.file], i)
 	}
@@ -177,8 +176,7 @@ func (t tests) catching(mutant int) (test string, err error) {
 	return "", nil
 }
 
-// rooms returns the packages that test the whole operator, beginning with the package
-// about a law.
+// rooms returns the packages that test the whole operator, the package about law first.
 func (t tests) rooms(law string) ([]string, error) {
 	dirs, err := os.ReadDir(filepath.Join(t.dir, "internal", "tests"))
 	all := []string{"."}
@@ -203,8 +201,8 @@ var (
 	running = regexp.MustCompile(`(?m)^=== (?:RUN|CONT|NAME) +(\S+)`)
 )
 
-// failing runs the tests of a package with a mutant, or without one if mutant is 0. It
-// returns the first test that fails, or "".
+// failing runs the tests of a package, with a mutant unless it is 0. It returns the first
+// test that fails, or "".
 func (t tests) failing(p string, mutant int) (test string, err error) {
 	// The skipped test builds the core without its features in another process, where the
 	// mutants do not exist. A loop in virtual time may outlast the test timeout, so the

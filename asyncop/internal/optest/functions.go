@@ -21,13 +21,12 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Limited returns a backend with a limit of n calls.
 func Limited(n int) *backend.Backend {
 	return backend.New("limited", backend.Limit(n), backend.WithLogger(slog.New(slog.DiscardHandler)))
 }
 
-// InEveryPhase returns a rig with one element in each phase, named after the phase, and a
-// blocked failure sink.
+// InEveryPhase returns a rig with an element in each phase, named after it, and a blocked
+// failure sink.
 func InEveryPhase(t *testing.T, m Mode, side *SideSink) *Rig {
 	t.Helper()
 	r := NewRig(t, m, Setup{
@@ -75,7 +74,6 @@ func Numbers(n int) []any {
 	return elements
 }
 
-// Drain reads an outlet to its end.
 func Drain(outlet streams.Outlet) (out []any) {
 	for v := range outlet.Out() {
 		out = append(out, v)
@@ -83,8 +81,7 @@ func Drain(outlet streams.Outlet) (out []any) {
 	return out
 }
 
-// Slowly answers a number with the number plus d, after a time that depends on the
-// number.
+// Slowly answers a number with its sum with d, after a time that depends on it.
 func Slowly(d int) asyncop.AsyncFunction[int, int] {
 	return asyncop.Blocking(func(_ context.Context, in int) (int, error) {
 		time.Sleep(time.Duration(in%3) * time.Millisecond)
@@ -102,7 +99,6 @@ func Same(t *testing.T, m Mode, want, got []any) {
 	}
 }
 
-// PanicOf returns the value that f panics with, as a text.
 func PanicOf(f func()) (message string) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -113,7 +109,6 @@ func PanicOf(f func()) (message string) {
 	return "no panic"
 }
 
-// Constructor returns the name of the constructor that Construct calls.
 func (m Mode) Constructor(retry bool) string {
 	name := map[bool]string{true: "OrderedWait", false: "UnorderedWait"}[m.Ordered]
 	if retry {
@@ -139,7 +134,6 @@ func SlowRetry(retried chan<- struct{}) asyncop.AsyncFunction[string, string] {
 	})
 }
 
-// FirstLetter is the key of elements.
 func FirstLetter(in string) string { return in[:1] }
 
 var KeyMode = Mode{Capacity: defaultCapacity}
@@ -154,7 +148,7 @@ func EndOf(op *asyncop.AsyncWaitOperator[string, string]) (got []any, err error)
 	return got, op.Wait()
 }
 
-// SlowPredicate is a strategy whose predicate takes a second for one result.
+// SlowPredicate has a predicate that takes a second for one result.
 func SlowPredicate(result string) strategies.Retry[string] {
 	return strategies.FixedDelay[string](0, 0).RetryIfResult(func(results []string) bool {
 		if results[0] == result {
@@ -164,8 +158,8 @@ func SlowPredicate(result string) strategies.Retry[string] {
 	})
 }
 
-// BlockingHand makes h a blocking function. A call returns when the test answers, or when
-// its context ends, unless ignoresContext is set.
+// BlockingHand makes h a blocking function. A call ends with its answer or, unless
+// ignoresContext is set, with its context.
 func BlockingHand(h *Hand, ignoresContext bool) Function {
 	return asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
 		answer := make(Answers, 1)
@@ -183,7 +177,6 @@ func BlockingHand(h *Hand, ignoresContext bool) Function {
 	})
 }
 
-// Reply is the answer to a blocking call.
 type Reply struct {
 	Result string
 	Err    error
@@ -217,7 +210,6 @@ func WithoutTime(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Letters yields the letters of s.
 func Letters(s string) iter.Seq[string] { return slices.Values(strings.Split(s, "")) }
 
 func UpperFunc() Function {
@@ -227,8 +219,7 @@ func UpperFunc() Function {
 	})
 }
 
-// Handled returns a function whose timeout handler answers with the element and an
-// exclamation mark.
+// Handled adds a timeout handler, which answers with the element and an exclamation mark.
 func Handled(h *Hand) Function {
 	return TimeoutMethod(h, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
 }

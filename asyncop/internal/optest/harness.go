@@ -22,7 +22,6 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Mode is a variant of a test.
 type Mode struct {
 	Ordered  bool
 	Capacity int
@@ -44,7 +43,6 @@ func (m Mode) Order() string {
 	return "unordered"
 }
 
-// Pick returns the expected history for the order.
 func (m Mode) Pick(ordered, unordered string) string {
 	if m.Ordered {
 		return ordered
@@ -52,11 +50,9 @@ func (m Mode) Pick(ordered, unordered string) string {
 	return unordered
 }
 
-// defaultCapacity is the capacity of tests that do not depend on it.
 const defaultCapacity = 16
 
-// ForEachMode runs body in a bubble of its own for both orders and each capacity. The
-// default capacity is 16.
+// ForEachMode runs body in a bubble of its own for both orders and each capacity.
 func ForEachMode(t *testing.T, body func(t *testing.T, m Mode), capacities ...int) {
 	t.Helper()
 	if len(capacities) == 0 {
@@ -69,8 +65,7 @@ func ForEachMode(t *testing.T, body func(t *testing.T, m Mode), capacities ...in
 	}
 }
 
-// ForEachClock runs body like ForEachMode, on the virtual clock of the bubble and on a
-// clock.Mock.
+// ForEachClock runs body like ForEachMode, with and without a clock.Mock.
 func ForEachClock(t *testing.T, body func(t *testing.T, m Mode)) {
 	t.Helper()
 	for _, mock := range []bool{false, true} {
@@ -97,8 +92,6 @@ type Strategy = strategies.Retry[string]
 
 type Failure = asyncop.Failure[string]
 
-// Errors of the tests.
-
 var ErrBroken = errors.New("broken")
 
 var ErrTestOver = errors.New("the test is over")
@@ -114,8 +107,7 @@ func RetryAllOf[OUT any](maxRetries int, delay time.Duration) *strategies.FixedD
 		RetryIfException(predicates.HasException)
 }
 
-// Construct calls the constructor of the mode. Without a strategy, it is the one without
-// retry.
+// Construct calls the constructor of the mode and the strategy.
 func Construct[IN, OUT any](
 	m Mode, fn asyncop.AsyncFunction[IN, OUT], timeout time.Duration,
 	s strategies.Retry[OUT], opts ...asyncop.Option,
@@ -132,19 +124,17 @@ func Construct[IN, OUT any](
 	}
 }
 
-// Setup has the options of a rig's operator. The zero value is an operator of a Hand,
-// without timeout.
+// Setup has the options of a rig's operator.
 type Setup struct {
 	Timeout  time.Duration
 	Strategy Strategy
-	Key      func(string) string  // for a key-ordered operator; the order of the mode has no effect then
+	Key      func(string) string  // makes the operator key-ordered; Mode.Ordered has no effect then
 	Wrap     func(*Hand) Function // wraps the Hand
 	Blocked  bool                 // downstream does not read before Unblock
 	Opts     []asyncop.Option
 	State    asyncop.State[string, string] // of a CheckRig
 }
 
-// Options returns its arguments.
 func Options(opts ...asyncop.Option) []asyncop.Option { return opts }
 
 // Rig is an operator of strings under test.
@@ -168,7 +158,7 @@ func NewRig(t *testing.T, m Mode, s Setup) *Rig {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), ValueKey{}, "of the operator"))
 	r := &Rig{T: t, Hand: NewHand(t), Cancel: cancel, startReading: make(chan struct{}), Read: make(chan struct{})}
-	// In buffers all elements that a test sends at once, whatever the capacity.
+	// In buffers all elements that a test sends at once.
 	opts := Options(asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)), asyncop.WithBuffer(rigBuffer))
 	if m.Mock {
 		r.Mock = clock.NewMock()
@@ -204,12 +194,10 @@ func NewRig(t *testing.T, m Mode, s Setup) *Rig {
 	return r
 }
 
-// rigBuffer is the default size of In and Out.
 const rigBuffer = 128
 
 type ValueKey struct{}
 
-// reader reads the outputs.
 func (r *Rig) reader() {
 	<-r.startReading
 	for v := range r.Op.Out() {
@@ -223,7 +211,6 @@ func (r *Rig) reader() {
 	close(r.Read)
 }
 
-// Unblock lets downstream read.
 func (r *Rig) Unblock() { r.readOnce() }
 
 // Text returns an element as a history shows it.
@@ -236,7 +223,6 @@ func Text(v any) string {
 	}
 }
 
-// Mark returns a watermark.
 func Mark(seconds int64) asyncop.Watermark {
 	return asyncop.Watermark{Timestamp: time.Unix(seconds, 0)}
 }
@@ -249,7 +235,6 @@ func (r *Rig) Send(elements ...any) {
 	synctest.Wait()
 }
 
-// SendEach feeds the letters of s.
 func (r *Rig) SendEach(s string) {
 	for _, e := range s {
 		r.Op.In() <- string(e)
@@ -257,15 +242,13 @@ func (r *Rig) SendEach(s string) {
 	synctest.Wait()
 }
 
-// EndInput closes In.
 func (r *Rig) EndInput() {
 	r.EndInputOnce()
 	synctest.Wait()
 }
 
-// Advance lets time pass. After firing a timer, a mock in a bubble waits until the
-// operator is idle, by sleeping for a millisecond. So a large step is as exact as small
-// ones.
+// Advance lets time pass. A mock in a bubble waits, after firing a timer, until the
+// operator is idle, so a large step is as exact as small ones.
 func (r *Rig) Advance(d time.Duration) {
 	if r.Mock != nil {
 		r.Mock.Add(d)
@@ -275,14 +258,13 @@ func (r *Rig) Advance(d time.Duration) {
 	synctest.Wait()
 }
 
-// End ends the input and returns the error of the run when it has ended.
+// End ends the input and returns the error of the run.
 func (r *Rig) End() error {
 	r.EndInputOnce()
 	return r.Wait()
 }
 
-// Wait waits for the end of the operator and its output, and returns the error of the
-// run.
+// Wait returns the error of the run at its end.
 func (r *Rig) Wait() error {
 	r.Unblock()
 	<-r.Read
@@ -298,7 +280,7 @@ func (r *Rig) Cut(cause error) error {
 	return r.Wait()
 }
 
-// Outputs returns the outputs: "A B |1| C".
+// Outputs returns a text such as "A B |1| C".
 func (r *Rig) Outputs() string {
 	synctest.Wait()
 	r.mu.Lock()
@@ -314,7 +296,7 @@ func (r *Rig) Outputs() string {
 	return b.String()
 }
 
-// OutputTimes returns the outputs with their times: "A@1s B@1s".
+// OutputTimes returns a text such as "A@1s B@1s".
 func (r *Rig) OutputTimes() string {
 	synctest.Wait()
 	r.mu.Lock()
@@ -322,8 +304,7 @@ func (r *Rig) OutputTimes() string {
 	return strings.Join(r.out, " ")
 }
 
-// TimeOutIn moves the time on by d and checks that n elements time out at its end, and
-// not earlier.
+// TimeOutIn checks that n elements time out after d, and not earlier.
 func (r *Rig) TimeOutIn(d time.Duration, n int) {
 	r.T.Helper()
 	r.Advance(d - 1)
@@ -332,8 +313,8 @@ func (r *Rig) TimeOutIn(d time.Duration, n int) {
 	require.EqualValues(r.T, n, r.Stats().Timeouts)
 }
 
-// Stats returns the counts of an idle or ended operator. The last error, the limits
-// and the elements that wait to leave have their own tests.
+// Stats returns counts without the last error, the limits and the elements that wait to
+// leave, which have their own tests.
 func (r *Rig) Stats() asyncop.Stats {
 	synctest.Wait()
 	s := r.Op.Stats()
@@ -368,7 +349,6 @@ func NewHand(t *testing.T) *Hand {
 	return &Hand{t: t, clock: c, Start: c.Now(), scripts: map[string]func(*Call) error{}}
 }
 
-// Call is an attempt.
 type Call struct {
 	Future
 	In      string
@@ -442,10 +422,10 @@ func (h *Hand) Fail(name string, err error) {
 	synctest.Wait()
 }
 
-// Calls returns the calls: "a#1 b#1 a#2".
+// Calls returns a text such as "a#1 b#1 a#2".
 func (h *Hand) Calls() string { return h.callTexts((*Call).String) }
 
-// CallTimes returns the calls with their times: "a#1@0s b#1@0s a#2@10ms".
+// CallTimes returns a text such as "a#1@0s b#1@0s a#2@10ms".
 func (h *Hand) CallTimes() string {
 	return h.callTexts(func(c *Call) string { return fmt.Sprintf("%s@%v", c, c.At) })
 }
@@ -469,7 +449,6 @@ type SideSink struct {
 	failures []Failure // guarded by mu
 }
 
-// NewSideSink returns a sink. A blocked sink blocks until Unblock is called.
 func NewSideSink(blocked bool) *SideSink {
 	s := &SideSink{open: make(chan struct{})}
 	if !blocked {
@@ -478,7 +457,6 @@ func NewSideSink(blocked bool) *SideSink {
 	return s
 }
 
-// Take is for WithFailureSink.
 func (s *SideSink) Take(ctx context.Context, f Failure) error {
 	select {
 	case <-s.open:
@@ -493,7 +471,6 @@ func (s *SideSink) Take(ctx context.Context, f Failure) error {
 
 func (s *SideSink) Unblock() { close(s.open) }
 
-// Got returns the failures so far.
 func (s *SideSink) Got() []Failure {
 	synctest.Wait()
 	s.mu.Lock()
@@ -501,7 +478,7 @@ func (s *SideSink) Got() []Failure {
 	return append([]Failure(nil), s.failures...)
 }
 
-// Elements returns the elements of the failures so far: "a b".
+// Elements returns a text such as "a b".
 func (s *SideSink) Elements() string {
 	var names []string
 	for _, f := range s.Got() {
@@ -510,12 +487,10 @@ func (s *SideSink) Elements() string {
 	return strings.Join(names, " ")
 }
 
-// errNamed is an error of asyncop that has no exported name. It is found by its text.
+// errNamed is an error of asyncop without an exported name, found by its text.
 type errNamed string
 
 func (e errNamed) In(err error) bool { return err != nil && strings.Contains(err.Error(), string(e)) }
-
-// Errors of asyncop that have no exported name.
 
 const ErrControlResult errNamed = "asyncop: a control element is not a result"
 
@@ -558,7 +533,6 @@ func stateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 	return strings.Join(texts, " "), nil
 }
 
-// TimeoutMethod returns fn with the method of a TimeoutHandler.
 func TimeoutMethod[IN, OUT any](
 	fn asyncop.AsyncFunction[IN, OUT], timeout func(ctx context.Context, in IN) ([]OUT, error),
 ) asyncop.AsyncFunction[IN, OUT] {
