@@ -166,8 +166,12 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g := &Machine[IN, OUT]{Config: c}
 	g.slots.others = new([]anyPerSlot)
 	g.limited = newPerSlot[[]int32](g)
-	g.reasons, g.limits, g.control = newPerSlot[reasons](g), newPerSlot[*limit[IN, OUT]](g), newPerSlot[any](g)
-	g.before, g.asked, g.handled = newPerSlot[beforeRetry](g), newPerSlot[*question[OUT]](g), newPerSlot[*handlerCall[OUT]](g)
+	g.reasons = newPerSlot[reasons](g)
+	g.limits = newPerSlot[*limit[IN, OUT]](g)
+	g.control = newPerSlot[any](g)
+	g.before = newPerSlot[beforeRetry](g)
+	g.asked = newPerSlot[*question[OUT]](g)
+	g.handled = newPerSlot[*handlerCall[OUT]](g)
 	g.state.FailedIn = g.Host.Values
 	g.looksClosely = c.Policy.NeedsElement()
 	g.asksWorkers = !c.Policy.AtOnce && !c.Policy.NoRetry

@@ -45,7 +45,8 @@ func (g *Machine[IN, OUT]) Accept(in IN) {
 func (g *Machine[IN, OUT]) accept(in IN, at time.Duration) *Slot[IN, OUT] {
 	s := g.slots.take()
 	s.entry = g.Queue.Put(s)
-	s.in, s.accepted, s.phase, s.due = in, at, fresh, Never
+	s.in, s.phase = in, fresh
+	s.accepted, s.due = at, Never
 	if g.Timeout > 0 && !g.FromAttempt {
 		s.due = at + g.Timeout
 	}
@@ -280,7 +281,8 @@ func (g *Machine[IN, OUT]) stopWaiting(s *Slot[IN, OUT]) {
 func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, until time.Duration) {
 	g.slots.generations++
 	s.generation = g.slots.generations
-	t.Host, t.Number, t.Until = g.Host, number, until
+	t.Host = g.Host
+	t.Number, t.Until = number, until
 	t.Ref = call.Ref{Index: s.index, Stamp: g.stamp, Generation: s.generation}
 	if g.messages != nil {
 		t.Carry(g.messages.of.get(s.index))
@@ -394,7 +396,9 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		return
 	}
 	v := &g.view
-	v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts), err, results, end.Stage, end.InDoubt
+	v.Number = int(s.attempts)
+	v.Err, v.Results = err, results
+	v.Stage, v.InDoubt = end.Stage, end.InDoubt
 	v.Reason, v.Idempotent = predicates.Reason{}, false
 	v.ReasonRetries = 0
 	if g.looksClosely {
@@ -495,7 +499,8 @@ type judging struct {
 // attempt to the backend, asks the strategy, and takes a retry from the budget. A worker
 // asks a strategy that may block, and strategyAnswered continues.
 func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated bool) {
-	v, j, returned := &g.view, judging{isDeduplicated: isDeduplicated}, false
+	v, j := &g.view, judging{isDeduplicated: isDeduplicated}
+	returned := false
 	defer func() {
 		if !returned {
 			g.judgeExited(s, t, &j)
@@ -585,7 +590,8 @@ func (g *Machine[IN, OUT]) viewAfterReport(s *Slot[IN, OUT], v *predicates.Attem
 
 func (g *Machine[IN, OUT]) situation() *decision.Situation {
 	now := &g.policyNow
-	now.Finishing, now.Waiting, now.Random = g.noRetries, int(g.state.Stats.WaitingForRetry), g.Random
+	now.Finishing, now.Random = g.noRetries, g.Random
+	now.Waiting = int(g.state.Stats.WaitingForRetry)
 	return now
 }
 
@@ -602,7 +608,8 @@ func (g *Machine[IN, OUT]) contextOfQuestion(s *Slot[IN, OUT], t *call.Token) co
 // the budget of the backend, unless the attempt met an outage.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, outage bool) {
 	if d.NeedsBudget && !outage && g.backend != nil && !g.backend.takeRetry() {
-		d.NoRetryReason, d.Demanded, d.Delay, d.Before = decision.OverBudget, 0, 0, nil
+		d.NoRetryReason, d.Before = decision.OverBudget, nil
+		d.Demanded, d.Delay = 0, 0
 	}
 	if g.looksClosely && d.Reason != g.reasons.get(s.index).last {
 		g.reasons.ref(s.index).last = d.Reason

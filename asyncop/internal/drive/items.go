@@ -237,7 +237,8 @@ func (d *Driver[IN, OUT]) load() bool {
 		case k.arrived != nil && k.arrived.Kind != participant.Drain:
 			return false
 		case k.passing.Len() > 0:
-			d.loaded, d.barrier, d.next = true, true, k.passing.Peek()
+			d.loaded, d.barrier = true, true
+			d.next = k.passing.Peek()
 			return true
 		}
 	}
@@ -249,7 +250,8 @@ func (d *Driver[IN, OUT]) load() bool {
 	case control != nil:
 		d.loaded, d.next = true, control
 	case len(results) > 0:
-		d.loaded, d.results, d.numResults = true, results, len(results)
+		d.loaded = true
+		d.results, d.numResults = results, len(results)
 		if d.messages.Some {
 			d.loadMessage(d.messages.Head())
 		}

@@ -308,8 +308,10 @@ var mutants = []mutant{
 
 	{
 		"the attempts that a strategy sees count from 0", "A4", "core/path.go",
-		`v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts),`,
-		`v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts)-1,`,
+		`	v.Number = int(s.attempts)
+`,
+		`	v.Number = int(s.attempts) - 1
+`,
 	},
 	{
 		"a predicate that panics is not an outcome", "A6", "core/path.go",
@@ -320,8 +322,8 @@ var mutants = []mutant{
 	},
 	{
 		"a strategy does not know that the input has ended", "A5", "core/path.go",
-		`now.Finishing, now.Waiting, now.Random = g.noRetries,`,
-		`now.Finishing, now.Waiting, now.Random = false,`,
+		`now.Finishing, now.Random = g.noRetries,`,
+		`now.Finishing, now.Random = false,`,
 	},
 	{
 		"an attempt that asks for a retry leaves no doubt", "X1", "core/path.go",
@@ -355,13 +357,13 @@ var mutants = []mutant{
 	},
 	{
 		"an element that is emitted is not reported", "O1", "core/path.go",
-		`	if s.phase == done {
+		`		g.state.Done--
 		g.Ended(s, how)
-	}
 `,
-		`	if s.phase == done && how != observe.Emitted {
-		g.Ended(s, how)
-	}
+		`		g.state.Done--
+		if how != observe.Emitted {
+			g.Ended(s, how)
+		}
 `,
 	},
 	{
