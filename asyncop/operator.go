@@ -343,10 +343,10 @@ func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 // ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
-// InputClosed returns a channel that is closed when upstream has closed In and all elements
-// are counted. After a clean end that is before Done. An operator that has ended early
-// discards elements until upstream closes In, and counts them in Stats.Discarded: that
-// number is final when InputClosed is closed.
+// InputClosed returns a channel that is closed when upstream has closed In and all
+// elements are counted. After a clean end that is before Done. An operator that has ended
+// early discards elements until upstream closes In, and counts them in Stats.Discarded:
+// that number is final when InputClosed is closed.
 func (op *AsyncWaitOperator[IN, OUT]) InputClosed() <-chan struct{} { return op.driver.InputClosed() }
 
 // Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and

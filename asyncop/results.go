@@ -25,12 +25,12 @@ import (
 //
 // The input is iterated on a goroutine of its own, which may run ahead of the operator by
 // the buffer ([WithBuffer]), by at least one element. A panic of the input fails the
-// operator. Elements must not be changed after they were yielded. Between results,
-// results hold their slots, and timers keep firing.
+// operator. Elements must not be changed after they were yielded. While the body of the
+// loop runs, results hold their slots, and timers keep firing.
 //
 // A break out of the loop cancels the operator with [ErrStopped]. Done is closed at the
-// end of the loop, except that an input that is waiting ends with its next element: see
-// [WithUpstreamCancel]. Results on their way, at most a buffer full, are then dropped,
+// end of the loop. Only an input that is waiting ends later, with its next element: see
+// [WithUpstreamCancel]. Results on their way, at most a buffer full, are dropped,
 // although Stats counts them as emitted.
 //
 // When the input ends, retries continue, up to the timeout of each element, and the loop
