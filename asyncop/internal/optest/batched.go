@@ -27,7 +27,6 @@ type Bulk struct {
 	calls []*BulkCall // guarded by mu
 }
 
-// BulkCall is a call of a Bulk.
 type BulkCall struct {
 	Ctx     context.Context   //nolint:containedctx // of the call
 	Members []context.Context // of the members
@@ -113,7 +112,7 @@ func (b *Bulk) Answers(name, results string) {
 	b.Ends(name, func() ([]Answer, error) { return all, nil })
 }
 
-// Times returns the calls with their times: "a#1+b#1@1s".
+// Times returns a text such as "a#1+b#1@1s".
 func (b *Bulk) Times() string {
 	synctest.Wait()
 	b.mu.Lock()

@@ -57,12 +57,12 @@ func (r *Reports) State(id uint64) string {
 	return "none"
 }
 
-// CheckRig is a Rig whose operator takes part in checkpoints.
+// CheckRig is a Rig with checkpoints.
 type CheckRig struct {
 	*Rig
 	*Reports
 	Coordinator *checkpoint.Coordinator
-	Pending     chan participant.Barrier // barriers of the coordinator, which the test sends
+	Pending     chan participant.Barrier // of the coordinator, for the test to send
 }
 
 // BarrierFeed is the source of a CheckRig, as a participant.
@@ -94,7 +94,6 @@ func NewCheckRig(t *testing.T, m Mode, s Setup, store *checkpointtest.MemoryStor
 	return r
 }
 
-// Barrier sends a barrier that reports to the test.
 func (r *CheckRig) Barrier(id uint64, kind participant.Kind) {
 	r.Send(participant.NewBarrier(id, kind, r.Reports))
 }
@@ -117,7 +116,7 @@ func (r *CheckRig) Trigger(kind checkpoint.Kind) (b participant.Barrier, done <-
 	return b, errs
 }
 
-// Finish sends the final barrier of a Drain and returns the outcome of its checkpoint.
+// Finish sends the final barrier of a Drain and returns the outcome.
 func (r *CheckRig) Finish(done <-chan error) error {
 	select {
 	case b := <-r.Pending:
@@ -128,7 +127,6 @@ func (r *CheckRig) Finish(done <-chan error) error {
 	}
 }
 
-// Save takes a checkpoint.
 func (r *CheckRig) Save() {
 	r.Rig.T.Helper()
 	b, done := r.Trigger(checkpoint.Periodic)
@@ -140,13 +138,12 @@ var barrierText = regexp.MustCompile(`barrier (\d+) \(\w+\)`)
 
 var markerText = regexp.MustCompile(`barrier \d+ \(end of input\)`)
 
-// Outputs returns the outputs, with barriers as <1> and the marker of the end of the
-// input as <end>.
+// Outputs returns the outputs with barriers as <1>, and the end of the input as <end>.
 func (r *CheckRig) Outputs() string {
 	return barrierText.ReplaceAllString(markerText.ReplaceAllString(r.Rig.Outputs(), "<end>"), "<$1>")
 }
 
-// StateIn returns the state of the operator in the newest checkpoint of store.
+// StateIn returns the operator's state in the newest checkpoint of store.
 func StateIn(t *testing.T, store checkpoint.Store, results codec.Codec[string]) string {
 	t.Helper()
 	s, _, err := checkpoint.Latest(t.Context(), store)
@@ -158,12 +155,10 @@ func StateIn(t *testing.T, store checkpoint.Store, results codec.Codec[string]) 
 
 var ErrAgain = errors.New("again")
 
-// RetryAgain retries errAgain only.
 func RetryAgain(maxRetries int, delay time.Duration) Strategy {
 	return strategies.FixedDelay[string](maxRetries, delay).RetryIfException(predicates.ErrorIs(ErrAgain))
 }
 
-// handHandler is a Hand with a timeout handler.
 type handHandler struct {
 	*Hand
 	timeout func(ctx context.Context, in string) ([]string, error)

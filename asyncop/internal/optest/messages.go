@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Settlements counts the settlements of messages.
+// Settlements records the settlements of messages.
 type Settlements struct {
 	mu   sync.Mutex
 	told map[string][]string // guarded by mu; by id
@@ -46,7 +46,6 @@ func (v *Settlements) All() map[string]string {
 	return all
 }
 
-// Received yields messages as a source does.
 func Received[T any](ms ...message.Message[T]) iter.Seq2[message.Message[T], error] {
 	return func(yield func(message.Message[T], error) bool) {
 		for _, m := range ms {

@@ -71,7 +71,6 @@ func (o *Tally) Ended(ctx context.Context, e observe.Ending) {
 	o.Endings[name] = e
 }
 
-// Sum returns the number of elements that have ended.
 func (o *Tally) Sum() (n int) {
 	for m := range maps.Values(o.Over) {
 		n += m

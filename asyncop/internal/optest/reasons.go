@@ -7,8 +7,6 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Reasons of the tests.
-
 var UnsafeReason = predicates.NewReason("TEST_UNSAFE", false, false)
 
 var SafeReason = predicates.NewReason("TEST_SAFE", true, false)
@@ -22,7 +20,7 @@ func Because(reason predicates.Reason, s strategies.ReasonStrategy[string]) *Pol
 	return Aware(predicates.ByException[string](predicates.HasException, reason), s)
 }
 
-// Aware is strategies.ReasonAware, which also recognizes strategies made by Immediate.
+// Aware is strategies.ReasonAware, which also recognises strategies of Immediate.
 func Aware(classify predicates.Classifier[string], s strategies.ReasonStrategy[string]) *Policy {
 	if s, ok := s.(immediately); ok {
 		return strategies.ReasonAware(classify, s.ReasonStrategy).Immediate()
@@ -30,7 +28,6 @@ func Aware(classify predicates.Classifier[string], s strategies.ReasonStrategy[s
 	return strategies.ReasonAware(classify, s)
 }
 
-// immediately is a strategy that does not block.
 type immediately struct {
 	strategies.ReasonStrategy[string]
 }

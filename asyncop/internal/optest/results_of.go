@@ -9,8 +9,8 @@ import (
 // ElementsOf returns a pull function for the letters of s.
 func ElementsOf(s string) func() (string, bool) { return asyncop.FromSlice(strings.Split(s, "")) }
 
-// Chain ranges over the results on a goroutine of its own. It returns the channel of the
-// results and the last error.
+// Chain ranges over the results on a goroutine of its own. The returned channel gets them
+// as a text, with the last error.
 func Chain(op *asyncop.AsyncWaitOperator[string, string], next func() (string, bool), body func(string)) <-chan string {
 	all := make(chan string, 1)
 	go func() {
