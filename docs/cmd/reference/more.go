@@ -87,7 +87,7 @@ func tablesPage(root string) (string, error) {
 		"\nThe files of migrations, in order. [Migrations with your tool](../operate.md#migrations-with-your-tool) says how to run them.\n")
 	for _, dir := range []string{
 		"ext/postgres/migrations", "ext/postgres/pgcheckpoint/migrations", "ext/postgres/pgrecords/migrations",
-		"ext/sqlite/migrations", "ext/sqlite/sqliterecords/migrations", "exactlyonce/keys/migrations/postgresql", "exactlyonce/keys/migrations/sqlite",
+		"ext/sqlite/migrations", "ext/sqlite/sqliterecords/migrations", "ext/sqlite/sqliteanswers/migrations", "exactlyonce/keys/migrations/postgresql", "exactlyonce/keys/migrations/sqlite",
 	} {
 		names, err := filepath.Glob(filepath.Join(root, dir, "*.sql"))
 		if err != nil {

@@ -1,0 +1,32 @@
+// Package sqliteanswers keeps the answers of paid calls in SQLite, so that no call is paid
+// for twice, even if the program is killed.
+//
+//	db, err := sqlite.OpenDB(ctx, "answers.db")
+//	…
+//	answers := sqliteanswers.New(db, "summaries")
+//	err = answers.Migrate(ctx)
+//	…
+//	fn := sqliteanswers.Blocking(answers, func(p Prompt) string { return p.Model + "\n" + p.Text }, complete)
+//	op := asyncop.OrderedWaitWithRetry(fn, time.Minute, 500, policy, asyncop.WithBackend(llm))
+//
+// An answer is committed before its result leaves the operator. So a run that is killed and
+// started again repeats at most the calls that were in flight. No idempotency key of the
+// service is needed.
+//
+// # Which answers are kept
+//
+// The answer of a call that returned without an error. Errors are not kept. The key must
+// contain everything that the answer depends on. Answers stay until [Cache.Delete] or
+// [Cache.Collect] removes them.
+//
+// # Equal keys
+//
+// Elements with the same key that are in flight at the same time make a call each. Package
+// asyncop/lookup shares their calls.
+//
+// # Cost
+//
+// A stored answer is an attempt of its operator: it takes a permit and a goroutine, and waits
+// for the rate of the backend. Its cost is reported as 0, so the rate gets the estimate back.
+// Storing an answer takes a transaction, which calls that end at the same time share.
+package sqliteanswers
