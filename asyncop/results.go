@@ -126,7 +126,7 @@ func (op *AsyncWaitOperator[IN, OUT]) AwaitSlots(ctx context.Context) int {
 // and lets people hold it.
 func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.driver.Backend }
 
-// CheckRun returns an error if the operator does not fit [delivery.Run], which calls it
+// CheckRun returns an error if the operator does not fit delivery.Run, which calls it
 // with its context: the operator lacks a failure policy, or ends with that context,
 // before it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {

@@ -1,4 +1,4 @@
-// Package kafka keeps the queues of a [delivery.Queue] in topics of Kafka, through
+// Package kafka keeps the queues of a delivery.Queue in topics of Kafka, through
 // franz-go, and has exactly-once inputs and outputs for pipelines:
 //
 //	engine, err := kafka.Open(ctx, "kafka://broker-1:9092,broker-2:9092,broker-3:9092", kafka.WithPartitions(12), kafka.WithReplicas(3))
@@ -71,7 +71,7 @@
 // or a crash, the same message may be there twice, with the same id.
 //
 // Records that the retention of a topic removes before they are read are lost: the worker
-// continues behind them, and logs a warning. An [Input] returns an error.
+// continues behind them, and logs a warning. An input ([OpenInput]) returns an error.
 //
 // # Retries
 //
@@ -101,12 +101,13 @@
 //
 // # Checkpoints
 //
-// [Input] is a partition as an input of a pipeline with checkpoints (package checkpoint):
-// its position is in the checkpoint, and it does not need a group. A record that it
-// cannot read fails the pipeline each time it is restarted, unless it has a place for
-// dead letters. [Output] writes to a topic exactly once, for consumers that read
-// committed records. It keeps the records in the state of the checkpoint, and publishes
-// them in a transaction together with their number when the checkpoint is complete.
+// [OpenInput] opens a partition as an input of a pipeline with checkpoints (package
+// checkpoint): its position is in the checkpoint, and it does not need a group. A record
+// that it cannot read fails the pipeline each time it is restarted, unless there is a
+// queue for dead letters. [NewOutput] returns an output that writes to a topic exactly
+// once, for consumers that read committed records. It keeps the records in the state of
+// the checkpoint, and publishes them in a transaction together with their number when the
+// checkpoint is complete.
 // [Group] shares partitions out between workers, with a pipeline for each (package
 // partitions).
 //

@@ -1,6 +1,14 @@
-// Package sqlite opens an SQLite database as weir's stores want it: durable, with a
-// single writer and several readers. It is pure Go (modernc.org/sqlite), through
-// database/sql.
+// Package sqlite keeps the queues of a delivery.Queue in an SQLite database, for the
+// workers of one machine. [Open] opens the engine, and makes its tables:
+//
+//	engine, err := sqlite.Open(ctx, "shop.db")
+//	…
+//	defer engine.Close()
+//	orders := delivery.NewQueue[Order](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
+//
+// [OpenDB] opens a database for tables of your own, as weir's stores use it: durable, with
+// a single writer and several readers. [Engine.DB] is the database of an engine. The
+// package is pure Go (modernc.org/sqlite), through database/sql.
 //
 //	db, err := sqlite.OpenDB(ctx, "orders.db")
 //	…

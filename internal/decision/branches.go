@@ -72,7 +72,7 @@ func (b *branch) Is(target error) bool {
 	return ok && e.Is(target)
 }
 
-// AsBranch finds outer, whatever it wraps.
+// As finds outer, whatever it wraps.
 func (b *branch) As(target any) bool {
 	if v := reflect.ValueOf(target).Elem(); reflect.TypeOf(b.outer).AssignableTo(v.Type()) {
 		v.Set(reflect.ValueOf(b.outer))

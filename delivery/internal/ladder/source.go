@@ -181,7 +181,7 @@ type input[T any] struct {
 	flying atomic.Int64 // messages that are not settled
 }
 
-// Receive implements [delivery.Source].
+// Receive implements delivery.Source.
 func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	if n < 1 {
 		panic(fmt.Sprintf("ladder: Receive: n is %d, must be at least 1", n))
@@ -509,7 +509,7 @@ func (s *source[T]) choose(ctx context.Context, id store.Identity, provider stri
 	return "", false, nil
 }
 
-// Close implements [delivery.Source].
+// Close implements delivery.Source.
 func (s *source[T]) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing.Do(func() { close(s.closed) })

@@ -288,7 +288,7 @@ func (s *Source[T]) buryAlone(ctx context.Context, to store.Move) error {
 	return s.store.Release(ctx, forGood, to.Lease)
 }
 
-// moveAll settles leases and puts a message in another queue for each. A store that is an [Inspector] does so in one
+// moveAll settles leases and puts a message in another queue for each. A store that is a [store.Inspector] does so in one
 // transaction. With others the messages are put first, so a crash in between doubles and does not lose (law D1); and messages
 // whose lease was lost are put as well.
 func moveAll(ctx context.Context, s store.Store, moves ...store.Move) error {

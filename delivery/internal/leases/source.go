@@ -34,7 +34,7 @@ const (
 // errSourceClosed is returned by a source that was closed.
 var errSourceClosed = errors.New("weir: the source is closed")
 
-// Source returns the messages of a queue, as a [delivery.Source]: it extends their leases while they are in flight and records
+// Source returns the messages of a queue, as a delivery.Source: it extends their leases while they are in flight and records
 // how they are settled. Any number of sources, on any number of machines, share a queue.
 //
 // A message that was rejected, or whose payload the codec cannot read, goes to the queue of the
@@ -171,7 +171,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	return src
 }
 
-// Receive implements [delivery.Source].
+// Receive implements delivery.Source.
 func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	if n < 1 {
 		panic(fmt.Sprintf("weir: Receive: n is %d, must be at least 1", n))
@@ -430,7 +430,7 @@ func (s *Source[T]) byIdentity(id store.Identity) (*held, store.Lease) {
 	return nil, store.Lease{}
 }
 
-// Close implements [delivery.Source].
+// Close implements delivery.Source.
 func (s *Source[T]) Close(ctx context.Context) error {
 	return s.recorder.Close(ctx, func(ctx context.Context) error {
 		s.listening.Wait()

@@ -63,7 +63,7 @@ func New[T any](in <-chan T, c clock.Clock, h Hooks[T]) *Source[T] {
 // now is the time since the start, on the monotonic clock.
 func (s *Source[T]) now() time.Duration { return s.clock.Now().Sub(s.start) }
 
-// Receive implements [delivery.Source]. What was nacked and is due goes first.
+// Receive implements delivery.Source. What was nacked and is due goes first.
 func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: Receive: n is %d, want 1 or more", n))
