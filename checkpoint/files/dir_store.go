@@ -21,20 +21,23 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// DirStore keeps every snapshot in a file of its own, in a directory that belongs to a single process at a time.
+// DirStore keeps every snapshot in a file of its own, in a directory that belongs to a
+// single process at a time.
 //
 //	dir/LOCK                                    locked while the store is open, as dir is; holds the pid
 //	dir/checkpoint-00000000000000000041.weir    see [checkpoint.Snapshot.WriteTo]
 //	dir/checkpoint-00000000000000000042.weir
 //	dir/checkpoint-00000000000000000043.weir.tmp    being written, or left over by a crash: removed by the next opening
 //
-// Save writes a temporary file, syncs it, renames it, syncs the directory, and only then removes all but the last k snapshots
-// ([DirStore.KeepLast]). A process killed, or a machine whose power is cut, at any moment in between leaves the snapshots as they were, with or
-// without the new snapshot. The checksums detect later damage. Other files in the directory are left alone.
+// Save writes a temporary file, syncs it, renames it, syncs the directory, and only then
+// removes all but the last k snapshots ([DirStore.KeepLast]). A process killed, or a
+// machine whose power is cut, at any moment in between leaves the snapshots as they were,
+// with or without the new snapshot. The checksums detect later damage. Other files in the
+// directory are left alone.
 //
-// It relies on the system in two points: a rename within a directory is atomic, and syncs reach the disk. Where directories
-// cannot be synced (Windows, some network file systems), a power cut may lose the last snapshots as a whole. Safe for
-// concurrent use.
+// It relies on the system in two points: a rename within a directory is atomic, and syncs
+// reach the disk. Where directories cannot be synced (Windows, some network file
+// systems), a power cut may lose the last snapshots as a whole. Safe for concurrent use.
 type DirStore struct {
 	dir    string // absolute
 	fs     vfs.FS
@@ -75,12 +78,13 @@ const (
 	filePerm fs.FileMode = 0o600
 )
 
-// OpenDir opens the store in a directory, which it makes if it is missing, with its parents; the directory and its files are accessible to their
-// owner only.
+// OpenDir opens the store in a directory, which it makes if it is missing, with its
+// parents; the directory and its files are accessible to their owner only.
 //
-// The error is a *[LockedError] if the directory is open already, in this process or in another. The lock ends with the process, however that
-// dies. It is a lock on the directory itself: it holds even if the file LOCK is removed. If the directory is removed or replaced while it is
-// open, Save returns [checkpoint.ErrFenced].
+// The error is a *[LockedError] if the directory is open already, in this process or in
+// another. The lock ends with the process, however that dies. It is a lock on the
+// directory itself: it holds even if the file LOCK is removed. If the directory is
+// removed or replaced while it is open, Save returns [checkpoint.ErrFenced].
 //
 // Some systems guarantee less:
 //
@@ -89,8 +93,8 @@ const (
 //   - A network file system must share locks between its machines. NFS does unless it is mounted with local locks; others may not.
 //   - AIX, Solaris, Plan 9 and WebAssembly do not have such locks. A second process is not noticed there. A coordinator logs that.
 //
-// Damaged snapshots, and files that cannot be removed, are logged at warn level, to the logger of the [checkpoint.Coordinator] that has
-// the store, or to slog.Default().
+// Damaged snapshots, and files that cannot be removed, are logged at warn level, to the
+// logger of the [checkpoint.Coordinator] that has the store, or to slog.Default().
 func OpenDir(path string) (*DirStore, error) { return openDir(vfs.OS(), path) }
 
 func openDir(fsys vfs.FS, path string) (*DirStore, error) {
@@ -136,8 +140,9 @@ func (d *DirStore) open() error {
 	d.lock = lock
 	err = d.scan()
 	if err == nil {
-		// A process that was killed between renaming and syncing may have left a snapshot that can be seen but is not
-		// durable. A run that resumes from it must be able to rely on it.
+		// A process that was killed between renaming and syncing may have left a snapshot
+		// that can be seen but is not durable. A run that resumes from it must be able to
+		// rely on it.
 		err = d.fs.SyncDir(d.dir)
 	}
 	if err != nil {
@@ -188,7 +193,8 @@ func fileName(id uint64) string {
 	return fmt.Sprintf("%s%0*d%s", filePrefix, fileDigits, id, fileSuffix)
 }
 
-// parseFileName returns the number of a snapshot's file; ok is false for any name but those that fileName makes.
+// parseFileName returns the number of a snapshot's file; ok is false for any name but
+// those that fileName makes.
 func parseFileName(name string) (id uint64, ok bool) {
 	digits, ok := strings.CutPrefix(name, filePrefix)
 	if !ok {
@@ -203,8 +209,9 @@ func (d *DirStore) path(id uint64) string { return filepath.Join(d.dir, fileName
 // defaultKeepLast is how many snapshots a directory keeps: see [DirStore.KeepLast].
 const defaultKeepLast = 3
 
-// KeepLast sets how many snapshots are kept, from the next Save on; the default is 3. Snapshots that are known to be damaged are not counted.
-// With 1 a restart fails if that snapshot turns out to be damaged. It panics if k < 1.
+// KeepLast sets how many snapshots are kept, from the next Save on; the default is 3.
+// Snapshots that are known to be damaged are not counted. With 1 a restart fails if that
+// snapshot turns out to be damaged. It panics if k < 1.
 func (d *DirStore) KeepLast(k int) {
 	if k < 1 {
 		panic(fmt.Sprintf("checkpoint: KeepLast: at least 1 must be kept, got %d", k))
@@ -214,7 +221,8 @@ func (d *DirStore) KeepLast(k int) {
 	d.keep = k
 }
 
-// LogTo sets the logger: a [checkpoint.Coordinator] gives a store its own. It warns there if the directory cannot be locked.
+// LogTo sets the logger: a [checkpoint.Coordinator] gives a store its own. It warns there
+// if the directory cannot be locked.
 func (d *DirStore) LogTo(l *slog.Logger) {
 	d.mu.Lock()
 	d.logger = guard.Logger(l)
@@ -275,7 +283,8 @@ func (d *DirStore) isClosed() bool {
 	return d.closed
 }
 
-// save does what Save promises. The order of its steps is the whole point; crash_test.go tries every moment between them.
+// save does what Save promises. The order of its steps is the whole point; crash_test.go
+// tries every moment between them.
 func (d *DirStore) save(ctx context.Context, s *checkpoint.Snapshot) error {
 	if err := d.check(); err != nil {
 		return err // nothing of ours may get into the directory of another process
@@ -316,8 +325,9 @@ func (d *DirStore) save(ctx context.Context, s *checkpoint.Snapshot) error {
 	return nil
 }
 
-// check returns an error if another process has the directory: its lock is lost, or there is a checkpoint that is newer than
-// ours, as where systems have no locks. From then on nothing is saved (law P1).
+// check returns an error if another process has the directory: its lock is lost, or there
+// is a checkpoint that is newer than ours, as where systems have no locks. From then on
+// nothing is saved (law P1).
 func (d *DirStore) check() error {
 	if d.fenced != nil {
 		return d.fenced
@@ -341,7 +351,8 @@ func (d *DirStore) check() error {
 	return nil
 }
 
-// savedBefore reports whether s is stored already, and returns a *NumberError if its number is another snapshot's.
+// savedBefore reports whether s is stored already, and returns a *NumberError if its
+// number is another snapshot's.
 func (d *DirStore) savedBefore(s *checkpoint.Snapshot) (stored bool, err error) {
 	taken := &checkpoint.NumberError{Checkpoint: s.ID, Newest: d.newest}
 	if s.ID < d.newest {
@@ -419,8 +430,9 @@ func (w stepWriter) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// discard removes what a failed Save has left, so that the directory looks as before. Whether that works does not
-// matter: the next opening removes it, or finds a snapshot that is whole.
+// discard removes what a failed Save has left, so that the directory looks as before.
+// Whether that works does not matter: the next opening removes it, or finds a snapshot
+// that is whole.
 func (d *DirStore) discard(path string) { _ = d.fs.Remove(path) }
 
 // prune removes what is older than the last k that are not known to be damaged.
@@ -546,7 +558,8 @@ func (d *DirStore) Close() error {
 	return nil
 }
 
-// LockedError reports that a directory of checkpoints is open elsewhere, in this process or in another.
+// LockedError reports that a directory of checkpoints is open elsewhere, in this process
+// or in another.
 type LockedError struct {
 	Dir string
 	PID int // the process that has it open; 0 if that is not known

@@ -16,15 +16,16 @@
 // # Durability
 //
 // [DirStore] is durable when the process is killed and when the machine loses its power, at any moment: a snapshot is written to a temporary
-// file, synced, renamed, and the directory synced, before an older snapshot is removed. A directory belongs to a single process at a time: see
-// [LockedError].
+// file, synced, renamed, and the directory synced, before an older snapshot is removed. A
+// directory belongs to a single process at a time: see [LockedError].
 //
-// An [Output] refuses a file that is not empty when the run does not resume from a checkpoint, unless [Output.WithOverwrite] was called. It
-// belongs to a single run at a time, too: see [Output.Lock]. It does not cut off what something else has written to its file: the run fails,
-// and a restart keeps the bytes beside the file.
+// An [Output] refuses a file that is not empty when the run does not resume from a
+// checkpoint, unless [Output.WithOverwrite] was called. It belongs to a single run at a
+// time, too: see [Output.Lock]. It does not cut off what something else has written to
+// its file: the run fails, and a restart keeps the bytes beside the file.
 //
 // # Hostile bytes
 //
-// Files may be damaged or malicious. Readers then return errors. They do not panic or loop, and do not allocate more memory than the bytes
-// present can fill.
+// Files may be damaged or malicious. Readers then return errors. They do not panic or
+// loop, and do not allocate more memory than the bytes present can fill.
 package files

@@ -30,7 +30,8 @@ func (p filePosition) encode() []byte {
 	return b
 }
 
-// in returns the position with the hash of what is before it in a file. If that cannot be read, Next will fail, too.
+// in returns the position with the hash of what is before it in a file. If that cannot be
+// read, Next will fail, too.
 func (p filePosition) in(f *os.File) filePosition {
 	b := make([]byte, min(p.offset, tailSize))
 	if _, err := f.ReadAt(b, p.offset-int64(len(b))); err == nil || len(b) == 0 {
@@ -52,7 +53,8 @@ func decodeFilePosition(b []byte) (filePosition, error) {
 	return p, nil
 }
 
-// seekFile moves to a position, which must be inside the file, and reports whether the line before it had no end yet.
+// seekFile moves to a position, which must be inside the file, and reports whether the
+// line before it had no end yet.
 func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -84,10 +86,11 @@ type LineInput struct {
 	tooLong error // set by a line that is too long; Seek clears it
 }
 
-// OpenLines returns an input of the lines of a file in UTF-8. An empty line is an element,
-// and so is a last line without line end. If the file grows after that, the line end must
-// come first. A byte order mark at the start of the file is skipped. OpenLines refuses a
-// file that is compressed, or in UTF-16 or UTF-32, and a line is bounded: see [WithMaxLine].
+// OpenLines returns an input of the lines of a file in UTF-8. An empty line is an
+// element, and so is a last line without line end. If the file grows after that, the line
+// end must come first. A byte order mark at the start of the file is skipped. OpenLines
+// refuses a file that is compressed, or in UTF-16 or UTF-32, and a line is bounded: see
+// [WithMaxLine].
 func OpenLines(path string, options ...InputOption) (*LineInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -136,8 +139,8 @@ func (in *LineInput) readLine() (string, error) {
 	}
 }
 
-// skipMark skips the byte order mark at the start of the file. The file may have been empty
-// when it was opened, so it looks again before each read there.
+// skipMark skips the byte order mark at the start of the file. The file may have been
+// empty when it was opened, so it looks again before each read there.
 func (in *LineInput) skipMark() error {
 	if in.at.offset > 0 {
 		return nil
@@ -216,14 +219,14 @@ type CSVInput struct {
 }
 
 // OpenCSV returns an input of the records of a CSV file in UTF-8 after the header, its
-// first record, which is read at once. A last record without line end is an element. If the
-// file grows after that, the line end must come first. A byte order mark at the start of
-// the file is skipped. OpenCSV refuses a file that is compressed, or in UTF-16 or UTF-32,
-// and a record is bounded: see [WithMaxLine].
+// first record, which is read at once. A last record without line end is an element. If
+// the file grows after that, the line end must come first. A byte order mark at the start
+// of the file is skipped. OpenCSV refuses a file that is compressed, or in UTF-16 or
+// UTF-32, and a record is bounded: see [WithMaxLine].
 //
 // The error for a malformed record wraps a *csv.ParseError. The next call after
-// [csv.ErrFieldCount] reads the next record, so an input of yours around this one can store
-// the record, which is returned with that error, and continue.
+// [csv.ErrFieldCount] reads the next record, so an input of yours around this one can
+// store the record, which is returned with that error, and continue.
 func OpenCSV(path string, options ...InputOption) (*CSVInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -319,7 +322,8 @@ func (in *CSVInput) Next() ([]string, error) {
 	return record, nil
 }
 
-// Line returns the number of the line on which the record that Next returned last began, from 1.
+// Line returns the number of the line on which the record that Next returned last began,
+// from 1.
 func (in *CSVInput) Line() int { return in.line }
 
 // Position implements [checkpoint.Input].

@@ -22,18 +22,24 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// Output is a [checkpoint.Output] that appends to a file, exactly once. [NewOutput] makes one.
+// Output is a [checkpoint.Output] that appends to a file, exactly once. [NewOutput] makes
+// one.
 //
-// Elements written since the last barrier go to a part file beside it (path.part-N). A barrier ends the part and makes it durable. When the
-// checkpoint completes, the output appends its parts to the file, makes the file durable, and removes the parts. The state of a checkpoint has
-// the length of the file before and after that, and the parts that make the difference. So a restart can bring the file to exactly this state,
-// after a crash at any moment: it cuts off extra bytes, and appends missing parts again. The state has a hash of the last KiB before that
-// length, too. So a file other than the checkpoint's is refused, and stays as it is. Bytes that are cut off are kept beside the file
-// (path.cut-N), unless they are of the parts that are appended again.
+// Elements written since the last barrier go to a part file beside it (path.part-N). A
+// barrier ends the part and makes it durable. When the checkpoint completes, the output
+// appends its parts to the file, makes the file durable, and removes the parts. The state
+// of a checkpoint has the length of the file before and after that, and the parts that
+// make the difference. So a restart can bring the file to exactly this state, after a
+// crash at any moment: it cuts off extra bytes, and appends missing parts again. The
+// state has a hash of the last KiB before that length, too. So a file other than the
+// checkpoint's is refused, and stays as it is. Bytes that are cut off are kept beside the
+// file (path.cut-N), unless they are of the parts that are appended again.
 //
-// A single run at a time may have the file: see [Output.Lock]. If the file has more than the run has written when a checkpoint is to be
-// published, something else writes to it: Commit leaves it as it is, and its error matches [checkpoint.ErrFenced], so the run fails at once.
-// Where locks do not reach, as between machines that do not share them, that is how two runs find out.
+// A single run at a time may have the file: see [Output.Lock]. If the file has more than
+// the run has written when a checkpoint is to be published, something else writes to it:
+// Commit leaves it as it is, and its error matches [checkpoint.ErrFenced], so the run
+// fails at once. Where locks do not reach, as between machines that do not share them,
+// that is how two runs find out.
 type Output[T any] struct {
 	fs        vfs.FS
 	path      string
@@ -59,9 +65,10 @@ type part struct {
 	length int64
 }
 
-// NewOutput returns an output that appends each element to the file at path; encode appends the bytes of an element to dst. Without a checkpoint
-// to resume from the file must be empty or absent: see [Output.WithOverwrite]. Files are made with mode 0644, before the umask. It panics if
-// path is empty or encode is nil.
+// NewOutput returns an output that appends each element to the file at path; encode
+// appends the bytes of an element to dst. Without a checkpoint to resume from the file
+// must be empty or absent: see [Output.WithOverwrite]. Files are made with mode 0644,
+// before the umask. It panics if path is empty or encode is nil.
 func NewOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *Output[T] {
 	guard.RefuseNil("checkpoint: NewOutput", "encode", encode)
 	return newFileOutput("NewOutput", path, encode)
@@ -74,16 +81,17 @@ func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T)
 	return &Output[T]{fs: vfs.OS(), path: path, encode: encode, logger: guard.Logger(nil)}
 }
 
-// NewLineOutput returns an output that appends each string to the file at path, with a line end; the rest is as with
-// [NewOutput].
+// NewLineOutput returns an output that appends each string to the file at path, with a
+// line end; the rest is as with [NewOutput].
 func NewLineOutput(path string) *Output[string] {
 	return newFileOutput("NewLineOutput", path, func(dst []byte, v string) ([]byte, error) {
 		return append(append(dst, v...), '\n'), nil
 	})
 }
 
-// NewJSONLinesOutput returns an output that appends each element to the file at path, as a line of JSON. Strings keep their characters <, > and
-// &. An element that encoding/json refuses fails the run. The rest is as with [NewOutput].
+// NewJSONLinesOutput returns an output that appends each element to the file at path, as
+// a line of JSON. Strings keep their characters <, > and &. An element that encoding/json
+// refuses fails the run. The rest is as with [NewOutput].
 func NewJSONLinesOutput[T any](path string) *Output[T] {
 	return newFileOutput("NewJSONLinesOutput", path, appendJSONLine[T])
 }
@@ -100,8 +108,9 @@ func appendJSONLine[T any](dst []byte, v T) ([]byte, error) {
 	return line.Bytes(), nil
 }
 
-// WithOverwrite makes o empty the file when the run does not resume from a checkpoint, and returns o. By default a file that is not empty is
-// refused then: the checkpoints may be lost, or in another directory. It is called before [checkpoint.NewSink].
+// WithOverwrite makes o empty the file when the run does not resume from a checkpoint,
+// and returns o. By default a file that is not empty is refused then: the checkpoints may
+// be lost, or in another directory. It is called before [checkpoint.NewSink].
 func (o *Output[T]) WithOverwrite() *Output[T] {
 	o.overwrite = true
 	return o
@@ -110,7 +119,8 @@ func (o *Output[T]) WithOverwrite() *Output[T] {
 // LogTo sets the logger. A [checkpoint.Coordinator] gives an output its own.
 func (o *Output[T]) LogTo(l *slog.Logger) { o.logger = guard.Logger(l) }
 
-// fileState is the state of a checkpoint: the file has before bytes, and after bytes once the parts are appended.
+// fileState is the state of a checkpoint: the file has before bytes, and after bytes once
+// the parts are appended.
 type fileState struct {
 	before, after int64
 	parts         []part
@@ -172,9 +182,12 @@ func (o *Output[T]) absolute() string {
 	return o.path
 }
 
-// Lock takes the file for a sink of a run: a [checkpoint.Coordinator] calls it at its Start, and unlock when the run has ended. The error says so
-// if another sink has the file, of this run or another one, in this process or in another. The lock is on a file beside it (path.weir-lock), which
-// unlock removes. It ends with the process, however that dies. Where the system does not have locks (see [OpenDir]), Lock logs that and returns nil.
+// Lock takes the file for a sink of a run: a [checkpoint.Coordinator] calls it at its
+// Start, and unlock when the run has ended. The error says so if another sink has the
+// file, of this run or another one, in this process or in another. The lock is on a file
+// beside it (path.weir-lock), which unlock removes. It ends with the process, however
+// that dies. Where the system does not have locks (see [OpenDir]), Lock logs that and
+// returns nil.
 func (o *Output[T]) Lock() (unlock func() error, err error) {
 	path := o.path
 	if real, err := filepath.EvalSymlinks(path); err == nil { // else there is no file yet
@@ -206,7 +219,8 @@ func (o *Output[T]) FreshStart(context.Context) error {
 	return o.restore(fileState{}, others)
 }
 
-// CheckFresh returns an error if FreshStart would empty a file that it must keep. It does not change the file.
+// CheckFresh returns an error if FreshStart would empty a file that it must keep. It does
+// not change the file.
 func (o *Output[T]) CheckFresh() error {
 	if o.overwrite {
 		return nil
@@ -235,7 +249,8 @@ func (o *Output[T]) Restore(_ context.Context, state []byte) error {
 	return o.restore(s, o.keep)
 }
 
-// Check returns an error if Restore cannot bring the file to a state, or if it is another file. It does not change the file.
+// Check returns an error if Restore cannot bring the file to a state, or if it is another
+// file. It does not change the file.
 func (o *Output[T]) Check(state []byte) error {
 	s, err := decodeFileState(state)
 	if err != nil {
@@ -271,7 +286,8 @@ func (o *Output[T]) keep(from, size int64) error {
 	return nil
 }
 
-// refuse is for a run that has left the file with visible bytes: what is behind them is not its own.
+// refuse is for a run that has left the file with visible bytes: what is behind them is
+// not its own.
 func (o *Output[T]) refuse(_, size int64) error {
 	return &strangerError{path: o.absolute(), size: size, left: o.visible}
 }
@@ -341,8 +357,8 @@ func (o *Output[T]) restore(s fileState, others func(from, size int64) error) er
 	return o.removeParts()
 }
 
-// haveParts reports whether all parts are there. If one is not, they were committed: they are removed only after the file
-// with their contents is durable.
+// haveParts reports whether all parts are there. If one is not, they were committed: they
+// are removed only after the file with their contents is durable.
 func (o *Output[T]) haveParts(parts []part) (bool, error) {
 	for _, p := range parts {
 		if _, err := o.fs.Stat(o.partPath(p.number)); errors.Is(err, fs.ErrNotExist) {
@@ -354,7 +370,8 @@ func (o *Output[T]) haveParts(parts []part) (bool, error) {
 	return true, nil
 }
 
-// need returns how long the file must be before the parts are appended, or with them, and the hash of what is before that.
+// need returns how long the file must be before the parts are appended, or with them, and
+// the hash of what is before that.
 func (s fileState) need(appendParts bool) (length int64, sum uint64) {
 	if appendParts {
 		return s.before, s.beforeSum
@@ -362,7 +379,8 @@ func (s fileState) need(appendParts bool) (length int64, sum uint64) {
 	return s.after, s.afterSum
 }
 
-// open opens the file that a state is of: with all that it needs, and with the content that it knows.
+// open opens the file that a state is of: with all that it needs, and with the content
+// that it knows.
 func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, error) {
 	need, sum := s.need(appendParts)
 	f, err := o.fs.OpenFile(o.path, flags, 0o644)
@@ -390,8 +408,9 @@ func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, er
 	return f, nil
 }
 
-// others measures the parts of s, and returns from where on the file has what is not of s: neither before it, nor what an
-// earlier try to append the parts has left. It returns the size of the file if there is nothing else.
+// others measures the parts of s, and returns from where on the file has what is not of
+// s: neither before it, nor what an earlier try to append the parts has left. It returns
+// the size of the file if there is nothing else.
 func (o *Output[T]) others(f vfs.File, s fileState) (from int64, err error) {
 	size, err := f.Size()
 	if err != nil {
@@ -419,7 +438,8 @@ func (o *Output[T]) others(f vfs.File, s fileState) (from int64, err error) {
 	return at, nil
 }
 
-// leftOver reports whether the next n bytes of a file may be those of a part. A power cut leaves zeros for what was not written.
+// leftOver reports whether the next n bytes of a file may be those of a part. A power cut
+// leaves zeros for what was not written.
 func leftOver(file, part io.Reader, n int64) (bool, error) {
 	var a, b [8 << 10]byte
 	for n > 0 {
@@ -440,8 +460,8 @@ func leftOver(file, part io.Reader, n int64) (bool, error) {
 	return true, nil
 }
 
-// publish brings the file to the state s: exactly s.after bytes. It appends the parts; without, they must be in the file. Before it cuts off
-// what is not of s, it asks others.
+// publish brings the file to the state s: exactly s.after bytes. It appends the parts;
+// without, they must be in the file. Before it cuts off what is not of s, it asks others.
 func (o *Output[T]) publish(s fileState, appendParts bool, others func(from, size int64) error) error {
 	flags := os.O_RDWR
 	if need, _ := s.need(appendParts); need == 0 {
@@ -468,8 +488,8 @@ func (o *Output[T]) publish(s fileState, appendParts bool, others func(from, siz
 		}
 	}
 	if appendParts && len(s.parts) > 0 {
-		// A crash may have cut an earlier appending off anywhere, and left the full length without the contents: the
-		// length proves nothing.
+		// A crash may have cut an earlier appending off anywhere, and left the full
+		// length without the contents: the length proves nothing.
 		if err := f.Truncate(s.before); err != nil {
 			return err
 		}

@@ -6,7 +6,8 @@ import (
 	"io"
 )
 
-// tailSize is how much of a file before a position a checkpoint knows, by a hash: it is how a file is recognised.
+// tailSize is how much of a file before a position a checkpoint knows, by a hash: it is
+// how a file is recognised.
 const tailSize = 1 << 10
 
 // sumOf returns the hash of the last tailSize bytes of b.
@@ -16,7 +17,8 @@ func sumOf(b []byte) uint64 {
 	return h.Sum64()
 }
 
-// readTail returns what is before a position, at most tailSize bytes. It moves the place in the file.
+// readTail returns what is before a position, at most tailSize bytes. It moves the place
+// in the file.
 func readTail(f io.ReadSeeker, position int64) ([]byte, error) {
 	from := max(0, position-tailSize)
 	if _, err := f.Seek(from, io.SeekStart); err != nil {

@@ -22,8 +22,8 @@ type InputOption func(*inputConfig)
 
 type inputConfig struct{ maxLine int }
 
-// WithMaxLine bounds a line, or a record of a CSV file, to n bytes with its line end. In a
-// CSV file, blank lines in front of a record count as a part of it. A longer line is
+// WithMaxLine bounds a line, or a record of a CSV file, to n bytes with its line end. In
+// a CSV file, blank lines in front of a record count as a part of it. A longer line is
 // [ErrLineTooLong]. The input keeps one line in memory. Default [DefaultMaxLine].
 // WithMaxLine panics if n is below 1.
 func WithMaxLine(n int) InputOption {

@@ -179,7 +179,7 @@ func orders(ctx context.Context, from reader) (list []BackendOrder, err error) {
 	return list, err
 }
 
-const readEach = time.Second // what is wanted of backends, where nothing says that it has changed
+const readEach = time.Second // orders for backends, if there is no notice of a change
 
 // steer passes on what people want of backends, until ctx ends.
 func (j *Jobs) steer(ctx context.Context, steer func(BackendOrder)) {

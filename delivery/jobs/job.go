@@ -33,7 +33,7 @@ type Spec struct {
 	// remembers (Meta.Remembered) are merged in any case, under the same id.
 	UnsafeToRepeat bool `json:"outcomeUnknown,omitempty"`
 
-	By  string `json:"by"`  // who wants it
+	By  string `json:"by"`  // who ordered it
 	Why string `json:"why"` // and the reason
 }
 
@@ -66,7 +66,7 @@ type Job struct {
 	Next   time.Time `json:"next,omitzero"` // the earliest time of the next step, because of Rate
 
 	version    int64 // of the record
-	unreadable bool  // Error says why
+	unreadable bool  // Error has the reason
 }
 
 // format is the latest that this version knows: that of store.Due.
@@ -80,7 +80,7 @@ func (s *Spec) format() int {
 	return 1
 }
 
-// State returns running, paused, cancelled, done, or unreadable: then Error says why, and the job can only be cancelled.
+// State returns running, paused, cancelled, done, or unreadable. Error has the reason then, and the job can only be cancelled.
 func (j *Job) State() string {
 	switch {
 	case j.unreadable:

@@ -29,7 +29,7 @@ const (
 // Run runs a job in this process unless another process does, and returns it when it is
 // over or paused, or when ctx ends: then it stays in the engine, for others to continue.
 // Older jobs of its queue are run first. While the engine is full ([store.ErrFull]), the
-// job waits, and the Error of the job says so. progress, which may be nil, gets the job
+// job waits, and the Error of the job is that error. progress, which may be nil, gets the job
 // from time to time.
 func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error) {
 	if progress == nil {
@@ -130,7 +130,7 @@ func (j *Jobs) hold(ctx context.Context, queue string, locked func()) error {
 		}
 		err := j.runAll(ctx, queue)
 		if ctx.Err() != nil {
-			return context.Cause(ctx) // a driver says only that it was broken off
+			return context.Cause(ctx) // the error of a driver reports only that it was interrupted
 		}
 		return err
 	})

@@ -16,8 +16,9 @@ type withServer struct {
 	server *embedded.Server
 }
 
-// startEmbedded starts the server in the process of the supervisor, so that workers can be killed without it. They come through a
-// port of the loopback interface; a worker that has the server in its own process needs none.
+// startEmbedded starts the server in the process of the supervisor, so that workers can
+// be killed without it. They come through a port of the loopback interface; a worker that
+// has the server in its own process needs none.
 func startEmbedded(ctx context.Context, at location) (engine, error) {
 	s, err := embedded.Start(filepath.Join(at.Dir, "jetstream"), embedded.Config{Logger: quiet, Options: func(o *server.Options) {
 		o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT

@@ -70,7 +70,8 @@ func start(ctx context.Context, c config, dir string) (engine, error) {
 	return newQueues(ctx, at)
 }
 
-// runName returns the name of the run in a directory: streams and topics of several runs may be on the same servers.
+// runName returns the name of the run in a directory: streams and topics of several runs
+// may be on the same servers.
 func runName(dir string) (string, error) {
 	file := filepath.Join(dir, "run")
 	name, err := os.ReadFile(file)
@@ -93,8 +94,9 @@ const (
 	lease = 2 * time.Second // after it the orders of a worker that was killed go to another one
 )
 
-// layers are the layers in which orders wait after a failed visit. On a busy machine a visit may
-// time out even while the provider answers, so there are four. Kafka has a topic for each.
+// layers are the layers in which orders wait after a failed visit. On a busy machine a
+// visit may time out even while the provider answers, so there are four. Kafka has a
+// topic for each.
 var layers = []delivery.Layer{
 	{Delay: 300 * time.Millisecond, Jitter: jitter},
 	{Delay: 500 * time.Millisecond, Jitter: jitter},
@@ -137,7 +139,8 @@ func (q queues) put(ctx context.Context, orders []bank.Order) error {
 	return nil
 }
 
-// ordersOn returns the queue of orders for a provider on an engine, with its layers and dead letters.
+// ordersOn returns the queue of orders for a provider on an engine, with its layers and
+// dead letters.
 func ordersOn(e store.Engine, at location, provider string) *delivery.Queue[bank.Order] {
 	opts := []delivery.QueueOption{delivery.WithLayers(layers...), delivery.WithLogger(quiet)}
 	if _, leases := e.(store.Store); leases {
@@ -146,7 +149,8 @@ func ordersOn(e store.Engine, at location, provider string) *delivery.Queue[bank
 	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue+"-"+provider), opts...)
 }
 
-// putAll puts orders into a sink. They have the ids by which engines and workers know them.
+// putAll puts orders into a sink. They have the ids by which engines and workers know
+// them.
 func putAll(ctx context.Context, sink delivery.Sink[bank.Order], orders []bank.Order) error {
 	messages := make([]message.Message[bank.Order], len(orders))
 	for i, o := range orders {
@@ -173,7 +177,8 @@ func listAll[T any](ctx context.Context, list func(context.Context, store.Filter
 	}
 }
 
-// patience is how long the supervisor asks an engine again that has no answer, such as while one of its servers is started again.
+// patience is how long the supervisor asks an engine again that has no answer, such as
+// while one of its servers is started again.
 const patience = 30 * time.Second
 
 // patiently calls f until it succeeds.

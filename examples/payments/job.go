@@ -38,8 +38,9 @@ CREATE TABLE IF NOT EXISTS payments (
 	cents    INTEGER NOT NULL
 ) STRICT`
 
-// job pays the orders that wait for a provider. What it knows is in its database: of each order the steps that are done. So an order that comes
-// again, since its worker was killed, goes on where it was.
+// job pays the orders that wait for a provider. What it knows is in its database: of each
+// order the steps that are done. So an order that comes again, since its worker was
+// killed, goes on where it was.
 type job struct {
 	settings
 	bank     *bank.Client
@@ -48,11 +49,12 @@ type job struct {
 	pays     *keys.Operation
 }
 
-// errElsewhere is the error of an order that its provider has declined: the other one is to be asked.
+// errElsewhere is the error of an order that its provider has declined: the other one is
+// to be asked.
 var errElsewhere = errors.New("declined; the other provider is to be asked")
 
-// policy repeats what was not answered: each request has an id, so that a provider recognises it, and what found the database
-// busy.
+// policy repeats what was not answered: each request has an id, so that a provider
+// recognises it, and what found the database busy.
 func policy() *strategies.Policy[bank.Payment] {
 	busy, declined := predicates.NewReason("DATABASE_BUSY", true, false), predicates.NewRejection("DECLINED")
 	return strategies.ReasonAware(predicates.Classifiers(
@@ -122,7 +124,8 @@ func (j *job) run(ctx context.Context, q queues) error {
 	return err
 }
 
-// openJob opens the database of the job. On many machines it is one that all of them reach, as PostgreSQL (keys.PostgreSQL).
+// openJob opens the database of the job. On many machines it is one that all of them
+// reach, as PostgreSQL (keys.PostgreSQL).
 func openJob(ctx context.Context, dir string) (*sqlite.DB, error) {
 	return sqlite.OpenDB(ctx, filepath.Join(dir, "job.db"))
 }
@@ -154,8 +157,8 @@ func identity(ctx context.Context, db *sqlite.DB) (client exactlyonce.Client, er
 	return client, err
 }
 
-// pay is the function of the operator. One that is called again for an order goes on where the earlier call was; of one that is
-// paid it returns the payment.
+// pay is the function of the operator. One that is called again for an order goes on
+// where the earlier call was; of one that is paid it returns the payment.
 func (j *job) pay(ctx context.Context, o bank.Order) (p bank.Payment, err error) {
 	body, err := json.Marshal(o)
 	if err != nil {
@@ -175,7 +178,8 @@ func (j *job) pay(ctx context.Context, o bank.Order) (p bank.Payment, err error)
 	return p, err
 }
 
-// steps bring an order to its end: the provider is chosen and stored, then asked, and what it says is stored.
+// steps bring an order to its end: the provider is chosen and stored, then asked, and
+// what it says is stored.
 func (j *job) steps(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 	var o bank.Order
 	if err := json.Unmarshal(run.Body, &o); err != nil {
@@ -198,7 +202,8 @@ func (j *job) steps(ctx context.Context, run *keys.Run) (exactlyonce.Response, e
 	})
 }
 
-// chargeOnce asks one provider until it answers, whatever happens in between, and the other one only if that declines.
+// chargeOnce asks one provider until it answers, whatever happens in between, and the
+// other one only if that declines.
 func (j *job) chargeOnce(ctx context.Context, run *keys.Run, o bank.Order) (bank.Payment, error) {
 	if j.Break == withoutSticky {
 		return j.chargeAnywhere(ctx, run, o)
@@ -220,7 +225,8 @@ func (j *job) chargeOnce(ctx context.Context, run *keys.Run, o bank.Order) (bank
 	})
 }
 
-// chargeAnywhere shows what the stored choice is for: it asks the other provider after any error.
+// chargeAnywhere shows what the stored choice is for: it asks the other provider after
+// any error.
 func (j *job) chargeAnywhere(ctx context.Context, run *keys.Run, o bank.Order) (bank.Payment, error) {
 	return keys.Call(ctx, run, "charge", func(ctx context.Context, _ string) (bank.Payment, error) {
 		p, err := j.charge(ctx, o.First, o)

@@ -21,7 +21,8 @@ import (
 
 const topicPartitions = 4
 
-// openKafka opens the engine of a worker. One that is started again has the same instance id, and gets its partitions back without a rebalance.
+// openKafka opens the engine of a worker. One that is started again has the same instance
+// id, and gets its partitions back without a rebalance.
 func openKafka(ctx context.Context, at location, worker int) (store.Engine, error) {
 	return kafka.Open(ctx, at.URL, kafka.WithPartitions(topicPartitions), kafka.WithClientOptions(
 		kgo.InstanceID(fmt.Sprintf("worker-%d", worker)), kgo.SessionTimeout(6*time.Second),
@@ -38,8 +39,8 @@ type inKafka struct {
 	double *kfake.Cluster // nil with brokers
 }
 
-// startKafka makes the topics. Without an address it starts the test double of franz-go: Kafka's protocol over topics in memory, which
-// end with this process.
+// startKafka makes the topics. Without an address it starts the test double of franz-go:
+// Kafka's protocol over topics in memory, which end with this process.
 func startKafka(ctx context.Context, at location) (_ engine, err error) {
 	e := &inKafka{at: at}
 	defer func() {
@@ -114,7 +115,8 @@ func (e *inKafka) location() location { return e.at }
 
 func (e *inKafka) keeps() store.Engine { return nil } // -ui is refused
 
-// look compares the ends of the topics with what is committed. That is asked for first: what is committed was put elsewhere before.
+// look compares the ends of the topics with what is committed. That is asked for first:
+// what is committed was put elsewhere before.
 func (e *inKafka) look(ctx context.Context) (c counts, err error) {
 	worked, isDead := kadm.OffsetResponses{}, map[string]bool{}
 	for _, q := range e.orders {

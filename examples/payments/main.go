@@ -1,9 +1,10 @@
-// Command payments charges a stream of orders through two payment providers that lose answers, refuse, time out and die, while
-// the workers that call them are killed again and again. At the end it proves that each order was charged once. See README.md, and
+// Command payments charges a stream of orders through two payment providers that lose
+// answers, refuse, time out and die, while the workers that call them are killed again
+// and again. At the end it proves that each order was charged once. See README.md, and
 // payments -h.
 //
-// job.go is the part that uses weir in the caller, whatever engine keeps the orders: engine.go and the files that it names.
-// The server is in ../internal/bank.
+// job.go is the part that uses weir in the caller, whatever engine keeps the orders:
+// engine.go and the files that it names. The server is in ../internal/bank.
 package main
 
 import (

@@ -25,7 +25,8 @@ type settings struct {
 
 const declineOf = 5 // a provider declines one order in so many
 
-// child is the process of a provider or of a worker, if the supervisor has started this one. It does not return then.
+// child is the process of a provider or of a worker, if the supervisor has started this
+// one. It does not return then.
 func child() {
 	procs.Child(func(s settings) error {
 		if s.Provider == "" {

@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
-// openEngine opens the engine: in a file, in a database, or on servers. All else is the same.
+// openEngine opens the engine: in a file, in a database, or on servers. All else is the
+// same.
 func openEngine(ctx context.Context, at location) (store.Inspector, error) {
 	switch schemeOf(at.URL) {
 	case onPostgres:

@@ -11,7 +11,8 @@ import (
 	"github.com/weirflow/weir/examples/internal/show"
 )
 
-// reconciliation compares the books of the job with those of the providers, and with the payments that came out of it.
+// reconciliation compares the books of the job with those of the providers, and with the
+// payments that came out of it.
 type reconciliation struct {
 	orders    int64
 	paid      map[string]int // by provider
@@ -86,8 +87,8 @@ func (r *reconciliation) order(o bank.Order, payments map[string]bank.Booked, ch
 	}
 }
 
-// compare looks at what came out: each payment of the job, and no other one. Where an engine finds no message by its id, one may
-// come out again when its worker was killed.
+// compare looks at what came out: each payment of the job, and no other one. Where an
+// engine finds no message by its id, one may come out again when its worker was killed.
 func (r *reconciliation) compare(receipts []bank.Payment, payments map[string]bank.Booked, mayComeAgain bool) {
 	seen := map[string]int{}
 	for _, got := range receipts {
@@ -109,8 +110,9 @@ func (r *reconciliation) compare(receipts []bank.Payment, payments map[string]ba
 	r.receipts, r.again = len(receipts), len(receipts)-len(seen)
 }
 
-// bury looks at the dead letters: what both providers have declined, and nothing else. An order has a second one if it is put again after
-// its end and fails at another visit: in a run with the same -dir, or if a worker was killed that had passed it on.
+// bury looks at the dead letters: what both providers have declined, and nothing else. An
+// order has a second one if it is put again after its end and fails at another visit: in
+// a run with the same -dir, or if a worker was killed that had passed it on.
 func (r *reconciliation) bury(dead []bank.Order, payments map[string]bank.Booked) {
 	seen := map[string]int{}
 	for _, o := range dead {

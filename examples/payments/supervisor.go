@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// run is the command: it starts the processes, kills them, starts them again, and compares the books.
+// run is the command: it starts the processes, kills them, starts them again, and
+// compares the books.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return show.Command("payments", errOut,
 		func() (config, error) { return parse(args, out) },
@@ -133,7 +134,8 @@ type kill struct {
 	provider string
 }
 
-// firstLot is how many orders are put before the outage. The others are put when it has begun, however fast the first ones were.
+// firstLot is how many orders are put before the outage. The others are put when it has
+// begun, however fast the first ones were.
 func (s *supervisor) firstLot() int64 {
 	if s.Outage {
 		return s.Orders * 6 / 10
@@ -265,7 +267,8 @@ func (s *supervisor) put(ctx context.Context, orders []bank.Order) error {
 	return err
 }
 
-// check finds processes that have ended by themselves. A worker goes on by itself, unless something is wrong with it.
+// check finds processes that have ended by themselves. A worker goes on by itself, unless
+// something is wrong with it.
 func (s *supervisor) check() error {
 	for name, p := range s.providers {
 		if p.HasEnded() && !(s.down && name == bank.South) {
@@ -347,7 +350,8 @@ func (s *supervisor) progress() progress.State {
 	return state
 }
 
-// doubts say what is done about a request that was sent and not answered, by what -break leaves out.
+// doubts say what is done about a request that was sent and not answered, by what -break
+// leaves out.
 var doubts = map[string]string{
 	"":              "asked again, with the same id",
 	withoutTracking: "asked again, WITHOUT an id",

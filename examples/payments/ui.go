@@ -12,8 +12,9 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// showConsole serves the console of an engine on this machine, until the function that it returns is called. There is no Authorize, so it
-// serves this machine only, and changes nothing.
+// showConsole serves the console of an engine on this machine, until the function that it
+// returns is called. There is no Authorize, so it serves this machine only, and changes
+// nothing.
 func showConsole(ctx context.Context, engine store.Engine, errOut io.Writer) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ui, err := console.Handler(ctx, console.Config{Engine: engine, Logger: quiet})

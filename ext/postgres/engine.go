@@ -283,7 +283,7 @@ func (s *Engine) insertion(rows []storesql.Row) (query string, args []any) {
 		WITH ORDINALITY`), []any{queues, delays, visits, merges, causes, metas, schemas, payloads}
 }
 
-// columns are those of a message, for scan.
+// columns are the columns of a message, for scan.
 const columns = `m.position, m.fence, m.due, m.cause, m.meta, m.schema, m.payload`
 
 // Take implements [store.Store].

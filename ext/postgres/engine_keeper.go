@@ -35,7 +35,7 @@ func records(ctx context.Context, q querier, kind, after string, limit int) ([]s
 	})
 }
 
-// patient begins a transaction of several round trips. The server ends that of a process that is frozen, whose rows others wait for.
+// patient begins a transaction of several round trips. The server ends the transaction of a frozen process, because others wait for its rows.
 var patient = pgx.TxOptions{BeginQuery: patientBegin}
 
 const patientBegin = "begin; set local idle_in_transaction_session_timeout = '30s'"
@@ -132,7 +132,7 @@ const (
 	free   = ` WHERE` + same + ` AND m.fence = l.fence AND (m.leased IS NULL OR m.leased <= $4)`
 )
 
-// edit makes edits of one kind, and returns the positions of those that were done.
+// edit makes edits of one kind, and returns the positions of the edited messages.
 func (t *keeperTx) edit(ctx context.Context, kind store.Action, edits []store.Edit, indices []int) (map[int64]bool, error) {
 	var positions, fences []int64
 	var queues []string
@@ -178,7 +178,7 @@ func (t *keeperTx) wake(queues []string) {
 	}
 }
 
-// identity is that of a message in a queue of the database.
+// identity is the identity of a message in a queue of the database.
 type identity struct {
 	queue, id     string
 	visit, merges int64

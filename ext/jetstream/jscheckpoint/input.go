@@ -64,22 +64,27 @@ type InputConfig struct {
 	Subjects []string // of the messages to read, with wildcards if need be; the default is all
 	End      bool     // the input ends after the present messages of the stream, in place of waiting for more
 
-	// DeadLetters has the queue DeadLetterQueue for messages that the codec cannot read: they are put there unchanged, as [store.Undecodable],
-	// and the input continues behind them. A restart may put such a message again, with the same id. Without it, such a message is the error of
-	// Next, and the pipeline fails there each time it is restarted.
+	// DeadLetters has the queue DeadLetterQueue for messages that the codec cannot read:
+	// they are put there unchanged, as [store.Undecodable], and the input continues
+	// behind them. A restart may put such a message again, with the same id. Without it,
+	// such a message is the error of Next, and the pipeline fails there each time it is
+	// restarted.
 	DeadLetters     store.Store
 	DeadLetterQueue string
 }
 
-// NewInput returns an input of the values of a stream. It panics if an argument is nil or empty, or if only one of DeadLetters and
-// DeadLetterQueue is set.
+// NewInput returns an input of the values of a stream. It panics if an argument is nil or
+// empty, or if only one of DeadLetters and DeadLetterQueue is set.
 //
-// The input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it does not need a
-// consumer at the server, and does not acknowledge messages: the stream must keep messages until a checkpoint holds them. It is a
-// [checkpoint.Waiter].
+// The input reads the values of the messages of a stream, in the order of the stream. Its
+// position is a sequence number, so it does not need a consumer at the server, and does
+// not acknowledge messages: the stream must keep messages until a checkpoint holds them.
+// It is a [checkpoint.Waiter].
 //
-// A position whose message was removed from the beginning of the stream is an error of Seek, since the messages after it would be skipped. A
-// stream that is deleted or made anew while it is read is an error of Next; the input waits for servers that do not answer.
+// A position whose message was removed from the beginning of the stream is an error of
+// Seek, since the messages after it would be skipped. A stream that is deleted or made
+// anew while it is read is an error of Next; the input waits for servers that do not
+// answer.
 func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], config InputConfig) checkpoint.Input[T] {
 	guard.RefuseNil("jscheckpoint: NewInput", "JetStream", js)
 	guard.RefuseNil("jscheckpoint: NewInput", "codec", c)
@@ -209,8 +214,8 @@ type received struct {
 	err error
 }
 
-// read is not bounded by the contexts of Wait: heartbeats that are missing are noticed although the waits are short. It ends with
-// the iterator.
+// read is not bounded by the contexts of Wait: heartbeats that are missing are noticed
+// although the waits are short. It ends with the iterator.
 func (r *reader) read() {
 	for {
 		m, err := r.iterator.Next()
@@ -228,7 +233,8 @@ func (r *reader) read() {
 // errBroken says that messages may have been lost on their way.
 var errBroken = errors.New("the connection was broken")
 
-// take returns the next message, or nil when ctx ends. After an error the reader must be given up.
+// take returns the next message, or nil when ctx ends. After an error the reader must be
+// given up.
 func (r *reader) take(ctx context.Context) (jetstream.Msg, error) {
 	var got received
 	select {
@@ -261,7 +267,8 @@ func (in *input[T]) giveUp(ctx context.Context) {
 	_ = in.js.DeleteConsumer(ctx, in.stream, r.consumer)
 }
 
-// more asks the leader of the stream whether there is another message: the server of the consumer may be behind.
+// more asks the leader of the stream whether there is another message: the server of the
+// consumer may be behind.
 func (in *input[T]) more(ctx context.Context) (bool, error) {
 	ctx = pubs.NoDeadline(ctx)
 	stream, err := in.find(ctx)
@@ -283,7 +290,8 @@ func (in *input[T]) more(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Wait implements [checkpoint.Waiter]. The position passes messages that are among the dead letters.
+// Wait implements [checkpoint.Waiter]. The position passes messages that are among the
+// dead letters.
 func (in *input[T]) Wait(ctx context.Context) error {
 	for in.waiting == nil && !in.ended {
 		if err := in.wait(ctx); err != nil {
@@ -384,9 +392,9 @@ func (in *input[T]) pending(n uint64) {
 	in.lag.Store(int64(min(n, math.MaxInt64-1)))
 }
 
-// Lag implements [checkpoint.Lagger]: the number of messages of the chosen subjects that were
-// not read yet, as the server reported it with the last message. It is unknown before the first
-// request.
+// Lag implements [checkpoint.Lagger]: the number of messages of the chosen subjects that
+// were not read yet, as the server reported it with the last message. It is unknown
+// before the first request.
 func (in *input[T]) Lag() int64 { return in.lag.Load() }
 
 // Next implements [checkpoint.Input].

@@ -51,15 +51,19 @@ type output[T any] struct {
 
 var _ checkpoint.Output[int] = (*output[int])(nil)
 
-// NewOutput returns an output to a subject of a stream. It panics if an argument is nil or empty.
+// NewOutput returns an output to a subject of a stream. It panics if an argument is nil
+// or empty.
 //
-// The output publishes elements to a stream, exactly once. It must be the only publisher to the stream: so the sequence number of each element is
-// known before it is published, and part of the checkpoint, with the elements themselves. Each is published only directly behind the previous
-// element, as often as it takes.
+// The output publishes elements to a stream, exactly once. It must be the only publisher
+// to the stream: so the sequence number of each element is known before it is published,
+// and part of the checkpoint, with the elements themselves. Each is published only
+// directly behind the previous element, as often as it takes.
 //
-// After another run has taken over, a run does not publish: Commit returns [checkpoint.ErrFenced]. Restore returns an error if the stream has
-// more or fewer messages than the checkpoint knows. Write returns an error for an element that is larger than the server (max_payload) or the
-// stream (MaxMsgSize) takes, less what its headers need.
+// After another run has taken over, a run does not publish: Commit returns
+// [checkpoint.ErrFenced]. Restore returns an error if the stream has more or fewer
+// messages than the checkpoint knows. Write returns an error for an element that is
+// larger than the server (max_payload) or the stream (MaxMsgSize) takes, less what its
+// headers need.
 func NewOutput[T any](js jetstream.JetStream, stream, subject string, c codec.Codec[T]) checkpoint.Output[T] {
 	guard.RefuseNil("jscheckpoint: NewOutput", "JetStream", js)
 	guard.RefuseNil("jscheckpoint: NewOutput", "codec", c)
@@ -78,8 +82,9 @@ func (o *output[T]) failed(ctx context.Context, err error) error {
 	return fmt.Errorf("jscheckpoint: stream %s: %w", o.stream, err)
 }
 
-// leader returns a stream whose messages are read at its leader. With AllowDirect the client would ask any server that has the stream, which
-// may be behind, and would need another permission.
+// leader returns a stream whose messages are read at its leader. With AllowDirect the
+// client would ask any server that has the stream, which may be behind, and would need
+// another permission.
 func leader(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
 	stream, err := js.Stream(ctx, name)
 	if err == nil {
@@ -133,7 +138,8 @@ func (o *output[T]) Write(ctx context.Context, v T) error {
 	return nil
 }
 
-// Prepare implements [checkpoint.Output]. The state has the elements that are not published yet.
+// Prepare implements [checkpoint.Output]. The state has the elements that are not
+// published yet.
 func (o *output[T]) Prepare(ctx context.Context) ([]byte, error) {
 	if err := o.begin(ctx); err != nil {
 		return nil, err
@@ -282,7 +288,8 @@ func (o *output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 	return nil
 }
 
-// find finds out what of this run is published, and whether another run has published since (law P1).
+// find finds out what of this run is published, and whether another run has published
+// since (law P1).
 func (o *output[T]) find(ctx context.Context) error {
 	ctx = pubs.NoDeadline(ctx)
 	last, stream, err := o.end(ctx)

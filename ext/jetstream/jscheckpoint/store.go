@@ -36,8 +36,9 @@ const (
 	maxName    = 1 << 10   // bytes of the name of a pipeline
 )
 
-// StreamConfig returns the config of a stream for stores, on a single server. Replicas, MaxBytes, Placement, Description and Metadata may be
-// changed. Many pipelines share a stream. The name must not contain dots, spaces or wildcards.
+// StreamConfig returns the config of a stream for stores, on a single server. Replicas,
+// MaxBytes, Placement, Description and Metadata may be changed. Many pipelines share a
+// stream. The name must not contain dots, spaces or wildcards.
 func StreamConfig(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:              name,
@@ -168,7 +169,8 @@ func (s *pipelineStore) read(ctx context.Context, subject string) (*jetstream.Ra
 	return nil, fmt.Errorf("jscheckpoint: %s: %w", s.name, err)
 }
 
-// owned returns the last message of the pipeline, or ErrFenced if another run has published it (law P1).
+// owned returns the last message of the pipeline, or ErrFenced if another run has
+// published it (law P1).
 func (s *pipelineStore) owned(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
@@ -226,7 +228,8 @@ func (s *pipelineStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot)
 	return fmt.Errorf("jscheckpoint: %s: gave up after %d conflicting saves", s.name, maxTries)
 }
 
-// save stores a checkpoint. It returns errMoved if a message of an earlier Save has come late, or another run has taken over.
+// save stores a checkpoint. It returns errMoved if a message of an earlier Save has come
+// late, or another run has taken over.
 func (s *pipelineStore) save(ctx context.Context, id uint64, data []byte) error {
 	if s.unsure {
 		last, err := s.owned(ctx)
@@ -270,7 +273,8 @@ func (s *pipelineStore) chunkSize() int {
 	return min(chunk, max(1<<10, int(s.js.Conn().MaxPayload())-headerRoom))
 }
 
-// again returns nil if a checkpoint is stored as it is, else the error for a number that is taken.
+// again returns nil if a checkpoint is stored as it is, else the error for a number that
+// is taken.
 func (s *pipelineStore) again(ctx context.Context, id uint64, data []byte) error {
 	if _, err := s.owned(ctx); err != nil {
 		return err
@@ -287,8 +291,8 @@ func (s *pipelineStore) again(ctx context.Context, id uint64, data []byte) error
 	return &checkpoint.NumberError{Checkpoint: id, Newest: s.newest}
 }
 
-// stored returns the numbers of the checkpoints that can be removed, and of those that have chunks, in order. What others save and remove
-// meanwhile may be missing.
+// stored returns the numbers of the checkpoints that can be removed, and of those that
+// have chunks, in order. What others save and remove meanwhile may be missing.
 func (s *pipelineStore) stored(ctx context.Context) (ids, chunks []uint64, err error) {
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(s.prefix+">"))
 	if err != nil {
@@ -316,8 +320,9 @@ func (s *pipelineStore) stored(ctx context.Context) (ids, chunks []uint64, err e
 	return ids, slices.Compact(chunks), nil
 }
 
-// tidy removes what is older than the last checkpoints that are whole, and what is left of those that failed. Those of earlier runs count
-// too, since a run may save few (law W3).
+// tidy removes what is older than the last checkpoints that are whole, and what is left
+// of those that failed. Those of earlier runs count too, since a run may save few (law
+// W3).
 func (s *pipelineStore) tidy(ctx context.Context) error {
 	ids, chunks, err := s.stored(ctx)
 	if err != nil || len(ids) <= keep {
@@ -433,7 +438,8 @@ func (s *pipelineStore) List(ctx context.Context) ([]checkpoint.Entry, error) {
 	return entries, err
 }
 
-// each calls f for each checkpoint, as they were published. It finds the newest one although others are removed and saved meanwhile.
+// each calls f for each checkpoint, as they were published. It finds the newest one
+// although others are removed and saved meanwhile.
 func (s *pipelineStore) each(ctx context.Context, f func(id uint64, m *jetstream.RawStreamMsg)) error {
 	checkpoints := s.prefix + "checkpoint."
 	for next := uint64(1); ; {

@@ -15,13 +15,16 @@ type stores struct {
 	stream, group string
 }
 
-// Stores returns the stores of the pipelines of a group, such as the partitions of package partitions, in a stream that was made with
-// [StreamConfig]. Its Open takes a pipeline over: the previous run cannot save any more. The stream keeps at least the last three checkpoints of
-// each.
+// Stores returns the stores of the pipelines of a group, such as the partitions of
+// package partitions, in a stream that was made with [StreamConfig]. Its Open takes a
+// pipeline over: the previous run cannot save any more. The stream keeps at least the
+// last three checkpoints of each.
 //
-// The epoch of Open is the number of the run, from 1, such as the fencing number of the lock on the partition: if an earlier run had a higher
-// epoch, Open returns [checkpoint.ErrFenced]. With epoch 0, which [partitions.Static] gives, each run has a higher epoch than the previous run.
-// Stores panics if js is nil, or stream or group is empty.
+// The epoch of Open is the number of the run, from 1, such as the fencing number of the
+// lock on the partition: if an earlier run had a higher epoch, Open returns
+// [checkpoint.ErrFenced]. With epoch 0, which [partitions.Static] gives, each run has a
+// higher epoch than the previous run. Stores panics if js is nil, or stream or group is
+// empty.
 func Stores(js jetstream.JetStream, stream, group string) partitions.Stores {
 	guard.RefuseNil("jscheckpoint: Stores", "JetStream", js)
 	if stream == "" || group == "" {

@@ -21,8 +21,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Cache has the answers of one function, in an SQLite database. Several caches may share a
-// database. It is safe for concurrent use.
+// Cache has the answers of one function, in an SQLite database. Several caches may share
+// a database. It is safe for concurrent use.
 type Cache struct {
 	db    *sqlite.DB
 	name  string
@@ -40,7 +40,8 @@ func New(db *sqlite.DB, name string) *Cache {
 	return &Cache{db: db, name: name, clock: clock.New()}
 }
 
-// Migrations returns the SQL files that make the table: "0001_cached_answers.sql" and so on.
+// Migrations returns the SQL files that make the table: "0001_cached_answers.sql" and so
+// on.
 func (*Cache) Migrations() fs.FS {
 	files, _ := fs.Sub(migrations, "migrations") // the name is valid
 	return files
@@ -63,17 +64,17 @@ ON CONFLICT (cache, key) DO UPDATE SET answer = excluded.answer, stored_at = exc
 (SELECT key FROM weir_cached_answers WHERE cache = ?1 AND stored_at < ?2 ORDER BY stored_at LIMIT ?3)`
 )
 
-// collectStep bounds the answers that one transaction of Collect removes, so that it does not
-// delay calls that store answers.
+// collectStep bounds the answers that one transaction of Collect removes, so that it does
+// not delay calls that store answers.
 const collectStep = 1000
 
-// Blocking is asyncop.Blocking with a cache in front of call: a call is made only if the cache
-// has no answer for the key of its element. Its answer is stored before its result leaves the
-// operator, even if the time of its element has run out meanwhile. If it cannot be stored, the
-// attempt fails with an error that wraps the error of the database.
+// Blocking is asyncop.Blocking with a cache in front of call: a call is made only if the
+// cache has no answer for the key of its element. Its answer is stored before its result
+// leaves the operator, even if the time of its element has run out meanwhile. If it
+// cannot be stored, the attempt fails with an error that wraps the error of the database.
 //
-// The answer is encoded by codec.Default. Blocking panics if codec.Default refuses the type,
-// or if an argument is nil.
+// The answer is encoded by codec.Default. Blocking panics if codec.Default refuses the
+// type, or if an argument is nil.
 func Blocking[IN, OUT any](
 	c *Cache, key func(in IN) string, call func(ctx context.Context, in IN) (OUT, error),
 ) asyncop.AsyncFunction[IN, OUT] {
@@ -150,8 +151,9 @@ func (c *Cache) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// Collect removes the answers that are older than age, and returns how many it has removed. It
-// takes a transaction for every 1,000 of them, so calls that store answers hardly wait.
+// Collect removes the answers that are older than age, and returns how many it has
+// removed. It takes a transaction for every 1,000 of them, so calls that store answers
+// hardly wait.
 func (c *Cache) Collect(ctx context.Context, age time.Duration) (removed int64, err error) {
 	before := c.clock.Now().Add(-age).UnixMicro()
 	for {

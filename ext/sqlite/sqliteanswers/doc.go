@@ -1,5 +1,5 @@
-// Package sqliteanswers keeps the answers of paid calls in SQLite, so that no call is paid
-// for twice, even if the program is killed.
+// Package sqliteanswers keeps the answers of paid calls in SQLite, so that no call is
+// paid for twice, even if the program is killed.
 //
 //	db, err := sqlite.OpenDB(ctx, "answers.db")
 //	…
@@ -9,9 +9,9 @@
 //	fn := sqliteanswers.Blocking(answers, func(p Prompt) string { return p.Model + "\n" + p.Text }, complete)
 //	op := asyncop.OrderedWaitWithRetry(fn, time.Minute, 500, policy, asyncop.WithBackend(llm))
 //
-// An answer is committed before its result leaves the operator. So a run that is killed and
-// started again repeats at most the calls that were in flight. No idempotency key of the
-// service is needed.
+// An answer is committed before its result leaves the operator. So a run that is killed
+// and started again repeats at most the calls that were in flight. No idempotency key of
+// the service is needed.
 //
 // # Which answers are kept
 //
@@ -21,12 +21,13 @@
 //
 // # Equal keys
 //
-// Elements with the same key that are in flight at the same time make a call each. Package
-// asyncop/lookup shares their calls.
+// Elements with the same key that are in flight at the same time make a call each.
+// Package asyncop/lookup shares their calls.
 //
 // # Cost
 //
-// A stored answer is an attempt of its operator: it takes a permit and a goroutine, and waits
-// for the rate of the backend. Its cost is reported as 0, so the rate gets the estimate back.
-// Storing an answer takes a transaction, which calls that end at the same time share.
+// A stored answer is an attempt of its operator: it takes a permit and a goroutine, and
+// waits for the rate of the backend. Its cost is reported as 0, so the rate gets the
+// estimate back. Storing an answer takes a transaction, which calls that end at the same
+// time share.
 package sqliteanswers
