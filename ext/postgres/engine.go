@@ -293,11 +293,9 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	}
 	// Law D3: what is due is decided here, by the database's clock.
 	err = s.do(ctx, func() error {
-		return retry(func() (err error) {
-			taken, err = s.leaseAround(ctx, queue, `queue = $2 AND at <= (SELECT now FROM clock)`+storesql.ExceptRefused+` ORDER BY at, position LIMIT $3`,
-				micros(lease), queue, limit)
-			return err
-		})
+		taken, err = s.leaseAround(ctx, queue, `queue = $2 AND at <= (SELECT now FROM clock)`+storesql.ExceptRefused+` ORDER BY at, position LIMIT $3`,
+			micros(lease), queue, limit)
+		return err
 	})
 	slices.SortFunc(taken, func(a, b store.Leased) int {
 		return cmp.Or(a.Meta.Due.Compare(b.Meta.Due), cmp.Compare(a.Position, b.Position))
@@ -538,7 +536,9 @@ func (s *Engine) settleSame(ctx context.Context, q querier, batch []*settling) e
 	return nil
 }
 
-// do runs f unless the store is closed or ctx has ended, and explains its error.
+// do runs f unless the store is closed or ctx has ended, and explains its error. It runs f
+// again if the database has rolled it back for the sake of another transaction, which
+// happens to single statements, too, if the default of the database is REPEATABLE READ.
 func (s *Engine) do(ctx context.Context, f func() error) error {
 	if !s.calls.Begin() {
 		return store.ErrClosed
@@ -547,7 +547,7 @@ func (s *Engine) do(ctx context.Context, f func() error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return explain(s.repeat(ctx, f))
+	return explain(s.repeat(ctx, func() error { return retry(f) }))
 }
 
 func explain(err error) error {
