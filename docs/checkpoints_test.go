@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/files"
+	"github.com/weirflow/weir/codec"
 )
 
 // enrich reads the keys of a file, looks each up, and writes the rows to another file, exactly once. Run again after a
@@ -36,7 +37,8 @@ func enrich(dir, keys, rows string) error {
 	})
 	source := checkpoint.NewSource(coordinator, "keys", input)
 	op := asyncop.OrderedWait(lookup, 5*time.Second, 1000,
-		asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator))
+		asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator,
+			asyncop.State[string, string]{Results: codec.JSON[string]()}))
 	sink := checkpoint.NewSink(coordinator, "rows", files.NewLineOutput(rows))
 
 	if err := coordinator.Start(); err != nil {
