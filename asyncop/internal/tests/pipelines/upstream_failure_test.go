@@ -237,6 +237,7 @@ func TestDiscardedElementsAreLogged(t *testing.T) {
 		}
 		close(op.In())
 		<-op.InputClosed()
+		time.Sleep(time.Second) // calls that ignore their context end, too
 		found := log.with("discarded")
 		require.Len(t, found, 1, "%q", log.all)
 		s := op.Stats()
