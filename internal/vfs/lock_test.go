@@ -76,3 +76,27 @@ func TestLockFileThatWasJustRemoved(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.NoFileExists(t, path)
 }
+
+// A lock file that a killed run of another user has left is named with the remedy.
+func TestLock_FileOfAnotherUser(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "lock")
+	require.NoError(t, os.WriteFile(name, nil, 0o600))
+	refuse := func(name string) (*os.File, error) {
+		return nil, &os.PathError{Op: "open", Path: name, Err: os.ErrPermission}
+	}
+	_, err := passing(name, refuse)
+	require.ErrorIs(t, err, os.ErrPermission)
+	require.ErrorContains(t, err, "the lock file "+name+" belongs to another user")
+	require.ErrorContains(t, err, "remove the file")
+
+	missing := filepath.Join(t.TempDir(), "missing")
+	_, err = passing(missing, refuse)
+	require.EqualError(t, err, "open "+missing+": permission denied", "the directory is the problem")
+
+	if os.Getuid() == 0 {
+		return // root may open every file
+	}
+	require.NoError(t, os.Chmod(name, 0))
+	_, err = OS().Lock(name)
+	require.ErrorContains(t, err, "belongs to another user")
+}

@@ -78,7 +78,7 @@ func (osFS) Lock(name string) (Lock, error) { return lock(name, lockDir) }
 func lock(name string, lockDir func(string) (*os.File, error)) (Lock, error) {
 	f, err := lockFile(name)
 	if err != nil {
-		return nil, err
+		return nil, explainLock(name, err)
 	}
 	l := &osLock{file: f, held: f, name: name}
 	dir, err := lockDir(filepath.Dir(name))
@@ -94,6 +94,19 @@ func lock(name string, lockDir func(string) (*os.File, error)) (Lock, error) {
 	return l, nil
 }
 
+// explainLock names the remedy if a lock file exists that this user may not open: a run of
+// another user that was killed leaves it behind.
+func explainLock(name string, err error) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	if _, statErr := os.Lstat(name); statErr != nil {
+		return err // the directory does not let this user in, or make a file
+	}
+	return fmt.Errorf("the lock file %s belongs to another user, whose run is under way or was killed: "+
+		"if no run uses it, remove the file, or run as its owner: %w", name, err)
+}
+
 // LockFile implements FS.
 func (osFS) LockFile(name string) (io.Closer, error) { return passing(name, lockFile) }
 
@@ -102,7 +115,7 @@ func passing(name string, lockFile func(string) (*os.File, error)) (io.Closer, e
 	for {
 		f, err := lockFile(name)
 		if err != nil {
-			return nil, err
+			return nil, explainLock(name, err)
 		}
 		l := &osLock{file: f, held: f, name: name}
 		if err = l.Check(); err == nil {
