@@ -175,6 +175,16 @@ func (m *Monitor) begin(run func() Status, engines []hosted, c clock.Clock) {
 	m.run, m.engines, m.clock = run, engines, c
 }
 
+// release undoes begin for a Run that could not begin.
+func (m *Monitor) release() {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.run, m.engines = nil, nil
+}
+
 // end notes how the Run has ended.
 func (m *Monitor) end(s Summary, err error) {
 	if m == nil {

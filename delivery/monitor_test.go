@@ -301,3 +301,27 @@ func TestMonitorOfLeasesAndClocks(t *testing.T) {
 		require.GreaterOrEqual(t, m.Status().LeasesLost, lost)
 	})
 }
+
+// A source that panics in its constructor does not keep the monitor.
+func TestMonitor_SourcePanics(t *testing.T) {
+	q := delivery.NewQueue[int](memory.Open(), "q", delivery.WithKeepKeyOrder(10), noLog)
+	m := &delivery.Monitor{}
+	run := func() error {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v int) (int, error) { return v, nil }), time.Minute, 1,
+			asyncop.WithFailureSink(q.TakeFailure))
+		_, err := delivery.Run(ctx, q, op, keepsResults{}, delivery.WithMonitor(m), delivery.WithLogger(slog.New(slog.DiscardHandler)))
+		return err
+	}
+	other := q.Source(nil)
+	require.PanicsWithValue(t, "ladder: Source: the ladder has a source that is not closed, and with Blocked the order of a key holds for one source",
+		func() { _ = run() })
+	require.NoError(t, other.Close(t.Context()))
+	require.NoError(t, run(), "another Run has the monitor")
+}
+
+// keepsResults is a sink that takes everything.
+type keepsResults struct{}
+
+func (keepsResults) PutAll(context.Context, []message.Message[int]) error { return nil }

@@ -112,8 +112,8 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
 	w.working, w.releaseAll = context.WithCancelCause(context.WithoutCancel(ctx))
 	w.monitor.begin(w.status, engines, w.clock)
-	if q, ok := source.(*Queue[IN]); ok { // what panics has been asked
-		w.source = q.Source(nil) // one for each Run: others may use the queue
+	if q, ok := source.(*Queue[IN]); ok {
+		w.source = w.sourceOf(q)
 	}
 	w.mu.Lock()
 	w.loses, _ = w.source.(losesLeases)
@@ -174,6 +174,20 @@ type worker[IN, OUT any] struct {
 	sourceErr error // written by the input; read when the run is over
 	sinkErr   error // written by fill; read when the run is over
 	tally
+}
+
+// sourceOf returns a source of a queue, one for each Run: others may use the queue. If
+// that panics, the monitor is free again.
+func (w *worker[IN, OUT]) sourceOf(q *Queue[IN]) Source[IN] {
+	panics := true
+	defer func() {
+		if panics {
+			w.monitor.release()
+		}
+	}()
+	s := q.Source(nil)
+	panics = false
+	return s
 }
 
 // run drives the operator until its end.
