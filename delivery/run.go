@@ -177,11 +177,12 @@ type worker[IN, OUT any] struct {
 }
 
 // sourceOf returns a source of a queue, one for each Run: others may use the queue. If
-// that panics, the monitor is free again.
+// that panics, the operator is stopped, and the monitor is free again.
 func (w *worker[IN, OUT]) sourceOf(q *Queue[IN]) Source[IN] {
 	panics := true
 	defer func() {
 		if panics {
+			w.breakOff()
 			w.monitor.release()
 		}
 	}()
