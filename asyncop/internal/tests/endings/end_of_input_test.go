@@ -379,8 +379,8 @@ func TestCutRetriesAreToldOf(t *testing.T) {
 		require.Equal(t, "a#1 b#1 c#1 a#2 b#2 c#2", r.Calls())
 		require.EqualValues(t, 3, r.Stats().CutByEndOfInput)
 		require.EqualValues(t, 3, r.Stats().Exhausted)
-		require.Equal(t, `level=WARN msg="asyncop: the input ended while elements still asked for a retry: they got none; `+
-			`WithDrainRetries lets retries go on" elements=3`+"\n", b.String())
+		require.Equal(t, `level=WARN msg="asyncop: the input ended while elements still asked for a retry, which they did not get; `+
+			`WithDrainRetries lets retries continue" elements=3`+"\n", b.String())
 	})
 }
 
