@@ -7,8 +7,9 @@ import (
 	"github.com/weirflow/weir/bench/internal/sleep"
 )
 
-// backend is a remote system with callbacks: it answers every call after the same delay, from one goroutine. Its calls
-// come due in the order they came in, so a list is all it needs.
+// backend is a remote system with callbacks: it answers every call after the same delay,
+// from one goroutine. Its calls come due in the order they came in, so a list is all it
+// needs.
 type backend[R any] struct {
 	delay  int64
 	answer func(it *Item, reply R)

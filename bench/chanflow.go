@@ -7,8 +7,8 @@ import (
 	"github.com/reugn/go-streams/flow"
 )
 
-// chanFlow makes a go-streams flow of a function that reads one channel and writes another: the frame in which every
-// peer that is no flow itself runs.
+// chanFlow makes a go-streams flow of a function that reads one channel and writes
+// another: the frame in which every peer that is no flow itself runs.
 type chanFlow struct {
 	in, out chan any
 	mu      sync.Mutex
@@ -54,7 +54,8 @@ func (f *chanFlow) Err() error {
 
 func (f *chanFlow) stages() stages { return stages{flows: []streams.Flow{f}, err: f.Err} }
 
-// passBuffered is flow.PassThrough with buffers at both ends: what weir's default ends cost without weir.
+// passBuffered is flow.PassThrough with buffers at both ends: what weir's default ends
+// cost without weir.
 func passBuffered(buffer int) *chanFlow {
 	return newChanFlow(buffer, func(in <-chan any, out chan<- any) error {
 		for e := range in {

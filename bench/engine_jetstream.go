@@ -152,7 +152,8 @@ func (e *jetStream) fill(ctx context.Context, n int) error {
 // bareWorkers share the messages of a bare row. More are not faster on two cores.
 const bareWorkers = 4
 
-// bare implements engine. The answers to acknowledgements are awaited, as weir's source does: else a message may come again.
+// bare implements engine. The answers to acknowledgements are awaited, as weir's source
+// does: else a message may come again.
 func (e *jetStream) bare(ctx context.Context, n int) error {
 	consumer, err := e.consumer(ctx)
 	if err != nil {

@@ -38,7 +38,8 @@ func fakeCluster() (*kafkaEngine, error) {
 	return &kafkaEngine{addrs: cluster.ListenAddrs(), end: cluster.Close}, nil
 }
 
-// startBrokers starts three brokers of Apache Kafka in processes of their own. Each record is on all of them.
+// startBrokers starts three brokers of Apache Kafka in processes of their own. Each
+// record is on all of them.
 func startBrokers() (engine, error) {
 	cluster, err := clustertest.Start(3)
 	if err != nil {

@@ -25,15 +25,17 @@ func (k Kind) String() string { return [...]string{"peer", "weir", "reference", 
 type Row struct {
 	Impl string
 	Kind Kind
-	// Div > 1 marks a slow row: it runs 1/Div of the group's elements. What it costs to start and to finish then weighs
-	// more, so a row gets a Div only where its run still takes seconds.
+	// Div > 1 marks a slow row: it runs 1/Div of the group's elements. What it costs to
+	// start and to finish then weighs more, so a row gets a Div only where its run still
+	// takes seconds.
 	Div int
-	// Run does the work for n elements, calls Start and Stop of m around it, and returns an error if the output is not
-	// what the work asks for.
+	// Run does the work for n elements, calls Start and Stop of m around it, and returns
+	// an error if the output is not what the work asks for.
 	Run func(m *Meter, n int) error
 }
 
-// Aim is a claim about a group: Impl's metric is at most Max times that of Against, or Max itself if Against is empty.
+// Aim is a claim about a group: Impl's metric is at most Max times that of Against, or
+// Max itself if Against is empty.
 type Aim struct {
 	Impl    string
 	Metric  string // default: the key of the group
@@ -52,8 +54,8 @@ type Group struct {
 	Title    string
 	Elems    int
 	Key      string // the metric that rows are compared by; default NsPerElem
-	// Heavy rows take many seconds each, or leave the process changed (a million goroutines): the table command runs
-	// them fewer times, each in a process of its own.
+	// Heavy rows take many seconds each, or leave the process changed (a million
+	// goroutines): the table command runs them fewer times, each in a process of its own.
 	Heavy bool
 	Rows  []Row
 	Aims  []Aim
@@ -78,7 +80,8 @@ type Config struct {
 	Ends   int  // buffer of the channels of source and sink; go-streams' own connectors have none
 }
 
-// DefaultBuffer is the buffer at the ends of flows that let one choose: weir's default up to a capacity of 1,024.
+// DefaultBuffer is the buffer at the ends of flows that let one choose: weir's default up
+// to a capacity of 1,024.
 const DefaultBuffer = 128
 
 func (c Config) buffer() int {

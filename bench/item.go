@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Item is the element of all pipelines. Flows carry *Item, which go into an interface without an allocation.
+// Item is the element of all pipelines. Flows carry *Item, which go into an interface
+// without an allocation.
 type Item struct {
 	Seq   int
 	Calls int32 // how often the function was called for it; owned by the goroutine that runs the call
@@ -17,13 +18,14 @@ type Item struct {
 // errUnavailable is the failure of a first attempt.
 var errUnavailable = errors.New("bench: not ready yet")
 
-// unavailableError is the same, but names its element; made of one pointer, it costs no allocation.
+// unavailableError is the same, but names its element; made of one pointer, it costs no
+// allocation.
 type unavailableError struct{ it *Item }
 
 func (e unavailableError) Error() string { return errUnavailable.Error() }
 
-// FailsFirst reports whether the first attempt of an element fails: exactly one in ten, at an irregular place in each
-// block of ten.
+// FailsFirst reports whether the first attempt of an element fails: exactly one in ten,
+// at an irregular place in each block of ten.
 func FailsFirst(seq int) bool {
 	block := uint32(seq / 10)
 	return (block*2654435761>>16)%10 == uint32(seq%10)

@@ -21,7 +21,8 @@ const (
 	HeldMax    = "held-max" // elements between the function's first call and the sink
 )
 
-// reportLateness reports the distribution of how late what was due came, in ns. It sorts its argument.
+// reportLateness reports the distribution of how late what was due came, in ns. It sorts
+// its argument.
 func reportLateness(m *Meter, late []int64) {
 	if len(late) == 0 {
 		return
@@ -36,7 +37,8 @@ func reportLateness(m *Meter, late []int64) {
 	m.Report(EarlyMax, max(0, -at(0)))
 }
 
-// parking is a car park for n elements: all of them wait at once, each until an instant of its own.
+// parking is a car park for n elements: all of them wait at once, each until an instant
+// of its own.
 type parking struct {
 	items  []Item
 	base   time.Duration // no call is due before: time to park them all and to weigh them
@@ -52,8 +54,8 @@ func newParking(n int, base, spread time.Duration) *parking {
 	return p
 }
 
-// delay is how long element i waits when it is parked at the given instant: due times are spread evenly, in an order
-// that has nothing to do with the order of arrival.
+// delay is how long element i waits when it is parked at the given instant: due times are
+// spread evenly, in an order that has nothing to do with the order of arrival.
 func (p *parking) delay(i int, start, instant int64) time.Duration {
 	n := len(p.items)
 	index := int(uint64(i) * 2654435761 % uint64(n))
@@ -70,8 +72,8 @@ func (p *parking) woken(it *Item) {
 	}
 }
 
-// weigh parks all elements by park, measures what they weigh and waits until all were woken. park returns when all of
-// them wait.
+// weigh parks all elements by park, measures what they weigh and waits until all were
+// woken. park returns when all of them wait.
 func (p *parking) weigh(m *Meter, park func(start int64) error) error {
 	resident := residentBytes()
 	live := liveBytes()
@@ -100,7 +102,8 @@ func (p *parking) weigh(m *Meter, park func(start int64) error) error {
 // errWeighedLate: some were woken before all were weighed, so the weight means nothing.
 var errWeighedLate = errors.New("parking and weighing took too long")
 
-// patiently tries again with five times the time to park while the machine is too busy: once at least, and up to half a minute.
+// patiently tries again with five times the time to park while the machine is too busy:
+// once at least, and up to half a minute.
 func patiently(base time.Duration, run func(m *Meter, n int, base time.Duration) error) func(m *Meter, n int) error {
 	longest := max(5*base, 30*time.Second)
 	return func(m *Meter, n int) error {

@@ -20,7 +20,8 @@ const (
 	Efficiency    = "efficiency" // ideal time / time, where the function waits
 )
 
-// Meter measures the one stretch of a row's run that counts. It is owned by the goroutine that runs the row.
+// Meter measures the one stretch of a row's run that counts. It is owned by the goroutine
+// that runs the row.
 type Meter struct {
 	elems   int
 	began   time.Time
@@ -34,7 +35,8 @@ type Meter struct {
 // Sample is what one run cost, by metric.
 type Sample map[string]float64
 
-// Start begins the measured stretch, after a garbage collection, so that no row pays for the garbage of another.
+// Start begins the measured stretch, after a garbage collection, so that no row pays for
+// the garbage of another.
 func (m *Meter) Start() {
 	runtime.GC()
 	runtime.ReadMemStats(&m.mem)
@@ -55,7 +57,8 @@ func (m *Meter) Stop() {
 	m.Report(BytesPerElem, float64(m.mem.TotalAlloc-bytes)/n)
 }
 
-// Ideal sets how long the measured stretch would take if nothing but the function's own waiting cost time.
+// Ideal sets how long the measured stretch would take if nothing but the function's own
+// waiting cost time.
 func (m *Meter) Ideal(d time.Duration) { m.ideal = d }
 
 // Report adds a metric, or replaces one.
@@ -91,7 +94,8 @@ func liveBytes() int64 {
 	return int64(s.HeapAlloc + s.StackInuse)
 }
 
-// residentBytes is the memory the process occupies, after giving back what it does not use; 0 where /proc is missing.
+// residentBytes is the memory the process occupies, after giving back what it does not
+// use; 0 where /proc is missing.
 func residentBytes() int64 {
 	debug.FreeOSMemory()
 	statm, err := os.ReadFile("/proc/self/statm")

@@ -17,8 +17,9 @@ type stages struct {
 
 func oneStage(f streams.Flow) stages { return stages{flows: []streams.Flow{f}} }
 
-// pipeline is a whole go-streams pipeline: source → flows → sink. The source is fed by a goroutine of its own, as
-// go-streams' connectors are, and the sink is read by the one that runs the pipeline, which checks what arrives.
+// pipeline is a whole go-streams pipeline: source → flows → sink. The source is fed by a
+// goroutine of its own, as go-streams' connectors are, and the sink is read by the one
+// that runs the pipeline, which checks what arrives.
 type pipeline struct {
 	elems   int
 	ends    int  // buffer of source and sink
@@ -68,7 +69,8 @@ func (p *pipeline) measure(m *Meter, build func() stages) error {
 	return p.checkCalls()
 }
 
-// run feeds all elements and returns when the sink has seen the end: an error if the output is wrong.
+// run feeds all elements and returns when the sink has seen the end: an error if the
+// output is wrong.
 func (p *pipeline) run(st stages) error {
 	source, sink := make(chan any, p.ends), make(chan any, p.ends)
 	go p.feed(source)
@@ -133,7 +135,8 @@ func (p *pipeline) checker() *Checker {
 	return NewChecker(p.elems, p.ordered)
 }
 
-// Checker looks at the sequence numbers that come out. It is owned by the goroutine of the sink.
+// Checker looks at the sequence numbers that come out. It is owned by the goroutine of
+// the sink.
 type Checker struct {
 	ordered bool
 	seen    []uint8

@@ -41,7 +41,8 @@ func median(vs []float64) float64 {
 	return (vs[mid-1] + vs[mid]) / 2
 }
 
-// Measure runs the rows of g in turn, round after round, each round starting with another row. run is usually [RunRow].
+// Measure runs the rows of g in turn, round after round, each round starting with another
+// row. run is usually [RunRow].
 func Measure(g Group, rounds int, run func(Group, Row) (Sample, error)) ([]Result, error) {
 	results := make([]Result, len(g.Rows))
 	for i, r := range g.Rows {
@@ -102,7 +103,8 @@ func (r Report) find(impl string) *Result {
 	return &r.Results[i]
 }
 
-// ratio is the median of the ratios round by round: what disturbs a whole round cancels out.
+// ratio is the median of the ratios round by round: what disturbs a whole round cancels
+// out.
 func ratio(a, b *Result, metric string) float64 {
 	if a == nil || b == nil {
 		return math.NaN()
@@ -229,7 +231,8 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// metrics returns those that any row has: the key first, then the usual ones, then the others by name.
+// metrics returns those that any row has: the key first, then the usual ones, then the
+// others by name.
 func (r Report) metrics() []string {
 	usual := []string{r.Group.KeyMetric(), NsPerElem, CPUPerElem, AllocsPerElem, BytesPerElem, Efficiency}
 	seen := make(map[string]bool)

@@ -86,8 +86,8 @@ type Comparison struct {
 	Peer string
 }
 
-// Compare returns false if the group has no such row, or if it or a peer of the group has not been measured: the best of
-// some peers is not the best there is.
+// Compare returns false if the group has no such row, or if it or a peer of the group has
+// not been measured: the best of some peers is not the best there is.
 func (rs Results) Compare(g Group, impl string) (Comparison, bool) {
 	own, ok := rs.find(g, impl)
 	if !ok {
@@ -129,7 +129,8 @@ type Work struct{ Ordered, Unordered Group }
 // Title returns "W1: completes at once".
 func (w Work) Title() string { return w.Ordered.Workload + ": " + w.Ordered.Title }
 
-// Works pairs the groups of these workloads that there are in both modes; all workloads if there are none.
+// Works pairs the groups of these workloads that there are in both modes; all workloads
+// if there are none.
 func Works(groups []Group, workloads ...string) []Work {
 	var works []Work
 	for _, g := range groups {
@@ -146,7 +147,8 @@ func Works(groups []Group, workloads ...string) []Work {
 	return works
 }
 
-// Published are the workloads that the README shows and the chart draws: those that have peers.
+// Published are the workloads that the README shows and the chart draws: those that have
+// peers.
 func Published() []Work { return Works(Groups(Config{}), "W1", "W1b", "W2", "W3", "W3b", "W9") }
 
 // PeerTitle returns what a reader calls a peer.

@@ -35,7 +35,8 @@ func withFailsafe(fn call, delay time.Duration) call {
 	}
 }
 
-// withFailsafeBulkhead retries around a bulkhead: an element that waits for its retry holds no permit.
+// withFailsafeBulkhead retries around a bulkhead: an element that waits for its retry
+// holds no permit.
 func withFailsafeBulkhead(fn call, permits int, delay time.Duration) call {
 	retry := retrypolicy.NewBuilder[*Item]().WithMaxRetries(maxRetries).WithDelay(delay).Build()
 	permit := bulkhead.NewBuilder[*Item](uint(permits)).WithMaxWaitTime(time.Hour).Build()

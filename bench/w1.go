@@ -14,7 +14,8 @@ func modeVariant(ordered bool) string {
 	return "mode=unordered"
 }
 
-// flowRow is a row that runs one pipeline: prepared outside the measured stretch, built inside.
+// flowRow is a row that runs one pipeline: prepared outside the measured stretch, built
+// inside.
 func flowRow(impl string, kind Kind, p pipeline, build func() stages) Row {
 	return Row{Impl: impl, Kind: kind, Run: func(m *Meter, n int) error {
 		q := p
@@ -104,8 +105,8 @@ func bareGoroutines(m *Meter, n int) error {
 	return p.checkCalls()
 }
 
-// w1b: a blocking call that returns at once, 64 of them at a time: the cost of getting a call onto a goroutine and its
-// result back into the order of the input.
+// w1b: a blocking call that returns at once, 64 of them at a time: the cost of getting a
+// call onto a goroutine and its result back into the order of the input.
 func w1b(c Config) []Group {
 	const atOnce = 64
 	var groups []Group

@@ -16,7 +16,8 @@ import (
 // BytesPerRecord is what a tracked request keeps alive, with its answer of 64 bytes.
 const BytesPerRecord = "B/record"
 
-// w10: the server of exactly-once calls. An element is a request with an answer of 64 bytes; its handler does nothing.
+// w10: the server of exactly-once calls. An element is a request with an answer of 64
+// bytes; its handler does nothing.
 func w10(c Config) []Group {
 	var groups []Group
 	for _, held := range []int{1_000, c.elems(1_000_000, 10_000)} {

@@ -20,7 +20,8 @@ const (
 // w11Key is the key of an element.
 func w11Key(it *Item) int { return int(uint32(it.Seq) * 2654435761 >> 8 % w11Keys) }
 
-// w11: calls of 1 ms, of which those of a key go one after the other. By hand that is a worker for each part of the keys.
+// w11: calls of 1 ms, of which those of a key go one after the other. By hand that is a
+// worker for each part of the keys.
 func w11(c Config) []Group {
 	var groups []Group
 	for _, work := range []struct {
@@ -114,7 +115,8 @@ func ranged(op *asyncop.AsyncWaitOperator[*Item, *Item], in iter.Seq[*Item], out
 	return nil
 }
 
-// partitions is what a careful user writes: each key belongs to one of many workers, each with a channel of its own.
+// partitions is what a careful user writes: each key belongs to one of many workers, each
+// with a channel of its own.
 func partitions(c Config, fn call, in iter.Seq[*Item], out func(*Item)) error {
 	results := make(chan *Item, c.buffer())
 	var failed firstError

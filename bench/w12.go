@@ -18,8 +18,9 @@ const (
 	batchTime  = time.Millisecond
 )
 
-// w12: calls for many elements, without go-streams. By hand, a goroutine collects batches by size and by wait; it has no
-// timeout, no retry, and one error for all elements of a call.
+// w12: calls for many elements, without go-streams. By hand, a goroutine collects batches
+// by size and by wait; it has no timeout, no retry, and one error for all elements of a
+// call.
 func w12(c Config) []Group {
 	var groups []Group
 	for _, ordered := range []bool{true, false} {
@@ -56,8 +57,8 @@ func lookUp(_ context.Context, items []*Item) ([]asyncop.Result[*Item], error) {
 	return results, nil
 }
 
-// batcherRow is what a user writes: a batcher, calls on goroutines behind a semaphore, and in ordered mode a channel of the
-// calls.
+// batcherRow is what a user writes: a batcher, calls on goroutines behind a semaphore,
+// and in ordered mode a channel of the calls.
 func batcherRow(impl string, p pipeline, ordered bool) Row {
 	return Row{Impl: impl, Kind: Peer, Run: func(m *Meter, n int) error {
 		q := p
@@ -77,7 +78,8 @@ func batcherRow(impl string, p pipeline, ordered bool) Row {
 	}}
 }
 
-// batchCall is a call that runs. Its results come in done, whose buffer is one: completing it never waits.
+// batchCall is a call that runs. Its results come in done, whose buffer is one:
+// completing it never waits.
 type batchCall struct{ done chan []asyncop.Result[*Item] }
 
 func runBatcher(ordered bool, in iter.Seq[*Item], out func(*Item)) error {

@@ -23,11 +23,12 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// PostgresVariable names the environment variable with the URL of a PostgreSQL server, for W13, which makes databases of its
-// own there. Without it W13 is left out.
+// PostgresVariable names the environment variable with the URL of a PostgreSQL server,
+// for W13, which makes databases of its own there. Without it W13 is left out.
 const PostgresVariable = "WEIR_BENCH_POSTGRES"
 
-// w13: jobs in PostgreSQL. Each is inserted, worked by a function that does nothing, and done.
+// w13: jobs in PostgreSQL. Each is inserted, worked by a function that does nothing, and
+// done.
 func w13(c Config) []Group {
 	if os.Getenv(PostgresVariable) == "" {
 		return nil

@@ -19,9 +19,11 @@ import (
 
 // engine is a queue system whose queue "in" has messages, which go to the queue "out".
 type engine interface {
-	// fill puts messages into "in". Message i has the key of its order, keyOf(i), and the payload numbered(i).
+	// fill puts messages into "in". Message i has the key of its order, keyOf(i), and the
+	// payload numbered(i).
 	fill(ctx context.Context, n int) error
-	// bare moves n messages by the engine's client alone: each is acknowledged when what was made of it is confirmed.
+	// bare moves n messages by the engine's client alone: each is acknowledged when what
+	// was made of it is confirmed.
 	bare(ctx context.Context, n int) error
 	// open returns weir's source and sink.
 	open(ctx context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error)
@@ -36,7 +38,8 @@ const orderKeys = 4
 
 func keyOf(i int) int { return i % orderKeys }
 
-// numbered returns a payload of 256 bytes that begins with a number. The rest cannot be compressed, as clients of Kafka do.
+// numbered returns a payload of 256 bytes that begins with a number. The rest cannot be
+// compressed, as clients of Kafka do.
 func numbered(i int) []byte {
 	b := make([]byte, 256)
 	random := rand.NewPCG(uint64(i), 0)
@@ -54,8 +57,8 @@ func numberOf(payload []byte) (int, error) {
 	return int(binary.BigEndian.Uint64(payload)), nil
 }
 
-// w14: messages from a queue of an engine through an operator into another queue, 10 % retried after 10 ms, beside what the
-// engine's client does alone.
+// w14: messages from a queue of an engine through an operator into another queue, 10 %
+// retried after 10 ms, beside what the engine's client does alone.
 func w14(c Config) []Group {
 	type kind struct {
 		name  string
@@ -96,7 +99,8 @@ func w14(c Config) []Group {
 	return groups
 }
 
-// engineRow moves messages on an engine that is started for it, and looks at what has come out.
+// engineRow moves messages on an engine that is started for it, and looks at what has
+// come out.
 func engineRow(impl string, kind Kind, start func() (engine, error), move func(ctx context.Context, e engine, n int) error) Row {
 	return Row{Impl: impl, Kind: kind, Run: func(m *Meter, n int) (err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), stuckAfter)
@@ -116,7 +120,8 @@ func engineRow(impl string, kind Kind, start func() (engine, error), move func(c
 	}}
 }
 
-// checkMoved says what is wrong with the messages that have come out. Bare workers and the unordered operator may overtake.
+// checkMoved says what is wrong with the messages that have come out. Bare workers and
+// the unordered operator may overtake.
 func checkMoved(ctx context.Context, e engine, n int, ordered bool) error {
 	seen := make([]bool, n)
 	var last [orderKeys]int
@@ -148,7 +153,8 @@ func checkMoved(ctx context.Context, e engine, n int, ordered bool) error {
 	return nil
 }
 
-// moveByWeir moves messages through an operator with so many slots, one in ten of whose calls fail at first.
+// moveByWeir moves messages through an operator with so many slots, one in ten of whose
+// calls fail at first.
 func moveByWeir(ordered bool, slots int) func(ctx context.Context, e engine, n int) error {
 	return func(ctx context.Context, e engine, n int) error {
 		ctx, enough := context.WithCancel(ctx)

@@ -34,7 +34,8 @@ const (
 	LeaseMs    = "lease-ms"    // the setting that bounds it: lease or session timeout
 )
 
-// w15: one of two workers dies. Its connections break off, and it says no word: how long until others have its share?
+// w15: one of two workers dies. Its connections break off, and it says no word: how long
+// until others have its share?
 func w15(c Config) []Group {
 	lease := 5 * time.Second
 	if c.Short {
@@ -96,8 +97,8 @@ func (s *share) report(m *Meter) {
 	m.Report(AllMs, float64(time.Since(s.begun).Microseconds())/1000)
 }
 
-// inherit lets a worker take all that the dead had. What it has acknowledged before may come again: a busy machine may have taken it for
-// dead, too.
+// inherit lets a worker take all that the dead had. What it has acknowledged before may
+// come again: a busy machine may have taken it for dead, too.
 func (s *share) inherit(ctx context.Context, m *Meter, heir delivery.Source[[]byte]) error {
 	for len(s.of) > 0 {
 		ms, err := heir.Receive(ctx, 100)
@@ -300,7 +301,8 @@ func (e *kafkaEngine) members(ctx context.Context, n int) error {
 	}
 }
 
-// dieWithPartitions: workers with a pipeline for each partition, which they have by leases.
+// dieWithPartitions: workers with a pipeline for each partition, which they have by
+// leases.
 func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration) (err error) {
 	e, err := embeddedServer()
 	if err != nil {
@@ -418,8 +420,8 @@ func (w *pipelines) config(
 	}, nil
 }
 
-// takenOver waits until the heir has done the second message of each partition of the dead. It returns how long the first took
-// since begun.
+// takenOver waits until the heir has done the second message of each partition of the
+// dead. It returns how long the first took since begun.
 func (w *pipelines) takenOver(
 	ctx context.Context, begun time.Time, names []string, before map[string]string,
 ) (first time.Duration, err error) {

@@ -5,7 +5,8 @@ import "time"
 // missEvery: one element in so many is not in the cache of W17.
 const missEvery = 20
 
-// w17: a cache in front of a backend. Of the calls, 95 % complete at once, and 5 % call back after a millisecond.
+// w17: a cache in front of a backend. Of the calls, 95 % complete at once, and 5 % call
+// back after a millisecond.
 func w17(c Config) []Group {
 	const capacity, answerTime = 10_000, time.Millisecond
 	var groups []Group

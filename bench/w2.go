@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// w2: the function answers after a millisecond; 100, 1,000 or 10,000 elements are in flight.
+// w2: the function answers after a millisecond; 100, 1,000 or 10,000 elements are in
+// flight.
 func w2(c Config) []Group {
 	const answerTime = time.Millisecond
 	sizes := []struct{ inFlight, elems int }{{100, 20_000}, {1_000, 200_000}, {10_000, 500_000}}
@@ -67,7 +68,8 @@ func w2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 			m.Stop()
 			return nil
 		}},
-		// What is left for an operator: a pipeline that does nothing, and as many sleeps beside it.
+		// What is left for an operator: a pipeline that does nothing, and as many sleeps
+		// beside it.
 		Row{Impl: "passthrough-buffered+sleep", Kind: Floor, Run: func(m *Meter, n int) error {
 			q := p
 			q.elems, q.ordered, q.calls = n, true, nil
@@ -141,7 +143,8 @@ func (st stages) andThen(end func()) stages {
 	return st
 }
 
-// callbackReorder is the callback code of a careful user, in order: a slot per element, emitted as its turn comes.
+// callbackReorder is the callback code of a careful user, in order: a slot per element,
+// emitted as its turn comes.
 func callbackReorder(d time.Duration) runner {
 	return func(_ Config, _ call, n int, in iter.Seq[*Item], out func(*Item)) error {
 		b := newBackend(d, func(it *Item, done chan *Item) { done <- it })
@@ -161,7 +164,8 @@ func callbackReorder(d time.Duration) runner {
 	}
 }
 
-// callbackSemaphore is the same without order: a semaphore, and a channel of results that never blocks the backend.
+// callbackSemaphore is the same without order: a semaphore, and a channel of results that
+// never blocks the backend.
 func callbackSemaphore(d time.Duration) runner {
 	return func(_ Config, _ call, n int, in iter.Seq[*Item], out func(*Item)) error {
 		sem, results := make(chan struct{}, n), make(chan *Item, n)

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// remote is a remote system with blocking calls. It answers in time: a call that sleeps would take a millisecond on an idle
-// processor, so that the rows which use the least CPU time would have the slowest calls.
+// remote is a remote system with blocking calls. It answers in time: a call that sleeps
+// would take a millisecond on an idle processor, so that the rows which use the least CPU
+// time would have the slowest calls.
 type remote struct {
 	backend *backend[chan struct{}]
 	replies sync.Pool // of channels
@@ -31,8 +32,9 @@ func (r *remote) call(it *Item) {
 	r.replies.Put(reply)
 }
 
-// w3 and w3b: one element in ten fails at first and succeeds at its second attempt; every call takes 0.2 ms. What waits
-// for its second attempt holds a worker (peers) or not (weir).
+// w3 and w3b: one element in ten fails at first and succeeds at its second attempt; every
+// call takes 0.2 ms. What waits for its second attempt holds a worker (peers) or not
+// (weir).
 func w3(c Config) []Group {
 	const callTime = 200 * time.Microsecond
 	var groups []Group
@@ -93,7 +95,8 @@ func w3(c Config) []Group {
 					g.Rows = append(g.Rows, row)
 				}
 			}
-			// Every call once, a tenth of them twice, all workers busy, and at least one back-off long.
+			// Every call once, a tenth of them twice, all workers busy, and at least one
+			// back-off long.
 			for i := range g.Rows {
 				run := g.Rows[i].Run
 				g.Rows[i].Run = func(m *Meter, n int) error {
@@ -108,11 +111,12 @@ func w3(c Config) []Group {
 	return groups
 }
 
-// manySlots is how many elements may be between input and output where those that wait hold no permit.
+// manySlots is how many elements may be between input and output where those that wait
+// hold no permit.
 const manySlots = 20_000
 
-// releasing is what a user writes who knows the trap: the retry loop gives its permit back while it waits. What waits
-// still holds a goroutine.
+// releasing is what a user writes who knows the trap: the retry loop gives its permit
+// back while it waits. What waits still holds a goroutine.
 func releasing(fn call, permits int, delay time.Duration) call {
 	sem := make(chan struct{}, permits)
 	return byHand(func(it *Item) (*Item, error) {

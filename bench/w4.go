@@ -70,8 +70,8 @@ func w4(c Config) []Group {
 	}}
 }
 
-// ParkTimes returns how long the first of so many elements waits, which is twice what parking and weighing takes on a busy
-// machine, and over how long the others follow.
+// ParkTimes returns how long the first of so many elements waits, which is twice what
+// parking and weighing takes on a busy machine, and over how long the others follow.
 func ParkTimes(elems int) (base, spread time.Duration) {
 	switch {
 	case elems < 100_000:

@@ -93,7 +93,8 @@ func pendingDelay(random *rand.Rand) time.Duration {
 
 func newRandom() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
 
-// fireEach arms n timers one by one, their due times spread, and reports how late they fired.
+// fireEach arms n timers one by one, their due times spread, and reports how late they
+// fired.
 func fireEach(m *Meter, n int, base, spread time.Duration, arm func(d time.Duration, f func())) error {
 	late := make([]int64, n)
 	var fired sync.WaitGroup

@@ -51,7 +51,8 @@ type slowConsumer struct {
 	delay    time.Duration
 }
 
-// row checks that the operator takes no more than its capacity, and reports how late the retries were.
+// row checks that the operator takes no more than its capacity, and reports how late the
+// retries were.
 func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Row {
 	return Row{Impl: impl, Kind: kind, Run: func(m *Meter, n int) error {
 		const napEvery = 20
@@ -92,8 +93,8 @@ func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Ro
 		}
 		reportLateness(m, late)
 		m.Report(HeldMax, float64(heldMax.Load()))
-		// The output's buffer twice (Out is filled until Via or To has its ring), that of the sink, and one
-		// element in the hands of each goroutine in between.
+		// The output's buffer twice (Out is filled until Via or To has its ring), that of
+		// the sink, and one element in the hands of each goroutine in between.
 		if most := int64(s.capacity + 2*s.c.buffer() + s.c.Ends + 8); heldMax.Load() > most && kind == Weir {
 			return fmt.Errorf("%d elements were held at once: capacity and output allow %d", heldMax.Load(), most)
 		}
@@ -101,7 +102,8 @@ func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Ro
 	}}
 }
 
-// drainGoroutines: a goroutine per element that waits for its timer or for the end of the input.
+// drainGoroutines: a goroutine per element that waits for its timer or for the end of the
+// input.
 func drainGoroutines(m *Meter, n int) error {
 	items := newItems(n)
 	ctx, endOfInput := context.WithCancel(context.Background())

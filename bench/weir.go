@@ -45,7 +45,8 @@ func opStages[T any](op *asyncop.AsyncWaitOperator[T, T]) stages {
 // built is an operator and what to do after its end, or nil.
 type built[T any] func() (*asyncop.AsyncWaitOperator[T, T], func())
 
-// weirRows are an operator in a go-streams pipeline and, under impl-results, the same one driven by Results.
+// weirRows are an operator in a go-streams pipeline and, under impl-results, the same one
+// driven by Results.
 func weirRows[T element](impl string, p pipeline, build built[T]) []Row {
 	return []Row{
 		flowRow(impl, Weir, p, func() stages {
@@ -60,7 +61,8 @@ func weirRows[T element](impl string, p pipeline, build built[T]) []Row {
 	}
 }
 
-// resultsRow is an operator driven by Results: without go-streams, its channels and its goroutines.
+// resultsRow is an operator driven by Results: without go-streams, its channels and its
+// goroutines.
 func resultsRow[T element](impl string, p pipeline, build built[T]) Row {
 	return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
 		q := p
@@ -94,7 +96,8 @@ func chainedRow[T element](impl string, p pipeline, build built[T]) Row {
 	}}
 }
 
-// messagesRow is an operator driven by Messages: each element is a message, which is acknowledged.
+// messagesRow is an operator driven by Messages: each element is a message, which is
+// acknowledged.
 func messagesRow(impl string, p pipeline, build built[*Item]) Row {
 	return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
 		q := p
@@ -204,7 +207,8 @@ func fixedDelay[T any](delay time.Duration) strategies.Retry[T] {
 // unavailable is why calls fail, for the rows with a reason-aware policy.
 var unavailable = predicates.NewReason("UNAVAILABLE", true, false)
 
-// reasonAware retries as fixedDelay does, through a classifier and a strategy that look at reasons.
+// reasonAware retries as fixedDelay does, through a classifier and a strategy that look
+// at reasons.
 func reasonAware(delay time.Duration) strategies.Retry[*Item] {
 	return strategies.ReasonAware(
 		predicates.Classifiers(
@@ -323,8 +327,9 @@ func weirW17(c Config, p pipeline, capacity int, d time.Duration) []Row {
 
 // ---- W3, W3b
 //
-// With WithDrainRetries, as in W7: the peers wait for their retries at the end of the input too. By default weir tries
-// what is in back-off then once more at once, and what fails after the end of the input has failed.
+// With WithDrainRetries, as in W7: the peers wait for their retries at the end of the
+// input too. By default weir tries what is in back-off then once more at once, and what
+// fails after the end of the input has failed.
 
 func weirW3(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) []Row {
 	op := func(s strategies.Retry[*Item]) *asyncop.AsyncWaitOperator[*Item, *Item] {
@@ -337,7 +342,8 @@ func weirW3(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) 
 	return append(rows, flowRow("weir-reasons", Weir, p, func() stages { return opStages(op(reasonAware(delay))) }))
 }
 
-// weirEqualCapacity has as many slots as calls, as the peers whose waiting elements hold a worker.
+// weirEqualCapacity has as many slots as calls, as the peers whose waiting elements hold
+// a worker.
 func weirEqualCapacity(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) Row {
 	return flowRow(fmt.Sprintf("weir-capacity-%d", atOnce), Weir, p, func() stages {
 		return opStages(newOperator(c, p.ordered, blocking(faulty), weirTimeout, atOnce, fixedDelay[*Item](delay),
@@ -351,8 +357,9 @@ func blocking(fn call) asyncop.AsyncFunction[*Item, *Item] {
 
 // ---- W4
 
-// spreadStrategy gives every element a back-off of its own, so that due times are spread as those of the peers are. The
-// operator calls predicate and strategy on its loop, one after the other, so the strategy knows whom it is asked about.
+// spreadStrategy gives every element a back-off of its own, so that due times are spread
+// as those of the peers are. The operator calls predicate and strategy on its loop, one
+// after the other, so the strategy knows whom it is asked about.
 type spreadStrategy struct {
 	p     *parking
 	start int64
@@ -422,8 +429,8 @@ func await(what string, ok func() bool) error {
 
 // ---- W5
 
-// weirW5Capacity keeps half the capacity in flight: each call completes the one that came so many elements before, and
-// the last one completes all.
+// weirW5Capacity keeps half the capacity in flight: each call completes the one that came
+// so many elements before, and the last one completes all.
 func weirW5Capacity(c Config, p pipeline, capacity int) []Row {
 	return []Row{{Impl: fmt.Sprintf("weir-capacity-%d", capacity), Kind: Weir, Run: func(m *Meter, n int) error {
 		type pending struct {
@@ -597,7 +604,8 @@ func weirW7Drain(c Config, ordered bool) []Row {
 			result.Complete(it)
 			return nil
 		})
-		// One slot more than elements: the end of the input is noticed when a slot is free to read for.
+		// One slot more than elements: the end of the input is noticed when a slot is
+		// free to read for.
 		op := newOperator(c, ordered, fn, time.Hour, n+1, fixedDelay[*Item](longDelay))
 		pipe := pipeline{elems: n, ends: c.Ends, ordered: ordered, calls: func(int) int32 { return 2 }}
 		var parked error

@@ -24,7 +24,8 @@ type worker struct {
 	many    bool                                  // run calls out from many goroutines
 }
 
-// runner reads in to its end, calls fn for every element, at most n calls at once, and out for every result.
+// runner reads in to its end, calls fn for every element, at most n calls at once, and
+// out for every result.
 type runner func(c Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error
 
 // build makes a flow of the worker.
@@ -80,8 +81,8 @@ type firstError struct {
 
 func (f *firstError) set(err error) { f.once.Do(func() { f.err = err }) }
 
-// mapFlow is go-streams' own, with its unbuffered ends. It has no error path: what fails finally is dropped, and the
-// sink finds it missing.
+// mapFlow is go-streams' own, with its unbuffered ends. It has no error path: what fails
+// finally is dropped, and the sink finds it missing.
 func mapFlow(_ Config, fn call, n int) stages {
 	return oneStage(flow.NewMap(func(it *Item) *Item {
 		r, err := fn(it)
@@ -185,7 +186,8 @@ func runPoolReorder(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item
 	return failed.err
 }
 
-// runGoroutinesReorder: a goroutine per element; the channel of slots is the semaphore too.
+// runGoroutinesReorder: a goroutine per element; the channel of slots is the semaphore
+// too.
 func runGoroutinesReorder(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	order := make(chan slot, n-1) // emit holds one more
@@ -215,7 +217,8 @@ func emit(order <-chan slot, out func(*Item)) {
 	}
 }
 
-// runRill is rill's Map or OrderedMap. Its streams carry Try values, so a goroutine wraps the elements on their way in.
+// runRill is rill's Map or OrderedMap. Its streams carry Try values, so a goroutine wraps
+// the elements on their way in.
 func runRill(
 	apply func(in <-chan rill.Try[*Item], n int, f func(*Item) (*Item, error)) <-chan rill.Try[*Item],
 ) runner {
@@ -276,7 +279,8 @@ func runConcStream(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)
 	return failed
 }
 
-// withTimeout gives each call a context with a deadline: what weir's timeout costs by hand.
+// withTimeout gives each call a context with a deadline: what weir's timeout costs by
+// hand.
 func withTimeout(d time.Duration, fn func(ctx context.Context, it *Item) (*Item, error)) call {
 	return func(it *Item) (*Item, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), d)

@@ -28,7 +28,8 @@ const (
 // IsOne reports whether s is a known style.
 func (s Style) IsOne() bool { return s == Auto || s == Bar || s == Plain || s == Off }
 
-// On returns the style for an output: s itself, or for Auto, Bar on a terminal and Plain elsewhere.
+// On returns the style for an output: s itself, or for Auto, Bar on a terminal and Plain
+// elsewhere.
 func (s Style) On(w io.Writer) Style {
 	if s != Auto && s != "" {
 		return s
@@ -58,8 +59,9 @@ const (
 	rateWindow = 10 * time.Second
 )
 
-// Start begins to show, and returns a function that stops it and writes the summary. stop may be called more than once, and returns when all is
-// written. Start panics if Out or Sample is nil, or Style is unknown.
+// Start begins to show, and returns a function that stops it and writes the summary. stop
+// may be called more than once, and returns when all is written. Start panics if Out or
+// Sample is nil, or Style is unknown.
 func (l Line) Start() (stop func()) {
 	guard.RefuseNil("progress: Line", "Out", l.Out)
 	guard.RefuseNil("progress: Line", "Sample", l.Sample)

@@ -17,8 +17,9 @@ type State struct {
 	LastErrorAge time.Duration // since the last error; shown from a second on
 }
 
-// Of returns the state of an operator's work: elements that it has completed, dropped or handed over are done, and so are complete elements
-// whose results wait for their turn in the order. The caller adds the elements of earlier runs, and the total.
+// Of returns the state of an operator's work: elements that it has completed, dropped or
+// handed over are done, and so are complete elements whose results wait for their turn in
+// the order. The caller adds the elements of earlier runs, and the total.
 func Of(s observe.Stats) State {
 	return State{
 		Done: s.Completed + s.WaitingToLeave + s.Dropped + s.HandedOver, InFlight: s.InFlight - s.WaitingToLeave,

@@ -31,11 +31,13 @@ func (d *display) parts(now time.Duration, what string) []string {
 	return parts
 }
 
-// leastError is the room that an error needs to be worth showing, with the comma before it.
+// leastError is the room that an error needs to be worth showing, with the comma before
+// it.
 const leastError = 10
 
-// bar returns the line for a terminal. A part of it is there as a whole, or not at all; an error may be cut, and takes the place of the
-// percentage if there is room for one of them only. The last column stays free, as some terminals wrap there.
+// bar returns the line for a terminal. A part of it is there as a whole, or not at all;
+// an error may be cut, and takes the place of the percentage if there is room for one of
+// them only. The last column stays free, as some terminals wrap there.
 func (d *display) bar(now time.Duration) string {
 	room, text := d.Columns-1, ""
 	for i, part := range d.parts(now, "") {
@@ -127,7 +129,8 @@ func count(n int64) string {
 	return s
 }
 
-// columns returns how many columns a text takes at most: scripts whose characters may take two begin at U+1100.
+// columns returns how many columns a text takes at most: scripts whose characters may
+// take two begin at U+1100.
 func columns(text string) (n int) {
 	for _, r := range text {
 		n += width(r)

@@ -10,29 +10,35 @@ import (
 
 // AsyncRetryStrategy decides whether and when an element is tried again.
 //
-// A strategy serves every element of an operator, so CanRetry and BackoffTime should depend on the attempt alone; a strategy that shares state
-// on purpose, such as a budget of retries, has to guard it. An operator never calls a strategy concurrently, but several operators may share it.
-// No method may block.
+// A strategy serves every element of an operator, so CanRetry and BackoffTime should
+// depend on the attempt alone; a strategy that shares state on purpose, such as a budget
+// of retries, has to guard it. An operator never calls a strategy concurrently, but
+// several operators may share it. No method may block.
 //
-// Two more methods are read if a strategy has them, once, when the operator is built: Jitter() Jitter, whose result spreads the delays, and
-// MaxRetries() int, which asyncop.LatencyFirst needs. A wrapper has Unwrap() any instead of MaxRetries.
+// Two more methods are read if a strategy has them, once, when the operator is built:
+// Jitter() Jitter, whose result spreads the delays, and MaxRetries() int, which
+// asyncop.LatencyFirst needs. A wrapper has Unwrap() any instead of MaxRetries.
 type AsyncRetryStrategy[OUT any] interface {
-	// CanRetry reports whether an element may be tried again after currentAttempts attempts, counted from 1 (law A4). Once
-	// false it stays false for all greater numbers.
+	// CanRetry reports whether an element may be tried again after currentAttempts
+	// attempts, counted from 1 (law A4). Once false it stays false for all greater
+	// numbers.
 	CanRetry(currentAttempts int) bool
 
-	// BackoffTime returns the delay before the next attempt, at least 0, after currentAttempts attempts. It is called only if CanRetry is true,
-	// and must always return the same for the same number.
+	// BackoffTime returns the delay before the next attempt, at least 0, after
+	// currentAttempts attempts. It is called only if CanRetry is true, and must always
+	// return the same for the same number.
 	BackoffTime(currentAttempts int) time.Duration
 
-	// RetryPredicate returns the predicate of outcomes that deserve another try; nil means never. It is read once, when the operator is built.
+	// RetryPredicate returns the predicate of outcomes that deserve another try; nil
+	// means never. It is read once, when the operator is built.
 	RetryPredicate() predicates.AsyncRetryPredicate[OUT]
 }
 
-// Unlimited as maxRetries allows as many retries as the element's timeout leaves room for.
+// Unlimited as maxRetries allows as many retries as the element's timeout leaves room
+// for.
 const Unlimited = math.MaxInt
 
-// settings is what the strategies of this package have in common. S is the strategy's
+// settings are the settings of all strategies of this package. S is the strategy's
 // own type, of which the setters return a copy.
 type settings[OUT, S any] struct {
 	maxRetries int
@@ -50,30 +56,34 @@ func newSettings[OUT, S any](constructor string, maxRetries int, with func(setti
 	return settings[OUT, S]{maxRetries: maxRetries, with: with}
 }
 
-// RetryIfResult returns a copy of the strategy that retries attempts whose results satisfy p, in place of the result predicate
-// that it had. Nil means that results are never retried.
+// RetryIfResult returns a copy of the strategy that retries attempts whose results
+// satisfy p, in place of the result predicate that it had. Nil means that results are
+// never retried.
 func (s *settings[OUT, S]) RetryIfResult(p predicates.ResultPredicate[OUT]) S {
 	c := *s
 	c.result = p
 	return c.with(c)
 }
 
-// RetryIfException returns a copy of the strategy that retries attempts whose error satisfies p, in place of the exception
-// predicate that it had. Nil means that errors are never retried.
+// RetryIfException returns a copy of the strategy that retries attempts whose error
+// satisfies p, in place of the exception predicate that it had. Nil means that errors are
+// never retried.
 func (s *settings[OUT, S]) RetryIfException(p predicates.ExceptionPredicate) S {
 	c := *s
 	c.exception = p
 	return c.with(c)
 }
 
-// WithJitter returns a copy of the strategy whose delays operators spread by jitter. Nil, the default, means none.
+// WithJitter returns a copy of the strategy whose delays operators spread by jitter. Nil,
+// the default, means none.
 func (s *settings[OUT, S]) WithJitter(jitter Jitter) S {
 	c := *s
 	c.jitter = jitter
 	return c.with(c)
 }
 
-// MaxRetries returns the number of retries allowed; an element makes one call more than that.
+// MaxRetries returns the number of retries allowed; an element makes one call more than
+// that.
 func (s *settings[OUT, S]) MaxRetries() int { return s.maxRetries }
 
 // Jitter returns the jitter of WithJitter, or nil for none.
@@ -84,7 +94,8 @@ func (s *settings[OUT, S]) CanRetry(currentAttempts int) bool {
 	return currentAttempts <= s.maxRetries
 }
 
-// RetryPredicate returns the predicates set by RetryIfResult and RetryIfException, or nil if none is set, which means never to retry.
+// RetryPredicate returns the predicates set by RetryIfResult and RetryIfException, or nil
+// if none is set, which means never to retry.
 func (s *settings[OUT, S]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	if s.result == nil && s.exception == nil {
 		return nil
@@ -92,15 +103,17 @@ func (s *settings[OUT, S]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] 
 	return predicates.RetryIf(s.result, s.exception)
 }
 
-// FixedDelayStrategy waits the same time before every retry. Made by [FixedDelay], it never changes and is safe for concurrent
-// use. S, which its setters return, is *FixedDelayStrategy[OUT].
+// FixedDelayStrategy waits the same time before every retry. Made by [FixedDelay], it
+// never changes and is safe for concurrent use. S, which its setters return, is
+// *FixedDelayStrategy[OUT].
 type FixedDelayStrategy[OUT any] struct {
 	settings[OUT, *FixedDelayStrategy[OUT]]
 
 	delay time.Duration
 }
 
-// FixedDelay returns the strategy that allows maxRetries retries, so maxRetries+1 calls, and waits for delay before each:
+// FixedDelay returns the strategy that allows maxRetries retries, so maxRetries+1 calls,
+// and waits for delay before each:
 //
 //	d(n) = delay
 //
@@ -109,8 +122,9 @@ type FixedDelayStrategy[OUT any] struct {
 //	attempts made   1       2       3       4
 //	delay           100ms   100ms   100ms   no retry
 //
-// maxRetries may be 0 or [Unlimited], delay may be 0; FixedDelay panics if either is negative. It does not retry before RetryIfResult or
-// RetryIfException is set. Flink calls the number of retries maxAttempts.
+// maxRetries may be 0 or [Unlimited], delay may be 0; FixedDelay panics if either is
+// negative. It does not retry before RetryIfResult or RetryIfException is set. Flink
+// calls the number of retries maxAttempts.
 func FixedDelay[OUT any](maxRetries int, delay time.Duration) *FixedDelayStrategy[OUT] {
 	if delay < 0 {
 		panic(fmt.Sprintf("strategies: FixedDelay: negative delay: %v", delay))
@@ -126,8 +140,9 @@ func (s *FixedDelayStrategy[OUT]) BackoffTime(int) time.Duration {
 	return s.delay
 }
 
-// ExponentialBackoffStrategy waits longer before every retry, up to a bound. Made by [ExponentialBackoff], it never changes and
-// is safe for concurrent use. S, which its setters return, is *ExponentialBackoffStrategy[OUT].
+// ExponentialBackoffStrategy waits longer before every retry, up to a bound. Made by
+// [ExponentialBackoff], it never changes and is safe for concurrent use. S, which its
+// setters return, is *ExponentialBackoffStrategy[OUT].
 type ExponentialBackoffStrategy[OUT any] struct {
 	settings[OUT, *ExponentialBackoffStrategy[OUT]]
 
@@ -136,8 +151,9 @@ type ExponentialBackoffStrategy[OUT any] struct {
 	multiplier float64
 }
 
-// ExponentialBackoff returns the strategy that allows maxRetries retries, so maxRetries+1 calls, waits for initial before the first and
-// multiplier times longer before each following retry, but never longer than max:
+// ExponentialBackoff returns the strategy that allows maxRetries retries, so maxRetries+1
+// calls, waits for initial before the first and multiplier times longer before each
+// following retry, but never longer than max:
 //
 //	d(1) = initial
 //	d(n) = min(d(n-1) × multiplier, max)
@@ -147,12 +163,15 @@ type ExponentialBackoffStrategy[OUT any] struct {
 //	attempts made   1       2       3       4       5      6      7    8    9
 //	delay           100ms   200ms   400ms   800ms   1.6s   3.2s   5s   5s   no retry
 //
-// The delay is computed from the attempt alone, in constant time, and rounded to the nearest nanosecond. Flink keeps d(n-1) in a field for all
-// records of a subtask, so that records in back-off at the same time disturb each other's sequence; here they cannot.
+// The delay is computed from the attempt alone, in constant time, and rounded to the
+// nearest nanosecond. Flink keeps d(n-1) in a field for all records of a subtask, so that
+// records in back-off at the same time disturb each other's sequence; here they cannot.
 //
-// maxRetries may be 0 or [Unlimited]. An initial of 0 stays 0 and a multiplier of 1 makes the delay constant. ExponentialBackoff panics if
-// maxRetries or initial is negative, max is below initial, or multiplier is below 1 or not finite. It does not retry before RetryIfResult or
-// RetryIfException is set. Flink calls the number of retries maxAttempts.
+// maxRetries may be 0 or [Unlimited]. An initial of 0 stays 0 and a multiplier of 1 makes
+// the delay constant. ExponentialBackoff panics if maxRetries or initial is negative, max
+// is below initial, or multiplier is below 1 or not finite. It does not retry before
+// RetryIfResult or RetryIfException is set. Flink calls the number of retries
+// maxAttempts.
 func ExponentialBackoff[OUT any](maxRetries int, initial, max time.Duration, multiplier float64) *ExponentialBackoffStrategy[OUT] {
 	switch {
 	case initial < 0:
@@ -179,12 +198,13 @@ func (s *ExponentialBackoffStrategy[OUT]) BackoffTime(currentAttempts int) time.
 	if d >= float64(s.max) { // +Inf included; below it, d fits a Duration
 		return s.max
 	}
-	// float64(initial) may lie below initial where a float64 has no single nanoseconds any more, beyond 104 days.
+	// float64(initial) may lie below initial where a float64 has no single nanoseconds
+	// any more, beyond 104 days.
 	return max(s.initial, time.Duration(math.Round(d)))
 }
 
-// NoRetry returns the strategy that never retries. With NoRetry alone, and with [PolicyOf] of it, an operator allows a timeout of 0, which means
-// none.
+// NoRetry returns the strategy that never retries. With NoRetry alone, and with
+// [PolicyOf] of it, an operator allows a timeout of 0, which means none.
 func NoRetry[OUT any]() AsyncRetryStrategy[OUT] {
 	return noRetry[OUT]{}
 }

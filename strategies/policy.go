@@ -11,8 +11,9 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Policy has all that an operator needs for retries: a classifier that finds the reason of an outcome, a strategy that decides about it, and
-// bounds that hold for any strategy. A strategy without reasons is a policy, too ([PolicyOf]).
+// Policy has all that an operator needs for retries: a classifier that finds the reason
+// of an outcome, a strategy that decides about it, and bounds that hold for any strategy.
+// A strategy without reasons is a policy, too ([PolicyOf]).
 //
 //	                    ┌ none, rejection ──────────────────────────▶ end
 //	outcome ─▶ classify ┤ the operator has stopped to retry ────────▶ end
@@ -20,11 +21,13 @@ import (
 //	                    └ else ─▶ strategy ─▶ again ─▶ jitter ─▶ cap ─▶ retry
 //	                                └ no, error, panic ───────────▶ end
 //
-// End means that the element ends with the outcome. The methods return a changed copy: a Policy itself never changes. It is
-// safe for concurrent use if its classifier and its strategy are. To see what a policy does, use strategiestest.Decide.
+// End means that the element ends with the outcome. The methods return a changed copy: a
+// Policy itself never changes. It is safe for concurrent use if its classifier and its
+// strategy are. To see what a policy does, use strategiestest.Decide.
 //
-// The constructors of an operator take a *Policy or an [AsyncRetryStrategy]: both are a [Retry]. To change the decisions of a policy, override
-// Decide of a [ReasonStrategy], as [BestEffortStrategy] shows; a type that embeds a *Policy is not a policy.
+// The constructors of an operator take a *Policy or an [AsyncRetryStrategy]: both are a
+// [Retry]. To change the decisions of a policy, override Decide of a [ReasonStrategy], as
+// [BestEffortStrategy] shows; a type that embeds a *Policy is not a policy.
 type Policy[OUT any] struct {
 	steps    decision.Steps[OUT]
 	classify predicates.Classifier[OUT] // that of ReasonAware
@@ -32,25 +35,28 @@ type Policy[OUT any] struct {
 	strategy ReasonStrategy[OUT] // nil: it was made of an AsyncRetryStrategy
 }
 
-// Retry decides what is retried, and when: it is an [AsyncRetryStrategy], which goes by the number of attempts, or a [*Policy], which goes by
-// reasons. Operators take either.
+// Retry decides what is retried, and when: it is an [AsyncRetryStrategy], which goes by
+// the number of attempts, or a [*Policy], which goes by reasons. Operators take either.
 type Retry[OUT any] interface {
-	// RetryPredicate returns the predicates of outcomes that deserve another attempt; nil: none.
+	// RetryPredicate returns the predicates of outcomes that deserve another attempt;
+	// nil: none.
 	RetryPredicate() predicates.AsyncRetryPredicate[OUT]
 }
 
 var _ Retry[any] = (*Policy[any])(nil)
 
-// ReasonAware returns the policy in which classify names the reasons and strategy decides about them. Pass it to an operator in place of a
-// FLIP-232 strategy:
+// ReasonAware returns the policy in which classify names the reasons and strategy decides
+// about them. Pass it to an operator in place of a FLIP-232 strategy:
 //
 //	op := asyncop.OrderedWaitWithRetry(call, 5*time.Second, 1000,
 //		strategies.ReasonAware(couchbase.Classifier[Row](nil), strategies.BestEffort[Row]()))
 //
-// classify sees each of joined errors by itself: see [predicates.Classifier]. A nil strategy stands for [BestEffort].
+// classify sees each of joined errors by itself: see [predicates.Classifier]. A nil
+// strategy stands for [BestEffort].
 //
-// A delay that a server demands, such as Retry-After of HTTP or the pushback of gRPC, takes the place of the strategy's
-// ([HonorPushback]), unless [Policy.IgnorePushback] switches that off. ReasonAware panics if classify is nil.
+// A delay that a server demands, such as Retry-After of HTTP or the pushback of gRPC,
+// takes the place of the strategy's ([HonorPushback]), unless [Policy.IgnorePushback]
+// switches that off. ReasonAware panics if classify is nil.
 func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("ReasonAware", classify)
 	if guard.IsNil(strategy) {
@@ -70,8 +76,9 @@ func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.At
 	}
 }
 
-// PolicyOf returns retry itself if it is a policy, else a policy that follows the strategy: it reads its predicates and its [Jitter] here, once,
-// and CanRetry and BackoffTime decide. Use it to give such a strategy a bound on waiting elements:
+// PolicyOf returns retry itself if it is a policy, else a policy that follows the
+// strategy: it reads its predicates and its [Jitter] here, once, and CanRetry and
+// BackoffTime decide. Use it to give such a strategy a bound on waiting elements:
 //
 //	strategies.PolicyOf(strategy).WithMaxWaiting(100)
 //
@@ -97,7 +104,7 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	if guard.IsNil(pair) {
 		return p
 	}
-	// Read once: what a later answer would do is not defined.
+	// Read once: a later, different answer has no defined effect.
 	pair = predicates.RetryIf(pair.ResultPredicate(), pair.ExceptionPredicate())
 	p.steps.Results, p.steps.Errors = pair.ResultPredicate() != nil, pair.ExceptionPredicate() != nil
 	if p.steps.Results || p.steps.Errors {
@@ -109,14 +116,15 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	return p
 }
 
-// The reasons of a strategy without reasons. A result proves that the call was answered; an error may be that of a call lost
-// in flight.
+// The reasons of a strategy without reasons. A result proves that the call was answered;
+// an error may be that of a call lost in flight.
 var (
 	resultMatched    = predicates.NewReason("RESULT_MATCHED", true, false)
 	exceptionMatched = predicates.NewReason("EXCEPTION_MATCHED", false, false)
 )
 
-// byPredicates makes a classifier of the predicates, nil ones of which match nothing. All results pass here, so it is no chain.
+// byPredicates makes a classifier of the predicates, nil ones of which match nothing. All
+// results pass here, so it is no chain.
 func byPredicates[OUT any](
 	result predicates.ResultPredicate[OUT], exception predicates.ExceptionPredicate,
 ) predicates.Classifier[OUT] {
@@ -128,8 +136,8 @@ func byPredicates[OUT any](
 	}
 }
 
-// askingByAttempts returns the question to s, for whatever reason. What FLIP-232 retries, it retries: idempotence and what
-// servers demand do not count.
+// askingByAttempts returns the question to s, for whatever reason. What FLIP-232 retries,
+// it retries: idempotence and what servers demand do not count.
 func askingByAttempts[OUT any](
 	s AsyncRetryStrategy[OUT],
 ) func(context.Context, *predicates.Attempt[OUT]) (decision.Action, error) {
@@ -145,16 +153,17 @@ func askingByAttempts[OUT any](
 	}
 }
 
-// WithJitter returns a copy of p whose delays are spread by jitter, except delays that a server demands and delays of reasons that are always
-// retried. Nil means none.
+// WithJitter returns a copy of p whose delays are spread by jitter, except delays that a
+// server demands and delays of reasons that are always retried. Nil means none.
 func (p *Policy[OUT]) WithJitter(jitter Jitter) *Policy[OUT] {
 	c := *p
 	c.steps.Jitter = jitter
 	return &c
 }
 
-// WithMaxWaiting returns a copy of p under which at most n elements wait for a retry at the same time. A further element is not retried, for
-// whatever reason. 0, the default: only the operator's capacity bounds them. It panics if n is negative.
+// WithMaxWaiting returns a copy of p under which at most n elements wait for a retry at
+// the same time. A further element is not retried, for whatever reason. 0, the default:
+// only the operator's capacity bounds them. It panics if n is negative.
 func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	if n < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxWaiting: negative number of elements: %d", n))
@@ -164,17 +173,20 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	return &c
 }
 
-// WithMaxRetriesFor returns a copy of p under which an element is retried at most n times for this reason. Then the reason is [Refused].
-// Retries for other reasons do not count, and have the limits of the strategy and of the element's timeout:
+// WithMaxRetriesFor returns a copy of p under which an element is retried at most n times
+// for this reason. Then the reason is [Refused]. Retries for other reasons do not count,
+// and have the limits of the strategy and of the element's timeout:
 //
 //	strategies.ReasonAware(classify, nil).
 //		WithMaxRetriesFor(badAnswer, 2).
 //		WithMaxRetriesFor(httpretry.InternalServerError, 5) // and a 503 until the timeout
 //
-// At a backend, a retry after an outage or a throttle (429) does not count. A restored element begins with 0 retries. The strategy is asked
-// within the limit. The limit also holds for reasons that are always retried. With the strategy's own limit (MaxRetries), the lower one
-// counts. WithMaxRetriesFor replaces an earlier limit for the reason. It panics if reason is zero or a rejection, if n is negative, or for a
-// policy without reasons ([PolicyOf]).
+// At a backend, a retry after an outage or a throttle (429) does not count. A restored
+// element begins with 0 retries. The strategy is asked within the limit. The limit also
+// holds for reasons that are always retried. With the strategy's own limit (MaxRetries),
+// the lower one counts. WithMaxRetriesFor replaces an earlier limit for the reason. It
+// panics if reason is zero or a rejection, if n is negative, or for a policy without
+// reasons ([PolicyOf]).
 func (p *Policy[OUT]) WithMaxRetriesFor(reason predicates.Reason, n int) *Policy[OUT] {
 	switch {
 	case p.strategy == nil:
@@ -196,10 +208,12 @@ func (p *Policy[OUT]) WithMaxRetriesFor(reason predicates.Reason, n int) *Policy
 	return &c
 }
 
-// WithMaxDelay returns a copy of p under which a retry that would begin later than after d is not made: the reason is [Refused]. The delay is
-// the strategy's, or the delay that a server demands, without jitter. Reasons that are always retried are not bounded. So an element that has to
-// wait for long leaves the operator, for a layer (delivery.Queue), and its slot is free. 0, the default: only the element's timeout bounds it.
-// It panics if d is negative.
+// WithMaxDelay returns a copy of p under which a retry that would begin later than after
+// d is not made: the reason is [Refused]. The delay is the strategy's, or the delay that
+// a server demands, without jitter. Reasons that are always retried are not bounded. So
+// an element that has to wait for long leaves the operator, for a layer (delivery.Queue),
+// and its slot is free. 0, the default: only the element's timeout bounds it. It panics
+// if d is negative.
 func (p *Policy[OUT]) WithMaxDelay(d time.Duration) *Policy[OUT] {
 	if d < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxDelay: negative delay: %v", d))
@@ -209,29 +223,35 @@ func (p *Policy[OUT]) WithMaxDelay(d time.Duration) *Policy[OUT] {
 	return &c
 }
 
-// Idempotent returns a copy of p whose calls may all happen twice, except the calls of elements that say no ([predicates.Idempotent]).
+// Idempotent returns a copy of p whose calls may all happen twice, except the calls of
+// elements that say no ([predicates.Idempotent]).
 func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 	return p.IdempotentIf(func(any) bool { return true })
 }
 
-// IdempotentIf returns a copy of p whose calls may happen twice for the inputs for which idempotent is true:
+// IdempotentIf returns a copy of p whose calls may happen twice for the inputs for which
+// idempotent is true:
 //
 //	policy.IdempotentIf(func(input any) bool { r, ok := input.(request); return ok && r.Method == "GET" })
 //
 // The default is nil: no call may happen twice.
 //
-// An element may speak for itself ([predicates.Idempotent]), and idempotent is then not called: whatever the policy says, its call may happen
-// twice if the element says yes, and never if it says no. idempotent must not block, and is called from several goroutines at once.
+// An element may speak for itself ([predicates.Idempotent]), and idempotent is then not
+// called: whatever the policy says, its call may happen twice if the element says yes,
+// and never if it says no. idempotent must not block, and is called from several
+// goroutines at once.
 func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT] {
 	c := *p
 	c.steps.Idempotent = idempotent
 	return &c
 }
 
-// Harmless returns a copy of p that ignores these errors where a call joins them with others, such as the sentinel in fmt.Errorf("%w: %w",
-// ErrLookup, err). An error that the classifier does not know otherwise counts as a request that may have had an effect, and calls that must not
-// happen twice are not repeated. See [predicates.Classifier]. It does not apply to a FLIP-232 strategy, whose predicates see the joined error.
-// It panics if an error is nil.
+// Harmless returns a copy of p that ignores these errors where a call joins them with
+// others, such as the sentinel in fmt.Errorf("%w: %w", ErrLookup, err). An error that the
+// classifier does not know otherwise counts as a request that may have had an effect, and
+// calls that must not happen twice are not repeated. See [predicates.Classifier]. It does
+// not apply to a FLIP-232 strategy, whose predicates see the joined error. It panics if
+// an error is nil.
 func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	for i, err := range errs {
 		if err == nil {
@@ -246,7 +266,8 @@ func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	return &c
 }
 
-// IgnorePushback returns a copy of p that ignores delays that servers demand, unless its strategy obeys them itself. See [HonorPushback].
+// IgnorePushback returns a copy of p that ignores delays that servers demand, unless its
+// strategy obeys them itself. See [HonorPushback].
 func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 	c := *p
 	if p.strategy != nil {
@@ -255,27 +276,32 @@ func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 	return &c
 }
 
-// Immediate returns a copy of p with the promise that its strategy never blocks. An operator then calls the strategy on its loop, never
-// concurrently, which saves a goroutine. The strategies of this package do not need this promise; a type that embeds such a strategy does.
+// Immediate returns a copy of p with the promise that its strategy never blocks. An
+// operator then calls the strategy on its loop, never concurrently, which saves a
+// goroutine. The strategies of this package do not need this promise; a type that embeds
+// such a strategy does.
 func (p *Policy[OUT]) Immediate() *Policy[OUT] {
 	c := *p
 	c.steps.AtOnce = true
 	return &c
 }
 
-// ErrorsOnly returns a copy of p that looks at errors only and accepts all results unseen: that saves time if its classifier never names a
-// reason for results.
+// ErrorsOnly returns a copy of p that looks at errors only and accepts all results
+// unseen: that saves time if its classifier never names a reason for results.
 func (p *Policy[OUT]) ErrorsOnly() *Policy[OUT] {
 	c := *p
 	c.steps.Results = false
 	return &c
 }
 
-// Steps is only for operators: it returns p in the form in which they take it. To test a policy, use Decide of package strategiestest.
+// Steps is only for operators: it returns p in the form in which they take it. To test a
+// policy, use Decide of package strategiestest.
 func (p *Policy[OUT]) Steps() *decision.Steps[OUT] { return &p.steps }
 
-// RetryPredicate returns the outcomes for which p has a reason that is not a rejection. The strategy decides whether their elements are retried.
-// The predicates see the outcome alone, so a classifier does not find input, stage or history. It is nil if p ignores all outcomes.
+// RetryPredicate returns the outcomes for which p has a reason that is not a rejection.
+// The strategy decides whether their elements are retried. The predicates see the outcome
+// alone, so a classifier does not find input, stage or history. It is nil if p ignores
+// all outcomes.
 func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	deserves := func(a *predicates.Attempt[OUT]) bool {
 		reason, known := p.steps.Classify(a)

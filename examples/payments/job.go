@@ -39,8 +39,8 @@ CREATE TABLE IF NOT EXISTS payments (
 ) STRICT`
 
 // job pays the orders that wait for a provider. What it knows is in its database: of each
-// order the steps that are done. So an order that comes again, since its worker was
-// killed, goes on where it was.
+// order the steps that are done. So an order that is redelivered, because its worker was
+// killed, continues with the next step.
 type job struct {
 	settings
 	bank     *bank.Client
@@ -157,7 +157,7 @@ func identity(ctx context.Context, db *sqlite.DB) (client exactlyonce.Client, er
 	return client, err
 }
 
-// pay is the function of the operator. One that is called again for an order goes on
+// pay is the function of the operator. If it is called again for an order, it continues
 // where the earlier call was; of one that is paid it returns the payment.
 func (j *job) pay(ctx context.Context, o bank.Order) (p bank.Payment, err error) {
 	body, err := json.Marshal(o)

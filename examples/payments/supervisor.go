@@ -267,7 +267,7 @@ func (s *supervisor) put(ctx context.Context, orders []bank.Order) error {
 	return err
 }
 
-// check finds processes that have ended by themselves. A worker goes on by itself, unless
+// check finds processes that have ended by themselves. A worker continues by itself, unless
 // something is wrong with it.
 func (s *supervisor) check() error {
 	for name, p := range s.providers {

@@ -1,4 +1,4 @@
-// Command metered summarises the lines of prompts.txt with a language model, into answers.jsonl. Kill it at any time, and start it again.
+// Command metered has a language model answer each line of prompts.txt.
 package main
 
 import (

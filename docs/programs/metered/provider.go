@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// startProvider starts a language model of this process, writes prompts.txt if it is missing, and returns the model's address. It throttles
-// every 50th call, is overloaded at every 90th, and refuses the prompt 13.
+// startProvider starts a language model of this process, writes prompts.txt if it is
+// missing, and returns the model's address. It throttles every 50th call, is overloaded
+// at every 90th, and refuses the prompt 13.
 func startProvider() string {
 	if _, err := os.Stat("prompts.txt"); err != nil {
 		var prompts strings.Builder

@@ -6,8 +6,10 @@
 //	answers := sqliteanswers.New(db, "summaries")
 //	err = answers.Migrate(ctx)
 //	…
-//	fn := sqliteanswers.Blocking(answers, func(p Prompt) string { return p.Model + "\n" + p.Text }, complete)
-//	op := asyncop.OrderedWaitWithRetry(fn, time.Minute, 500, policy, asyncop.WithBackend(llm))
+//	keyOf := func(p Prompt) string { return p.Model + "\n" + p.Text }
+//	fn := sqliteanswers.Blocking(answers, keyOf, complete)
+//	op := asyncop.OrderedWaitWithRetry(fn, time.Minute, 500, policy,
+//		asyncop.WithBackend(llm))
 //
 // An answer is committed before its result leaves the operator. So a run that is killed
 // and started again repeats at most the calls that were in flight. No idempotency key of
