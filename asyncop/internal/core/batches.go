@@ -43,7 +43,7 @@ func (b *Batches[IN, OUT]) NoneFollows() { b.isLast = true }
 // element can come. An element that waits to leave will free its slot, so another can
 // come.
 func (b *Batches[IN, OUT]) isComplete() bool {
-	return b.core.startable() >= b.MaxSize || b.isLast || b.core.State().Room == 0 && b.core.Queue.Head() == nil
+	return b.core.startable() >= b.MaxSize || b.isLast || b.core.State().FreeSlots == 0 && b.core.Queue.Head() == nil
 }
 
 // startsAt returns when the next batch may start: Now if it is complete or has waited,

@@ -85,7 +85,7 @@ func TestCompletionAtOnceDoesNotOvertake(t *testing.T) {
 func TestSlots(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) { c.MaxCalls = 1 })
 	r.feed("a b |1 c")
-	require.False(t, r.HasRoom())
+	require.False(t, r.HasSlot())
 	require.Equal(t, "(a#1", r.took())
 	r.complete("a#1")
 	r.Step()

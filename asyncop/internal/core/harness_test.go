@@ -209,7 +209,7 @@ func (r *rig) Accept(in string, m call.Message) {
 
 func (r *rig) AcceptControl(v any) { r.Machine.AcceptControl(v, !r.setup.IsEndOfInput(v)) }
 
-func (r *rig) HasRoom() bool { return r.Room() > 0 }
+func (r *rig) HasSlot() bool { return r.FreeSlots() > 0 }
 
 func (r *rig) Restore(it Item[string, string], number int64) {
 	if m, ok := it.Rest.(call.Message); ok {
@@ -249,7 +249,7 @@ func (r *rig) invoke(ctx context.Context, in string, a *call.Attempt[string]) er
 // feed accepts elements, "|5" as a control element.
 func (r *rig) feed(elements string) {
 	for in := range strings.FieldsSeq(elements) {
-		require.True(r.tb, r.HasRoom(), "no room for %s", in)
+		require.True(r.tb, r.HasSlot(), "no room for %s", in)
 		if n, control := strings.CutPrefix(in, "|"); control {
 			var m mark
 			_, err := fmt.Sscan(n, &m)
@@ -403,7 +403,7 @@ func (r *rig) exitedBy(code string) {
 	exit, ok := errors.AsType[*GoexitError](err)
 	require.True(r.tb, ok, "%v", err)
 	require.Equal(r.tb, code, exit.Code)
-	require.Zero(r.tb, r.State().Room)
+	require.Zero(r.tb, r.State().FreeSlots)
 	for _, s := range r.Abandon() {
 		r.Ended(s, observe.Abandoned)
 	}

@@ -119,7 +119,7 @@ func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 }
 
 // Restore takes a slot for an item. number is its number at the observers, or 0: see
-// Observing.Numbers. There must be room.
+// Observing.Numbers. There must be a free slot.
 func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	if it.Kind == Control {
 		g.acceptControl(it)

@@ -185,9 +185,9 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 
 // State describes a core to its driver.
 type State struct {
-	Len     int // slots that are taken
-	Room    int // elements that may be accepted; 0 if the run must end
-	Running int // permits that are taken
+	Len       int // slots that are taken
+	FreeSlots int // elements that may be accepted; 0 if the run must end
+	Running   int // permits that are taken
 
 	Now    time.Duration // the last reading of the clock
 	Oldest time.Duration // when the oldest element was accepted, or Never
@@ -212,14 +212,14 @@ func (s *State) Counts() observe.Stats {
 // State returns the state of the core. It is read-only, and valid until the next call.
 func (g *Machine[IN, OUT]) State() *State {
 	s := &g.state
-	s.Running, s.Room = g.MaxCalls-g.permits, 0
+	s.Running, s.FreeSlots = g.MaxCalls-g.permits, 0
 	s.Now, s.Oldest = g.now, Never
 	if g.oldest != nil {
 		s.Oldest = g.oldest.accepted
 	}
 	s.Len = g.slots.taken
 	if s.Failure == nil && (g.keys == nil || g.keys.crowded == 0) {
-		s.Room = g.Queue.Cap() - s.Len
+		s.FreeSlots = g.Queue.Cap() - s.Len
 	}
 	return s
 }

@@ -111,7 +111,7 @@ func (p *pair) some(t *rapid.T, is func(c *modeltest.Call) bool) *modeltest.Call
 }
 
 func (p *pair) accept(t *rapid.T) {
-	if require.Equal(t, p.Model.HasRoom(), p.r.HasRoom()); !p.r.HasRoom() { // law Q2
+	if require.Equal(t, p.Model.HasSlot(), p.r.HasSlot()); !p.r.HasSlot() { // law Q2
 		t.Skip()
 	}
 	p.accepted++
@@ -381,7 +381,7 @@ func (p *pair) allEnd(t *rapid.T) {
 	if p.KeyOrder {
 		require.Empty(t, r.setup.Keys.(*keys[string, string, string]).lines)
 	}
-	require.Equal(t, r.Queue.Cap(), r.Room())
+	require.Equal(t, r.Queue.Cap(), r.FreeSlots())
 	r.end()
 	require.Equal(t, p.Shared.Others, p.house.Used())
 }

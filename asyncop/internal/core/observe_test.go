@@ -438,7 +438,7 @@ func TestObserverAtRandom(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 4).Draw(t, "step") {
 			case 0:
-				if r.HasRoom() {
+				if r.HasSlot() {
 					r.Accept(fmt.Sprintf("%c%d", 'a'+n%3, n), call.Message{})
 					n++
 				}

@@ -32,7 +32,7 @@ import (
 // take part in a step, the order of the calls is their order of precedence.
 
 // Accept takes a slot for in, and starts its first attempt if a permit is free. There
-// must be room.
+// must be a free slot.
 func (g *Machine[IN, OUT]) Accept(in IN) {
 	g.refresh()
 	s := g.accept(in, g.now)

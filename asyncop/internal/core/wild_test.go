@@ -191,9 +191,9 @@ func TestCallsThatEndInManyWays(t *testing.T) {
 				break
 			}
 			switch {
-			case op < 5 && w.HasRoom():
+			case op < 5 && w.HasSlot():
 				onGoroutine(func() { w.Accept(name, call.Message{}) })
-			case op == 5 && w.HasRoom():
+			case op == 5 && w.HasSlot():
 				w.AcceptControl(mark(step + 1))
 			case op == 6:
 				w.clock.at = w.clock.at.Add(time.Duration(n) * time.Second)

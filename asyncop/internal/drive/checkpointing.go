@@ -27,7 +27,7 @@ type checkpointing[IN, OUT any] struct {
 
 	expected announced                            // triggered by the coordinator
 	coming   announced                            // the source sends them next, or after one element
-	room     atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of the items in flight
+	buffer   atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of the items in flight
 	full     atomic.Pointer[chan struct{}]        // set while the overflow is too large; then closed
 
 	// Owned by the loop.
@@ -142,17 +142,17 @@ func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restored.Len() > 0 && (k.d.Observer == nil || k.restored.Peek() != 0)
 }
 
-// leastRoom allows for elements that arrive before the copy.
-const leastRoom = 1024
+// leastSpare allows for elements that arrive before the copy.
+const leastSpare = 1024
 
 // Pending implements participant.Participant. It allocates the memory for the copy, so
 // that the loop does not wait for it.
 func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 	if b.Kind != participant.EndOfInput {
 		counts, _, _ := k.d.published.get()
-		room := make([]core.Item[IN, OUT], counts.InFlight+counts.InFlight/8+leastRoom)
-		clear(room) // the system provides memory at the first write
-		k.room.Store(&room)
+		buffer := make([]core.Item[IN, OUT], counts.InFlight+counts.InFlight/8+leastSpare)
+		clear(buffer) // the system provides memory at the first write
+		k.buffer.Store(&buffer)
 	}
 	k.expected.add(b)
 	k.d.host.WakeUp()
@@ -276,8 +276,8 @@ func (d *Driver[IN, OUT]) passBarrier() {
 func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OUT], err error) {
 	began := d.timers.Now()
 	var items []core.Item[IN, OUT]
-	if room := d.checks.room.Swap(nil); room != nil {
-		items = (*room)[:0]
+	if buffer := d.checks.buffer.Swap(nil); buffer != nil {
+		items = (*buffer)[:0]
 	}
 	items = d.core.Items(items, d.State.Results != nil)
 	for it := range d.backlog.All() {

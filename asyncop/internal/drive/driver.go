@@ -363,7 +363,7 @@ func (d *Driver[IN, OUT]) publish() {
 	counts.Emitted = d.emitted
 	counts.WaitingToLeave = int64(now.Done)
 	d.published.set(counts, now.Oldest, now.Erred)
-	d.current.port.offer(now.Room)
+	d.current.port.offer(now.FreeSlots)
 }
 
 // InputClosed returns a channel that is closed when upstream has closed in, or there is

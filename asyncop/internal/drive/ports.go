@@ -27,7 +27,7 @@ type port[IN, OUT any] interface {
 	handed() (n uint64, by *reader)
 
 	// offer announces the number of free slots.
-	offer(room int)
+	offer(free int)
 
 	// stop notifies the goroutine at the other end of the operator's end. Any goroutine
 	// may call it, even twice.
@@ -126,9 +126,9 @@ func (p *ringPort[IN, OUT]) handed() (n uint64, by *reader) {
 	return p.out.ring.tail.Load(), &p.out.reader
 }
 
-func (p *ringPort[IN, OUT]) offer(room int) {
+func (p *ringPort[IN, OUT]) offer(free int) {
 	if p.in.ring.messages != nil {
-		p.in.offer(room)
+		p.in.offer(free)
 	}
 }
 

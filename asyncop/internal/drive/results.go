@@ -102,7 +102,7 @@ func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	if !ok || port.in.ring.messages == nil {
 		panic("asyncop: AwaitSlots: not called by the input of Messages")
 	}
-	return port.in.awaitRoom(ctx)
+	return port.in.awaitSlots(ctx)
 }
 
 // release nacks a message that was not processed. Any goroutine may call it. The source

@@ -99,7 +99,7 @@ type inlet[T any] struct {
 	ahead  atomic.Int64  // values without a slot that may be put beyond until
 
 	// Owned by the feeder.
-	offered, brought uint64 // until and tail at the last awaitRoom
+	offered, brought uint64 // until and tail at the last awaitSlots
 	asked            int    // its result
 	freed            int    // slots that became free between it and the first value
 	isEmptyHanded    bool   // no value was put since
@@ -134,27 +134,27 @@ func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 	return v, m, ok
 }
 
-func (i *inlet[T]) offer(room int) {
-	i.until.Store(i.ring.head.Load() + uint64(room)) //nolint:gosec // it is not negative
+func (i *inlet[T]) offer(free int) {
+	i.until.Store(i.ring.head.Load() + uint64(free)) //nolint:gosec // it is not negative
 	if i.feeder.Parked.Load() && i.mayBring() {
 		i.feeder.WakeUp()
 	}
 }
 
-// room returns the number of free slots minus the values for them, which may be negative.
-func (i *inlet[T]) room() int {
+// freeSlots returns the number of free slots minus the values for them, which may be negative.
+func (i *inlet[T]) freeSlots() int {
 	return int(i.until.Load() - i.ring.tail.Load()) //nolint:gosec // two counts that are close to each other
 }
 
-// awaitRoom waits until there is a slot for a value, and returns the number of values to
+// awaitSlots waits until there is a slot for a value, and returns the number of values to
 // fetch, or 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
-// Slots become free while values are fetched. So awaitRoom asks for twice as many
+// Slots become free while values are fetched. So awaitSlots asks for twice as many
 // additional values as slots became free during the last fetch. Slots that become free
 // while values are put do not count, because the number would grow by itself. To exclude
 // idle time, the slots count only up to the number of values that came, which is raised
 // by twice the last surplus if all requested values came.
-func (i *inlet[T]) awaitRoom(ctx context.Context) int {
+func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	most := int(tail - i.brought) //nolint:gosec // counts that are close to each other
 	if most >= i.asked {
@@ -164,10 +164,10 @@ func (i *inlet[T]) awaitRoom(ctx context.Context) int {
 	i.ahead.Store(int64(ahead))
 	defer context.AfterFunc(ctx, i.feeder.WakeUp)()
 	for !i.ring.stopped.Load() && ctx.Err() == nil {
-		if room := i.room(); room+ahead > 0 {
+		if free := i.freeSlots(); free+ahead > 0 {
 			i.offered = i.until.Load()
 			i.brought = tail
-			i.asked = room + 2*ahead
+			i.asked = free + 2*ahead
 			i.freed = 0
 			i.isEmptyHanded = true
 			return i.asked
@@ -177,7 +177,7 @@ func (i *inlet[T]) awaitRoom(ctx context.Context) int {
 	return 0
 }
 
-func (i *inlet[T]) mayBring() bool { return i.room()+int(i.ahead.Load()) > 0 }
+func (i *inlet[T]) mayBring() bool { return i.freeSlots()+int(i.ahead.Load()) > 0 }
 
 // stop ends the inlet.
 func (i *inlet[T]) stop() {

@@ -120,7 +120,7 @@ func TestRoomForWhatIsBrought(t *testing.T) {
 			in := newInlet[int](64)
 			room := slots - of.busy
 			in.offer(room)
-			require.Equal(t, room, in.awaitRoom(t.Context()))
+			require.Equal(t, room, in.awaitSlots(t.Context()))
 			room += of.freed
 			in.offer(room)
 			for i := range of.brought {
@@ -132,7 +132,7 @@ func TestRoomForWhatIsBrought(t *testing.T) {
 			if of.want == 0 {
 				cancel()
 			}
-			require.Equal(t, of.want, in.awaitRoom(ended))
+			require.Equal(t, of.want, in.awaitSlots(ended))
 			cancel()
 		})
 	}
@@ -143,11 +143,11 @@ const all = -1
 // bring asks for room, has slots become free before the first value comes, and puts as many values as come: all that it has asked for, or fewer.
 func bring(t *testing.T, in *inlet[int], freed, come int) (asked int) {
 	t.Helper()
-	asked = in.awaitRoom(t.Context())
+	asked = in.awaitSlots(t.Context())
 	if come == all {
 		come = asked
 	}
-	in.offer(in.room() + freed)
+	in.offer(in.freeSlots() + freed)
 	for i := range come {
 		require.True(t, in.put(i, call.Message{}))
 		in.take()
@@ -178,5 +178,5 @@ func TestRoomGrowsWithWhatComes(t *testing.T) {
 	in.offer(1)
 	require.Equal(t, 1+2*slots, bring(t, &in, slots, 5))
 	in.offer(1)
-	require.Equal(t, 1+2*5, in.awaitRoom(t.Context()), "the source has no more")
+	require.Equal(t, 1+2*5, in.awaitSlots(t.Context()), "the source has no more")
 }

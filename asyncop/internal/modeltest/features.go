@@ -263,7 +263,7 @@ func (m *Model) Restore(items []Item) *Model {
 	again := New(m.Config)
 	again.Now = m.Now
 	for _, it := range items {
-		if again.ahead > 0 || !again.HasRoom() {
+		if again.ahead > 0 || !again.HasSlot() {
 			again.Send(it.Input)
 			again.ahead++
 			continue

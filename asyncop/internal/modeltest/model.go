@@ -236,12 +236,12 @@ func (m *Model) Send(in Input) { m.Source = append(m.Source, in) }
 // CloseInput closes the input.
 func (m *Model) CloseInput() { m.Send(Input{}) }
 
-// HasRoom reports whether a slot is free (law Q2) and no key has MaxWaiting waiting
+// HasSlot reports whether a slot is free (law Q2) and no key has MaxWaiting waiting
 // elements (law K1).
-func (m *Model) HasRoom() bool { return len(m.Queue) < m.Capacity && !m.crowded() }
+func (m *Model) HasSlot() bool { return len(m.Queue) < m.Capacity && !m.crowded() }
 
 func (m *Model) acceptOne() bool {
-	if !m.reading || len(m.Source) == 0 || !m.HasRoom() {
+	if !m.reading || len(m.Source) == 0 || !m.HasSlot() {
 		return false
 	}
 	in := m.Source[0]
@@ -255,7 +255,7 @@ func (m *Model) acceptOne() bool {
 	return true
 }
 
-// Put accepts an element, if HasRoom.
+// Put accepts an element, if HasSlot.
 func (m *Model) Put(in Input) *Element {
 	e := &Element{Input: in, accepted: m.Now, at: Never}
 	m.Queue = append(m.Queue, e)

@@ -57,8 +57,8 @@ var mutants = []mutant{
 
 	{
 		"one more element than there are slots", "Q2", "core/machine.go",
-		`s.Room = g.Queue.Cap() - s.Len`,
-		`s.Room = g.Queue.Cap() + 1 - s.Len`,
+		`s.FreeSlots = g.Queue.Cap() - s.Len`,
+		`s.FreeSlots = g.Queue.Cap() + 1 - s.Len`,
 	},
 	{
 		"the elements that may wait for a key are not counted", "K1", "core/machine.go",
@@ -815,13 +815,13 @@ var mutants = []mutant{
 	},
 	{
 		"elements are read without a slot", "Q2", "drive/items.go",
-		`d.letsIn = d.backlog.Len() == 0 && d.core.State().Room > 0 &&`,
+		`d.letsIn = d.backlog.Len() == 0 && d.core.State().FreeSlots > 0 &&`,
 		`d.letsIn = d.backlog.Len() == 0 &&`,
 	},
 	{
 		"an element overtakes those that were read past the capacity", "Q1", "drive/items.go",
-		`d.letsIn = d.backlog.Len() == 0 && d.core.State().Room > 0 &&`,
-		`d.letsIn = d.core.State().Room > 0 &&`,
+		`d.letsIn = d.backlog.Len() == 0 && d.core.State().FreeSlots > 0 &&`,
+		`d.letsIn = d.core.State().FreeSlots > 0 &&`,
 	},
 	{
 		"a stream that ends without a final barrier ends well", "C3", "drive/items.go",

@@ -160,11 +160,11 @@ func (t tests) compile(p string) error {
 // catching returns the test that fails with a mutant, or "".
 func (t tests) catching(mutant int) (test string, err error) {
 	own, _, _ := strings.Cut(mutants[mutant].file, "/")
-	rooms, err := t.rooms(mutants[mutant].law)
+	packages, err := t.packages(mutants[mutant].law)
 	if err != nil {
 		return "", err
 	}
-	for _, p := range append([]string{"internal/" + own}, rooms...) {
+	for _, p := range append([]string{"internal/" + own}, packages...) {
 		if err := t.compile(p); err != nil {
 			return "", err
 		}
@@ -176,8 +176,8 @@ func (t tests) catching(mutant int) (test string, err error) {
 	return "", nil
 }
 
-// rooms returns the packages that test the whole operator, the package about law first.
-func (t tests) rooms(law string) ([]string, error) {
+// packages returns the packages that test the whole operator, the package about law first.
+func (t tests) packages(law string) ([]string, error) {
 	dirs, err := os.ReadDir(filepath.Join(t.dir, "internal", "tests"))
 	all := []string{"."}
 	for _, d := range dirs {

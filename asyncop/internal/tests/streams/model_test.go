@@ -820,7 +820,7 @@ func (r *modelRun) closeInput() string {
 // instant, such as calls that end by themselves, come before or after it, and no law says which.
 func (r *modelRun) mayClose() bool {
 	m := r.model
-	return m.Ended || !(r.immediate || r.Blocking && r.HeedsContext) || len(m.Source) == 0 && m.HasRoom()
+	return m.Ended || !(r.immediate || r.Blocking && r.HeedsContext) || len(m.Source) == 0 && m.HasSlot()
 }
 
 // open lists the calls that were not answered and may still end the attempt, or that block.
