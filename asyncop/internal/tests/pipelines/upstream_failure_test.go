@@ -261,10 +261,10 @@ func TestInputClosed(t *testing.T) {
 		<-op.InputClosed()
 
 		ctx, cancel := context.WithCancel(t.Context())
-		op = asyncop.OrderedWait(asyncop.Blocking(identity), 0, 4, asyncop.WithContext(ctx), asyncop.WithLogger(quiet))
+		cancelled := asyncop.OrderedWait(asyncop.Blocking(identity), 0, 4, asyncop.WithContext(ctx), asyncop.WithLogger(quiet))
 		cancel()
-		require.ErrorIs(t, op.Wait(), context.Canceled)
-		<-op.InputClosed()
+		require.ErrorIs(t, cancelled.Wait(), context.Canceled)
+		<-cancelled.InputClosed()
 	})
 }
 
