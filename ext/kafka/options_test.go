@@ -17,10 +17,10 @@ func TestOptions_WrongArguments(t *testing.T) {
 		`kafka: WithTopics: queue "orders" with the topics [""]: name the queue and at least one topic`:          func() { WithTopics("orders", "") },
 		"kafka: WithSettleTime: -1ns is not positive":                                                            func() { WithSettleTime(-1) },
 		"kafka: WithCommitInterval: 0s is not positive":                                                          func() { WithCommitInterval(0) },
-		"kafka: Open: option 1 is nil":                                                                           func() { _, _ = Open(t.Context(), "127.0.0.1:1", nil) },
 	} {
 		require.PanicsWithValue(t, want, f)
 	}
+	require.PanicsWithValue(t, "kafka: Open: option 1 is nil", func() { _, _ = Open(t.Context(), "127.0.0.1:1", nil) })
 	require.Panics(t, func() { WithTopics("", "orders") })
 }
 
