@@ -1272,6 +1272,7 @@ func TestResultsMaxBytes_ClientsThatRunHaveManySpans(t *testing.T) {
 			require.NoError(t, call.Complete(nil))
 		}
 		mock.Add(10 * time.Minute) // the answers have reached their age: spans are left of them
+		require.NoError(t, r.Collect(t.Context()))
 	}
 	require.Greater(t, r.Stats().Bytes, int64(3<<20), "the spans fill the memory")
 
