@@ -30,7 +30,7 @@ func TestSink_FaultThatOnlyAPersonCanMend(t *testing.T) {
 		want   string
 	}{
 		"no subject":                {weirjs.SinkConfig{Stream: stream}, "set SinkConfig.Subject or SubjectOf"},
-		"no subject of a message":   {weirjs.SinkConfig{Stream: stream, SubjectOf: func(message.Meta) string { return "" }}, "set SinkConfig.Subject"},
+		"no subject of a message":   {weirjs.SinkConfig{Stream: stream, SubjectOf: func(message.Meta) string { return "" }}, "SinkConfig.Subject is empty: set one of them"},
 		"wildcards":                 {weirjs.SinkConfig{Stream: stream, Subject: stream + ".>"}, "correct SinkConfig.Subject"},
 		"subject of another stream": {weirjs.SinkConfig{Stream: stream, Subject: other + ".results"}, "belongs to another stream"},
 		"subject of no stream":      {weirjs.SinkConfig{Stream: stream, Subject: "nowhere"}, "no stream has the subject"},
