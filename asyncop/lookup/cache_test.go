@@ -220,3 +220,72 @@ func TestCacheThatBreaks(t *testing.T) {
 	var none *memory[string, int]
 	require.NotPanics(t, func() { lookup.New(new(backend), lookup.Cache[string, int](none)).Forget("a") }, "a typed nil is none")
 }
+
+// hookedCache calls afterMiss after a lookup has found no entry.
+type hookedCache struct {
+	*memory[string, int]
+	afterMiss func()
+}
+
+func (c *hookedCache) Get(key string) (lookup.Entry[int], bool) {
+	entry, ok := c.memory.Get(key)
+	if !ok && c.afterMiss != nil {
+		hook := c.afterMiss
+		c.afterMiss = nil
+		hook()
+	}
+	return entry, ok
+}
+
+// A lookup that has missed the cache shortly before a load stores its outcome does not begin
+// another load.
+func TestFunction_LoadEndsBetweenMissAndJoin(t *testing.T) {
+	futures := make(chan asyncop.ResultFuture[int], 1)
+	fn := asyncop.Func(func(_ context.Context, _ string, result asyncop.ResultFuture[int]) error {
+		futures <- result
+		return nil
+	})
+	cache := &hookedCache{memory: newMemory[string, int]()}
+	f := lookup.New(fn, cache)
+	ended := make(chan struct{})
+	op := asyncop.OrderedWait(f, time.Minute, 2)
+	go func() {
+		defer close(ended)
+		for range op.Out() { // read to its end
+		}
+	}()
+	op.In() <- "a"
+	first := <-futures
+	second := &recorded{done: make(chan struct{})}
+	cache.afterMiss = func() {
+		first.Complete(7)
+		require.Eventually(t, func() bool { return f.Stats().Loading == 0 }, time.Minute, time.Millisecond)
+	}
+	require.NoError(t, f.AsyncInvoke(t.Context(), "a", second))
+	select {
+	case <-second.done:
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "the lookup waits for a load of its own")
+	}
+	require.Equal(t, []int{7}, second.results)
+	close(op.In())
+	require.NoError(t, op.Wait())
+	<-ended
+	s := f.Stats()
+	require.EqualValues(t, 1, s.Loads)
+	require.EqualValues(t, 1, s.Hits)
+	require.EqualValues(t, 1, s.Misses)
+}
+
+// recorded is a future that keeps its results.
+type recorded struct {
+	results []int
+	done    chan struct{}
+}
+
+func (r *recorded) Complete(results ...int) {
+	r.results = results
+	close(r.done)
+}
+
+func (r *recorded) CompleteExceptionally(error) { close(r.done) }

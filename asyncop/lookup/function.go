@@ -22,6 +22,7 @@ type Function[K comparable, V any] struct {
 	rules rules
 
 	hits, misses, shared, loads, loadErrors atomic.Int64
+	stored                                  atomic.Int64 // loads that have ended after they were stored
 
 	mu      sync.Mutex            // not held while user code runs
 	current map[K]*load[K, V]     // guarded by mu; loads that lookups may join
@@ -51,7 +52,18 @@ func New[K comparable, V any](fn asyncop.AsyncFunction[K, V], cache Cache[K, V],
 
 // AsyncInvoke implements asyncop.AsyncFunction.
 func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.ResultFuture[V]) error {
-	if entry, ok := f.get(ctx, key); ok {
+	stored := f.stored.Load()
+	entry, ok := f.get(ctx, key)
+	w := &waiter[V]{ctx: ctx, result: result}
+	var l *load[K, V]
+	var isNew bool
+	if !ok {
+		l, isNew = f.join(key, w, stored)
+		if l == nil { // the load that would have been joined may have stored its outcome meanwhile
+			entry, ok = f.get(ctx, key)
+		}
+	}
+	if ok {
 		f.hits.Add(1)
 		borrow(result)
 		if entry.Err != nil {
@@ -60,9 +72,10 @@ func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.
 		complete(result, entry.Results, entry.Err)
 		return nil
 	}
+	if l == nil {
+		l, isNew = f.join(key, w, anyStored)
+	}
 	f.misses.Add(1)
-	w := &waiter[V]{ctx: ctx, result: result}
-	l, isNew := f.join(key, w)
 	if !isNew {
 		borrow(result)
 	}
@@ -96,11 +109,19 @@ func (f *Function[K, V]) get(ctx context.Context, key K) (entry Entry[V], ok boo
 	return entry, ok && (entry.found() || asyncop.AttemptFromContext(ctx) <= 1)
 }
 
-// join adds w to the load of key, or to a new load.
-func (f *Function[K, V]) join(key K, w *waiter[V]) (l *load[K, V], isNew bool) {
+// anyStored is an argument of join that accepts any number of stored loads.
+const anyStored = -1
+
+// join adds w to the load of key, or to a new load. It returns nil instead of a new load if
+// other loads than the first stored ones have stored their outcomes: the cache may have an
+// entry by now.
+func (f *Function[K, V]) join(key K, w *waiter[V], stored int64) (l *load[K, V], isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock() // even if the key cannot be hashed
 	l = f.current[key]
+	if l == nil && stored != anyStored && f.stored.Load() != stored {
+		return nil, false
+	}
 	if l == nil {
 		l, isNew = newLoad(w.ctx, f, key), true
 		if same(key, key) { // a map does not find a NaN, nor remove it

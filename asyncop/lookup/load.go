@@ -133,6 +133,9 @@ func (l *load[K, V]) settle(results []V, err error) {
 	}
 
 	f.mu.Lock()
+	if l.storing {
+		f.stored.Add(1)
+	}
 	l.storing = false
 	if l.stored != nil {
 		close(l.stored)
