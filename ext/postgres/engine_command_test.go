@@ -86,7 +86,7 @@ func TestCommand(t *testing.T) {
 	require.Contains(t, ok("dead", "list", "--max", "0"), `no \x1b answer`)
 	require.Len(t, strings.Split(ok("dead", "list", "--max", "0"), "\n"), 152)
 	require.Contains(t, ok("dead", "list", "--max", "120", "--json"), "There are more: --after ")
-	require.Contains(t, ok("dead", "count"), "exhausted             100\n")
+	require.Contains(t, ok("dead", "count"), "exhausted              100\n")
 	require.Contains(t, ok("dead", "show", "m7"), "exhausted\n")
 	require.Regexp(t, `dead +150 +\S+ +20\d\d-\S+ \S+ +100 exhausted, 50 unsafe to repeat\n`, ok("layers"))
 	require.Regexp(t, `layer +1 +\S+ +20\d\d-\S+ \S+\n`, ok("layers"))
