@@ -181,7 +181,7 @@ func (b *Batch[IN, OUT]) leaveOutLate() {
 		if late == nil {
 			b.ins[n] = b.ins[i]
 			b.outs[n] = b.outs[i]
-			b.ctxs[n] = ctx
+			b.ctxs[n] = ctx //nolint:fatcontext // a context moves within its slice
 			n++
 		} else if _, own := b.outs[i].(*Attempt[OUT]); !own || !hasEnded {
 			outs = append(outs, b.outs[i])

@@ -29,6 +29,7 @@ type Item[IN, OUT any] struct {
 // ItemKind is the kind of an item.
 type ItemKind uint8
 
+// Kinds of items.
 const (
 	Record    ItemKind = iota // an element to be called; Rest belongs to the driver
 	Control                   // Rest is a control element

@@ -173,7 +173,7 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 	for _, observer := range o.observers {
 		ctx := observer.AttemptStarted(r.attempt, number)
 		if ctx != nil {
-			r.attempt = ctx
+			r.attempt = ctx //nolint:fatcontext // one layer for each observer
 		}
 	}
 	returned = true
