@@ -101,7 +101,8 @@ func (b *Backend) SetLimit(n int) {
 	b.handOut(t, nil)
 }
 
-// bound changes the limit. What was reserved beyond it is taken back, of those first that were served last.
+// bound changes the limit. Permits that were reserved beyond it are taken back, first from
+// the seats that were served last.
 func (b *Backend) bound(n int) {
 	b.limit = n
 	for i := len(b.waiting) - 1; i >= 0 && b.used > n; i-- {
@@ -232,8 +233,8 @@ func (l line) write(logger *slog.Logger) {
 	logger.Log(context.Background(), l.level, l.text, l.args...)
 }
 
-// handOut reserves free permits for seats that sleep, in turn (law B3), and wakes those that would sleep too long. It reports whether
-// the turn of asker has come, which is awake.
+// handOut reserves free permits for seats that sleep, in turn (law B3), and wakes the seats
+// that would sleep too long. It reports whether asker, which is awake, is next.
 func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	if len(b.waiting) == 0 {
 		return false
@@ -305,7 +306,7 @@ func later(t, d time.Duration) time.Duration {
 	return t + d
 }
 
-// takeBack takes back all that was reserved.
+// takeBack takes back all reserved permits.
 func (b *Backend) takeBack(t time.Duration) {
 	b.fillRates(t)
 	for _, p := range b.waiting {
@@ -313,7 +314,7 @@ func (b *Backend) takeBack(t time.Duration) {
 	}
 }
 
-// drop takes back what was reserved for n calls of a seat.
+// drop takes back the permits and the cost that were reserved for n calls of a seat.
 func (b *Backend) drop(p *seat, n int) {
 	b.used -= n
 	b.giveStarts(n, p.cost)

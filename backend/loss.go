@@ -80,14 +80,14 @@ func signalOfError(err error) (s signal) {
 	return signalOfReason(reasonOf(err))
 }
 
-// reasonOf returns the reason of an error for which the operator has none. The error's
+// reasonOf returns the reason of an error if the operator has not named one. The error's
 // methods may panic.
 func reasonOf(err error) predicates.Reason {
 	reason, _ := ofError(&predicates.Attempt[struct{}]{Err: err})
 	return reason
 }
 
-// unsent are the reasons of calls of which nothing was sent.
+// unsent has the reasons of calls that were not sent.
 var unsent = predicates.ReasonSet{}.With(netretry.NotConnected, netretry.HopNotConnected, netretry.NotSent)
 
 // wasNotSent reports whether a lost call was not sent to the service.

@@ -26,7 +26,7 @@ type seat struct {
 	waits    bool          // is in Backend.waiting
 	cost     float64       // of the attempt that was refused last
 	wakes    time.Duration // by itself, if it is asleep
-	awake    time.Duration // when it was found to be; 0: it was not, since it fell asleep
+	awake    time.Duration // when it was first found awake after it fell asleep; 0 if it was not
 }
 
 var _ gate.Seat = (*seat)(nil)
@@ -285,7 +285,7 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 }
 
 // settledCost returns the real cost of an attempt. Without a report it is the cost that
-// was taken at the start, or 0 if nothing was sent or the service has refused the call.
+// was taken at the start, or 0 if the call was not sent or the service has refused it.
 func settledCost(o *gate.Evidence, s signal) float64 {
 	switch {
 	case o.IsReported:
@@ -568,7 +568,7 @@ func (p *seat) DoneAsking(now time.Time, isShort bool) {
 	b.mu.Lock()
 	defer b.unlock()
 	p.asleep, p.wants = false, 0
-	if p.reserved > 0 || p.gave || !isShort { // else nothing has changed for the others
+	if p.reserved > 0 || p.gave || !isShort { // otherwise the other seats have what they had
 		b.drop(p, p.reserved)
 		p.gave = false
 		if !isShort {

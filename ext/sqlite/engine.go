@@ -237,7 +237,7 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, err
 }
 
-// positionsGiven are those of $1 that are still due.
+// positionsGiven selects the positions of $1 that are still due.
 const positionsGiven = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
 	AND +at <= $3 ORDER BY at, position LIMIT $4`
 
@@ -250,28 +250,9 @@ func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit
 		All: func() ([]store.Leased, error) {
 			return s.takeThese(ctx, queue, s.refused.Except(chosen, s.clock.Now()), of, limit, lease)
 		},
-		Find: func() (positions []int64, err error) {
-			err = s.read(ctx, func() error {
-				now, err := s.now(ctx)
-				if err != nil {
-					return err
-				}
-				rows, err := s.db.Reader().QueryContext(ctx, `SELECT position FROM (`+s.refused.Except(chosen, s.clock.Now())+`)`,
-					of, queue, nanos(now, 0), limit)
-				if err != nil {
-					return err
-				}
-				defer rows.Close() //nolint:errcheck // rows.Err is looked at
-				for rows.Next() {
-					var position int64
-					if err := rows.Scan(&position); err != nil {
-						return err
-					}
-					positions = append(positions, position)
-				}
-				return rows.Err()
-			})
-			return positions, err
+		Find: func() ([]int64, error) {
+			query := `SELECT position FROM (` + s.refused.Except(chosen, s.clock.Now()) + `)`
+			return s.readPositions(ctx, query, func(now time.Time) []any { return []any{of, queue, nanos(now, 0), limit} })
 		},
 		These: func(positions []int64) ([]store.Leased, error) {
 			given, err := json.Marshal(positions)
@@ -288,8 +269,8 @@ func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit
 	return call.Lease(&s.refused)
 }
 
-// takeThese leases what a query chooses at the time of the transaction (law D3): of $1 in
-// the queue $2, at $3, up to $4. The query names each of them. It counts the leases that
+// takeThese leases the messages that a query chooses at the time of the transaction (law
+// D3): of $1 in the queue $2, at $3, up to $4. The query names each of them. It counts the leases that
 // have ended (law W2).
 func (s *Engine) takeThese(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {

@@ -206,13 +206,20 @@ func (s *Engine) claimable(ctx context.Context, queue string, f *store.Filter, p
 	if err != nil {
 		return nil, err
 	}
+	query := "SELECT position FROM weir_messages" + where +
+		" AND at < " + neverText + " AND (leased IS NULL OR leased <= " + storesql.Param(len(args)+1) + ")" + order
+	return s.readPositions(ctx, query, func(now time.Time) []any { return append(args, nanos(now, 0)) })
+}
+
+// readPositions returns the positions that a query selects. args returns its arguments at
+// the time of the query.
+func (s *Engine) readPositions(ctx context.Context, query string, args func(now time.Time) []any) (positions []int64, err error) {
 	err = s.read(ctx, func() error {
 		now, err := s.now(ctx)
 		if err != nil {
 			return err
 		}
-		rows, err := s.db.Reader().QueryContext(ctx, "SELECT position FROM weir_messages"+where+
-			" AND at < "+neverText+" AND (leased IS NULL OR leased <= "+storesql.Param(len(args)+1)+")"+order, append(args, nanos(now, 0))...)
+		rows, err := s.db.Reader().QueryContext(ctx, query, args(now)...)
 		if err != nil {
 			return err
 		}
