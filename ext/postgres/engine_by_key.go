@@ -45,21 +45,19 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 		return nil, "", err
 	}
 	after, begun := storearg.After(r)
-	err = s.do(ctx, func() error {
-		return retry(func() (err error) {
-			if !begun {
-				next = storearg.Next("")
-				if taken, err = s.leaseAround(ctx, queue, withoutKey, micros(lease), queue, min(limit, r.Each)); err != nil || len(taken) > 0 {
-					return err
-				}
-			}
-			due, err := s.dueKeys(ctx, queue, after, limit, except)
-			if next = due.Next; err != nil || len(due.Keys) == 0 {
+	err = s.do(ctx, func() (err error) {
+		if !begun {
+			next = storearg.Next("")
+			if taken, err = s.leaseAround(ctx, queue, withoutKey, micros(lease), queue, min(limit, r.Each)); err != nil || len(taken) > 0 {
 				return err
 			}
-			taken, err = s.leaseAround(ctx, queue, ofKeys, micros(lease), queue, min(r.Each, limit/len(due.Keys)), due.Keys)
+		}
+		due, err := s.dueKeys(ctx, queue, after, limit, except)
+		if next = due.Next; err != nil || len(due.Keys) == 0 {
 			return err
-		})
+		}
+		taken, err = s.leaseAround(ctx, queue, ofKeys, micros(lease), queue, min(r.Each, limit/len(due.Keys)), due.Keys)
+		return err
 	})
 	return taken, next, err
 }

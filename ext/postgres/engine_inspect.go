@@ -181,13 +181,11 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 // remove removes messages, and returns how many.
 func (s *Engine) remove(ctx context.Context, condition string, args []any) (n int, err error) {
 	err = s.do(ctx, func() error {
-		return retry(func() error {
-			s.step()
-			tag, err := s.pool.Exec(ctx, "DELETE FROM weir_messages WHERE "+condition, args...)
-			s.step()
-			n = int(tag.RowsAffected())
-			return err
-		})
+		s.step()
+		tag, err := s.pool.Exec(ctx, "DELETE FROM weir_messages WHERE "+condition, args...)
+		s.step()
+		n = int(tag.RowsAffected())
+		return err
 	})
 	return n, err
 }
@@ -201,11 +199,9 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 	if err != nil {
 		return nil, err
 	}
-	err = s.do(ctx, func() error {
-		return retry(func() (err error) {
-			taken, err = s.lease(ctx, queue, condition+" AND at < "+never+" AND (leased IS NULL OR leased <= (SELECT now FROM clock))"+order+" LIMIT $2", args...)
-			return err
-		})
+	err = s.do(ctx, func() (err error) {
+		taken, err = s.lease(ctx, queue, condition+" AND at < "+never+" AND (leased IS NULL OR leased <= (SELECT now FROM clock))"+order+" LIMIT $2", args...)
+		return err
 	})
 	slices.SortFunc(taken, func(a, b store.Leased) int { return cmp.Compare(a.Position, b.Position) })
 	return taken, err
@@ -229,22 +225,20 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 		call.leases = append(call.leases, moves[i].Lease)
 	}
 	err := s.do(ctx, func() error {
-		return retry(func() error {
-			return pgx.BeginTxFunc(ctx, s.pool, patient, func(tx pgx.Tx) error {
-				if err := s.settleSame(ctx, tx, []*settling{call}); err != nil {
-					return err
+		return pgx.BeginTxFunc(ctx, s.pool, patient, func(tx pgx.Tx) error {
+			if err := s.settleSame(ctx, tx, []*settling{call}); err != nil {
+				return err
+			}
+			var moved []storesql.Row
+			for _, l := range call.leases {
+				if !slices.Contains(call.lost, l) {
+					moved = append(moved, rows[l])
 				}
-				var moved []storesql.Row
-				for _, l := range call.leases {
-					if !slices.Contains(call.lost, l) {
-						moved = append(moved, rows[l])
-					}
-				}
-				if len(moved) == 0 {
-					return nil
-				}
-				return s.insert(ctx, tx, moved)
-			})
+			}
+			if len(moved) == 0 {
+				return nil
+			}
+			return s.insert(ctx, tx, moved)
 		})
 	})
 	if err != nil {

@@ -44,19 +44,17 @@ const patientBegin = "begin; set local idle_in_transaction_session_timeout = '30
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	var woken map[string]dues
 	err := s.do(ctx, func() error {
-		return retry(func() error {
-			woken = map[string]dues{}
-			return pgx.BeginTxFunc(ctx, s.pool, patient, func(tx pgx.Tx) error {
-				t := &keeperTx{s: s, tx: tx, woken: woken}
-				s.step()
-				if err := tx.QueryRow(ctx, "SELECT "+s.now).Scan(&t.now); err != nil {
-					return err
-				}
-				s.step()
-				err := f(ctx, t)
-				s.step()
+		woken = map[string]dues{}
+		return pgx.BeginTxFunc(ctx, s.pool, patient, func(tx pgx.Tx) error {
+			t := &keeperTx{s: s, tx: tx, woken: woken}
+			s.step()
+			if err := tx.QueryRow(ctx, "SELECT "+s.now).Scan(&t.now); err != nil {
 				return err
-			})
+			}
+			s.step()
+			err := f(ctx, t)
+			s.step()
+			return err
 		})
 	})
 	if err == nil {
