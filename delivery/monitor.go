@@ -65,7 +65,7 @@ type Status struct {
 	//	starting   no Run has begun to receive
 	//	receiving  also while it waits for messages, or for room in its operator
 	//	failing    the last Receive has failed, and is tried again
-	//	flooded    the flood guard has stopped it ([WithFloodGuard])
+	//	flooded    the flood guard has stopped it (WithFloodGuard)
 	//	draining   it has stopped receiving
 	//	ended      Run has returned
 	State string
@@ -170,7 +170,7 @@ func (m *Monitor) begin(run func() Status, engines []hosted, c clock.Clock) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.run != nil {
-		panic("delivery: Run: another Run has this monitor ([WithMonitor])")
+		panic("delivery: Run: another Run has this monitor (WithMonitor)")
 	}
 	m.run, m.engines, m.clock = run, engines, c
 }
