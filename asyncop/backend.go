@@ -25,14 +25,14 @@ type Backend interface {
 //		asyncop.WithBackend(pay))
 //
 // Elements that wait for b hold a slot, but no permit and no goroutine. Waiting is not an
-// attempt, and does not extend their timeout. If the timeout runs out while b is down, or
-// paused for the element's tenant, the element fails with an error that matches
-// [ErrBackendDown], and the failure policy decides. This also applies while the load of b
-// grows back, while its limit is 0, and to an element that was never called because the
-// limit or rate of b was used up. In a worker (delivery.Run) a message that was not
-// called is released until b is up, and its visit does not count. A message that was
-// called goes to the failure policy, because it may have caused the outage. A
-// delivery.Queue lets it wait once more.
+// attempt, and does not extend their timeout, unless [WithTimeoutFromFirstAttempt]. If
+// the timeout runs out while b is down, or paused for the element's tenant, the element
+// fails with an error that matches [ErrBackendDown], and the failure policy decides. This
+// also applies while the load of b grows back, while its limit is 0, and to an element
+// that was never called because the limit or rate of b was used up. In a worker
+// (delivery.Run) a message that was not called is released until b is up, and its visit
+// does not count. A message that was called goes to the failure policy, because it may
+// have caused the outage. A delivery.Queue lets it wait once more.
 //
 // An attempt that met an outage, because it was lost while b was going down, down or
 // coming back, does not use up a retry of the strategy or of b's budget, up to three

@@ -24,8 +24,8 @@ import (
 // At a barrier the loop copies the elements in flight, in about 20 ns each. Another
 // goroutine encodes the copy, which takes IN and 48 bytes per element.
 //
-// Without this option, barriers wait in the queue like watermarks. A checkpoint then
-// takes as long as the elements in flight.
+// Without this option, barriers wait in the queue like watermarks, until all earlier
+// elements have left. A checkpoint then takes as long as the elements in flight.
 //
 // state is a [State] of the operator's types. The default is its zero value. It panics if
 // c is nil, or if Retries is unknown.

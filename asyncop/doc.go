@@ -63,11 +63,11 @@
 // (law A1). Only the first completion of the current attempt has an effect (A2).
 //
 // The timeout overrides retries and fallbacks. It counts from the time when the element
-// takes its slot, and a timeout is never retried (A3). Neither is the outcome of a
-// fallback ([HandleFailure]). A retry that could not start before the deadline is not
-// made: the element waits for its deadline or, with [WithEarlyTimeout], ends at once.
-// With n retries allowed there are at most n+1 attempts (A4). Timers never fire early
-// (T1), and keep firing while downstream is blocked.
+// takes its slot, unless [WithTimeoutFromFirstAttempt], and a timeout is never retried
+// (A3). Neither is the outcome of a fallback ([HandleFailure]). A retry that could not
+// start before the deadline is not made: the element waits for its deadline or, with
+// [WithEarlyTimeout], ends at once. With n retries allowed there are at most n+1 attempts
+// (A4). Timers never fire early (T1), and keep firing while downstream is blocked.
 //
 // Ordered operators emit in input order. Unordered operators emit in the order of
 // completion, but watermarks keep their place in the stream. The results of an element
@@ -102,7 +102,8 @@
 //   - elements in back-off get a last attempt at once, or after a wait that a server
 //     demanded, as by Retry-After, up to the deadline
 //   - running attempts are awaited
-//   - further retries are not made; the elements are counted and logged
+//   - further retries are not made; elements whose retries were cut are counted and
+//     logged
 //
 // [WithDrainRetries] lets retries finish instead, as Results always does. The operator
 // retries until it notices the end, which requires a free slot. In a stream with

@@ -84,10 +84,11 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // OrderedWait starts an operator that calls fn for every element and emits the results in
 // input order.
 //
-// timeout limits the time of each element from the time when it takes its slot. 0 means
-// no limit. A timeout below a millisecond is logged as a warning, because its unit may be
-// missing. [WithTimeoutFor] gives elements timeouts of their own. capacity limits the
-// slots: elements in flight, complete elements that have not left, and watermarks.
+// timeout limits the time of each element from the time when it takes its slot, or from
+// its first attempt with [WithTimeoutFromFirstAttempt]. 0 means no limit. A timeout below
+// a millisecond is logged as a warning, because its unit may be missing. [WithTimeoutFor]
+// gives elements timeouts of their own. capacity limits the slots: elements in flight,
+// complete elements that have not left, and watermarks.
 //
 // It panics if
 //
@@ -296,10 +297,11 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 // A sink that has stopped reading does not block To forever. When the operator is
 // cancelled, or the context of Stop ends, To delivers results for half a second, then
 // counts the rest as Stats.Undelivered, logs the count, and returns. An operator that
-// fails, or ends cleanly, delivers as long as the sink takes results. If its context
-// ends, or the deadline of a Stop passes, after a failure, To gives up in the same way.
-// After a clean end it gives up when the sink does not take a result for half a second.
-// If the sink has taken all results, To waits for its completion.
+// fails, or ends cleanly, delivers as long as the sink takes results. Only if its context
+// ends, or the deadline of a Stop passes, after the end of the operator, To may give up:
+// after a failure in the same way, and after a clean end when the sink does not take a
+// result for half a second. If the sink has taken all results after a clean end, To waits
+// for its completion.
 //
 // It panics if sink is a sink of package checkpoint that takes elements of another type
 // or, with checkpoints, a sink of go-streams that would take a barrier for an element.
@@ -330,6 +332,8 @@ func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet)
 //   - a [*DownstreamError], if a later step of weir failed or was cancelled
 //   - the error of an earlier step of weir that failed, or was cancelled and could not
 //     deliver
+//   - an error that matches [ErrBudgetSpent]; in an [*AbandonedError], because elements
+//     were in flight
 //   - an error, a panic or a runtime.Goexit of the input of Results
 //   - an error of the function's Open or Close
 //   - an error of encoding the state of a final checkpoint

@@ -231,10 +231,10 @@ func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 // keeps its slot meanwhile, so the input waits, too.
 //
 // If the timeout of an element that waits for its next attempt runs out while its backend
-// is down or recovering, the timeout starts again with that attempt, up to three times. A
-// service that throttles is not down: the timeout limits such attempts. A restored
-// element that keeps its attempts (State.Retries) has the rest of its time. An element
-// with a negative timeout ([WithTimeoutFor]) times out at once.
+// is down, held or recovering, the timeout starts again with that attempt, up to three
+// times. A service that throttles is not down: the timeout limits such attempts. A
+// restored element that keeps its attempts (State.Retries) has the rest of its time. An
+// element with a negative timeout ([WithTimeoutFor]) times out at once.
 func WithTimeoutFromFirstAttempt() Option {
 	return func(cfg *config) { cfg.fromAttempt = true }
 }
@@ -322,9 +322,10 @@ func WithExhaustedAsFailure() Option {
 //
 // By default a flow cuts retries, as in Flink, whose streams end only when they are
 // stopped. An element that waits for a retry when the input ends gets a last attempt at
-// once, unless a server demanded the wait. If this outcome asks for a retry, the element
-// fails, or the result is emitted. Stats.CutByEndOfInput counts these elements, and the
-// operator logs a warning about them at its end.
+// once, unless a server demanded the wait. Further retries are not made: if the last
+// outcome asks for a retry, the element fails, or the result is emitted.
+// Stats.CutByEndOfInput counts these elements, and the operator logs a warning about them
+// at its end.
 func WithDrainRetries() Option {
 	return func(cfg *config) { cfg.drainRetries = true }
 }

@@ -172,8 +172,8 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 
 // ResultsOf is [AsyncWaitOperator.Results] without another goroutine: the operator runs
 // on the goroutine of the loop over its results. It calls next for each element, until ok
-// is false. next must not wait, because the whole operator would wait with it. An input
-// that waits, such as a channel, goes through Results.
+// is false. next must not wait, because the whole operator would wait with it, and the
+// wait is not logged. An input that waits, such as a channel, goes through Results.
 //
 // With short calls it takes about two thirds of the time of Results. But while the body
 // of the loop runs, calls do not start, timers do not fire, retries do not begin and

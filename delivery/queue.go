@@ -85,8 +85,10 @@ const (
 
 // NewQueue returns a queue on an engine. It does not call the engine: the first Put makes
 // the queue. It panics if the engine is nil, the name is empty, is not UTF-8, has a NUL
-// or ends like a name that belongs to another queue, or if the engine does not support an
-// option.
+// or a control character, begins or ends with a space, or ends like a name that belongs
+// to another queue, if T has a method Idempotent only on its pointer, if [WithFairByKey]
+// and [WithKeepKeyOrder] meet, if the codec of [WithCodec] is for another type, or if the
+// engine does not support an option.
 //
 // An engine without leases and index (store.Consumer), such as Kafka, does not support
 // [WithLease], [WithMaxDepth], [WithKeepKeyOrder], [WithFairByKey] and the limits of a
@@ -163,8 +165,7 @@ func (s *queueSettings) takeByKey(engine store.Engine, name string) leases.Sourc
 
 // others returns a function that finds the queues in which messages wait, and which this
 // program does not have: the layers of another version, and the messages that a version
-// with WithKeepKeyOrder has parked. Without that option only this worker takes
-// them.
+// with WithKeepKeyOrder has parked. Without that option only this worker takes them.
 func (s *queueSettings) others(looks store.Inspector, queue string) func(context.Context) ([]string, error) {
 	var once sync.Once
 	return func(ctx context.Context) (others []string, err error) {
@@ -224,8 +225,8 @@ func At(t time.Time) PutOption {
 // Headers adds headers to a message. weir passes them on, over layers, queues and
 // engines, and the function of an operator finds them in [message.Meta]: use them for a
 // tenant, or for the trace of the request that puts the message (weirotel.TraceHeaders).
-// Names that begin with "Weir-" are weir's own; Put refuses the names that it uses. Names and
-// values together have at most 1 MiB.
+// Names that begin with "Weir-" are weir's own; Put refuses the names that it uses. Names
+// and values together have at most 1 MiB.
 func Headers(headers map[string]string) PutOption {
 	return func(m *store.Message) {
 		if m.Meta.Headers == nil {

@@ -17,8 +17,8 @@ import (
 )
 
 // closeWait is how long a source may take to close, and how long what is broken off may
-// take to end. With the default of [WithDrain] a worker ends within the 30 s that Kubernetes
-// grants, and 3 s of them are left to close its engine.
+// take to end. With the default of [WithDrain] a worker ends within the 30 s that
+// Kubernetes grants, and 3 s of them are left to close its engine.
 const closeWait = 3 * time.Second
 
 // Operator is the operator that [Run] drives: an *asyncop.AsyncWaitOperator, or several

@@ -88,12 +88,12 @@ func WithDrain(d time.Duration) RunOption {
 // ([predicates.NewRejection]) or by [message.Message.Reject]; and a message that has
 // failed before, and comes from a layer.
 //
-// After a second, Run receives a tenth of the window: ten messages. If enough of them are
-// answered, it resumes; if not, it tries again after two seconds, four, and then each
-// five seconds. It logs both. So an outage of an hour costs some 7,000 failed visits, and
-// messages wait for up to five seconds after it. Run cannot tell an outage from a batch
-// of bad messages whose error is unknown: such a batch passes with two messages a second.
-// Let the function name the errors that are permanent.
+// After a second, Run receives a tenth of the window, by default ten messages. If enough
+// of them are answered, it resumes; if not, it tries again after two seconds, four, and
+// then each five seconds. It logs both. So by default an outage of an hour costs some
+// 7,000 failed visits, and messages wait for up to five seconds after it. Run cannot tell
+// an outage from a batch of bad messages whose error is unknown: such a batch passes with
+// two messages a second. Let the function name the errors that are permanent.
 func WithFloodGuard(share float64, window int) RunOption {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("delivery: WithFloodGuard: a share of %v of a window of %d: want a share above 0 and at most 1, and a window of at least 1",

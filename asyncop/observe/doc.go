@@ -6,5 +6,4 @@
 //     back, and a [CheckpointedObserver] has a state.
 //   - An [Outcome] describes the end of an attempt, an [Ending] the end of an element.
 //   - [Stats] are the counts of an operator.
-//   - [Stats] are the counts of an operator.
 package observe

@@ -52,12 +52,12 @@ type Observer interface {
 // [CheckpointedObserver] lacks a number for them. Its methods are called on the
 // operator's loop and must not block. A panic in them ends the operator.
 type Gate interface {
-	// TryAdmit reports whether another element may come in. It may be called more than
-	// once for an element.
+	// TryAdmit reports whether another element may come in. It may be called more often
+	// than elements come.
 	TryAdmit() bool
 
-	// Notify calls f once, from any goroutine, when TryAdmit may return true again, which
-	// may be at once.
+	// Notify calls f once, from any goroutine, when TryAdmit may return true again. If
+	// TryAdmit would return true now, Notify calls f at once.
 	Notify(f func())
 }
 

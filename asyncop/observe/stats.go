@@ -46,7 +46,7 @@ type Stats struct {
 	Undelivered     int64 // emitted results that Via or To could not deliver after a cancel, because the next step stopped reading
 	Abandoned       int64 // elements in flight at the end of the operator, even if the failure sink has taken them, and failed elements that it had not taken by then
 
-	OldestAge time.Duration // age of the oldest element in flight since it took its slot, as of the current step of the loop; 0 without elements
+	OldestAge time.Duration // since the oldest element in flight took its slot, or since the start of the step of the loop in which it did; 0 without elements
 	LastError error         // the last error of an attempt, or timeout of an element; nil if all succeeded. Later successes do not reset it
 
 	LastErrorAge time.Duration // since LastError; 0 if there was none

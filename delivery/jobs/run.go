@@ -29,8 +29,8 @@ const (
 // Run runs a job in this process unless another process does, and returns it when it is
 // over or paused, or when ctx ends: then it stays in the engine, for others to continue.
 // Older jobs of its queue are run first. While the engine is full ([store.ErrFull]), the
-// job waits, and the Error of the job is that error. progress, which may be nil, gets the job
-// from time to time.
+// job waits, and the Error of the job is that error. progress, which may be nil, gets the
+// job from time to time.
 func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error) {
 	if progress == nil {
 		progress = func(Job) {}

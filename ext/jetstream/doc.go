@@ -51,8 +51,8 @@
 // the losers try others.
 //
 // A process publishes the name of a queue once, and again with the first Put after five
-// minutes. The name is removed when the queue has been empty for ten minutes without a
-// Put, as soon as another name is published.
+// minutes. The name is removed when the queue is empty and its name was not published for
+// ten minutes, as soon as another name is published.
 //
 // # Streams of other programs
 //

@@ -19,8 +19,8 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// StreamConfig returns the config of the stream of an [Engine], on a single server.
-// [WithStreamConfig] changes it.
+// StreamConfig returns the config of the stream of an [Engine], on a single server. The
+// documentation of [WithStreamConfig] lists the fields that may be changed.
 func StreamConfig(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:               name,

@@ -15,7 +15,8 @@ const (
 )
 
 // Option is a setting of [Open]. Of several options of a kind the last one counts, except
-// that the options of several [WithClientOptions] are joined.
+// that the options of several [WithClientOptions] are joined, and that each queue has its
+// own [WithTopics].
 type Option func(*settings)
 
 // settings are set by the options of an engine.

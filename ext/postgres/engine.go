@@ -536,8 +536,8 @@ func (s *Engine) settleSame(ctx context.Context, q querier, batch []*settling) e
 	return nil
 }
 
-// do runs f unless the store is closed or ctx has ended, and explains its error. It runs f
-// again if the database has rolled it back for the sake of another transaction, which
+// do runs f unless the store is closed or ctx has ended, and explains its error. It runs
+// f again if the database has rolled it back for the sake of another transaction, which
 // happens to single statements, too, if the default of the database is REPEATABLE READ.
 func (s *Engine) do(ctx context.Context, f func() error) error {
 	if !s.calls.Begin() {

@@ -30,11 +30,11 @@ func newSettings(function string, opts []Option) settings {
 	return s
 }
 
-// WithConnections sets how many connections a process has for its statements. The default
-// is
-// 6. One more listens while there are workers. Up to a third of the connections put at the
-// same time, and up to a third settle. pool_max_conns in the URL of [Open] has
-// precedence. WithConnections panics if n is less than 1 or above 2,147,483,647.
+// WithConnections sets how many connections a process has for its statements, 6 by
+// default. One more listens while there are workers. Up to a third of the n connections
+// put at the same time, and up to a third settle. For the size of the pool,
+// pool_max_conns in the URL of [Open] has precedence, and the pool of [New] is the
+// caller's. WithConnections panics if n is less than 1 or above 2,147,483,647.
 func WithConnections(n int) Option {
 	if n < 1 || n > math.MaxInt32 {
 		panic(fmt.Sprintf("postgres: WithConnections: %d is not from 1 to %d", n, math.MaxInt32))

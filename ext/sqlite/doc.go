@@ -6,8 +6,8 @@
 //	defer engine.Close()
 //	orders := delivery.NewQueue[Order](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
 //
-// [OpenDB] opens a database for tables of your own, as weir's stores use it: durable, with
-// a single writer and several readers. [Engine.DB] is the database of an engine. The
+// [OpenDB] opens a database for tables of your own, as weir's stores use it: durable,
+// with a single writer and several readers. [Engine.DB] is the database of an engine. The
 // package is pure Go (modernc.org/sqlite), through database/sql.
 //
 //	db, err := sqlite.OpenDB(ctx, "orders.db")
