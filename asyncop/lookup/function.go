@@ -24,7 +24,7 @@ type Function[K comparable, V any] struct {
 	hits, misses, shared, loads, loadErrors atomic.Int64
 	stored                                  atomic.Int64 // loads that have ended after they were stored
 
-	mu      sync.Mutex            // not held while user code runs
+	mu      sync.Mutex            // a leaf: no user code runs under it
 	current map[K]*load[K, V]     // guarded by mu; loads that lookups may join
 	leaving map[K][]chan struct{} // guarded by mu; the field stored of loads that were forgotten while they were stored
 	running int                   // guarded by mu; loads that have not ended
@@ -112,9 +112,9 @@ func (f *Function[K, V]) get(ctx context.Context, key K) (entry Entry[V], ok boo
 // anyStored is an argument of join that accepts any number of stored loads.
 const anyStored = -1
 
-// join adds w to the load of key, or to a new load. It returns nil instead of a new load if
-// other loads than the first stored ones have stored their outcomes: the cache may have an
-// entry by now.
+// join adds w to the load of key, or to a new load. It returns nil instead of a new load
+// if loads have stored their outcomes since f.stored had the value stored: the cache may
+// have an entry by now.
 func (f *Function[K, V]) join(key K, w *waiter[V], stored int64) (l *load[K, V], isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock() // even if the key cannot be hashed

@@ -37,7 +37,7 @@ type waiter[V any] struct {
 
 	// Guarded by the function's mu.
 	settled bool
-	stop    func() bool // ends the watch over ctx; set by watch unless settled
+	stop    func() bool // ends the watch over ctx; set by watch, and not changed once w is settled
 }
 
 // newLoad returns the load of a lookup, which has the context leader.
@@ -222,7 +222,7 @@ type blockingHost interface {
 	RunBlocking(task func(late error))
 }
 
-// loadHost runs the blocking call of a load for the lookup that began it.
+// loadHost runs the blocking call of a load on the host of the lookup that began it.
 type loadHost[K comparable, V any] struct {
 	host blockingHost
 	load *load[K, V]

@@ -31,7 +31,7 @@ type Batch[IN, OUT any] struct {
 	ctxs []context.Context // contexts of the calls of the function
 
 	returned atomic.Bool  // the call has returned, or is not made
-	ended    atomic.Int64 // at least as many of the first ctxs have ended
+	ended    atomic.Int64 // at least this many of ctxs have ended, counted from the first
 	signal   signal       // the end of the call's context
 	watched  sync.Once    // starts watch if the end is needed
 }
@@ -81,8 +81,8 @@ func (b *Batch[IN, OUT]) After(done <-chan struct{}) {
 	b.befores = append(b.befores, before{done, b.Context().Done()})
 }
 
-// Join adds an element and the arguments of its call, unless the batch is closed. Any
-// goroutine may call it.
+// Join adds an element and the arguments of its call. It returns false if the batch is
+// closed. Any goroutine may call it.
 func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -240,7 +240,8 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	all.post()
 }
 
-// HasReturned returns returned.
+// HasReturned reports whether the call has returned or is not made. Until then, the
+// members that have joined may be called.
 func (b *Batch[IN, OUT]) HasReturned() bool { return b.returned.Load() }
 
 // letters is the future of one member after another. It posts their letters together: if

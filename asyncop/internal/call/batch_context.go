@@ -61,6 +61,7 @@ func (b *Batch[IN, OUT]) Err() error {
 	return context.DeadlineExceeded
 }
 
+// ongoing returns the first member that has not ended, or nil if all have ended.
 func (b *Batch[IN, OUT]) ongoing() context.Context {
 	for i := b.ended.Load(); i < int64(len(b.ctxs)); i++ {
 		if b.ctxs[i].Err() == nil {

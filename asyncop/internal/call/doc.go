@@ -15,7 +15,7 @@
 // A letter refers ([Ref]) to the element that waits for it, by the index and the
 // generation of its slot. The generation ends when the element continues, and later
 // letters find no slot (law A2). The phase of the element determines the meaning of a
-// letter.
+// letter, so letters need no kind.
 //
 // # Permits
 //

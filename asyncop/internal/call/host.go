@@ -26,13 +26,13 @@ type Host struct {
 	Seat     gate.Seat         // the operator's at the backend, or nil
 	Around   Reporter          // reports to the call that the operator runs inside of, or nil
 
-	_ [64]byte // keeps fields that other goroutines read from fields that the loop writes
+	_ [64]byte // separates fields that other goroutines read from fields that the loop writes
 
 	// Used by any goroutine.
 	Sleeper   // for the loop
 	_         [64]byte
 	Mail      Mailbox      // to the loop
-	Suspended atomic.Bool  // the final checkpoint has the elements in flight: no call starts
+	Suspended atomic.Bool  // the final checkpoint has the elements in flight: calls and tasks no longer start
 	Beside    atomic.Int64 // functions on workers that are not calls, and may outlive their elements
 	late      atomic.Int64
 	freed     atomic.Int64
@@ -44,7 +44,7 @@ var ErrNil = errors.New("asyncop: CompleteExceptionally was called with a nil er
 // Panicked returns an error for the result of recover; nil means runtime.Goexit.
 func Panicked(recovered any) error { return guard.Recovered("asyncop", recovered) }
 
-// OffLoop runs user code that may block shortly, on another goroutine, and waits for it.
+// OffLoop runs user code that may block briefly, on another goroutine, and waits for it.
 // A panic or runtime.Goexit becomes an error (law A6).
 func OffLoop(f func() error) error { return guard.Call(f, Panicked) }
 
@@ -54,7 +54,7 @@ type Clock interface {
 	Time(at time.Duration) time.Time
 }
 
-// LeaveSeat frees the backend's permit.
+// LeaveSeat frees the backend's permit of a call that has ended.
 func (h *Host) LeaveSeat(stamp gate.Stamp) {
 	if h.Seat != nil {
 		h.Seat.Release(stamp)
@@ -102,7 +102,7 @@ type Ref struct {
 // Letter is an entry of the mailbox. It is embedded in the posted value, so posting does
 // not allocate.
 type Letter struct {
-	Next *Letter // in the mailbox, or in the result of Take; nil before posting
+	Next *Letter // in the mailbox, or in the result of Take; set to nil when the letter is read
 
 	Ref Ref // of the waiting element: written before the start, then read-only
 }
@@ -118,7 +118,7 @@ type Mailbox struct {
 var closed Letter
 
 // Post puts letters into the mailbox and wakes the loop. They are chained from the newest
-// to the oldest. The loop takes them together.
+// to the oldest, and must not be in the mailbox already. The loop takes them together.
 func (h *Host) Post(newest, oldest *Letter) {
 	for {
 		head := h.Mail.head.Load()

@@ -1,7 +1,7 @@
 package call
 
-// Hold is for tests: no worker takes a due job before resume, as if all processors were
-// busy.
+// Hold is for tests: no worker is sent to the due jobs before resume, as if all
+// processors were busy.
 func (w *Workers[IN, OUT]) Hold() (resume func()) {
 	set := func(coming bool) {
 		w.mu.Lock()

@@ -20,7 +20,7 @@ type Token struct {
 	Host   *Host
 	Number int32         // of the attempt, from 1; 0 for the handler of a failure
 	state  atomic.Uint32 // bits
-	Until  time.Duration // the deadline, or NoDeadline
+	Until  time.Duration // the deadline, an instant, or NoDeadline
 
 	signal atomic.Pointer[signal] // created when needed, or before the start if the element is a message
 }
@@ -44,7 +44,8 @@ const (
 	occupied
 	// returned: that function has returned.
 	returned
-	// released: the loop no longer needs the attempt.
+	// released: the loop has released the attempt, whose function may still run. Release
+	// does not set it if no function runs.
 	released
 	// dispatching, sent, answered: reported stages. The latest one counts.
 	dispatching
@@ -52,8 +53,8 @@ const (
 	answered
 	// member: the attempt belongs to a Batch, which has the permit.
 	member
-	// invoked: AsyncInvoke has returned, or was not called yet. Not set if the attempt
-	// completed in place.
+	// invoked: AsyncInvoke has returned, or was not called yet. It may be missing if the
+	// attempt completed in place.
 	invoked
 	// inPlace: the attempt completed before AsyncInvoke returned, with an empty mailbox.
 	inPlace
@@ -149,8 +150,9 @@ func (t *Token) publish() {
 	}
 }
 
-// Finish ends the token and posts its letter after the work is done. If completes is set
-// and the token had ended before, it counts as late (law A2).
+// Finish ends the token and posts its letter. The goroutine that did the work calls it
+// afterwards. If completes is set, the work completes the element, and counts as late if
+// the token had ended before (law A2).
 func (t *Token) Finish(completes bool) {
 	bits := ended
 	if completes {
@@ -263,8 +265,9 @@ func becomesFree(before, bits, bit uint32) bool {
 	return !isFree(before, bit) && isFree(before|bits, bit)
 }
 
-// Occupy notes that a function starts. It keeps the permit until Returned or, if
-// completes is set, until it completes the attempt.
+// Occupy notes that a function will run, and is called before the function starts. The
+// function keeps the permit until Returned or, if completes is set, until it completes
+// the attempt.
 func (t *Token) Occupy(completes bool) {
 	bits := occupied
 	if completes {
@@ -305,7 +308,8 @@ func (t *Token) freeSeat(before, bits uint32) {
 	}
 }
 
-// freePermit frees the operator's permit if setting bits does. The loop does not call it.
+// freePermit frees the operator's permit if setting bits does, from another goroutine
+// than the loop.
 func (t *Token) freePermit(before, bits uint32) {
 	if becomesFree(before, bits, released) {
 		t.Host.freed.Add(1)
@@ -407,7 +411,8 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 	}
 }
 
-// Refuse completes an attempt whose function was not called. It is never late.
+// Refuse completes an attempt whose function was not called. It does not count as a late
+// completion if the attempt has ended.
 func (a *Attempt[OUT]) Refuse(err error) {
 	if a.claimUncalled() {
 		a.Failure = err

@@ -51,21 +51,22 @@ type asked struct {
 	throttled int     // attempts that the service answered with a request for fewer calls
 	restarts  int     // times that its timeout began anew: see waitsOut
 	number    int     // of the attempt with this cost and tenant; 0 if they are unknown
-	cost      float64 // from the rate
+	cost      float64 // that the attempt takes from the rate
 	refunded  int     // number of the attempt whose cost was refunded, or 0
 	tenant    string
 	call      *gate.Call // the batch of its attempt
 }
 
-// forgiven returns the number of attempts of s that do not count. Throttled attempts do
-// count (law B6).
+// forgiven returns the number of attempts of s that do not count: throttled attempts (law
+// B6), and attempts that met an outage, up to maxForgiven.
 func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 	of := b.of.get(s.index)
 	return min(of.outages, maxForgiven) + of.throttled
 }
 
-// waitsOut lets s, whose deadline has come, wait for the end of an outage: its time
-// begins anew with its next attempt (FromAttempt). It does so up to maxForgiven times.
+// waitsOut lets s, whose deadline has come while it waits for a retry, wait for the end
+// of an outage, and reports whether s does. The time of s begins anew with its next
+// attempt (FromAttempt). An element waits up to maxForgiven times.
 func (b *atBackend[IN, OUT]) waitsOut(s *Slot[IN, OUT]) bool {
 	g := b.core
 	isWaiting := s.phase == ready || s.phase == backoff
@@ -77,8 +78,8 @@ func (b *atBackend[IN, OUT]) waitsOut(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// isVisited reports whether an attempt of s was answered with more than a request for
-// fewer calls. Otherwise its message was not visited (law B6).
+// isVisited reports whether an attempt of s ended with anything but a request for fewer
+// calls. Otherwise its message was not visited (law B6).
 func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
 	return int(s.attempts) > b.of.get(s.index).throttled
 }
@@ -177,8 +178,9 @@ func (g *Machine[IN, OUT]) IsOverBudget() bool {
 // BudgetError returns the error of such a run.
 func (g *Machine[IN, OUT]) BudgetError() error { return g.backend.Over(g.backend.spent) }
 
-// taken returns the cost of the current attempt of s to the rate. A member that joins a
-// batch costs 0 unless the operator has Cost. A call without Cost costs 1.
+// taken returns the cost that the current attempt of s has taken from the rate: 0 after a
+// refund. A member that joins a batch takes 0 unless the operator has Cost. A call takes
+// 1 if the operator has no Cost.
 func (b *atBackend[IN, OUT]) taken(s *Slot[IN, OUT]) float64 {
 	of := b.of.get(s.index)
 	switch {
@@ -198,8 +200,8 @@ func (b *atBackend[IN, OUT]) hasJoined(s *Slot[IN, OUT]) bool {
 	return c != nil && c.Element != element(s)
 }
 
-// refund returns the cost of the attempt of s to the rate, once. The element gets its
-// outcome from another call, or without a call.
+// refund gives the cost of the attempt of s back to the rate, once per attempt. The
+// element gets its outcome from another call, or without a call.
 func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	of := b.of.get(s.index)
 	if of.refunded == int(s.attempts) {
@@ -287,10 +289,10 @@ func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 }
 
 // opensAt returns when to ask again: Now, an instant, or Never if the backend wakes the
-// operator.
+// operator when it may ask, or if the budget is spent.
 func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 	if b.isOver {
-		return Never
+		return Never // the run ends when all calls have ended
 	}
 	if !b.isShort {
 		return Now

@@ -11,7 +11,7 @@ import (
 // Config.Invoke is called for each member. Its function, perhaps inside wrappers, finds
 // the batch in the context and joins it. Then the batch becomes a job.
 type Batching[IN, OUT any] struct {
-	Of      any                          // the function, which finds its batch by it
+	Of      any                          // the function: the key under which it finds its batch
 	MaxSize int                          // in members
 	MaxWait time.Duration                // of an element that may start; 0 means one step
 	Call    func(b *call.Batch[IN, OUT]) // makes the call on a worker
@@ -23,7 +23,7 @@ type Batching[IN, OUT any] struct {
 type Batches[IN, OUT any] struct {
 	Batching[IN, OUT]
 	core    *Machine[IN, OUT]
-	forming *call.Batch[IN, OUT] // while its members begin; otherwise nil
+	forming *call.Batch[IN, OUT] // while its members get their permits and begin; otherwise nil
 	isLast  bool                 // the input has ended
 }
 

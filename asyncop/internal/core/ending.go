@@ -47,7 +47,7 @@ func (g *Machine[IN, OUT]) endIfCancelled() {
 
 // EndRetries ends retries, because the input has ended. By law A5 an element in back-off
 // gets one more attempt at once, or after the wait that a server has demanded. Running
-// attempts are not repeated.
+// attempts are awaited, and not repeated.
 func (g *Machine[IN, OUT]) EndRetries() {
 	g.noRetries = true
 	for s := g.first(); s != nil; s = s.next() {

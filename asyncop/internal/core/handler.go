@@ -14,7 +14,7 @@ type Handler[IN, OUT any] struct {
 	All      bool                                                                  // handles all failures; otherwise only timeouts
 	Limit    time.Duration                                                         // of a call of Handle
 	ErrLimit error                                                                 // the error of a call that exceeds Limit
-	Broke    func(failure error, timedOut bool, broken error) error                // returns the failure of an element whose Handle panicked
+	Broke    func(failure error, timedOut bool, broken error) error                // returns the failure of an element whose Handle panicked, exceeded Limit or did not run
 
 	core *Machine[IN, OUT]
 }
@@ -35,8 +35,8 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 	g.handler = &handler
 }
 
-// rescue calls the handler for s, which has failed, and reports whether it did. returned
-// or exceeded continues.
+// rescue calls the handler for s, which has failed, and reports whether it did. If it
+// did, returned or exceeded continues.
 func (h *Handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool) (called bool) {
 	if !timedOut && !h.All {
 		return false
@@ -62,7 +62,7 @@ func (h *Handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 	return true
 }
 
-// returned continues after the handler of s has returned or panicked.
+// returned continues after the handler of s has returned or panicked, or could not run.
 func (h *Handler[IN, OUT]) returned(s *Slot[IN, OUT]) {
 	c := h.core.handled.take(s.index)
 	h.finish(s, c, c.broke)
@@ -76,7 +76,8 @@ func (h *Handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 	h.finish(s, c, h.ErrLimit)
 }
 
-// finish ends s with the answer of its handler, or with broke.
+// finish ends s with the answer of its handler or, if broke is not nil, with a failure.
+// Then it does not read the answer, because the handler may still be writing it.
 func (h *Handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broke error) {
 	g := h.core
 	g.Timers.Cancel(&s.timer)

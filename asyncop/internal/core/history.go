@@ -17,7 +17,7 @@ const (
 
 // TimelineKeeper decides which histories are kept. Asked and Backend may be nil.
 type TimelineKeeper[IN any] struct {
-	Asked   func(in IN) bool                                              // reports whether to keep the history of an element that succeeds at once
+	Asked   func(in IN) bool                                              // reports whether to keep the history of an element even if it succeeds
 	Backend func() string                                                 // returns the state of the backend
 	Keep    func(r Report[IN], how observe.EndKind, steps []observe.Step) // receives the history of an element that failed, was slow, or was asked for
 }
@@ -28,7 +28,7 @@ type attemptHistory struct {
 }
 
 // history keeps the attempts of elements. An element that succeeds at once needs no
-// history, and no allocation.
+// history, and no allocation, unless it was slow or asked for.
 type history[IN, OUT any] struct {
 	TimelineKeeper[IN]
 	core   *Machine[IN, OUT]

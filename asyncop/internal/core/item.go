@@ -18,7 +18,7 @@ type Item[IN, OUT any] struct {
 	First    int64         // start of the first attempt in Unix nanoseconds, or 0
 	Spent    time.Duration // of its timeout
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
-	Attempts int32         // completed attempts
+	Attempts int32         // that count as made: an attempt that will be repeated does not
 
 	Kind  ItemKind
 	Retry RetryKind // of the awaited retry
@@ -105,7 +105,8 @@ func sinceEpoch(start int64, at time.Duration) int64 {
 	return cmp.Or(start+int64(at), 1)
 }
 
-// holds reports whether a checkpoint contains an element of the queue.
+// holds reports whether a checkpoint contains an element of the queue. Ended elements,
+// and complete elements without results, are left out.
 func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	switch s.phase {
 	case ended:
@@ -182,7 +183,8 @@ func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 }
 
 // restoreFromScratch sets the deadline of an element that keeps only the rest of its
-// back-off. If this exceeds its timeout, its time counts from the end of the back-off.
+// back-off. If the back-off leaves too little of the timeout for an attempt, the element
+// gets more time, which counts from the end of the back-off.
 func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) {
 	left := g.timeWith(it, own, own)
 	switch {
@@ -197,7 +199,7 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 
 // restoreLimited sets the deadline of an element that keeps its attempts and the rest of
 // its timeout. Without time left the element times out at once, because no attempt starts
-// at the deadline (law A5), unless that would fail each run.
+// at the deadline (law A5), unless that would fail this run and each run after a restart.
 func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) (hasEnded bool) {
 	least := g.leastTime(own)
 	left := own - it.Spent
@@ -223,7 +225,7 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], o
 	return hasEnded
 }
 
-// leastTime returns the reserved time of a restored element.
+// leastTime returns the least time that a restored element with this timeout gets.
 func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	if g.Restored.LeastPart == 0 {
 		return 0
@@ -232,8 +234,8 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 }
 
 // timeWith returns the time that is left to a restored element, extended to allow an
-// attempt after its back-off. A back-off beyond the deadline stays so: the element waits
-// for its deadline.
+// attempt after the rest of its back-off. A back-off beyond the deadline was so before
+// the restart, too, and stays so: the element waits for its deadline.
 func (g *Machine[IN, OUT]) timeWith(it *Item[IN, OUT], left, timeout time.Duration) time.Duration {
 	if it.Wait > 0 && it.Wait <= left {
 		left = max(left, later(it.Wait, g.leastTime(timeout)))

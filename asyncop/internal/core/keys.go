@@ -12,7 +12,8 @@ import (
 // Key order (law K1). The elements of a key that have not ended form a line, in input
 // order. Only the first of a line may be called. The others are in phase behind. An
 // element that times out there keeps its position, and its results or failure take effect
-// when it is the first. The queue of a core with key order is unordered.
+// when it is the first. The queue of a core with key order is unordered, and the elements
+// of a key complete in the order of their line.
 
 // Keys finds the lines of elements. It hides the key type from the core.
 type Keys[IN, OUT any] interface {
@@ -60,7 +61,7 @@ type keyOrder[IN, OUT any] struct {
 
 	of        perSlot[linePosition[IN, OUT]]
 	heads     timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, in input order
-	headed    time.Duration               // when the first element of heads became fresh
+	headed    time.Duration               // since when heads is not empty
 	numbers   time.Duration               // of the newest linePosition
 	crowded   int                         // lines with more than maxWaiting elements
 	outliving []outlivingCall[IN, OUT]    // they hold the keys of elements that have continued
@@ -82,7 +83,7 @@ func (o *keyOrder[IN, OUT]) forget() {
 
 func (o *keyOrder[IN, OUT]) isFirst(s *Slot[IN, OUT]) bool { return o.of.get(s.index).prev == nil }
 
-// freshSince returns when the first element in phase fresh entered it, or Never.
+// freshSince returns since when there are elements in phase fresh, or Never.
 func (o *keyOrder[IN, OUT]) freshSince() time.Duration {
 	if o.heads.Len() == 0 {
 		return Never

@@ -21,7 +21,7 @@ type Config[IN, OUT any] struct {
 	Timers *timers.Service[*Slot[IN, OUT]]                              // owned by the core; its driver sets the alarm
 	Host   *call.Host                                                   // shared by the calls
 	Invoke func(ctx context.Context, in IN, a *call.Attempt[OUT]) error // starts a call
-	Direct bool                                                         // calls are jobs; Invoke is not used
+	Direct bool                                                         // calls are jobs; Invoke starts only calls whose context has values of observers
 	Jobs   *[]call.Job[IN, OUT]                                         // for workers: the core appends, the driver takes
 
 	Policy *decision.Steps[OUT]
@@ -30,7 +30,7 @@ type Config[IN, OUT any] struct {
 	Limits
 
 	FailsRun           bool // the first element that fails ends the run; otherwise it is dropped
-	ExhaustedAsFailure bool // a refused retry of a result is a failure
+	ExhaustedAsFailure bool // a result that asks for a retry, which is refused, is a failure
 
 	Check    func(results []OUT) error // nil if any results are valid
 	Restored Restored
@@ -83,18 +83,18 @@ type TimedOut struct {
 // Report describes an element to the driver.
 type Report[IN any] struct {
 	Element       IN
-	Err           error // of the last attempt, or the failure of the element
-	Attempts      int
-	Elapsed       time.Duration
-	First         time.Time // start of its first attempt, or zero
-	Last          time.Time // start of its last attempt, or zero
+	Err           error         // of the last attempt; once the element has failed, its failure
+	Attempts      int           // begun so far
+	Elapsed       time.Duration // since it took its slot
+	First         time.Time     // start of its first attempt, or zero
+	Last          time.Time     // start of its last attempt, or zero
 	NoRetryReason decision.NoRetryReason
 	Reason        predicates.Reason    // of the last attempt
 	Reasons       predicates.ReasonSet // of the retries that began
 	InDoubt       bool                 // an attempt may have taken effect
 	Deduplicated  bool                 // and every server involved recognises its requests when they are repeated
 	Timeout       time.Duration        // 0 without a timeout
-	Failed        bool                 // it was not handed over yet
+	Failed        bool                 // it has failed and was not handed over yet
 
 	Context context.Context //nolint:containedctx // from its observers, or the operator's
 }
@@ -121,7 +121,7 @@ type Machine[IN, OUT any] struct {
 	slots   slots[IN, OUT]
 	reasons perSlot[reasons]           // empty unless the policy looks at reasons
 	limited perSlot[[]int32]           // retries for each reason that the policy limits; nil before the first
-	limits  perSlot[*limit[IN, OUT]]   // deadlines out of input order
+	limits  perSlot[*limit[IN, OUT]]   // deadlines out of input order, and timeouts that begin with the first attempt
 	control perSlot[any]               // of control elements: a queue.Watermark or a participant.Barrier
 	before  perSlot[beforeRetry]       // phases backoff and ready: the step before the retry
 	asked   perSlot[*question[OUT]]    // phase deciding
@@ -130,7 +130,7 @@ type Machine[IN, OUT any] struct {
 	fresh   *Slot[IN, OUT]              // the oldest element in phase fresh, which makes its first attempt next
 	unbegun int                         // elements in phase fresh
 	ready   timers.Heap[*Slot[IN, OUT]] // elements in phase ready that may be called, the oldest first
-	readied time.Duration               // when the oldest of them became ready
+	readied time.Duration               // since when ready is not empty
 	permits int                         // free
 	stamp   gate.Stamp                  // of the last call that the backend admitted
 	overdue bool                        // the next element to start has reached its deadline: timers go first (law T1)
@@ -225,8 +225,8 @@ func (g *Machine[IN, OUT]) State() *State {
 }
 
 // Away reports that the driver has slept, or is about to run user code outside the core.
-// If the code may wait, the core reads the clock before it uses the time. Otherwise it
-// does so only if limits or back-offs depend on it.
+// If mayWait is set, the core reads the clock before it uses the time. Otherwise it does
+// so only if limits or back-offs depend on the time.
 func (g *Machine[IN, OUT]) Away(mayWait bool) {
 	if mayWait {
 		g.slept = true
@@ -340,8 +340,8 @@ func (g *Machine[IN, OUT]) nextTimer() time.Duration {
 	return next
 }
 
-// startsNext returns when the next element may start. A batch may wait for more elements,
-// and the backend may refuse calls for a time.
+// startsNext returns when the next element may start, if there is a permit. A batch may
+// wait for more elements, and the backend may refuse calls for a time.
 func (g *Machine[IN, OUT]) startsNext() time.Duration {
 	if g.batches != nil {
 		if at := g.batches.startsAt(); at != Now {

@@ -31,11 +31,11 @@ type Observing[IN, OUT any] struct {
 	reportBroke func(err error) // logs that an observer has panicked in Report
 }
 
-// Track describes an observed element. The driver takes it from the core with Leaving and
-// returns it with Left. Tracks are reused.
+// Track describes an observed element. It is owned by the core until the driver takes it
+// with Observing.Leaving. The driver returns it with Observing.Left. Tracks are reused.
 type Track struct {
 	accepted time.Duration
-	started  time.Duration  // start of the first attempt; 0 before
+	started  time.Duration  // start of the first attempt, counted from accepted; 0 before
 	ending   observe.Ending // set when it leaves
 
 	// With observers.
@@ -123,7 +123,7 @@ func accepted(ctx context.Context, o observe.Observer, element any, a introducti
 
 // Numbers returns the numbers of the elements that Items returns, by the contexts of an
 // observer. Control elements have number 0. Another goroutine may call it while the
-// core's goroutine waits.
+// core's goroutine waits for the call.
 func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (all []int64) {
 	g := o.core
 	for s := g.first(); s != nil; s = s.next() {
@@ -229,7 +229,7 @@ func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, aga
 }
 
 // ended records the end of an element. An element with results has left when the driver
-// calls Left.
+// calls Observing.Left.
 func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	r := o.of.get(s.index)
 	if r == nil {

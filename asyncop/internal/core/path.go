@@ -468,7 +468,7 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 }
 
 // reportToBackend reports the end of an attempt of s, and returns whether the attempt met
-// an outage.
+// an outage or was throttled. t is the token of the attempt.
 func (g *Machine[IN, OUT]) reportToBackend(
 	s *Slot[IN, OUT], t *call.Token, err error, reason predicates.Reason, pushback time.Duration,
 ) (outage bool) {
@@ -492,7 +492,7 @@ func (g *Machine[IN, OUT]) reportToBackend(
 type judging struct {
 	isDeduplicated bool // every server involved recognises repeated requests
 	isReported     bool // to the backend
-	outage         bool // the attempt met an outage
+	outage         bool // the attempt met an outage or was throttled
 }
 
 // judge asks the policy about the attempt in g.view. It finds the reason, reports the
@@ -578,8 +578,7 @@ func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]
 }
 
 // viewAfterReport updates v after the report to the backend, which reads the clock. It
-// sets the remaining time, and the number of attempts that count. Attempts that met an
-// outage do not count.
+// sets the remaining time, and the number of attempts that count: see forgiven.
 func (g *Machine[IN, OUT]) viewAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
 	if s.due != Never { // otherwise a retry that is too late, after a call that blocked the loop, would use the budget
 		v.Remaining = max(0, s.due-g.now)
@@ -604,8 +603,9 @@ func (g *Machine[IN, OUT]) contextOfQuestion(s *Slot[IN, OUT], t *call.Token) co
 	return call.WithEnd(g.context(s, t), g.Host.Life)
 }
 
-// applyDecision carries out the decision of the policy. A retry first takes a retry from
-// the budget of the backend, unless the attempt met an outage.
+// applyDecision carries out the decision of the policy. It first takes a retry from the
+// budget of the backend, unless the attempt met an outage or was throttled. A retry that
+// will not be made does not use the budget.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, outage bool) {
 	if d.NeedsBudget && !outage && g.backend != nil && !g.backend.takeRetry() {
 		d.NoRetryReason, d.Before = decision.OverBudget, nil
@@ -719,8 +719,8 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	case d.Delay == 0 && !isTooLate:
 		g.retryNow(s)
 	default:
-		// The wait that a server demands may exceed the time that is left. The timer does
-		// not fire then, because the deadline comes first.
+		// The wait that a server demands may reach or exceed the deadline. The timer does
+		// not fire then, because the deadline comes first, unless waitsOut removes it.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 	}
 }
@@ -739,7 +739,8 @@ func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 	g.ready.Arm(&s.timer, s.accepted)
 }
 
-// timeOut ends s at its deadline in any phase. This is final (law A3).
+// timeOut ends s at its deadline in any phase, unless s waits for the end of an outage.
+// This is final (law A3).
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	if g.FromAttempt && g.backend != nil && g.backend.waitsOut(s) {
 		return
@@ -757,7 +758,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	case ready:
 		g.ready.Cancel(&s.timer)
 		g.stopWaiting(s)
-	default: // the other phases have no call, timer or live deadline
+	default: // fresh and behind need no work here, and the other phases have no live deadline
 	}
 	s.attempt = nil
 	g.reportEnd(s, false, 0)
@@ -825,7 +826,7 @@ func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay tim
 	g.attemptEnd = attemptEnd{}
 }
 
-// complete lets s leave the queue in order.
+// complete lets s leave the queue when its turn in the order of the queue comes.
 func (g *Machine[IN, OUT]) complete(s *Slot[IN, OUT]) {
 	g.Queue.Complete(s.entry)
 	if g.keys != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// A refused element is offered again after firstOffer. The wait doubles up to lastOffer.
+// An element that was not taken is offered again after firstOffer. The wait doubles up to
+// lastOffer.
 const (
 	firstOffer = 100 * time.Millisecond
 	lastOffer  = 10 * time.Second
@@ -60,13 +61,13 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
 	if o.refused && r.InDoubt && !decision.WantedRepeat(r.NoRetryReason, r.Reason) {
-		o.unknown = true // stays true if IsIdempotent panics
+		o.unknown = true // stays true if IsIdempotent panics, to be safe
 		_ = call.OffLoop(func() error { o.unknown = !h.core.Policy.IsIdempotent(r.Element); return nil })
 	}
 }
 
 // AddHandOver adds a failure sink. notTaken receives each element that the sink has not
-// taken, with the time until the next offer, or 0 for the last.
+// taken, with the time until the next offer, or 0 if the element is not offered again.
 func AddHandOver[IN, OUT any](
 	g *Machine[IN, OUT], messages *Messages[IN, OUT], sink func(ctx context.Context, r Report[IN]) error,
 	notTaken func(r Report[IN], err error, wait time.Duration),
@@ -77,8 +78,8 @@ func AddHandOver[IN, OUT any](
 	return g.sink
 }
 
-// take makes s, which has failed, wait for its offer. With key order it first becomes the
-// first of its key.
+// take makes s, which has failed, wait for its offer. With key order s first waits until
+// it is the first of its key.
 func (h *HandOver[IN, OUT]) take(s *Slot[IN, OUT]) {
 	g := h.core
 	g.enter(s, failing)
@@ -178,7 +179,7 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 
 // Last calls the sink for an element that Abandon has returned, unless cut has ended. The
 // error of the element is err unless it has failed. The context has the same values as
-// during the run, and ends with cut. Last returns the report for the sink.
+// during the run, and ends with cut. Last returns the report of the element, without err.
 func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, cut)

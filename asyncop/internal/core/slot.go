@@ -21,8 +21,8 @@ import (
 // so only the core and its driver hold one. Other code holds a call.Ref: see slots.
 type Slot[IN, OUT any] struct {
 	in         IN
-	accepted   time.Duration                // the timeout counts from here
-	due        time.Duration                // or Never
+	accepted   time.Duration                // when it took the slot; the timeout counts from here, unless FromAttempt is set
+	due        time.Duration                // its deadline, or Never
 	first      time.Duration                // start of the first attempt
 	last       time.Duration                // start of the last attempt
 	attempt    *call.Attempt[OUT]           // see phase; may be nil
@@ -87,7 +87,8 @@ const (
 //
 //   - deciding: if the strategy may block
 //   - preparing: if the retry has a step before it (strategies.Action.Before)
-//   - handling: if there is a handler; failing: if there is a failure sink
+//   - handling: if there is a handler for its failure
+//   - failing: if there is a failure sink
 //   - behind: with key order, before fresh, until the element is the first of its line.
 //     If it times out there, it becomes done or failing, and waits in this phase until it
 //     is the first.
@@ -105,7 +106,7 @@ const (
 	handling                    // a handler of its failure runs on a worker; timer: its limit
 	failing                     // waits for the failure sink; timer: the next offer
 	done                        // complete; attempt: its results
-	ended                       // has failed and left its line
+	ended                       // has failed or was handed over, and has no results to emit
 )
 
 func (p phase) String() string {
@@ -176,14 +177,15 @@ func (g *Machine[IN, OUT]) nextFresh(s *Slot[IN, OUT]) *Slot[IN, OUT] {
 	return nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
 }
 
-// limit is a deadline out of input order: the element has its own timeout, or was
-// restored with a part of its timeout.
+// limit is a deadline out of input order: the element has its own timeout, was restored
+// with a part of its timeout, or its timeout begins with its first attempt (FromAttempt).
 type limit[IN, OUT any] struct {
 	total time.Duration                // the whole timeout
 	timer timers.Timer[*Slot[IN, OUT]] // position among the other limits
 }
 
-// limit sets a deadline of its own for the newest element. total is its whole timeout.
+// limit sets a deadline of its own for s, which is the newest element unless FromAttempt
+// is set. total is its whole timeout.
 func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 	own := &limit[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s

@@ -19,8 +19,9 @@ var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps befor
 	"they ignore the ends of their contexts")
 
 // runOnWorker runs do with ctx on a worker, unless t has ended by then, and passes its
-// error to then. The element of t may continue before do returns. If twice as many
-// functions as slots are running, runOnWorker returns false.
+// error to then. The element of t may continue before do returns, but do counts as
+// running until it returns. If twice as many functions as slots are running, runOnWorker
+// returns false and does not run do.
 func (g *Machine[IN, OUT]) runOnWorker(
 	ctx context.Context, t *call.Token, do func(ctx context.Context) error, then func(err error),
 ) bool {
@@ -54,8 +55,9 @@ type task struct {
 	broke error // a panic or runtime.Goexit of the code; written before the letter is posted
 }
 
-// runTask runs do for s until an instant, in the current phase of s. It returns an error
-// if do cannot run. If completes is true, a late letter counts as a late completion.
+// runTask runs do for s until an instant at most. s must be in the phase of the task
+// already. runTask returns an error if do cannot run. If completes is true, a late letter
+// counts as a late completion.
 func (g *Machine[IN, OUT]) runTask(
 	s *Slot[IN, OUT], t *task, until time.Duration, completes bool, do func(ctx context.Context),
 ) error {
@@ -130,7 +132,7 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 // which waits for the step.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
 	a.Invoked()
-	var prepared chan struct{} // for a member of a batch: closed after the step
+	var prepared chan struct{} // for a member of a batch: closed after the step, unless the step failed; otherwise nil
 	then := func(err error) {
 		switch {
 		case err != nil:

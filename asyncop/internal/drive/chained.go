@@ -36,7 +36,7 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		d.yieldEnd(r.Yield)
 		return
 	}
-	ended := false // without a break
+	ended := false // the operator has ended without a break
 	defer func() {
 		p.r = nil
 		if !ended { // a break, a panic or Goexit of the body or the input, or Goexit of code that the core calls
@@ -53,7 +53,8 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	d.yieldEnd(r.Yield)
 }
 
-// yieldEnd yields the error of the operator.
+// yieldEnd yields the error of the operator, or ErrStopped after a clean end before the
+// end of the input.
 func (d *Driver[IN, OUT]) yieldEnd(yield func(OUT, error) bool) {
 	err := d.Err()
 	if err == nil && d.input != inputClosed {
@@ -83,7 +84,7 @@ type bodyPort[IN, OUT any] struct {
 }
 
 func (p *bodyPort[IN, OUT]) take() bool {
-	p.d.core.Away(false) // the time of an element begins at Next
+	p.d.core.Away(false) // the time of an element begins when Next returns it
 	v, ok := p.r.Next()
 	p.d.receivedElement(v, call.Message{}, ok)
 	return true

@@ -38,7 +38,7 @@ type checkpointing[IN, OUT any] struct {
 	arrived  *participant.Barrier            // has arrived, and is not handled yet
 	passing  fifo.Queue[participant.Barrier] // handled, and emitted first
 	encoding sync.WaitGroup                  // waits for states that are being encoded
-	lost     sharedError                     // the error of encoding the state of the final barrier
+	lost     sharedError                     // the error of encoding the state of the final barrier; set by the goroutine that encodes
 	pause    time.Duration                   // duration of the last copy
 }
 
@@ -223,7 +223,8 @@ func (d *Driver[IN, OUT]) awaitStart() {
 
 // mayOverflow reports whether items may be read past the capacity, to reach a barrier or
 // the marker. If the source has announced it as coming, few items are before it.
-// Otherwise an item may be read while the overflow has space.
+// Otherwise an item may be read even if the overflow is full, because it may be the
+// barrier itself. If it is not, it waits with the overflow.
 func (d *Driver[IN, OUT]) mayOverflow() bool {
 	follows := func(a *announced) bool {
 		return a.barrier.Load() > d.checks.seen || a.marker.Load() && d.input == inputOpen
@@ -341,7 +342,8 @@ func (d *Driver[IN, OUT]) lostState() error {
 	return cmp.Or(d.checks.lostSoFar(), cut)
 }
 
-// lostSoFar is lostState without waiting.
+// lostSoFar is lostState without waiting. The error is set before a cancel that it
+// causes.
 func (k *checkpointing[IN, OUT]) lostSoFar() error {
 	if k == nil {
 		return nil

@@ -18,7 +18,7 @@ import (
 
 // Config has the settings and parts of a driver. It is read-only after New.
 type Config[IN, OUT any] struct {
-	Core   core.Config[IN, OUT]   // without Timers, Host and Direct
+	Core   core.Config[IN, OUT]   // the driver sets Timers, Host and Direct
 	Direct call.Blocking[IN, OUT] // makes a call, on a worker; nil if Invoke does
 
 	Context context.Context //nolint:containedctx // from the user
@@ -30,7 +30,7 @@ type Config[IN, OUT any] struct {
 
 	Observers []observe.Observer
 	Counters  []counting.Counter                                 // observers that only count
-	Batch     *core.Batching[IN, OUT]                            // or nil
+	Batch     *core.Batching[IN, OUT]                            // nil if each call is for one element
 	Features  []func(g *core.Machine[IN, OUT])                   // other optional parts of the core
 	Sink      func(ctx context.Context, r core.Report[IN]) error // takes failed elements, on a worker, one at a time; or nil
 
@@ -44,7 +44,7 @@ type Config[IN, OUT any] struct {
 	Node           *wiring.Node            // the operator in the wiring of its pipeline
 	DrainRetries   bool                    // retries always continue after the end of the input, as in Results
 
-	Coordinator participant.Host // or nil
+	Coordinator participant.Host // nil without checkpoints
 	State       StateCodec[IN, OUT]
 	Observer    observe.CheckpointedObserver // the observer with a state, or nil
 	Overflow    int                          // items that may be read past the capacity to reach a barrier
@@ -58,7 +58,7 @@ type Config[IN, OUT any] struct {
 type Hooks[IN any] struct {
 	Abandoned     func(cause error, byElement bool, n int) error                              // returns the error of a run that ended with n elements in flight
 	WrongType     func(got any) error                                                         // returns the error for a value that is not an element
-	NotTaken      func(r core.Report[IN], err error, wait time.Duration)                      // logs an element that the sink has not taken; wait is the time until the next offer, or 0
+	NotTaken      func(r core.Report[IN], err error, wait time.Duration)                      // logs an element that the sink has not taken; wait is the time until the next offer, or 0 if there is none
 	ObserverBroke func(err error)                                                             // logs a panic of an observer
 	Declined      func(r core.Report[IN], err error)                                          // logs an element that the sink did not take at the end
 	SourceBroke   func(err error)                                                             // logs a panic of a source; from any goroutine

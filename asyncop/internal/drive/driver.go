@@ -63,7 +63,7 @@ type Driver[IN, OUT any] struct {
 	unwatch     func() bool                    // ends the watch on the operator's context
 	upstream    sync.WaitGroup                 // for the call of cancelUpstream
 
-	timerDue  atomic.Bool   // a timer may be due: a loop body on this goroutine must return
+	timerDue  atomic.Bool   // a timer may be due: it fires before a loop body on this goroutine gets another result
 	stopping  atomic.Bool   // Stop was called
 	inputErr  sharedError   // of the input of Results; set before its ring ends
 	err       sharedError   // set before ended is closed
@@ -320,11 +320,11 @@ func (d *Driver[IN, OUT]) setAlarm() bool {
 	return due == core.Never || d.timers.ScheduleAt(due)
 }
 
-// offerJobs offers the calls that this step has started to free workers, and reports
-// whether there were any. Sending a worker costs a switch of goroutines, so sendWorkers
-// does it one step later, for calls that are still waiting. Workers are sent at once for
-// a batch, which is worth a switch, and if a loop body runs on this goroutine, because it
-// may take long.
+// offerJobs offers the started calls to workers that become free, and reports whether
+// there were any. Sending a worker costs a switch of goroutines, so sendWorkers does it
+// one step later, for calls that are still waiting. Workers are sent at once for a batch,
+// which is worth a switch, and if a loop body runs on this goroutine, because it may take
+// long.
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = len(d.jobs)
 	some := d.offered > 0
@@ -366,8 +366,9 @@ func (d *Driver[IN, OUT]) publish() {
 	d.current.port.offer(now.FreeSlots)
 }
 
-// InputClosed returns a channel that is closed when upstream has closed in, or there is
-// no upstream, and all discarded elements are counted.
+// InputClosed returns a channel that is closed after the end of the operator, when
+// upstream has closed in, or there is no upstream, and all discarded elements are
+// counted.
 func (d *Driver[IN, OUT]) InputClosed() <-chan struct{} { return d.late.counted }
 
 // Out returns the channel of the results.

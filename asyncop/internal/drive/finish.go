@@ -72,12 +72,12 @@ func (d *Driver[IN, OUT]) finish() {
 }
 
 // cleanUp reports the last events, ends the goroutines of the operator, and drops its
-// elements.
+// elements. It is called after the results have left and the function is closed.
 func (d *Driver[IN, OUT]) cleanUp() {
 	d.settleMessages()
 	d.observeEnd()
 	d.workers.Stop()
-	d.host.Cancel(nil) // frees the resources of the user's context
+	d.host.Cancel(nil) // frees the resources that the user's context has for Life
 	d.publish()
 	d.Hooks.FlushLines(true)
 	d.upstream.Wait()
@@ -108,7 +108,8 @@ func (d *Driver[IN, OUT]) refuseRest(kept bool) {
 	}
 }
 
-// warnOfCutRetries logs the number of elements that did not get their retries.
+// warnOfCutRetries logs the number of elements that did not get their retries. Without
+// the line, their results would be lost silently.
 func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	if n := d.core.State().Stats.CutByEndOfInput; n > 0 {
 		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry, which they did not get; "+
@@ -184,7 +185,8 @@ func (d *Driver[IN, OUT]) outcome(
 	return offer, d.Hooks.Abandoned(cause, by == core.ByElement, n)
 }
 
-// sinkLimit is the time from the end of the run to the end of the failure sink's context.
+// sinkLimit is the time from a failure or a cancel to the end of the failure sink's
+// context.
 const sinkLimit = 30 * time.Second
 
 var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)

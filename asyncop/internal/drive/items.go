@@ -14,12 +14,13 @@ import (
 )
 
 // endInput ends the input. Elements of the backlog get their first attempts, but no
-// retries (law A5).
+// retries unless those are drained (law A5).
 func (d *Driver[IN, OUT]) endInput() {
 	d.life = max(d.life, ending)
 	d.endRetries()
 }
 
+// endRetries ends the waits of batches and, unless they are drained, retries (law A5).
 func (d *Driver[IN, OUT]) endRetries() {
 	d.endWaits()
 	if !d.drains {
@@ -27,7 +28,7 @@ func (d *Driver[IN, OUT]) endRetries() {
 	}
 }
 
-// endWaits starts the batch that waits for members, if no more elements come.
+// endWaits ends the wait of batches for more members, if no more elements come.
 func (d *Driver[IN, OUT]) endWaits() {
 	if d.batches != nil && (d.life >= ending || d.input != inputOpen) && d.backlog.Len() == 0 {
 		d.batches.NoneFollows()
@@ -204,7 +205,8 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	}
 }
 
-// allLeft reports whether all accepted items have left.
+// allLeft reports whether all accepted items have left, or the final checkpoint has them
+// and its barrier has left.
 func (d *Driver[IN, OUT]) allLeft() bool {
 	if k := d.checks; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // a barrier is not handled or not emitted
 		return false

@@ -95,7 +95,8 @@ func (d *Driver[IN, OUT]) refused(how observe.EndKind, m call.Message) {
 	}
 }
 
-// observeLate reports n elements that arrived after the end, and returns 0.
+// observeLate reports n elements that arrived after the end, and returns 0. It waits for
+// done, so the loop must not call it.
 func (d *Driver[IN, OUT]) observeLate(n int) int {
 	if d.observing == nil {
 		return 0

@@ -13,7 +13,7 @@ type port[IN, OUT any] interface {
 	take() bool
 	// put emits the loaded value if downstream takes it now.
 	put() bool
-	// flush is called after put.
+	// flush is called after some values were put.
 	flush()
 
 	// sleep waits until the port or the loop has work.

@@ -12,7 +12,7 @@ import (
 type Range[IN, OUT any] struct {
 	Iterate  func(put func(IN, call.Message) bool) error // puts the input, until put returns false
 	Yield    func(OUT, call.Message, error) bool
-	Messages bool // elements and results are values of messages
+	Messages bool // elements and results are values of messages; otherwise the messages are zero
 }
 
 // Results drives the operator with the input and the body of r.

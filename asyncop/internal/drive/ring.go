@@ -24,8 +24,8 @@ type ring[T any] struct {
 	limit uint64 // owned by the putter: upper limit of tail until the next look at head
 	_     [64]byte
 
-	ended   atomic.Bool // values are no longer put
-	stopped atomic.Bool // values are no longer taken
+	ended   atomic.Bool // set by the putter: values are no longer put
+	stopped atomic.Bool // set for the taker, by any goroutine: values are no longer taken
 }
 
 // newRing returns a ring for at least n values.
@@ -95,7 +95,7 @@ func (r *ring[T]) exhausted() bool { return r.ended.Load() && r.len() == 0 }
 type inlet[T any] struct {
 	ring   *ring[T]
 	feeder call.Sleeper  // the goroutine that puts
-	until  atomic.Uint64 // up to this tail, each value has a slot; may lag behind
+	until  atomic.Uint64 // up to this tail, each value has a slot; an old limit is lower
 	ahead  atomic.Int64  // values without a slot that may be put beyond until
 
 	// Owned by the feeder.
@@ -134,6 +134,8 @@ func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 	return v, m, ok
 }
 
+// offer announces the number of free slots for values that were not taken yet. Only the
+// loop calls it.
 func (i *inlet[T]) offer(free int) {
 	i.until.Store(i.ring.head.Load() + uint64(free)) //nolint:gosec // it is not negative
 	if i.feeder.Parked.Load() && i.mayBring() {
@@ -141,7 +143,8 @@ func (i *inlet[T]) offer(free int) {
 	}
 }
 
-// freeSlots returns the number of free slots minus the values for them, which may be negative.
+// freeSlots returns the number of free slots minus the number of values that were put for
+// them. It is negative if values without a slot were put.
 func (i *inlet[T]) freeSlots() int {
 	return int(i.until.Load() - i.ring.tail.Load()) //nolint:gosec // two counts that are close to each other
 }
@@ -152,8 +155,8 @@ func (i *inlet[T]) freeSlots() int {
 // Slots become free while values are fetched. So awaitSlots asks for twice as many
 // additional values as slots became free during the last fetch. Slots that become free
 // while values are put do not count, because the number would grow by itself. To exclude
-// idle time, the slots count only up to the number of values that came, which is raised
-// by twice the last surplus if all requested values came.
+// idle time, the slots count only up to the number of values that came. If all requested
+// values came, this limit is raised by twice the last surplus, so that it can grow.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	most := int(tail - i.brought) //nolint:gosec // counts that are close to each other
@@ -161,7 +164,7 @@ func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 		most += 2 * int(i.ahead.Load())
 	}
 	ahead := max(0, min(i.freed, most))
-	i.ahead.Store(int64(ahead))
+	i.ahead.Store(int64(ahead)) // more than this many are fetched at once
 	defer context.AfterFunc(ctx, i.feeder.WakeUp)()
 	for !i.ring.stopped.Load() && ctx.Err() == nil {
 		if free := i.freeSlots(); free+ahead > 0 {

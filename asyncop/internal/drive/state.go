@@ -15,7 +15,8 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// stateVersion is the first byte of an operator's state.
+// stateVersion is the first byte of an operator's state. Earlier versions were never
+// released.
 const stateVersion = 3
 
 // Snapshot is the decoded state of an operator.
@@ -44,13 +45,13 @@ const (
 
 // StateCodec encodes the items of a checkpoint:
 //
-//	version  schema of inputs  schema of results  taken  marks [observer: its state] [spent]  count
+//	version  schema of inputs  schema of results  taken  marks [observer: its state] [cost]  count
 //	{ kind  [record: [observer: number]  attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
 //
 // Numbers are varints. The other fields are preceded by their length. Times are Unix
 // nanoseconds. first is 0 without attempts. taken is the time of the checkpoint, and wait
-// the rest of a back-off then. retry is present if wait is not 0, spent, the bits of a
-// float64, if it is not 0.
+// the rest of a back-off then. retry is present if wait is not 0. cost, the bits of
+// Snapshot.Spent, is present if it is not 0.
 type StateCodec[IN, OUT any] struct {
 	Inputs  codec.Codec[IN]
 	Results codec.Codec[OUT] // nil if results are not stored

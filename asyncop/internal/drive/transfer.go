@@ -20,7 +20,7 @@ const grace = 500 * time.Millisecond
 // Transfer moves the results of an operator to the next step, on the goroutine of Via or
 // To, which owns its fields.
 //
-// While the operator runs, it waits for the next step. After that:
+// While the operator runs, it waits for the next step without a limit. After that:
 //
 //	end of the operator     Transfer waits for the next step
 //	clean, or by a failure  until the operator's context ends, or the deadline of a Stop. Then
