@@ -156,7 +156,7 @@ func (s *frontend[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 		})
 	}
 	if s.backend != nil {
-		calls := core.BackendCalls[IN]{Cost: s.costOf, Tenant: s.tenantOf, Budget: s.budget, Over: s.budgetSpent}
+		calls := core.BackendCalls[IN]{Cost: s.costOf, Tenant: s.tenantOf, Budget: s.budget, Spent: s.budgetSpent}
 		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, calls) })
 	}
 	add(func(g *core.Machine[IN, OUT]) { core.KeepTimelines(g, s.timelineKeeper()) })

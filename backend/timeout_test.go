@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -120,3 +121,48 @@ func TestWithTimeoutFromFirstAttempt_IsATotal(t *testing.T) {
 		})
 	}
 }
+
+// An element that will wait for the end of an outage has no retry that is too late, so
+// WithEarlyTimeout does not end it, and observers are told of its retry.
+func TestWithTimeoutFromFirstAttempt_EarlyTimeoutInAnOutage(t *testing.T) {
+	serve := func(_ context.Context, at time.Duration, _ int) error {
+		switch down := error(&httpretry.StatusError{StatusCode: 503}); {
+		case at == 0: // these calls take the backend down
+			return down
+		case at < 20*time.Second: // a probe: the demanded delay is longer than the timeout
+			return predicates.WithPushback(down, 5*time.Second)
+		}
+		return nil
+	}
+	retries := &retryWatch{ended: map[int]bool{}}
+	done, failed, _ := lateRun(t, 10, 3*time.Second, serve, nil,
+		asyncop.WithTimeoutFromFirstAttempt(), asyncop.WithEarlyTimeout(), asyncop.WithObserver(retries))
+	require.Empty(t, failed)
+	require.Equal(t, 10, done)
+	require.Zero(t, retries.unannounced, "attempts after an attempt that had ended without a retry")
+}
+
+// retryWatch counts attempts that follow an attempt which was reported as the last one.
+type retryWatch struct {
+	ended       map[int]bool // by element: its last attempt has no retry
+	unannounced int
+}
+
+type elementKey struct{}
+
+func (w *retryWatch) Accepted(ctx context.Context, element any, _ bool) context.Context {
+	return context.WithValue(ctx, elementKey{}, element)
+}
+
+func (w *retryWatch) AttemptStarted(ctx context.Context, _ int) context.Context {
+	if w.ended[ctx.Value(elementKey{}).(int)] {
+		w.unannounced++
+	}
+	return ctx
+}
+
+func (w *retryWatch) AttemptEnded(ctx context.Context, outcome observe.Outcome) {
+	w.ended[ctx.Value(elementKey{}).(int)] = !outcome.Retry
+}
+
+func (w *retryWatch) Ended(context.Context, observe.Ending) {}

@@ -15,7 +15,7 @@ type BackendCalls[IN any] struct {
 	Cost   func(in IN) float64       // estimated cost of an attempt; nil for 1
 	Tenant func(in IN) string        // of an attempt; nil without tenants
 	Budget float64                   // settled cost at which calls stop; 0 means no limit
-	Over   func(spent float64) error // returns the error of a run that has spent its budget
+	Spent  func(spent float64) error // returns the error of a run that has spent its budget
 }
 
 // AtBackend makes the backend of Host.Seat admit the attempts.
@@ -42,14 +42,14 @@ type atBackend[IN, OUT any] struct {
 	call    *gate.Call // the batch that has started last
 	isShort bool       // the backend has refused a call in this step
 	spent   float64    // settled cost so far, including earlier runs
-	isOver  bool       // a call was refused because the budget is spent
+	isSpent bool       // a call was refused because the budget is spent
 }
 
 // asked is the state of an element that has asked for an attempt.
 type asked struct {
 	outages   int     // attempts that met an outage
 	throttled int     // attempts that the service answered with a request for fewer calls
-	restarts  int     // times that its timeout began anew: see waitsOut
+	restarts  int     // times that its timeout began anew: see waitOut
 	number    int     // of the attempt with this cost and tenant; 0 if they are unknown
 	cost      float64 // that the attempt takes from the rate
 	refunded  int     // number of the attempt whose cost was refunded, or 0
@@ -64,18 +64,19 @@ func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 	return min(of.outages, maxForgiven) + of.throttled
 }
 
-// waitsOut lets s, whose deadline has come while it waits for a retry, wait for the end
-// of an outage, and reports whether s does. The time of s begins anew with its next
-// attempt (FromAttempt). An element waits up to maxForgiven times.
-func (b *atBackend[IN, OUT]) waitsOut(s *Slot[IN, OUT]) bool {
+// mayWaitOut reports whether s, which waits for a retry, may wait for the end of an outage
+// beyond its deadline (FromAttempt). An element may do so up to maxForgiven times.
+func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 	g := b.core
 	isWaiting := s.phase == ready || s.phase == backoff
-	if !isWaiting || g.now < s.due || b.of.get(s.index).restarts == maxForgiven || !b.seat.IsDown(g.Timers.Time(g.now)) {
-		return false
-	}
+	return g.FromAttempt && isWaiting && b.of.get(s.index).restarts < maxForgiven && b.seat.IsDown(g.Timers.Time(g.now))
+}
+
+// waitOut lets s, whose deadline has come, wait for the end of an outage. The time of s
+// begins anew with its next attempt.
+func (b *atBackend[IN, OUT]) waitOut(s *Slot[IN, OUT]) {
 	b.of.ref(s.index).restarts++
-	g.stopTimeout(s)
-	return true
+	b.core.stopTimeout(s)
 }
 
 // isVisited reports whether an attempt of s ended with anything but a request for fewer
@@ -107,7 +108,7 @@ func (b *atBackend[IN, OUT]) attemptEnded(a *call.Attempt[OUT], how call.Release
 // permit. If only s must wait, it does so as in a back-off, and others may start.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	if b.Budget > 0 && b.spent >= b.Budget {
-		b.isOver = true
+		b.isSpent = true
 		return refused
 	}
 	if isMember {
@@ -172,11 +173,11 @@ func (g *Machine[IN, OUT]) AddSpent(cost float64) {
 // IsOverBudget reports whether the run must end because its budget is spent: an element
 // was refused, and all calls have ended.
 func (g *Machine[IN, OUT]) IsOverBudget() bool {
-	return g.backend != nil && g.backend.isOver && g.permits == g.MaxCalls && g.state.Stats.Deciding == 0
+	return g.backend != nil && g.backend.isSpent && g.permits == g.MaxCalls && g.state.Stats.Deciding == 0
 }
 
 // BudgetError returns the error of such a run.
-func (g *Machine[IN, OUT]) BudgetError() error { return g.backend.Over(g.backend.spent) }
+func (g *Machine[IN, OUT]) BudgetError() error { return g.backend.Spent(g.backend.spent) }
 
 // taken returns the cost that the current attempt of s has taken from the rate: 0 after a
 // refund. A member that joins a batch takes 0 unless the operator has Cost. A call takes
@@ -291,7 +292,7 @@ func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 // opensAt returns when to ask again: Now, an instant, or Never if the backend wakes the
 // operator when it may ask, or if the budget is spent.
 func (b *atBackend[IN, OUT]) opensAt() time.Duration {
-	if b.isOver {
+	if b.isSpent {
 		return Never // the run ends when all calls have ended
 	}
 	if !b.isShort {

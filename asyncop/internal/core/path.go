@@ -410,7 +410,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 }
 
 func (g *Machine[IN, OUT]) noteError(err error) {
-	g.tick()
+	g.refresh()
 	g.state.Stats.LastError, g.state.Erred = err, g.now
 }
 
@@ -704,7 +704,7 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	g.enter(s, backoff)
 	g.state.Stats.WaitingForRetry++
 	left := max(0, s.due-g.now)
-	isTooLate := s.due != Never && d.Delay >= left
+	isTooLate := s.due != Never && d.Delay >= left && !(g.backend != nil && g.backend.mayWaitOut(s))
 	if isTooLate {
 		g.reportEnd(s, false, 0)
 		d.Delay = left // for the log line
@@ -720,7 +720,7 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 		g.retryNow(s)
 	default:
 		// The wait that a server demands may reach or exceed the deadline. The timer does
-		// not fire then, because the deadline comes first, unless waitsOut removes it.
+		// not fire then, because the deadline comes first, unless waitOut removes it.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 	}
 }
@@ -742,7 +742,8 @@ func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 // timeOut ends s at its deadline in any phase, unless s waits for the end of an outage.
 // This is final (law A3).
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
-	if g.FromAttempt && g.backend != nil && g.backend.waitsOut(s) {
+	if g.backend != nil && g.now >= s.due && g.backend.mayWaitOut(s) {
+		g.backend.waitOut(s)
 		return
 	}
 	isEarly, wasCalled := g.now < s.due, s.phase == running

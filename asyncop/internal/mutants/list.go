@@ -246,10 +246,8 @@ var mutants = []mutant{
 	},
 	{
 		"a retry is due at the deadline", "A5", "core/path.go",
-		`d.Delay >= left
-`,
-		`d.Delay > left
-`,
+		`d.Delay >= left &&`,
+		`d.Delay > left &&`,
 	},
 	{
 		"an element that ends behind others of its key lets the first one continue", "O1", "core/keys.go",
