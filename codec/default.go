@@ -48,10 +48,11 @@ func Default[T any]() Codec[T] {
 
 // walk looks for what encoding/json loses in silence, in a type and its parts. It goes the way of encoding/json.
 type walk struct {
-	exact bool           // all of it; else only methods that are not called
-	raw   bool           // a type writes its JSON itself
-	nests bool           // a type has parts of its own type
-	seen  map[visit]bool // true: the walk is inside of it
+	exact     bool           // looks for all losses; else only for methods that are not called
+	documents bool           // allows an any in maps and slices: see CheckType
+	raw       bool           // a type writes its JSON itself
+	nests     bool           // a type has parts of its own type
+	seen      map[visit]bool // true: the walk is inside of it
 }
 
 // visit is what was looked at; whether it has an address matters.
@@ -96,12 +97,18 @@ func (w *walk) find(t reflect.Type, addressable bool, path string) *Error {
 		}
 		return w.find(t.Elem(), true, path)
 	case reflect.Slice:
+		if w.isDocument(t.Elem()) {
+			return nil
+		}
 		return w.find(t.Elem(), true, path+"[]")
 	case reflect.Array:
 		return w.find(t.Elem(), addressable, path+"[]")
 	case reflect.Map:
 		if err := w.key(t.Key(), path+"[key]"); err != nil {
 			return err
+		}
+		if t.Key().Kind() == reflect.String && w.isDocument(t.Elem()) {
+			return nil
 		}
 		return w.find(t.Elem(), false, path+"[]")
 	case reflect.Struct:
@@ -113,6 +120,11 @@ func (w *walk) find(t reflect.Type, addressable bool, path string) *Error {
 	default:
 	}
 	return nil
+}
+
+// isDocument reports whether t is the any of a map[string]any or a []any.
+func (w *walk) isDocument(t reflect.Type) bool {
+	return w.documents && t == reflect.TypeFor[any]()
 }
 
 // methods reports whether t writes itself.

@@ -6,14 +6,18 @@ import (
 	"reflect"
 )
 
-// JSON returns a codec that writes values as encoding/json does: the payloads of messages, for example. A value that JSON
-// cannot express is refused (NaN, complex numbers, channels) or changed, which [Default] refuses: strings that are not UTF-8,
-// numbers in an any (all float64), unexported fields (zero), a time's location. It reads plain JSON that was stored without a
-// schema, such as the payload of a message that another program has put. It skips a byte
-// order mark before it.
+// JSON returns a codec that writes values as encoding/json does: the payloads of messages,
+// for example. A value that JSON cannot express is refused (NaN, complex numbers,
+// channels). Some values are changed, which [Default] refuses: strings that are not UTF-8,
+// numbers in an any (all float64), unexported fields (zero), a time's location.
+// [CheckType] finds the types among them.
 //
-// In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer receivers. JSON panics for a type with
-// such a map, with a *[Error] that names the path to it: let the map hold pointers.
+// JSON reads plain JSON that was stored without a schema, such as the payload of a message
+// that another program has put. It skips a byte order mark before it.
+//
+// In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer
+// receivers. JSON panics for a type with such a map, with a *[Error] that names the path to
+// it: let the map hold pointers.
 func JSON[T any]() Codec[T] {
 	w := walk{seen: map[visit]bool{}}
 	if found := w.find(reflect.TypeFor[T](), true, ""); found != nil {

@@ -87,8 +87,22 @@ const (
 // the queue. It panics if the engine is nil, the name is empty, is not UTF-8, has a NUL
 // or a control character, begins or ends with a space, or ends like a name that belongs
 // to another queue, if T has a method Idempotent only on its pointer, if [WithFairByKey]
-// and [WithKeepKeyOrder] meet, if the codec of [WithCodec] is for another type, or if the
-// engine does not support an option.
+// and [WithKeepKeyOrder] meet, if the codec of [WithCodec] is for another type, if the
+// codec would drop or change parts of T, or if the engine does not support an option.
+//
+// # Types
+//
+// The worker decodes the value that was put, so NewQueue refuses a type whose values JSON
+// would drop or change: unexported fields, interfaces, and whatever else [codec.Default]
+// refuses in a checkpoint. Export the field, leave it out on purpose with the tag
+// `json:"-"`, give the type MarshalJSON and UnmarshalJSON, or give the queue a codec that
+// keeps it ([WithCodec]). The types of [codec.Gob] are checked as well: see
+// [codec.CheckType]. Codecs of your own decide themselves.
+//
+// Only types are checked, not each value that is put. JSON replaces bytes in strings that
+// are not UTF-8: use []byte for these. A map[string]any is allowed, and the numbers in it
+// are decoded as float64, so an integer beyond 2^53 loses digits: use a struct or
+// json.RawMessage to keep them.
 //
 // An engine without leases and index (store.Consumer), such as Kafka, does not support
 // [WithLease], [WithMaxDepth], [WithKeepKeyOrder], [WithFairByKey] and the limits of a

@@ -93,15 +93,28 @@ func RetryAfter(delays ...time.Duration) QueueOption {
 
 // WithCodec sets the codec that encodes the values of the queue on the engine. The
 // default is codec.JSON. All programs that use a queue must have the same codec.
-// WithCodec panics if c is nil, and [NewQueue] panics if T is not the type of the queue.
+// WithCodec panics if c is nil, and [NewQueue] panics if T is not the type of the queue,
+// or if c would drop or change parts of T ([codec.CheckType]).
 func WithCodec[T any](c codec.Codec[T]) QueueOption {
 	guard.RefuseNil("delivery: WithCodec", "codec", c)
 	of := fmt.Sprintf("%T", new(T))[1:] // without the star
 	return queueOption(func(s *queueSettings) { s.codec, s.codecOf = c, of })
 }
 
-// codecFor returns the codec of a queue whose values have the type T.
+// codecFor returns the codec of a queue whose values have the type T. It panics if the
+// codec would drop or change parts of T (law W6).
 func codecFor[T any](s *queueSettings, name string) codec.Codec[T] {
+	c := typedCodec[T](s, name)
+	err := codec.CheckType(c)
+	if err != nil {
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: its values would not be decoded as they were put: %v: "+
+			"change the type, leave the part out with the tag `json:\"-\"`, or give the queue another codec (WithCodec)", name, err))
+	}
+	return c
+}
+
+// typedCodec returns the codec of the options, or the default.
+func typedCodec[T any](s *queueSettings, name string) codec.Codec[T] {
 	if s.codec == nil {
 		return codec.JSON[T]()
 	}

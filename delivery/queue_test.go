@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/deliverytest"
@@ -308,31 +310,31 @@ func TestQueueIsASink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		in := delivery.NewQueue[string](engine, "in", noLog)
-		next := delivery.NewQueue[func()](engine, "next")
+		next := delivery.NewQueue[float64](engine, "next")
 		require.NoError(t, in.Put(t.Context(), "a", delivery.ID("a")))
 		ms, err := in.Receive(t.Context(), 1)
 		require.NoError(t, err)
-		bad := message.With(ms[0], func() {})
-		require.NoError(t, next.PutAll(t.Context(), []message.Message[func()]{bad}), "what cannot be encoded is rejected")
+		bad := message.With(ms[0], math.NaN())
+		require.NoError(t, next.PutAll(t.Context(), []message.Message[float64]{bad}), "what cannot be encoded is rejected")
 		require.False(t, bad.Pending())
 		require.NoError(t, in.Close(t.Context()))
 		require.Len(t, entriesOf(t, engine, in.DeadLetters()), 1)
 
 		// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
-		good, lost := message.New[any](1, &message.Meta{ID: "1"}, nil), message.New[any](func() {}, &message.Meta{ID: "2"}, nil)
-		all := delivery.NewQueue[any](engine, "next")
-		err = all.PutAll(t.Context(), []message.Message[any]{good, lost})
+		good, lost := message.New(1.0, &message.Meta{ID: "1"}, nil), message.New(math.NaN(), &message.Meta{ID: "2"}, nil)
+		all := delivery.NewQueue[float64](engine, "next")
+		err = all.PutAll(t.Context(), []message.Message[float64]{good, lost})
 		require.ErrorIs(t, err, message.ErrRefused)
 		require.ErrorContains(t, err, `queue "next": message "2": `)
 		require.Empty(t, entriesOf(t, engine, "next"))
-		require.ErrorIs(t, all.Put(t.Context(), func() {}), message.ErrRefused)
+		require.ErrorIs(t, all.Put(t.Context(), math.NaN()), message.ErrRefused)
 
 		in = delivery.NewQueue[string](engine, "in", noLog)
 		require.NoError(t, in.Put(t.Context(), "b", delivery.ID("b"), delivery.Key("k")))
 		ms, err = in.Receive(t.Context(), 1)
 		require.NoError(t, err)
 		for range 2 {
-			require.NoError(t, all.PutAll(t.Context(), []message.Message[any]{message.With[string, any](ms[0], 7)}))
+			require.NoError(t, all.PutAll(t.Context(), []message.Message[float64]{message.With(ms[0], 7.0)}))
 		}
 		ms[0].Ack()
 		require.NoError(t, in.Close(t.Context()))
@@ -342,7 +344,7 @@ func TestQueueIsASink(t *testing.T) {
 		require.Equal(t, "k", entries[0].Meta.Key)
 		require.Zero(t, entries[0].Meta.Visit)
 		require.Equal(t, "7", string(entries[0].Payload))
-		require.NoError(t, all.PutAll(t.Context(), []message.Message[any]{message.New[any](8, nil, nil), message.New[any](8, nil, nil)}))
+		require.NoError(t, all.PutAll(t.Context(), []message.Message[float64]{message.New(8.0, nil, nil), message.New(8.0, nil, nil)}))
 		require.Len(t, entriesOf(t, engine, "next"), 3, "without an id, each value is a message")
 	})
 }
@@ -490,6 +492,41 @@ func TestNewQueueRefuses(t *testing.T) {
 	require.NoError(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1, delivery.After(-1)), "a time in the past is due now")
 	_, err := delivery.NewQueue[int](struct{ store.Store }{engine}, "q").Counts(t.Context())
 	require.ErrorContains(t, err, "store.Inspector")
+}
+
+// Law W6: the fields that JSON leaves out would be lost between Put and the worker.
+func TestNewQueue_TypeThatTheCodecChanges(t *testing.T) {
+	engine := memory.Open()
+	type order struct{ id string }
+	type outer struct {
+		Orders []order
+		When   time.Time
+	}
+	type kept struct {
+		N      int
+		Fields map[string]any
+		cache  string `json:"-"`
+	}
+	_, _ = order{}.id, kept{}.cache
+	refusal := func(f func()) (text string) {
+		defer func() { text = fmt.Sprint(recover()) }()
+		f()
+		return ""
+	}
+	text := refusal(func() { delivery.NewQueue[order](engine, "q") })
+	require.Contains(t, text, `delivery: NewQueue: queue "q": `)
+	require.Contains(t, text, "codec of delivery_test.order: .id: JSON leaves out the unexported field")
+	require.Contains(t, text, "WithCodec")
+	require.Contains(t, refusal(func() { delivery.NewQueue[outer](engine, "q") }), ".Orders[].id: ")
+	require.Contains(t, refusal(func() { delivery.NewQueue[struct{ V any }](engine, "q") }), ".V: JSON does not keep which type")
+	require.Contains(t, refusal(func() { delivery.NewQueue[*url.URL](engine, "q") }), ".User.username: JSON leaves out", "a password")
+	require.Contains(t, refusal(func() { delivery.NewQueue[order](engine, "q", delivery.WithCodec(codec.JSON[order]())) }), ".id: ")
+	require.Contains(t, refusal(func() { delivery.NewQueue[order](engine, "q", delivery.WithCodec(codec.Gob[order]())) }), ".id: gob leaves out")
+
+	own := codec.Func(func(dst []byte, v order) ([]byte, error) { return append(dst, v.id...), nil },
+		func(src []byte) (order, error) { return order{string(src)}, nil })
+	require.NotPanics(t, func() { delivery.NewQueue[order](engine, "q", delivery.WithCodec(own)) })
+	require.NotPanics(t, func() { delivery.NewQueue[kept](engine, "q") })
 }
 
 // A loop that has not noticed yet that its queue is closed must not take messages: nobody would settle them.

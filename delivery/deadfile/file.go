@@ -79,13 +79,19 @@ type call struct {
 	done   chan error // capacity 1
 }
 
-// Open opens the dead letters in a directory, which it makes if it is missing; c encodes the values. A line that a crash has torn at the end of
-// the file is cut off: it was not durable, so no Append has returned nil for it. A damaged line goes to damaged.jsonl, and is logged as an
-// error.
+// Open opens the dead letters in a directory, which it makes if it is missing; c encodes
+// the values. A line that a crash has torn at the end of the file is cut off: it was not
+// durable, so no Append has returned nil for it. A damaged line goes to damaged.jsonl, and
+// is logged as an error.
 //
-// A directory belongs to a single File of a single process. It panics if c is nil. The log is slog.Default().
+// A directory belongs to a single File of a single process. The log is slog.Default().
+// Open panics if c is nil, or if it would drop or change parts of T (codec.CheckType).
 func Open[T any](dir string, c codec.Codec[T]) (*File[T], error) {
 	guard.RefuseNil("deadfile: Open", "codec", c)
+	err := codec.CheckType(c) // law W6
+	if err != nil {
+		panic(fmt.Sprintf("deadfile: Open: %v: change the type, leave the part out with the tag `json:\"-\"`, or use another codec", err))
+	}
 	return openOn(dir, c, settings{clock: clock.New(), logger: guard.Logger(nil), fs: vfs.OS()})
 }
 

@@ -70,6 +70,15 @@ func replayed(t testing.TB, f *File[string]) []string {
 	return values
 }
 
+// Law W6: a dead letter would lose the fields that JSON leaves out.
+func TestOpen_TypeThatTheCodecChanges(t *testing.T) {
+	type order struct{ id string }
+	_ = order{}.id
+	require.PanicsWithValue(t, "deadfile: Open: codec of deadfile.order: .id: JSON leaves out the unexported field: "+
+		"change the type, leave the part out with the tag `json:\"-\"`, or use another codec",
+		func() { _, _ = Open(t.TempDir(), codec.JSON[order]()) })
+}
+
 func TestAppendAndReplay(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "dead")
 	f := open(t, dir)

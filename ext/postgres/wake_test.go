@@ -5,6 +5,7 @@ package postgres_test
 import (
 	"context"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -173,7 +174,7 @@ func TestPutTxRefuses(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, engine.Close()) }()
 	err = pgx.BeginFunc(t.Context(), engine.Pool(), func(tx pgx.Tx) error {
-		return postgres.PutTx(t.Context(), tx, delivery.NewQueue[func()](engine, "q"), func() {})
+		return postgres.PutTx(t.Context(), tx, delivery.NewQueue[float64](engine, "q"), math.NaN())
 	})
 	require.ErrorIs(t, err, message.ErrRefused)
 	other := struct{ store.Store }{engine}

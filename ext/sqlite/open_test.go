@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -109,5 +110,5 @@ func TestPutTx(t *testing.T) {
 	require.NoError(t, err)
 	defer tx.Rollback() //nolint:errcheck // nothing was done in it
 	require.ErrorContains(t, sqlite.PutTx(t.Context(), tx, delivery.NewQueue[int](memory.Open(), "q"), 1), `queue "q" is on a *memory.Engine`)
-	require.ErrorIs(t, sqlite.PutTx(t.Context(), tx, delivery.NewQueue[func()](engine, "q"), func() {}), message.ErrRefused)
+	require.ErrorIs(t, sqlite.PutTx(t.Context(), tx, delivery.NewQueue[float64](engine, "q"), math.NaN()), message.ErrRefused)
 }
