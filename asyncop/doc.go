@@ -133,18 +133,20 @@
 // # Messages
 //
 // An operator also takes a [message.Message]: an element whose source keeps it until it
-// is acknowledged, and delivers it again if it is nacked. The function gets the value,
+// is done, and delivers it again if it failed or was released. The function gets the value,
 // and each result leaves as a message. The acknowledgement moves on to the result, or to
 // several results as its parts. Without a result, the operator settles the message itself
 // (laws D1, D2). The message is
 //
-//   - acknowledged if it ended without a result, was dropped, or was taken by the failure
-//     sink
-//   - nacked if it failed the operator, was cut off, or came too late
+//   - done if it ended without a result
+//   - handed over if it was dropped, or was taken by the failure sink
+//   - rejected if the failure sink can never take it
+//   - failed if it failed the operator
+//   - released if it was cut off, came too late, or waited in vain for its backend
 //
 // [AsyncWaitOperator.Messages] is the loop over messages. In a flow the next steps must
 // know messages: steps of package flow do, but a flow of go-streams typed on values
-// panics. The source of a message must take Ack, Nack and Reject without waiting. An
+// panics. The source of a message must take a settlement without waiting. An
 // operator [WithCheckpoints] refuses a message with an acknowledgement.
 //
 // # Reasons

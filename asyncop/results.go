@@ -88,11 +88,13 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 // A single result takes the place of its message. Several results are parts of it
 // ([message.Split]). The body settles them. The operator settles the other messages:
 //
-//   - acknowledged: a message that ended without a result, was dropped
-//     ([WithDropOnFailure]), or was taken by the failure sink ([WithFailureSink])
-//   - nacked at once, to be redelivered: a message that failed the operator, was in
-//     flight at its end, or came too late; a message with a result that had not reached
-//     the body when the loop ended, or for which the body panicked
+//   - done: a message that ended without a result
+//   - handed over: a message that was dropped ([WithDropOnFailure]), or was taken by the
+//     failure sink ([WithFailureSink])
+//   - failed, to be redelivered: a message that failed the operator
+//   - released, to be redelivered: a message that was in flight at the end of the
+//     operator, came too late, or waited in vain for its backend; a message with a result
+//     that had not reached the body when the loop ended, or for which the body panicked
 //
 // A message that the input has not yielded by the end of the loop is not settled: end the
 // input, and close its source. docs/messages.md has a program.

@@ -105,7 +105,7 @@ func messagesRow(impl string, p pipeline, build built[*Item]) Row {
 		q.prepare()
 		acked := 0
 		settle := func(v message.Settlement) {
-			if v.Kind == message.Acked {
+			if v.Kind == message.Done {
 				acked++ // on the goroutine of the loop below
 			}
 		}

@@ -54,7 +54,7 @@ func TestSinkRefusesAcknowledgements(t *testing.T) {
 			n, err := sink(t, message.New("a", nil, func(v message.Settlement) { settlements <- v }))
 			require.ErrorContains(t, err, "a message with an acknowledgement of its own")
 			require.Zero(t, n)
-			require.Equal(t, message.Nacked, (<-settlements).Kind)
+			require.Equal(t, message.Released, (<-settlements).Kind)
 		})
 	}
 }

@@ -289,7 +289,7 @@ func (s *Sink[T]) element(v any) (t T, err error) {
 	m, isMessage := message.FromElement(v)
 	switch {
 	case isMessage && m.Pending():
-		m.Nack(0)
+		m.Release()
 		return t, wiring.ErrAcknowledged
 	case isMessage && reflect.TypeOf(v) != reflect.TypeFor[T]():
 		t, ok = m.Value.(T)

@@ -9,9 +9,9 @@
 //	meta := &message.Meta{ID: origin.ID(), Origin: origin, Key: row.Customer}
 //	m := message.New(row, meta, func(v message.Settlement) {
 //		switch v.Kind {
-//		case message.Acked:
+//		case message.Done, message.HandedOver:
 //			queue.done <- id // settle must not block: another goroutine writes it
-//		case message.Nacked:
+//		case message.Released, message.Failed:
 //			queue.again <- again{id, v.Delay}
 //		case message.Rejected:
 //			queue.dead <- dead{id, v.Err}
@@ -34,7 +34,7 @@
 //
 // # Guarantees
 //
-// Each message is settled exactly once: the first of Ack, Nack and Reject counts, on whichever copy and goroutine (law D2). A message that was
+// Each message is settled exactly once: the first of Ack, Nack, Release and Reject counts, on whichever copy and goroutine (law D2). A message that was
 // split is settled after its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once. A message
 // redelivered after a crash has the same id ([message.Origin.ID]), and so have its parts, if they are made in the same order.
 //

@@ -65,5 +65,5 @@ func Example_run() {
 	summary.Elapsed = 0
 	fmt.Println(summary, err)
 	// Output:
-	// received 4 in 0s: acknowledged 2, handed over 2, rejected 0, nacked 0, released 0; 0 floods <nil>
+	// received 4 in 0s: done 2, handed over 2, rejected 0, failed 0, released 0; 0 floods <nil>
 }

@@ -200,10 +200,10 @@ func (m *Monitor) end(s Summary, err error) {
 // plus returns what s and then t have done.
 func (s Status) plus(t Status) Status {
 	t.Received += s.Received
-	t.Acknowledged += s.Acknowledged
+	t.Done += s.Done
 	t.HandedOver += s.HandedOver
 	t.Rejected += s.Rejected
-	t.Nacked += s.Nacked
+	t.Failed += s.Failed
 	t.Released += s.Released
 	t.Floods += s.Floods
 	t.Elapsed += s.Elapsed

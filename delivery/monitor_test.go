@@ -104,7 +104,7 @@ func TestMonitorOfAQueue(t *testing.T) {
 		stop()
 		<-ended
 		require.Equal(t, "ended", m.Status().State)
-		require.Equal(t, 5, m.Status().Acknowledged)
+		require.Equal(t, 5, m.Status().Done)
 		status, text = get(t, m, "/healthz")
 		require.Equal(t, http.StatusServiceUnavailable, status)
 		require.Equal(t, "delivery: the worker has ended", text)

@@ -116,6 +116,6 @@ func TestWithClock_QueueAndRun(t *testing.T) {
 	require.Equal(t, time.Hour, m.Delay)
 	summary, err := delivery.Run(t.Context(), newList(3, false), operator(itoa), &collected{}, silently, now)
 	require.NoError(t, err)
-	require.Equal(t, 3, summary.Acknowledged)
+	require.Equal(t, 3, summary.Done)
 	require.Zero(t, summary.Elapsed, "the clock of the worker stands still")
 }

@@ -126,7 +126,7 @@ func TestAConsumerStoresSomeOfABatch(t *testing.T) {
 	err := q.PutAll(t.Context(), ms)
 	require.ErrorIs(t, err, failed)
 	require.ErrorContains(t, err, "2 of 3 messages were not stored: no leader")
-	require.Equal(t, message.Acked, settlements[0].Kind)
+	require.Equal(t, message.Done, settlements[0].Kind)
 	require.Nil(t, settlements[1])
 	require.Equal(t, message.Rejected, settlements[2].Kind)
 

@@ -448,9 +448,9 @@ func TestTwoRunsOfAQueue(t *testing.T) {
 		}
 		time.AfterFunc(10*time.Second, stop)
 		first, second := <-ended, <-ended
-		require.NotZero(t, first.Acknowledged)
-		require.NotZero(t, second.Acknowledged)
-		require.Equal(t, 40, first.Acknowledged+second.Acknowledged)
+		require.NotZero(t, first.Done)
+		require.NotZero(t, second.Done)
+		require.Equal(t, 40, first.Done+second.Done)
 		require.Len(t, entriesOf(t, engine, "out"), 40)
 		require.NoError(t, in.Put(t.Context(), "x"), "the queue can be used after its workers")
 	})

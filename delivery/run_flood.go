@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"errors"
 	"log/slog"
 	"time"
 
@@ -28,23 +27,12 @@ const (
 // evidenceOf returns the evidence of the end of a message.
 func evidenceOf(v message.Settlement, again bool) evidence {
 	switch {
-	case v.Kind == message.Acked && v.Err == nil, v.Kind == message.Rejected, isRejection(v.Err):
+	case v.Kind == message.Done, v.Kind == message.Rejected, isRejection(v.Err):
 		return answered
-	case again, isReleased(v):
+	case again, v.Kind == message.Released:
 		return noEvidence
 	}
 	return unanswered
-}
-
-// isReleased reports whether a message was released before its visit was complete.
-func isReleased(v message.Settlement) bool {
-	return v.Kind == message.Nacked && (v.Delay == 0 && v.Err == nil || isBackendDown(v.Err))
-}
-
-// isBackendDown reports whether a message has waited for a backend that was down. The error may be of the user's code, and panic.
-func isBackendDown(err error) (is bool) {
-	defer func() { _ = recover() }()
-	return errors.Is(err, message.ErrBackendDown)
 }
 
 var named = predicates.Named[struct{}]()

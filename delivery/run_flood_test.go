@@ -203,7 +203,7 @@ func TestRunProbesWithSeveral(t *testing.T) {
 		summary, err := delivery.Run(t.Context(), newList(2000, false), op, &collected{}, delivery.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		require.NoError(t, err)
 		require.Equal(t, 1, summary.Floods)
-		require.Equal(t, 2000-summary.HandedOver, summary.Acknowledged)
+		require.Equal(t, 2000-summary.HandedOver, summary.Done)
 		require.Contains(t, log.String(), "the provider is down")
 		require.Contains(t, log.String(), "the worker resumes")
 		probes := map[time.Duration]int{}

@@ -115,9 +115,9 @@ func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(
 	return true
 }
 
-// release nacks messages that were not processed.
+// release releases messages that were not processed.
 func release[T any](ms []message.Message[T]) {
 	for _, m := range ms {
-		m.Nack(0)
+		m.Release()
 	}
 }

@@ -81,8 +81,8 @@ func WithDrain(d time.Duration) RunOption {
 // guard off. WithFloodGuard panics if the share is not above 0 and at most 1, or the
 // window is less than 1.
 //
-// A message has failed if it was handed over to the failure sink, dropped by the failure
-// policy, or nacked with a delay. Three kinds of messages do not count as failed, since
+// A message has failed if it was settled as [message.HandedOver] or [message.Failed]: the
+// failure sink has taken it, the failure policy has dropped it, or it was nacked. Three kinds of messages do not count as failed, since
 // they show that the service answers, or are not evidence about it: a message whose retry
 // succeeded; a message that was refused for good, by a rejection
 // ([predicates.NewRejection]) or by [message.Message.Reject]; and a message that has

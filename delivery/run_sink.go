@@ -19,7 +19,7 @@ const (
 	maxRefused = 10 // tries of a result that the sink does not take while it takes others
 )
 
-// fill puts results into the sink until there are no more, and nacks them after a break. So the body of the loop never waits for long.
+// fill puts results into the sink until there are no more, and releases them after a break. So the body of the loop never waits for long.
 func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 	f := filling[OUT]{results: results}
 	wait := firstWait
@@ -27,7 +27,7 @@ func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 		if w.working.Err() != nil {
 			release(f.left)
 			for _, r := range f.refused {
-				r.message.Nack(0)
+				r.message.Release()
 			}
 			f.left, f.refused = f.left[:0], nil
 			continue

@@ -14,29 +14,29 @@ import (
 // numbers: a message that was delivered twice counts twice. Its JSON is part of the stored report of
 // a worker, so it keeps the names that other versions read.
 type Summary struct {
-	Received     int
-	Acknowledged int           // done: the sink has its results, or it had none
-	HandedOver   int           // failed, and taken by the failure sink; or dropped by the failure policy
-	Rejected     int           // failed, and given up
-	Nacked       int           // failed, to be redelivered
-	Released     int           `json:"GivenBack"` // not done at the end, or while a backend was down; to be redelivered
-	Floods       int           // how often the flood guard has stopped the worker: see [WithFloodGuard]
-	Elapsed      time.Duration // of Run
+	Received   int
+	Done       int           `json:"Acknowledged"` // the sink has its results, or it had none
+	HandedOver int           // failed, and taken by the failure sink; or dropped by the failure policy
+	Rejected   int           // not done, and not to be delivered again
+	Failed     int           `json:"Nacked"`    // failed, and to be redelivered
+	Released   int           `json:"GivenBack"` // not done at the end, or while a backend was down; to be redelivered
+	Floods     int           // how often the flood guard has stopped the worker: see [WithFloodGuard]
+	Elapsed    time.Duration // of Run
 }
 
 // LogValue makes slog write the numbers as a group.
 func (s Summary) LogValue() slog.Value {
 	return slog.GroupValue(
-		slog.Int("received", s.Received), slog.Int("acknowledged", s.Acknowledged), slog.Int("handed_over", s.HandedOver),
-		slog.Int("rejected", s.Rejected), slog.Int("nacked", s.Nacked), slog.Int("released", s.Released),
+		slog.Int("received", s.Received), slog.Int("done", s.Done), slog.Int("handed_over", s.HandedOver),
+		slog.Int("rejected", s.Rejected), slog.Int("failed", s.Failed), slog.Int("released", s.Released),
 		slog.Int("floods", s.Floods), slog.Duration("elapsed", s.Elapsed),
 	)
 }
 
 // String returns the numbers in words.
 func (s Summary) String() string {
-	return fmt.Sprintf("received %d in %v: acknowledged %d, handed over %d, rejected %d, nacked %d, released %d; %d floods",
-		s.Received, s.Elapsed.Round(time.Millisecond), s.Acknowledged, s.HandedOver, s.Rejected, s.Nacked, s.Released, s.Floods)
+	return fmt.Sprintf("received %d in %v: done %d, handed over %d, rejected %d, failed %d, released %d; %d floods",
+		s.Received, s.Elapsed.Round(time.Millisecond), s.Done, s.HandedOver, s.Rejected, s.Failed, s.Released, s.Floods)
 }
 
 // LogValue returns the state and the numbers.
@@ -105,16 +105,16 @@ func (t *tally) count(v message.Settlement, b *block, o evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settled++
-	switch {
-	case v.Kind == message.Acked && v.Err == nil:
-		t.counts.Acknowledged++
-	case v.Kind == message.Acked:
+	switch v.Kind {
+	case message.Done:
+		t.counts.Done++
+	case message.HandedOver:
 		t.counts.HandedOver++
-	case v.Kind == message.Rejected:
+	case message.Rejected:
 		t.counts.Rejected++
-	case v.Kind == message.Nacked && !isReleased(v):
-		t.counts.Nacked++
-	default:
+	case message.Failed:
+		t.counts.Failed++
+	case message.Released:
 		t.counts.Released++
 	}
 	if t.flood.note(b, o, v.Err) {

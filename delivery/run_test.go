@@ -156,7 +156,7 @@ func TestASinkThatCanNeverTakeAResult(t *testing.T) {
 		begun := time.Now()
 		s, err := delivery.Run(t.Context(), source, op, sink, silently, delivery.WithFloodGuard(1, 1))
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 20, Acknowledged: 10, Rejected: 10}, withoutTime(s))
+		require.Equal(t, delivery.Summary{Received: 20, Done: 10, Rejected: 10}, withoutTime(s))
 		require.Len(t, good.values, 10)
 		require.Equal(t, 20, calls)
 		require.ErrorIs(t, source.of(3)[0].Err, message.ErrRefused)
@@ -181,7 +181,7 @@ func TestRunToTheEndOfTheSource(t *testing.T) {
 		})
 		summary, err := delivery.Run(t.Context(), source, op, sink, delivery.WithBatch(32), silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 500, Acknowledged: 450, HandedOver: 50}, withoutTime(summary))
+		require.Equal(t, delivery.Summary{Received: 500, Done: 450, HandedOver: 50}, withoutTime(summary))
 		require.Len(t, sink.values, 450)
 		require.LessOrEqual(t, slices.Max(sink.sizes), 32)
 		require.True(t, source.closed)
@@ -207,10 +207,10 @@ func TestRunAcknowledgesBehindTheSink(t *testing.T) {
 		})
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, delivery.WithBatch(1), silently)
 		require.NoError(t, err)
-		require.Equal(t, 3, summary.Acknowledged)
+		require.Equal(t, 3, summary.Done)
 		require.Equal(t, 3, puts)
 		for i := range 3 {
-			require.Equal(t, []message.Settlement{{Kind: message.Acked}}, source.of(i), "law D2")
+			require.Equal(t, []message.Settlement{{Kind: message.Done}}, source.of(i), "law D2")
 		}
 	})
 }
@@ -232,7 +232,7 @@ func TestRunWithAMessageThatTheSinkRefuses(t *testing.T) {
 		})
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 300, Acknowledged: 300}, withoutTime(summary))
+		require.Equal(t, delivery.Summary{Received: 300, Done: 300}, withoutTime(summary))
 		require.Len(t, done, 300)
 		for value, at := range done {
 			if value == "150" {
@@ -259,7 +259,7 @@ func TestRunPutsManyAtOnce(t *testing.T) {
 			op := asyncop.OrderedWait(asyncop.Blocking(itoa), 0, slots, asyncop.WithFailureSink(taken), asyncop.WithLogger(quiet))
 			summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 			require.NoError(t, err)
-			require.Equal(t, 12_000, summary.Acknowledged)
+			require.Equal(t, 12_000, summary.Done)
 			require.Equal(t, want, most, "%d slots", slots)
 		}
 	})
@@ -282,7 +282,7 @@ func TestRunWithARefusedResultAmongMany(t *testing.T) {
 		op := asyncop.OrderedWait(asyncop.Blocking(itoa), 0, 1000, asyncop.WithFailureSink(taken), asyncop.WithLogger(quiet))
 		summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 1000, Acknowledged: 999, Rejected: 1}, withoutTime(summary))
+		require.Equal(t, delivery.Summary{Received: 1000, Done: 999, Rejected: 1}, withoutTime(summary))
 		require.Equal(t, 999, got)
 		require.LessOrEqual(t, puts, 150)
 	})
@@ -306,7 +306,7 @@ func TestRunWithAMessageThatTheSinkNeverTakes(t *testing.T) {
 		}, asyncop.WithMaxConcurrentCalls(1))
 		summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 20, Acknowledged: 19, Rejected: 1}, withoutTime(summary))
+		require.Equal(t, delivery.Summary{Received: 20, Done: 19, Rejected: 1}, withoutTime(summary))
 		require.Equal(t, 20, calls)
 		require.LessOrEqual(t, tries, 12)
 		require.ErrorIs(t, source.of(7)[0].Err, message.ErrRefused)
@@ -333,7 +333,7 @@ func TestRunWithASinkThatGoesDownInABatch(t *testing.T) {
 			})
 			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently)
 			require.NoError(t, err)
-			require.Equal(t, delivery.Summary{Received: last, Acknowledged: last}, withoutTime(summary))
+			require.Equal(t, delivery.Summary{Received: last, Done: last}, withoutTime(summary))
 			require.Len(t, got, last)
 		})
 	}
@@ -357,7 +357,7 @@ func TestRunWithALastResultThatTheSinkNeverTakes(t *testing.T) {
 		})
 		summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 40, Acknowledged: 39, Rejected: 1}, withoutTime(summary))
+		require.Equal(t, delivery.Summary{Received: 40, Done: 39, Rejected: 1}, withoutTime(summary))
 	})
 }
 
@@ -382,7 +382,7 @@ func TestRunWithASinkThatIsFull(t *testing.T) {
 		})
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently, delivery.WithFloodGuard(1, 10))
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 50, Acknowledged: 50}, withoutTime(summary))
+		require.Equal(t, delivery.Summary{Received: 50, Done: 50}, withoutTime(summary))
 		require.Len(t, got, 50)
 		require.Less(t, puts, 1000, "one that is full is asked for the first result that waits, not for all")
 	})
@@ -405,7 +405,7 @@ func TestRunWithAResultThatHasNoRoom(t *testing.T) {
 		})
 		summary, err := delivery.Run(t.Context(), newList(50, false), operator(itoa), sink, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 50, Acknowledged: 50}, withoutTime(summary))
+		require.Equal(t, delivery.Summary{Received: 50, Done: 50}, withoutTime(summary))
 		require.Less(t, puts, 150)
 	})
 }
@@ -425,7 +425,7 @@ func TestRunWithASinkThatIsDown(t *testing.T) {
 			})
 			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently, delivery.WithFloodGuard(1, 10))
 			require.NoError(t, err)
-			require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 5}, withoutTime(summary))
+			require.Equal(t, delivery.Summary{Received: 5, Done: 5}, withoutTime(summary))
 			require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, got.values)
 			require.Less(t, time.Since(begun), 2*down+10*time.Second)
 		})
@@ -465,7 +465,7 @@ func TestRunWithASinkThatSettles(t *testing.T) {
 		})
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 4, Acknowledged: 3, Rejected: 1}, withoutTime(summary))
+		require.Equal(t, delivery.Summary{Received: 4, Done: 3, Rejected: 1}, withoutTime(summary))
 	})
 }
 
@@ -490,7 +490,7 @@ func TestRunDrains(t *testing.T) {
 		})
 		summary, err := delivery.Run(ctx, source, operator(slow), sink, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 5, Elapsed: 5 * time.Second}, summary)
+		require.Equal(t, delivery.Summary{Received: 5, Done: 5, Elapsed: 5 * time.Second}, summary)
 		require.Len(t, sink.values, 5)
 	})
 }
@@ -506,7 +506,7 @@ func TestRunTakesNothingMore(t *testing.T) {
 		}, asyncop.WithBuffer(1))
 		summary, err := delivery.Run(ctx, newList(100, true), struct{ delivery.Operator[int, string] }{op}, &collected{}, silently) // without AwaitSlots
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, summary.Acknowledged, 10)
+		require.GreaterOrEqual(t, summary.Done, 10)
 		require.GreaterOrEqual(t, summary.Released, 80)
 		require.LessOrEqual(t, summary.Elapsed, 3*time.Second)
 	})
@@ -534,7 +534,7 @@ func TestRunCountsWhatWasLost(t *testing.T) {
 		defer cancel()
 		summary, err := delivery.Run(ctx, newList(10, true), losing{}, &collected{}, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 5, Released: 5, Elapsed: time.Second}, summary)
+		require.Equal(t, delivery.Summary{Received: 10, Done: 5, Released: 5, Elapsed: time.Second}, summary)
 	})
 }
 
@@ -546,13 +546,13 @@ func TestRun_Releases(t *testing.T) {
 		time.AfterFunc(1500*time.Millisecond, cancel)
 		summary, err := delivery.Run(ctx, source, operator(slow), sink, silently, delivery.WithDrain(2*time.Second))
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 11, Acknowledged: 3, Released: 8, Elapsed: 3500 * time.Millisecond}, summary)
+		require.Equal(t, delivery.Summary{Received: 11, Done: 3, Released: 8, Elapsed: 3500 * time.Millisecond}, summary)
 		require.Equal(t, 11, source.count(), "ten slots, and what took the place of the one that was done in time")
 		synctest.Wait()
 		for i := range 11 {
-			want := message.Settlement{Kind: message.Nacked}
+			want := message.Settlement{Kind: message.Released}
 			if i < 3 {
-				want.Kind = message.Acked
+				want.Kind = message.Done
 			}
 			require.Equal(t, []message.Settlement{want}, source.of(i), i)
 		}
@@ -566,7 +566,7 @@ func TestRunWithoutATimeToDrain(t *testing.T) {
 		time.AfterFunc(1500*time.Millisecond, cancel)
 		summary, err := delivery.Run(ctx, newList(40, true), operator(slow), &collected{}, silently, delivery.WithDrain(0))
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 11, Acknowledged: 1, Released: 10, Elapsed: 1500 * time.Millisecond}, summary)
+		require.Equal(t, delivery.Summary{Received: 11, Done: 1, Released: 10, Elapsed: 1500 * time.Millisecond}, summary)
 	})
 }
 
@@ -585,7 +585,7 @@ func TestRun_ReleasesWhatTheSinkHas(t *testing.T) {
 		require.Equal(t, delivery.Summary{Received: summary.Received, Released: summary.Received, Elapsed: 21 * time.Second}, summary)
 		require.Positive(t, summary.Received)
 		for i := range summary.Received {
-			require.Equal(t, []message.Settlement{{Kind: message.Nacked}}, source.of(i), "law D2")
+			require.Equal(t, []message.Settlement{{Kind: message.Released}}, source.of(i), "law D2")
 		}
 	})
 }
@@ -602,7 +602,7 @@ func TestRunWithASinkThatFailsNowAndThen(t *testing.T) {
 		})
 		summary, err := delivery.Run(t.Context(), newList(3, false), operator(slow), sink, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 3, Acknowledged: 3, Elapsed: 3700 * time.Millisecond}, summary)
+		require.Equal(t, delivery.Summary{Received: 3, Done: 3, Elapsed: 3700 * time.Millisecond}, summary)
 	})
 }
 
@@ -618,7 +618,7 @@ func TestRunPutsTheLastResults(t *testing.T) {
 				return errors.New("down")
 			}
 			return nil
-		}, delivery.Summary{Acknowledged: 1, Elapsed: 2500 * time.Millisecond}},
+		}, delivery.Summary{Done: 1, Elapsed: 2500 * time.Millisecond}},
 		"stuck": {func(ctx context.Context, _ bool) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
@@ -668,36 +668,40 @@ func TestRun_CountsSettlements(t *testing.T) {
 			case again || m.Value == 5:
 				m.Ack()
 			case m.Value == 0:
-				m.Nack(0)
+				m.Release()
 			case m.Value == 1:
 				m.Nack(time.Second)
 			case m.Value == 2:
-				m.Settle(message.Settlement{Kind: message.Nacked, Err: down})
+				m.Settle(message.Settlement{Kind: message.Failed, Err: down})
 			case m.Value == 3:
 				m.Reject(down)
 			case m.Value == 4:
-				m.Settle(message.Settlement{Kind: message.Acked, Err: down})
+				m.Settle(message.Settlement{Kind: message.HandedOver, Err: down})
 			}
 		})
 		summary, err := delivery.Run(t.Context(), newList(6, false), op, &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{
-			Received: 9, Acknowledged: 4, HandedOver: 1, Rejected: 1, Nacked: 2, Released: 1, Elapsed: time.Second,
+			Received: 9, Done: 4, HandedOver: 1, Rejected: 1, Failed: 2, Released: 1, Elapsed: time.Second,
 		}, summary)
 	})
-	// A delay without an error is a failure for the flood guard, and what was released is none.
-	for delay, floods := range map[time.Duration]int{0: 0, time.Millisecond: 1} {
+	// A failure without a delay and an error is a failure, and a release with both is none.
+	for v, floods := range map[message.Settlement]int{
+		{Kind: message.Failed}: 1,
+		{Kind: message.Released, Delay: time.Millisecond, Err: message.ErrBackendDown}: 0,
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			nacked := 0
+			settled := 0
 			op := settling(func(m message.Message[int]) {
-				if nacked++; nacked <= 6 {
-					m.Nack(delay)
+				settled++
+				if settled <= 6 {
+					m.Settle(v)
 				}
 				m.Ack()
 			})
 			summary, err := delivery.Run(t.Context(), newList(10, false), op, &collected{}, silently, delivery.WithBatch(10), delivery.WithFloodGuard(0.5, 10))
 			require.NoError(t, err)
-			require.Equal(t, floods, summary.Floods, delay)
+			require.Equal(t, floods, summary.Floods, "%v", v)
 		})
 	}
 }
@@ -705,7 +709,7 @@ func TestRun_CountsSettlements(t *testing.T) {
 // What was in the operator when the worker stopped, and fails after it goes on, is no new flood.
 func TestRunGoesOnAfterAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failed := message.Settlement{Kind: message.Acked, Err: errors.New("down")}
+		failed := message.Settlement{Kind: message.HandedOver, Err: errors.New("down")}
 		var late []message.Message[int]
 		op := settling(func(m message.Message[int]) {
 			switch {
@@ -725,7 +729,7 @@ func TestRunGoesOnAfterAFlood(t *testing.T) {
 		})
 		summary, err := delivery.Run(t.Context(), newList(100, false), op, &collected{}, silently, delivery.WithBatch(10), delivery.WithFloodGuard(0.5, 10))
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 100, Acknowledged: 90, HandedOver: 10, Floods: 1, Elapsed: time.Second}, summary)
+		require.Equal(t, delivery.Summary{Received: 100, Done: 90, HandedOver: 10, Floods: 1, Elapsed: time.Second}, summary)
 	})
 }
 
@@ -734,7 +738,7 @@ func TestRunInTwoFloods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := settling(func(m message.Message[int]) {
 			if m.Value < 6 || m.Value >= 40 && m.Value < 46 {
-				m.Settle(message.Settlement{Kind: message.Acked, Err: errors.New("down")})
+				m.Settle(message.Settlement{Kind: message.HandedOver, Err: errors.New("down")})
 			}
 			m.Ack()
 		})
@@ -824,7 +828,7 @@ func TestRunRefusesTheQueueOfTheSourceAsSink(t *testing.T) {
 	})
 	summary, err = delivery.Run(ctx, source, op, delivery.NewQueue[string](memory.Open(), "numbers"), silently)
 	require.NoError(t, err, "of that name on another engine")
-	require.Equal(t, 1, summary.Acknowledged)
+	require.Equal(t, 1, summary.Done)
 }
 
 // A source that fails is asked again. In the end the worker gives up.
@@ -834,7 +838,7 @@ func TestRunWithASourceThatFails(t *testing.T) {
 		source.failures = slices.Repeat([]error{fmt.Errorf("no connection: %w", io.EOF)}, 5) // which is not the end
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 3, Acknowledged: 3, Elapsed: 3100 * time.Millisecond}, summary)
+		require.Equal(t, delivery.Summary{Received: 3, Done: 3, Elapsed: 3100 * time.Millisecond}, summary)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(3, false)
@@ -877,7 +881,7 @@ func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
 		}}
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silently, delivery.WithBatch(1))
 		require.NoError(t, err)
-		require.Equal(t, 3100, summary.Acknowledged)
+		require.Equal(t, 3100, summary.Done)
 		require.Equal(t, 3101*100*time.Millisecond, summary.Elapsed)
 	})
 }
@@ -898,7 +902,7 @@ func TestRunWithAnIdleSourceThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		summary, err := delivery.Run(t.Context(), failing(10, time.Hour), operator(itoa), &collected{}, silently)
 		require.NoError(t, err)
-		require.Equal(t, 3, summary.Acknowledged)
+		require.Equal(t, 3, summary.Done)
 		require.Equal(t, 10*(time.Hour+100*time.Millisecond), summary.Elapsed)
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -927,7 +931,7 @@ func TestRunWithAPermanentFault(t *testing.T) {
 		summary, err := delivery.Run(t.Context(), source, op, &collected{}, silently, delivery.WithBatch(5))
 		require.ErrorIs(t, err, errNoTable)
 		require.ErrorContains(t, err, "the source has failed for good")
-		require.GreaterOrEqual(t, summary.Acknowledged, 10)
+		require.GreaterOrEqual(t, summary.Done, 10)
 		require.Less(t, summary.Elapsed, 11*time.Second)
 	})
 	synctest.Test(t, func(t *testing.T) { // and it is to end
@@ -1001,7 +1005,7 @@ func TestRunWithAReceiveThatHangs(t *testing.T) {
 				defer cancel()
 				summary, err := delivery.Run(ctx, source, operator(itoa, asyncop.WithFailureSink(taken)), &collected{}, silently)
 				require.NoError(t, err)
-				require.Equal(t, delivery.Summary{Received: received, Acknowledged: received, Elapsed: 24 * time.Second}, summary)
+				require.Equal(t, delivery.Summary{Received: received, Done: received, Elapsed: 24 * time.Second}, summary)
 			})
 		})
 	}
@@ -1017,7 +1021,7 @@ func TestRunWithASourceThatDoesNotClose(t *testing.T) {
 		}}
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silently)
 		require.ErrorContains(t, err, "the source was not closed within 3s")
-		require.Equal(t, delivery.Summary{Received: 1, Acknowledged: 1, Elapsed: 3 * time.Second}, summary)
+		require.Equal(t, delivery.Summary{Received: 1, Done: 1, Elapsed: 3 * time.Second}, summary)
 	})
 }
 
@@ -1099,9 +1103,9 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 			return nil
 		}), &collected{}, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 1, Released: 4}, summary)
+		require.Equal(t, delivery.Summary{Received: 5, Done: 1, Released: 4}, summary)
 		for i := 1; i < 5; i++ {
-			require.Equal(t, []message.Settlement{{Kind: message.Nacked}}, numbers.of(i))
+			require.Equal(t, []message.Settlement{{Kind: message.Released}}, numbers.of(i))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -1153,7 +1157,7 @@ func TestRunWithAnOperatorThatFails(t *testing.T) {
 		require.ErrorIs(t, err, io.ErrClosedPipe)
 		require.GreaterOrEqual(t, summary.Released, 3) // what was released may have come again before the worker ended
 		require.Equal(t, delivery.Summary{
-			Received: 2 + summary.Released, Acknowledged: 2, Released: summary.Released, Elapsed: 2500 * time.Millisecond,
+			Received: 2 + summary.Released, Done: 2, Released: summary.Released, Elapsed: 2500 * time.Millisecond,
 		}, summary)
 		require.Equal(t, []string{"0", "1"}, sink.values)
 	})
@@ -1194,7 +1198,7 @@ func TestRunWithARow(t *testing.T) {
 		sink := &collected{}
 		summary, err := delivery.Run(ctx, newList(10, true), op, sink, silently, delivery.WithDrain(2*time.Second))
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 4, Released: 6, Elapsed: 5500 * time.Millisecond}, summary)
+		require.Equal(t, delivery.Summary{Received: 10, Done: 4, Released: 6, Elapsed: 5500 * time.Millisecond}, summary)
 		require.Equal(t, []string{"1", "2", "3", "4"}, sink.values)
 	})
 }
@@ -1215,17 +1219,17 @@ func TestRunAsksForSlotsOnlyTheOperatorThatItFeeds(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	s := delivery.Summary{Received: 21, Acknowledged: 1, HandedOver: 2, Rejected: 3, Nacked: 4, Released: 11, Floods: 5, Elapsed: 1500 * time.Millisecond}
-	require.Equal(t, "received 21 in 1.5s: acknowledged 1, handed over 2, rejected 3, nacked 4, released 11; 5 floods", s.String())
+	s := delivery.Summary{Received: 21, Done: 1, HandedOver: 2, Rejected: 3, Failed: 4, Released: 11, Floods: 5, Elapsed: 1500 * time.Millisecond}
+	require.Equal(t, "received 21 in 1.5s: done 1, handed over 2, rejected 3, failed 4, released 11; 5 floods", s.String())
 	var b bytes.Buffer
 	slog.New(slog.NewTextHandler(&b, nil)).Info("worker ended", "summary", s)
-	require.Contains(t, b.String(), "summary.received=21 summary.acknowledged=1 summary.handed_over=2 summary.rejected=3 summary.nacked=4 "+
+	require.Contains(t, b.String(), "summary.received=21 summary.done=1 summary.handed_over=2 summary.rejected=3 summary.failed=4 "+
 		"summary.released=11 summary.floods=5 summary.elapsed=1.5s")
 
 	b.Reset()
 	_, err := delivery.Run(t.Context(), newList(3, false), operator(itoa), &collected{}, delivery.WithLogger(slog.New(slog.NewTextHandler(&b, nil))))
 	require.NoError(t, err)
-	require.Contains(t, b.String(), `msg="delivery: the worker has ended" messages.received=3 messages.acknowledged=3`)
+	require.Contains(t, b.String(), `msg="delivery: the worker has ended" messages.received=3 messages.done=3`)
 }
 
 func TestRun_NilArguments(t *testing.T) {
@@ -1234,8 +1238,10 @@ func TestRun_NilArguments(t *testing.T) {
 
 func TestSettle(t *testing.T) {
 	for _, c := range []struct{ give, want message.Settlement }{
-		{message.Settlement{Kind: message.Acked, Err: io.EOF, Delay: 1}, message.Settlement{Kind: message.Acked, Err: io.EOF}},
-		{message.Settlement{Kind: message.Nacked, Delay: -1}, message.Settlement{Kind: message.Nacked}},
+		{message.Settlement{Kind: message.Done, Err: io.EOF, Delay: 1}, message.Settlement{Kind: message.Done}},
+		{message.Settlement{Kind: message.HandedOver, Err: io.EOF, Delay: 1}, message.Settlement{Kind: message.HandedOver, Err: io.EOF}},
+		{message.Settlement{Kind: message.Released, Delay: -1}, message.Settlement{Kind: message.Released}},
+		{message.Settlement{Kind: message.Failed, Delay: -1}, message.Settlement{Kind: message.Failed}},
 		{message.Settlement{Kind: message.Rejected, Err: io.EOF, Delay: 1}, message.Settlement{Kind: message.Rejected, Err: io.EOF}},
 	} {
 		var got []message.Settlement
@@ -1250,8 +1256,8 @@ func TestSettle(t *testing.T) {
 	var whole message.Settlement
 	parts := message.Split(message.New(1, nil, func(v message.Settlement) { whole = v }), 1, 2)
 	parts[0].Ack()
-	parts[1].Settle(message.Settlement{Kind: message.Acked, Err: io.EOF})
-	require.Equal(t, message.Settlement{Kind: message.Acked, Err: io.EOF}, whole, "a part has failed")
+	parts[1].Settle(message.Settlement{Kind: message.HandedOver, Err: io.EOF})
+	require.Equal(t, message.Settlement{Kind: message.HandedOver, Err: io.EOF}, whole, "a part has failed")
 }
 
 // breaking is a source whose Receive returns when its context ends, with an error whose methods panic.
@@ -1374,7 +1380,7 @@ func TestRunReceivesAsManyAsTheOperatorHasFreeSlots(t *testing.T) {
 			op := asyncop.UnorderedWait(asyncop.Blocking(slow), 0, slots, asyncop.WithLogger(quiet), asyncop.WithFailureSink(taken))
 			summary, err := delivery.Run(t.Context(), source, op, &collected{}, silently)
 			require.NoError(t, err)
-			require.Equal(t, 6000, summary.Acknowledged)
+			require.Equal(t, 6000, summary.Done)
 			require.Equal(t, want, source.ns[0], "%d slots", slots)
 			require.LessOrEqual(t, slices.Max(source.ns), max(want, 2*slots), "%d slots", slots)
 			require.LessOrEqual(t, slices.Max(source.ns), 1000)

@@ -11,8 +11,8 @@ import (
 // A message that Receive has returned belongs to the receiver until it is settled. Its source
 //
 //   - extends the lease of the message meanwhile, if it has one, and does not return it a second time (law D2)
-//   - forgets it when it was acknowledged, and forgets it or keeps it apart when it was rejected
-//   - returns it again when it was nacked, with the same id, and not before the delay is over (law D3)
+//   - forgets it when it is done or was handed over, and forgets it or keeps it apart when it was rejected
+//   - returns it again when it was released or has failed, with the same id, and not before the delay is over (law D3)
 //   - takes the settlement at once, from any goroutine, and records it on a goroutine of its own. If that fails, the message is delivered
 //     again (law D1), and the next Receive or Close returns the error
 type Source[T any] interface {
@@ -32,7 +32,7 @@ type Source[T any] interface {
 
 // Sink takes the values of messages.
 type Sink[T any] interface {
-	// PutAll returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the caller nacks them.
+	// PutAll returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the caller puts them again, or releases them.
 	// A sink that has made some of them safe acknowledges those messages before it returns the error: the first settlement counts. It rejects a
 	// message that it can never take, or returns an error that matches [message.ErrRefused] when that message is put alone. If such a message lacks an
 	// acknowledgement, PutAll fails instead.

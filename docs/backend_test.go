@@ -135,7 +135,7 @@ func Example_backendFairQueue() {
 	op := asyncop.UnorderedWait(asyncop.Blocking(charge), time.Minute, 50, asyncop.WithBackend(pay),
 		asyncop.WithFailureSink(orders.TakeFailure))
 	summary, err := delivery.Run(ctx, orders, op, receipts)
-	fmt.Println(summary.Acknowledged, err)
+	fmt.Println(summary.Done, err)
 	fmt.Println("b waited for fewer than 51 others:", strings.Index(order, "b") < 51)
 	// Output:
 	// 101 <nil>

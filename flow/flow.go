@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/reugn/go-streams"
 
@@ -25,7 +24,7 @@ import (
 // on itself.
 //
 // A flow fails if its function panics or calls runtime.Goexit, or if an element is of a
-// wrong type. It then closes Out, discards and counts later elements, nacks the messages
+// wrong type. It then closes Out, discards and counts later elements, releases the messages
 // among them, and logs the error and the count once through slog.Default(). The failure
 // travels
 //
@@ -136,7 +135,7 @@ func NewFlatMap[T, R any](f func(T) []R, opts ...Option) *Flow {
 func newFlow[T, R any](kind string, opts []Option, apply func(e element[T], emit func(any)) error) *Flow {
 	f := makeFlow(kind, reflect.TypeFor[T](), reflect.TypeFor[R](), opts)
 	l := &loop[T]{Flow: f, decoder: newDecoder[T](), apply: apply}
-	go f.run(l.all, func() func(time.Duration) { return l.held.Nack })
+	go f.run(l.all, func() func() { return l.held.Release })
 	return f
 }
 
@@ -152,9 +151,9 @@ func makeFlow(kind string, in, out reflect.Type, opts []Option) *Flow {
 }
 
 // run is the goroutine of a flow. It ends when In is closed. all takes elements until In
-// is closed or the flow ends early, and held returns the function that nacks the message
+// is closed or the flow ends early, and held returns the function that releases the message
 // in hand.
-func (f *Flow) run(all func() error, held func() func(delay time.Duration)) {
+func (f *Flow) run(all func() error, held func() func()) {
 	err, returned := error(nil), false
 	defer func() { // the function may not return (law A6)
 		if !returned {
@@ -178,7 +177,7 @@ func (f *Flow) run(all func() error, held func() func(delay time.Duration)) {
 	returned = true
 }
 
-// discard counts an element that comes after the end, and nacks it if it is a message.
+// discard counts an element that comes after the end, and releases it if it is a message.
 func (f *Flow) discard(v any) {
 	switch v.(type) {
 	case inputMark, inputEnd:
@@ -189,7 +188,7 @@ func (f *Flow) discard(v any) {
 	}
 	f.discarded.Add(1)
 	if m, ok := message.FromElement(v); ok {
-		f.release(m.Nack)
+		f.release(m.Release)
 	}
 }
 
@@ -200,10 +199,10 @@ func (f *Flow) logCounts() {
 	}
 }
 
-// release nacks a message. Its source is user code, which may break (law A6).
-func (f *Flow) release(nack func(delay time.Duration)) {
+// release releases a message. Its source is user code, which may break (law A6).
+func (f *Flow) release(release func()) {
 	broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
-	if err := guard.Call(func() error { nack(0); return nil }, broken); err != nil {
+	if err := guard.Call(func() error { release(); return nil }, broken); err != nil {
 		guard.Logger(nil).Error("flow: a source broke when a message was released", slog.String("flow", f.node.String()), slog.Any("error", err))
 	}
 }
@@ -438,7 +437,7 @@ func (f *Flow) transfer(next any, in chan<- any) {
 		if !f.deliver(in, v) {
 			f.undelivered.Add(1)
 			if m, ok := message.FromElement(v); ok {
-				f.release(m.Nack)
+				f.release(m.Release)
 			}
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
-	"time"
 
 	"github.com/reugn/go-streams"
 
@@ -56,7 +55,7 @@ func Merge(inputs ...Outlet) *Flow {
 		}
 	}
 	m := &merging{Flow: f, last: make([]queue.Watermark, len(inputs)), has: make([]bool, len(inputs)), ended: make([]bool, len(inputs))}
-	go f.run(m.all, func() func(time.Duration) { return message.Message[struct{}]{}.Nack })
+	go f.run(m.all, func() func() { return message.Message[struct{}]{}.Release })
 	var open sync.WaitGroup
 	for i, input := range inputs {
 		open.Go(func() { ports[i].forward(i) })

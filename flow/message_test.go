@@ -53,7 +53,7 @@ func TestMessagesAreCarriedOn(t *testing.T) {
 	last := flow.NewFlatMap(func(n int) []float64 { return make([]float64, n-1) })
 	first.Via(flow.NewFilter(func(n int) bool { return n < 4 })).Via(last)
 	out := through(first, last, l.newMessage("a"), w, l.newMessage("bb"), l.newMessage("ccc"), l.newMessage("dddd"), "eee")
-	require.Equal(t, ledger{"a": {"acked"}, "dddd": {"acked"}}, l, "one with no results, one filtered out")
+	require.Equal(t, ledger{"a": {"done"}, "dddd": {"done"}}, l, "one with no results, one filtered out")
 	require.Len(t, out, 6)
 	require.Equal(t, []any{w, 0.0, 0.0}, []any{out[0], out[4], out[5]})
 
@@ -65,7 +65,7 @@ func TestMessagesAreCarriedOn(t *testing.T) {
 	parts[0].Ack()
 	require.Empty(t, l["ccc"])
 	parts[1].Ack()
-	require.Equal(t, ledger{"a": {"acked"}, "dddd": {"acked"}, "bb": {"nacked for 1s"}, "ccc": {"acked"}}, l)
+	require.Equal(t, ledger{"a": {"done"}, "dddd": {"done"}, "bb": {"failed for 1s"}, "ccc": {"done"}}, l)
 }
 
 // Messages are recognised before the type test, whatever the types.
@@ -98,13 +98,13 @@ func TestFunctionsOnMessages(t *testing.T) {
 	filter := flow.NewFilter(func(m messages) bool { return m.Meta().ID != "drop" })
 	out = through(filter, filter, l.newMessage("drop"), l.newMessage("keep"))
 	require.Len(t, out, 1)
-	require.Equal(t, ledger{"drop": {"acked"}}, l)
+	require.Equal(t, ledger{"drop": {"done"}}, l)
 
 	var batch []messages // none is acknowledged: they are kept
 	batches := flow.NewFlatMap(func(m messages) []string { batch = append(batch, m); return nil })
 	require.Empty(t, through(batches, batches, l.newMessage("x"), l.newMessage("y")))
 	require.Len(t, batch, 2)
-	require.Equal(t, ledger{"drop": {"acked"}}, l)
+	require.Equal(t, ledger{"drop": {"done"}}, l)
 
 	source := flow.NewMap(func(s string) messages { return l.newMessage(s) }) // messages of values
 	require.Equal(t, "s", through(source, source, "s")[0].(messages).Value)
@@ -139,7 +139,7 @@ func TestFailingFlowNacks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, f := ledger{}, c.flow()
 				elements := []any{c.trouble(l), l.newMessage("3"), newMessage(l, "4", 5.0), "plain", barrier}
-				want := ledger{"2": {"nacked"}, "3": {"nacked"}, "4": {"nacked"}}
+				want := ledger{"2": {"released"}, "3": {"released"}, "4": {"released"}}
 				emitted := 0
 				if name == "barrier" {
 					elements = append([]any{l.newMessage("1")}, elements...)
@@ -174,7 +174,7 @@ func testCheckpointsRefuse(t *testing.T) {
 	require.ErrorContains(t, f.Err(), "the stream has checkpoints, and a message with an acknowledgement of its own")
 	require.Equal(t, f.Err(), <-r.failed)
 	synctest.Wait()
-	require.Equal(t, ledger{"after": {"nacked"}}, l)
+	require.Equal(t, ledger{"after": {"released"}}, l)
 
 	b, r = barrier()
 	f = pass()

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"reflect"
 	"sync/atomic"
-	"time"
 
 	"github.com/reugn/go-streams"
 
@@ -20,7 +19,7 @@ import (
 // that is typed on messages settles them itself. Watermarks end here.
 //
 // The sink fails if the function returns an error, panics or calls runtime.Goexit, or if
-// an element is of a wrong type. It then nacks that message and later ones, discards and
+// an element is of a wrong type. It then releases that message and later ones, discards and
 // counts later elements, ends the steps upstream ([WithUpstreamRunning]), and cancels the
 // source ([WithUpstreamCancel]). It also fails with a step of weir that Via or To
 // connects to it. Err returns the error.
@@ -45,7 +44,7 @@ func NewSink[T any](write func(T) error, opts ...Option) *Sink[T] {
 	l := &sinkLoop[T]{Sink: s, decoder: newDecoder[T](), write: write}
 	go func() {
 		defer close(s.done)
-		s.flow.run(l.all, func() func(time.Duration) { return l.held.Nack })
+		s.flow.run(l.all, func() func() { return l.held.Release })
 	}()
 	return s
 }

@@ -28,7 +28,7 @@ func TestSink(t *testing.T) {
 	}()
 	first.To(sink)
 	require.Equal(t, []string{"plain", "a", "b"}, written)
-	require.Equal(t, ledger{"a": {"acked"}, "b": {"acked"}}, l)
+	require.Equal(t, ledger{"a": {"done"}, "b": {"done"}}, l)
 	require.NoError(t, sink.Err())
 	require.EqualValues(t, 3, sink.Written())
 }
@@ -36,11 +36,11 @@ func TestSink(t *testing.T) {
 // A function that is typed on messages settles them itself.
 func TestSink_FunctionOnMessages(t *testing.T) {
 	l := ledger{}
-	sink := flow.NewSink(func(m message.Message[string]) error { m.Nack(0); return nil })
+	sink := flow.NewSink(func(m message.Message[string]) error { m.Release(); return nil })
 	sink.In() <- l.newMessage("a")
 	close(sink.In())
 	sink.AwaitCompletion()
-	require.Equal(t, ledger{"a": {"nacked"}}, l)
+	require.Equal(t, ledger{"a": {"released"}}, l)
 }
 
 // Law D1: a sink that fails nacks the message in hand and those that come later, and ends
@@ -68,7 +68,7 @@ func TestSink_Fails(t *testing.T) {
 		first.To(sink)
 		require.ErrorIs(t, sink.Err(), full)
 		require.ErrorContains(t, sink.Err(), "flow: Sink: "+name)
-		require.Equal(t, ledger{"good": {"acked"}, "bad": {"nacked"}, "late": {"nacked"}, "later": {"nacked"}}, l)
+		require.Equal(t, ledger{"good": {"done"}, "bad": {"released"}, "late": {"released"}, "later": {"released"}}, l)
 		require.EqualValues(t, 1, sink.Written())
 		require.LessOrEqual(t, sink.Discarded(), int64(2), "the flow may have discarded them")
 		if err := first.Err(); err != nil { // it may have ended before

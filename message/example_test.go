@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// A message is acknowledged behind all that was made of it.
+// A message is done when all its parts are.
 func ExampleSplit() {
 	origin := message.Origin{Source: "orders", Partition: "0", Position: "17"}
 	m := message.New("tea, milk", &message.Meta{ID: origin.ID(), Origin: origin}, func(v message.Settlement) {
@@ -20,5 +20,5 @@ func ExampleSplit() {
 	// Output:
 	// orders/0/17#1 tea
 	// orders/0/17#2 milk
-	// the order is acked
+	// the order is done
 }

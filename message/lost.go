@@ -3,7 +3,7 @@ package message
 import "runtime"
 
 // FindLost returns a message that takes the place of m. If it, and all messages that [With] and [Split] made from it, are garbage collected and
-// not settled, a step of the pipeline has dropped it: m is nacked with [ErrLost]. Without FindLost such a message waits for the end of its
+// not settled, a step of the pipeline has dropped it: m is settled as Failed, with [ErrLost]. Without FindLost such a message waits for the end of its
 // lease, if its source has leases.
 //
 // It is for tests and for debugging: it takes about half a microsecond and an allocation, and a message is found when the garbage collector
@@ -13,7 +13,7 @@ func FindLost[T any](m Message[T]) Message[T] {
 		return m
 	}
 	watched := Watch(m, m.a.resolve)
-	runtime.AddCleanup(watched.a, func(a *acknowledgement) { a.resolve(Settlement{Kind: Nacked, Err: ErrLost}) }, m.a)
+	runtime.AddCleanup(watched.a, func(a *acknowledgement) { a.resolve(Settlement{Kind: Failed, Err: ErrLost}) }, m.a)
 	return watched
 }
 

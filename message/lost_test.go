@@ -26,7 +26,7 @@ func collect(t *testing.T, settlements <-chan message.Settlement) message.Settle
 	}
 }
 
-var lost = message.Settlement{Kind: message.Nacked, Err: message.ErrLost}
+var lost = message.Settlement{Kind: message.Failed, Err: message.ErrLost}
 
 func TestLostMessageIsFound(t *testing.T) {
 	settlements := make(chan message.Settlement, 10)
@@ -45,7 +45,7 @@ func TestLostMessageIsFound(t *testing.T) {
 	kept := message.Split(source(), 1, 2)[1]
 	settledOnce := func() { source().Ack() }
 	settledOnce()
-	require.Equal(t, acked, collect(t, settlements))
+	require.Equal(t, done, collect(t, settlements))
 	for range 5 {
 		runtime.GC()
 	}

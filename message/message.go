@@ -9,8 +9,9 @@ import (
 // Message is an element of a stream together with its acknowledgement and its history. It is a value: copies share the
 // acknowledgement. A *Message in a stream is an ordinary element, and so is a struct that embeds a Message.
 //
-// Of Ack, Nack, Reject and Settle the first that is called on any copy takes effect (law D2); later calls are ignored. The zero Message, and any
-// other that no source has made, lacks an acknowledgement: these methods do not do anything.
+// Of Ack, Nack, Release, Reject and Settle the first that is called on any copy takes effect
+// (law D2); later calls are ignored. The zero Message, and any other that no source has made,
+// lacks an acknowledgement: these methods do not do anything.
 //
 // A part of a message ([Split]) is a Message of its own. Safe for concurrent use.
 type Message[T any] struct {
@@ -36,28 +37,34 @@ func New[T any](v T, meta *Meta, settle func(Settlement)) Message[T] {
 	return Message[T]{v, a}
 }
 
-// Ack acknowledges the message: its results are safe (law D1), for example written by a sink, or stored among the dead
-// letters.
-func (m Message[T]) Ack() { m.Settle(Settlement{Kind: Acked}) }
+// Ack settles the message as Done: its results are safe (law D1), for example written by a sink.
+func (m Message[T]) Ack() { m.Settle(Settlement{Kind: Done}) }
 
-// Nack gives the message back, to be delivered again, here or elsewhere. It is not redelivered before the delay is over; a negative delay counts
-// as 0. Its source decides how late it may be.
+// Nack settles the message as Failed: it is delivered again, here or elsewhere, after the delay.
+// A negative delay counts as 0. Its source decides how late it may be.
 func (m Message[T]) Nack(delay time.Duration) {
-	m.Settle(Settlement{Kind: Nacked, Delay: delay})
+	m.Settle(Settlement{Kind: Failed, Delay: delay})
 }
 
-// Reject gives the message up: it is not done, and must not be delivered again. Its source decides about it; where the source does not keep it,
-// store it among the dead letters and acknowledge it instead. A nil err is replaced by an error that reports the nil.
+// Release settles the message as Released: it was not processed, or not to the end, and is
+// delivered again at once, here or elsewhere.
+func (m Message[T]) Release() { m.Settle(Settlement{Kind: Released}) }
+
+// Reject settles the message as Rejected: it is not done, and must not be delivered again. If its
+// source does not keep rejected messages, store it elsewhere and settle it as HandedOver. A nil
+// err is replaced by an error that reports the nil.
 func (m Message[T]) Reject(err error) { m.Settle(Settlement{Kind: Rejected, Err: err}) }
 
-// Settle is Ack, Nack or Reject, according to v. It passes a settlement on with its error, for example for a message that has failed, and is
-// acknowledged because it is safe among the dead letters. It panics if v.Kind is none of the three.
+// Settle settles the message. It clears a Delay and an Err that the kind does not have, and sets
+// a negative Delay to 0. It panics if v.Kind is not valid.
 func (m Message[T]) Settle(v Settlement) {
 	switch v.Kind {
-	case Acked:
-		v.Delay = 0
-	case Nacked:
-		v.Delay = max(0, v.Delay)
+	case Done:
+		v = Settlement{Kind: Done}
+	case HandedOver:
+		v.Delay, v.UnsafeToRepeat = 0, false
+	case Released, Failed:
+		v.Delay, v.UnsafeToRepeat = max(0, v.Delay), false
 	case Rejected:
 		v.Delay = 0
 		if v.Err == nil {
@@ -81,9 +88,11 @@ func With[A, B any](m Message[A], v B) Message[B] { return Message[B]{v, m.a} }
 
 // Split returns a message for each value: they are parts of m and take its place. m is settled when the last part is:
 //
-//   - acknowledged, if all parts are
-//   - else nacked, if any is; the longest delay counts
-//   - else rejected, with the error of the first that was
+//   - failed, if any part has failed, or else released, if any part was; the longest delay
+//     of all parts counts
+//   - else rejected, if any part was, with the error of the first
+//   - else handed over, if any part was
+//   - else done
 //
 // So a redelivery of m does not run beside parts of m, and a part that is rejected for good does not keep another from being
 // delivered again (law D1). Without values m is acknowledged at once. A single value is not a part: it takes the place of m as by [With].

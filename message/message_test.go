@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,30 +28,37 @@ func settled[T any](v T) (message.Message[T], *[]message.Settlement) {
 }
 
 var (
-	acked    = message.Settlement{Kind: message.Acked}
+	done     = message.Settlement{Kind: message.Done}
+	handed   = message.Settlement{Kind: message.HandedOver, Err: errTest}
 	rejected = message.Settlement{Kind: message.Rejected, Err: errTest}
 )
 
-func nacked(d time.Duration) message.Settlement {
-	return message.Settlement{Kind: message.Nacked, Delay: d}
+func failed(d time.Duration) message.Settlement {
+	return message.Settlement{Kind: message.Failed, Delay: d}
 }
 
-// settle does what a settlement says.
+func released(d time.Duration) message.Settlement {
+	return message.Settlement{Kind: message.Released, Delay: d}
+}
+
+// settle settles m by the method for v, if there is one.
 func settle[T any](m message.Message[T], v message.Settlement) {
 	switch v.Kind {
-	case message.Acked:
+	case message.Done:
 		m.Ack()
-	case message.Nacked:
+	case message.Failed:
 		m.Nack(v.Delay)
 	case message.Rejected:
 		m.Reject(v.Err)
+	case message.Released, message.HandedOver:
+		m.Settle(v)
 	}
 }
 
 // D2: the first settlement counts, on whichever copy.
 func TestSettledOnce(t *testing.T) {
-	for _, first := range []message.Settlement{acked, nacked(time.Second), rejected} {
-		for _, second := range []message.Settlement{acked, nacked(0), rejected} {
+	for _, first := range []message.Settlement{done, failed(time.Second), rejected} {
+		for _, second := range []message.Settlement{done, failed(0), rejected} {
 			m, settlements := settled(1)
 			other := message.With(m, "other")
 			require.True(t, m.Pending() && other.Pending())
@@ -63,7 +71,7 @@ func TestSettledOnce(t *testing.T) {
 	}
 	m, settlements := settled(1)
 	m.Nack(-time.Second)
-	require.Equal(t, []message.Settlement{nacked(0)}, *settlements)
+	require.Equal(t, []message.Settlement{failed(0)}, *settlements)
 	m, settlements = settled(1)
 	m.Reject(nil)
 	require.EqualError(t, (*settlements)[0].Err, "delivery: rejected without an error")
@@ -77,7 +85,7 @@ func TestSettledOnceFromManyGoroutines(t *testing.T) {
 		parts := message.Split(m, 1, 2, 3)
 		var all sync.WaitGroup
 		for i := range 12 {
-			all.Go(func() { settle(parts[i%3], []message.Settlement{acked, nacked(0), rejected}[i/4]) })
+			all.Go(func() { settle(parts[i%3], []message.Settlement{done, failed(0), rejected}[i/4]) })
 		}
 		all.Wait()
 		require.EqualValues(t, 1, settles.Load())
@@ -114,14 +122,18 @@ func TestSplit(t *testing.T) {
 		parts []message.Settlement
 		want  message.Settlement
 	}{
-		{[]message.Settlement{acked, acked, acked}, acked},
-		{[]message.Settlement{acked, nacked(time.Second), acked}, nacked(time.Second)},
-		{[]message.Settlement{nacked(0), acked}, nacked(0)},
-		{[]message.Settlement{nacked(time.Second), nacked(time.Minute), nacked(0)}, nacked(time.Minute)},
-		{[]message.Settlement{acked, rejected}, rejected},
-		{[]message.Settlement{rejected, second, acked}, rejected},
-		{[]message.Settlement{nacked(time.Second), rejected}, nacked(time.Second)},
-		{[]message.Settlement{rejected, nacked(time.Second)}, nacked(time.Second)},
+		{[]message.Settlement{done, done, done}, done},
+		{[]message.Settlement{done, failed(time.Second), done}, failed(time.Second)},
+		{[]message.Settlement{failed(0), done}, failed(0)},
+		{[]message.Settlement{failed(time.Second), failed(time.Minute), failed(0)}, failed(time.Minute)},
+		{[]message.Settlement{done, rejected}, rejected},
+		{[]message.Settlement{rejected, second, done}, rejected},
+		{[]message.Settlement{failed(time.Second), rejected}, failed(time.Second)},
+		{[]message.Settlement{rejected, failed(time.Second)}, failed(time.Second)},
+		{[]message.Settlement{done, handed, done}, handed},
+		{[]message.Settlement{handed, rejected}, rejected},
+		{[]message.Settlement{rejected, released(time.Second)}, released(time.Second)},
+		{[]message.Settlement{failed(time.Second), released(time.Minute)}, failed(time.Minute)},
 	} {
 		m, settlements := settled("whole")
 		values := make([]int, len(c.parts))
@@ -133,7 +145,7 @@ func TestSplit(t *testing.T) {
 			require.Equal(t, i, part.Value)
 			require.Empty(t, *settlements, "%v", c.parts)
 			settle(part, c.parts[i])
-			settle(part, nacked(time.Hour))
+			settle(part, failed(time.Hour))
 		}
 		require.Equal(t, []message.Settlement{c.want}, *settlements, "%v", c.parts)
 	}
@@ -142,14 +154,14 @@ func TestSplit(t *testing.T) {
 func TestSplitIntoNoneAndOne(t *testing.T) {
 	m, settlements := settled("whole")
 	require.Empty(t, message.Split[string, int](m))
-	require.Equal(t, []message.Settlement{acked}, *settlements)
+	require.Equal(t, []message.Settlement{done}, *settlements)
 
 	m, settlements = settled("whole")
 	one := message.Split(m, 5)
 	require.Len(t, one, 1)
 	require.Equal(t, "orders/0/17", one[0].Meta().ID)
 	one[0].Nack(time.Second)
-	require.Equal(t, []message.Settlement{nacked(time.Second)}, *settlements)
+	require.Equal(t, []message.Settlement{failed(time.Second)}, *settlements)
 
 	m, settlements = settled("whole") // parts of what is settled already
 	m.Ack()
@@ -157,7 +169,7 @@ func TestSplitIntoNoneAndOne(t *testing.T) {
 		require.False(t, part.Pending())
 		part.Nack(0)
 	}
-	require.Equal(t, []message.Settlement{acked}, *settlements)
+	require.Equal(t, []message.Settlement{done}, *settlements)
 }
 
 // D6: parts have ids of their own, and the rest of the history. Else a store would take the second part for the first.
@@ -176,13 +188,17 @@ func TestHistoryOfParts(t *testing.T) {
 	require.Zero(t, unnamed[0].Meta())
 }
 
-// D1, D2: trees of parts against a model: settled once, when the last leaf is, and never acknowledged if one leaf was not.
+// ranks are the kinds in the order in which the settlement of a part decides about its whole.
+var ranks = []message.Kind{message.Done, message.HandedOver, message.Rejected, message.Released, message.Failed}
+
+// D1, D2: trees of parts against a model: settled once, when the last leaf is, and never done if
+// one leaf is not.
 func TestRandomTrees(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		m, settlements := settled(0)
 		leaves := []message.Message[int]{m}
-		want, left := acked, 1
+		want, left := done, 1
 		for left > 0 {
 			i := random.IntN(len(leaves))
 			leaf := leaves[i]
@@ -194,10 +210,13 @@ func TestRandomTrees(t *testing.T) {
 				left += n
 				continue
 			}
-			v := []message.Settlement{acked, acked, acked, nacked(time.Duration(random.IntN(5))), rejected}[random.IntN(5)]
-			if v.Kind > want.Kind || v.Kind == want.Kind && v.Delay > want.Delay {
+			delay := time.Duration(random.IntN(5))
+			v := []message.Settlement{done, done, done, handed, failed(delay), released(delay), rejected}[random.IntN(7)]
+			longest := max(want.Delay, v.Delay)
+			if slices.Index(ranks, v.Kind) > slices.Index(ranks, want.Kind) {
 				want = v
 			}
+			want.Delay = longest
 			settle(leaf, v)
 		}
 		require.Equal(t, []message.Settlement{want}, *settlements, "seed %d", seed)
@@ -219,7 +238,7 @@ func TestFromElement(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, got, again)
 	message.With(got, struct{}{}).Ack()
-	require.Equal(t, []message.Settlement{acked}, *settlements)
+	require.Equal(t, []message.Settlement{done}, *settlements)
 
 	none, ok := message.FromElement(message.Message[error]{})
 	require.True(t, ok)
@@ -246,9 +265,9 @@ func TestCost(t *testing.T) {
 
 func TestSettlement_String(t *testing.T) {
 	for v, want := range map[message.Settlement]string{
-		acked:       "acked",
-		nacked(5e9): "nacked for 5s",
-		nacked(0):   "nacked",
+		done:        "done",
+		failed(5e9): "failed for 5s",
+		failed(0):   "failed",
 		rejected:    "rejected: no such card",
 		{Kind: 7}:   "Kind(7)",
 	} {

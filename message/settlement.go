@@ -6,48 +6,72 @@ import (
 	"time"
 )
 
-// Settlement is how a message was settled. The source of the message gets it: see [New].
+// Settlement describes how a message was settled, for its source: see [New]. Its Kind alone
+// decides what happens to the message.
 type Settlement struct {
-	Kind  Kind
-	Delay time.Duration // Nacked: the least time until redelivery, from now; 0 or more
-	// Err is the reason of the settlement. Rejected: never nil. Nacked: ErrLost, the error of a failure, or nil. Acked: the error of a failed
-	// message that was dropped or handed over, to a layer or the dead letters for example; nil if it is done.
+	Kind Kind
+	// Delay is the least time until the redelivery of a message that was Released or Failed,
+	// from now; 0 means at once. It is 0 for the other kinds.
+	Delay time.Duration
+	// Err is the reason. Done: nil. HandedOver: the error of the failure. Released: nil, or an
+	// error that matches [ErrBackendDown]. Failed: the error of the failure, [ErrLost], or nil if
+	// the caller gave no error. Rejected: never nil.
 	Err error
-	// UnsafeToRepeat reports that a call for a rejected message may have taken effect, which is not known.
+	// UnsafeToRepeat reports that a call for a Rejected message may have taken effect, and that
+	// a second call may do harm.
 	UnsafeToRepeat bool
 }
 
-// Kind is a way to settle a message.
+// Kind is the way in which a message was settled. The zero Kind is not valid.
 type Kind uint8
 
 const (
-	// Acked: all results of the message are safe. The source may forget it.
-	Acked Kind = iota
-	// Rejected: it is not done, and must not be delivered again. The source keeps it apart, if it can, and continues.
+	// Done: all results of the message are safe. The source may forget the message.
+	Done Kind = iota + 1
+	// HandedOver: the message has failed, and its failure is safe elsewhere, such as in a layer or
+	// among the dead letters; or the failure policy has dropped it. The source may forget it.
+	HandedOver
+	// Released: the message was not processed, or not to the end. That is no failure, and its
+	// visit does not count. The source delivers it again after Delay.
+	Released
+	// Failed: the message has failed, and its failure was not handed over. The source delivers it
+	// again after Delay.
+	Failed
+	// Rejected: the message is not done, and must not be delivered again. The source keeps it
+	// among its dead letters, if it has any, and continues.
 	Rejected
-	// Nacked: it is not done. The source delivers it again, not before the delay is over.
-	Nacked
 )
 
 func (k Kind) String() string {
 	switch k {
-	case Acked:
-		return "acked"
+	case Done:
+		return "done"
+	case HandedOver:
+		return "handed over"
+	case Released:
+		return "released"
+	case Failed:
+		return "failed"
 	case Rejected:
 		return "rejected"
-	case Nacked:
-		return "nacked"
 	}
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// String returns the settlement in words, such as "nacked for 5s".
+// IsSafe reports whether the source may forget the message: it is done, or was handed over.
+func (k Kind) IsSafe() bool { return k == Done || k == HandedOver }
+
+// IsRedelivered reports whether the source delivers the message again: it was released, or has
+// failed.
+func (k Kind) IsRedelivered() bool { return k == Released || k == Failed }
+
+// String returns the settlement in words, such as "failed for 5s: no answer".
 func (v Settlement) String() string {
 	s := v.Kind.String()
 	if v.Delay > 0 {
 		s += " for " + v.Delay.String()
 	}
-	if v.Err != nil && v.Kind != Acked { // such a message is as safe as any other
+	if v.Err != nil && !v.Kind.IsSafe() {
 		s += fmt.Sprintf(": %v", v.Err)
 	}
 	return s
@@ -61,28 +85,45 @@ var (
 	// or cannot be encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
 	ErrRefused = errors.New("it can never be stored")
 
-	// ErrBackendDown is matched by the error of a nacked message that waited for its backend until its time ran out. That is not a failure:
-	// its visit does not count.
+	// ErrBackendDown is matched by the error of a message that was released because it waited for
+	// its backend until its time ran out. That is not a failure: its visit does not count.
 	ErrBackendDown = errors.New("the backend is down")
 
 	errNoReason = errors.New("delivery: rejected without an error")
 )
 
-// and returns the settlement of a message of two parts. Law D1: the whole is done when all parts are. If one
-// part is nacked and another rejected, the message is nacked: when it comes again, that part will be rejected again.
+// weight ranks the settlements of the parts of a message: the heaviest decides about the
+// message.
+func (k Kind) weight() int {
+	switch k {
+	case Done:
+		return 1
+	case HandedOver:
+		return 2
+	case Rejected:
+		return 3
+	case Released:
+		return 4
+	case Failed:
+		return 5
+	}
+	return 0 // no part is settled
+}
+
+// and returns the settlement of a message of two parts. Law D1: the whole is done when all parts
+// are. If one part is redelivered and another is rejected, the message is redelivered: then that
+// part is rejected again.
 func (v Settlement) and(w Settlement) Settlement {
-	switch {
-	case v.Kind < w.Kind:
-		return w
-	case v.Kind == Rejected && w.Kind == Rejected:
-		v.UnsafeToRepeat = v.UnsafeToRepeat || w.UnsafeToRepeat
-		return v
-	case v.Kind > w.Kind:
-		return v
+	heavier, lighter := v, w
+	if v.Kind.weight() < w.Kind.weight() {
+		heavier, lighter = w, v
 	}
-	v.Delay = max(v.Delay, w.Delay)
-	if v.Err == nil {
-		v.Err = w.Err
+	heavier.Delay = max(v.Delay, w.Delay) // 0 unless a part is redelivered
+	if heavier.Kind == lighter.Kind {
+		heavier.UnsafeToRepeat = v.UnsafeToRepeat || w.UnsafeToRepeat
+		if heavier.Err == nil {
+			heavier.Err = lighter.Err
+		}
 	}
-	return v
+	return heavier
 }

@@ -154,7 +154,7 @@ func testSink(t *testing.T) {
 	for _, m := range ms {
 		m.Nack(0)
 	}
-	require.Equal(t, map[string]message.Kind{"b": message.Acked, "c": message.Acked, "d": message.Nacked}, settlements, "what was sent is safe")
+	require.Equal(t, map[string]message.Kind{"b": message.Done, "c": message.Done, "d": message.Failed}, settlements, "what was sent is safe")
 }
 
 func TestArguments(t *testing.T) {

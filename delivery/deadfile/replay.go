@@ -288,12 +288,12 @@ var latest = time.Unix(0, math.MaxInt64)
 // settle takes a settlement. It is called from any goroutine.
 func (r *replay[T]) settle(it item[T], v message.Settlement) {
 	switch v.Kind {
-	case message.Acked:
+	case message.Done, message.HandedOver:
 		r.add(settlement{mark: it.mark})
 	case message.Rejected:
 		it.line.Cause = store.Cause(settle.Rejected(&it.line.Meta, v, r.f.clock.Now()))
 		r.dieAgain(it)
-	case message.Nacked:
+	case message.Released, message.Failed:
 		if v.Delay > 0 { // law D3, over a restart
 			due := r.f.clock.Now().Add(v.Delay)
 			if due.After(latest) {

@@ -179,7 +179,7 @@ func (c *client) newMessage(it *item, fence int) message.Message[string] {
 		if lost || c.closed && !s.is("settled after Close") && !s.is("stale settlements count") {
 			return
 		}
-		if v.Kind != message.Nacked && !(s.is("comes again after Ack") && v.Kind == message.Acked || s.is("comes again after Reject") && v.Kind == message.Rejected) {
+		if !v.Kind.IsRedelivered() && !(s.is("comes again after Ack") && v.Kind == message.Done || s.is("comes again after Reject") && v.Kind == message.Rejected) {
 			s.items = slices.DeleteFunc(s.items, func(other *item) bool { return other == it })
 			return
 		}

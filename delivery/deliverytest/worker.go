@@ -85,7 +85,7 @@ func (q *queue[T]) worker() error {
 	if err := q.have(sink.got, want...); err != nil {
 		return err
 	}
-	if summary.Acknowledged != n {
+	if summary.Done != n {
 		return fmt.Errorf("delivery.Run did not acknowledge %d messages: %v", n, summary)
 	}
 	if !q.Keeps {

@@ -176,7 +176,8 @@ func (h *handler[T]) put(ctx context.Context, v T, meta *message.Meta) *answer {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	if err := h.sink.PutAll(ctx, []message.Message[T]{m}); err != nil {
-		if m.Nack(0); errors.Is(err, message.ErrRefused) {
+		m.Nack(0)
+		if errors.Is(err, message.ErrRefused) {
 			return &answer{http.StatusUnprocessableEntity, "the message can never be stored", err}
 		}
 		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", err}
@@ -185,9 +186,9 @@ func (h *handler[T]) put(ctx context.Context, v T, meta *message.Meta) *answer {
 	switch got := settlement.Load(); got.Kind {
 	case message.Rejected:
 		return &answer{http.StatusUnprocessableEntity, "the message was rejected", got.Err}
-	case message.Nacked:
-		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", errors.New("the sink has nacked it")}
-	case message.Acked:
+	case message.Released, message.Failed:
+		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", fmt.Errorf("the sink has settled it as %v", got.Kind)}
+	case message.Done, message.HandedOver:
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func TestWorkerBehindAHandler(t *testing.T) {
 			require.Equal(t, fmt.Sprint("order ", n), <-names)
 		}
 		stop()
-		require.Equal(t, 20, (<-ended).Acknowledged)
+		require.Equal(t, 20, (<-ended).Done)
 		left, err := orders.Counts(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, left.Waiting)

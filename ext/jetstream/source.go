@@ -480,18 +480,18 @@ func (s *source[T]) flush(ctx context.Context) error {
 	return s.js.Conn().FlushWithContext(ctx)
 }
 
-// answer answers the delivery of a message that was acknowledged or nacked. An acknowledgement counts
+// answer answers the delivery of a message that was not rejected. An acknowledgement counts
 // even if another worker has the message. A Nack would change the delay that the other worker has set,
 // so it is not sent then (laws D3, P1).
 func (s *source[T]) answer(_ context.Context, h *delivered) error {
 	s.mu.Lock()
 	msg, v, ours := h.msg, h.settlement, s.isLeased(h, s.clock.Now())
-	if v.Kind == message.Nacked {
+	if v.Kind.IsRedelivered() {
 		delete(s.held, h.seq) // it may be redelivered before the server has confirmed the Nack
 	}
 	s.mu.Unlock()
 	switch {
-	case v.Kind == message.Acked:
+	case v.Kind.IsSafe():
 		return ignoreAnswered(msg.Ack())
 	case !ours:
 		return nil

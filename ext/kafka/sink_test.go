@@ -57,7 +57,7 @@ func TestSinkAcknowledgesWhatIsSafe(t *testing.T) {
 		ms = append(ms, message.New("v", &message.Meta{Key: key, ID: key}, func(v message.Settlement) { settlements[key] = v.Kind }))
 	}
 	require.ErrorIs(t, s.PutAll(t.Context(), ms), kerr.TopicAuthorizationFailed)
-	assert.Equal(t, map[string]message.Kind{"0": message.Acked}, settlements)
+	assert.Equal(t, map[string]message.Kind{"0": message.Done}, settlements)
 }
 
 // Law W2: what is too large is rejected, by itself: the others of its batch are written.

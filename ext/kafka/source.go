@@ -271,12 +271,12 @@ func (s *source) settle(e *entry, v message.Settlement) {
 		wake(s.kick)
 	}
 	switch v.Kind {
-	case message.Acked:
+	case message.Done, message.HandedOver:
 		e.part.settle(e)
 	case message.Rejected:
 		e.settlement = v
 		s.put(e)
-	case message.Nacked:
+	case message.Released, message.Failed:
 		e.part.changed++
 		e.due = s.clock.Now().Add(v.Delay)
 		s.wait(e, v.Delay)

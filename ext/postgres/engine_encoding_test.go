@@ -121,7 +121,7 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 				require.NoError(t, err)
 				return n.Messages
 			}
-			require.Eventually(t, func() bool { return left() == c.stays && monitor.Status().Acknowledged >= good }, 10*time.Second, 20*time.Millisecond)
+			require.Eventually(t, func() bool { return left() == c.stays && monitor.Status().Done >= good }, 10*time.Second, 20*time.Millisecond)
 			require.Eventually(t, func() bool {
 				entries, err := engine.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 10})
 				require.NoError(t, err)

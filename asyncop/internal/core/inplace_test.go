@@ -437,7 +437,7 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 		r.Ended(e, observe.Abandoned)
 	}
 	r.SettleMessages()
-	require.Equal(t, []message.Settlement{{Kind: message.Nacked}}, settlements)
+	require.Equal(t, []message.Settlement{{Kind: message.Released}}, settlements)
 }
 
 // What is known of an element is its own time, whether its call has ended at once or not.

@@ -31,7 +31,7 @@ func TestMessages_SettlementsOfFailures(t *testing.T) {
 		require.Empty(t, settlements)
 		require.Equal(t, Now, r.Next())
 		r.SettleMessages()
-		require.Equal(t, []message.Settlement{{Kind: message.Acked, Err: errBroken}}, settlements)
+		require.Equal(t, []message.Settlement{{Kind: message.HandedOver, Err: errBroken}}, settlements)
 		r.end()
 	}
 }

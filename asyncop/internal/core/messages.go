@@ -15,9 +15,12 @@ import (
 //
 //   - If results were emitted, they carry the message on: the driver makes messages of
 //     them.
-//   - If the element ended without results, was dropped or was handed over, the message
-//     is acknowledged.
-//   - If it failed, was abandoned or was not accepted, the message is nacked.
+//   - If the element ended without results, the message is settled as Done.
+//   - If it was dropped or handed over, the message is settled as HandedOver.
+//   - If its sink can never take it, the message is settled as Rejected.
+//   - If it failed, the message is settled as Failed.
+//   - If it was abandoned, was not accepted, or waited in vain for its backend, the message
+//     is settled as Released.
 type Messages[IN, OUT any] struct {
 	core        *Machine[IN, OUT]
 	Some        bool                  // there was a message
@@ -56,10 +59,10 @@ func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	}
 }
 
-// releaseAfter nacks the message of s for redelivery after wait. It reports whether s has
+// releaseAfter releases the message of s for redelivery after wait. It reports whether s has
 // a message that is not settled.
 func (m *Messages[IN, OUT]) releaseAfter(s *Slot[IN, OUT], why error, wait time.Duration) bool {
-	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Nacked, Delay: wait, Err: why})
+	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Released, Delay: wait, Err: why})
 }
 
 // Head returns the message of the head of the queue, or zero. There must be a head.
@@ -99,13 +102,15 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	switch how {
 	case observe.Emitted:
 	case observe.Empty:
-		m.settle(msg, message.Settlement{Kind: message.Acked})
+		m.settle(msg, message.Settlement{Kind: message.Done})
 	case observe.HandedOver, observe.Dropped:
-		v := message.Settlement{Kind: message.Acked, Err: s.err}
+		v := message.Settlement{Kind: message.HandedOver, Err: s.err}
 		if r := m.core.reasons.get(s.index).last; r.IsRejection() { // shows a worker that the service has answered
 			v.Err = predicates.WithReason(s.err, r)
 		}
 		m.settle(msg, v)
+	case observe.Failed:
+		m.settle(msg, message.Settlement{Kind: message.Failed, Err: s.err})
 	default:
 		m.Release(msg)
 	}
@@ -117,9 +122,9 @@ func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unknown bool) bool {
 	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unknown})
 }
 
-// Release nacks a message unless it is settled.
+// Release releases a message unless it is settled.
 func (m *Messages[IN, OUT]) Release(msg call.Message) {
-	m.settle(msg, message.Settlement{Kind: message.Nacked})
+	m.settle(msg, message.Settlement{Kind: message.Released})
 }
 
 // settle queues a settlement, and reports whether the message was pending.

@@ -105,11 +105,11 @@ func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	return port.in.awaitSlots(ctx)
 }
 
-// release nacks a message that was not processed. Any goroutine may call it. The source
+// release releases a message that was not processed. Any goroutine may call it. The source
 // of the message is user code (law A6).
 func (d *Driver[IN, OUT]) release(m call.Message) {
 	if m.Pending() {
-		if err := call.OffLoop(func() error { m.Nack(0); return nil }); err != nil {
+		if err := call.OffLoop(func() error { m.Release(); return nil }); err != nil {
 			d.Hooks.SourceBroke(err)
 		}
 	}

@@ -27,7 +27,7 @@ const grace = 500 * time.Millisecond
 //	                        as long as each result takes less than the grace; the grace in all after a failure
 //	by a cancel             for the grace in all
 //
-// Results that were not delivered are counted, and their messages nacked.
+// Results that were not delivered are counted, and their messages released.
 type Transfer[IN, OUT any] struct {
 	d           *Driver[IN, OUT]
 	next        chan<- any

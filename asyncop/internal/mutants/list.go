@@ -617,12 +617,12 @@ var mutants = []mutant{
 		`	default:
 		m.Release(msg)`,
 		`	default:
-		m.settlements.Push(settlement{msg, message.Settlement{Kind: message.Acked}})`,
+		m.settlements.Push(settlement{msg, message.Settlement{Kind: message.Done}})`,
 	},
 	{
 		"a message that was handed over comes back", "D1", "core/messages.go",
-		`v := message.Settlement{Kind: message.Acked, Err: s.err}`,
-		`v := message.Settlement{Kind: message.Nacked, Err: s.err}`,
+		`v := message.Settlement{Kind: message.HandedOver, Err: s.err}`,
+		`v := message.Settlement{Kind: message.Failed, Err: s.err}`,
 	},
 	{
 		"a message whose results carry it on is settled", "D2", "core/messages.go",
@@ -632,7 +632,7 @@ var mutants = []mutant{
 	{
 		"a message that its sink refuses is acknowledged", "D1", "core/messages.go",
 		`Kind: message.Rejected,`,
-		`Kind: message.Acked,`,
+		`Kind: message.Done,`,
 	},
 	{
 		"a call does not know the history of its message", "D6", "core/path.go",

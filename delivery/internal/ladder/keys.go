@@ -265,7 +265,7 @@ func (k *keys[T]) watched(key string, m message.Message[T]) message.Message[T] {
 		e := k.get(key)
 		e.running--
 		var back []message.Message[T]
-		if v.Kind == message.Nacked { // the later ones go back as well, behind it
+		if v.Kind.IsRedelivered() { // the later ones are released as well, behind it
 			back, e.held = e.held, nil
 			k.size -= len(back)
 		}
@@ -273,7 +273,7 @@ func (k *keys[T]) watched(key string, m message.Message[T]) message.Message[T] {
 		wake := k.wake
 		k.mu.Unlock()
 		for _, m := range back {
-			m.Nack(v.Delay)
+			m.Settle(message.Settlement{Kind: message.Released, Delay: v.Delay})
 		}
 		for _, f := range wake {
 			f()

@@ -66,7 +66,7 @@ func (j *journal) Receive(ctx context.Context, n int) (ms []message.Message[stri
 			ms = append(ms, message.New(v, &message.Meta{ID: v, Key: keyOf(v)}, func(settlement message.Settlement) {
 				j.mu.Lock()
 				defer j.mu.Unlock()
-				if settlement.Kind == message.Acked {
+				if settlement.Kind.IsSafe() {
 					j.acked[v] = true
 				}
 			}))

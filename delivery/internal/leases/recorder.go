@@ -73,12 +73,12 @@ func (s *Source[T]) SettlementsRefused() int {
 // extended. It returns the time until its next call, as [settle.Hooks].Record does. last is
 // true for the last calls, when the source closes.
 func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, err error) {
-	acked, nacked, rejected, others := s.dueSettlements(last)
-	err = s.recordTogether(ctx, acked, last)
+	done, again, rejected, others := s.dueSettlements(last)
+	err = s.recordTogether(ctx, done, last)
 	if err != nil {
 		return 0, err
 	}
-	err = s.recordTogether(ctx, nacked, last)
+	err = s.recordTogether(ctx, again, last)
 	if err != nil {
 		return 0, err
 	}
@@ -92,9 +92,9 @@ func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, 
 	return s.nextRecord(last), nil
 }
 
-// dueSettlements returns the settled messages to be recorded now. All of nacked have the same
+// dueSettlements returns the settled messages to be recorded now. All of again have the same
 // delay, so that one call of Release is enough; others reports that other delays are left.
-func (s *Source[T]) dueSettlements(last bool) (acked, nacked, rejected []*held, others bool) {
+func (s *Source[T]) dueSettlements(last bool) (done, again, rejected []*held, others bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.Now()
@@ -108,11 +108,11 @@ func (s *Source[T]) dueSettlements(last bool) (acked, nacked, rejected []*held, 
 		}
 		n++
 		switch h.settlement.Kind {
-		case message.Acked:
-			acked = append(acked, h)
-		case message.Nacked:
-			if len(nacked) == 0 || nacked[0].settlement.Delay == h.settlement.Delay {
-				nacked = append(nacked, h)
+		case message.Done, message.HandedOver:
+			done = append(done, h)
+		case message.Released, message.Failed:
+			if len(again) == 0 || again[0].settlement.Delay == h.settlement.Delay {
+				again = append(again, h)
 			} else {
 				others = true
 			}
@@ -120,7 +120,7 @@ func (s *Source[T]) dueSettlements(last bool) (acked, nacked, rejected []*held, 
 			rejected = append(rejected, h)
 		}
 	}
-	return acked, nacked, rejected, others
+	return done, again, rejected, others
 }
 
 // nextRecord returns the time until the first settlement that is left can be recorded.
@@ -162,9 +162,9 @@ func (s *Source[T]) recordTogether(ctx context.Context, hs []*held, last bool) e
 // recordSame records messages that were settled in the same way, in one call of the store.
 func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
 	switch v := hs[0].settlement; v.Kind {
-	case message.Acked:
+	case message.Done, message.HandedOver:
 		return s.write(hs, func(leases []store.Lease) error { return s.store.Done(ctx, leases...) })
-	case message.Nacked:
+	case message.Released, message.Failed:
 		s.releasing <- struct{}{}
 		err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, v.Delay, leases...) })
 		<-s.releasing

@@ -238,7 +238,7 @@ func (s *Source[T]) settle(e *entry[T], v message.Settlement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.out--
-	if v.Kind == message.Nacked {
+	if v.Kind.IsRedelivered() {
 		s.arm(e, v.Delay)
 	}
 	select {

@@ -22,10 +22,10 @@ var Workers = []Metric[delivery.Status]{
 	{
 		Name: "worker.messages.settled", Help: "Messages that the worker has settled, by how.", Unit: "message", Label: "settlement",
 		Of: []Value[delivery.Status]{
-			ofWorker("acknowledged", func(s *delivery.Status) int { return s.Acknowledged }),
+			ofWorker("done", func(s *delivery.Status) int { return s.Done }),
 			ofWorker("handed_over", func(s *delivery.Status) int { return s.HandedOver }),
 			ofWorker("rejected", func(s *delivery.Status) int { return s.Rejected }),
-			ofWorker("nacked", func(s *delivery.Status) int { return s.Nacked }),
+			ofWorker("failed", func(s *delivery.Status) int { return s.Failed }),
 			ofWorker("released", func(s *delivery.Status) int { return s.Released }),
 		},
 	},

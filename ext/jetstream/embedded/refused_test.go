@@ -117,7 +117,7 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 			require.Equal(t, `"large"`, string(es[0].Payload), "its bytes as received")
 			cancel()
 			require.NoError(t, <-ran)
-			require.Equal(t, 1, sum.Acknowledged)
+			require.Equal(t, 1, sum.Done)
 			require.Equal(t, 1, sum.Rejected)
 		})
 	}

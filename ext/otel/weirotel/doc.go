@@ -95,7 +95,7 @@
 //
 //	weir.worker.messages.received                  counter, {message}
 //	weir.worker.messages.redelivered               counter, {message}; of these: they had a visit before
-//	weir.worker.messages.settled                   counter, {message}; by weir.settlement: acknowledged, handed_over, rejected, nacked,
+//	weir.worker.messages.settled                   counter, {message}; by weir.settlement: done, handed_over, rejected, failed,
 //	                                               released
 //	weir.worker.messages.in_flight                 up-down counter, {message}
 //	weir.worker.leases.lost                        counter, {lease}: their messages were delivered again while the worker had them

@@ -228,7 +228,7 @@ func TestMessageOnItsWay(t *testing.T) {
 	}
 	again := false
 	deliver := func(visit int) {
-		m := message.New("x", &message.Meta{ID: "17", Visit: visit, Headers: sender}, func(v message.Settlement) { again = v.String() == "nacked" })
+		m := message.New("x", &message.Meta{ID: "17", Visit: visit, Headers: sender}, func(v message.Settlement) { again = v.Kind == message.Failed })
 		first := operator("a").Messages(func(yield func(message.Message[string], error) bool) { yield(m, nil) })
 		for out, err := range operator("b").Messages(first) {
 			require.NoError(t, err)

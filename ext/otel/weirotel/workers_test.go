@@ -76,13 +76,13 @@ func TestWorker(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		s := monitor.Status()
-		return s.Acknowledged+s.HandedOver == 10
+		return s.Done+s.HandedOver == 10
 	}, time.Minute, time.Millisecond)
 	stop()
 	<-ended
 	assert.Equal(t, map[string]float64{"weir.worker.name=payments": 10}, pointsOf(t, reader, "weir.worker.messages.received"))
 	settled := pointsOf(t, reader, "weir.worker.messages.settled")
-	assert.InDelta(t, 9, settled["weir.settlement=acknowledged,weir.worker.name=payments"], 0)
+	assert.InDelta(t, 9, settled["weir.settlement=done,weir.worker.name=payments"], 0)
 	assert.InDelta(t, 1, settled["weir.settlement=handed_over,weir.worker.name=payments"], 0)
 	assert.InDelta(t, 1, pointsOf(t, reader, "weir.worker.state")["weir.state=ended,weir.worker.name=payments"], 0)
 

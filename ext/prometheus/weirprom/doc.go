@@ -57,7 +57,7 @@
 //
 //	weir_worker_messages_received_total
 //	weir_worker_messages_redelivered_total           of these: they had a visit before
-//	weir_worker_messages_settled_total{settlement}      settlement: acknowledged, handed_over, rejected, nacked, released
+//	weir_worker_messages_settled_total{settlement}      settlement: done, handed_over, rejected, failed, released
 //	weir_worker_messages_in_flight                   received and not settled
 //	weir_worker_leases_lost_total                    messages that were delivered again while the worker had them
 //	weir_worker_settlements_refused_total            how often the engine has refused to record how a message was settled

@@ -52,12 +52,12 @@ func TestWorker(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		s := monitor.Status()
-		return s.Acknowledged+s.HandedOver == 10
+		return s.Done+s.HandedOver == 10
 	}, time.Minute, time.Millisecond)
 	values := metricsOf(t, registry)
 	for name, want := range map[string]float64{
 		"worker_messages_received_total": 10, "worker_messages_redelivered_total": 0, "worker_messages_in_flight": 0,
-		"worker_messages_settled_total acknowledged": 9, "worker_messages_settled_total handed_over": 1, "worker_messages_settled_total rejected": 0,
+		"worker_messages_settled_total done": 9, "worker_messages_settled_total handed_over": 1, "worker_messages_settled_total rejected": 0,
 		"worker_floods_total": 0, "worker_leases_lost_total": 0, "worker_settlements_refused_total": 0,
 	} {
 		assert.Contains(t, values, name)

@@ -223,7 +223,7 @@ func TestBackend_MessagesAreReleasedUntilItIsUp(t *testing.T) {
 		for _, err := range op.Messages(input) {
 			require.NoError(t, err)
 		}
-		require.Equal(t, message.Nacked, settled.Kind)
+		require.Equal(t, message.Released, settled.Kind)
 		require.Equal(t, 10*time.Second, settled.Delay)
 		require.ErrorIs(t, settled.Err, asyncop.ErrBackendDown)
 		require.EqualValues(t, 1, op.Stats().Abandoned)
@@ -496,7 +496,7 @@ func TestMessagesThatWereCalledInAnOutage(t *testing.T) {
 			}) {
 				require.NoError(t, err)
 			}
-			require.Equal(t, message.Acked, settled.Kind)
+			require.Equal(t, message.HandedOver, settled.Kind)
 			require.Len(t, failed, 1)
 			require.ErrorIs(t, failed[0], asyncop.ErrBackendDown)
 		})
@@ -520,8 +520,8 @@ func TestMessagesOfAPausedTenantAreReleased(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Len(t, settlements, 2)
-		require.Equal(t, message.Acked, settlements[0].Kind, "dropped")
-		require.Equal(t, message.Nacked, settlements[1].Kind)
+		require.Equal(t, message.HandedOver, settlements[0].Kind, "dropped")
+		require.Equal(t, message.Released, settlements[1].Kind)
 		require.ErrorIs(t, settlements[1].Err, asyncop.ErrBackendDown)
 		require.InDelta(t, 29, settlements[1].Delay.Seconds(), 0.1)
 	})
@@ -559,7 +559,7 @@ func TestMessagesThatWaitForABackend(t *testing.T) {
 				}, asyncop.WithBackend(backend.New("payments", of.backend), of.opts...))
 				op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(of.call), 10*time.Second, 2, retried(1), opts...)
 				settlements := make([]message.Settlement, 2)
-				for _, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
+				for m, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
 					for i := range settlements {
 						yield(message.New(i, &message.Meta{ID: fmt.Sprint(i)}, func(v message.Settlement) { settlements[i] = v }), nil)
 						time.Sleep(time.Second)
@@ -567,15 +567,16 @@ func TestMessagesThatWaitForABackend(t *testing.T) {
 					time.Sleep(time.Minute)
 				}) {
 					require.NoError(t, err)
+					m.Ack()
 				}
-				require.Equal(t, message.Acked, settlements[0].Kind)
+				require.True(t, settlements[0].Kind.IsSafe(), "%v", settlements[0])
 				if of.givenBack {
-					require.Equal(t, message.Nacked, settlements[1].Kind, "%v", failed)
+					require.Equal(t, message.Released, settlements[1].Kind, "%v", failed)
 					require.ErrorIs(t, settlements[1].Err, asyncop.ErrBackendDown)
 					require.Positive(t, settlements[1].Delay)
 					return
 				}
-				require.Equal(t, message.Acked, settlements[1].Kind, "%v", settlements[1].Err)
+				require.Equal(t, message.HandedOver, settlements[1].Kind, "%v", settlements[1].Err)
 				require.NotErrorIs(t, failed[1], asyncop.ErrBackendDown)
 				require.ErrorIs(t, failed[1], context.DeadlineExceeded)
 			})

@@ -408,7 +408,7 @@ func TestBatchedMessages(t *testing.T) {
 			m.Ack()
 		}
 		require.Equal(t, []string{"a", "b", "c"}, got)
-		require.Equal(t, map[string]string{"a": "acked", "b": "acked", "c": "acked"}, v.All())
+		require.Equal(t, map[string]string{"a": "done", "b": "done", "c": "done"}, v.All())
 	})
 }
 

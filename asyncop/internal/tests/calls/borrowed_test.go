@@ -161,7 +161,7 @@ func TestBackend_MessageReleasedBehindAFailureOfItsKey(t *testing.T) {
 		for _, err := range op.Messages(input) {
 			require.NoError(t, err)
 		}
-		require.Equal(t, message.Nacked, settled.Kind)
+		require.Equal(t, message.Released, settled.Kind)
 		require.ErrorIs(t, settled.Err, asyncop.ErrBackendDown)
 		const ms = time.Millisecond
 		require.Equal(t, []time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 1500 * ms}, offers)
