@@ -2,7 +2,6 @@ package asyncop
 
 import (
 	"context"
-	"fmt"
 	"math"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -112,11 +111,6 @@ func ReportCost(ctx context.Context, cost float64) {
 func Budget(total float64) Option {
 	refuseIf(!(total > 0 && total <= math.MaxFloat64), "Budget: want a finite number above 0: %v", total) // this form rejects NaN, too
 	return func(cfg *config) { cfg.budget = total }
-}
-
-// budgetSpent returns the error of a run whose budget is used up.
-func (c *config) budgetSpent(spent float64) error {
-	return fmt.Errorf("%w: the calls have cost %.15g of %.15g: continue with a larger Budget", ErrBudgetSpent, spent, c.budget)
 }
 
 // Tenant is an option of [WithBackend]. It sets the tenant of each element. The default

@@ -155,20 +155,30 @@ type anyBatched interface {
 
 // batchingOf returns the configuration of batches for fn, if fn is or wraps a function of
 // Batched, and nil otherwise.
-func batchingOf[IN, OUT any](fn AsyncFunction[IN, OUT]) *core.Batching[IN, OUT] {
+func batchingOf[IN, OUT any](fn AsyncFunction[IN, OUT]) *batching[IN, OUT] {
 	inner, ok := find[anyBatched](fn)
 	if !ok {
 		return nil
 	}
 	own, _ := inner.(*batched[IN, OUT]) // nil if it has other types
 	maxSize, maxWait := inner.limits()
-	return &core.Batching[IN, OUT]{Of: inner, MaxSize: maxSize, MaxWait: maxWait, Call: func(b *call.Batch[IN, OUT]) {
-		b.Run(func(ctx context.Context, ins []IN) (completeAt func(i int, out call.Future[OUT])) {
-			if own != nil {
-				return own.invoke(ctx, ins)
-			}
-			complete := inner.invokeOthers(ctx, b.Others())
-			return func(i int, _ call.Future[OUT]) { complete(i) }
-		})
-	}}
+	return &batching[IN, OUT]{Batching: core.Batching{Of: inner, MaxSize: maxSize, MaxWait: maxWait}, inner: inner, own: own}
+}
+
+// batching calls a function made by Batched.
+type batching[IN, OUT any] struct {
+	core.Batching
+	inner anyBatched
+	own   *batched[IN, OUT] // inner, or nil if it has other types
+}
+
+// call makes the call of a batch.
+func (f *batching[IN, OUT]) call(b *call.Batch[IN, OUT]) {
+	b.Run(func(ctx context.Context, ins []IN) (completeAt func(i int, out call.Future[OUT])) {
+		if f.own != nil {
+			return f.own.invoke(ctx, ins)
+		}
+		complete := f.inner.invokeOthers(ctx, b.Others())
+		return func(i int, _ call.Future[OUT]) { complete(i) }
+	})
 }

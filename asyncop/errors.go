@@ -235,16 +235,6 @@ func (e *TypeError) Error() string {
 // step. See [WithUpstreamRunning].
 type DownstreamError = wiring.DownstreamError
 
-// abandonedBy returns the error of a run that ended with n elements in flight.
-func abandonedBy(cause error, byElement bool, n int) error {
-	if !byElement {
-		return &AbandonedError{Cause: cause, Abandoned: n}
-	}
-	e := *cause.(*ElementError) //nolint:errorlint // it is our own
-	e.Abandoned = n
-	return &e
-}
-
 // PanicError is a panic of user code, or its call of runtime.Goexit, as by FailNow of
 // package testing. Value is the argument of panic, or an error for runtime.Goexit. Unwrap
 // returns Value if it is an error. Stack is the stack of the goroutine that panicked, as

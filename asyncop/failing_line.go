@@ -50,7 +50,7 @@ func (s *frontend[IN, OUT]) logFailing() {
 	took := (now.Now - f.failingSince).Round(time.Second)
 	*f = failingLine{begun: begun, failed: failed}
 	if n*failingShare >= of {
-		s.logAttrs(s.ctx, slog.LevelWarn, fmt.Sprintf("asyncop: %d of %d attempts failed in the last %v", n, of, took),
+		s.Log(s.ctx, slog.LevelWarn, fmt.Sprintf("asyncop: %d of %d attempts failed in the last %v", n, of, took),
 			slog.Any("last", now.Stats.LastError))
 	}
 }

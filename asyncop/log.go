@@ -51,7 +51,7 @@ func (s *frontend[IN, OUT]) mayWrite(key any, burst int, period time.Duration, r
 		i = len(s.rations)
 		if i >= mostRations-1 && key != (otherKinds{}) {
 			return s.mayWrite(otherKinds{}, logBurst, logPeriod, func(n int) {
-				s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: lines of more kinds suppressed", slog.Int("suppressed", n))
+				s.Log(s.ctx, slog.LevelWarn, "asyncop: lines of more kinds suppressed", slog.Int("suppressed", n))
 			})
 		}
 		s.rations = append(s.rations, &ration{key: key, burst: burst, period: period})
@@ -80,8 +80,8 @@ func (r *ration) endPeriod(now time.Duration) {
 	}
 }
 
-// linesDue returns when flushLines has something to write, or core.Never.
-func (s *frontend[IN, OUT]) linesDue() time.Duration {
+// LinesDue returns when FlushLines has something to write, or core.Never.
+func (s *frontend[IN, OUT]) LinesDue() time.Duration {
 	due := s.failingDue()
 	for _, r := range s.rations {
 		if r.lines > r.burst {
@@ -91,9 +91,9 @@ func (s *frontend[IN, OUT]) linesDue() time.Duration {
 	return due
 }
 
-// flushLines writes the lines that are due: about suppressed lines, all of which are due
+// FlushLines writes the lines that are due: about suppressed lines, all of which are due
 // at the end of the operator, and about failing attempts.
-func (s *frontend[IN, OUT]) flushLines(all bool) {
+func (s *frontend[IN, OUT]) FlushLines(all bool) {
 	now := s.now()
 	for _, r := range slices.Clone(s.rations) { // writing a line may remove rations
 		if r.lines > r.burst && (all || now >= r.until) {
@@ -103,9 +103,9 @@ func (s *frontend[IN, OUT]) flushLines(all bool) {
 	s.logFailing()
 }
 
-// logsDebug reports whether debug lines are written. It calls the user's handler off the
+// LogsDebug reports whether debug lines are written. It calls the user's handler off the
 // loop.
-func (s *frontend[IN, OUT]) logsDebug() (logs bool) {
+func (s *frontend[IN, OUT]) LogsDebug() (logs bool) {
 	_ = s.offLoop(func() error { logs = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
 	return logs
 }
@@ -121,20 +121,20 @@ func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg strin
 		msg   string
 	}
 	if s.mayWrite(kind{level, msg}, logBurst, logPeriod, func(n int) {
-		s.logAttrs(s.ctx, level, msg+": lines suppressed", slog.Int("suppressed", n))
+		s.Log(s.ctx, level, msg+": lines suppressed", slog.Int("suppressed", n))
 	}) {
 		attrs = append(attrs, slog.String("element", s.labelOf(in, false)))
 		if meta := s.metaOf(ctx); meta.ID != "" {
 			attrs = append(attrs, slog.String("id", meta.ID), slog.Int("visit", meta.Visit))
 		}
-		s.logAttrs(ctx, level, msg, attrs...)
+		s.Log(ctx, level, msg, attrs...)
 	}
 }
 
-// logGivenUp writes a line about an element that failed, with the reason against a retry,
+// LogGivenUp writes a line about an element that failed, with the reason against a retry,
 // or counts it in the line of its group. The failure sink logs what it does with the
 // element itself.
-func (s *frontend[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
+func (s *frontend[IN, OUT]) LogGivenUp(r core.Report[IN], how observe.EndKind) {
 	msg := "asyncop: element handed over to the failure sink"
 	if how == observe.Dropped {
 		msg = "asyncop: element dropped"
@@ -159,9 +159,9 @@ func (s *frontend[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 	}
 }
 
-// logNotTaken reports an element that the failure sink has not taken, and the wait until
+// LogNotTaken reports an element that the failure sink has not taken, and the wait until
 // the next offer; 0 means that there are no more offers.
-func (s *frontend[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.Duration) {
+func (s *frontend[IN, OUT]) LogNotTaken(r core.Report[IN], err error, wait time.Duration) {
 	if wait == 0 {
 		s.log(r.Context, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", r.Element, slog.Any("error", err))
 		return
@@ -170,27 +170,27 @@ func (s *frontend[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.
 		slog.Any("error", err), slog.Duration("again", wait))
 }
 
-// logDeclined reports an element that the failure sink has not taken at the end. For
+// LogDeclined reports an element that the failure sink has not taken at the end. For
 // elements that were cut off this may be intended.
-func (s *frontend[IN, OUT]) logDeclined(r core.Report[IN], err error) {
+func (s *frontend[IN, OUT]) LogDeclined(r core.Report[IN], err error) {
 	level := slog.LevelError
 	if !r.Failed {
 		level = slog.LevelDebug
-		if !s.logsDebug() {
+		if !s.LogsDebug() {
 			return
 		}
 	}
 	s.log(r.Context, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
 }
 
-// logSourceBroke reports a panic of a message's source during settlement. Any goroutine
+// LogSourcePanic reports a panic of a message's source during settlement. Any goroutine
 // may call it.
-func (s *frontend[IN, OUT]) logSourceBroke(err error) {
+func (s *frontend[IN, OUT]) LogSourcePanic(err error) {
 	s.write(s.ctx, slog.LevelError, "asyncop: the source of a message panicked", slog.Any("error", err))
 }
 
-// logDecision reports an outcome with a reason to retry, and whether it is retried.
-func (s *frontend[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, again bool) {
+// LogDecision reports an outcome with a reason to retry, and whether it is retried.
+func (s *frontend[IN, OUT]) LogDecision(r core.Report[IN], d decision.Decision, again bool) {
 	msg, noRetry := "asyncop: retry", d.NoRetryReason.String()
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts)}
 	if d.NoRetryReason == decision.Retried {
@@ -203,10 +203,20 @@ func (s *frontend[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, 
 	s.log(r.Context, slog.LevelDebug, msg, r.Element, attrs...)
 }
 
-// logAttrs is write for the loop. It may take time.
-func (s *frontend[IN, OUT]) logAttrs(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
+// LogObserverPanic reports a panic of an observer.
+func (s *frontend[IN, OUT]) LogObserverPanic(err error) {
+	s.Log(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
+}
+
+// Log is write for the loop. It may take time.
+func (s *frontend[IN, OUT]) Log(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	s.driver.Core().Away(true)
 	s.write(ctx, level, msg, attrs...)
+}
+
+// LogAfterEnd writes a line after the end. Any goroutine may call it.
+func (s *frontend[IN, OUT]) LogAfterEnd(level slog.Level, msg string, attrs ...slog.Attr) {
+	s.write(s.ctx, level, msg, attrs...)
 }
 
 // write calls the user's handler off the loop (law A6). A line about a panic has its

@@ -225,17 +225,17 @@ func typed[T any](name, option string, value any, fault string) T {
 // warnOfArguments logs valid arguments that are probably a mistake.
 func (s *frontend[IN, OUT]) warnOfArguments(name string, timeout time.Duration, strategy strategies.Retry[OUT]) {
 	if p := s.policy; !p.NoRetry && !p.Results && !p.Errors {
-		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
+		s.Log(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}
 	for what, d := range map[string]time.Duration{name + ": the timeout": timeout, "WithAttemptTimeout: the limit": s.attemptTimeout} {
 		if d > 0 && d < time.Millisecond {
-			s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
+			s.Log(s.ctx, slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
 				slog.Duration("timeout", d))
 		}
 	}
 	if batch := s.batch; batch != nil && timeout > 0 && batch.MaxWait >= timeout {
-		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+
+		s.Log(s.ctx, slog.LevelWarn, "asyncop: "+name+
 			": the wait for a batch is not below the timeout: elements may time out while they wait",
 			slog.Duration("wait", batch.MaxWait), slog.Duration("timeout", timeout))
 	}

@@ -1,13 +1,11 @@
 package asyncop
 
 import (
-	"reflect"
 	"slices"
 	"sync"
 
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/internal/gate"
 )
 
 const maxTimelines = 256
@@ -34,22 +32,22 @@ func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
 	return slices.Clone(k.kept)
 }
 
-// timelineKeeper returns the functions that decide whether to keep a timeline.
-func (s *frontend[IN, OUT]) timelineKeeper() core.TimelineKeeper[IN] {
-	k := core.TimelineKeeper[IN]{Keep: s.keepTimeline}
-	type asker interface{ KeepsTimeline() bool }
-	if reflect.TypeFor[IN]().Implements(reflect.TypeFor[asker]()) {
-		k.Asked = func(in IN) (yes bool) {
-			return s.offLoop(func() error { yes = any(in).(asker).KeepsTimeline(); return nil }) == nil && yes
-		}
-	}
-	if b, ok := s.backend.(gate.Steered); ok {
-		k.Backend = func() string { return b.Report().State }
-	}
-	return k
+// timelineAsker is an element that asks for its timeline: see Timelines.
+type timelineAsker interface{ KeepsTimeline() bool }
+
+// AsksForTimeline is a method of drive.User.
+func (s *frontend[IN, OUT]) AsksForTimeline(in IN) bool {
+	return s.asks && s.askElement(in)
 }
 
-func (s *frontend[IN, OUT]) keepTimeline(r core.Report[IN], how observe.EndKind, steps []observe.Step) {
+// askElement is a function of its own because it allocates.
+func (s *frontend[IN, OUT]) askElement(in IN) (yes bool) {
+	err := s.offLoop(func() error { yes = any(in).(timelineAsker).KeepsTimeline(); return nil })
+	return err == nil && yes
+}
+
+// KeepTimeline is a method of drive.User.
+func (s *frontend[IN, OUT]) KeepTimeline(r core.Report[IN], how observe.EndKind, steps []observe.Step) {
 	meta := s.metaOf(r.Context)
 	t := observe.Timeline{
 		Element: s.labelOf(r.Element, false), ID: meta.ID, Visit: meta.Visit,

@@ -11,19 +11,10 @@ import (
 )
 
 // BackendCalls configures the calls of a backend.
-type BackendCalls[IN any] struct {
-	Cost   func(in IN) float64       // estimated cost of an attempt; nil for 1
-	Tenant func(in IN) string        // of an attempt; nil without tenants
-	Budget float64                   // settled cost at which calls stop; 0 means no limit
-	Spent  func(spent float64) error // returns the error of a run that has spent its budget
-}
-
-// AtBackend makes the backend of Host.Seat admit the attempts.
-func AtBackend[IN, OUT any](g *Machine[IN, OUT], calls BackendCalls[IN]) {
-	g.isExact = true
-	g.backend = &atBackend[IN, OUT]{
-		BackendCalls: calls, core: g, seat: g.Host.Seat, of: newPerSlot[asked](g),
-	}
+type BackendCalls struct {
+	HasCost   bool    // User.CostOf returns the cost of an attempt; otherwise it is 1
+	HasTenant bool    // User.TenantOf returns its tenant
+	Budget    float64 // settled cost at which calls stop; 0 means no limit
 }
 
 // maxForgiven bounds the attempts of an element that do not count because they met an
@@ -32,7 +23,7 @@ const maxForgiven = 3
 
 // atBackend is the operator's seat at its backend.
 type atBackend[IN, OUT any] struct {
-	BackendCalls[IN]
+	BackendCalls
 
 	core    *Machine[IN, OUT]
 	seat    gate.Seat
@@ -176,9 +167,6 @@ func (g *Machine[IN, OUT]) IsOverBudget() bool {
 	return g.backend != nil && g.backend.isSpent && g.permits == g.MaxCalls && g.state.Stats.Deciding == 0
 }
 
-// BudgetError returns the error of such a run.
-func (g *Machine[IN, OUT]) BudgetError() error { return g.backend.Spent(g.backend.spent) }
-
 // taken returns the cost that the current attempt of s has taken from the rate: 0 after a
 // refund. A member that joins a batch takes 0 unless the operator has Cost. A call takes
 // 1 if the operator has no Cost.
@@ -224,7 +212,7 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 // attempt even if it is refused often. If a function panics, s has failed. If they have
 // used up the time of s, the attempt does not start.
 func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
-	if b.Cost == nil && b.Tenant == nil {
+	if !b.HasCost && !b.HasTenant {
 		return granted
 	}
 	g := b.core
@@ -264,12 +252,12 @@ func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 			err = b.core.broke(name, recover())
 		}
 	}()
-	if b.Cost != nil {
-		b.attempt.Cost = b.Cost(s.in)
+	if b.HasCost {
+		b.attempt.Cost = b.core.User.CostOf(s.in)
 	}
-	if b.Tenant != nil {
+	if b.HasTenant {
 		name = "the function of Tenant"
-		b.attempt.Tenant = b.Tenant(s.in)
+		b.attempt.Tenant = b.core.User.TenantOf(s.in)
 	}
 	returned = true
 	return nil

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -123,24 +124,33 @@ func TestBackendHearsAtTheEndOfACall(t *testing.T) {
 	}
 }
 
-// A backend hears of an outcome also if the policy breaks before it has found a reason, whatever it has heard before.
-func TestBackendHearsOfWhatThePolicyBreaksOn(t *testing.T) {
-	e := &ear{door: door{newHouse(9)}}
-	policy := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, predicates.Unknown), nil).IdempotentIf(func(in any) bool {
-		if in == "b" {
-			panic("idempotent?")
-		}
-		return false
-	})
-	r := newRig(t, policy, func(c *setup) { c.Host.Seat = e })
-	r.answer = func(_ string, a *call.Attempt[string]) error {
-		a.CompleteExceptionally(errBroken)
-		return nil
+// Law B4: the backend learns of an attempt even if the policy panics, or ends the goroutine
+// of the loop, before it has found a reason.
+func TestBackend_PolicyBreaksBeforeTheReport(t *testing.T) {
+	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "exits": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			e := &ear{door: door{newHouse(9)}}
+			policy := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, predicates.Unknown), nil).IdempotentIf(func(in any) bool {
+				if in == "b" {
+					breaks()
+				}
+				return false
+			})
+			r := newRig(t, policy, func(c *setup) { c.Host.Seat = e })
+			r.answer = func(_ string, a *call.Attempt[string]) error {
+				a.CompleteExceptionally(errBroken)
+				return nil
+			}
+			onGoroutine(func() { r.feed("a b") })
+			require.Len(t, e.heard, 2)
+			if name == "exits" {
+				r.exitedBy("the retry strategy or one of its predicates")
+				return
+			}
+			r.idle()
+			r.end()
+		})
 	}
-	r.feed("a b")
-	r.idle()
-	require.Len(t, e.heard, 2)
-	r.end()
 }
 
 // thinking is a strategy that takes its time, and allows no retry.

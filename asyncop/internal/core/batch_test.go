@@ -36,7 +36,7 @@ func withBatches(
 ) *batchRig {
 	b := &batchRig{broken: make(map[string]bool)}
 	b.rig = newRig(tb, strategy, func(c *setup) {
-		c.Batch = &Batching[string, string]{Of: b, MaxSize: size, MaxWait: wait, Call: b.call}
+		c.Batching, c.RunBatch = &Batching{Of: b, MaxSize: size, MaxWait: wait}, b.call
 		c.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
 			name := fmt.Sprintf("%s#%v", in, ctx.Value(call.NumberKey{}))
 			b.forming = append(b.forming, name)
@@ -193,7 +193,7 @@ func TestMemberDoesNotStartAtItsDeadline(t *testing.T) {
 // A member that fails the run ends the forming of its batch.
 func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
 	b := withBatches(t, 2, 0, nil, func(c *setup) { c.OnFailure = failRun })
-	b.Invoke = func(context.Context, string, *call.Attempt[string]) error {
+	b.setup.Invoke = func(context.Context, string, *call.Attempt[string]) error {
 		return errBroken
 	}
 	b.feed("a b")
@@ -211,8 +211,8 @@ func TestBatchBrokenOffAtTheEnd(t *testing.T) {
 	permits := newHouse(1)
 	b := withBatches(t, 2, 0, nil, nil)
 	b.share(permits)
-	invoke := b.Invoke
-	b.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
+	invoke := b.setup.Invoke
+	b.setup.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
 		if in == "b" {
 			runtime.Goexit()
 		}
@@ -420,8 +420,8 @@ func TestBatchWithoutCall(t *testing.T) {
 	permits := newHouse(1)
 	b := withBatches(t, 2, time.Second, nil, nil)
 	b.share(permits)
-	join := b.Invoke
-	b.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
+	join := b.setup.Invoke
+	b.setup.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
 		if in == "c" {
 			return join(ctx, in, a)
 		}

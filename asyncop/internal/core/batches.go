@@ -8,30 +8,22 @@ import (
 
 // Batching configures calls for several elements.
 //
-// Config.Invoke is called for each member. Its function, perhaps inside wrappers, finds
+// User.Invoke is called for each member. Its function, perhaps inside wrappers, finds
 // the batch in the context and joins it. Then the batch becomes a job.
-type Batching[IN, OUT any] struct {
-	Of      any                          // the function: the key under which it finds its batch
-	MaxSize int                          // in members
-	MaxWait time.Duration                // of an element that may start; 0 means one step
-	Call    func(b *call.Batch[IN, OUT]) // makes the call on a worker
+type Batching struct {
+	Of      any           // the function: the key under which it finds its batch
+	MaxSize int           // in members
+	MaxWait time.Duration // of an element that may start; 0 means one step
 }
 
 // Batches starts a call for several elements at once, in place of Machine.startWaiting.
 // Each member has its own attempt. The members share the job and the permits of the
 // batch, which takePermit takes for the first member.
 type Batches[IN, OUT any] struct {
-	Batching[IN, OUT]
+	Batching
 	core    *Machine[IN, OUT]
 	forming *call.Batch[IN, OUT] // while its members get their permits and begin; otherwise nil
 	isLast  bool                 // the input has ended
-}
-
-// AddBatches adds calls for several elements.
-func AddBatches[IN, OUT any](g *Machine[IN, OUT], batching Batching[IN, OUT]) *Batches[IN, OUT] {
-	g.isExact = true
-	g.batches = &Batches[IN, OUT]{Batching: batching, core: g}
-	return g.batches
 }
 
 func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.MaxSize }
@@ -127,7 +119,7 @@ func (b *Batches[IN, OUT]) send() (sent bool) {
 	}
 	b.forming = nil
 	if formed.Close() {
-		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Task: func() { b.Call(formed) }})
+		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Task: func() { g.User.CallBatch(formed) }})
 		return true
 	}
 	g.permits++

@@ -23,8 +23,8 @@
 //   - reads its state: [Machine.State];
 //   - reports that time may have passed: [Machine.Away].
 //
-// The core calls its driver by [Hooks] and Config.Invoke. Calls for workers are in
-// Config.Jobs.
+// The core calls the user's functions, and makes the user's errors and log lines, through
+// [User]. Calls for workers are in Config.Jobs.
 //
 // # Files
 //
@@ -33,18 +33,22 @@
 // the end of the run; item.go the contents of a checkpoint; workers.go user code that may
 // block.
 //
-// Each optional part has a file. The core calls it directly, if the operator has it:
+// Each part has a file. The core calls it directly. A core has the following parts only
+// if [Config] has their option:
 //
-//   - keys.go ([OrderKeys]): calls the elements of a key one after the other
-//   - batches.go ([AddBatches]): calls for several elements
-//   - backend.go ([AtBackend]): the called service admits attempts
-//   - messages.go ([AddMessages]): settles elements that are messages
-//   - observers.go ([AddObserving]): observers and counters
-//   - handler.go ([HandleFailures]): results in place of failures
-//   - sink.go ([AddHandOver]): a sink for failures
-//   - history.go ([KeepTimelines]): the attempts of elements that failed or were slow
-//   - timeouts.go ([OwnTimeouts]): a timeout for each element
-//   - retrylog.go ([LogRetries]): log lines about retries
+//   - keys.go: calls the elements of a key one after the other
+//   - batches.go: calls for several elements
+//   - backend.go: the called service admits attempts
+//   - observers.go: observers and counters
+//   - handler.go: results in place of failures
+//   - sink.go: a sink for failures
+//   - timeouts.go: a timeout for each element
+//
+// Every core has these:
+//
+//   - messages.go: settles elements that are messages
+//   - history.go: the attempts of elements that failed or were slow
+//   - retrylog.go: log lines about retries
 //
 // # User code
 //

@@ -122,9 +122,7 @@ func (g *Machine[IN, OUT]) Forget() {
 	g.oldest = nil
 	g.state.FailedIn, g.unread = nil, nil
 	g.attemptEnd, g.view = attemptEnd{}, predicates.Attempt[OUT]{}
-	if g.messages != nil {
-		g.messages.forget()
-	}
+	g.messages.forget()
 	if g.observers != nil {
 		g.observers.forget()
 	}

@@ -7,15 +7,17 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Handler returns results in place of failures. Its answer is final, because a retry
-// would start after the deadline or after the last retry (law A3).
-type Handler[IN, OUT any] struct {
-	Handle   func(ctx context.Context, r Report[IN], timedOut bool) ([]OUT, error) // returns the results or the failure of an element
-	All      bool                                                                  // handles all failures; otherwise only timeouts
-	Limit    time.Duration                                                         // of a call of Handle
-	ErrLimit error                                                                 // the error of a call that exceeds Limit
-	Broke    func(failure error, timedOut bool, broken error) error                // returns the failure of an element whose Handle panicked, exceeded Limit or did not run
+// Handling configures calls of User.HandleFailure.
+type Handling struct {
+	All      bool          // for all failures; otherwise only for timeouts
+	Limit    time.Duration // of a call
+	ErrLimit error         // the error of a call that exceeds Limit
+}
 
+// handler gets results in place of failures. Its answer is final, because a retry would
+// start after the deadline or after the last retry (law A3).
+type handler[IN, OUT any] struct {
+	Handling
 	core *Machine[IN, OUT]
 }
 
@@ -29,15 +31,9 @@ type handlerCall[OUT any] struct {
 	err     error
 }
 
-// HandleFailures adds a handler.
-func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) {
-	handler.core = g
-	g.handler = &handler
-}
-
 // rescue calls the handler for s, which has failed, and reports whether it did. If it
 // did, returned or exceeded continues.
-func (h *Handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool) (called bool) {
+func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool) (called bool) {
 	if !timedOut && !h.All {
 		return false
 	}
@@ -53,7 +49,7 @@ func (h *Handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 	c := &handlerCall[OUT]{failure: failure, timedOut: timedOut}
 	*g.handled.ref(s.index) = c
 	err := g.runTask(s, &c.task, until, true, func(ctx context.Context) {
-		c.results, c.err = h.Handle(ctx, r, timedOut)
+		c.results, c.err = g.User.HandleFailure(ctx, r, timedOut)
 	})
 	if err != nil {
 		c.broke = err
@@ -63,14 +59,14 @@ func (h *Handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool
 }
 
 // returned continues after the handler of s has returned or panicked, or could not run.
-func (h *Handler[IN, OUT]) returned(s *Slot[IN, OUT]) {
+func (h *handler[IN, OUT]) returned(s *Slot[IN, OUT]) {
 	c := h.core.handled.take(s.index)
 	h.finish(s, c, c.broke)
 }
 
 // exceeded continues after the handler of s has exceeded its limit. It may still be
 // running.
-func (h *Handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
+func (h *handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 	c := h.core.handled.take(s.index)
 	c.Expire()
 	h.finish(s, c, h.ErrLimit)
@@ -78,16 +74,16 @@ func (h *Handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 
 // finish ends s with the answer of its handler or, if broke is not nil, with a failure.
 // Then it does not read the answer, because the handler may still be writing it.
-func (h *Handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broke error) {
+func (h *handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broke error) {
 	g := h.core
 	g.Timers.Cancel(&s.timer)
 	if broke != nil {
-		g.giveUp(s, h.Broke(c.failure, c.timedOut, broke))
+		g.giveUp(s, g.User.HandlerError(c.failure, c.timedOut, broke))
 		return
 	}
 	err := c.err
-	if err == nil && g.Check != nil {
-		err = g.Check(c.results)
+	if err == nil {
+		err = g.User.CheckResults(c.results)
 	}
 	if err != nil {
 		g.giveUp(s, err)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -62,22 +61,23 @@ func (c *handClock) Since(start time.Time) time.Duration { return c.at.Sub(start
 // mark is a control element.
 type mark int
 
-// setup is what a rig is made of: a core and its features.
+// setup has the options of a core, and the functions of its user.
 type setup struct {
 	Config[string, string]
 
-	Batch      *Batching[string, string]
-	Keys       Keys[string, string]
-	MaxWaiting int
-	Observers  []observe.Observer
-	Counters   []counting.Counter
+	Invoke     func(ctx context.Context, in string, a *call.Attempt[string]) error
+	RunBatch   func(b *call.Batch[string, string])
 	TimeoutFor func(in string) time.Duration
-	Cost       func(in string) float64 // at a backend; nil: 1
+	Cost       func(in string) float64 // of an attempt at a backend; nil for 1
 	OnFailure  onFailure
 	Sink       func(ctx context.Context, r Report[string]) error // with toSink
 	Handle     func(ctx context.Context, r Report[string], timedOut bool) ([]string, error)
 	HandlesAll bool
 	Limit      time.Duration // of Handle
+
+	TimedOut  func(r Report[string], out TimedOut) error
+	RunFailed func(r Report[string]) error
+	GivenUp   func(r Report[string], how observe.EndKind)
 
 	IsControl    func(v any) bool
 	IsEndOfInput func(v any) bool
@@ -120,25 +120,18 @@ func newRig(tb require.TestingT, strategy strategies.Retry[string], change func(
 		Config: Config[string, string]{
 			Queue: queue.NewOrdered[*Slot[string, string]](4), Host: host,
 			Timers: timers.NewService[*Slot[string, string]](r.clock, func() {}),
-			Invoke: r.invoke, Policy: strategies.PolicyOf(strategy).Steps(), Random: rand.New(rand.NewPCG(1, 1)),
+			Policy: strategies.PolicyOf(strategy).Steps(), Random: rand.New(rand.NewPCG(1, 1)),
 			Limits: Limits{Timeout: time.Minute}, Jobs: &r.jobs,
-			Hooks: Hooks[string]{
-				TimedOut: func(r Report[string], out TimedOut) error {
-					if out.Attempt {
-						return fmt.Errorf("attempt %d timed out", r.Attempts)
-					}
-					return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, out.Early, context.DeadlineExceeded)
-				},
-				Undecided: func(d decision.Decision) error {
-					if d.NoRetryReason == decision.Failed {
-						return d.Err
-					}
-					return fmt.Errorf("exhausted: %v", d.NoRetryReason)
-				},
-				RunFailed: func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
-				GivenUp:   func(f Report[string], _ observe.EndKind) { r.note("!" + f.Element) },
-			},
 		},
+		Invoke: r.invoke,
+		TimedOut: func(r Report[string], out TimedOut) error {
+			if out.Attempt {
+				return fmt.Errorf("attempt %d timed out", r.Attempts)
+			}
+			return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, out.Early, context.DeadlineExceeded)
+		},
+		RunFailed:     func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
+		GivenUp:       func(f Report[string], _ observe.EndKind) { r.note("!" + f.Element) },
 		Limit:         time.Second,
 		IsControl:     func(v any) bool { return v == "control" },
 		IsEndOfInput:  func(v any) bool { return v == mark(0) },
@@ -153,52 +146,87 @@ func newRig(tb require.TestingT, strategy strategies.Retry[string], change func(
 	return r
 }
 
-// build makes the core, and adds the features as a driver does.
+// build makes the core.
 func (r *rig) build(c *setup) {
 	c.Host.Clock = c.Timers
-	if c.IsControl != nil {
-		c.Check = func(results []string) error {
-			if slices.ContainsFunc(results, func(v string) bool { return c.IsControl(v) }) {
-				return errControl
-			}
-			return nil
-		}
-	}
+	c.User = user{c}
 	c.FailsRun = c.OnFailure == failRun
-	g := New(c.Config)
-	r.Machine, r.setup = g, c
-	r.messages = AddMessages(g, c.SourceBroke)
-	if len(c.Observers) > 0 || len(c.Counters) > 0 {
-		r.observing = AddObserving(g, r.messages, c.Observers, c.Counters, c.ObserverBroke)
-	}
-	if c.Keys != nil {
-		OrderKeys(g, c.Keys, c.MaxWaiting)
-	}
-	if c.TimeoutFor != nil {
-		OwnTimeouts(g, c.TimeoutFor)
-	}
+	c.HandsOver = c.OnFailure == toSink
+	c.OwnTimeouts = c.TimeoutFor != nil
 	if c.Handle != nil {
-		HandleFailures(g, Handler[string, string]{Handle: c.Handle, All: c.HandlesAll, Limit: c.Limit, ErrLimit: errLimit, Broke: c.HandlerBroke})
+		c.Handling = &Handling{All: c.HandlesAll, Limit: c.Limit, ErrLimit: errLimit}
 	}
 	if c.Host.Seat != nil {
-		AtBackend(g, BackendCalls[string]{Cost: c.Cost})
+		c.Calls = &BackendCalls{HasCost: c.Cost != nil}
 	}
-	if c.OnFailure == toSink {
-		r.sink = AddHandOver(g, r.messages, c.Sink, c.NotTaken)
+	r.Machine, r.setup = New(c.Config), c
+	r.messages, r.observing, r.batches, r.sink = r.Messages(), r.Observing(), r.Batches(), r.HandOver()
+}
+
+// user is the user of a core, with the functions of its setup.
+type user struct{ *setup }
+
+func (u user) Invoke(ctx context.Context, in string, a *call.Attempt[string]) error {
+	return u.setup.Invoke(ctx, in, a)
+}
+
+func (u user) CallBatch(b *call.Batch[string, string]) { u.RunBatch(b) }
+
+func (u user) CheckResults(results []string) error {
+	if u.IsControl != nil && slices.ContainsFunc(results, func(v string) bool { return u.IsControl(v) }) {
+		return errControl
 	}
-	if c.Batch != nil {
-		r.batches = AddBatches(g, *c.Batch)
+	return nil
+}
+
+func (u user) TimeoutFor(in string) time.Duration { return u.setup.TimeoutFor(in) }
+
+func (u user) CostOf(in string) float64 { return u.Cost(in) }
+
+func (u user) TenantOf(string) string { return "" }
+
+func (u user) HandleFailure(ctx context.Context, r Report[string], timedOut bool) ([]string, error) {
+	return u.Handle(ctx, r, timedOut)
+}
+
+func (u user) HandOver(ctx context.Context, r Report[string]) error { return u.Sink(ctx, r) }
+
+func (u user) AsksForTimeline(string) bool { return false }
+
+func (u user) KeepTimeline(Report[string], observe.EndKind, []observe.Step) {}
+
+func (u user) TimeoutError(r Report[string], out TimedOut) error { return u.TimedOut(r, out) }
+
+func (u user) UndecidedError(d decision.Decision) error {
+	if d.NoRetryReason == decision.Failed {
+		return d.Err
 	}
-	if c.LogsRetries != nil {
-		LogRetries(g, c.LogsRetries, func(f Report[string], d decision.Decision, again bool) {
-			if again {
-				c.Retrying(f, d)
-			} else {
-				c.NotRetried(f, d)
-			}
-		})
+	return fmt.Errorf("exhausted: %v", d.NoRetryReason)
+}
+
+func (u user) HandlerError(failure error, timedOut bool, broken error) error {
+	return u.HandlerBroke(failure, timedOut, broken)
+}
+
+func (u user) RunError(r Report[string]) error { return u.RunFailed(r) }
+
+func (u user) LogsDebug() bool { return u.LogsRetries != nil && u.LogsRetries() }
+
+func (u user) LogDecision(r Report[string], d decision.Decision, again bool) {
+	if again {
+		u.Retrying(r, d)
+	} else {
+		u.NotRetried(r, d)
 	}
 }
+
+func (u user) LogGivenUp(r Report[string], how observe.EndKind) { u.GivenUp(r, how) }
+
+func (u user) LogNotTaken(r Report[string], err error, wait time.Duration) { u.NotTaken(r, err, wait) }
+
+func (u user) LogObserverPanic(err error) { u.ObserverBroke(err) }
+
+func (u user) LogSourcePanic(err error) { u.SourceBroke(err) }
 
 func (r *rig) Accept(in string, m call.Message) {
 	if m != (call.Message{}) {

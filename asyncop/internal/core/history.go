@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/gate"
 )
 
 // Limits of the kept histories.
@@ -15,33 +16,20 @@ const (
 	keptPeriod    = time.Second
 )
 
-// TimelineKeeper decides which histories are kept. Asked and Backend may be nil.
-type TimelineKeeper[IN any] struct {
-	Asked   func(in IN) bool                                              // reports whether to keep the history of an element even if it succeeds
-	Backend func() string                                                 // returns the state of the backend
-	Keep    func(r Report[IN], how observe.EndKind, steps []observe.Step) // receives the history of an element that failed, was slow, or was asked for
-}
-
 type attemptHistory struct {
 	steps []observe.Step
 	keep  bool // even if the element succeeds
 }
 
 // history keeps the attempts of elements. An element that succeeds at once needs no
-// history, and no allocation, unless it was slow or asked for.
+// history, and no allocation, unless it was slow or asked for. The failure sink finds the
+// history of its element, a []observe.Step, in its context under [ctxkey.Timeline].
 type history[IN, OUT any] struct {
-	TimelineKeeper[IN]
 	core   *Machine[IN, OUT]
 	of     perSlot[*attemptHistory]
 	live   int
 	period time.Duration
 	kept   int // in the period
-}
-
-// KeepTimelines adds histories. The failure sink finds the history of its element, a
-// []observe.Step, in its context under [ctxkey.Timeline].
-func KeepTimelines[IN, OUT any](g *Machine[IN, OUT], k TimelineKeeper[IN]) {
-	g.history = &history[IN, OUT]{TimelineKeeper: k, core: g, of: newPerSlot[*attemptHistory](g)}
 }
 
 func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
@@ -58,7 +46,7 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 	if p != nil { // without a history a reading of the clock is too expensive
 		g.refresh()
 	}
-	keep := !again && (s.due != Never && g.now-s.due > -g.timeoutOf(s)/2 || w.Asked != nil && w.Asked(s.in))
+	keep := !again && (s.due != Never && g.now-s.due > -g.timeoutOf(s)/2 || g.User.AsksForTimeline(s.in))
 	switch {
 	case p == nil && (o.err == nil && !again && !keep || w.live == liveHistories):
 		return
@@ -78,8 +66,8 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 		Attempt: int(s.attempts), Results: o.results, Err: o.err, Duration: o.took,
 		Reason: g.reasons.get(s.index).last, Retry: again, Delay: delay,
 	}}
-	if w.Backend != nil {
-		step.Backend = w.Backend()
+	if b, ok := g.Host.Backend.(gate.Steered); ok {
+		step.Backend = b.Report().State
 	}
 	p.steps = append(p.steps, step)
 }
@@ -99,6 +87,6 @@ func (w *history[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	}
 	w.kept++
 	if w.kept <= keptHistories {
-		w.Keep(g.report(s), how, p.steps)
+		g.User.KeepTimeline(g.report(s), how, p.steps)
 	}
 }

@@ -152,7 +152,7 @@ func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
 func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 	inDoubt := map[string]bool{}
 	r := newRig(t, retries(0, 0), func(c *setup) {
-		c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) { inDoubt[f.Element] = f.InDoubt }
+		c.GivenUp = func(f Report[string], _ observe.EndKind) { inDoubt[f.Element] = f.InDoubt }
 	})
 	r.answer = func(name string, a *testAttempt) error {
 		switch name[0] {
@@ -177,7 +177,7 @@ func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 func TestDoubtOfAllAttempts(t *testing.T) {
 	deduplicated := map[string]bool{}
 	r := newRig(t, retries(1, 0), func(c *setup) {
-		c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) {
+		c.GivenUp = func(f Report[string], _ observe.EndKind) {
 			require.True(t, f.InDoubt)
 			deduplicated[f.Element] = f.Deduplicated
 		}
@@ -402,7 +402,7 @@ func TestNoCallAtOnceThatMayNotStart(t *testing.T) {
 func TestContextOfACallThatEndsAtOnce(t *testing.T) {
 	r := newRig(t, nil, nil)
 	var ctx context.Context
-	r.Invoke = func(c context.Context, _ string, a *testAttempt) error {
+	r.setup.Invoke = func(c context.Context, _ string, a *testAttempt) error {
 		ctx = c
 		require.Equal(t, 1, c.Value(call.NumberKey{}))
 		require.NoError(t, c.Err())

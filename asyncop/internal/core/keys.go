@@ -55,9 +55,7 @@ type outlivingCall[IN, OUT any] struct {
 
 // keyOrder calls the elements of a key one after the other.
 type keyOrder[IN, OUT any] struct {
-	core       *Machine[IN, OUT]
-	keys       Keys[IN, OUT]
-	maxWaiting int // elements of a key besides the called one; 0 means no limit
+	core *Machine[IN, OUT]
 
 	of        perSlot[linePosition[IN, OUT]]
 	heads     timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, in input order
@@ -69,15 +67,9 @@ type keyOrder[IN, OUT any] struct {
 
 const keepSpare = 1024
 
-// OrderKeys adds key order. maxWaiting limits the elements of a key besides the called
-// one; 0 means no limit. The queue must be unordered.
-func OrderKeys[IN, OUT any](g *Machine[IN, OUT], keys Keys[IN, OUT], maxWaiting int) {
-	g.keys = &keyOrder[IN, OUT]{core: g, keys: keys, maxWaiting: maxWaiting, of: newPerSlot[linePosition[IN, OUT]](g)}
-}
-
-// forget drops all lines, because the options of the operator still refer to o.keys.
+// forget drops all lines, because the options of the operator still refer to Config.Keys.
 func (o *keyOrder[IN, OUT]) forget() {
-	o.keys.clear()
+	o.core.Keys.clear()
 	*o = keyOrder[IN, OUT]{core: o.core}
 }
 
@@ -118,7 +110,7 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 	}
 	l.last = s
 	l.len++
-	if o.maxWaiting > 0 && l.len == o.maxWaiting+1 {
+	if o.core.MaxWaitingPerKey > 0 && l.len == o.core.MaxWaitingPerKey+1 {
 		o.crowded++
 	}
 	if o.mayBeCalled(s) {
@@ -137,7 +129,7 @@ func (o *keyOrder[IN, OUT]) findLine(in IN) (l *line[IN, OUT], err error) {
 			err = o.core.broke("the key function", recover())
 		}
 	}()
-	l, err = o.keys.line(in)
+	l, err = o.core.Keys.line(in)
 	returned = true
 	return l, err
 }
@@ -216,7 +208,7 @@ func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
 	}
 	p.line = nil
 	l.len--
-	if o.maxWaiting > 0 && l.len == o.maxWaiting {
+	if o.core.MaxWaitingPerKey > 0 && l.len == o.core.MaxWaitingPerKey {
 		o.crowded--
 	}
 }
@@ -228,7 +220,7 @@ func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 	switch {
 	case l.calls > 0:
 	case s == nil:
-		o.keys.forget(l)
+		o.core.Keys.forget(l)
 	case s.phase == behind:
 		g.unbegun++
 		g.enter(s, fresh)

@@ -318,7 +318,7 @@ func TestRestoredAttemptsBehind(t *testing.T) {
 
 // The bound stops the reading when so many wait for a key, until one of them starts.
 func TestMaxWaiting(t *testing.T) {
-	r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.MaxWaiting = 2 })
+	r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.MaxWaitingPerKey = 2 })
 	r.feed("a1 a2 b1")
 	require.True(t, r.HasSlot())
 	r.feed("a3")
@@ -354,7 +354,7 @@ func TestBrokenKeys(t *testing.T) {
 					}
 					return in[:1]
 				}, unusable)
-				c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) { failed = f.Err }
+				c.GivenUp = func(f Report[string], _ observe.EndKind) { failed = f.Err }
 			})
 			r.feed("a1")
 			onGoroutine(func() { r.feed("x") })

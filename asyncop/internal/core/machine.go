@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/predicates"
@@ -17,12 +18,12 @@ import (
 
 // Config configures a core. It is read-only after New.
 type Config[IN, OUT any] struct {
-	Queue  queue.Queue[*Slot[IN, OUT]]                                  // owned by the core
-	Timers *timers.Service[*Slot[IN, OUT]]                              // owned by the core; its driver sets the alarm
-	Host   *call.Host                                                   // shared by the calls
-	Invoke func(ctx context.Context, in IN, a *call.Attempt[OUT]) error // starts a call
-	Direct bool                                                         // calls are jobs; Invoke starts only calls whose context has values of observers
-	Jobs   *[]call.Job[IN, OUT]                                         // for workers: the core appends, the driver takes
+	Queue  queue.Queue[*Slot[IN, OUT]]     // owned by the core
+	Timers *timers.Service[*Slot[IN, OUT]] // owned by the core; its driver sets the alarm
+	Host   *call.Host                      // shared by the calls
+	User   User[IN, OUT]
+	Direct bool                 // calls are jobs; User.Invoke starts only calls whose context has values of observers
+	Jobs   *[]call.Job[IN, OUT] // for workers: the core appends, the driver takes
 
 	Policy *decision.Steps[OUT]
 	Random *rand.Rand // for the jitter
@@ -32,9 +33,18 @@ type Config[IN, OUT any] struct {
 	FailsRun           bool // the first element that fails ends the run; otherwise it is dropped
 	ExhaustedAsFailure bool // a result that asks for a retry, which is refused, is a failure
 
-	Check    func(results []OUT) error // nil if any results are valid
 	Restored Restored
-	Hooks    Hooks[IN]
+
+	// The optional parts. The zero value means that the option is off.
+	Keys             Keys[IN, OUT] // needs a queue without order
+	MaxWaitingPerKey int           // elements of a key besides the called one; 0 means no limit
+	Batching         *Batching
+	Calls            *BackendCalls // the backend of Host.Seat admits the attempts
+	Handling         *Handling
+	OwnTimeouts      bool // elements have timeouts of their own
+	HandsOver        bool // failed elements are handed over to the failure sink
+	Observers        []observe.Observer
+	Counters         []counting.Counter // observers that only count
 }
 
 // Limits bound elements and attempts. 0 means no limit.
@@ -64,14 +74,6 @@ const (
 	KeepSince               // the attempts; all the time since the first of them is used up
 	KeepSpent               // the attempts; the time before the restart is used up
 )
-
-// Hooks make errors and log lines. A hook that runs user code calls [Machine.Away] first.
-type Hooks[IN any] struct {
-	TimedOut  func(r Report[IN], out TimedOut) error  // returns the error of an element or an attempt that timed out
-	Undecided func(d decision.Decision) error         // returns the error of an element whose policy failed, or that ExhaustedAsFailure fails
-	RunFailed func(r Report[IN]) error                // returns the error of a run that an element has failed
-	GivenUp   func(r Report[IN], how observe.EndKind) // is called for an element that was dropped or handed over
-}
 
 // TimedOut describes a timeout.
 type TimedOut struct {
@@ -110,13 +112,14 @@ type Machine[IN, OUT any] struct {
 	keys      *keyOrder[IN, OUT]
 	batches   *Batches[IN, OUT]
 	backend   *atBackend[IN, OUT]
-	messages  *Messages[IN, OUT]
 	observers *Observing[IN, OUT]
-	handler   *Handler[IN, OUT]
+	handler   *handler[IN, OUT]
 	sink      *HandOver[IN, OUT]
-	history   *history[IN, OUT]
 	timeouts  *ownTimeouts[IN, OUT]
-	retryLog  *retryLog[IN, OUT]
+
+	messages Messages[IN, OUT]
+	history  history[IN, OUT]
+	retryLog retryLog[IN, OUT]
 
 	slots   slots[IN, OUT]
 	reasons perSlot[reasons]           // empty unless the policy looks at reasons
@@ -161,7 +164,7 @@ type Machine[IN, OUT any] struct {
 // stepLimit bounds the repetitions of one kind of work in a step.
 const stepLimit = 128
 
-// New returns a core without elements and without optional parts.
+// New returns a core without elements.
 func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g := &Machine[IN, OUT]{Config: c}
 	g.slots.others = new([]anyPerSlot)
@@ -179,9 +182,55 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 		g.MaxCalls = g.Queue.Cap()
 	}
 	g.permits = g.MaxCalls
-	g.isExact = c.Timeout > 0 || c.AttemptTimeout > 0 || c.Policy.Classify != nil
+	g.addParts()
 	return g
 }
+
+// addParts makes the parts of the core. Limits, and parts that look at the time, need an
+// exact clock.
+func (g *Machine[IN, OUT]) addParts() {
+	c := &g.Config
+	g.isExact = c.Timeout > 0 || c.AttemptTimeout > 0 || c.Policy.Classify != nil || c.OwnTimeouts || c.Calls != nil || c.Batching != nil
+	g.messages.core, g.messages.of = g, newPerSlot[call.Message](g)
+	if len(c.Observers) > 0 || len(c.Counters) > 0 {
+		g.isExact, g.timesAll = true, true
+		g.observers = &Observing[IN, OUT]{core: g, of: newPerSlot[*Track](g)}
+	}
+	if c.Keys != nil {
+		g.keys = &keyOrder[IN, OUT]{core: g, of: newPerSlot[linePosition[IN, OUT]](g)}
+	}
+	if c.OwnTimeouts {
+		g.timeouts = &ownTimeouts[IN, OUT]{core: g}
+	}
+	if c.Handling != nil {
+		g.handler = &handler[IN, OUT]{core: g, Handling: *c.Handling}
+	}
+	if c.Calls != nil {
+		g.backend = &atBackend[IN, OUT]{core: g, BackendCalls: *c.Calls, seat: g.Host.Seat, of: newPerSlot[asked](g)}
+	}
+	if c.HandsOver {
+		g.sink = &HandOver[IN, OUT]{core: g, offers: newPerSlot[*offer](g)}
+	}
+	if c.Batching != nil {
+		g.batches = &Batches[IN, OUT]{core: g, Batching: *c.Batching}
+	}
+	g.history.core, g.history.of = g, newPerSlot[*attemptHistory](g)
+	g.retryLog.core, g.retryLog.recent = g, math.MinInt64
+}
+
+// The parts of the core that the driver uses.
+
+// Messages settles messages.
+func (g *Machine[IN, OUT]) Messages() *Messages[IN, OUT] { return &g.messages }
+
+// Observing calls the observers, or is nil.
+func (g *Machine[IN, OUT]) Observing() *Observing[IN, OUT] { return g.observers }
+
+// Batches forms batches, or is nil.
+func (g *Machine[IN, OUT]) Batches() *Batches[IN, OUT] { return g.batches }
+
+// HandOver offers failed elements to the failure sink, or is nil.
+func (g *Machine[IN, OUT]) HandOver() *HandOver[IN, OUT] { return g.sink }
 
 // State describes a core to its driver.
 type State struct {
@@ -312,7 +361,7 @@ func (g *Machine[IN, OUT]) Next() time.Duration {
 	switch {
 	case !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.state.Failure != nil:
 		return Now
-	case g.messages != nil && g.messages.MaySettle():
+	case g.messages.MaySettle():
 		return Now
 	case g.observers != nil && g.observers.MayReport():
 		return Now

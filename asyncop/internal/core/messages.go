@@ -28,19 +28,12 @@ type Messages[IN, OUT any] struct {
 	of          perSlot[call.Message] // without the values
 	carried     bool                  // the results of the head of the queue carry the message on
 	settlements fifo.Queue[settlement]
-	sourceBroke func(err error) // logs that a source has panicked
 }
 
 // settlement is a pending call of Settle.
 type settlement struct {
 	message call.Message
 	as      message.Settlement
-}
-
-// AddMessages adds messages. broke is called if a source panics.
-func AddMessages[IN, OUT any](g *Machine[IN, OUT], broke func(err error)) *Messages[IN, OUT] {
-	g.messages = &Messages[IN, OUT]{core: g, of: newPerSlot[call.Message](g), sourceBroke: broke}
-	return g.messages
 }
 
 func (m *Messages[IN, OUT]) forget() { m.settlements = fifo.Queue[settlement]{} }
@@ -145,7 +138,7 @@ func (m *Messages[IN, OUT]) Settle() {
 	for m.settlements.Len() > 0 {
 		err := m.settleAll()
 		if err != nil {
-			m.sourceBroke(err)
+			m.core.User.LogSourcePanic(err)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func (p *pair) begin(t require.TestingT, m *modeltest.Model) {
 		if m.KeyOrder {
 			byFirstLetter(c)
 		}
-		c.Timeout, c.AttemptTimeout, c.MaxCalls, c.MaxWaiting, c.EarlyTimeout = m.Timeout, m.AttemptTimeout, m.MaxCalls, m.MaxWaiting, m.EarlyTimeout
+		c.Timeout, c.AttemptTimeout, c.MaxCalls, c.MaxWaitingPerKey, c.EarlyTimeout = m.Timeout, m.AttemptTimeout, m.MaxCalls, m.MaxWaiting, m.EarlyTimeout
 		if c.Queue = queue.NewOrdered[*Slot[string, string]](m.Capacity); m.Unordered {
 			c.Queue = queue.NewUnordered[*Slot[string, string]](m.Capacity)
 		}

@@ -341,8 +341,8 @@ func TestNumbersFitItems(t *testing.T) {
 func TestObserverContexts(t *testing.T) {
 	r, _ := observed(t, 1, nil)
 	var ctxs []context.Context
-	invoke := r.Invoke
-	r.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
+	invoke := r.setup.Invoke
+	r.setup.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
 		ctxs = append(ctxs, ctx)
 		return invoke(ctx, in, a)
 	}
@@ -369,8 +369,8 @@ func TestObserverBreaks(t *testing.T) {
 		for _, how := range []string{"panic", "goexit"} {
 			t.Run(how+" at "+c.at, func(t *testing.T) {
 				r, o := observed(t, 0, func(c *setup) {
-					c.Hooks.RunFailed, c.OnFailure = func(f Report[string]) error { return f.Err }, drop
-					c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) {}
+					c.RunFailed, c.OnFailure = func(f Report[string]) error { return f.Err }, drop
+					c.GivenUp = func(f Report[string], _ observe.EndKind) {}
 				})
 				broke := false
 				o.on = func(what string) {

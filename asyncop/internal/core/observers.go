@@ -14,21 +14,16 @@ import (
 // Observing calls observers and counters (law O1). Report passes the recorded events on
 // in order.
 type Observing[IN, OUT any] struct {
-	core      *Machine[IN, OUT]
-	messages  *Messages[IN, OUT]
-	observers []observe.Observer
-	counters  []counting.Counter // observers that only count
-	of        perSlot[*Track]
-	leaving   *Track   // of the element that left last
-	spare     []*Track // for reuse
+	core    *Machine[IN, OUT]
+	of      perSlot[*Track]
+	leaving *Track   // of the element that left last
+	spare   []*Track // for reuse
 
 	notes    fifo.Queue[note]      // for the observers
 	informed int                   // observers called with the first note so far
 	attempts []counting.AttemptEnd // for the counters
 	elements []counting.Element    // for the counters
 	counted  int                   // counters called with them so far
-
-	reportBroke func(err error) // logs that an observer has panicked in Report
 }
 
 // Track describes an observed element. It is owned by the core until the driver takes it
@@ -54,18 +49,6 @@ type note struct {
 	isEnd   bool // of the element
 }
 
-// AddObserving adds observers and counters. broke is called if an observer panics in
-// Report.
-func AddObserving[IN, OUT any](
-	g *Machine[IN, OUT], messages *Messages[IN, OUT], observers []observe.Observer, counters []counting.Counter, broke func(err error),
-) *Observing[IN, OUT] {
-	g.isExact, g.timesAll = true, true
-	g.observers = &Observing[IN, OUT]{
-		core: g, messages: messages, of: newPerSlot[*Track](g), observers: observers, counters: counters, reportBroke: broke,
-	}
-	return g.observers
-}
-
 func (o *Observing[IN, OUT]) forget() {
 	o.notes, o.spare = fifo.Queue[note]{}, nil
 	o.attempts, o.elements = nil, nil
@@ -82,12 +65,12 @@ func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT], i introduction) {
 	}
 	*o.of.ref(s.index) = r
 	r.accepted = o.core.now
-	if len(o.observers) == 0 {
+	if len(o.core.Observers) == 0 {
 		return
 	}
-	r.base = o.messages.Context(s)
+	r.base = o.core.messages.Context(s)
 	r.ctx = r.base
-	for _, observer := range o.observers {
+	for _, observer := range o.core.Observers {
 		err := o.callAccepted(observer, r, s.in, i)
 		if err != nil {
 			r.broken = err
@@ -146,7 +129,7 @@ func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) (co
 	if r.started == 0 {
 		r.started = max(1, g.now-r.accepted)
 	}
-	if len(o.observers) == 0 {
+	if len(o.core.Observers) == 0 {
 		return true
 	}
 	r.attempt, r.call = r.ctx, nil
@@ -170,7 +153,7 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 			err = o.core.broke("an observer", recover())
 		}
 	}()
-	for _, observer := range o.observers {
+	for _, observer := range o.core.Observers {
 		ctx := observer.AttemptStarted(r.attempt, number)
 		if ctx != nil {
 			r.attempt = ctx //nolint:fatcontext // one layer for each observer
@@ -183,7 +166,7 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 // contextOf returns own with the values of observers for the element and its attempt.
 func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) context.Context {
 	r := o.of.get(s.index)
-	if r == nil || len(o.observers) == 0 {
+	if r == nil || len(o.core.Observers) == 0 {
 		return own
 	}
 	values := cmp.Or(r.attempt, r.ctx)
@@ -204,7 +187,7 @@ func (o *Observing[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 	if r := o.of.get(s.index); r != nil {
 		return r.ctx
 	}
-	return o.messages.Context(s)
+	return o.core.messages.Context(s)
 }
 
 // attemptEnded records the end of an attempt, and whether a retry follows after d.
@@ -217,12 +200,12 @@ func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, aga
 		Attempt: int(s.attempts), Results: out.results, Err: out.err, Duration: max(1, out.took),
 		Reason: g.reasons.get(s.index).last, Retry: again, Delay: d,
 	}
-	if len(o.counters) > 0 {
+	if len(o.core.Counters) > 0 {
 		o.attempts = append(o.attempts, counting.AttemptEnd{
 			End: counting.EndOf(a.Results, a.Err), Reason: a.Reason, Duration: a.Duration, Retry: a.Retry, Delay: a.Delay,
 		})
 	}
-	if len(o.observers) > 0 {
+	if len(o.core.Observers) > 0 {
 		o.notes.Push(note{ctx: r.attempt, attempt: a})
 		r.attempt, r.call = nil, nil
 	}
@@ -288,12 +271,12 @@ func (o *Observing[IN, OUT]) Refused(how observe.EndKind) {
 }
 
 func (o *Observing[IN, OUT]) noteEnd(ctx context.Context, e *observe.Ending, isAccepted bool) {
-	if len(o.counters) > 0 {
+	if len(o.core.Counters) > 0 {
 		o.elements = append(o.elements, counting.Element{
 			How: uint8(e.How), InDoubt: e.InDoubt, Accepted: isAccepted, Queued: e.Queued, Total: e.Total,
 		})
 	}
-	if len(o.observers) > 0 {
+	if len(o.core.Observers) > 0 {
 		o.notes.Push(note{ctx: ctx, element: *e, isEnd: true})
 	}
 }
@@ -309,7 +292,7 @@ func (o *Observing[IN, OUT]) Report() {
 	for o.MayReport() {
 		err := o.reportAll()
 		if err != nil {
-			o.reportBroke(err)
+			o.core.User.LogObserverPanic(err)
 		}
 	}
 }
@@ -323,15 +306,15 @@ func (o *Observing[IN, OUT]) reportAll() (err error) {
 			err = o.core.broke("an observer", recover())
 		}
 	}()
-	for (len(o.attempts) > 0 || len(o.elements) > 0) && o.counted < len(o.counters) {
+	for (len(o.attempts) > 0 || len(o.elements) > 0) && o.counted < len(o.core.Counters) {
 		o.counted++
-		o.counters[o.counted-1].Count(o.attempts, o.elements)
+		o.core.Counters[o.counted-1].Count(o.attempts, o.elements)
 	}
 	o.counted = 0
 	o.attempts, o.elements = emptied(o.attempts), emptied(o.elements)
 	for ; o.notes.Len() > 0; o.notes.Pop() {
-		for n := o.notes.Peek(); o.informed < len(o.observers); {
-			observer := o.observers[o.informed]
+		for n := o.notes.Peek(); o.informed < len(o.core.Observers); {
+			observer := o.core.Observers[o.informed]
 			o.informed++
 			if n.isEnd {
 				observer.Ended(n.ctx, n.element)

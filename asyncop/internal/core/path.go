@@ -75,9 +75,7 @@ type introduction struct {
 // If user code panics, the element has failed. If an observer panics, the first attempt
 // of the element fails.
 func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
-	if g.messages != nil {
-		g.messages.attach(s) // first: the observers see the message
-	}
+	g.messages.attach(s) // first: the observers see the message
 	if g.observers != nil {
 		g.observers.accepted(s, i)
 	}
@@ -239,10 +237,8 @@ func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 	if g.batches != nil {
 		return g.batches.forming.Add()
 	}
-	if g.messages != nil {
-		if m := g.messages.of.get(s.index); m != (call.Message{}) {
-			return call.NewCarrying[OUT](m)
-		}
+	if m := g.messages.of.get(s.index); m != (call.Message{}) {
+		return call.NewCarrying[OUT](m)
 	}
 	if g.Direct {
 		return call.NewRoomy[OUT]()
@@ -284,9 +280,7 @@ func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, u
 	t.Host = g.Host
 	t.Number, t.Until = number, until
 	t.Ref = call.Ref{Index: s.index, Stamp: g.stamp, Generation: s.generation}
-	if g.messages != nil {
-		t.Carry(g.messages.of.get(s.index))
-	}
+	t.Carry(g.messages.of.get(s.index))
 }
 
 // invoke starts the call of an attempt. A blocking call becomes a job, which the driver
@@ -321,7 +315,7 @@ func (g *Machine[IN, OUT]) callFunction(ctx context.Context, in IN, a *call.Atte
 			err = g.broke("AsyncInvoke", recover())
 		}
 	}()
-	err = g.Invoke(ctx, in, a)
+	err = g.User.Invoke(ctx, in, a)
 	returned = true
 	return err
 }
@@ -399,7 +393,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	v.Number = int(s.attempts)
 	v.Err, v.Results = err, results
 	v.Stage, v.InDoubt = end.Stage, end.InDoubt
-	v.Reason, v.Idempotent = predicates.Reason{}, false
+	v.Idempotent = false // FindReason sets it, and the reason
 	v.ReasonRetries = 0
 	if g.looksClosely {
 		v.Input = s.in
@@ -423,10 +417,10 @@ func (g *Machine[IN, OUT]) resultsOf(s *Slot[IN, OUT], how howEnded, end *call.R
 			end.Stage = predicates.ClientDispatch // there is no call yet
 		}
 		g.state.Stats.AttemptTimeouts++
-		return nil, g.Hooks.TimedOut(g.report(s), TimedOut{Attempt: true})
+		return nil, g.User.TimeoutError(g.report(s), TimedOut{Attempt: true})
 	}
-	if a.Failure == nil && g.Check != nil {
-		err = g.Check(a.Results)
+	if a.Failure == nil {
+		err = g.User.CheckResults(a.Results)
 		if err != nil {
 			a.Results = nil
 			return nil, err
@@ -672,7 +666,7 @@ func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	s.noRetry = d.NoRetryReason
 	g.logDecision(s, d, false)
 	if d.NoRetryReason == decision.Failed {
-		g.failElement(s, g.Hooks.Undecided(*d), false)
+		g.failElement(s, g.User.UndecidedError(*d), false)
 		return
 	}
 	g.state.Stats.Exhausted++
@@ -686,15 +680,13 @@ func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	default: // decision.Refused
 	}
 	if d.Err == nil && g.ExhaustedAsFailure {
-		d.Err = g.Hooks.Undecided(*d)
+		d.Err = g.User.UndecidedError(*d)
 	}
 	g.settle(s, d.Err)
 }
 
 func (g *Machine[IN, OUT]) logDecision(s *Slot[IN, OUT], d *decision.Decision, again bool) {
-	if g.retryLog != nil {
-		g.retryLog.write(s, *d, again)
-	}
+	g.retryLog.write(s, *d, again)
 }
 
 // backOff makes s wait for its next attempt. If no attempt can start before the deadline,
@@ -769,10 +761,10 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	if g.backend != nil {
 		waited, wait = g.backend.whyWaited(s)
 	}
-	failure := g.Hooks.TimedOut(g.report(s), TimedOut{Early: isEarly, Waited: waited})
+	failure := g.User.TimeoutError(g.report(s), TimedOut{Early: isEarly, Waited: waited})
 	// Law W2: the message is released if it was never called. A call would count as a
 	// visit.
-	if waited != nil && !g.backend.isVisited(s) && g.messages != nil && g.messages.releaseAfter(s, failure, wait) {
+	if waited != nil && !g.backend.isVisited(s) && g.messages.releaseAfter(s, failure, wait) {
 		s.err = failure
 		g.enter(s, ended)
 		g.complete(s)
@@ -821,9 +813,7 @@ func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay tim
 	if g.observers != nil {
 		g.observers.attemptEnded(s, &g.attemptEnd, isRetried, delay)
 	}
-	if g.history != nil {
-		g.history.attemptEnded(s, &g.attemptEnd, isRetried, delay)
-	}
+	g.history.attemptEnded(s, &g.attemptEnd, isRetried, delay)
 	g.attemptEnd = attemptEnd{}
 }
 
@@ -862,7 +852,7 @@ func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
 	}
 	r := g.report(s) // before Ended: its observers still have its context
 	g.Ended(s, observe.Dropped)
-	g.Hooks.GivenUp(r, observe.Dropped)
+	g.User.LogGivenUp(r, observe.Dropped)
 }
 
 func (g *Machine[IN, OUT]) failRun(s *Slot[IN, OUT]) {
@@ -871,7 +861,7 @@ func (g *Machine[IN, OUT]) failRun(s *Slot[IN, OUT]) {
 	if g.state.Failure == nil {
 		g.state.FailedIn = r.Context
 	}
-	g.fail(g.Hooks.RunFailed(r), ByElement)
+	g.fail(g.User.RunError(r), ByElement)
 }
 
 // Ended reports how an element has ended, once for each element (law O1). The driver
@@ -880,12 +870,8 @@ func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
 	if g.observers != nil {
 		g.observers.ended(s, how)
 	}
-	if g.history != nil {
-		g.history.ended(s, how)
-	}
-	if g.messages != nil {
-		g.messages.ended(s, how)
-	}
+	g.history.ended(s, how)
+	g.messages.ended(s, how)
 	switch how {
 	case observe.Emitted, observe.Empty:
 		g.state.Stats.Completed++
@@ -918,16 +904,13 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	return r
 }
 
-// describe returns the context of s: the context from its observers, a context with its
-// message, or the context of the operator.
+// describe returns the context of s: the context from its observers, or the operator's
+// with its message.
 func (g *Machine[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
-	switch {
-	case g.observers != nil && len(g.observers.observers) > 0:
+	if len(g.Observers) > 0 {
 		return g.observers.describe(s)
-	case g.messages != nil:
-		return g.messages.Context(s)
 	}
-	return g.Host.Values
+	return g.messages.Context(s)
 }
 
 // Head returns the results or the control element at the head of the queue, or neither if
@@ -964,9 +947,7 @@ func (g *Machine[IN, OUT]) Left(how observe.EndKind) {
 	if s == g.oldest {
 		g.oldest = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
 	}
-	if g.messages != nil {
-		g.messages.carried = false
-	}
+	g.messages.carried = false
 	g.Queue.Pop()
 	g.slots.putBack(s)
 }

@@ -24,13 +24,10 @@ const (
 // HandOver offers failed elements to the failure sink until it takes them (law A1). A
 // worker calls the sink for one element at a time.
 type HandOver[IN, OUT any] struct {
-	core     *Machine[IN, OUT]
-	messages *Messages[IN, OUT]
-	sink     func(ctx context.Context, r Report[IN]) error
-	notTaken func(r Report[IN], err error, wait time.Duration)
-	offers   perSlot[*offer]            // the last offer of each element in phase failing
-	failing  fifo.Queue[*Slot[IN, OUT]] // elements to be offered now
-	running  *offer                     // the running call of the sink, or nil
+	core    *Machine[IN, OUT]
+	offers  perSlot[*offer]            // the last offer of each element in phase failing
+	failing fifo.Queue[*Slot[IN, OUT]] // elements to be offered now
+	running *offer                     // the running call of the sink, or nil
 }
 
 // offer is an offer of an element to the sink. It is the context of the call, and its
@@ -57,25 +54,13 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	}
 	var g guard.Guard
 	defer g.Close(func(recovered any) { o.err = call.Panicked(recovered) }) // law A6: the element was not taken
-	o.err = h.sink(ctx, r)
+	o.err = h.core.User.HandOver(ctx, r)
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
 	if o.refused && r.InDoubt && !decision.WantedRepeat(r.NoRetryReason, r.Reason) {
 		o.unknown = true // stays true if IsIdempotent panics, to be safe
 		_ = call.OffLoop(func() error { o.unknown = !h.core.Policy.IsIdempotent(r.Element); return nil })
 	}
-}
-
-// AddHandOver adds a failure sink. notTaken receives each element that the sink has not
-// taken, with the time until the next offer, or 0 if the element is not offered again.
-func AddHandOver[IN, OUT any](
-	g *Machine[IN, OUT], messages *Messages[IN, OUT], sink func(ctx context.Context, r Report[IN]) error,
-	notTaken func(r Report[IN], err error, wait time.Duration),
-) *HandOver[IN, OUT] {
-	g.sink = &HandOver[IN, OUT]{
-		core: g, messages: messages, sink: sink, notTaken: notTaken, offers: newPerSlot[*offer](g),
-	}
-	return g.sink
 }
 
 // take makes s, which has failed, wait for its offer. With key order s first waits until
@@ -115,11 +100,9 @@ func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context)
 	}
 	g.bind(s, &o.Token, 0, call.NoDeadline)
 	ctx := o.name.With(g.context(s, &o.Token))
-	if g.history != nil {
-		steps := g.history.stepsOf(s)
-		if steps != nil {
-			ctx = context.WithValue(ctx, ctxkey.Timeline{}, steps)
-		}
+	steps := g.history.stepsOf(s)
+	if steps != nil {
+		ctx = context.WithValue(ctx, ctxkey.Timeline{}, steps)
 	}
 	return o, ctx
 }
@@ -135,11 +118,11 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	case o.err != nil && !o.refused:
 		g.tick()
 		g.Timers.Arm(&s.timer, later(g.now, o.wait))
-		h.notTaken(g.report(s), o.err, o.wait)
+		g.User.LogNotTaken(g.report(s), o.err, o.wait)
 		return
 	case o.refused:
 		s.err = errors.Join(s.err, o.err)
-		if !h.messages.Reject(s, o.unknown) { // before Ended acknowledges it
+		if !g.messages.Reject(s, o.unknown) { // before Ended acknowledges it
 			g.enter(s, ended)
 			g.complete(s)
 			g.failRun(s)
@@ -151,9 +134,9 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g.enter(s, ended)
 	g.complete(s)
 	if o.refused {
-		h.notTaken(r, o.err, 0)
+		g.User.LogNotTaken(r, o.err, 0)
 	} else {
-		g.Hooks.GivenUp(r, observe.HandedOver)
+		g.User.LogGivenUp(r, observe.HandedOver)
 	}
 }
 
@@ -192,5 +175,5 @@ func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err erro
 	if !r.Failed {
 		got.Err = err
 	}
-	return r, call.OffLoop(func() error { return h.sink(ctx, got) })
+	return r, call.OffLoop(func() error { return h.core.User.HandOver(ctx, got) })
 }

@@ -78,7 +78,7 @@ func TestRestoredFirstAttempt(t *testing.T) {
 		var doubt bool
 		r := newRig(t, retries(9, time.Hour), func(c *setup) {
 			c.Restored.Keep, c.MaxCalls = keep, 1
-			c.Hooks.TimedOut = func(r Report[string], _ TimedOut) error { doubt = r.InDoubt; return errBroken }
+			c.TimedOut = func(r Report[string], _ TimedOut) error { doubt = r.InDoubt; return errBroken }
 		})
 		first := r.clock.at.Add(-5 * time.Second).UnixNano()
 		r.Restore(Item[string, string]{In: "a", Restored: true, First: first}, 0)

@@ -2,18 +2,8 @@ package core
 
 import "time"
 
-// ownTimeouts gives elements timeouts of their own.
-type ownTimeouts[IN, OUT any] struct {
-	core       *Machine[IN, OUT]
-	timeoutFor func(in IN) time.Duration
-}
-
-// OwnTimeouts gives elements the timeouts that timeoutFor returns. 0 means
-// Config.Timeout, and an element with a negative timeout times out at once.
-func OwnTimeouts[IN, OUT any](g *Machine[IN, OUT], timeoutFor func(in IN) time.Duration) {
-	g.isExact = true
-	g.timeouts = &ownTimeouts[IN, OUT]{core: g, timeoutFor: timeoutFor}
-}
+// ownTimeouts gives elements the timeouts of User.TimeoutFor.
+type ownTimeouts[IN, OUT any] struct{ core *Machine[IN, OUT] }
 
 // of returns the timeout of an element, or an error if the user's function panics.
 func (o *ownTimeouts[IN, OUT]) of(in IN) (timeout time.Duration, err error) {
@@ -24,7 +14,7 @@ func (o *ownTimeouts[IN, OUT]) of(in IN) (timeout time.Duration, err error) {
 			err = o.core.broke("the function of WithTimeoutFor", recover())
 		}
 	}()
-	timeout = o.timeoutFor(in)
+	timeout = o.core.User.TimeoutFor(in)
 	returned = true
 	if timeout == 0 {
 		return o.core.Timeout, nil

@@ -20,7 +20,7 @@ type budgetSum struct {
 func (d *Driver[IN, OUT]) endOverBudget() {
 	k := d.checks
 	if k == nil || k.budget.isStored.Load() {
-		d.core.End(d.core.BudgetError())
+		d.core.End(d.User.BudgetError(d.core.Spent()))
 		return
 	}
 	if !k.budget.isRequested {

@@ -2,6 +2,7 @@ package drive
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"time"
 
@@ -11,15 +12,17 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/wiring"
 )
 
-// Config has the settings and parts of a driver. It is read-only after New.
+// Config has the settings of a driver. It is read-only after New.
 type Config[IN, OUT any] struct {
-	Core   core.Config[IN, OUT]   // the driver sets Timers, Host and Direct
-	Direct call.Blocking[IN, OUT] // makes a call, on a worker; nil if Invoke does
+	Core   core.Config[IN, OUT] // the driver sets User, Timers, Host, Direct and Jobs
+	User   User[IN, OUT]
+	Direct call.Blocking[IN, OUT] // makes a call, on a worker; nil if User.Invoke does
+	Opener Opener                 // opened before the first element; or nil
+	Closer io.Closer              // closed after the last element, unless opening failed; or nil
 
 	Context context.Context //nolint:containedctx // from the user
 	Clock   clock.Clock
@@ -28,17 +31,8 @@ type Config[IN, OUT any] struct {
 
 	Reorders bool // results may leave in another order than their elements came
 
-	Observers []observe.Observer
-	Counters  []counting.Counter                                 // observers that only count
-	Batch     *core.Batching[IN, OUT]                            // nil if each call is for one element
-	Features  []func(g *core.Machine[IN, OUT])                   // other optional parts of the core
-	Sink      func(ctx context.Context, r core.Report[IN]) error // takes failed elements, on a worker, one at a time; or nil
-
-	Gates []observe.Gate                  // asked before an element is accepted
-	Open  func(ctx context.Context) error // called before the first element; or nil
-	Close func() error                    // called after the last element, if Open succeeded; or nil
-
-	Backend gate.Backend // the called backend, or nil
+	Gates   []observe.Gate // asked before an element is accepted
+	Backend gate.Backend   // the called backend, or nil
 
 	CancelUpstream context.CancelCauseFunc // or nil
 	Node           *wiring.Node            // the operator in the wiring of its pipeline
@@ -50,20 +44,33 @@ type Config[IN, OUT any] struct {
 	Overflow    int                          // items that may be read past the capacity to reach a barrier
 
 	ErrStopped error // the error of elements that Stop or a break has cut off
-
-	Hooks Hooks[IN]
 }
 
-// Hooks build errors and log lines. The loop calls them, unless they state otherwise.
-type Hooks[IN any] struct {
-	Abandoned     func(cause error, byElement bool, n int) error                              // returns the error of a run that ended with n elements in flight
-	WrongType     func(got any) error                                                         // returns the error for a value that is not an element
-	NotTaken      func(r core.Report[IN], err error, wait time.Duration)                      // logs an element that the sink has not taken; wait is the time until the next offer, or 0 if there is none
-	ObserverBroke func(err error)                                                             // logs a panic of an observer
-	Declined      func(r core.Report[IN], err error)                                          // logs an element that the sink did not take at the end
-	SourceBroke   func(err error)                                                             // logs a panic of a source; from any goroutine
-	Log           func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
-	LogLate       func(level slog.Level, msg string, attrs ...slog.Attr)                      // writes a line after the end; from any goroutine
-	FlushLines    func(all bool)                                                              // writes the lines that are due, or all
-	LinesDue      func() time.Duration                                                        // returns when the next line is due, or core.Never
+// User is the driver's view of the program around it. The loop calls the methods, unless
+// they state otherwise.
+type User[IN, OUT any] interface {
+	core.User[IN, OUT]
+
+	// AbandonedError returns the error of a run that ended with n elements in flight.
+	AbandonedError(cause error, byElement bool, n int) error
+	// BudgetError returns the error of a run that has spent its budget.
+	BudgetError(spent float64) error
+	// TypeError returns the error for a value that is not an element.
+	TypeError(got any) error
+
+	// Log writes a line.
+	Log(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr)
+	// LogAfterEnd writes a line after the end. Any goroutine may call it.
+	LogAfterEnd(level slog.Level, msg string, attrs ...slog.Attr)
+	// LogDeclined logs an element that the failure sink did not take at the end.
+	LogDeclined(r core.Report[IN], err error)
+	// FlushLines writes the lines that are due, or all lines.
+	FlushLines(all bool)
+	// LinesDue returns when the next line is due, or core.Never.
+	LinesDue() time.Duration
+}
+
+// Opener is a function of the user that is opened before the first element.
+type Opener interface {
+	Open(ctx context.Context) error
 }

@@ -2,6 +2,7 @@ package drive
 
 import (
 	"context"
+	"io"
 	"reflect"
 	"runtime"
 	"sync"
@@ -57,7 +58,7 @@ type Driver[IN, OUT any] struct {
 	leaving     fifo.Queue[leaving]            // observed elements whose results are in a ring
 	jobs        []call.Job[IN, OUT]            // started, and not offered to the workers
 	offered     int                            // number of jobs offered in the last step
-	closer      func() error                   // Close, if it must still be called
+	closer      io.Closer                      // Closer, if it must still be closed
 	yielded     bool                           // the loop has yielded since it had work
 	shut        bool                           // a gate was shut in the last look
 	unwatch     func() bool                    // ends the watch on the operator's context
@@ -114,7 +115,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		out:    make(chan any, cfg.Buffer),
 		plain:  reflect.TypeFor[IN]().Kind() != reflect.Interface && !participant.IsControl(*new(IN)),
 		drains: cfg.DrainRetries,
-		closer: cfg.Close,
+		closer: cfg.Closer,
 		ended:  make(chan struct{}),
 		done:   make(chan struct{}),
 	}
@@ -135,7 +136,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		d.host.Backend, d.host.Seat = b, b.Attach(&d.host.Sleeper, lent)
 	}
 	d.host.Around = call.ReporterIn(cfg.Context)
-	if d.host.Around != nil && len(cfg.Observers) > 0 {
+	if d.host.Around != nil && len(cfg.Core.Observers) > 0 {
 		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around} // observers may give each element its own id
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
@@ -145,33 +146,17 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	})
 	d.host.Clock = d.timers
 	e := cfg.Core
+	e.User = cfg.User
 	e.Timers, e.Host, e.Direct = d.timers, d.host, cfg.Direct != nil
 	e.Jobs = &d.jobs
 	d.core = core.New(e)
-	d.addFeatures()
-	d.Config.Core, d.Config.Features = core.Config[IN, OUT]{}, nil // the core has them, and releases the elements at the end
+	d.messages, d.observing = d.core.Messages(), d.core.Observing()
+	d.batches, d.sink = d.core.Batches(), d.core.HandOver()
+	d.Config.Core = core.Config[IN, OUT]{} // the core has it, and releases the elements at the end
 	d.current = &attachment[IN, OUT]{port: &flowPort[IN, OUT]{d}}
 	d.attached.Store(d.current)
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
 	return d
-}
-
-// addFeatures adds the optional parts to the core, in the order of their work.
-func (d *Driver[IN, OUT]) addFeatures() {
-	g, cfg := d.core, &d.Config
-	d.messages = core.AddMessages(g, cfg.Hooks.SourceBroke)
-	if len(cfg.Observers) > 0 || len(cfg.Counters) > 0 {
-		d.observing = core.AddObserving(g, d.messages, cfg.Observers, cfg.Counters, cfg.Hooks.ObserverBroke)
-	}
-	for _, add := range cfg.Features {
-		add(g)
-	}
-	if cfg.Sink != nil {
-		d.sink = core.AddHandOver(g, d.messages, cfg.Sink, cfg.Hooks.NotTaken)
-	}
-	if cfg.Batch != nil {
-		d.batches = core.AddBatches(g, *cfg.Batch)
-	}
 }
 
 // Start starts the loop.
@@ -214,13 +199,16 @@ func (d *Driver[IN, OUT]) loop() {
 }
 
 func (d *Driver[IN, OUT]) open() {
-	if d.Open != nil && !d.failed() {
+	if d.Opener == nil {
+		return
+	}
+	if !d.failed() {
 		d.core.Away(true)
-		if err := call.OffLoop(func() error { return d.Open(d.host.Life) }); err != nil {
+		if err := call.OffLoop(func() error { return d.Opener.Open(d.host.Life) }); err != nil {
 			d.core.End(guard.Wrap("asyncop: open", err))
 		}
 	}
-	if d.Open != nil && d.failed() {
+	if d.failed() {
 		d.closer = nil // a function that was not opened is not closed
 	}
 }
@@ -228,7 +216,7 @@ func (d *Driver[IN, OUT]) open() {
 // step runs a step of the loop, and reports whether there is another.
 func (d *Driver[IN, OUT]) step() bool {
 	d.giveWay()
-	d.Hooks.FlushLines(false)
+	d.User.FlushLines(false)
 	d.observe()
 	d.checkSignals()
 	switch {
@@ -316,7 +304,7 @@ func (d *Driver[IN, OUT]) setAlarm() bool {
 	if due == core.Now {
 		return false
 	}
-	due = min(due, d.Hooks.LinesDue())
+	due = min(due, d.User.LinesDue())
 	return due == core.Never || d.timers.ScheduleAt(due)
 }
 

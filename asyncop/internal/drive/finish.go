@@ -32,7 +32,7 @@ func (d *Driver[IN, OUT]) finish() {
 	cut := by == core.ByCancel && cause != d.inputErr.get() //nolint:errorlint // cancelled on request, not because the input failed
 	abandoned := d.core.Abandon()
 	d.warnOfCutRetries()
-	d.Hooks.FlushLines(true)
+	d.User.FlushLines(true)
 	d.offerJobs() // their attempts have ended: workers free the permits without a call
 	d.workers.Send()
 	if cause == nil {
@@ -65,7 +65,7 @@ func (d *Driver[IN, OUT]) finish() {
 	d.settleMessages()
 	d.endSink(cause, abandoned)
 	if closeErr := d.close(); closeErr != nil { // closed before if the end was clean
-		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
+		d.User.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 	}
 	d.cleanUp()
 	close(d.done)
@@ -79,7 +79,7 @@ func (d *Driver[IN, OUT]) cleanUp() {
 	d.workers.Stop()
 	d.host.Cancel(nil) // frees the resources that the user's context has for Life
 	d.publish()
-	d.Hooks.FlushLines(true)
+	d.User.FlushLines(true)
 	d.upstream.Wait()
 	if d.checks != nil {
 		d.checks.encoding.Wait()
@@ -112,7 +112,7 @@ func (d *Driver[IN, OUT]) refuseRest(kept bool) {
 // the line, their results would be lost silently.
 func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	if n := d.core.State().Stats.CutByEndOfInput; n > 0 {
-		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry, which they did not get; "+
+		d.User.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry, which they did not get; "+
 			"WithDrainRetries lets retries continue", slog.Int64("elements", n))
 	}
 }
@@ -122,11 +122,11 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch now := d.core.State(); {
 	case !cut:
-		d.Hooks.Log(now.FailedIn, slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
+		d.User.Log(now.FailedIn, slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
 	case now.Failure == d.ErrStopped: //nolint:errorlint // a break
 		d.brokeOff = true
 	default:
-		d.Hooks.Log(d.host.Values, slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
+		d.User.Log(d.host.Values, slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
 	}
 }
 
@@ -182,7 +182,7 @@ func (d *Driver[IN, OUT]) outcome(
 	if n == 0 || cause == nil {
 		return offer, cause
 	}
-	return offer, d.Hooks.Abandoned(cause, by == core.ByElement, n)
+	return offer, d.User.AbandonedError(cause, by == core.ByElement, n)
 }
 
 // sinkLimit is the time from a failure or a cancel to the end of the failure sink's
@@ -216,7 +216,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 			r, err := d.sink.Last(ctx, e, cause)
 			taken = err == nil
 			if !taken {
-				d.Hooks.Declined(r, err)
+				d.User.LogDeclined(r, err)
 			}
 		}
 		switch {
@@ -229,7 +229,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 		}
 	}
 	if lost > 0 {
-		d.Hooks.Log(d.host.Values, slog.LevelError, "asyncop: the failure sink has not taken all failures: they are lost", slog.Int("lost", lost))
+		d.User.Log(d.host.Values, slog.LevelError, "asyncop: the failure sink has not taken all failures: they are lost", slog.Int("lost", lost))
 	}
 }
 
@@ -240,7 +240,7 @@ func (d *Driver[IN, OUT]) close() error {
 		return nil
 	}
 	d.closer = nil
-	if err := call.OffLoop(closer); err != nil {
+	if err := call.OffLoop(closer.Close); err != nil {
 		return guard.Wrap("asyncop: close", err)
 	}
 	return nil
@@ -314,9 +314,9 @@ func (d *Driver[IN, OUT]) logDiscarded() {
 	switch err := d.Err(); {
 	case n == 0 || d.brokeOff:
 	case err == nil:
-		d.Hooks.LogLate(slog.LevelInfo, "asyncop: elements came after the operator was stopped, and were discarded", slog.Int64("elements", n))
+		d.User.LogAfterEnd(slog.LevelInfo, "asyncop: elements came after the operator was stopped, and were discarded", slog.Int64("elements", n))
 	default:
-		d.Hooks.LogLate(slog.LevelWarn, "asyncop: elements came after the operator had ended early, and were discarded", slog.Int64("elements", n))
+		d.User.LogAfterEnd(slog.LevelWarn, "asyncop: elements came after the operator had ended early, and were discarded", slog.Int64("elements", n))
 	}
 }
 

@@ -105,7 +105,7 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	var err error
 	switch {
 	case !isElement:
-		err = d.Hooks.WrongType(v)
+		err = d.User.TypeError(v)
 	case d.checks != nil && m.Pending():
 		err = guard.Wrap("asyncop", wiring.ErrAcknowledged)
 	}

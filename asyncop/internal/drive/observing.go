@@ -69,12 +69,12 @@ func (d *Driver[IN, OUT]) observeEnd() {
 }
 
 func (d *Driver[IN, OUT]) reportEnd() {
-	afterTheEnd(d.observing.MayReport, d.observing.Report, d.Hooks.ObserverBroke) // the same event is not repeated after a panic
+	afterTheEnd(d.observing.MayReport, d.observing.Report, d.User.LogObserverPanic) // the same event is not repeated after a panic
 }
 
 // settleMessages settles messages after the loop.
 func (d *Driver[IN, OUT]) settleMessages() {
-	afterTheEnd(d.messages.MaySettle, d.messages.Settle, d.Hooks.SourceBroke)
+	afterTheEnd(d.messages.MaySettle, d.messages.Settle, d.User.LogSourcePanic)
 }
 
 // afterTheEnd calls user code after the loop while there is work.

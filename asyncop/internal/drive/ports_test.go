@@ -22,16 +22,25 @@ func idleDriver(t *testing.T) *Driver[int, int] {
 		Core: core.Config[int, int]{
 			Queue:  queue.NewOrdered[*core.Slot[int, int]](4),
 			Policy: strategies.PolicyOf(strategies.NoRetry[int]()).Steps(),
-			Invoke: func(_ context.Context, in int, a *call.Attempt[int]) error { a.Complete(in); return nil },
 		},
+		User:    echo{},
 		Context: t.Context(), Clock: clock.NewMock(),
-		Hooks: Hooks[int]{
-			Log:        func(context.Context, slog.Level, string, ...slog.Attr) {},
-			FlushLines: func(bool) {},
-			LinesDue:   func() time.Duration { return core.Never },
-		},
 	})
 }
+
+// echo is a user whose function returns its element. The driver calls no other methods
+// of it than these.
+type echo struct{ User[int, int] }
+
+func (echo) Invoke(_ context.Context, in int, a *call.Attempt[int]) error { a.Complete(in); return nil }
+
+func (echo) CheckResults([]int) error { return nil }
+
+func (echo) Log(context.Context, slog.Level, string, ...slog.Attr) {}
+
+func (echo) FlushLines(bool) {}
+
+func (echo) LinesDue() time.Duration { return core.Never }
 
 // A loop that asks for the operator's goroutine to end attaches itself between a look at the attachment and the switch. The
 // operator's goroutine must not take the port: the body and the input of the loop would run on it.

@@ -110,7 +110,7 @@ func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 func (d *Driver[IN, OUT]) release(m call.Message) {
 	if m.Pending() {
 		if err := call.OffLoop(func() error { m.Release(); return nil }); err != nil {
-			d.Hooks.SourceBroke(err)
+			d.User.LogSourcePanic(err)
 		}
 	}
 }

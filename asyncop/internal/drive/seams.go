@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
-// Core returns the core, for hooks, which the loop calls, and for tests.
+// Core returns the core, for the methods of User, which the loop calls, and for tests.
 func (d *Driver[IN, OUT]) Core() *core.Machine[IN, OUT] { return d.core }
 
 // Host is for tests.

@@ -83,7 +83,7 @@ func (t *Transfer[IN, OUT]) Run() {
 		t.deliver(wiring.Failure{Err: err})
 	}
 	if n := d.delivery.undelivered.Load(); n > 0 {
-		d.Hooks.LogLate(slog.LevelWarn, "asyncop: results were not delivered: the next step has stopped reading", slog.Int64("results", n))
+		d.User.LogAfterEnd(slog.LevelWarn, "asyncop: results were not delivered: the next step has stopped reading", slog.Int64("results", n))
 	}
 }
 

@@ -473,11 +473,9 @@ var mutants = []mutant{
 		`}`,
 	},
 	{
-		"a policy that breaks knows the reason of another element", "X1", "core/path.go",
-		`	v.Reason, v.Idempotent = predicates.Reason{}, false
-`,
-		`	v.Idempotent = false
-`,
+		"an element is idempotent because another one is", "X1", "core/path.go",
+		`v.Idempotent = false`,
+		`_ = v.Idempotent`,
 	},
 	{
 		"the time of an attempt includes that of the policy", "O1", "core/path.go",
@@ -572,8 +570,8 @@ var mutants = []mutant{
 	},
 	{
 		"what the failure sink refuses may be repeated although it is in doubt", "X1", "core/sink.go",
-		`h.messages.Reject(s, o.unknown)`,
-		`h.messages.Reject(s, false)`,
+		`g.messages.Reject(s, o.unknown)`,
+		`g.messages.Reject(s, false)`,
 	},
 	{
 		"a failure is handed over before earlier elements of its key have ended", "K1", "core/sink.go",
@@ -636,9 +634,9 @@ var mutants = []mutant{
 	},
 	{
 		"a call does not know the history of its message", "D6", "core/path.go",
-		`		t.Carry(g.messages.of.get(s.index))
+		`	t.Carry(g.messages.of.get(s.index))
 `,
-		`		t.Carry(call.Message{})
+		`	t.Carry(call.Message{})
 `,
 	},
 	{
@@ -882,8 +880,8 @@ var mutants = []mutant{
 	{
 		"a function is closed twice", "F1", "drive/finish.go",
 		`	d.closer = nil
-	if err := call.OffLoop(closer)`,
-		`	if err := call.OffLoop(closer)`,
+	if err := call.OffLoop(closer.Close)`,
+		`	if err := call.OffLoop(closer.Close)`,
 	},
 	{
 		"the coordinator does not know of a failure", "C3", "drive/checkpointing.go",

@@ -1,0 +1,113 @@
+package asyncop
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/decision"
+)
+
+// The methods of drive.User: the user's functions and the user's errors. log.go has the
+// log lines, timelines.go the timelines.
+var _ drive.User[any, any] = (*frontend[any, any])(nil)
+
+// prepare finds out which methods the types of the operator have.
+func (s *frontend[IN, OUT]) prepare() {
+	s.handlers, s.handlesAll = handlersOf(s.fn)
+	// Values of other types cannot be control elements.
+	s.isChecked = reflect.TypeFor[OUT]().Kind() == reflect.Interface || participant.IsControl(*new(OUT))
+	s.asks = reflect.TypeFor[IN]().Implements(reflect.TypeFor[timelineAsker]())
+}
+
+func (s *frontend[IN, OUT]) Invoke(ctx context.Context, in IN, a *call.Attempt[OUT]) error {
+	return s.fn.AsyncInvoke(ctx, in, a)
+}
+
+func (s *frontend[IN, OUT]) CallBatch(b *call.Batch[IN, OUT]) { s.batch.call(b) }
+
+func (s *frontend[IN, OUT]) CheckResults(results []OUT) error {
+	if !s.isChecked {
+		return nil
+	}
+	for _, v := range results {
+		if participant.IsControl(v) || isMessage(v) {
+			return errControlResult
+		}
+	}
+	return nil
+}
+
+func (s *frontend[IN, OUT]) TimeoutFor(in IN) time.Duration { return min(s.timeoutOf(in), maxTimeout) }
+
+func (s *frontend[IN, OUT]) CostOf(in IN) float64 { return s.costOf(in) }
+
+func (s *frontend[IN, OUT]) TenantOf(in IN) string { return s.tenantOf(in) }
+
+func (s *frontend[IN, OUT]) HandleFailure(ctx context.Context, r core.Report[IN], timedOut bool) ([]OUT, error) {
+	return handle(ctx, s.handlers, s.failureOf(r), timedOut)
+}
+
+func (s *frontend[IN, OUT]) HandOver(ctx context.Context, r core.Report[IN]) error {
+	return s.sink(ctx, s.failureOf(r))
+}
+
+func (s *frontend[IN, OUT]) TimeoutError(r core.Report[IN], out core.TimedOut) error {
+	if out.Attempt {
+		return &AttemptTimeoutError{Limit: s.attemptTimeout, Attempt: r.Attempts}
+	}
+	return &TimeoutError{
+		Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: out.Early,
+		InDoubt: r.InDoubt, waited: out.Waited, element: r.Element, policy: s.policy,
+	}
+}
+
+func (s *frontend[IN, OUT]) UndecidedError(d decision.Decision) error {
+	if d.NoRetryReason == decision.Failed {
+		return d.Err
+	}
+	return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.NoRetryReason, d.Reason)
+}
+
+func (s *frontend[IN, OUT]) HandlerError(failure error, timedOut bool, broken error) error {
+	return handlerBroke(failure, timedOut, broken)
+}
+
+func (s *frontend[IN, OUT]) BudgetError(spent float64) error {
+	return fmt.Errorf("%w: the calls have cost %.15g of %.15g: continue with a larger Budget", ErrBudgetSpent, spent, s.budget)
+}
+
+func (s *frontend[IN, OUT]) RunError(r core.Report[IN]) error {
+	return &ElementError{
+		Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element, true),
+		NoRetryReason: r.NoRetryReason, Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
+		Operator: s.name, retries: s.maxRetries,
+	}
+}
+
+func (s *frontend[IN, OUT]) AbandonedError(cause error, byElement bool, n int) error {
+	if !byElement {
+		return &AbandonedError{Cause: cause, Abandoned: n}
+	}
+	e := *cause.(*ElementError) //nolint:errorlint // it is our own
+	e.Abandoned = n
+	return &e
+}
+
+func (s *frontend[IN, OUT]) TypeError(got any) error {
+	return &TypeError{Operator: s.name, Got: reflect.TypeOf(got), Want: reflect.TypeFor[IN]()}
+}
+
+// failureOf describes an element for the failure sink or the fallback.
+func (s *frontend[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
+	return Failure[IN]{
+		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
+		NoRetryReason: r.NoRetryReason, Reason: r.Reason, InDoubt: r.InDoubt, Deduplicated: r.Deduplicated, policy: s.policy, Abandoned: !r.Failed,
+		FirstAttempt: r.First, LastAttempt: r.Last,
+	}
+}
