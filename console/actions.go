@@ -37,7 +37,9 @@ type confirmData struct {
 	Hidden               []field // of the form
 	Count                int
 	Many                 bool // more than could be counted
-	Unsafe               int  // of these, unsafe to repeat
+	Unsafe               int  // of these, in doubt
+	Lapsed               int  // of these, to be looked at first
+	Partly               bool // Unsafe and Lapsed count only some of them
 	NewTo                bool
 	Few, Rate            int
 	Back                 string
@@ -53,7 +55,7 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	}
 	d := confirmData{Do: q.Get("do"), Queue: q.Get("queue"), To: q.Get("to"), Few: aFew, Rate: slowly}
 	words, ok := map[string][3]string{
-		"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those that are unsafe to repeat stay here, unless you choose otherwise."},
+		"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those that are in doubt, and those whose workers died, stay here, unless you choose otherwise."},
 		"purge":   {"Remove", "Remove %s for good?", "They cannot be brought back. Export them first if in doubt: weir dead export."},
 		"hold":    {"Hold", "Hold %s?", "No worker takes them until they are released. What a worker has now, and what arrives later, is not held."},
 		"due":     {"Run", "Let %s run now?", "Each is due at once, where it is: it keeps its visits and the order of its key."},
@@ -65,6 +67,12 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	n, err := s.countOf(r.Context(), &d, &f)
 	if err != nil {
 		return view{}, err
+	}
+	if d.Do == "merge" || d.Do == "purge" {
+		err := s.forecast(r.Context(), &d, f)
+		if err != nil {
+			return view{}, err
+		}
 	}
 	base, role := roleOf(d.Queue, len(n.Causes) > 0)
 	if d.Do == "merge" && d.To == "" && role != "queue" {
@@ -108,10 +116,28 @@ func (s *server) countOf(ctx context.Context, d *confirmData, f *store.Filter) (
 		return n, nil
 	}
 	if err == nil {
-		d.Count, d.Unsafe = n.Messages, n.Causes[store.UnsafeToRepeat]
+		d.Count = n.Messages
 		f.Before, err = s.seen(ctx, d.Queue, *f, n)
 	}
 	return n, err
+}
+
+// forecast counts the messages that a merge leaves in place unless the person chooses
+// otherwise. It counts as many as it can read in a quarter of the time for a page.
+func (s *server) forecast(ctx context.Context, d *confirmData, f store.Filter) error {
+	if d.Many {
+		d.Partly = true
+		return nil
+	}
+	counting, cancel := context.WithTimeout(ctx, queryTime/4)
+	defer cancel()
+	counts, err := jobs.Forecast(counting, s.engine, d.Queue, f, s.Clock.Now())
+	d.Unsafe, d.Lapsed = counts[store.RepeatInDoubt], counts[store.RepeatLookFirst]
+	if err != nil && counting.Err() != nil && ctx.Err() == nil {
+		d.Partly = true
+		return nil
+	}
+	return err
 }
 
 // seen returns a time before which the messages have arrived that match now: what comes while a person thinks is left alone.
@@ -150,7 +176,8 @@ func (s *server) start(r *http.Request) (string, error) {
 	}
 	spec.Rate = float64(rate)
 	if spec.Do == store.Merge {
-		spec.To, spec.UnsafeToRepeat = q.Get("to"), q.Get("unsafe") == "yes"
+		spec.To = q.Get("to")
+		spec.UnsafeToRepeat, spec.LeaveLapsed = q.Get("unsafe") == "yes", q.Get("lapsed") != "yes"
 		if err := s.checkTo(r.Context(), q); err != nil {
 			return "", err
 		}
@@ -308,6 +335,8 @@ func (s *server) edit(r *http.Request) (string, error) {
 		return "", wrong("Only dead letters are edited: a worker may take this one at any time.")
 	case e.Meta.UnsafeToRepeat && q.Get("unsafe") != "yes":
 		return "", wrong("A call for it may have taken effect. If it may happen a second time, say so in the form.")
+	case e.Repetition(s.Clock.Now()) == store.RepeatLookFirst && q.Get("lapsed") != "yes":
+		return "", wrong("Its workers died or hung while they had it. If you have looked how far they came, say so in the form.")
 	}
 	if err := s.checkTo(r.Context(), q); err != nil {
 		return "", err

@@ -41,7 +41,7 @@ func (s *server) job(r *http.Request) (view, error) {
 	if err != nil && job.State() != "unreadable" {
 		return view{}, err
 	}
-	d := &jobData{Job: job, Handled: job.Done + job.Looping + job.Unsafe + job.Skipped}
+	d := &jobData{Job: job, Handled: job.Done + job.Looping + job.Unsafe + job.Lapsed + job.Skipped}
 	if b, err := json.Marshal(job.Spec.Filter); err == nil && string(b) != "{}" {
 		d.Filter = string(b)
 	}

@@ -293,6 +293,7 @@ type messageData struct {
 	Payload     string
 	Cut         bool
 	Editable    string // the payload, if it can be edited
+	LookFirst   bool   // its workers died while they had it
 	IDText      bool   // the id is UTF-8, so that jobs can name it
 }
 
@@ -306,6 +307,7 @@ func (s *server) message(r *http.Request) (view, error) {
 	d.Base, d.Role = roleOf(queue, e.Cause != "")
 	if d.Role == "dead letters" {
 		d.Repeat = repeated(&e, s.Clock.Now())
+		d.LookFirst = e.Repetition(s.Clock.Now()) == store.RepeatLookFirst
 		if text := string(e.Payload); s.keeps && e.Schema == nil && len(text) <= maxEdited && visible(text) == text {
 			d.Editable = text
 		}

@@ -49,6 +49,7 @@ type bulk struct {
 	yes, detach bool
 	all         bool // no filter is meant
 	toEmpty     bool
+	lapsed      bool // also send back messages whose workers died
 }
 
 func (b *bulk) flags(a *app, c *cobra.Command) {
@@ -162,6 +163,11 @@ func (a *app) deadMerge() *cobra.Command {
 		Use: "merge --to QUEUE [ID]...", Short: "Send dead letters back to be processed again",
 		Long: `Send dead letters back to be processed again, into the queue that their program
 reads. Each leaves the dead letters in the same step.
+
+Two kinds stay, unless a flag sends them back, too. A call in doubt may have
+taken effect, and its service would take another call for a new request. Of
+lapsed messages it is not known how far their workers came before they died.
+weir dead show says of each message whether it may be repeated.
 ` + aboutJobs,
 		RunE: func(c *cobra.Command, ids []string) error {
 			if err := b.read(a, c, ids); err != nil {
@@ -177,6 +183,7 @@ reads. Each leaves the dead letters in the same step.
 			case b.spec.MaxMerges < 1:
 				return usagef("--max-merges %d must be at least 1", b.spec.MaxMerges)
 			}
+			b.spec.LeaveLapsed = !b.lapsed
 			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, c, db, b) })
 		},
 	}
@@ -186,6 +193,7 @@ reads. Each leaves the dead letters in the same step.
 	c.Flags().IntVar(&b.spec.MaxMerges, "max-merges", 5, "leave those that were merged `N` times already")
 	c.Flags().BoolVar(&b.spec.UnsafeToRepeat, "unsafe-to-repeat", false, "also those whose call may have taken effect: it is repeated")
 	a.renamed(c, "outcome-unknown", "unsafe-to-repeat")
+	c.Flags().BoolVar(&b.lapsed, "lapsed", false, "also those whose workers died or hung while they had them")
 	c.Flags().BoolVar(&b.yes, "yes", false, "do not ask, if the queue of --to has messages")
 	c.Flags().BoolVar(&b.toEmpty, "to-empty", false, "the queue of --to is right, although it is empty or new")
 	return c
@@ -209,6 +217,9 @@ func (a *app) work(ctx context.Context, c *cobra.Command, db *database, b *bulk)
 	}
 	last, err := lastOf(ctx, db, b.spec)
 	if err != nil {
+		return err
+	}
+	if err := a.warnOfRepeats(ctx, db, b); err != nil {
 		return err
 	}
 	if err := a.askBulk(ctx, db, b, total); err != nil {
@@ -249,6 +260,29 @@ func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
 	return last[0].Arrived.Add(time.Microsecond), nil
 }
 
+// warnOfRepeats tells the person, before the question, how many messages a merge leaves in
+// place or sends back although a call may have taken effect.
+func (a *app) warnOfRepeats(ctx context.Context, db *database, b *bulk) error {
+	if b.spec.Do != store.Merge || b.yes {
+		return nil
+	}
+	counts, err := jobs.Forecast(ctx, db.store, b.spec.Queue, b.spec.Filter, a.clock.Now())
+	if err != nil {
+		return err
+	}
+	warn := func(r store.Repetition, goes bool, why, flag string) {
+		switch n := counts[r]; {
+		case n > 0 && goes:
+			a.note("%s: %s. They are sent back, too (%s)", messages(n), why, flag)
+		case n > 0:
+			a.note("%s: %s. They stay (%s sends them back, too)", messages(n), why, flag)
+		}
+	}
+	warn(store.RepeatInDoubt, b.spec.UnsafeToRepeat, "in doubt, since a call may have taken effect", "--unsafe-to-repeat")
+	warn(store.RepeatLookFirst, b.lapsed, "lapsed, since their workers died or hung. A call may have taken effect", "--lapsed")
+	return nil
+}
+
 // askBulk asks before a job. A queue whose name is mistyped is empty and has no workers:
 // --yes is no answer for such a queue.
 func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) error {
@@ -285,6 +319,7 @@ type mergedJSON struct {
 	Merged         int `json:"merged"`
 	Looping        int `json:"looping"`
 	UnsafeToRepeat int `json:"unsafeToRepeat"`
+	Lapsed         int `json:"lapsed"`
 	Busy           int `json:"busy"`
 }
 
@@ -293,7 +328,7 @@ func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
 	past := map[store.Action]string{store.Purge: "removed", store.Hold: "held", store.Release: "released", store.Due: "due"}[s.Do]
 	switch {
 	case a.json && s.Do == store.Merge:
-		return errors.Join(a.object(mergedJSON{p.Done, p.Looping, p.Unsafe, p.Skipped}), err)
+		return errors.Join(a.object(mergedJSON{p.Done, p.Looping, p.Unsafe, p.Lapsed, p.Skipped}), err)
 	case a.json && s.Do == store.Purge:
 		return errors.Join(a.object(map[string]int{"purged": p.Done}), err)
 	case a.json:
@@ -309,6 +344,7 @@ func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
 		}
 	}
 	stayed(p.Unsafe, "unsafe to repeat (--unsafe-to-repeat sends them back, too)")
+	stayed(p.Lapsed, "their workers died or hung: look first how far they came (--lapsed sends them back, too)")
 	stayed(p.Looping, fmt.Sprintf("merged %d times already (--max-merges)", s.MaxMerges))
 	stayed(p.Skipped, "a worker has them, they are gone, or the queue has them already")
 	return errors.Join(a.print(b.String()), err)

@@ -284,6 +284,9 @@ func (a *app) show(e store.Entry) error {
 	timeField("last failure", m.LastFailure)
 	line("request", m.Request)
 	timeField("remembered", m.Remembered)
+	if e.Cause != "" {
+		line("repetition", repetition(&e, a.clock.Now()))
+	}
 	line("last error", m.LastError)
 	line("reasons", strings.Join(m.Reasons, ", "))
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
@@ -306,6 +309,23 @@ func (a *app) show(e store.Entry) error {
 		}
 	}
 	return a.print(b.String())
+}
+
+// repetition returns whether a dead letter may be sent back, in words.
+func repetition(e *store.Entry, now time.Time) string {
+	r := e.Repetition(now)
+	switch r {
+	case store.RepeatSafeUntil:
+		return r.String() + " " + e.Meta.Remembered.UTC().Format(time.RFC3339)
+	case store.RepeatPointless:
+		return r.String() + ": it fails again, unless something has changed"
+	case store.RepeatInDoubt:
+		return r.String() + ": a call may have taken effect"
+	case store.RepeatLookFirst:
+		return r.String() + ": it is not known how far its workers came"
+	default:
+		return r.String()
+	}
 }
 
 // counted are the numbers of a queue as JSON.

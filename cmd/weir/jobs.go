@@ -155,6 +155,7 @@ func (a *app) showJob(job jobs.Job) error {
 	line("done", fmt.Sprintf("%d of %d", job.Done, job.Total))
 	number("looping", job.Looping)
 	number("unsafe to repeat", job.Unsafe)
+	number("lapsed", job.Lapsed)
 	number("skipped", job.Skipped)
 	line("last step by", job.Runner)
 	line("error", job.Error)

@@ -156,7 +156,7 @@ func TestKafkaChanges(t *testing.T) {
 	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with --yes\n", r.stderr)
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
 		run("dead", "merge", "--to", "orders", "--provider", "north", "--cause", "exhausted", "--rate", "1000", "--yes", "--to-empty"))
-	assert.Equal(t, result{`{"merged":4,"looping":1,"unsafeToRepeat":1,"busy":0}` + "\n", "", 0}, run("dead", "merge", "--to", "orders", "--yes", "--json"))
+	assert.Equal(t, result{`{"merged":4,"looping":1,"unsafeToRepeat":1,"lapsed":0,"busy":0}` + "\n", "", 0}, run("dead", "merge", "--to", "orders", "--yes", "--json"))
 	assert.Regexp(t, `all +2\n`, run("dead", "count").stdout)
 	assert.Regexp(t, `orders +6 `, run("layers", "orders").stdout)
 	assert.Equal(t, result{"2 messages removed\n", "", 0}, run("dead", "purge", "--all", "--yes"))

@@ -382,6 +382,39 @@ func TestQueue_Unknown(t *testing.T) {
 	}
 }
 
+// A call for a lapsed message may have taken effect before its worker died. So a merge
+// counts these messages before it asks, and leaves them unless --lapsed is given.
+func TestMerge_LapsedMessages(t *testing.T) {
+	dir := seed(t)
+	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"), sqlite.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	defer engine.Close()
+	require.NoError(t, engine.Put(t.Context(), "bills", store.Message{Meta: message.Meta{ID: "0"}}))
+	require.NoError(t, engine.Put(t.Context(), "bills-dead",
+		store.Message{Meta: message.Meta{ID: "1"}, Cause: store.Exhausted},
+		store.Message{Meta: message.Meta{ID: "2"}, Cause: store.Lapsed},
+		store.Message{Meta: message.Meta{ID: "3"}, Cause: store.Lapsed},
+		store.Message{Meta: message.Meta{ID: "4", UnsafeToRepeat: true}, Cause: store.UnsafeToRepeat},
+	))
+	merge := func(more ...string) result {
+		return execute(t, command(t, dir, append([]string{"dead", "merge", "--queue", "bills-dead", "--to", "bills"}, more...)...))
+	}
+	r := merge()
+	assert.Equal(t, exitUsage, r.status, "standard input is no terminal")
+	assert.Contains(t, r.stderr, "1 message: in doubt, since a call may have taken effect. They stay (--unsafe-to-repeat sends them back, too)\n")
+	assert.Contains(t, r.stderr, "2 messages: lapsed, since their workers died or hung. A call may have taken effect. They stay (--lapsed sends them back, too)\n")
+	r = merge("--yes")
+	assert.Equal(t, 0, r.status, r.stderr)
+	assert.Contains(t, r.stdout, "1 message sent back")
+	assert.Contains(t, r.stdout, "2 messages stayed: their workers died or hung")
+	r = execute(t, command(t, dir, "dead", "show", "--queue", "bills-dead", "2"))
+	assert.Contains(t, r.stdout, "repetition      look first: it is not known how far its workers came\n")
+	r = merge("--lapsed")
+	assert.Contains(t, r.stderr, "2 messages: lapsed, since their workers died or hung. A call may have taken effect. They are sent back, too (--lapsed)\n")
+	r = merge("--lapsed", "--yes", "--json")
+	assert.Equal(t, `{"merged":2,"looping":0,"unsafeToRepeat":1,"lapsed":0,"busy":0}`+"\n", r.stdout)
+}
+
 // A merge into an empty queue needs no --to-empty if a worker reads the queue, or if the
 // dead letters are its own.
 func TestMerge_IntoAnEmptyQueueThatIsRead(t *testing.T) {
@@ -428,7 +461,7 @@ func TestMerge(t *testing.T) {
 
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
 		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north", "--max", "2", "--yes", "--to-empty")))
-	assert.Equal(t, result{`{"merged":4,"looping":1,"unsafeToRepeat":1,"busy":0}` + "\n", "", 0},
+	assert.Equal(t, result{`{"merged":4,"looping":1,"unsafeToRepeat":1,"lapsed":0,"busy":0}` + "\n", "", 0},
 		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--yes", "--json")))
 	assert.Equal(t, result{`0 messages sent back to "orders"
 1 message stayed: unsafe to repeat (--unsafe-to-repeat sends them back, too)

@@ -25,7 +25,7 @@ func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop f
 }
 
 // handled returns how many messages a job is through with.
-func handled(p jobs.Progress) int { return p.Done + p.Looping + p.Unsafe + p.Skipped }
+func handled(p jobs.Progress) int { return p.Done + p.Looping + p.Unsafe + p.Lapsed + p.Skipped }
 
 // stepLog is the log of jobs that run here: it tells a person why a step is made again, once for each cause.
 type stepLog struct {

@@ -247,7 +247,7 @@ func TestActions(t *testing.T) {
 		put(t, e, 20)
 		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
 		confirm := page(t, h, "/start?do=merge&queue=orders-dead")
-		for _, want := range []string{"Send 23 messages back", `name="to" value="orders"`, "Send back three, to try", "Send back all 23", "2 may have taken effect"} {
+		for _, want := range []string{"Send 23 messages back", `name="to" value="orders"`, "Send back three, to try", "Send back all 23", "1 may have taken effect"} {
 			assert.Contains(t, confirm, want)
 		}
 		form := url.Values{"do": {"merge"}, "queue": {"orders-dead"}, "to": {"orders"}, "max": {"3"}, "rate": {"0"}}
@@ -277,6 +277,44 @@ func TestActions(t *testing.T) {
 		assert.Contains(t, log, "5 lines, none changed or missing")
 		assert.Contains(t, log, "it loses money")
 		assert.Contains(t, page(t, h, "/jobs"), "the bank is back")
+	})
+}
+
+// The message page, the confirmation and the job give the same answer about each dead letter.
+func TestConfirm_RepetitionOfEachMessage(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		later := time.Now().Add(13*time.Hour + time.Minute)
+		require.NoError(t, e.Put(t.Context(), "orders-dead",
+			store.Message{Meta: message.Meta{ID: "known", UnsafeToRepeat: true, Request: "r", Remembered: later}, Cause: store.UnsafeToRepeat}))
+		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+		require.Contains(t, page(t, h, address(t, e, "known")), "Safe to repeat for 13")
+		confirm := page(t, h, "/start?do=merge&queue=orders-dead")
+		require.NotContains(t, confirm, "may have taken effect")
+		require.NotContains(t, confirm, "may happen a second time")
+
+		for i := range 5 {
+			require.NoError(t, e.Put(t.Context(), "orders-dead", store.Message{Meta: message.Meta{ID: fmt.Sprint("lapsed", i)}, Cause: store.Lapsed}))
+		}
+		require.NoError(t, e.Put(t.Context(), "orders-dead",
+			store.Message{Meta: message.Meta{ID: "doubt", UnsafeToRepeat: true}, Cause: store.UnsafeToRepeat}))
+		require.Contains(t, page(t, h, address(t, e, "lapsed1")), "Look first: nobody knows how far its workers came")
+		require.Contains(t, page(t, h, address(t, e, "doubt")), "Not safe to repeat")
+		confirm = page(t, h, "/start?do=merge&queue=orders-dead")
+		require.Contains(t, confirm, "5 lapsed: their workers died or hung while they had them, and nobody knows how far they came.")
+		require.Contains(t, confirm, "1 may have taken effect already")
+		require.Contains(t, confirm, `name="lapsed" value="yes"`)
+
+		form := url.Values{"do": {"merge"}, "queue": {"orders-dead"}, "to": {"orders"}, "new": {"yes"}, "why": {"the bank is back"}}
+		require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
+		job := awaitEnd(t, e, 1)
+		require.Equal(t, []int{1, 1, 5}, []int{job.Done, job.Unsafe, job.Lapsed})
+		require.Contains(t, page(t, h, "/job?id=1"), "stayed, to be looked at first")
+
+		form.Set("lapsed", "yes")
+		w := ask(h, "/start", form)
+		require.Equal(t, http.StatusSeeOther, w.Code)
+		job = awaitEnd(t, e, 3)
+		require.Equal(t, []int{5, 1, 0}, []int{job.Done, job.Unsafe, job.Lapsed})
 	})
 }
 

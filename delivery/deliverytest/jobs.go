@@ -208,7 +208,9 @@ func jobMerge(b *storeBench) {
 	looping.Meta.Merges, looping.Meta.UnsafeToRepeat = 5, false
 	doubt.Meta.Remembered = time.Time{}
 	remembered.Meta.Remembered = time.Now().AddDate(100, 0, 0).UTC().Truncate(time.Second)
-	b.put("dead", looping, doubt, remembered, newMessage("leased"))
+	lapsed := newMessage("lapsed")
+	lapsed.Cause = store.Lapsed
+	b.put("dead", looping, doubt, lapsed, remembered, newMessage("leased"))
 	claimed, err := b.inspector().Claim(b.ctx, "dead", store.Filter{IDs: []string{"leased"}}, everything, b.units(1000))
 	b.ok(err, "Claim")
 	b.must(len(claimed) == 1, "Claim returned %v", ids(claimed))
@@ -219,9 +221,11 @@ func jobMerge(b *storeBench) {
 		ms[i].Meta.UnsafeToRepeat, ms[i].Meta.Request, ms[i].Meta.Remembered = false, "", time.Time{}
 	}
 	b.put("dead", ms...)
-	job := p.do(toOrders)
-	b.must(job.Progress == jobs.Progress{Done: n + 1, Looping: 1, Unsafe: 1, Skipped: 1}, "the job has done %+v", job.Progress)
-	b.must(job.Total == n+4 && job.State() == "done" && job.Error == "", "the job is %+v", job)
+	careful := toOrders
+	careful.LeaveLapsed = true
+	job := p.do(careful)
+	b.must(job.Progress == jobs.Progress{Done: n + 1, Looping: 1, Unsafe: 1, Lapsed: 1, Skipped: 1}, "the job has done %+v", job.Progress)
+	b.must(job.Total == n+5 && job.State() == "done" && job.Error == "", "the job is %+v", job)
 	got := b.list("orders", store.Filter{}, everything)
 	b.must(len(got) == n+1, "%d messages arrived", len(got))
 	want := full("7")
@@ -230,11 +234,11 @@ func jobMerge(b *storeBench) {
 	b.must(same(got[8].Message, want), "a merged message is %+v", got[8].Message)
 	b.must(got[0].Meta.UnsafeToRepeat && got[0].Meta.Request != "", "a call that is remembered returned without its request: %+v", got[0].Meta)
 	left := entryIDs(b.list("dead", store.Filter{}, everything))
-	b.must(slices.Equal(left, []string{"looping", "doubt", "leased"}), "dead letters that stayed: %v", left)
+	b.must(slices.Equal(left, []string{"looping", "doubt", "lapsed", "leased"}), "dead letters that stayed: %v", left)
 	all := toOrders
 	all.UnsafeToRepeat, all.MaxMerges = true, 9
 	job = p.do(all)
-	b.must(job.Done == 2 && job.Skipped == 1, "the second job has done %+v", job.Progress)
+	b.must(job.Done == 3 && job.Skipped == 1, "the second job has done %+v", job.Progress)
 }
 
 func jobFilters(b *storeBench) {

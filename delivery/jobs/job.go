@@ -28,10 +28,14 @@ type Spec struct {
 
 	// Of a Merge: an entry that was merged so often stays, which ends the loop of a message that fails each time; 0 means 5.
 	MaxMerges int `json:"maxMerges,omitempty"`
-	// Of a Merge: include entries that are unsafe to repeat (Meta.UnsafeToRepeat). Their calls may
-	// have taken effect, and would be repeated under another id. Entries that the server still
-	// remembers (Meta.Remembered) are merged in any case, under the same id.
+	// Of a Merge: include entries in doubt ([store.RepeatInDoubt]). Their calls may have taken
+	// effect, and would be repeated under another id. Entries that the server still remembers
+	// (Meta.Remembered) are merged in any case, under the same id.
 	UnsafeToRepeat bool `json:"outcomeUnknown,omitempty"`
+	// Of a Merge: leave entries in place whose workers died or hung while they had them
+	// ([store.RepeatLookFirst]). The console and the command set it, unless the person has
+	// said that these are to be sent back, too.
+	LeaveLapsed bool `json:"leaveLapsed,omitempty"`
 
 	By  string `json:"by"`  // who ordered it
 	Why string `json:"why"` // and the reason
@@ -39,9 +43,10 @@ type Spec struct {
 
 // Progress counts the messages that a job has processed.
 type Progress struct {
-	Done    int `json:"done"`    // merged, removed, held, released or made due
-	Looping int `json:"looping"` // stayed, since they were merged MaxMerges times
-	Unsafe  int `json:"inDoubt"` // stayed, since they are unsafe to repeat (Meta.UnsafeToRepeat)
+	Done    int `json:"done"`             // merged, removed, held, released or made due
+	Looping int `json:"looping"`          // stayed, since they were merged MaxMerges times
+	Unsafe  int `json:"inDoubt"`          // stayed, since their calls are in doubt (store.RepeatInDoubt)
+	Lapsed  int `json:"lapsed,omitempty"` // stayed, since a person should look first (LeaveLapsed)
 	// Skipped messages were taken by a worker, are gone, could not be moved, or were already in the wanted state.
 	Skipped int `json:"skipped"`
 }
@@ -69,15 +74,20 @@ type Job struct {
 	unreadable bool  // Error has the reason
 }
 
-// format is the latest that this version knows: that of store.Due.
-const format = 2
+// format is the latest format that this version knows.
+const format = 3
 
-// format returns the first format that has the action (law W4).
+// format returns the first format that has all of s (law W4). A version that knows only
+// earlier formats leaves the job to others.
 func (s *Spec) format() int {
-	if s.Do == store.Due {
+	switch {
+	case s.LeaveLapsed:
+		return 3
+	case s.Do == store.Due:
 		return 2
+	default:
+		return 1
 	}
-	return 1
 }
 
 // State returns running, paused, cancelled, done, or unreadable. Error has the reason then, and the job can only be cancelled.
@@ -108,8 +118,8 @@ func (s *Spec) check() error {
 		return errors.New("jobs: who starts the job, and why? By and Why are required")
 	case s.Do == store.Merge && s.To == s.Queue:
 		return fmt.Errorf("jobs: Queue and To are both %q", s.To)
-	case s.Do != store.Merge && (s.To != "" || s.MaxMerges != 0 || s.UnsafeToRepeat):
-		return fmt.Errorf("jobs: To, MaxMerges and UnsafeToRepeat are for a merge, and not for a %s", s.Do)
+	case s.Do != store.Merge && (s.To != "" || s.MaxMerges != 0 || s.UnsafeToRepeat || s.LeaveLapsed):
+		return fmt.Errorf("jobs: To, MaxMerges, UnsafeToRepeat and LeaveLapsed are for a merge, and not for a %s", s.Do)
 	case s.Max < 0 || s.MaxMerges < 0 || !(s.Rate >= 0):
 		return fmt.Errorf("jobs: Max %d, MaxMerges %d and Rate %v must not be negative", s.Max, s.MaxMerges, s.Rate)
 	}

@@ -30,7 +30,7 @@ const (
 func mergeGroup(topic string) string { return "weir-merge-" + topic }
 
 // Merge sends dead letters to a topic, to be processed again as for a first visit, with their history. It adds 1 to Meta.Merges. Of the Spec it
-// reads To, which is the topic, Filter, Max, Rate, MaxMerges and UnsafeToRepeat. It runs in this process, since brokers do not keep jobs.
+// reads To, which is the topic, Filter, Max, Rate, MaxMerges, UnsafeToRepeat and LeaveLapsed. It runs in this process, since brokers do not keep jobs.
 // progress, which may be nil, gets the counts so far. Merge returns its counts even with an error.
 //
 //	begin · entries into To · offsets of the group weir-merge-TOPIC · end
@@ -156,8 +156,7 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record, in incarna
 	case e.Cause == store.Undecodable && isDamaged(r):
 		m.damaged = append(m.damaged, fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset))
 		return true, nil
-	case e.Meta.UnsafeToRepeat && !m.UnsafeToRepeat && !e.Meta.Remembered.After(m.clock.Now()):
-		m.done.Unsafe++
+	case m.LeaveInPlace(&e, m.clock.Now(), &m.done):
 		return true, nil
 	case e.Meta.Merges >= m.MaxMerges:
 		m.done.Looping++

@@ -153,9 +153,9 @@ func TestMergeOfATopic(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "dead", "orders")
 	c.letters(90)
-	loop, unknown := letter(90), letter(91)
-	loop.Meta.Merges, unknown.Meta.UnsafeToRepeat = 5, true
-	require.NoError(t, c.engine().Put(t.Context(), "dead", loop, unknown))
+	loop, unknown, lapsed := letter(90), letter(91), letter(92)
+	loop.Meta.Merges, unknown.Meta.UnsafeToRepeat, lapsed.Cause = 5, true, store.Lapsed
+	require.NoError(t, c.engine().Put(t.Context(), "dead", loop, unknown, lapsed))
 	bad := &kgo.Record{Topic: "dead", Headers: []kgo.RecordHeader{{Key: "Weir-Id", Value: []byte("x")}, {Key: "Weir-Visit", Value: []byte("many")}}}
 	require.NoError(t, c.admin.ProduceSync(t.Context(), bad).FirstErr())
 
@@ -179,13 +179,13 @@ func TestMergeOfATopic(t *testing.T) {
 		ID: "orders/0/7", Origin: letter(7).Meta.Origin, Key: "0", Visit: 1, Merges: 1, Provider: "south", LastError: "down", Reasons: []string{"DOWN"},
 	}, back["7"])
 
-	merged, err = c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders"}, nil)
+	merged, err = c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders", LeaveLapsed: true}, nil)
 	require.ErrorContains(t, err, "1 records have damaged headers, and stay: dead/")
-	assert.Equal(t, jobs.Progress{Done: 60, Looping: 1, Unsafe: 1}, merged)
+	assert.Equal(t, jobs.Progress{Done: 60, Looping: 1, Unsafe: 1, Lapsed: 1}, merged)
 	assert.ElementsMatch(t, numbers(90), c.committedValues("orders"))
 	list, err = c.view("dead", "").List(t.Context(), store.Filter{}, allOfIt)
 	require.NoError(t, err)
-	assert.ElementsMatch(t, []string{"90", "91", ""}, payloads(list))
+	assert.ElementsMatch(t, []string{"90", "91", "92", ""}, payloads(list))
 
 	// What was merged at the beginning is gone for good, also when the group is forgotten.
 	for p := range int32(3) {
@@ -193,8 +193,8 @@ func TestMergeOfATopic(t *testing.T) {
 	}
 	merged, err = c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders", UnsafeToRepeat: true, MaxMerges: 6}, nil)
 	require.Error(t, err)
-	assert.Equal(t, jobs.Progress{Done: 2}, merged)
-	assert.Len(t, c.committedValues("orders"), 92)
+	assert.Equal(t, jobs.Progress{Done: 3}, merged)
+	assert.Len(t, c.committedValues("orders"), 93)
 }
 
 // Law W2: a message that the target does not take stays, is named at the end, and stops no other.

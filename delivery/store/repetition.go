@@ -1,0 +1,74 @@
+package store
+
+import "time"
+
+// Repetition is the answer to the question whether a dead letter may be sent back, so that
+// its service is called again. [Message.Repetition] returns it. The jobs, the command and
+// the console all ask there, so they never contradict each other.
+type Repetition uint8
+
+// The answers of [Message.Repetition].
+const (
+	// RepeatSafe: each call has failed without an effect, or may be repeated.
+	RepeatSafe Repetition = iota
+	// RepeatSafeUntil: a call may have taken effect, and its service recognizes the
+	// request until Meta.Remembered. So another call does not have a second effect.
+	RepeatSafeUntil
+	// RepeatPointless: it fails again, unless the program, the service or the payload has
+	// changed.
+	RepeatPointless
+	// RepeatInDoubt: a call may have taken effect, and its service does not recognize the
+	// request. Another call may have a second effect.
+	RepeatInDoubt
+	// RepeatLookFirst: its workers died or hung while they had it. A call may have taken
+	// effect, and the message may be the reason why they died.
+	RepeatLookFirst
+)
+
+// String returns the answer as people see it, such as "look first".
+func (r Repetition) String() string {
+	switch r {
+	case RepeatSafe:
+		return "safe"
+	case RepeatSafeUntil:
+		return "safe until"
+	case RepeatPointless:
+		return "pointless"
+	case RepeatInDoubt:
+		return "in doubt"
+	case RepeatLookFirst:
+		return "look first"
+	}
+	return "unknown"
+}
+
+// Repetition returns whether m may be sent back at the time now, if it is a dead letter. It
+// uses only what is stored with the message, in this order:
+//
+//	Meta.UnsafeToRepeat    Meta.Remembered    Cause                             answer
+//	true                   zero or passed     any                               in doubt
+//	any                    any                Lapsed                            look first
+//	true                   after now          any other                         safe until Remembered
+//	false                  any                Permanent, Undecodable, Expired   pointless
+//	false                  any                Refused                           pointless
+//	false                  any                Exhausted, or unknown             safe
+//
+// A job sends back messages that are in doubt, or to be looked at first, only if its Spec
+// asks for them.
+func (m *Message) Repetition(now time.Time) Repetition {
+	isRemembered := m.Meta.Remembered.After(now)
+	switch {
+	case (m.Meta.UnsafeToRepeat || m.Cause == UnsafeToRepeat) && !isRemembered:
+		return RepeatInDoubt
+	case m.Cause == Lapsed:
+		return RepeatLookFirst
+	case m.Meta.UnsafeToRepeat || m.Cause == UnsafeToRepeat:
+		return RepeatSafeUntil
+	}
+	switch m.Cause {
+	case Permanent, Undecodable, Expired, Refused:
+		return RepeatPointless
+	default:
+		return RepeatSafe
+	}
+}
