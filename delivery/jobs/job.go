@@ -33,8 +33,8 @@ type Spec struct {
 	// (Meta.Remembered) are merged in any case, under the same id.
 	UnsafeToRepeat bool `json:"outcomeUnknown,omitempty"`
 	// Of a Merge: leave entries in place whose workers died or hung while they had them
-	// ([store.RepeatLookFirst]). The console and the command set it, unless the person has
-	// said that these are to be sent back, too.
+	// ([store.RepeatLookFirst]). The console and the command set it, unless the person
+	// chooses to send these back, too.
 	LeaveLapsed bool `json:"leaveLapsed,omitempty"`
 
 	By  string `json:"by"`  // who ordered it
