@@ -70,6 +70,7 @@ type Queue[T any] struct {
 	ladder *ladder.Ladder[T]
 	depth  *depth // nil: no bound
 	byKey  bool   // each message needs a key
+	lacks  error  // an ability that the engine lacks; each call returns it. nil if there is none
 
 	mu     sync.Mutex
 	source Source[T] // of Receive; nil: none is open
@@ -88,7 +89,7 @@ const (
 // or a control character, begins or ends with a space, or ends like a name that belongs
 // to another queue, if T has a method Idempotent only on its pointer, if [WithFairByKey]
 // and [WithKeepKeyOrder] meet, if the codec of [WithCodec] is for another type, if the
-// codec would drop or change parts of T, or if the engine does not support an option.
+// codec would drop or change parts of T.
 //
 // # Types
 //
@@ -103,6 +104,12 @@ const (
 // are not UTF-8: use []byte for these. A map[string]any is allowed, and the numbers in it
 // are decoded as float64, so an integer beyond 2^53 loses digits: use a struct or
 // json.RawMessage to keep them.
+//
+// # Abilities of engines
+//
+// If the engine does not support an option, the methods of the queue and [Run] return an
+// error that names the alternative and matches [errors.ErrUnsupported]. NewQueue does not
+// panic then, since the engine of a program may be a matter of its configuration.
 //
 // An engine without leases and index (store.Consumer), such as Kafka, does not support
 // [WithLease], [WithMaxDepth], [WithKeepKeyOrder], [WithFairByKey] and the limits of a
@@ -128,14 +135,17 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 			"declare it as func (v %[2]v) Idempotent() bool", name, reflect.TypeFor[T]()))
 	}
 	set := newQueueSettings(opts)
+	if set.fairByKey && set.keepKeyOrder > 0 {
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithFairByKey and WithKeepKeyOrder do not go together", name))
+	}
 	q := &Queue[T]{engine: engine, name: name, clock: set.clock, byKey: set.fairByKey}
-	set.refuse(engine, name)
 	q.codec = codecFor[T](set, name)
+	q.lacks = set.missing(engine, name)
+	if q.lacks != nil {
+		set.withoutAbilities()
+	}
 	looks, canLook := engine.(store.Inspector)
 	if set.maxDepth > 0 {
-		if !canLook {
-			panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithMaxDepth: a %T cannot count messages: it is not a store.Inspector", name, engine))
-		}
 		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
 	}
 	c := ladder.Config[T]{
@@ -156,25 +166,14 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 		c.Blocked, c.MaxBlocked = name+blockedSuffix, set.keepKeyOrder
 	}
 	if set.fairByKey {
-		c.Options = append(c.Options, set.takeByKey(engine, name))
+		byKey, _ := engine.(store.ByKey) // missing has looked for it
+		c.Options = append(c.Options, leases.WithKeyRounds(byKey, set.maxPerKey))
 	}
 	var err error
 	if q.ladder, err = ladder.New(c); err != nil {
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: %v", name, err))
 	}
 	return q
-}
-
-// takeByKey returns the option with which sources take messages by key.
-func (s *queueSettings) takeByKey(engine store.Engine, name string) leases.SourceOption {
-	byKey, ok := engine.(store.ByKey)
-	switch {
-	case !ok:
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithFairByKey: a %T cannot take by key: it is not a store.ByKey", name, engine))
-	case s.keepKeyOrder > 0:
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithFairByKey and WithKeepKeyOrder do not go together", name))
-	}
-	return leases.WithKeyRounds(byKey, s.maxPerKey)
 }
 
 // others returns a function that finds the queues in which messages wait, and which this
@@ -264,6 +263,9 @@ func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.De
 // Encode returns a value as the message that Put would put. It is for functions such as
 // postgres.PutTx. Its error matches [message.ErrRefused].
 func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
+	if q.lacks != nil {
+		return store.Message{}, q.lacks
+	}
 	m, err := leases.Encode(q.codec, v, message.Meta{})
 	if err != nil {
 		return m, fmt.Errorf("delivery: queue %q: %w", q.name, err)
@@ -317,6 +319,9 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 // does not have an acknowledgement, PutAll returns an error that matches
 // [message.ErrRefused], and does not put any value.
 func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) error {
+	if q.lacks != nil {
+		return q.lacks
+	}
 	ms, errs := leases.EncodeAll(q.codec, messages)
 	put := make([]message.Message[T], 0, len(messages))
 	for i, m := range messages {
@@ -363,6 +368,9 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 // a random id, the same each time it is offered. An element that was cut off by the end
 // of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
+	if q.lacks != nil {
+		return q.lacks
+	}
 	return q.ladder.Take(ctx, f)
 }
 
@@ -417,6 +425,12 @@ func (q *Queue[T]) chosen(ctx context.Context, found bool, err error) error {
 // option [WithKeepKeyOrder] a queue has a single source at a time: Source panics while an
 // earlier source is open.
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
+	if q.lacks != nil {
+		if guard.IsNil(first) {
+			return unable[T]{err: q.lacks}
+		}
+		return unable[T]{q.lacks, first}
+	}
 	if guard.IsNil(first) {
 		return q.ladder.Source(nil)
 	}

@@ -8,43 +8,6 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// elsewhere is where a queue can do what a [store.Consumer] cannot.
-const elsewhere = "keep layers and dead letters in a queue on another engine, such as PostgreSQL: its Source takes that of this queue as its first"
-
-// consumes reports whether an engine has no leases.
-func consumes(engine store.Engine) bool {
-	_, leases := engine.(store.Store)
-	return !leases
-}
-
-// refuse panics if an engine without leases does not support an option.
-func (s *queueSettings) refuse(engine store.Engine, name string) {
-	if !consumes(engine) {
-		return
-	}
-	if _, ok := engine.(store.Consumer); !ok {
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T is neither a store.Store, which has leases, nor a store.Consumer", name, engine))
-	}
-	no := func(option string) {
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T cannot do %s; %s", name, engine, option, elsewhere))
-	}
-	switch {
-	case s.lease > 0:
-		no("WithLease: it has no leases, and its client decides when a worker that was killed is noticed")
-	case s.maxDepth > 0:
-		no("WithMaxDepth: it has no index to count with")
-	case s.keepKeyOrder > 0:
-		no("WithKeepKeyOrder: it has no index to look with")
-	case s.fairByKey:
-		no("WithFairByKey: it has no index of keys")
-	}
-	for i, l := range s.layers {
-		if l.MaxConcurrent > 0 || l.Rate > 0 {
-			no(fmt.Sprintf("the limits of layer %d: its layers come with the new messages", i+1))
-		}
-	}
-}
-
 // cannot returns an error for what a message asks of an engine without leases and ids.
 func (q *Queue[T]) cannot(m *store.Message) error {
 	switch {

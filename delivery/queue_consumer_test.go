@@ -74,27 +74,62 @@ func (r topicsReceiver) Received(id store.Identity) ([]byte, bool) {
 	return []byte(r.value), id.ID == "1"
 }
 
-// What an engine without leases cannot do is refused when the queue is made, with what to use in its place.
-func TestAConsumerIsRefusedWhatItCannotDo(t *testing.T) {
-	for name, opt := range map[string]delivery.QueueOption{
-		"WithLease":             delivery.WithLease(time.Second),
-		"WithMaxDepth":          delivery.WithMaxDepth(1),
-		"WithKeepKeyOrder":      delivery.WithKeepKeyOrder(1),
-		"WithFairByKey":         delivery.WithFairByKey(1),
-		"the limits of layer 2": delivery.WithLayers(delivery.Layer{Delay: 1}, delivery.Layer{Delay: 1, Rate: 1}),
-		"the limits of layer 1": delivery.WithLayers(delivery.Layer{Delay: 1, MaxConcurrent: 1}),
+// An ability that the engine lacks is an error of each call, which names the option and the
+// alternative. NewQueue returns, since the engine may be a matter of configuration.
+func TestQueue_AbilityThatTheEngineLacks(t *testing.T) {
+	for want, q := range map[string]*delivery.Queue[string]{
+		"WithLease: it has no leases": delivery.NewQueue[string](&topics{}, "orders", delivery.WithLease(time.Second)),
+		"WithMaxDepth: it has no":     delivery.NewQueue[string](&topics{}, "orders", delivery.WithMaxDepth(1)),
+		"WithKeepKeyOrder: it has no": delivery.NewQueue[string](&topics{}, "orders", delivery.WithKeepKeyOrder(1)),
+		"WithFairByKey: it has no":    delivery.NewQueue[string](&topics{}, "orders", delivery.WithFairByKey(1)),
+		"the limits of layer 2": delivery.NewQueue[string](&topics{}, "orders",
+			delivery.WithLayers(delivery.Layer{Delay: 1}, delivery.Layer{Delay: 1, Rate: 1})),
+		"the limits of layer 1": delivery.NewQueue[string](&topics{}, "orders",
+			delivery.WithLayers(delivery.Layer{Delay: 1, MaxConcurrent: 1})),
+		"it is neither a store.Store":                          delivery.NewQueue[string](struct{ store.Engine }{memory.Open()}, "orders"),
+		"WithMaxDepth: it cannot count":                        delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithMaxDepth(1)),
+		"WithKeepKeyOrder: it cannot look into its queues":     delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithKeepKeyOrder(1)),
+		"WithFairByKey: it cannot take by key, since it is no": delivery.NewQueue[string](struct{ store.Store }{memory.Open()}, "orders", delivery.WithFairByKey(1)),
 	} {
-		func() {
-			defer func() {
-				text, _ := recover().(string)
-				require.Contains(t, text, name)
-				require.Contains(t, text, "on another engine, such as PostgreSQL")
-			}()
-			delivery.NewQueue[string](&topics{}, "orders", opt)
-		}()
-	}
-	require.Panics(t, func() { delivery.NewQueue[string](struct{ store.Engine }{memory.Open()}, "orders") })
+		check := func(err error) {
+			t.Helper()
+			require.ErrorIs(t, err, errors.ErrUnsupported)
+			require.ErrorContains(t, err, `delivery: queue "orders": `)
+			require.ErrorContains(t, err, want)
+			require.ErrorContains(t, err, "PostgreSQL")
+		}
+		check(q.Put(t.Context(), "a"))
+		check(q.PutAll(t.Context(), []message.Message[string]{message.New("a", &message.Meta{ID: "1"}, nil)}))
+		_, err := q.Encode("a")
+		check(err)
+		_, err = q.Receive(t.Context(), 1)
+		check(err)
+		check(q.TakeFailure(t.Context(), asyncop.Failure[string]{Element: "a", Err: errors.New("down")}))
 
+		other := delivery.NewQueue[string](memory.Open(), "other")
+		_, err = delivery.Run(t.Context(), q, upper(), other)
+		check(err)
+		_, err = delivery.Run(t.Context(), other, upper(), q)
+		check(err)
+		_, err = delivery.Run(t.Context(), q.Source(other), upper(), other)
+		check(err)
+	}
+	text := ""
+	func() {
+		defer func() { text, _ = recover().(string) }()
+		delivery.NewQueue[string](&topics{}, "orders", delivery.WithFairByKey(1), delivery.WithKeepKeyOrder(1))
+	}()
+	require.Contains(t, text, "do not go together", "a mistake in the program")
+}
+
+// upper is an operator that answers at once.
+func upper() *asyncop.AsyncWaitOperator[string, string] {
+	return asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, s string) (string, error) { return s, nil }), time.Minute, 1,
+		asyncop.WithFailureSink(func(context.Context, asyncop.Failure[string]) error { return nil }))
+}
+
+// Of a message, an engine without leases refuses what it cannot do.
+func TestQueuePut_ToAConsumer(t *testing.T) {
 	e := &topics{}
 	q := delivery.NewQueue[string](e, "orders")
 	require.NoError(t, q.Put(t.Context(), "a", delivery.Key("ann"), delivery.Deadline(time.Now())))

@@ -141,8 +141,8 @@ func WithLease(d time.Duration) QueueOption {
 // or are in flight. The default is no bound. A Put beyond it fails with an error that
 // matches [store.ErrFull] (package delivery/store) and names the queue. A worker whose
 // sink is full waits until there is room. A PutAll of more than n messages never fits:
-// its error matches [message.ErrRefused]. WithMaxDepth panics if n is less than 1, and
-// [NewQueue] panics if the engine cannot count ([store.Inspector]).
+// its error matches [message.ErrRefused]. WithMaxDepth panics if n is less than 1. The
+// queue returns an error if the engine cannot count ([store.Inspector]).
 //
 // The bound does not apply to layers and dead letters, since failed messages must have a
 // place to go, nor to messages that are put in a transaction (postgres.PutTx and others).
@@ -176,8 +176,8 @@ func WithIdempotencyWindow(d time.Duration) QueueOption {
 // The queue must have a single worker: docs/ladder.md explains why. A worker without the
 // option takes the messages that an earlier version has left behind others, as it takes
 // the rest of the queue, and logs that the order is not kept. WithKeepKeyOrder panics if
-// n is less than 1, and [NewQueue] panics if the engine cannot look into its queues
-// ([store.Inspector]), or together with [WithFairByKey].
+// n is less than 1, and [NewQueue] panics if it is together with [WithFairByKey]. The
+// queue returns an error if the engine cannot look into its queues ([store.Inspector]).
 func WithKeepKeyOrder(n int) QueueOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithKeepKeyOrder: %d is less than 1: it is the number of messages that may wait", n))
@@ -195,8 +195,9 @@ func WithKeepKeyOrder(n int) QueueOption {
 // Each message needs a key: Put refuses a message without a key ([message.ErrRefused]).
 // If other programs put messages without a key, they are taken when they are among the
 // oldest that are due. Finding the next key takes an index step for each key in the
-// queue. WithFairByKey panics if n is negative, and [NewQueue] panics if the engine
-// cannot take by key ([store.ByKey]), or together with [WithKeepKeyOrder].
+// queue. WithFairByKey panics if n is negative, and [NewQueue] panics if it is together
+// with [WithKeepKeyOrder]. The queue returns an error if the engine cannot take by key
+// ([store.ByKey]).
 func WithFairByKey(n int) QueueOption {
 	if n < 0 {
 		panic(fmt.Sprintf("delivery: WithFairByKey: %d is negative: 0 means no limit", n))

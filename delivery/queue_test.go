@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"net/url"
@@ -456,12 +455,6 @@ func TestTwoRunsOfAQueue(t *testing.T) {
 	})
 }
 
-// keepsNothing is an engine without leases.
-type keepsNothing struct{}
-
-func (keepsNothing) Put(context.Context, string, ...store.Message) error { return io.ErrClosedPipe }
-func (keepsNothing) Close() error                                        { return nil }
-
 // pointerIdempotent has a method that its values do not have.
 type pointerIdempotent struct{ N int }
 
@@ -471,7 +464,6 @@ func TestNewQueueRefuses(t *testing.T) {
 	engine := memory.Open()
 	for name, f := range map[string]func(){
 		"no engine":               func() { delivery.NewQueue[int](nil, "q") },
-		"no leases":               func() { delivery.NewQueue[int](keepsNothing{}, "q") },
 		"no name":                 func() { delivery.NewQueue[int](engine, "") },
 		"NUL":                     func() { delivery.NewQueue[int](engine, "a\x00") },
 		"a layer's name":          func() { delivery.NewQueue[int](engine, "q-retry-1") },
@@ -480,10 +472,6 @@ func TestNewQueueRefuses(t *testing.T) {
 		"a space at the end":      func() { delivery.NewQueue[int](engine, "q ") },
 		"a line end":              func() { delivery.NewQueue[int](engine, "a\nb") },
 		"Idempotent of a pointer": func() { delivery.NewQueue[pointerIdempotent](engine, "q") },
-		"depth uncounted":         func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.WithMaxDepth(1)) },
-		"key order": func() {
-			delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.WithKeepKeyOrder(1))
-		},
 	} {
 		require.Panics(t, f, name)
 	}

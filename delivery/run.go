@@ -128,6 +128,10 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 			return summary, fmt.Errorf("delivery: Run: %w", err)
 		}
 	}
+	if err := lacksOf(source, sink); err != nil {
+		w.breakOff()
+		return summary, fmt.Errorf("delivery: Run: %w", err)
+	}
 	if sameQueue(source, sink) {
 		w.breakOff()
 		return summary, errors.New("delivery: Run: the sink is the queue of the source: " +

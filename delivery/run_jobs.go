@@ -52,6 +52,18 @@ func enginesOf(source, sink any) (all []hosted) {
 	return all
 }
 
+// lacksOf returns an error if the engine of an end of a worker lacks an ability that its
+// queue needs, or nil.
+func lacksOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
+	if q, ok := source.(*Queue[IN]); ok && q.lacks != nil {
+		return q.lacks
+	}
+	if q, ok := sink.(*Queue[OUT]); ok && q.lacks != nil {
+		return q.lacks
+	}
+	return nil
+}
+
 // sameQueue reports whether the ends of a worker are one queue, of an engine that keeps one message of an id.
 func sameQueue[IN, OUT any](source Source[IN], sink Sink[OUT]) bool {
 	a, is := source.(*Queue[IN])

@@ -128,7 +128,8 @@ func (a *app) holding(b *bulk, c *cobra.Command, all string) *cobra.Command {
 	return c
 }
 
-// chosen runs a job over the messages that the flags choose: all of a queue only if they ask for that.
+// chosen runs a job over the messages that the flags choose. It processes all messages of a
+// queue only if the flags ask for that.
 func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 	if err := b.read(a, c, ids); err != nil {
 		return err
@@ -199,7 +200,7 @@ weir dead show says of each message whether it may be repeated.
 	return c
 }
 
-// work asks, starts a job, shows how far it is, and says what it has done.
+// work asks, starts a job, shows its progress, and prints what it has done.
 func (a *app) work(ctx context.Context, c *cobra.Command, db *database, b *bulk) error {
 	if _, err := a.deadOf(ctx, c, db, false); err != nil {
 		return err
@@ -323,7 +324,7 @@ type mergedJSON struct {
 	Busy           int `json:"busy"`
 }
 
-// done says what a job did.
+// done prints what a job did.
 func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
 	past := map[store.Action]string{store.Purge: "removed", store.Hold: "held", store.Release: "released", store.Due: "due"}[s.Do]
 	switch {
