@@ -44,12 +44,15 @@ type Watermark = queue.Watermark
 //
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
+	linked
 	driver   *drive.Driver[IN, OUT]
 	front    *frontend[IN, OUT]
 	in       chan<- any // of the driver
 	capacity int
 	used     atomic.Uint32 // bits: how it is driven and its results are taken
 }
+
+type linked = wiring.Linked // other steps of weir find the operator's node
 
 // The bits of AsyncWaitOperator.used.
 const (
@@ -160,7 +163,7 @@ func newOperator[IN, OUT any](
 	// From here on arguments are valid, and goroutines start.
 	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
 	s.warnOfArguments(name, timeout, strategy)
-	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, front: s, in: s.driver.In(), capacity: capacity}
+	op := &AsyncWaitOperator[IN, OUT]{linked: wiring.LinkedBy(s.driver.Node), driver: s.driver, front: s, in: s.driver.In(), capacity: capacity}
 	for _, o := range s.observers {
 		if a, ok := o.(StatsReader); ok {
 			a.Attach(op.Stats, op.Done())
@@ -310,9 +313,6 @@ func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	transfer.Run()
 	transfer.Await(sink.AwaitCompletion)
 }
-
-// Node returns the operator's node in the wiring of its pipeline. Only weir can call it.
-func (op *AsyncWaitOperator[IN, OUT]) Node(wiring.Question) *wiring.Node { return op.driver.Node }
 
 // connect returns a transfer of the results to next. It panics if next cannot take them.
 func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet) *drive.Transfer[IN, OUT] {

@@ -20,6 +20,7 @@ import (
 // A sink that sees its input close without a final barrier knows that the run was aborted, and does not publish the rest. A barrier that comes
 // twice and an element behind the final barrier fail the run. Watermarks end here.
 type Sink[T any] struct {
+	linked
 	coordinator *Coordinator
 	name        string
 	in          chan any
@@ -64,6 +65,7 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 		output:      output,
 		anything:    mayBeMessage[T](),
 	}
+	s.linked = wiring.LinkedBy(s.node)
 	giveLogger(output, c.logger)
 	s.state, s.resumes, _ = c.register(name, s)
 	go s.run()
@@ -133,9 +135,6 @@ func (s *Sink[T]) restore(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Node returns the sink's place in the wiring of the pipeline. Only weir can call it.
-func (s *Sink[T]) Node(wiring.Question) *wiring.Node { return s.node }
 
 // In returns the channel that upstream sends to and closes.
 func (s *Sink[T]) In() chan<- any { return s.in }

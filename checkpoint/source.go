@@ -26,6 +26,7 @@ import (
 // final barrier, and closes Out. When the coordinator ends for another reason, the run is aborted: Out closes without a final barrier. Operators
 // do not take that for the end of the input: the next run processes their elements in flight again.
 type Source[T any] struct {
+	linked
 	coordinator *Coordinator
 	name        string
 	input       Input[T]
@@ -46,6 +47,8 @@ type Source[T any] struct {
 
 	closed chan struct{} // closed when the input has been
 }
+
+type linked = wiring.Linked // other steps of weir find the node of a source or a sink
 
 // kept is what a checkpoint that is under way needs when it is complete. There is one at a time, and barriers of earlier
 // ones, which were aborted, come before its own.
@@ -86,6 +89,7 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		closed:      make(chan struct{}),
 		node:        &wiring.Node{Kind: "source", Label: name, Out: reflect.TypeFor[T]()},
 	}
+	s.linked = wiring.LinkedBy(s.node)
 	_ = s.node.MarkCheckpointed() // there is no next step yet
 	if l, ok := input.(Lagger); ok {
 		c.mu.Lock()
@@ -116,9 +120,6 @@ func (s *Source[T]) Out() <-chan any {
 	}
 	return s.out
 }
-
-// Node returns the source's place in the wiring of the pipeline. Only weir can call it.
-func (s *Source[T]) Node(wiring.Question) *wiring.Node { return s.node }
 
 // Via streams the elements to next and returns next, or a flow that stands for it. It panics for a flow of go-streams that cannot pass
 // barriers, for an operator or a flow of weir that takes elements of another type, if a step behind next cannot pass barriers, and if it

@@ -40,6 +40,7 @@ import (
 // Err there. A message with an acknowledgement of its own in a stream with barriers is a
 // failure, too.
 type Flow struct {
+	linked
 	in, out chan any
 	name    string // of its kind
 	config  config // read-only
@@ -58,6 +59,8 @@ type Flow struct {
 	last    participant.Barrier // the last that has come; guarded by mu
 	misread error               // who reads Out lets barriers overtake elements; guarded by mu
 }
+
+type linked = wiring.Linked // other steps of weir find the node of a flow or a sink
 
 var _ streams.Flow = (*Flow)(nil)
 
@@ -142,6 +145,7 @@ func newFlow[T, R any](kind string, opts []Option, apply func(e element[T], emit
 // makeFlow returns a flow whose goroutine does not run yet.
 func makeFlow(kind string, in, out reflect.Type, opts []Option) *Flow {
 	f := &Flow{in: make(chan any, buffer), out: make(chan any, buffer), name: kind, config: newConfig(opts), cut: make(chan struct{})}
+	f.linked = wiring.LinkedBy(&f.node)
 	f.node.Kind, f.node.Label = "flow "+kind, f.config.name
 	f.node.In, f.node.Out = in, out
 	f.node.KeepsUpstream = f.config.keepsUpstream
@@ -369,9 +373,6 @@ func (f *Flow) Discarded() int64 { return f.discarded.Load() }
 func (f *Flow) Undelivered() int64 { return f.undelivered.Load() }
 
 // ---- Wiring
-
-// Node returns the flow's place in the wiring of its pipeline. Only weir can call it.
-func (f *Flow) Node(wiring.Question) *wiring.Node { return &f.node }
 
 // In returns the channel that upstream sends to and closes.
 func (f *Flow) In() chan<- any { return f.in }

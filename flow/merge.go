@@ -49,9 +49,9 @@ func Merge(inputs ...Outlet) *Flow {
 	f.node.Refuses = fmt.Errorf("flow.Merge joins branches: %w", wiring.ErrBranchesMeet)
 	ports := make([]*mergeInput, len(inputs))
 	for i, input := range inputs {
-		ports[i] = &mergeInput{f, make(chan any)}
-		if step, ok := input.(wiring.Step); ok {
-			step.Node(wiring.Question{}).MustTake("flow: Merge", ports[i]) // before goroutines start
+		ports[i] = &mergeInput{f.linked, f, make(chan any)}
+		if node := wiring.NodeOf(input); node != nil {
+			node.MustTake("flow: Merge", ports[i]) // before goroutines start
 		}
 	}
 	m := &merging{Flow: f, last: make([]queue.Watermark, len(inputs)), has: make([]bool, len(inputs)), ended: make([]bool, len(inputs))}
@@ -72,11 +72,11 @@ func Merge(inputs ...Outlet) *Flow {
 // not known.
 func commonType(inputs []Outlet) (common reflect.Type) {
 	for _, input := range inputs {
-		step, ok := input.(wiring.Step)
-		if !ok {
+		node := wiring.NodeOf(input)
+		if node == nil {
 			return nil
 		}
-		out := step.Node(wiring.Question{}).Out
+		out := node.Out
 		if common != nil && out != common {
 			return nil
 		}
@@ -87,6 +87,7 @@ func commonType(inputs []Outlet) (common reflect.Type) {
 
 // mergeInput is an input of a merged flow, as the flow that its outlet is connected to.
 type mergeInput struct {
+	linked // the node of the merged flow
 	merged *Flow
 	in     chan any // the outlet sends and closes
 }
@@ -95,9 +96,6 @@ var _ streams.Flow = (*mergeInput)(nil)
 
 // In returns the channel that the outlet sends to and closes.
 func (p *mergeInput) In() chan<- any { return p.in }
-
-// Node returns the node of the merged flow.
-func (p *mergeInput) Node(wiring.Question) *wiring.Node { return &p.merged.node }
 
 // Out, Via and To are not called: the merged flow takes the elements.
 func (p *mergeInput) Out() <-chan any               { return p.merged.out }

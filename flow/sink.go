@@ -27,6 +27,7 @@ import (
 // Its methods are safe for concurrent use. A stream with checkpoints needs a sink of
 // package checkpoint: this one refuses barriers.
 type Sink[T any] struct {
+	linked
 	flow    *Flow // its out is not used
 	written atomic.Int64
 	done    chan struct{} // closed when the sink has ended
@@ -39,6 +40,7 @@ var _ streams.Sink = (*Sink[any])(nil)
 func NewSink[T any](write func(T) error, opts ...Option) *Sink[T] {
 	guard.RefuseNil("flow: NewSink", "function", write)
 	s := &Sink[T]{flow: makeFlow("Sink", reflect.TypeFor[T](), nil, opts), done: make(chan struct{})}
+	s.linked = s.flow.linked
 	s.flow.node.Kind = "sink"
 	s.flow.node.Refuses = errSinkBarriers
 	l := &sinkLoop[T]{Sink: s, decoder: newDecoder[T](), write: write}
@@ -116,9 +118,6 @@ func (s *Sink[T]) In() chan<- any { return s.flow.in }
 // AwaitCompletion returns when In is closed and the function has returned for the last
 // element.
 func (s *Sink[T]) AwaitCompletion() { <-s.done }
-
-// Node returns the sink's place in the wiring of its pipeline. Only weir can call it.
-func (s *Sink[T]) Node(wiring.Question) *wiring.Node { return &s.flow.node }
 
 // Err returns why the sink has ended early, or nil: its own failure, or the failure of an
 // earlier step of weir. It is final when AwaitCompletion has returned.

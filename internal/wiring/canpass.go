@@ -60,7 +60,7 @@ func mustPass(method string, err error) {
 // checkpoints, a flow that checks what a step of another library is wired to. Such a step
 // does not know about barriers.
 func (n *Node) Next(next streams.Flow) streams.Flow {
-	if nodeOf(next) != nil || !n.isCheckpointed() {
+	if NodeOf(next) != nil || !n.isCheckpointed() {
 		return next
 	}
 	return checkedFlow{next}
@@ -73,7 +73,7 @@ type checkedFlow struct{ streams.Flow }
 func (c checkedFlow) Via(next streams.Flow) streams.Flow {
 	mustPass("weir: Via of a flow in a stream with checkpoints", c.check(next))
 	c.Flow.Via(next)
-	if nodeOf(next) != nil {
+	if NodeOf(next) != nil {
 		return next
 	}
 	return checkedFlow{next}
@@ -89,7 +89,7 @@ func (c checkedFlow) check(next any) error {
 	if err := CanPass(next); err != nil {
 		return err
 	}
-	if to := nodeOf(next); to != nil {
+	if to := NodeOf(next); to != nil {
 		return to.MarkCheckpointed()
 	}
 	return nil

@@ -7,12 +7,25 @@ import (
 	"sync"
 )
 
-// Question is an argument that only weir can make, so that only weir calls [Step.Node].
-type Question struct{}
+// Linked makes a type a step of weir: an operator, a flow, or a source or sink of package
+// checkpoint. Such a type embeds it under an unexported name, so its node is not a part of
+// its API, and other steps find it by [NodeOf].
+type Linked struct{ node *Node }
 
-// Step is a step of weir: an operator, a flow, or a source or sink of package checkpoint.
-type Step interface {
-	Node(q Question) *Node
+// LinkedBy returns the Linked of a step with this node.
+func LinkedBy(n *Node) Linked { return Linked{n} }
+
+func (l Linked) linkedBy() *Node { return l.node }
+
+// linkedStep is a type that embeds Linked.
+type linkedStep interface{ linkedBy() *Node }
+
+// NodeOf returns the node of a step of weir, or nil if step is another type.
+func NodeOf(step any) *Node {
+	if s, ok := step.(linkedStep); ok {
+		return s.linkedBy()
+	}
+	return nil
 }
 
 // Node is a step of weir in the wiring of a pipeline. Via and To link the nodes of
@@ -87,18 +100,10 @@ func (n *Node) String() string {
 	}
 }
 
-// nodeOf returns the node of a step of weir, else nil.
-func nodeOf(step any) *Node {
-	if s, ok := step.(Step); ok {
-		return s.Node(Question{})
-	}
-	return nil
-}
-
 // MustTake panics if next cannot take the elements of n, or the barriers of a stream with
 // checkpoints.
 func (n *Node) MustTake(method string, next any) {
-	to := nodeOf(next)
+	to := NodeOf(next)
 	if n.isCheckpointed() {
 		mustPass(method, CanPass(next))
 		if to != nil {
@@ -113,7 +118,7 @@ func (n *Node) MustTake(method string, next any) {
 // Link notes that n sends to next. It panics if the stream has checkpoints and a step
 // behind next cannot pass barriers.
 func (n *Node) Link(method string, next any) {
-	to := nodeOf(next)
+	to := NodeOf(next)
 	if to == nil {
 		n.mu.Lock()
 		n.others = append(n.others, next)

@@ -13,7 +13,7 @@ func TakesFailures(next any) bool {
 	if p, ok := next.(Passer); ok {
 		return p.PassesBarriers()
 	}
-	return nodeOf(next) != nil
+	return NodeOf(next) != nil
 }
 
 // mustMatch panics if both types are known and a step that takes elements of type in
