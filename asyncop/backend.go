@@ -9,11 +9,11 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Backend is the service that an operator calls: a *Backend of package backend.
-type Backend interface {
-	// Attach is called by operators.
-	Attach(s gate.Sleeper, lent int) gate.Seat
-}
+// Backend is the service that an operator calls: a *Backend of package backend. No other
+// type implements it.
+type Backend interface{ attachable }
+
+type attachable = gate.Attachable
 
 // WithBackend makes the operator ask b before each attempt, including retries, and report
 // the outcome to b. All operators that call the same service share b, which may be down:

@@ -126,7 +126,7 @@ func (op *AsyncWaitOperator[IN, OUT]) AwaitSlots(ctx context.Context) int {
 
 // Backend returns the backend of [WithBackend], or nil. delivery.Run reports its state,
 // and lets people hold it.
-func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.driver.Backend }
+func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.front.backend }
 
 // CheckRun returns an error if the operator does not fit delivery.Run, which calls it
 // with its context: the operator lacks a failure policy, or ends with that context,

@@ -13,6 +13,7 @@ import (
 
 // Backend is a service that operators call. See the package documentation. It is safe for concurrent use.
 type Backend struct {
+	attached
 	settings
 	epoch   time.Time
 	limiter *adaptive // nil if the limit is not adaptive
@@ -38,6 +39,7 @@ type Backend struct {
 func New(name string, opts ...Option) *Backend {
 	s := newSettings(name, opts)
 	b := &Backend{settings: s, epoch: s.clock.Now(), limit: s.limit, rate: s.rate, callRate: s.callRate, tuner: s.tuner, tenants: newTenants(s.tenantRate)}
+	b.attached = gate.AttachedBy(protocol{b})
 	b.calls = newWindow(s.window)
 	if s.least > 0 {
 		b.limiter = newAdaptive(s.least, s.limit)
@@ -165,9 +167,14 @@ func (b *Backend) Stats() Stats {
 	return s
 }
 
-// Report implements gate.Steered.
-func (b *Backend) Report() gate.Report {
-	s := b.Stats()
+type attached = gate.Attached // operators and workers find the protocol of a backend by it
+
+// protocol is the side of a backend that operators and workers use: a gate.Backend.
+type protocol struct{ *Backend }
+
+// Report describes b to people.
+func (p protocol) Report() gate.Report {
+	s := p.Stats()
 	r := gate.Report{
 		Name: s.Name, State: s.State.String(), Why: s.Reason, Since: s.Since, Until: s.Until, Limit: s.Limit, InUse: s.InUse, Waiting: s.Waiting,
 	}
@@ -177,8 +184,10 @@ func (b *Backend) Report() gate.Report {
 	return r
 }
 
-// Steer implements gate.Steered, for workers (delivery.Run). Several workers may pass on the same orders.
-func (b *Backend) Steer(o gate.Order) {
+// Steer carries out an order that a worker (delivery.Run) passes on. Several workers may
+// pass on the same order.
+func (p protocol) Steer(o gate.Order) {
+	b := p.Backend
 	b.steering.Lock()
 	defer b.steering.Unlock()
 	last := b.order
@@ -203,9 +212,9 @@ func (b *Backend) Steer(o gate.Order) {
 	}
 }
 
-// Attach implements asyncop.Backend.
-func (b *Backend) Attach(s gate.Sleeper, lent int) gate.Seat {
-	return &seat{backend: b, sleeper: s, lent: lent}
+// Attach returns the seat of an operator.
+func (p protocol) Attach(s gate.Sleeper, lent int) gate.Seat {
+	return &seat{backend: p.Backend, sleeper: s, lent: lent}
 }
 
 func (b *Backend) now() time.Duration { return b.clock.Now().Sub(b.epoch) }

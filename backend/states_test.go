@@ -386,7 +386,7 @@ func TestLentPermits(t *testing.T) {
 	outer := b.attach()
 	outer.start()
 	inner := &operator{bench: b}
-	inner.seat = b.Attach(inner, 1)
+	inner.seat = gate.Of(b).Attach(inner, 1)
 	c := inner.start()
 	require.Equal(t, gate.Never, inner.wait())
 	c.end(nil)
@@ -403,7 +403,7 @@ func TestSetAsideForAPlaceWithALentPermit(t *testing.T) {
 	outer := b.attach()
 	outer.start()
 	inner := &operator{bench: b}
-	inner.seat = b.Attach(inner, 1)
+	inner.seat = gate.Of(b).Attach(inner, 1)
 	b.clock.Add(50 * time.Millisecond)
 	c := outer.start()
 	require.Equal(t, 50*time.Millisecond, inner.wait())
@@ -526,7 +526,7 @@ func TestLentPermitsOfABackendThatIsNotUp(t *testing.T) {
 	b := newBench(t)
 	o := b.attach()
 	lent := &operator{bench: b}
-	lent.seat = b.Attach(lent, 1)
+	lent.seat = gate.Of(b).Attach(lent, 1)
 	o.lose()
 	require.Equal(t, time.Second, lent.wait())
 	b.clock.Add(time.Second)
@@ -604,7 +604,7 @@ func TestProbesAndTheRate(t *testing.T) {
 	require.Equal(t, 2*time.Second, wait)
 	b.clock.Add(wait)
 	lent := &operator{bench: b}
-	lent.seat = b.Attach(lent, 1)
+	lent.seat = gate.Of(b).Attach(lent, 1)
 	outer.start().o.seat.AttemptEnded(b.clock.Now(), &gate.Evidence{Ignored: true, Begun: b.clock.Now(), Element: 2})
 	require.Equal(t, gate.Never, o.wait(), "its permit is taken")
 	require.Equal(t, 50*time.Millisecond, lent.wait(), "this one runs on it")
@@ -728,31 +728,31 @@ func TestOrders(t *testing.T) {
 	old := order(held)
 	b := backend.New("pay", backend.Limit(10), backend.WithLogger(silent))
 	b.Hold("by the program")
-	b.Steer(order(gate.Order{Limit: 5})) // says nothing of the hold
+	gate.Of(b).Steer(order(gate.Order{Limit: 5})) // says nothing of the hold
 	require.Equal(t, backend.Held, b.Stats().State)
 	require.Equal(t, 5, b.Stats().Limit)
-	b.Steer(old)
+	gate.Of(b).Steer(old)
 	require.Equal(t, "by the program", b.Stats().Reason)
 	now := order(held)
-	b.Steer(now)
+	gate.Of(b).Steer(now)
 	require.Equal(t, "by ann", b.Stats().Reason)
 	require.Equal(t, 10, b.Stats().Limit)
 	trips := b.Stats().Trips
-	b.Steer(now)
-	b.Steer(order(held))
+	gate.Of(b).Steer(now)
+	gate.Of(b).Steer(order(held))
 	require.Equal(t, trips, b.Stats().Trips)
-	b.Steer(order(gate.Order{Resumes: true, Limit: -1}))
+	gate.Of(b).Steer(order(gate.Order{Resumes: true, Limit: -1}))
 	require.Equal(t, backend.Probing, b.Stats().State)
 	b.Hold("by the program")
-	b.Steer(order(gate.Order{Resumes: true, Limit: -1})) // the program held it
+	gate.Of(b).Steer(order(gate.Order{Resumes: true, Limit: -1})) // the program held it
 	require.Equal(t, backend.Probing, b.Stats().State)
 
 	// An order to resume from long ago does not end a later hold of the program.
 	b = backend.New("pay", backend.WithLogger(silent))
 	b.Hold("by the program")
-	b.Steer(gate.Order{At: time.Now().Add(-time.Hour), Resumes: true, Limit: -1})
+	gate.Of(b).Steer(gate.Order{At: time.Now().Add(-time.Hour), Resumes: true, Limit: -1})
 	require.Equal(t, backend.Held, b.Stats().State)
-	require.Equal(t, -1, b.Report().Limit)
+	require.Equal(t, -1, gate.Of(b).Report().Limit)
 }
 
 // Law B4: an answer to a tenant's probe lets the next one try, also if another call of the tenant was refused meanwhile.

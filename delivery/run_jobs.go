@@ -149,13 +149,16 @@ func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 }
 
 // backend returns the backend of the operator, or nil if it has none that takes orders.
-func (w *worker[IN, OUT]) backend() gate.Steered {
-	if op, ok := w.op.(interface{ Backend() asyncop.Backend }); ok {
-		b, _ := op.Backend().(gate.Steered)
-		return b
+func (w *worker[IN, OUT]) backend() gate.Backend {
+	if op, ok := w.op.(operatorWithBackend); ok {
+		return gate.Of(op.Backend())
 	}
 	return nil
 }
+
+// operatorWithBackend is an operator that may have a backend. All operators of package
+// asyncop are.
+type operatorWithBackend interface{ Backend() asyncop.Backend }
 
 // steer returns a function that passes orders to the operator's backend, or nil if it has none.
 func (w *worker[IN, OUT]) steer() func(jobs.BackendOrder) {

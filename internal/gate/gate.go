@@ -1,6 +1,6 @@
-// Package gate is what an operator and a backend say to each other: whether an attempt
-// may start, that it is over, and how it went. Operators import it instead of package
-// backend.
+// Package gate is the protocol between operators and backends: an operator asks whether an
+// attempt may start, and reports its end. Operators import it instead of package backend,
+// which needs net/http.
 package gate
 
 import (
@@ -14,38 +14,56 @@ import (
 // Never is a wait that only a wake-up ends.
 const Never = time.Duration(math.MaxInt64)
 
-// Backend is the service that operators call.
+// Backend is a service that operators call.
 type Backend interface {
 	// Attach returns the seat of an operator, whose loop sleeps by s. lent of its calls
 	// run on the permit of the call around the operator.
 	Attach(s Sleeper, lent int) Seat
-}
-
-// Steered is a backend that says how it is, and does what people want.
-type Steered interface {
+	// Report describes the backend to people.
 	Report() Report
-	Steer(o Order) // does nothing if o is not newer than the last one
+	// Steer carries out an order of a person, if it is newer than the last one.
+	Steer(o Order)
 }
 
-// Report is how a backend is.
+// Attachable is a type that embeds [Attached], under an unexported name, so that its users
+// do not see the protocol. A backend.Backend does.
+type Attachable interface{ attached() Backend }
+
+// Attached makes a type [Attachable].
+type Attached struct{ backend Backend }
+
+// AttachedBy returns the Attached of a backend.
+func AttachedBy(b Backend) Attached { return Attached{b} }
+
+func (a Attached) attached() Backend { return a.backend }
+
+// Of returns the backend behind a, or nil if a is nil.
+func Of(a Attachable) Backend {
+	if a == nil {
+		return nil
+	}
+	return a.attached()
+}
+
+// Report describes a backend.
 type Report struct {
 	Name    string
 	State   string
 	Why     string
-	Since   time.Time // of State
-	Until   time.Time // when Down ends; zero if not known
-	Limit   int       // calls at a time; -1: none
-	InUse   int
-	Waiting int // operators
+	Since   time.Time // start of State
+	Until   time.Time // end of the state down; zero if unknown
+	Limit   int       // of running calls; -1 without a limit
+	InUse   int       // running calls
+	Waiting int       // operators that wait
 }
 
-// Order is what people want of a backend, for as long as no newer one comes.
+// Order is an order of a person to a backend. It is valid until a newer one comes.
 type Order struct {
 	At      time.Time
 	Held    bool
-	Resumes bool // also if it went down by itself: the backend tries its service
+	Resumes bool // a backend that is down tries its service, too
 	Why     string
-	Limit   int // -1: the backend's own
+	Limit   int // -1 for the backend's own
 }
 
 // Sleeper is the sleep of an operator's loop. Its methods are called from any goroutine,

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/internal/gate"
 )
 
 // Limits of the kept histories.
@@ -66,8 +65,8 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 		Attempt: int(s.attempts), Results: o.results, Err: o.err, Duration: o.took,
 		Reason: g.reasons.get(s.index).last, Retry: again, Delay: delay,
 	}}
-	if b, ok := g.Host.Backend.(gate.Steered); ok {
-		step.Backend = b.Report().State
+	if g.Host.Backend != nil {
+		step.Backend = g.Host.Backend.Report().State
 	}
 	p.steps = append(p.steps, step)
 }

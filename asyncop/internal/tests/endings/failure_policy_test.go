@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/optest"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -361,7 +362,7 @@ var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 // spent is a backend with nothing in its retry budget.
 func spent() *backend.Backend {
 	b := backend.New("spent", backend.RetryBudget(0))
-	place := b.Attach(nil, 0)
+	place := gate.Of(b).Attach(nil, 0)
 	for place.MayRetry(time.Now()) {
 	}
 	return b
