@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -240,7 +241,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 func unstarted(
 	cfg config, fn AsyncFunction[string, string], s strategies.Retry[string], timeout time.Duration,
 ) *drive.Driver[string, string] {
-	front := &frontend[string, string]{config: cfg, fn: fn, policy: strategies.PolicyOf(s).Steps()}
+	front := &frontend[string, string]{config: cfg, fn: fn, policy: decision.StepsOf(strategies.PolicyOf(s))}
 	front.newDriver(timeout, queue.NewOrdered[*core.Slot[string, string]](4))
 	return front.driver
 }

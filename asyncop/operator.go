@@ -188,7 +188,7 @@ func refuseArguments[IN, OUT any](
 		"%s: the operator takes messages by itself: write its function for the value of a %v", name, reflect.TypeFor[IN]())
 	refuseIf(isMessage(*new(OUT)),
 		"%s: the operator makes messages by itself: its function returns the value of a %v", name, reflect.TypeFor[OUT]())
-	policy := strategies.PolicyOf(strategy).Steps() // reads the predicate of the strategy, once
+	policy := decision.StepsOf(strategies.PolicyOf(strategy)) // reads the predicate of the strategy, once
 	refuseIf(timeout == 0 && !policy.NoRetry, "%s: a retry strategy needs a positive timeout, got %v", name, timeout)
 	refuseIf(capacity < 1, "%s: capacity must be at least 1, got %d", name, capacity)
 	return policy

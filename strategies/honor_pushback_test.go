@@ -72,7 +72,7 @@ func TestJitterSparesPushback(t *testing.T) {
 	for range 100 {
 		a := failedAttempt(1)
 		a.Err = predicates.WithPushback(a.Err, time.Second)
-		assert.Equal(t, time.Second, p.Steps().Decide(t.Context(), a, now).Delay)
+		assert.Equal(t, time.Second, decision.StepsOf(p).Decide(t.Context(), a, now).Delay)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestPolicyHeedsPushback(t *testing.T) {
 	decideOn := func(p *strategies.Policy[string], demand time.Duration) decision.Decision {
 		a := failedAttempt(1)
 		a.Err = predicates.WithPushback(a.Err, demand)
-		return p.Steps().Decide(t.Context(), a, &decision.Situation{})
+		return decision.StepsOf(p).Decide(t.Context(), a, &decision.Situation{})
 	}
 	for name, s := range map[string]strategies.ReasonStrategy[string]{
 		"none":        nil,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -32,7 +33,7 @@ func TestWithMaxRetriesFor_Decision(t *testing.T) {
 	unavailable := &httpretry.StatusError{StatusCode: 503}
 	require.True(t, strategiestest.Decide(limited(), predicates.Attempt[string]{Number: 9, Err: unavailable, ReasonRetries: 9}).Retry)
 	require.False(t, strategiestest.Decide(limited().WithMaxRetriesFor(badAnswer, 0), predicates.Attempt[string]{Err: bad}).Retry)
-	require.Empty(t, strategies.ReasonAware(predicates.Named[string](), nil).Steps().MaxRetries, "a copy is changed")
+	require.Empty(t, decision.StepsOf(strategies.ReasonAware(predicates.Named[string](), nil)).MaxRetries, "a copy is changed")
 }
 
 func TestWithMaxRetriesFor_Arguments(t *testing.T) {

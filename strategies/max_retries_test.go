@@ -57,7 +57,7 @@ func TestMaxRetriesOf(t *testing.T) {
 		"nil":                              {nil, unknown},
 	} {
 		if s, ok := tt.strategy.(strategies.Retry[int]); ok {
-			tt.strategy = strategies.PolicyOf(s).Steps().Asked
+			tt.strategy = decision.StepsOf(strategies.PolicyOf(s)).Asked
 		}
 		n, ok := decision.MaxRetriesOf(tt.strategy)
 		assert.Equal(t, tt.want != unknown, ok, name)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 	"github.com/weirflow/weir/strategies/strategiestest"
@@ -30,10 +31,10 @@ type embedsNoRetry struct {
 
 // Only NoRetry itself, alone or as a policy, allows a timeout of 0.
 func TestStepsKnowNoRetry(t *testing.T) {
-	known := func(s strategies.Retry[int]) bool { return strategies.PolicyOf(s).Steps().NoRetry }
+	known := func(s strategies.Retry[int]) bool { return decision.StepsOf(strategies.PolicyOf(s)).NoRetry }
 	assert.True(t, known(strategies.NoRetry[int]()))
 	assert.True(t, known(strategies.PolicyOf(strategies.NoRetry[int]())))
-	assert.True(t, strategies.PolicyOf(strategies.NoRetry[any]()).Steps().NoRetry)
+	assert.True(t, decision.StepsOf(strategies.PolicyOf(strategies.NoRetry[any]())).NoRetry)
 	assert.False(t, known(strategies.FixedDelay[int](0, 0)))
 	assert.False(t, known(strategies.FixedDelay[int](0, 0).RetryIfException(predicates.HasException)))
 	assert.False(t, known(strategies.ReasonAware(predicates.Named[int](), nil)))

@@ -107,8 +107,8 @@ func TestMatrix(t *testing.T) {
 						for _, finishing := range []bool{false, true} {
 							a := failedAttempt(number)
 							a.Stage, a.Idempotent = stage, idempotent
-							d := strategies.ReasonAware(say(r), s.strategy).
-								Steps().Decide(t.Context(), a, &decision.Situation{Finishing: finishing})
+							d := decision.StepsOf(strategies.ReasonAware(say(r), s.strategy)).
+								Decide(t.Context(), a, &decision.Situation{Finishing: finishing})
 
 							want := decision.Decision{NoRetryReason: decision.Refused, Reason: r, Err: a.Err}
 							retry, delay := s.want(r, idempotent)
@@ -138,13 +138,13 @@ func TestAlwaysRetryDoesNotAsk(t *testing.T) {
 		return 0
 	})
 	for n, want := range []time.Duration{ms, 10 * ms, 50 * ms, 100 * ms, 500 * ms, time.Second, time.Second} {
-		d := p.Steps().Decide(t.Context(), failedAttempt(n+1), &decision.Situation{Random: rand.New(rand.NewPCG(1, 2))})
+		d := decision.StepsOf(p).Decide(t.Context(), failedAttempt(n+1), &decision.Situation{Random: rand.New(rand.NewPCG(1, 2))})
 		assert.Equal(t, decision.Retried, d.NoRetryReason)
 		assert.Equal(t, want, d.Delay)
 	}
 	a := failedAttempt(4)
 	a.Remaining = 100 * ms // what it asks for, exactly
-	d := p.Steps().Decide(t.Context(), a, &decision.Situation{})
+	d := decision.StepsOf(p).Decide(t.Context(), a, &decision.Situation{})
 	assert.True(t, d.Capped, "bounded by the timeout")
 	assert.Zero(t, asked)
 }
@@ -168,8 +168,8 @@ func TestCap(t *testing.T) {
 		var asked int
 		a := failedAttempt(1)
 		a.Elapsed, a.Remaining = 2*time.Second, tt.remaining
-		d := strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(tt.delay), nil)).
-			Steps().Decide(t.Context(), a, &decision.Situation{})
+		d := decision.StepsOf(strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(tt.delay), nil))).
+			Decide(t.Context(), a, &decision.Situation{})
 		assert.Equal(t, decision.Retried, d.NoRetryReason)
 		assert.Equal(t, tt.want, d.Delay, "%v of %v", tt.delay, tt.remaining)
 		assert.Equal(t, tt.capped, d.Capped, "%v of %v", tt.delay, tt.remaining)
@@ -180,8 +180,8 @@ func TestCap(t *testing.T) {
 // R12: a refusal is a refusal, and no delay is a delay.
 func TestZeroDelayIsADelay(t *testing.T) {
 	var asked int
-	d := strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(0), nil)).
-		Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{})
+	d := decision.StepsOf(strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(0), nil))).
+		Decide(t.Context(), failedAttempt(1), &decision.Situation{})
 	assert.Equal(t, decision.Retried, d.NoRetryReason)
 	assert.Zero(t, d.Delay)
 	assert.Equal(t, strategies.Action{}, strategies.Action{})
@@ -193,7 +193,7 @@ func TestNoReasonMeansAccept(t *testing.T) {
 	no := func(*attempt) (predicates.Reason, bool) { return allowing, false }
 	for _, c := range []predicates.Classifier[string]{no, say(predicates.Reason{})} {
 		for _, a := range []*attempt{failedAttempt(1), {Number: 1, Results: []string{"x"}}} {
-			d := strategies.ReasonAware(c, strategy).Steps().Decide(t.Context(), a, &decision.Situation{})
+			d := decision.StepsOf(strategies.ReasonAware(c, strategy)).Decide(t.Context(), a, &decision.Situation{})
 			assert.Equal(t, decision.Decision{Err: a.Err}, d)
 			assert.True(t, a.Reason.IsZero())
 		}
@@ -240,7 +240,7 @@ func TestFailedDecisions(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			now := &decision.Situation{Random: rand.New(rand.NewPCG(1, 2))}
-			d := tt.policy.Steps().Decide(t.Context(), failedAttempt(1), now)
+			d := decision.StepsOf(tt.policy).Decide(t.Context(), failedAttempt(1), now)
 			assert.Equal(t, decision.Failed, d.NoRetryReason)
 			require.Equal(t, tt.want+"\nunexpected EOF", withoutLine(d.Err.Error()))
 			require.ErrorIs(t, d.Err, io.ErrUnexpectedEOF)
@@ -255,7 +255,7 @@ func TestFailedDecisions(t *testing.T) {
 	}
 	// An element with results fails, too.
 	a := &attempt{Number: 1, Results: []string{"x"}, Remaining: decision.NoDeadline}
-	d := tests[0].policy.Steps().Decide(t.Context(), a, &decision.Situation{})
+	d := decision.StepsOf(tests[0].policy).Decide(t.Context(), a, &decision.Situation{})
 	require.EqualError(t, d.Err, "broken")
 }
 
@@ -272,8 +272,8 @@ func TestTranslation(t *testing.T) {
 		strategies.Action{}.WithError(better), strategies.RetryAfter(time.Second).WithError(better),
 	} {
 		for _, a := range []*attempt{failedAttempt(1), {Number: 1, Results: []string{"x"}, Remaining: decision.NoDeadline}} {
-			d := strategies.ReasonAware(say(allowing), answer(&asked, action, nil)).
-				Steps().Decide(t.Context(), a, &decision.Situation{})
+			d := decision.StepsOf(strategies.ReasonAware(say(allowing), answer(&asked, action, nil))).
+				Decide(t.Context(), a, &decision.Situation{})
 			assert.Equal(t, better, d.Err)
 			assert.Equal(t, action.Retry, d.NoRetryReason == decision.Retried)
 		}
@@ -284,8 +284,8 @@ func TestBeforeIsHandedOn(t *testing.T) {
 	var asked int
 	called := false
 	action := strategies.RetryAfter(0).WithBefore(func(context.Context) error { called = true; return io.EOF })
-	d := strategies.ReasonAware(say(allowing), answer(&asked, action, nil)).
-		Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{})
+	d := decision.StepsOf(strategies.ReasonAware(say(allowing), answer(&asked, action, nil))).
+		Decide(t.Context(), failedAttempt(1), &decision.Situation{})
 	require.False(t, called)
 	require.Equal(t, io.EOF, d.Before(t.Context()))
 	assert.True(t, called)
@@ -309,8 +309,8 @@ func TestJitterComesBeforeTheCapAndSparesDemandedDelays(t *testing.T) {
 	for _, tt := range tests {
 		a := failedAttempt(1)
 		a.Remaining = time.Second
-		d := strategies.ReasonAware(say(allowing), answer(new(int), tt.action, nil)).WithJitter(double).
-			Steps().Decide(t.Context(), a, &decision.Situation{Random: tt.random})
+		d := decision.StepsOf(strategies.ReasonAware(say(allowing), answer(new(int), tt.action, nil)).WithJitter(double)).
+			Decide(t.Context(), a, &decision.Situation{Random: tt.random})
 		assert.Equal(t, tt.want, d.Delay)
 		assert.Equal(t, tt.capped, d.Capped)
 		if tt.action.Demanded {
@@ -335,7 +335,7 @@ func TestWhatTheStrategySees(t *testing.T) {
 		}))
 	a := failedAttempt(2)
 	a.Input, a.Reasons, a.Elapsed = "in", predicates.ReasonSet{}.With(always), time.Second
-	p.Steps().Decide(t.Context(), a, &decision.Situation{})
+	decision.StepsOf(p).Decide(t.Context(), a, &decision.Situation{})
 	assert.Equal(t, "in", saw.Input)
 	assert.Equal(t, allowing, saw.Reason)
 	assert.Equal(t, predicates.NetworkTime, saw.Stage, "unreported is the safe side")
@@ -344,7 +344,7 @@ func TestWhatTheStrategySees(t *testing.T) {
 
 	a = failedAttempt(1)
 	a.Err = &predicates.StageError{Stage: predicates.ClientDispatch, Err: io.EOF}
-	p.Steps().Decide(t.Context(), a, &decision.Situation{})
+	decision.StepsOf(p).Decide(t.Context(), a, &decision.Situation{})
 	assert.Equal(t, predicates.ClientDispatch, saw.Stage, "the error proves it")
 }
 
@@ -355,8 +355,8 @@ func TestErrorsOnly(t *testing.T) {
 		}
 		return allowing, true
 	}, nil).ErrorsOnly()
-	assert.False(t, p.Steps().Results)
-	assert.True(t, p.Steps().Errors)
+	assert.False(t, decision.StepsOf(p).Results)
+	assert.True(t, decision.StepsOf(p).Errors)
 	assert.Equal(t, strategiestest.Decision{}, strategiestest.Decide(p, attempt{Results: []string{"x"}}))
 }
 
@@ -364,7 +364,7 @@ func TestMaxWaiting(t *testing.T) {
 	for _, r := range []predicates.Reason{allowing, always} {
 		p := strategies.ReasonAware(say(r), nil).WithMaxWaiting(2)
 		for waiting, want := range []decision.NoRetryReason{decision.Retried, decision.Retried, decision.TooManyWaiting, decision.TooManyWaiting} {
-			d := p.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: waiting})
+			d := decision.StepsOf(p).Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: waiting})
 			assert.Equal(t, want, d.NoRetryReason, "%d waiting", waiting)
 			assert.Equal(t, r, d.Reason)
 			assert.Equal(t, io.ErrUnexpectedEOF, d.Err)
@@ -386,10 +386,10 @@ func TestMaxDelay(t *testing.T) {
 		{strategies.ReasonAware(say(allowing), nil), predicates.WithPushback(io.EOF, time.Minute), decision.Refused},
 		{strategies.ReasonAware(say(always), nil), predicates.WithPushback(io.EOF, time.Minute), decision.Retried},
 	} {
-		d := c.policy.WithMaxDelay(time.Second).Steps().Decide(t.Context(), &attempt{Number: 1, Err: c.err, Remaining: time.Hour}, &decision.Situation{})
+		d := decision.StepsOf(c.policy.WithMaxDelay(time.Second)).Decide(t.Context(), &attempt{Number: 1, Err: c.err, Remaining: time.Hour}, &decision.Situation{})
 		assert.Equal(t, c.want, d.NoRetryReason, "%v", c.err)
 		assert.Equal(t, c.err, d.Err)
-		d = c.policy.Steps().Decide(t.Context(), &attempt{Number: 1, Err: c.err, Remaining: time.Hour}, &decision.Situation{})
+		d = decision.StepsOf(c.policy).Decide(t.Context(), &attempt{Number: 1, Err: c.err, Remaining: time.Hour}, &decision.Situation{})
 		assert.Equal(t, decision.Retried, d.NoRetryReason)
 	}
 	assert.PanicsWithValue(t, "strategies: WithMaxDelay: negative delay: -1ns",
@@ -415,13 +415,13 @@ func TestStepsOneByOne(t *testing.T) {
 		p := strategies.ReasonAware(say(r), answer(&asked, action, failure)).WithMaxWaiting(2)
 
 		a := failedAttempt(1)
-		require.NoError(t, p.Steps().FindReason(a))
-		d, isFinal := p.Steps().DecideAtOnce(a, before)
+		require.NoError(t, decision.StepsOf(p).FindReason(a))
+		d, isFinal := decision.StepsOf(p).DecideAtOnce(a, before)
 		ask := !isFinal
 		if ask {
-			got := p.Steps().Ask(t.Context(), a)
+			got := decision.StepsOf(p).Ask(t.Context(), a)
 			a.Remaining = remaining
-			d = p.Steps().Conclude(a, got, after)
+			d = decision.StepsOf(p).Conclude(a, got, after)
 		}
 
 		// The model, in other words: who has the last word?
@@ -485,7 +485,7 @@ func BenchmarkDecide(b *testing.B) {
 				view := new(attempt) // as an operator reuses it
 				for b.Loop() {
 					*view = a
-					p.Steps().Decide(context.Background(), view, &decision.Situation{})
+					decision.StepsOf(p).Decide(context.Background(), view, &decision.Situation{})
 				}
 			})
 		}
@@ -500,7 +500,7 @@ func (panicsInAs) As(any) bool { panic("broken") }
 func TestErrorThatPanicsWhenItsStageIsRead(t *testing.T) {
 	errBroken := panicsInAs{errors.New("of the call")}
 	p := strategies.ReasonAware(predicates.ByException[int](predicates.HasException, predicates.CircuitBreakerOpen), nil)
-	d := p.Steps().Decide(t.Context(), &predicates.Attempt[int]{Number: 1, Err: errBroken, Remaining: time.Minute}, &decision.Situation{})
+	d := decision.StepsOf(p).Decide(t.Context(), &predicates.Attempt[int]{Number: 1, Err: errBroken, Remaining: time.Minute}, &decision.Situation{})
 	assert.Equal(t, decision.Failed, d.NoRetryReason)
 	assert.Equal(t, "strategies: panic in user code: broken (at orchestrate_test.go:N strategies_test.panicsInAs.As)\nof the call",
 		withoutLine(d.Err.Error()))
@@ -522,9 +522,9 @@ func TestReasonOfAnEarlierOutcomeIsForgotten(t *testing.T) {
 		return resultMatched, true
 	}, nil)
 	a := &predicates.Attempt[string]{Number: 1, Remaining: decision.NoDeadline}
-	require.Equal(t, resultMatched, p.Steps().Decide(t.Context(), a, &decision.Situation{}).Reason)
+	require.Equal(t, resultMatched, decision.StepsOf(p).Decide(t.Context(), a, &decision.Situation{}).Reason)
 	a.Err = errors.New("busy")
-	d := p.Steps().Decide(t.Context(), a, &decision.Situation{})
+	d := decision.StepsOf(p).Decide(t.Context(), a, &decision.Situation{})
 	require.Equal(t, decision.Failed, d.NoRetryReason)
 	require.True(t, seen.IsZero(), "%v", seen)
 	require.True(t, d.Reason.IsZero(), "%v", d.Reason)
@@ -539,7 +539,7 @@ func TestRejectionIsNotRetried(t *testing.T) {
 			p := strategies.ReasonAware(say(rejected), answer(&asked, strategies.RetryAfter(0), nil))
 			a := failedAttempt(1)
 			a.Idempotent = idempotent
-			d := p.Steps().Decide(t.Context(), a, &decision.Situation{Finishing: finishing})
+			d := decision.StepsOf(p).Decide(t.Context(), a, &decision.Situation{Finishing: finishing})
 			assert.Equal(t, decision.Decision{NoRetryReason: decision.Final, Reason: rejected, Err: io.ErrUnexpectedEOF}, d)
 			assert.Equal(t, rejected, a.Reason)
 			assert.Zero(t, asked)

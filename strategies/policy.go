@@ -29,11 +29,15 @@ import (
 // [Retry]. To change the decisions of a policy, override Decide of a [ReasonStrategy], as
 // [BestEffortStrategy] shows; a type that embeds a *Policy is not a policy.
 type Policy[OUT any] struct {
-	steps    decision.Steps[OUT]
+	held[OUT]
 	classify predicates.Classifier[OUT] // that of ReasonAware
 	harmless []error
 	strategy ReasonStrategy[OUT] // nil: it was made of an AsyncRetryStrategy
 }
+
+type held[OUT any] = decision.Held[OUT] // operators find the steps of a policy by it
+
+func (p *Policy[OUT]) steps() *decision.Steps[OUT] { return decision.StepsOf[OUT](p) }
 
 // Retry decides what is retried, and when: it is an [AsyncRetryStrategy], which goes by
 // the number of attempts, or a [*Policy], which goes by reasons. Operators take either.
@@ -62,10 +66,10 @@ func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonSt
 	if guard.IsNil(strategy) {
 		strategy = BestEffort[OUT]()
 	}
-	return &Policy[OUT]{classify: classify, strategy: strategy, steps: decision.Steps[OUT]{
+	return &Policy[OUT]{classify: classify, strategy: strategy, held: decision.Hold(decision.Steps[OUT]{
 		Classify: decision.EachError(classify), Results: true, Errors: true,
 		Strategy: asking(HonorPushback(strategy)), Asked: strategy, AtOnce: decidesAtOnce(strategy),
-	}}
+	})}
 }
 
 // asking returns the question to s.
@@ -97,21 +101,21 @@ func PolicyOf[OUT any](retry Retry[OUT]) *Policy[OUT] {
 // byAttempts makes a policy of a strategy without reasons.
 func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	_, isNoRetry := strategy.(noRetry[OUT])
-	p := &Policy[OUT]{steps: decision.Steps[OUT]{
+	p := &Policy[OUT]{held: decision.Hold(decision.Steps[OUT]{
 		Strategy: askingByAttempts(strategy), Asked: strategy, AtOnce: true, ByAttempts: true, NoRetry: isNoRetry,
-	}}
+	})}
 	pair := strategy.RetryPredicate()
 	if guard.IsNil(pair) {
 		return p
 	}
 	// Read once: a later, different answer has no defined effect.
 	pair = predicates.RetryIf(pair.ResultPredicate(), pair.ExceptionPredicate())
-	p.steps.Results, p.steps.Errors = pair.ResultPredicate() != nil, pair.ExceptionPredicate() != nil
-	if p.steps.Results || p.steps.Errors {
-		p.steps.Classify = byPredicates(pair.ResultPredicate(), pair.ExceptionPredicate())
+	p.steps().Results, p.steps().Errors = pair.ResultPredicate() != nil, pair.ExceptionPredicate() != nil
+	if p.steps().Results || p.steps().Errors {
+		p.steps().Classify = byPredicates(pair.ResultPredicate(), pair.ExceptionPredicate())
 	}
 	if j, ok := strategy.(interface{ Jitter() Jitter }); ok {
-		p.steps.Jitter = j.Jitter()
+		p.steps().Jitter = j.Jitter()
 	}
 	return p
 }
@@ -157,7 +161,7 @@ func askingByAttempts[OUT any](
 // server demands and delays of reasons that are always retried. Nil means none.
 func (p *Policy[OUT]) WithJitter(jitter Jitter) *Policy[OUT] {
 	c := *p
-	c.steps.Jitter = jitter
+	c.steps().Jitter = jitter
 	return &c
 }
 
@@ -169,7 +173,7 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 		panic(fmt.Sprintf("strategies: WithMaxWaiting: negative number of elements: %d", n))
 	}
 	c := *p
-	c.steps.MaxWaiting = n
+	c.steps().MaxWaiting = n
 	return &c
 }
 
@@ -197,13 +201,13 @@ func (p *Policy[OUT]) WithMaxRetriesFor(reason predicates.Reason, n int) *Policy
 		panic(fmt.Sprintf("strategies: WithMaxRetriesFor: negative number of retries for %v: %d", reason, n))
 	}
 	c := *p
-	c.steps.MaxRetries = slices.Clone(p.steps.MaxRetries)
+	c.steps().MaxRetries = slices.Clone(p.steps().MaxRetries)
 	limit := decision.MaxRetriesFor{Reason: reason, Retries: n}
-	i := p.steps.LimitOf(reason)
+	i := p.steps().LimitOf(reason)
 	if i >= 0 {
-		c.steps.MaxRetries[i] = limit
+		c.steps().MaxRetries[i] = limit
 	} else {
-		c.steps.MaxRetries = append(c.steps.MaxRetries, limit)
+		c.steps().MaxRetries = append(c.steps().MaxRetries, limit)
 	}
 	return &c
 }
@@ -219,7 +223,7 @@ func (p *Policy[OUT]) WithMaxDelay(d time.Duration) *Policy[OUT] {
 		panic(fmt.Sprintf("strategies: WithMaxDelay: negative delay: %v", d))
 	}
 	c := *p
-	c.steps.MaxDelay = d
+	c.steps().MaxDelay = d
 	return &c
 }
 
@@ -242,7 +246,7 @@ func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 // goroutines at once.
 func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT] {
 	c := *p
-	c.steps.Idempotent = idempotent
+	c.steps().Idempotent = idempotent
 	return &c
 }
 
@@ -261,7 +265,7 @@ func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	c := *p
 	if p.strategy != nil {
 		c.harmless = append(slices.Clip(p.harmless), errs...)
-		c.steps.Classify = decision.EachError(p.classify, c.harmless...)
+		c.steps().Classify = decision.EachError(p.classify, c.harmless...)
 	}
 	return &c
 }
@@ -271,7 +275,7 @@ func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 	c := *p
 	if p.strategy != nil {
-		c.steps.Strategy = asking(p.strategy)
+		c.steps().Strategy = asking(p.strategy)
 	}
 	return &c
 }
@@ -282,7 +286,7 @@ func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 // such a strategy does.
 func (p *Policy[OUT]) Immediate() *Policy[OUT] {
 	c := *p
-	c.steps.AtOnce = true
+	c.steps().AtOnce = true
 	return &c
 }
 
@@ -290,13 +294,9 @@ func (p *Policy[OUT]) Immediate() *Policy[OUT] {
 // unseen: that saves time if its classifier never names a reason for results.
 func (p *Policy[OUT]) ErrorsOnly() *Policy[OUT] {
 	c := *p
-	c.steps.Results = false
+	c.steps().Results = false
 	return &c
 }
-
-// Steps is only for operators: it returns p in the form in which they take it. To test a
-// policy, use Decide of package strategiestest.
-func (p *Policy[OUT]) Steps() *decision.Steps[OUT] { return &p.steps }
 
 // RetryPredicate returns the outcomes for which p has a reason that is not a rejection.
 // The strategy decides whether their elements are retried. The predicates see the outcome
@@ -304,15 +304,15 @@ func (p *Policy[OUT]) Steps() *decision.Steps[OUT] { return &p.steps }
 // all outcomes.
 func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	deserves := func(a *predicates.Attempt[OUT]) bool {
-		reason, known := p.steps.Classify(a)
+		reason, known := p.steps().Classify(a)
 		return known && !reason.IsZero() && !reason.IsRejection()
 	}
 	var result predicates.ResultPredicate[OUT]
 	var exception predicates.ExceptionPredicate
-	if p.steps.Results {
+	if p.steps().Results {
 		result = func(results []OUT) bool { return deserves(&predicates.Attempt[OUT]{Number: 1, Results: results}) }
 	}
-	if p.steps.Errors {
+	if p.steps().Errors {
 		exception = func(err error) bool { return deserves(&predicates.Attempt[OUT]{Number: 1, Err: err}) }
 	}
 	if result == nil && exception == nil {

@@ -67,8 +67,8 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 			}
 		}
 		got := decision.Decision{Err: a.Err}
-		if s := policy.Steps(); a.Err != nil && s.Errors || a.Err == nil && s.Results {
-			got = policy.Steps().Decide(context.Background(), a, &decision.Situation{Finishing: finishing})
+		if s := decision.StepsOf(policy); a.Err != nil && s.Errors || a.Err == nil && s.Results {
+			got = decision.StepsOf(policy).Decide(context.Background(), a, &decision.Situation{Finishing: finishing})
 		}
 		if got.Before != nil || got.NoRetryReason != want.NoRetryReason || got.Reason != want.Reason || got.Delay != want.Delay ||
 			got.Capped != want.Capped || !errors.Is(got.Err, want.Err) {
@@ -85,7 +85,7 @@ func TestPolicyOfReadsThePredicateOnce(t *testing.T) {
 	s := &counting{}
 	p := strategies.PolicyOf[string](s)
 	for n := range 5 {
-		p.Steps().Decide(t.Context(), failedAttempt(n+1), &decision.Situation{})
+		decision.StepsOf(p).Decide(t.Context(), failedAttempt(n+1), &decision.Situation{})
 	}
 	assert.Equal(t, 1, s.read)
 }
@@ -114,10 +114,10 @@ func TestPolicyOfLooksAtWhatHasAPredicate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		p := strategies.PolicyOf(tt.strategy)
-		assert.Equal(t, tt.results, p.Steps().Results)
-		assert.Equal(t, tt.errors, p.Steps().Errors)
-		assert.False(t, p.Steps().NeedsElement())
-		assert.True(t, p.Steps().AtOnce)
+		assert.Equal(t, tt.results, decision.StepsOf(p).Results)
+		assert.Equal(t, tt.errors, decision.StepsOf(p).Errors)
+		assert.False(t, decision.StepsOf(p).NeedsElement())
+		assert.True(t, decision.StepsOf(p).AtOnce)
 	}
 	assert.PanicsWithValue(t, "strategies: PolicyOf: nil <nil>", func() { strategies.PolicyOf[string](nil) })
 }
@@ -139,8 +139,8 @@ func (*nilPredicate) ExceptionPredicate() predicates.ExceptionPredicate   { pani
 
 func TestPolicyOfTakesTheJitter(t *testing.T) {
 	s := strategies.FixedDelay[string](3, 0)
-	assert.Nil(t, strategies.PolicyOf[string](s).Steps().Jitter)
-	assert.NotNil(t, strategies.PolicyOf[string](s.WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException)).Steps().Jitter)
+	assert.Nil(t, decision.StepsOf(strategies.PolicyOf[string](s)).Jitter)
+	assert.NotNil(t, decision.StepsOf(strategies.PolicyOf[string](s.WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException))).Jitter)
 }
 
 // A policy is no strategy in disguise: it has no methods that go by attempts, and its predicate is that of its reasons.
@@ -148,7 +148,7 @@ func TestPolicyIsARetry(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
 	var carried strategies.Retry[string] = aware
 	assert.Same(t, aware, strategies.PolicyOf(carried))
-	assert.True(t, aware.Steps().NeedsElement())
+	assert.True(t, decision.StepsOf(aware).NeedsElement())
 	_, isStrategy := carried.(strategies.AsyncRetryStrategy[string])
 	assert.False(t, isStrategy)
 
@@ -174,8 +174,8 @@ func TestWhatEmbedsAPolicy(t *testing.T) {
 			func() { strategies.PolicyOf(r) })
 	}
 	policy := strategies.PolicyOf[string](thrice{once{aware}})
-	assert.Equal(t, decision.Retried, policy.Steps().Decide(t.Context(), failedAttempt(3), &decision.Situation{}).NoRetryReason)
-	assert.Equal(t, decision.Refused, policy.Steps().Decide(t.Context(), failedAttempt(4), &decision.Situation{}).NoRetryReason)
+	assert.Equal(t, decision.Retried, decision.StepsOf(policy).Decide(t.Context(), failedAttempt(3), &decision.Situation{}).NoRetryReason)
+	assert.Equal(t, decision.Refused, decision.StepsOf(policy).Decide(t.Context(), failedAttempt(4), &decision.Situation{}).NoRetryReason)
 }
 
 type once struct{ *strategies.Policy[string] }
@@ -190,35 +190,35 @@ func (thrice) BackoffTime(int) time.Duration { return 0 }
 func TestPolicyBuildersReturnCopies(t *testing.T) {
 	bare := strategies.ReasonAware(say(allowing), nil)
 	full := bare.WithJitter(strategies.FullJitter).WithMaxWaiting(1).Idempotent().ErrorsOnly()
-	assert.Nil(t, bare.Steps().Jitter)
-	assert.NotNil(t, full.Steps().Jitter)
-	assert.False(t, bare.Steps().IsIdempotent(1))
-	assert.True(t, full.Steps().IsIdempotent(1))
-	assert.True(t, bare.Steps().Results)
-	assert.False(t, full.Steps().Results)
+	assert.Nil(t, decision.StepsOf(bare).Jitter)
+	assert.NotNil(t, decision.StepsOf(full).Jitter)
+	assert.False(t, decision.StepsOf(bare).IsIdempotent(1))
+	assert.True(t, decision.StepsOf(full).IsIdempotent(1))
+	assert.True(t, decision.StepsOf(bare).Results)
+	assert.False(t, decision.StepsOf(full).Results)
 	for range 3 {
-		assert.Equal(t, decision.Retried, bare.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).NoRetryReason)
+		assert.Equal(t, decision.Retried, decision.StepsOf(bare).Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).NoRetryReason)
 	}
-	assert.Equal(t, decision.TooManyWaiting, full.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).NoRetryReason)
+	assert.Equal(t, decision.TooManyWaiting, decision.StepsOf(full).Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).NoRetryReason)
 }
 
 // R7: false by default, per operator, per element. The element's own word counts.
 func TestIdempotence(t *testing.T) {
 	p := strategies.ReasonAware(say(forbidden), nil)
-	assert.False(t, p.Steps().IsIdempotent("x"))
-	assert.False(t, p.Steps().IsIdempotent(nil))
-	assert.True(t, p.Steps().IsIdempotent(element(true)))
-	assert.False(t, p.Steps().IsIdempotent(element(false)))
-	assert.True(t, p.Idempotent().Steps().IsIdempotent("x"))
-	assert.False(t, p.Idempotent().Steps().IsIdempotent(element(false)))
-	assert.True(t, p.Idempotent().Steps().IsIdempotent(element(true)))
+	assert.False(t, decision.StepsOf(p).IsIdempotent("x"))
+	assert.False(t, decision.StepsOf(p).IsIdempotent(nil))
+	assert.True(t, decision.StepsOf(p).IsIdempotent(element(true)))
+	assert.False(t, decision.StepsOf(p).IsIdempotent(element(false)))
+	assert.True(t, decision.StepsOf(p.Idempotent()).IsIdempotent("x"))
+	assert.False(t, decision.StepsOf(p.Idempotent()).IsIdempotent(element(false)))
+	assert.True(t, decision.StepsOf(p.Idempotent()).IsIdempotent(element(true)))
 	byInput := p.IdempotentIf(func(in any) bool { return in == "get" })
-	assert.True(t, byInput.Steps().IsIdempotent("get"))
-	assert.False(t, byInput.Steps().IsIdempotent("put"))
-	assert.True(t, byInput.Steps().IsIdempotent(element(true)), "one of both suffices")
+	assert.True(t, decision.StepsOf(byInput).IsIdempotent("get"))
+	assert.False(t, decision.StepsOf(byInput).IsIdempotent("put"))
+	assert.True(t, decision.StepsOf(byInput).IsIdempotent(element(true)), "one of both suffices")
 	all := p.IdempotentIf(func(any) bool { return true })
-	assert.False(t, all.Steps().IsIdempotent(element(false)))
-	assert.True(t, byInput.IdempotentIf(nil).Steps().IsIdempotent(element(true)))
+	assert.False(t, decision.StepsOf(all).IsIdempotent(element(false)))
+	assert.True(t, decision.StepsOf(byInput.IdempotentIf(nil)).IsIdempotent(element(true)))
 }
 
 type element bool
@@ -242,9 +242,9 @@ func TestDecidesAtOnce(t *testing.T) {
 		}{best}, false},
 	}
 	for i, tt := range tests {
-		assert.Equal(t, tt.want, strategies.ReasonAware(say(allowing), tt.strategy).Steps().AtOnce, "%d: %T", i, tt.strategy)
+		assert.Equal(t, tt.want, decision.StepsOf(strategies.ReasonAware(say(allowing), tt.strategy)).AtOnce, "%d: %T", i, tt.strategy)
 		promised := strategies.ReasonAware(say(allowing), tt.strategy).WithMaxWaiting(1).Immediate().WithJitter(nil)
-		assert.True(t, promised.Steps().AtOnce, "%d: %T", i, tt.strategy)
+		assert.True(t, decision.StepsOf(promised).AtOnce, "%d: %T", i, tt.strategy)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestOverridingASingleReason(t *testing.T) {
 	for r, want := range map[predicates.Reason]decision.NoRetryReason{
 		predicates.CircuitBreakerOpen: decision.Refused, allowing: decision.Retried, forbidden: decision.Refused,
 	} {
-		d := strategies.ReasonAware(say(r), s).Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{})
+		d := decision.StepsOf(strategies.ReasonAware(say(r), s)).Decide(t.Context(), failedAttempt(1), &decision.Situation{})
 		assert.Equal(t, want, d.NoRetryReason, "%v", r)
 	}
 }
@@ -290,8 +290,8 @@ func TestPolicyOfJoinedErrors(t *testing.T) {
 	own := func(a *attempt) (predicates.Reason, bool) { return refused, errors.Is(a.Err, busy) }
 	policy := strategies.ReasonAware(own, nil)
 	reason := func(p *strategies.Policy[string], err error) (decision.NoRetryReason, predicates.Stage) {
-		a := &attempt{Number: 1, Err: err, Remaining: decision.NoDeadline, Idempotent: p.Steps().IsIdempotent("x")}
-		return p.Steps().Decide(t.Context(), a, &decision.Situation{}).NoRetryReason, a.Stage
+		a := &attempt{Number: 1, Err: err, Remaining: decision.NoDeadline, Idempotent: decision.StepsOf(p).IsIdempotent("x")}
+		return decision.StepsOf(p).Decide(t.Context(), a, &decision.Situation{}).NoRetryReason, a.Stage
 	}
 	for name, tt := range map[string]struct {
 		policy *strategies.Policy[string]

@@ -32,6 +32,21 @@ type Steps[OUT any] struct {
 	Idempotent func(input any) bool                                      // nil if no call is idempotent
 }
 
+// Held makes a type a policy: strategies.Policy embeds it under an unexported name, so that
+// operators find its steps, and users do not see them.
+type Held[OUT any] struct{ steps Steps[OUT] }
+
+// Hold returns the Held of a policy.
+func Hold[OUT any](s Steps[OUT]) Held[OUT] { return Held[OUT]{s} }
+
+func (h *Held[OUT]) held() *Steps[OUT] { return &h.steps }
+
+// Policy is a type that embeds [Held].
+type Policy[OUT any] interface{ held() *Steps[OUT] }
+
+// StepsOf returns the steps of a policy.
+func StepsOf[OUT any](p Policy[OUT]) *Steps[OUT] { return p.held() }
+
 // MaxRetriesFor bounds the retries of an element for one reason.
 type MaxRetriesFor struct {
 	Reason  predicates.Reason

@@ -114,7 +114,7 @@ func TestErrorMapLeavesTheDelayToTheStrategy(t *testing.T) {
 		a := &predicates.Attempt[string]{
 			Number: 1, Err: &couchbase.KVError{Command: couchbase.Get, Status: s}, Remaining: decision.NoDeadline,
 		}
-		return policy.Steps().Decide(t.Context(), a, &decision.Situation{})
+		return decision.StepsOf(policy).Decide(t.Context(), a, &decision.Situation{})
 	}
 	assert.Equal(t, decision.Final, decide(0x7ff2).NoRetryReason)
 	assert.Zero(t, asked)

@@ -173,7 +173,7 @@ func TestJoinedErrorsUnderAPolicy(t *testing.T) {
 		"refused and lost, clients": {errors.Join(post(refused), post(io.EOF)), false},
 	} {
 		a := &predicates.Attempt[int]{Number: 1, Err: tt.err, Remaining: decision.NoDeadline}
-		d := policy.Steps().Decide(t.Context(), a, &decision.Situation{})
+		d := decision.StepsOf(policy).Decide(t.Context(), a, &decision.Situation{})
 		assert.Equal(t, tt.retried, d.NoRetryReason == decision.Retried, "%s: %v, %v in %v", name, d.NoRetryReason, d.Reason, a.Stage)
 		if !tt.retried {
 			assert.NotEqual(t, predicates.ClientDispatch, a.Stage, name)

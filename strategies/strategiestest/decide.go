@@ -50,7 +50,7 @@ func (d Decision) String() string {
 // Set the fields of a that your code reads, usually Err or Results. A Number of 0 stands for 1, and a Remaining of 0 for an element without
 // timeout. Decide sets Idempotent from Input, by the policy.
 func Decide[OUT any](strategy strategies.Retry[OUT], a predicates.Attempt[OUT]) Decision {
-	policy := strategies.PolicyOf(strategy).Steps()
+	policy := decision.StepsOf(strategies.PolicyOf(strategy))
 	a.Number = max(1, a.Number)
 	if a.Remaining == 0 {
 		a.Remaining = math.MaxInt64

@@ -64,7 +64,7 @@ func delegatorOf[OUT any](s strategies.Retry[OUT], source rand.Source) delegator
 	if source == nil {
 		source = rand.NewPCG(1, 1)
 	}
-	return delegator[OUT]{policy: strategies.PolicyOf(s).Steps(), random: rand.New(source)}
+	return delegator[OUT]{policy: decision.StepsOf(strategies.PolicyOf(s)), random: rand.New(source)}
 }
 
 // decide asks the policy as the core does, about an element without deadline.

@@ -120,7 +120,7 @@ func newRig(tb require.TestingT, strategy strategies.Retry[string], change func(
 		Config: Config[string, string]{
 			Queue: queue.NewOrdered[*Slot[string, string]](4), Host: host,
 			Timers: timers.NewService[*Slot[string, string]](r.clock, func() {}),
-			Policy: strategies.PolicyOf(strategy).Steps(), Random: rand.New(rand.NewPCG(1, 1)),
+			Policy: decision.StepsOf(strategies.PolicyOf(strategy)), Random: rand.New(rand.NewPCG(1, 1)),
 			Limits: Limits{Timeout: time.Minute}, Jobs: &r.jobs,
 		},
 		Invoke: r.invoke,

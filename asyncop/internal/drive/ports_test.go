@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -21,7 +22,7 @@ func idleDriver(t *testing.T) *Driver[int, int] {
 	return New(Config[int, int]{
 		Core: core.Config[int, int]{
 			Queue:  queue.NewOrdered[*core.Slot[int, int]](4),
-			Policy: strategies.PolicyOf(strategies.NoRetry[int]()).Steps(),
+			Policy: decision.StepsOf(strategies.PolicyOf(strategies.NoRetry[int]())),
 		},
 		User:    echo{},
 		Context: t.Context(), Clock: clock.NewMock(),
