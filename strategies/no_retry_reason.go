@@ -1,10 +1,13 @@
 package strategies
 
-import "github.com/weirflow/weir/internal/decision"
+import (
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/predicates"
+)
 
 // NoRetryReason is the reason why an element was not retried. Operators report it with
 // elements that failed (asyncop.Failure).
-type NoRetryReason = decision.NoRetryReason
+type NoRetryReason = predicates.NoRetryReason
 
 const (
 	// Final means that the outcome did not ask for another attempt: it had no reason, or

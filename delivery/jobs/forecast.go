@@ -15,7 +15,7 @@ import (
 //
 // Forecast reads all of them, page by page. If ctx ends meanwhile, it returns the counts so
 // far, and an error.
-func Forecast(ctx context.Context, s storearg.Lister, queue string, f store.Filter, now time.Time) (map[store.Repetition]int, error) {
+func Forecast(ctx context.Context, s store.Lister, queue string, f store.Filter, now time.Time) (map[store.Repetition]int, error) {
 	counts := map[store.Repetition]int{}
 	err := storearg.Each(ctx, s, queue, f, func(e store.Entry) error {
 		counts[e.Repetition(now)]++

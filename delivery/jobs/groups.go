@@ -28,10 +28,10 @@ type Group struct {
 // maxGroups bounds the memory of [Groups].
 const maxGroups = 500
 
-// Groups returns the dead letters of a queue that match f in groups, the largest first. s is a [store.Inspector]; two of its methods are enough.
+// Groups returns the dead letters of a queue that match f in groups, the largest first.
 // Groups reads all of them, page by page, and keeps 500 groups at most: when there are more, the smallest are merged into the last group, which
 // has Rest. Messages that arrive after it began are left out.
-func Groups(ctx context.Context, s storearg.Lister, queue string, f store.Filter) ([]Group, error) {
+func Groups(ctx context.Context, s store.Lister, queue string, f store.Filter) ([]Group, error) {
 	g := counting.NewGroups(maxGroups)
 	if err := storearg.Each(ctx, s, queue, f, func(e store.Entry) error {
 		text := guard.WithoutSecrets(e.Meta.LastError) // another program may have stored it

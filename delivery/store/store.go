@@ -110,14 +110,7 @@ type Leased struct {
 // Inspector is a store that can look into its queues.
 type Inspector interface {
 	Store
-
-	// List returns messages of a queue in the order of their positions, due or not, leased or not, without changing them. To get the next page,
-	// set [Page.After] to the position of the last entry. Messages that others put and remove meanwhile do not change a page that was read, and
-	// do not move messages from page to page. Like Take it stops at 16 MiB, so only an empty page means the end.
-	List(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)
-
-	// Count counts the messages that match.
-	Count(ctx context.Context, queue string, f Filter) (Counts, error)
+	Lister
 
 	// Purge removes the messages that match, leased messages included, and returns how many it removed. Messages put after the call began stay.
 	// It may work in steps, so that others need not wait: after an error some may be gone.
@@ -133,6 +126,17 @@ type Inspector interface {
 
 	// Queues returns the names of the queues that are not empty, in order.
 	Queues(ctx context.Context) ([]string, error)
+}
+
+// Lister is the part of an [Inspector] that lists and counts messages.
+type Lister interface {
+	// List returns messages of a queue in the order of their positions, due or not, leased or not, without changing them. To get the next page,
+	// set [Page.After] to the position of the last entry. Messages that others put and remove meanwhile do not change a page that was read, and
+	// do not move messages from page to page. Like Take it stops at 16 MiB, so only an empty page means the end.
+	List(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)
+
+	// Count counts the messages that match.
+	Count(ctx context.Context, queue string, f Filter) (Counts, error)
 }
 
 // Snapshotter is an Inspector that gives out positions before a transaction commits, such as

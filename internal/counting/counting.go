@@ -14,17 +14,33 @@ type Counter interface {
 	Count(attempts []AttemptEnd, elements []Element)
 }
 
-// Source is an observer that only counts.
-type Source interface {
-	// Counter returns what is called in place of the methods of observer, or nil. It is nil unless observer is the Source itself: a type
-	// that embeds one may have methods of its own.
-	Counter(observer any) Counter
+// Counted makes a type an observer that only counts. Such a type embeds it under an
+// unexported name, so that operators find its counter, and users do not see it.
+type Counted struct {
+	observer any
+	counter  Counter
 }
+
+// CountedBy returns the Counted of an observer. Operators call the counter in place of its
+// methods.
+func CountedBy(observer any, c Counter) Counted { return Counted{observer, c} }
+
+// counterOf returns nil unless observer is the type that embeds c: a type around it may
+// have methods of its own.
+func (c *Counted) counterOf(observer any) Counter {
+	if observer != c.observer {
+		return nil
+	}
+	return c.counter
+}
+
+// source is a type that embeds Counted.
+type source interface{ counterOf(observer any) Counter }
 
 // Of returns the counter of an observer, or nil if it does not only count.
 func Of(observer any) Counter {
-	if s, ok := observer.(Source); ok {
-		return s.Counter(observer)
+	if s, ok := observer.(source); ok {
+		return s.counterOf(observer)
 	}
 	return nil
 }

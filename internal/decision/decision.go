@@ -2,7 +2,6 @@ package decision
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -19,25 +18,19 @@ type Action struct {
 	Before   func(ctx context.Context) error
 }
 
-// NoRetryReason is the reason why there is no retry: see strategies.NoRetryReason. A Decision has
-// another value, which is not a reason: Retried.
-type NoRetryReason uint8
+// NoRetryReason is the reason why there is no retry. The constants of package strategies
+// describe its values. A Decision has another value, which is not a reason: Retried.
+type NoRetryReason = predicates.NoRetryReason
 
+// The values of NoRetryReason, in the order of its texts.
 const (
-	// Final means that nothing asks for another attempt: the outcome has no reason, or a rejection.
 	Final NoRetryReason = iota
-	// Refused means that there is a reason, and the strategy says no.
 	Refused
-	// Finishing means that there is a reason, but the operator has stopped to retry.
 	Finishing
-	// OverBudget means that the retry budget is spent.
 	OverBudget
-	// TooManyWaiting means that as many elements wait for a retry as may.
 	TooManyWaiting
-	// Failed means that classifier, strategy or jitter failed, by error, panic or a nonsensical answer.
 	Failed
-	// Retried means that there is another attempt, after Delay, unless Capped.
-	Retried
+	Retried // there is another attempt, after Delay, unless Capped
 )
 
 // WantedRepeat reports whether a predicate of a FLIP-232 strategy asked for another attempt that
@@ -49,27 +42,6 @@ func WantedRepeat(v NoRetryReason, reason predicates.Reason) bool {
 	default: // nothing asked
 		return false
 	}
-}
-
-// String returns the reason in words, such as "over budget".
-func (v NoRetryReason) String() string {
-	switch v {
-	case Final:
-		return "final"
-	case Retried:
-		return "retried"
-	case Refused:
-		return "refused"
-	case Finishing:
-		return "finishing"
-	case OverBudget:
-		return "over budget"
-	case TooManyWaiting:
-		return "too many waiting"
-	case Failed:
-		return "decision failed"
-	}
-	return fmt.Sprintf("NoRetryReason(%d)", uint8(v))
 }
 
 // Decision is what an operator does about an outcome.

@@ -187,14 +187,8 @@ func Record(r store.Record) error {
 	return nil
 }
 
-// Lister is what [Each] needs of an engine: a [store.Inspector] has it.
-type Lister interface {
-	List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
-	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
-}
-
 // Each calls do for the messages of a queue that match and are there now, page by page.
-func Each(ctx context.Context, s Lister, queue string, f store.Filter, do func(store.Entry) error) error {
+func Each(ctx context.Context, s store.Lister, queue string, f store.Filter, do func(store.Entry) error) error {
 	counts, err := s.Count(ctx, queue, f)
 	if err != nil || counts.Messages == 0 {
 		return err

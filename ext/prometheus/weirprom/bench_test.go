@@ -52,7 +52,7 @@ func (idle) Ended(context.Context, observe.Ending)               {}
 // BenchmarkCount is what the metrics themselves cost for an element of one attempt, in a step of 100 elements.
 func BenchmarkCount(b *testing.B) {
 	m := weirprom.New("rows")
-	c := m.Counter(m)
+	c := counting.Of(m)
 	attempts, elements := make([]counting.AttemptEnd, 100), make([]counting.Element, 100)
 	for i := range attempts {
 		attempts[i] = counting.AttemptEnd{Duration: 3 * time.Millisecond}

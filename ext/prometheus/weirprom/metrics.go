@@ -21,6 +21,7 @@ import (
 // is started again in the same process. Counters and gauges are sums then, and the age is the oldest element's of all. Its methods are safe for
 // concurrent use.
 type Metrics struct {
+	onlyCounts
 	read          []*prometheus.Desc // as tally.Metrics
 	oldest        *prometheus.Desc
 	ended         *prometheus.Desc
@@ -45,7 +46,6 @@ const (
 
 var (
 	_ observe.Observer     = (*Metrics)(nil)
-	_ counting.Source      = (*Metrics)(nil)
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
@@ -94,6 +94,7 @@ func New(operator string, opts ...Option) *Metrics {
 			ofBackoff: desc("weir_retry_backoff_seconds", "Waits before retries."),
 		},
 	}
+	m.onlyCounts = counting.CountedBy(m, counter{m})
 	m.read = describe(tally.Metrics, desc)
 	WithBuckets(DefaultBuckets()...)(m)
 	for i, opt := range opts {
@@ -124,16 +125,11 @@ func (m *Metrics) AttachGroups(groups func() []observe.Group) {
 	m.tally.AttachGroups(groups)
 }
 
-// Counter is called by the constructors of operators. They use the counter in place of the methods below, since metrics need neither the
-// elements nor contexts. The methods are for observers that call m, or embed it.
-func (m *Metrics) Counter(observer any) counting.Counter {
-	if observer != any(m) {
-		return nil
-	}
-	return counter{m}
-}
+type onlyCounts = counting.Counted // operators find the counter by it
 
-// counter is called once in a step of an operator.
+// counter is called once in a step of an operator, in place of the methods below, because
+// metrics need neither elements nor contexts. The methods are for observers that call m,
+// or embed it.
 type counter struct{ *Metrics }
 
 func (m counter) Count(attempts []counting.AttemptEnd, elements []counting.Element) {

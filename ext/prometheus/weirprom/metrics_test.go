@@ -32,6 +32,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/ext/internal/tallytest"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -326,8 +327,8 @@ func TestScrapesBesideOperators(t *testing.T) {
 // Metrics need neither the elements nor contexts, so they are not asked for each element: that is what an element costs.
 func TestMetricsOfAnOperatorThatCallsNoMethodsOfThem(t *testing.T) {
 	metrics := weirprom.New("rows")
-	assert.NotNil(t, metrics.Counter(metrics))
-	assert.Nil(t, metrics.Counter(weirprom.New("rows")))
+	assert.NotNil(t, counting.Of(metrics))
+	assert.Nil(t, counting.Of(struct{ *weirprom.Metrics }{metrics}))
 	elements := make([]int, 2000)
 	for i := range elements {
 		elements[i] = 1000 + i // Go boxes small ones without an allocation
