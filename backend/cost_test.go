@@ -118,6 +118,14 @@ func TestCost_Settled(t *testing.T) {
 	}
 }
 
+// Law B6: an attempt whose call was made for another element is throttled like this call.
+func TestSeat_ThrottledCallOfAnotherElement(t *testing.T) {
+	o := newBench(t).attach()
+	e := gate.Evidence{Err: errThrottledIn3, Borrowed: true, Begun: o.clock.Now()}
+	require.Equal(t, gate.Throttled, o.seat.AttemptEnded(o.clock.Now(), &e))
+	o.start() // the element that made the call reports the pause
+}
+
 // Refunds of calls that were throttled do not fill the bucket: there is no burst after the pause.
 func TestCost_ThrottledCallsFillNoBucket(t *testing.T) {
 	o := newBench(t, backend.Rate(100, time.Second)).attach()

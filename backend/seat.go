@@ -245,6 +245,8 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	}
 	cost := settledCost(o, s)
 	shared := o.Borrowed && s == lost && !b.dryRun
+	// The element is throttled even if another element made the call.
+	isThrottled := s == throttled
 	if o.Borrowed { // the element that has made the call reports it
 		o.Ignored, s, demanded = true, answered, 0
 	}
@@ -261,7 +263,7 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 		o.Ignored, s, demanded = true, answered, 0
 	}
 	inOutage := b.state != Up || b.calls.row > 0 || begun < b.begun
-	effect := effectOf(s, (shared || s == lost && o.Call != nil && !b.dryRun) && inOutage)
+	effect := effectOf(isThrottled, (shared || s == lost && o.Call != nil && !b.dryRun) && inOutage)
 	if o.Call != nil {
 		s, demanded = merge(o.Call, o, s, demanded)
 		if o.Call.Left > 0 {
@@ -340,9 +342,9 @@ func (p *seat) Refund(now time.Time, a *gate.Request) {
 }
 
 // effectOf returns the effect of the end of an attempt on its element.
-func effectOf(s signal, outage bool) gate.Effect {
+func effectOf(isThrottled, outage bool) gate.Effect {
 	switch {
-	case s == throttled:
+	case isThrottled:
 		return gate.Throttled
 	case outage:
 		return gate.Outage
@@ -426,7 +428,7 @@ func (p *seat) weigh(t time.Duration, o *gate.Evidence, s signal, demanded time.
 			b.goDown(t, 0, calls+" were lost, the last one: "+text)
 		}
 	}
-	return effectOf(s, s == lost && !b.dryRun && (b.state != Up || b.calls.row > 1 || begun < b.begun))
+	return effectOf(s == throttled, s == lost && !b.dryRun && (b.state != Up || b.calls.row > 1 || begun < b.begun))
 }
 
 // throttle obeys an answer that asks for fewer calls (law B6): it delays the tenant of the

@@ -182,7 +182,7 @@ type Evidence struct {
 	Reason   predicates.Reason // that a classifier has found; zero: none
 	Ignored  bool              // nothing was sent: it says nothing of the backend
 	Cut      bool              // it began in the second half of its element's time, and was cut off by the end of that
-	Borrowed bool              // the call was for another element, which is heard of, or there was none; but it may have met an outage
+	Borrowed bool              // another element made the call and reports it, or there was no call. Its effect counts all the same
 	Begun    time.Time         // when it started
 	Pushback time.Duration     // that a result demands; Err is asked for its own
 	Tenant   string
