@@ -104,6 +104,7 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 		c.Restored.LeastPart = min(c.Restored.LeastPart, s.maxRetries+1)
 	}
 	c.Keys, _ = s.keys.(core.Keys[IN, OUT])
+	c.Lookups = lookupsOf[IN](s.fn)
 	if s.batch != nil {
 		c.Batching = &s.batch.Batching
 	}

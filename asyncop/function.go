@@ -3,6 +3,7 @@ package asyncop
 import (
 	"context"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -129,6 +130,25 @@ func (f *withFallback[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 type wrapper interface{ Unwrap() any }
 
 type fallback interface{ isFallback() }
+
+// lookups is the function of package lookup.
+type lookups[IN any] interface{ Sharing(fn any) call.Lookups[IN] }
+
+// lookupsOf returns the lookups of fn, or nil. A wrapper of another package may call its
+// function for another element, so it has no lookups.
+func lookupsOf[IN any](fn any) call.Lookups[IN] {
+	for {
+		if l, ok := fn.(lookups[IN]); ok {
+			return l.Sharing(fn)
+		}
+		_, isOurs := fn.(fallback)
+		w, ok := fn.(wrapper)
+		if !isOurs || !ok {
+			return nil
+		}
+		fn = w.Unwrap()
+	}
+}
 
 // find returns the optional interface T of fn or of a function inside it, outermost
 // first.

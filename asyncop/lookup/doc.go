@@ -34,14 +34,22 @@
 //     of the lookup that began the load, but not its deadline.
 //   - After a lookup has timed out, the next lookup begins a new load. So a call that
 //     hangs costs a single timeout, not a timeout for each later element.
-//   - Each lookup retries by the strategy of its operator. The first retry begins a new
-//     load; others join it.
+//   - If a load fails, the elements of an operator that waited for it share its retry: the
+//     strategy is asked about one of them, the oldest if it is still there, and its
+//     decision is for all. Elements with this key that come before the retry wait for it.
+//     So a key that fails is loaded as often as the strategy retries one element, however
+//     many elements ask for it. Only one retry is taken from a retry budget.
+//   - An element keeps its own timeout.
 //
 // # Permits
 //
-// A load has the permit and the goroutine of the lookup that began it. Lookups that wait
-// for it do not need a goroutine, but keep their permits, like all attempts. Hits, and
-// lookups that join a load, are free at the rates of a backend.
+// A load has the permit and the goroutine of the lookup that began it. A hit, and a lookup
+// that joins a load, needs neither: it starts while all permits are taken, and while a
+// backend refuses calls, and takes nothing from the rates and limits of a backend. This
+// requires that the operator knows the [Function]: it is the function of the operator, or
+// is inside [Join] and asyncop.HandleFailure only. Inside a wrapper of your own, which may
+// look up another key than its element, each lookup takes a permit, and a hit gets back
+// what it has taken from the rates.
 //
 // # Reasons
 //

@@ -9,7 +9,6 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/predicates"
 )
 
 // Function looks up values by keys. It shares the calls of a function, and keeps their
@@ -52,6 +51,11 @@ func New[K comparable, V any](fn asyncop.AsyncFunction[K, V], cache Cache[K, V],
 
 // AsyncInvoke implements asyncop.AsyncFunction.
 func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.ResultFuture[V]) error {
+	r := f.reserved(ctx, key)
+	if r != nil {
+		r.use(ctx, result)
+		return nil
+	}
 	stored := f.stored.Load()
 	entry, ok := f.get(ctx, key)
 	w := &waiter[V]{ctx: ctx, result: result}
@@ -64,12 +68,7 @@ func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.
 		}
 	}
 	if ok {
-		f.hits.Add(1)
-		borrow(result)
-		if entry.Err != nil {
-			predicates.ReportStage(ctx, predicates.ClientDispatch) // not sent
-		}
-		complete(result, entry.Results, entry.Err)
+		f.hit(ctx, &entry, result)
 		return nil
 	}
 	if l == nil {
@@ -106,7 +105,7 @@ func (f *Function[K, V]) get(ctx context.Context, key K) (entry Entry[V], ok boo
 		return entry, false
 	}
 	entry, ok = f.cache.Get(key)
-	return entry, ok && (entry.found() || asyncop.AttemptFromContext(ctx) <= 1)
+	return entry, ok && answers(&entry, asyncop.AttemptFromContext(ctx))
 }
 
 // anyStored is an argument of join that accepts any number of stored loads.
@@ -119,6 +118,9 @@ func (f *Function[K, V]) join(key K, w *waiter[V], stored int64) (l *load[K, V],
 	f.mu.Lock()
 	defer f.mu.Unlock() // even if the key cannot be hashed
 	l = f.current[key]
+	if l != nil && l.settled {
+		l = nil
+	}
 	if l == nil && stored != anyStored && f.stored.Load() != stored {
 		return nil, false
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -15,10 +16,11 @@ import (
 //
 // values is a [Function], or any function of keys, including asyncop.Blocking and
 // asyncop.Batched. Its optional interfaces stay reachable if they do not depend on types.
-// key returns the key of an element. It is called on the loop, for each attempt. join is
-// called for each value with the element, on the goroutine that delivers the value. An
-// element without a value does not have a result. key and join must not block, and must
-// be safe for concurrent use. A panic fails the element.
+// key returns the key of an element. It is called on the loop, at least once for each
+// attempt, and again while the element waits. join is called for each value with the
+// element, on the goroutine that delivers the value. An element without a value does not
+// have a result. key and join must not block, and must be safe for concurrent use. A panic
+// fails the element.
 //
 // Elements share values, which must not be changed. Join panics if an argument is nil,
 // and if values has a Timeout method for other types, which would not be called: put
@@ -84,3 +86,40 @@ func (j *joining[V, IN, OUT]) Complete(values ...V) {
 func (j *joining[V, IN, OUT]) Borrow() { borrow(j.result) }
 
 func (j *joining[V, IN, OUT]) CompleteExceptionally(err error) { j.result.CompleteExceptionally(err) }
+
+// Sharing is Function.Sharing.
+func (j *joined[K, V, IN, OUT]) Sharing(fn any) call.Lookups[IN] {
+	itself, ok := fn.(*joined[K, V, IN, OUT])
+	if !ok || itself != j {
+		return nil
+	}
+	s, ok := j.values.(sharing[K])
+	if !ok {
+		return nil
+	}
+	values := s.Sharing(j.values)
+	if values == nil {
+		return nil
+	}
+	return joinedLookups[K, IN]{values, j.key}
+}
+
+// sharing is a [Function].
+type sharing[K any] interface{ Sharing(fn any) call.Lookups[K] }
+
+// joinedLookups are the lookups of a Join for an operator.
+type joinedLookups[K, IN any] struct {
+	values call.Lookups[K]
+	key    func(in IN) K
+}
+
+// Reserve implements call.Lookups.
+func (l joinedLookups[K, IN]) Reserve(in IN, number int) call.Reservation {
+	return l.values.Reserve(l.key(in), number)
+}
+
+// LookupKey implements call.Lookups.
+func (l joinedLookups[K, IN]) LookupKey(in IN) (any, bool) { return l.values.LookupKey(l.key(in)) }
+
+// Changes implements call.Lookups.
+func (l joinedLookups[K, IN]) Changes() int64 { return l.values.Changes() }

@@ -23,12 +23,16 @@ type load[K comparable, V any] struct {
 	report report
 
 	// Guarded by f.mu.
-	waiters []*waiter[V]  // includes some that have left; never changed in place
-	waiting int           // waiters that have not left
-	joined  int           // waiters so far
-	ended   bool          // there is an outcome, or there will not be one
-	storing bool          // the outcome is being put into the cache
-	stored  chan struct{} // closed at the end of storing; nil unless Forget waits for it
+	waiters  []*waiter[V]  // includes some that have left; never changed in place
+	waiting  int           // waiters that have not left
+	joined   int           // waiters so far
+	reserved int           // lookups that are about to wait
+	settled  bool          // the waiters have the outcome
+	results  []V           // the outcome, once settled
+	err      error         // see results
+	ended    bool          // there is an outcome, or there will not be one
+	storing  bool          // the outcome is being put into the cache
+	stored   chan struct{} // closed at the end of storing; nil unless Forget waits for it
 }
 
 type waiter[V any] struct {
@@ -82,7 +86,7 @@ func (l *load[K, V]) leave(w *waiter[V]) {
 	}
 	w.settled = true
 	l.waiting--
-	last := l.waiting == 0
+	last := l.waiting == 0 && l.reserved == 0
 	if !l.ended && (last || err == context.DeadlineExceeded) {
 		l.f.detach(l)
 	}
@@ -125,7 +129,8 @@ func (l *load[K, V]) end(results []V, err error) {
 	l.settle(results, err)
 }
 
-// settle hands the outcome to the waiters.
+// settle hands the outcome to the waiters. A load that has failed can be reserved until
+// they all have its error, so that a lookup which comes meanwhile shares their failure.
 func (l *load[K, V]) settle(results []V, err error) {
 	f := l.f
 	if err != nil {
@@ -144,7 +149,9 @@ func (l *load[K, V]) settle(results []V, err error) {
 			delete(f.leaving, l.key)
 		}
 	}
-	f.detach(l)
+	if err == nil {
+		f.detach(l)
+	}
 	f.running--
 	waiters := make([]*waiter[V], 0, l.waiting)
 	for _, w := range l.waiters {
@@ -154,9 +161,15 @@ func (l *load[K, V]) settle(results []V, err error) {
 		}
 	}
 	l.waiters, l.waiting = nil, 0
+	l.settled, l.results, l.err = true, results, err
 	f.mu.Unlock()
 	l.cancel()
 	l.deliver(waiters, results, err)
+	if err != nil {
+		f.mu.Lock()
+		f.detach(l)
+		f.mu.Unlock()
+	}
 }
 
 // store stores the outcome if the rules allow it, and settles the load. If the rules or
@@ -248,7 +261,10 @@ func (h loadHost[K, V]) Begin() error {
 
 // Late returns the reason why it is too late for the call of the load, or nil.
 func (h loadHost[K, V]) Late() error {
-	waiters, _ := h.load.present()
+	waiters, _, isReserved := h.load.present()
+	if isReserved {
+		return nil
+	}
 	err := context.Canceled
 	for _, w := range waiters {
 		err = w.late()
@@ -263,7 +279,10 @@ func (h loadHost[K, V]) Late() error {
 // from then on.
 func (l *load[K, V]) giveUp() bool {
 	for {
-		waiters, joined := l.present()
+		waiters, joined, isReserved := l.present()
+		if isReserved {
+			return false
+		}
 		for _, w := range waiters {
 			if w.late() == nil {
 				return false
@@ -279,7 +298,7 @@ func (l *load[K, V]) giveUp() bool {
 func (l *load[K, V]) endWithout(joined int) bool {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
-	if l.joined > joined {
+	if l.joined > joined || l.reserved > 0 {
 		return false
 	}
 	if !l.ended {
@@ -301,12 +320,12 @@ func (l *load[K, V]) add(w *waiter[V]) {
 	l.joined++
 }
 
-// present returns the waiters, including some that have left, and the number of waiters
-// so far.
-func (l *load[K, V]) present() (waiters []*waiter[V], joined int) {
+// present returns the waiters, including some that have left, the number of waiters so
+// far, and whether another lookup is about to wait.
+func (l *load[K, V]) present() (waiters []*waiter[V], joined int, isReserved bool) {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
-	return l.waiters, l.joined
+	return l.waiters, l.joined, l.reserved > 0
 }
 
 // late returns the reason why a call must not begin for w, or nil: its context has ended,

@@ -82,7 +82,7 @@ func TestLookupsOfAnOperator(t *testing.T) {
 	})
 }
 
-// Each element that waited for a load that failed retries by itself, and they share again.
+// Elements that waited for a load that failed share its retry.
 func TestWaitersRetryAndShareAgain(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(func(context.Context, string) (int, error)) asyncop.AsyncFunction[string, int]) {
 		synctest.Test(t, func(t *testing.T) {

@@ -32,6 +32,7 @@
 //	key              attempt           batch             other tokens         why
 //	NumberKey        its number        none              their number, or 0   a batch is for several attempts
 //	HostKey          the attempt       none              outer                a blocking call keeps the permit of its attempt
+//	ReservationKey   its outcome       none              none                 an attempt without a permit has one
 //	BatchKey         a member: its     outer             outer                the function joins the batch
 //	                 batch; or outer
 //	BackendKey       true for its      true for its      outer                a call lends its permit to operators inside of it

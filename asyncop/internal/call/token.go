@@ -51,7 +51,8 @@ const (
 	dispatching
 	sent
 	answered
-	// member: the attempt belongs to a Batch, which has the permit.
+	// member: the attempt has no permits. It belongs to a Batch, which has them, or it
+	// has a Reservation.
 	member
 	// invoked: AsyncInvoke has returned, or was not called yet. It may be missing if the
 	// attempt completed in place.
@@ -252,7 +253,7 @@ func (t *Token) Release() (how Released) {
 
 // The operator's permit becomes free when the loop has released the attempt and its
 // function does not run, the backend's when the attempt has ended and its function does
-// not run. A member of a batch has no permits.
+// not run. A member has no permits.
 
 // isFree reports whether a permit is free. bit is released for the operator's permit,
 // ended for the backend's.
@@ -328,6 +329,13 @@ type Attempt[OUT any] struct {
 	Failure error // of the call
 }
 
+// NewReserving returns an attempt without permits, for a [Reservation].
+func NewReserving[OUT any]() *Attempt[OUT] {
+	a := new(Attempt[OUT])
+	a.state.Store(member | borrowed)
+	return a
+}
+
 // roomy is an attempt with space for the result of a blocking call.
 type roomy[OUT any] struct {
 	Attempt[OUT]
@@ -373,7 +381,7 @@ func (a *Attempt[OUT]) Value(key any) any {
 		return (*Stages)(&a.Token)
 	case CostKey:
 		return &a.Token
-	case ctxkey.Members: // the members of a call around the operator belong to another call
+	case ctxkey.Members, ReservationKey: // of a call around the operator
 		return nil
 	}
 	return a.Token.Value(key)

@@ -69,8 +69,23 @@ func (c *valued) Value(key any) any {
 // value.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
-	case NumberKey, HostKey, BatchKey, CostKey, ctxkey.Members, ctxkey.Stage, ctxkey.Message:
+	case NumberKey, HostKey, ReservationKey, BatchKey, CostKey, ctxkey.Members, ctxkey.Stage, ctxkey.Message:
 		return true
 	}
 	return false
+}
+
+// WithReservation returns the context of an attempt with a reservation.
+func WithReservation(attempt Cancellable, r Reservation) Cancellable { return &reserving{attempt, r} }
+
+type reserving struct {
+	Cancellable
+	reservation Reservation
+}
+
+func (c *reserving) Value(key any) any {
+	if _, ok := key.(ReservationKey); ok {
+		return c.reservation
+	}
+	return c.Cancellable.Value(key)
 }

@@ -164,7 +164,8 @@ func (g *Machine[IN, OUT]) AddSpent(cost float64) {
 // IsOverBudget reports whether the run must end because its budget is spent: an element
 // was refused, and all calls have ended.
 func (g *Machine[IN, OUT]) IsOverBudget() bool {
-	return g.backend != nil && g.backend.isSpent && g.permits == g.MaxCalls && g.state.Stats.Deciding == 0
+	isIdle := g.permits == g.MaxCalls && g.state.Stats.Deciding == 0 && (g.lookups == nil || g.lookups.joined == 0)
+	return g.backend != nil && g.backend.isSpent && isIdle
 }
 
 // taken returns the cost that the current attempt of s has taken from the rate: 0 after a
@@ -201,6 +202,12 @@ func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	request := gate.Request{Cost: b.taken(s), Tenant: of.tenant, Element: element(s), Joined: b.hasJoined(s)}
 	b.seat.Refund(g.Timers.Time(g.now), &request)
 	b.of.ref(s.index).refunded = int(s.attempts)
+}
+
+// takeNothing records that the next attempt of s takes nothing from the rates, because it
+// needs no call.
+func (b *atBackend[IN, OUT]) takeNothing(s *Slot[IN, OUT]) {
+	b.of.ref(s.index).refunded = int(s.attempts) + 1
 }
 
 // element identifies s at the backend.
@@ -266,15 +273,8 @@ func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 // putOff makes s wait as in a back-off, because its tenant must wait. Other elements may
 // start. As after a demand of a server, the end of the input does not cut this wait.
 func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
-	g := b.core
-	if s.phase == ready {
-		g.ready.Cancel(&s.timer)
-	} else {
-		s.retry |= putOff
-	}
-	g.enter(s, backoff)
+	b.core.putOff(s, later(b.core.now, wait))
 	s.retry |= Demanded
-	g.Timers.Arm(&s.timer, later(g.now, wait))
 }
 
 // opensAt returns when to ask again: Now, an instant, or Never if the backend wakes the
@@ -331,6 +331,9 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
 	late := gate.Late{Tenant: b.of.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}
+	if g.lookups != nil && g.lookups.isMember(s) {
+		late.PutOff = false // it waited for the retry of its key
+	}
 	late.Throttled = s.attempts > 0 && !b.isVisited(s)
 	if s.attempts > 0 {
 		late.Begun = g.Timers.Time(s.last)

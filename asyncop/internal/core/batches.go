@@ -26,6 +26,9 @@ type Batches[IN, OUT any] struct {
 	isLast  bool                 // the input has ended
 }
 
+// isForming reports whether a batch is being formed.
+func (g *Machine[IN, OUT]) isForming() bool { return g.batches != nil && g.batches.forming != nil }
+
 func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.MaxSize }
 
 // NoneFollows reports that the input has ended, so batches do not wait for more elements.
@@ -89,6 +92,9 @@ func (b *Batches[IN, OUT]) startFull() (sent bool) {
 // The other members follow in the order of nextStart.
 func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	g := b.core
+	if g.lookups != nil && g.lookups.start(s) {
+		return passedOver, false
+	}
 	p = g.takePermit(s)
 	if p != granted {
 		return p, false

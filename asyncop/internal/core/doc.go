@@ -39,6 +39,7 @@
 //   - keys.go: calls the elements of a key one after the other
 //   - batches.go: calls for several elements
 //   - backend.go: the called service admits attempts
+//   - lookups.go: elements with the same key share calls and retries
 //   - observers.go: observers and counters
 //   - handler.go: results in place of failures
 //   - sink.go: a sink for failures

@@ -129,6 +129,9 @@ func (g *Machine[IN, OUT]) Forget() {
 	if g.keys != nil {
 		g.keys.forget()
 	}
+	if g.lookups != nil {
+		g.lookups.forget()
+	}
 	if g.sink != nil {
 		g.sink.forget()
 	}

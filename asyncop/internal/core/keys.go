@@ -87,8 +87,11 @@ func (o *keyOrder[IN, OUT]) freshSince() time.Duration {
 func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	p := o.of.ref(s.index)
 	p.call = a
-	if b := o.core.batches; b != nil && b.forming != nil {
-		p.call = b.forming
+	if o.core.isForming() {
+		p.call = o.core.batches.forming
+	}
+	if o.core.lookups != nil && o.core.lookups.reserved != nil {
+		p.call = nil // it makes no call
 	}
 }
 

@@ -39,7 +39,8 @@ type Config[IN, OUT any] struct {
 	Keys             Keys[IN, OUT] // needs a queue without order
 	MaxWaitingPerKey int           // elements of a key besides the called one; 0 means no limit
 	Batching         *Batching
-	Calls            *BackendCalls // the backend of Host.Seat admits the attempts
+	Calls            *BackendCalls    // the backend of Host.Seat admits the attempts
+	Lookups          call.Lookups[IN] // elements with the same key share calls, answers and retries
 	Handling         *Handling
 	OwnTimeouts      bool // elements have timeouts of their own
 	HandsOver        bool // failed elements are handed over to the failure sink
@@ -112,6 +113,7 @@ type Machine[IN, OUT any] struct {
 	keys      *keyOrder[IN, OUT]
 	batches   *Batches[IN, OUT]
 	backend   *atBackend[IN, OUT]
+	lookups   *lookups[IN, OUT]
 	observers *Observing[IN, OUT]
 	handler   *handler[IN, OUT]
 	sink      *HandOver[IN, OUT]
@@ -207,6 +209,9 @@ func (g *Machine[IN, OUT]) addParts() {
 	}
 	if c.Calls != nil {
 		g.backend = &atBackend[IN, OUT]{core: g, BackendCalls: *c.Calls, seat: g.Host.Seat, of: newPerSlot[asked](g)}
+	}
+	if c.Lookups != nil {
+		g.lookups = &lookups[IN, OUT]{Lookups: c.Lookups, core: g, of: newPerSlot[lookingUp](g), lineages: make(map[any]*lineage)}
 	}
 	if c.HandsOver {
 		g.sink = &HandOver[IN, OUT]{core: g, offers: newPerSlot[*offer](g)}
@@ -326,6 +331,9 @@ func (g *Machine[IN, OUT]) Step() {
 		g.batches.startWaiting(true)
 	} else {
 		g.startWaiting()
+	}
+	if g.lookups != nil {
+		g.lookups.startOthers()
 	}
 	if g.backend != nil {
 		g.backend.settle()

@@ -116,6 +116,9 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
 
 func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
+	if g.lookups != nil && s.phase == fresh && g.lookups.start(s) {
+		return
+	}
 	if g.batches != nil {
 		g.batches.startWaiting(false)
 		return
@@ -145,6 +148,9 @@ func (g *Machine[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	if s == nil {
 		return false
 	}
+	if g.lookups != nil && g.lookups.start(s) {
+		return true
+	}
 	p := g.takePermit(s)
 	if p == granted {
 		g.begin(s)
@@ -158,23 +164,28 @@ type permission uint8
 const (
 	granted    permission = iota // the attempt starts
 	refused                      // no attempt starts now
-	passedOver                   // this attempt does not start, but others may: the element has failed, or the backend has put it off
+	passedOver                   // this attempt does not start, but others may: the element has failed, or was put off
 )
 
-// takePermit takes the permits for the next attempt of s. The caller has checked that the
-// operator has a permit. A member of a batch shares the permit of the batch. By law A5 no
-// attempt starts after a cancel or at the deadline, which is left to the timers (law T1).
-func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
+// mayBegin reports whether an attempt of s may begin now. By law A5 no attempt starts
+// after a cancel or at the deadline, which is left to the timers (law T1).
+func (g *Machine[IN, OUT]) mayBegin(s *Slot[IN, OUT]) bool {
 	g.endIfCancelled() // the driver may not have noticed the cancel yet
 	if g.state.Failure != nil || g.overdue {
-		return refused
+		return false
 	}
 	g.refresh()
 	g.overdue = g.now >= s.due
-	if g.overdue {
+	return !g.overdue
+}
+
+// takePermit takes the permits for the next attempt of s. The caller has checked that the
+// operator has a permit. A member of a batch shares the permit of the batch.
+func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
+	if !g.mayBegin(s) {
 		return refused
 	}
-	isMember := g.batches != nil && g.batches.forming != nil
+	isMember := g.isForming()
 	if g.backend != nil {
 		p := g.backend.admit(s, isMember)
 		if p != granted {
@@ -219,6 +230,9 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	g.bind(s, &a.Token, s.attempts, until)
 	s.attempt = a
 	g.state.Stats.Attempts++
+	if g.lookups != nil {
+		g.lookups.started(s, &a.Token)
+	}
 	if g.keys != nil {
 		g.keys.started(s, a)
 	}
@@ -234,8 +248,11 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 // newAttempt returns a new attempt of s. It may be a member of the batch that is being
 // formed, or have space for the message of s or for a result.
 func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
-	if g.batches != nil {
+	if g.isForming() {
 		return g.batches.forming.Add()
+	}
+	if g.lookups != nil && g.lookups.reserved != nil {
+		return call.NewReserving[OUT]()
 	}
 	if m := g.messages.of.get(s.index); m != (call.Message{}) {
 		return call.NewCarrying[OUT](m)
@@ -287,8 +304,11 @@ func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, u
 // passes to the workers.
 func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	var own call.Cancellable = a
-	if g.batches != nil {
+	if g.isForming() {
 		own = g.batches.forming.Context()
+	}
+	if g.lookups != nil && g.lookups.reserved != nil {
+		own = call.WithReservation(a, g.lookups.reserved)
 	}
 	ctx := g.context(s, own)
 	if g.Direct && ctx == context.Context(a) {
@@ -333,10 +353,10 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) conte
 // read or a batch is being formed, its letter is read later.
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
-	switch isForming := g.batches != nil && g.batches.forming != nil; {
+	switch {
 	case a.Invoked(): // complete, and no letter was before it
 		g.conclude(s, completed)
-	case a.Completed() && g.unread == nil && !isForming:
+	case a.Completed() && g.unread == nil && !g.isForming():
 		g.unread = g.Host.Mail.Take()
 		g.readLetters()
 	}
@@ -451,6 +471,9 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 	}
 	if end.OwnPermit {
 		g.permits++
+	}
+	if g.lookups != nil {
+		g.lookups.attemptEnded(s, &a.Token)
 	}
 	if g.keys != nil {
 		g.keys.attemptEnded(s, end)
@@ -597,13 +620,19 @@ func (g *Machine[IN, OUT]) contextOfQuestion(s *Slot[IN, OUT], t *call.Token) co
 	return call.WithEnd(g.context(s, t), g.Host.Life)
 }
 
-// applyDecision carries out the decision of the policy. It first takes a retry from the
+// applyDecision carries out the decision of the policy, or the decision about another
+// element with the same key, whose attempt made the call. It first takes a retry from the
 // budget of the backend, unless the attempt met an outage or was throttled. A retry that
 // will not be made does not use the budget.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, outage bool) {
+	mayShare := g.lookups != nil && g.attemptEnd.err != nil
+	isShared := mayShare && g.lookups.share(s, d)
 	if d.NeedsBudget && !outage && g.backend != nil && !g.backend.takeRetry() {
 		d.NoRetryReason, d.Before = decision.OverBudget, nil
 		d.Demanded, d.Delay = 0, 0
+	}
+	if mayShare && !isShared {
+		g.lookups.decided(s, d)
 	}
 	if g.looksClosely && d.Reason != g.reasons.get(s.index).last {
 		g.reasons.ref(s.index).last = d.Reason
@@ -715,6 +744,17 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 		// not fire then, because the deadline comes first, unless waitOut removes it.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 	}
+}
+
+// putOff makes s, which cannot start yet, wait as in a back-off. Other elements may start.
+func (g *Machine[IN, OUT]) putOff(s *Slot[IN, OUT], until time.Duration) {
+	if s.phase == ready {
+		g.ready.Cancel(&s.timer)
+	} else {
+		s.retry |= putOff
+	}
+	g.enter(s, backoff)
+	g.Timers.Arm(&s.timer, until)
 }
 
 // retryNow ends the back-off of s, which then waits for a permit or, with key order, for

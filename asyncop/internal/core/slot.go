@@ -162,6 +162,9 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if fresh <= p && p <= ready { // the deadline stays live
 		return
 	}
+	if g.lookups != nil {
+		g.lookups.leave(s)
+	}
 	if s == g.live {
 		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return fresh <= s.phase && s.phase <= ready && !s.hasLimit })
 	}

@@ -511,8 +511,8 @@ var mutants = []mutant{
 	},
 	{
 		"letters that were taken from the mailbox are lost", "Q1", "core/path.go",
-		`case a.Completed() && g.unread == nil && !isForming:`,
-		`case a.Completed() && !isForming:`,
+		`case a.Completed() && g.unread == nil && !g.isForming():`,
+		`case a.Completed() && !g.isForming():`,
 	},
 	{
 		"a step that fails waits for the function to return", "A6", "core/workers.go",

@@ -1,0 +1,28 @@
+package call
+
+// ReservationKey is the context key of the [Reservation] of an attempt.
+type ReservationKey struct{}
+
+// Reservation is an outcome that a function has promised to an attempt: the outcome of a
+// running call for other elements, or an answer of a cache. The attempt needs no permit.
+type Reservation interface {
+	// Joins reports whether a call for other elements is running. Otherwise the outcome
+	// is known.
+	Joins() bool
+	// Release ends the promise, if the function has not used it.
+	Release()
+}
+
+// Lookups is a function whose calls and answers are for all elements with the same key.
+// Its methods are called on the loop. They may panic.
+type Lookups[IN any] interface {
+	// Reserve returns the outcome for an attempt that needs no call of its own, or nil.
+	// number is the number of the attempt.
+	Reserve(in IN, number int) Reservation
+	// LookupKey returns the key of an element. ok is false if elements with this key
+	// share nothing.
+	LookupKey(in IN) (key any, ok bool)
+	// Changes returns a number that grows when Reserve may return an outcome for an
+	// element for which it has returned nil.
+	Changes() int64
+}

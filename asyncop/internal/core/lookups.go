@@ -1,0 +1,262 @@
+package core
+
+import (
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/decision"
+)
+
+// lookups starts attempts that need no call of their own, without permits. It also makes
+// the elements of a key share their failures: the first element that is judged after a
+// failed call decides for all others that waited for this call, and elements that come
+// before the retry wait for it. So a key that fails has one lineage of attempts, however
+// many elements ask for it.
+type lookups[IN, OUT any] struct {
+	call.Lookups[IN]
+
+	core     *Machine[IN, OUT]
+	of       perSlot[lookingUp]
+	lineages map[any]*lineage // by key
+	reserved call.Reservation // of the attempt that begins; otherwise nil
+	joined   int              // running attempts without permits
+	changes  int64            // Changes at the last startOthers
+}
+
+// lookingUp is the state of an element.
+type lookingUp struct {
+	lineage  *lineage // nil unless the element shares the attempts of its key
+	began    uint64   // generation of its last attempt
+	isJoined bool     // its attempt runs without permits
+}
+
+// lineage is the series of attempts for a key. It exists while elements share it.
+type lineage struct {
+	key      any
+	members  int
+	leader   *call.Token       // the last attempt that makes a call; nil once it has been judged
+	decided  uint64            // newest generation at the last decision; 0 before the first decision
+	due      time.Duration     // of the retry, if the decision is a retry
+	decision decision.Decision // the last one
+}
+
+// start starts an attempt of s if it needs no call of its own. Otherwise, if its key waits
+// for a retry, s waits as well. It reports whether it did either.
+func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
+	g := l.core
+	if !g.mayBegin(s) {
+		return false
+	}
+	r := l.reserve(s)
+	if r == nil {
+		return l.waitForRetry(s)
+	}
+	defer r.Release()
+	if g.backend != nil {
+		g.backend.takeNothing(s)
+	}
+	l.reserved = r
+	g.begin(s)
+	l.reserved = nil
+	return true
+}
+
+// reserve returns a reservation for the next attempt of s, or nil. A retry with a step
+// before it has none, because the step may take long.
+func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
+	g := l.core
+	if g.before.get(s.index) != nil {
+		return nil
+	}
+	g.ranCode = true
+	returned := false
+	defer func() {
+		if !returned {
+			_ = g.broke("the key function of a lookup", recover()) // the attempt meets a panic again, and fails
+		}
+	}()
+	r = l.Reserve(s.in, int(s.attempts)+1)
+	returned = true
+	return r
+}
+
+// find returns the lineage of the key of s, or nil. If isNew is set, it makes the lineage
+// if necessary.
+func (l *lookups[IN, OUT]) find(s *Slot[IN, OUT], isNew bool) (found *lineage) {
+	g := l.core
+	g.ranCode = true
+	returned := false
+	defer func() {
+		if !returned {
+			_ = g.broke("the key function of a lookup", recover())
+		}
+	}()
+	key, ok := l.LookupKey(s.in)
+	if ok {
+		found = l.lineages[key]
+	}
+	if ok && found == nil && isNew {
+		found = &lineage{key: key}
+		l.lineages[key] = found
+	}
+	returned = true
+	return found
+}
+
+// waitForRetry makes s wait for the retry of its key, and reports whether there is one. If
+// the call for the key has just ended, s waits until its end has been judged.
+func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
+	g := l.core
+	if len(l.lineages) == 0 {
+		return false
+	}
+	n := l.find(s, false)
+	if n == nil {
+		return false
+	}
+	if n.leader != nil && n.leader.Completed() {
+		g.putOff(s, g.now)
+		return true
+	}
+	if n.decided == 0 || n.decision.NoRetryReason != decision.Retried {
+		return false
+	}
+	d := &n.decision
+	isCut := g.noRetries && d.Demanded == 0 // the end of the input cuts the wait
+	if isCut || n.due <= g.now {
+		return false
+	}
+	l.join(s, n)
+	if s.err == nil {
+		s.err = d.Err // the last error, if its time runs out before the retry
+	}
+	g.putOff(s, n.due)
+	if d.Demanded > 0 {
+		s.retry |= Demanded
+	}
+	return true
+}
+
+// started records an attempt of s. An attempt that makes or joins a call shares the lineage
+// of its key.
+func (l *lookups[IN, OUT]) started(s *Slot[IN, OUT], t *call.Token) {
+	of := l.of.ref(s.index)
+	of.began = s.generation
+	of.isJoined = l.reserved != nil
+	if of.isJoined {
+		l.joined++
+	}
+	isHit := of.isJoined && !l.reserved.Joins()
+	if isHit || !l.core.Policy.Errors {
+		return
+	}
+	n := of.lineage
+	if n == nil {
+		n = l.find(s, true)
+	}
+	if n == nil {
+		return
+	}
+	l.join(s, n)
+	if !of.isJoined {
+		n.leader = t
+	}
+}
+
+func (l *lookups[IN, OUT]) attemptEnded(s *Slot[IN, OUT], t *call.Token) {
+	of := l.of.ref(s.index)
+	if of.isJoined {
+		of.isJoined = false
+		l.joined--
+	}
+	if of.lineage != nil && of.lineage.leader == t {
+		of.lineage.leader = nil
+	}
+}
+
+// share replaces d, the decision about the last attempt of s, by the decision of its
+// lineage, and reports whether there is one. The decision counts for attempts that began
+// before it.
+func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
+	g := l.core
+	of := l.of.get(s.index)
+	n := of.lineage
+	if n == nil || n.decided < of.began { // decided is 0 before the first decision
+		return false
+	}
+	g.refresh()
+	err := d.Err
+	*d = n.decision
+	if err != nil {
+		d.Err = err
+	}
+	d.Delay = max(0, n.due-g.now)
+	d.Demanded = min(d.Demanded, d.Delay)
+	return true
+}
+
+// decided keeps the decision about the last attempt of s, which has failed, for the other
+// elements of its key. A decision that only the deadline of s has cut is not kept.
+func (l *lookups[IN, OUT]) decided(s *Slot[IN, OUT], d *decision.Decision) {
+	g := l.core
+	if d.Capped {
+		return
+	}
+	n := l.of.get(s.index).lineage
+	if n == nil { // a hit that failed
+		return
+	}
+	g.refresh()
+	n.decided = g.slots.generations
+	n.due = later(g.now, max(d.Delay, d.Demanded))
+	n.decision = *d
+	n.decision.NeedsBudget, n.decision.Before = false, nil // they are for one element
+}
+
+// isMember reports whether s shares the attempts of its key.
+func (l *lookups[IN, OUT]) isMember(s *Slot[IN, OUT]) bool { return l.of.get(s.index).lineage != nil }
+
+// join adds s to the elements that share n.
+func (l *lookups[IN, OUT]) join(s *Slot[IN, OUT], n *lineage) {
+	of := l.of.ref(s.index)
+	if of.lineage == nil {
+		of.lineage = n
+		n.members++
+	}
+}
+
+// leave removes s, which has its outcome, from its lineage.
+func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
+	n := l.of.get(s.index).lineage
+	if n == nil {
+		return
+	}
+	l.of.ref(s.index).lineage = nil
+	n.members--
+	if n.members == 0 {
+		delete(l.lineages, n.key)
+	}
+}
+
+// startOthers starts the attempts that need no call of their own, while the backend
+// refuses calls. Otherwise they would wait for the elements before them.
+func (l *lookups[IN, OUT]) startOthers() {
+	g := l.core
+	changes := l.Changes()
+	if g.backend == nil || !g.backend.isShort || l.changes == changes {
+		return
+	}
+	l.changes = changes
+	for s := g.first(); s != nil && g.state.Failure == nil; {
+		next := s.next()
+		isWaiting := s.phase == fresh || s.phase == ready && s.timer.Armed()
+		if isWaiting {
+			l.start(s)
+		}
+		s = next
+	}
+}
+
+func (l *lookups[IN, OUT]) forget() {
+	l.lineages, l.reserved = nil, nil
+}
