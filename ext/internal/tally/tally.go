@@ -254,7 +254,11 @@ func addGauges(to *asyncop.Stats, s asyncop.Stats) {
 	to.Deciding += s.Deciding
 	to.WaitingForRetry += s.WaitingForRetry
 	to.WaitingForKey += s.WaitingForKey
+	to.WaitingToLeave += s.WaitingToLeave
 	to.OldestAge = max(to.OldestAge, s.OldestAge)
+	if s.LastErrorAge > 0 && (to.LastErrorAge == 0 || s.LastErrorAge < to.LastErrorAge) {
+		to.LastErrorAge = s.LastErrorAge
+	}
 }
 
 // ---- What is read from the statistics
@@ -275,7 +279,8 @@ type Value[S any] struct {
 	Of    func(s *S) int64
 }
 
-// Metrics are all that are read from the statistics of an operator, but for OldestAge.
+// Metrics are read from the statistics of an operator. OldestAge and LastErrorAge are read
+// elsewhere, because they are times.
 var Metrics = []Metric[asyncop.Stats]{
 	{
 		Name: "elements.accepted", Help: "Elements that took a slot.", Unit: "element",
@@ -337,6 +342,11 @@ var Metrics = []Metric[asyncop.Stats]{
 	{
 		Name: "elements.waiting_for_key", Help: "Elements that wait for another one of their key, or for its call.", Unit: "element", Gauge: true,
 		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.WaitingForKey }}},
+	},
+	{
+		Name: "elements.waiting_to_leave", Help: "Complete elements that wait for their turn in the order of the results, or for downstream.",
+		Unit: "element", Gauge: true,
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.WaitingToLeave }}},
 	},
 	{
 		Name: "elements.deciding", Help: "Elements whose strategy is being asked off the loop.", Unit: "element", Gauge: true,

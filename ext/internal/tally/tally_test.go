@@ -3,6 +3,7 @@ package tally
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,4 +36,20 @@ func TestTopGroups(t *testing.T) {
 		require.EqualValues(t, 5, top[Failed{Error: "no route"}])
 	}
 	require.Len(t, tally.failed, maxFailed)
+}
+
+// Operators that run under one name: their elements are added, and the last error counts.
+func TestTally_SeveralOperators(t *testing.T) {
+	var counts Tally
+	ended := make(chan struct{})
+	close(ended)
+	attach := func(done chan struct{}, s asyncop.Stats) { counts.Attach(func() asyncop.Stats { return s }, done) }
+	attach(make(chan struct{}), asyncop.Stats{WaitingToLeave: 2})
+	require.Zero(t, counts.Read().Stats.LastErrorAge)
+	attach(make(chan struct{}), asyncop.Stats{WaitingToLeave: 3, LastErrorAge: time.Minute})
+	attach(make(chan struct{}), asyncop.Stats{LastErrorAge: time.Hour})
+	attach(ended, asyncop.Stats{LastErrorAge: time.Second})
+	now := counts.Read().Stats
+	require.EqualValues(t, 5, now.WaitingToLeave)
+	require.Equal(t, time.Minute, now.LastErrorAge)
 }

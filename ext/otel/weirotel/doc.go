@@ -66,8 +66,9 @@
 //	weir.element.failures                          counter, {element}; the ten groups with the most, by weir.error and weir.reason
 //	weir.elements.in_doubt                         counter, {element}
 //	weir.elements.capacity, .in_flight, .waiting_for_retry,
-//	.waiting_for_key, .deciding                    up-down counters, {element}
+//	.waiting_for_key, .waiting_to_leave, .deciding up-down counters, {element}
 //	weir.elements.oldest_age                       gauge, s
+//	weir.last_error.age                            gauge, s; since the last error of an attempt, or timeout of an element; 0 if there was none
 //	weir.results.emitted                           counter, {result}
 //	weir.attempts, weir.attempts.timed_out         counters, {attempt}
 //	weir.attempts.ended                            counter, {attempt}; by weir.attempt.outcome (result, empty, error) and weir.reason

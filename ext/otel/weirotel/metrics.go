@@ -98,6 +98,7 @@ func (m *Metrics) observe(in *instruments) {
 	failures := in.counter("weir.element.failures",
 		"Elements that were handed over or dropped, by what their errors have in common: the ten groups with the most.", "{element}")
 	oldest := in.gauge("weir.elements.oldest_age", "Time since the oldest element in flight took its slot; 0 if there is none.", "s")
+	lastError := in.gauge("weir.last_error.age", "Time since the last error of an attempt, or timeout of an element; 0 if there was none since the start.", "s")
 
 	own := metric.WithAttributeSet(attribute.NewSet(m.operator))
 	in.register(func(_ context.Context, o metric.Observer) error {
@@ -120,6 +121,7 @@ func (m *Metrics) observe(in *instruments) {
 			o.ObserveInt64(failures, n, metric.WithAttributes(m.operator, errorKey.String(f.Error), reasonKey.String(f.Reason)))
 		}
 		o.ObserveFloat64(oldest, now.Stats.OldestAge.Seconds(), own)
+		o.ObserveFloat64(lastError, now.Stats.LastErrorAge.Seconds(), own)
 		return nil
 	})
 }

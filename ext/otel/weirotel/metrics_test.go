@@ -104,7 +104,7 @@ func TestMetrics(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, map[string]float64{
 			"elements.accepted": 4, "elements.ended emitted": 1, "results.emitted": 2,
-			"elements.capacity": 10, "calls.limit": 10, "elements.in_flight": 3, "elements.waiting_for_retry": 2, "calls.running": 1, "elements.oldest_age": 1,
+			"elements.capacity": 10, "calls.limit": 10, "elements.in_flight": 3, "elements.waiting_for_retry": 2, "calls.running": 1, "elements.oldest_age": 1, "last_error.age": 1,
 			"attempts": 4, "attempts.ended result": 1, "attempts.ended empty MISSING": 1, "attempts.ended error BUSY": 1,
 			"attempt.duration": 3, "element.duration": 1, "element.queue.duration": 1, "retry.backoff": 2,
 		}, nonZero(collect(t, reader)))

@@ -24,6 +24,7 @@ type Metrics struct {
 	onlyCounts
 	read          []*prometheus.Desc // as tally.Metrics
 	oldest        *prometheus.Desc
+	erred         *prometheus.Desc
 	ended         *prometheus.Desc
 	doubt         *prometheus.Desc
 	attemptsEnded *prometheus.Desc
@@ -82,6 +83,7 @@ func New(operator string, opts ...Option) *Metrics {
 	}
 	m := &Metrics{
 		oldest: desc("weir_oldest_element_age_seconds", "Time since the oldest element in flight took its slot; 0 if there is none."),
+		erred:  desc("weir_last_error_age_seconds", "Time since the last error of an attempt, or timeout of an element; 0 if there was none since the start."),
 		ended:  desc("weir_elements_ended_total", "Elements by how they ended.", "how"),
 		doubt:  desc("weir_elements_in_doubt_total", "Elements that were not emitted although an attempt may have taken effect."),
 		failed: desc("weir_element_failures_total", "Elements that were handed over or dropped, by what their errors have in common: the ten groups with the most.",
@@ -192,6 +194,7 @@ func (m *Metrics) Describe(descs chan<- *prometheus.Desc) {
 		descs <- d
 	}
 	descs <- m.oldest
+	descs <- m.erred
 	descs <- m.ended
 	descs <- m.doubt
 	descs <- m.attemptsEnded
@@ -210,6 +213,7 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 
 	collect(metrics, tally.Metrics, m.read, &now.Stats)
 	metrics <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, now.Stats.OldestAge.Seconds())
+	metrics <- prometheus.MustNewConstMetric(m.erred, prometheus.GaugeValue, now.Stats.LastErrorAge.Seconds())
 	metrics <- counted(m.doubt, now.InDoubt)
 	for how, n := range now.Ended {
 		metrics <- counted(m.ended, n, how)

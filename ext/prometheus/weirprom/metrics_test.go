@@ -125,7 +125,7 @@ func TestScrape(t *testing.T) {
 	assert.Contains(t, before, "retry_backoff_seconds")
 	assert.Equal(t, map[string]float64{
 		"elements_accepted_total": 4, "elements_ended_total emitted": 1, "results_emitted_total": 2,
-		"elements_capacity": 10, "calls_limit": 10, "elements_in_flight": 3, "elements_waiting_for_retry": 2, "calls_running": 1, "oldest_element_age_seconds": 1,
+		"elements_capacity": 10, "calls_limit": 10, "elements_in_flight": 3, "elements_waiting_for_retry": 2, "calls_running": 1, "oldest_element_age_seconds": 1, "last_error_age_seconds": 1,
 		"attempts_total": 4, "attempts_ended_total result": 1, "attempts_ended_total empty MISSING": 1, "attempts_ended_total error BUSY": 1,
 		"attempt_duration_seconds": 3, "element_duration_seconds": 1, "element_queue_duration_seconds": 1, "retry_backoff_seconds": 2,
 	}, nonZero(during))
