@@ -16,8 +16,9 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Coordinator triggers the checkpoints of one pipeline, collects the states of its participants, stores them, and reports
-// to the participants when a checkpoint is complete.
+// Coordinator triggers the checkpoints of one pipeline, collects the states of its
+// participants, stores them, and reports to the participants when a checkpoint is
+// complete.
 //
 //	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second))
 //	lines, err := files.OpenLines("keys.txt")
@@ -28,9 +29,10 @@ import (
 //	source.Via(op).To(sink)
 //	err = coordinator.Wait()
 //
-// A single checkpoint is under way at a time. A checkpoint that fails, or takes longer than [WithTimeout] allows, is aborted, and the pipeline
-// continues. A restart resumes from the last complete checkpoint. [Coordinator.Stats] counts them, and [WithTolerableFailures] ends a run whose
-// checkpoints keep failing.
+// A single checkpoint is under way at a time. A checkpoint that fails, or takes longer
+// than [WithTimeout] allows, is aborted, and the pipeline continues. A restart resumes
+// from the last complete checkpoint. [Coordinator.Stats] counts them, and
+// [WithTolerableFailures] ends a run whose checkpoints keep failing.
 //
 // It is safe for concurrent use.
 type Coordinator struct {
@@ -74,10 +76,12 @@ type Coordinator struct {
 	doing        string // what Close waits for
 }
 
-// NewCoordinator returns a coordinator that stores checkpoints in store and resumes from the newest valid checkpoint, if any. An error of the
-// store is returned: a pipeline never starts afresh because its state could not be read. It panics if store is nil.
+// NewCoordinator returns a coordinator that stores checkpoints in store and resumes from
+// the newest valid checkpoint, if any. An error of the store is returned: a pipeline
+// never starts afresh because its state could not be read. It panics if store is nil.
 //
-// It waits for the store up to the time of [WithTimeout], 10 minutes by default, when the contexts of its calls of the store end.
+// It waits for the store up to the time of [WithTimeout], 10 minutes by default, when the
+// contexts of its calls of the store end.
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 	guard.RefuseNil("checkpoint: NewCoordinator", "store", store)
 	c := &Coordinator{
@@ -131,7 +135,8 @@ func (c *Coordinator) load(ctx context.Context) error {
 	return nil
 }
 
-// Restored returns the number of the checkpoint that the pipeline resumes from; ok is false for a fresh start.
+// Restored returns the number of the checkpoint that the pipeline resumes from; ok is
+// false for a fresh start.
 func (c *Coordinator) Restored() (id uint64, ok bool) {
 	if c.restored == nil {
 		return 0, false
@@ -139,9 +144,10 @@ func (c *Coordinator) Restored() (id uint64, ok bool) {
 	return c.restored.ID, true
 }
 
-// RestoredKind returns the kind of the checkpoint that the pipeline resumes from; ok is false for a fresh start. After a [Drain] the input was
-// finished: only elements added since are left. After a [Suspend] the run was stopped to be resumed. After a [Periodic] checkpoint the run was
-// interrupted.
+// RestoredKind returns the kind of the checkpoint that the pipeline resumes from; ok is
+// false for a fresh start. After a [Drain] the input was finished: only elements added
+// since are left. After a [Suspend] the run was stopped to be resumed. After a [Periodic]
+// checkpoint the run was interrupted.
 func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
 	if c.restored == nil {
 		return 0, false
@@ -149,19 +155,21 @@ func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
 	return c.restored.Kind, true
 }
 
-// LastComplete returns the number of the newest complete checkpoint, from which a restart would resume, or 0 if there is none. Until a
-// checkpoint of this run is complete, that is the restored checkpoint.
+// LastComplete returns the number of the newest complete checkpoint, from which a restart
+// would resume, or 0 if there is none. Until a checkpoint of this run is complete, that
+// is the restored checkpoint.
 func (c *Coordinator) LastComplete() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.complete
 }
 
-// startPatience is how long participants wait for Start before the first warning: it may have been forgotten. Each later
-// warning comes after twice the time of the one before.
+// startPatience is how long participants wait for Start before the first warning: it may
+// have been forgotten. Each later warning comes after twice the time of the one before.
 const startPatience = time.Second
 
-// warnNotStarted names the participants that wait for Start, unless it was called or will not be.
+// warnNotStarted names the participants that wait for Start, unless it was called or will
+// not be.
 func (c *Coordinator) warnNotStarted(waited time.Duration) {
 	c.mu.Lock()
 	if c.starting || c.isEnded {
@@ -186,9 +194,10 @@ func (c *Coordinator) breakStart(err error) {
 	}
 }
 
-// Start lets the participants begin. The source, the operators and the sink of the pipeline are made before. If Start fails, none of them
-// begins. It prepares the outputs last, and waits up to the time of [WithTimeout] for each: if it fails before that, the outputs are unchanged.
-// It fails
+// Start lets the participants begin. The source, the operators and the sink of the
+// pipeline are made before. If Start fails, none of them begins. It prepares the outputs
+// last, and waits up to the time of [WithTimeout] for each: if it fails before that, the
+// outputs are unchanged. It fails
 //
 //   - if the state of a participant is missing in the checkpoint, or cannot be decoded;
 //   - if the checkpoint has the state of a participant that has not registered;
@@ -218,7 +227,8 @@ func (c *Coordinator) Start() error {
 	return nil
 }
 
-// beginOutputs brings the outputs to the state that the run begins with. All are locked, and asked, before one is changed.
+// beginOutputs brings the outputs to the state that the run begins with. All are locked,
+// and asked, before one is changed.
 func (c *Coordinator) beginOutputs() error {
 	for _, step := range []func(starter) error{starter.lock, starter.check, starter.begin} {
 		for _, p := range c.participants { // fixed, since starting is set
@@ -236,7 +246,8 @@ func (c *Coordinator) beginOutputs() error {
 	return nil
 }
 
-// mayStart returns an error if the participants do not fit together, or do not fit the checkpoint.
+// mayStart returns an error if the participants do not fit together, or do not fit the
+// checkpoint.
 func (c *Coordinator) mayStart() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,10 +274,12 @@ func (c *Coordinator) mayStart() error {
 	return nil
 }
 
-// Ended returns a channel that is closed when checkpointing has ended: after a final checkpoint, a failure, or Close.
+// Ended returns a channel that is closed when checkpointing has ended: after a final
+// checkpoint, a failure, or Close.
 func (c *Coordinator) Ended() <-chan struct{} { return c.life.Done() }
 
-// Err returns why checkpointing has ended: nil before the end and after a complete final checkpoint.
+// Err returns why checkpointing has ended: nil before the end and after a complete final
+// checkpoint.
 func (c *Coordinator) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -294,22 +307,26 @@ func (c *Coordinator) awaitStart() bool {
 	}
 }
 
-// Trigger takes a checkpoint now, after a checkpoint that is under way, and returns its number when it is complete. Before Start it waits for
-// that. When ctx ends first, the checkpoint is aborted. The error is context.Cause(ctx), the reason why the checkpoint was aborted or the run
-// has ended, or the error of Close. If the store does not return although its context has ended, Trigger gives up five seconds later; no
-// checkpoint is stored until the store has returned, and each that fails is logged and counted.
+// Trigger takes a checkpoint now, after a checkpoint that is under way, and returns its
+// number when it is complete. Before Start it waits for that. When ctx ends first, the
+// checkpoint is aborted. The error is context.Cause(ctx), the reason why the checkpoint
+// was aborted or the run has ended, or the error of Close. If the store does not return
+// although its context has ended, Trigger gives up five seconds later; no checkpoint is
+// stored until the store has returned, and each that fails is logged and counted.
 func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 	return c.take(ctx, participant.Periodic)
 }
 
-// Close ends checkpointing at once, without a final checkpoint, and closes the store. The contexts of [Output.Write] and [Output.Prepare] end. A
-// checkpoint that is being stored or published may complete first, and if it is final, the stream has ended with it; after five seconds its
-// context ends. When Close returns nil, each [Input] is closed and each [Sink] has stopped writing, so another run may begin, even in this
-// process.
+// Close ends checkpointing at once, without a final checkpoint, and closes the store. The
+// contexts of [Output.Write] and [Output.Prepare] end. A checkpoint that is being stored
+// or published may complete first, and if it is final, the stream has ended with it;
+// after five seconds its context ends. When Close returns nil, each [Input] is closed and
+// each [Sink] has stopped writing, so another run may begin, even in this process.
 //
-// If a store, an input or an output does not return although its context has ended, Close gives up after ten seconds, or five seconds
-// after it has begun to close the store, and
-// returns an error that names it. The store is closed as soon as that call returns, so a directory stays locked until then.
+// If a store, an input or an output does not return although its context has ended, Close
+// gives up after ten seconds, or five seconds after it has begun to close the store, and
+// returns an error that names it. The store is closed as soon as that call returns, so a
+// directory stays locked until then.
 func (c *Coordinator) Close() error {
 	c.mu.Lock()
 	if !c.completing {
@@ -360,16 +377,19 @@ func (c *Coordinator) closeStore() error {
 	}
 }
 
-// closePatience is how long Close waits for stores, inputs and outputs before it ends their contexts, and once more after that.
+// closePatience is how long Close waits for stores, inputs and outputs before it ends
+// their contexts, and once more after that.
 const closePatience = 5 * time.Second
 
 // user is a participant that uses what is not the run's own.
 type user interface {
-	// inUse returns what it does with that, and how to wait, after the end, until it does so no more.
+	// inUse returns what it does with that, and how to wait, after the end, until it does
+	// so no more.
 	inUse() (what string, until func())
 }
 
-// quiesce waits until, after the end, neither the store, nor an input, nor an output is being used.
+// quiesce waits until, after the end, neither the store, nor an input, nor an output is
+// being used.
 func (c *Coordinator) quiesce() {
 	c.awaitIdle()
 	c.storing <- struct{}{}
@@ -396,7 +416,8 @@ func (c *Coordinator) does(format string, args ...any) {
 // hasEnded reports whether there will be no more checkpoints.
 func (c *Coordinator) hasEnded() bool { return c.life.Err() != nil }
 
-// awaitIdle waits until no checkpoint is under way. After the end, none will be: the participants have heard the last.
+// awaitIdle waits until no checkpoint is under way. After the end, none will be: the
+// participants have heard the last.
 func (c *Coordinator) awaitIdle() {
 	c.busy <- struct{}{}
 	<-c.busy
@@ -466,7 +487,8 @@ func (c *Coordinator) tick(timer *clock.Timer) {
 	}
 }
 
-// requestLocked has a checkpoint taken that begins after this moment. Called with mu held.
+// requestLocked has a checkpoint taken that begins after this moment. Called with mu
+// held.
 func (c *Coordinator) requestLocked() {
 	c.requested = true
 	if !c.serving && !c.isEnded {
@@ -481,8 +503,8 @@ func (c *Coordinator) requestAgain() {
 	c.requestLocked()
 }
 
-// serveRequests takes checkpoints as long as some are requested. Those that fail are requested again: the next try comes after
-// a back-off.
+// serveRequests takes checkpoints as long as some are requested. Those that fail are
+// requested again: the next try comes after a back-off.
 func (c *Coordinator) serveRequests() {
 	for backoff := firstBackoff; c.mustServe(); backoff = min(2*backoff, maxBackoff) {
 		if _, err := c.Trigger(context.Background()); err == nil {
@@ -493,7 +515,8 @@ func (c *Coordinator) serveRequests() {
 	}
 }
 
-// mustServe reports whether a checkpoint is requested. If not, the goroutine that asks ends.
+// mustServe reports whether a checkpoint is requested. If not, the goroutine that asks
+// ends.
 func (c *Coordinator) mustServe() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -501,7 +524,8 @@ func (c *Coordinator) mustServe() bool {
 	return c.serving
 }
 
-// end makes err the reason why there will be no more checkpoints, unless there is one. Called with mu held.
+// end makes err the reason why there will be no more checkpoints, unless there is one.
+// Called with mu held.
 func (c *Coordinator) end(err error) {
 	if !c.isEnded {
 		c.isEnded, c.err = true, err

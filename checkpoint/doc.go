@@ -1,4 +1,5 @@
-// Package checkpoint makes pipelines that survive their process: elements in flight are stored at intervals, and a restart resumes from there.
+// Package checkpoint makes pipelines that survive their process: elements in flight are
+// stored at intervals, and a restart resumes from there.
 //
 // # Vocabulary
 //
@@ -11,14 +12,16 @@
 //   - A barrier is a control element of the stream. Elements before it belong to the checkpoint, elements after it do not.
 //   - A [Store] keeps the newest snapshots. Package checkpoint/files has a store in a directory.
 //
-// Package weir/codec turns elements into bytes. Package weir/flow has flows that let barriers pass. Package
-// checkpoint/participant is for authors of sources, operators and sinks.
+// Package weir/codec turns elements into bytes. Package weir/flow has flows that let
+// barriers pass. Package checkpoint/participant is for authors of sources, operators and
+// sinks.
 //
 // # Topologies
 //
-// Barriers are not aligned, so there must be a single way from the source to each step: a line, or a tree that branches with flow.FanOut of
-// go-streams. Branches must not meet again: a barrier of a quick branch would overtake the elements of a slow branch, and they would be missing
-// from the checkpoint.
+// Barriers are not aligned, so there must be a single way from the source to each step: a
+// line, or a tree that branches with flow.FanOut of go-streams. Branches must not meet
+// again: a barrier of a quick branch would overtake the elements of a slow branch, and
+// they would be missing from the checkpoint.
 //
 //	Source → flows, operators → Sink                     supported
 //	FanOut, each branch with a Sink of its own           supported
@@ -28,8 +31,9 @@
 //	a join that is not seen so                           the run fails when a barrier comes for the second time
 //	Via or To twice                                      panics
 //
-// The final barrier is checked once more. A [Sink] reports it when its input is closed, and an element that comes between the two fails the run
-// before the final checkpoint is stored. Two mistakes are not detected:
+// The final barrier is checked once more. A [Sink] reports it when its input is closed,
+// and an element that comes between the two fails the run before the final checkpoint is
+// stored. Two mistakes are not detected:
 //
 //   - Code of yours, or a PassThrough, splits the stream, each barrier takes a single branch, and the branches meet again.
 //   - Branches with slow flows of yours meet again: a checkpoint may complete before the second barrier fails the run.
@@ -38,9 +42,11 @@
 //
 // # Stores
 //
-// A store saves a snapshot as a whole and durably, or not at all. Checksums detect later damage; [Latest] then falls back to the snapshot before
-// and reports it. A pipeline never starts afresh because its state cannot be read. Package checkpoint/files has a store in a directory, inputs
-// of lines and CSV, and an output; weir's extensions have stores of databases and object stores.
+// A store saves a snapshot as a whole and durably, or not at all. Checksums detect later
+// damage; [Latest] then falls back to the snapshot before and reports it. A pipeline
+// never starts afresh because its state cannot be read. Package checkpoint/files has a
+// store in a directory, inputs of lines and CSV, and an output; weir's extensions have
+// stores of databases and object stores.
 //
 //	store, err := files.OpenDir("/var/lib/flights/checkpoints")
 //	…
@@ -48,36 +54,44 @@
 //
 // # Changing a pipeline
 //
-// A restart needs the participants that the checkpoint knows, under their names. An operator or a sink that is new is named by
-// [WithNewParticipants]. Participants cannot be removed or renamed, since their state would be lost, and a source cannot be added. The function,
-// capacity, timeout and strategy of an operator may change. So may the types of its elements, if their codec can read the old elements.
+// A restart needs the participants that the checkpoint knows, under their names. An
+// operator or a sink that is new is named by [WithNewParticipants]. Participants cannot
+// be removed or renamed, since their state would be lost, and a source cannot be added.
+// The function, capacity, timeout and strategy of an operator may change. So may the
+// types of its elements, if their codec can read the old elements.
 //
 // # Failures
 //
 // [WithTimeout] bounds each step of a checkpoint: the reports, [Store.Save], [Output.Commit]. A periodic checkpoint that fails is aborted, and
-// the next follows. [Coordinator.Stats] counts the failures, and [WithTolerableFailures] ends the run after too many. A final checkpoint is the
-// last, so its Save is tried again until the timeout, and so is every Commit. A run that has lost its store to another run gets [ErrFenced] and
-// ends.
+// the next follows. [Coordinator.Stats] counts the failures, and [WithTolerableFailures]
+// ends the run after too many. A final checkpoint is the last, so its Save is tried again
+// until the timeout, and so is every Commit. A run that has lost its store to another run
+// gets [ErrFenced] and ends.
 //
-// Without a checkpoint the run starts afresh. For an output that is a [FreshStarter], FreshStart is called, and may refuse.
+// Without a checkpoint the run starts afresh. For an output that is a [FreshStarter],
+// FreshStart is called, and may refuse.
 //
 // Package checkpointtest checks a store, input or output of your own.
 //
 // # The end of the stream
 //
-// A stream ends cleanly with a final checkpoint. [Suspend] stores the elements in flight, at any time. [Drain] finishes them first: a [Source]
-// asks for it at the end of its input, [Coordinator.Finish] whenever it is called.
+// A stream ends cleanly with a final checkpoint. [Suspend] stores the elements in flight,
+// at any time. [Drain] finishes them first: a [Source] asks for it at the end of its
+// input, [Coordinator.Finish] whenever it is called.
 //
 //	source    a  b  c  END  7  8           9      END: the marker of the end of the input
 //	operator     a  b       7  8  c  END   9      7, 8: checkpoints, which overtake c and END; 9: the final one
 //
-// The source sends the marker and then only barriers. An operator passes the marker on when all before it has left. The final checkpoint is
-// taken when all participants have reported the marker. Draining takes as long as it needs: [WithTimeout] does not bound it. Checkpoints
-// continue meanwhile, so a job that is killed while it drains resumes from the last of them. Its source is then at the end of the input and
-// sends the marker again.
+// The source sends the marker and then only barriers. An operator passes the marker on
+// when all before it has left. The final checkpoint is taken when all participants have
+// reported the marker. Draining takes as long as it needs: [WithTimeout] does not bound
+// it. Checkpoints continue meanwhile, so a job that is killed while it drains resumes
+// from the last of them. Its source is then at the end of the input and sends the marker
+// again.
 //
 // # Hostile bytes
 //
-// Files, positions and states may be damaged or malicious. Readers then return errors. They do not panic or loop, and do not allocate more
-// memory than the bytes present can fill.
+// Files, positions and states may be damaged or malicious. Readers then return errors.
+// They do not panic or loop, and do not allocate more memory than the bytes present can
+// fill.
 package checkpoint

@@ -12,19 +12,23 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend], and returns when that is
-// complete ("stop with savepoint"). It panics for another kind.
+// Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend],
+// and returns when that is complete ("stop with savepoint"). It panics for another kind.
 //
-// For a [Drain] the source stops reading and sends the marker of the end of the input; the final checkpoint is taken when the marker has reached
-// all participants. Checkpoints continue until then, and a Suspend may still end the stream before. When ctx ends first, the stream has failed,
-// since its source has stopped reading, and a restart resumes from the last checkpoint. Another call, for a stream that is being drained
+// For a [Drain] the source stops reading and sends the marker of the end of the input;
+// the final checkpoint is taken when the marker has reached all participants. Checkpoints
+// continue until then, and a Suspend may still end the stream before. When ctx ends
+// first, the stream has failed, since its source has stopped reading, and a restart
+// resumes from the last checkpoint. Another call, for a stream that is being drained
 // already, does not affect the stream when its ctx ends.
 //
-// For a [Suspend] the source stops at the barrier. When ctx ends while the barrier is on its way, the stream has failed, too. When ctx ends
-// earlier, while another checkpoint is under way, the stream continues.
+// For a [Suspend] the source stops at the barrier. When ctx ends while the barrier is on
+// its way, the stream has failed, too. When ctx ends earlier, while another checkpoint is
+// under way, the stream continues.
 //
-// The error is nil if the stream has ended in this way already, or does so meanwhile, for instance because its input has ended.
-// It is [ErrEnded] if the stream has ended in the other way.
+// The error is nil if the stream has ended in this way already, or does so meanwhile, for
+// instance because its input has ended. It is [ErrEnded] if the stream has ended in the
+// other way.
 func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
 	final := participant.Kind(kind)
 	mustBeFinal("Finish", final)
@@ -72,8 +76,8 @@ func mustBeFinal(method string, kind participant.Kind) {
 	}
 }
 
-// hold waits for the start and until no checkpoint is under way. None begins until busy is received from. After the end,
-// of ctx too, it holds nothing.
+// hold waits for the start and until no checkpoint is under way. None begins until busy
+// is received from. After the end, of ctx too, it holds nothing.
 func (c *Coordinator) hold(ctx context.Context) error {
 	select {
 	case <-c.started:
@@ -97,7 +101,8 @@ func (c *Coordinator) hold(ctx context.Context) error {
 	return nil
 }
 
-// noMore returns why no checkpoint is taken any more: the run has ended, or ctx has. It returns nil if checkpoints go on.
+// noMore returns why no checkpoint is taken any more: the run has ended, or ctx has. It
+// returns nil if checkpoints go on.
 func (c *Coordinator) noMore(ctx context.Context) error {
 	select {
 	case <-c.life.Done():
@@ -156,8 +161,8 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 	}
 }
 
-// reportPatience is how long participants may take to report before the first warning. Each later one comes after twice the
-// time of the one before.
+// reportPatience is how long participants may take to report before the first warning.
+// Each later one comes after twice the time of the one before.
 const reportPatience = 10 * time.Second
 
 // reminder warns of participants that do not report.
@@ -172,8 +177,8 @@ func (c *Coordinator) newReminder() *reminder {
 	return &reminder{c: c, timer: c.clock.Timer(reportPatience), wait: reportPatience}
 }
 
-// warn names the participants that have not reported, and those of them that have not in all of the run; unless all, only if
-// there are such.
+// warn names the participants that have not reported, and those of them that have not in
+// all of the run; unless all, only if there are such.
 func (r *reminder) warn(run *run, all bool) {
 	r.total += r.wait
 	r.wait = r.total // twice the time in all

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// The file of a checkpoint. Numbers are little endian, checksums are CRC-32C, masked where they are inside of what another
-// one covers.
+// The file of a checkpoint. Numbers are little endian, checksums are CRC-32C, masked
+// where they are inside of what another one covers.
 //
 //	preamble  magic "\x89WEIRCK\n" | version u32 | checksum of both u32
 //	header    checkpoint u64 | seconds i64 | nanoseconds u32 | number of states u32 | kind u8 | checksum of the header u32
@@ -23,9 +23,11 @@ import (
 //
 // Version 1 had no kind: its checkpoints are read as periodic ones.
 //
-// The preamble stays as it is in all versions, so that a version that is not known is distinguished from a damaged one. Lengths
-// are used only after the checksum over them has been found right, and never beyond the size of the file. States are in the
-// order of names, without duplicates. The bytes above 127 and line ends of both kinds show what a transfer as text did.
+// The preamble stays as it is in all versions, so that a version that is not known is
+// distinguished from a damaged one. Lengths are used only after the checksum over them
+// has been found right, and never beyond the size of the file. States are in the order of
+// names, without duplicates. The bytes above 127 and line ends of both kinds show what a
+// transfer as text did.
 const (
 	writeBuffer = 256 << 10
 
@@ -42,15 +44,17 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// mask changes the checksum of a part, as LevelDB does. The CRC of bytes and their CRC is the same for all bytes: a
-// checksum over unmasked parts would not notice that one was replaced by that of another file.
+// mask changes the checksum of a part, as LevelDB does. The CRC of bytes and their CRC is
+// the same for all bytes: a checksum over unmasked parts would not notice that one was
+// replaced by that of another file.
 func mask(sum uint32) uint32 { return (sum>>15 | sum<<17) + 0xa282ead8 }
 
 // partSum is the checksum that follows a part.
 func partSum(p []byte) uint32 { return mask(crc32.Checksum(p, castagnoli)) }
 
-// WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by [ReadSnapshot]. It is for stores that keep snapshots
-// elsewhere. Small writes are gathered, so w need not be buffered.
+// WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by
+// [ReadSnapshot]. It is for stores that keep snapshots elsewhere. Small writes are
+// gathered, so w need not be buffered.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	if err := s.Validate(); err != nil {
 		return 0, err
@@ -125,11 +129,14 @@ func (f *fileWriter) trailer() {
 	f.write(append(b, endMark...))
 }
 
-// ReadSnapshot reads a snapshot in the format of [Snapshot.WriteTo]. size is the length of the whole, which the caller must know, as from the
-// file's size. No length inside may exceed it, so damaged or hostile bytes cannot make ReadSnapshot allocate more than about size.
+// ReadSnapshot reads a snapshot in the format of [Snapshot.WriteTo]. size is the length
+// of the whole, which the caller must know, as from the file's size. No length inside may
+// exceed it, so damaged or hostile bytes cannot make ReadSnapshot allocate more than
+// about size.
 //
-// The error is a *[CorruptError] if the bytes are not exactly a snapshot, a *[VersionError] if they may be a snapshot of a newer version of
-// weir, or the error of r.
+// The error is a *[CorruptError] if the bytes are not exactly a snapshot, a
+// *[VersionError] if they may be a snapshot of a newer version of weir, or the error of
+// r.
 func ReadSnapshot(r io.Reader, size int64) (*Snapshot, error) {
 	f := fileReader{r: bufio.NewReader(r), left: size}
 	return f.snapshot()

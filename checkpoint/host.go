@@ -14,7 +14,8 @@ import (
 // Host returns c as participants see it: for authors of sources, operators and sinks.
 func (c *Coordinator) Host() participant.Host { return (*host)(c) }
 
-// host is the coordinator with the methods that only participants call. It is also the Reporter of its barriers.
+// host is the coordinator with the methods that only participants call. It is also the
+// Reporter of its barriers.
 type host Coordinator
 
 // Register implements [participant.Host].
@@ -23,8 +24,8 @@ func (h *host) Register(name string, p participant.Participant) (state participa
 	return state, resumes
 }
 
-// register is Register with an error for a participant that makes Start fail: it must not touch anything that a checkpoint may
-// need.
+// register is Register with an error for a participant that makes Start fail: it must not
+// touch anything that a checkpoint may need.
 func (c *Coordinator) register(name string, p participant.Participant) (state participant.State, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,9 +9,11 @@ type Kind uint8
 const (
 	// Periodic is an ordinary checkpoint: the pipeline continued.
 	Periodic = Kind(participant.Periodic)
-	// Drain is the final checkpoint of a stream that came to its end: elements in flight were finished first.
+	// Drain is the final checkpoint of a stream that came to its end: elements in flight
+	// were finished first.
 	Drain = Kind(participant.Drain)
-	// Suspend is the final checkpoint of a stream that was stopped: it holds the elements in flight, to be resumed from.
+	// Suspend is the final checkpoint of a stream that was stopped: it holds the elements
+	// in flight, to be resumed from.
 	Suspend = Kind(participant.Suspend)
 )
 

@@ -13,11 +13,13 @@ import (
 // defaultTimeout is how long each step of a checkpoint may take: see [WithTimeout].
 const defaultTimeout = 10 * time.Minute
 
-// Option changes a setting of a [Coordinator]. Options panic if their argument is invalid or nil.
+// Option changes a setting of a [Coordinator]. Options panic if their argument is invalid
+// or nil.
 type Option func(*Coordinator)
 
-// WithInterval triggers a checkpoint after each interval, counted from the end of the previous checkpoint. By default, and with 0, checkpoints
-// are taken on demand only. It panics if d < 0.
+// WithInterval triggers a checkpoint after each interval, counted from the end of the
+// previous checkpoint. By default, and with 0, checkpoints are taken on demand only. It
+// panics if d < 0.
 func WithInterval(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("checkpoint: WithInterval: negative interval: %v", d))
@@ -25,16 +27,20 @@ func WithInterval(d time.Duration) Option {
 	return func(c *Coordinator) { c.interval = d }
 }
 
-// WithTimeout bounds the time of each step of a checkpoint; the default is 10 minutes. The steps are: from the trigger until all have reported;
-// storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). It also bounds the steps before the first checkpoint: loading the
-// stored checkpoint, and [Output.Restore] or FreshStart of each output. The context of a step that takes longer ends; if the step runs for five
-// seconds more, it is given up and counts as failed. A Save of a final checkpoint and a Commit that fail are tried again until d is over.
+// WithTimeout bounds the time of each step of a checkpoint; the default is 10 minutes.
+// The steps are: from the trigger until all have reported; storing it ([Store.Save]);
+// publishing it at each sink ([Output.Commit]). It also bounds the steps before the first
+// checkpoint: loading the stored checkpoint, and [Output.Restore] or FreshStart of each
+// output. The context of a step that takes longer ends; if the step runs for five seconds
+// more, it is given up and counts as failed. A Save of a final checkpoint and a Commit
+// that fail are tried again until d is over.
 //
-// The draining before a [Drain] checkpoint is not bounded; each time d is over, a warning names the participants that are
-// not done. It panics if d <= 0.
+// The draining before a [Drain] checkpoint is not bounded; each time d is over, a warning
+// names the participants that are not done. It panics if d <= 0.
 //
-// A warning names the participants that have not reported a checkpoint after ten seconds, and again each time the wait has doubled. While the
-// stream is drained, it names only participants that have never reported: they may not be part of the pipeline.
+// A warning names the participants that have not reported a checkpoint after ten seconds,
+// and again each time the wait has doubled. While the stream is drained, it names only
+// participants that have never reported: they may not be part of the pipeline.
 func WithTimeout(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("checkpoint: WithTimeout: must be positive, got %v", d))
@@ -42,10 +48,12 @@ func WithTimeout(d time.Duration) Option {
 	return func(c *Coordinator) { c.timeout = d }
 }
 
-// WithTolerableFailures ends the run with an error when more than n checkpoints in a row have failed. See [Stats.Failed] for the failures that
-// count. By default any number is tolerated, and each failure is logged as a warning: weir does not restart a pipeline that has ended, and a
-// restart repeats the calls since the last complete checkpoint. The option is named after Flink's tolerableCheckpointFailureNumber, whose
-// default is 0, since Flink restarts its jobs. It panics if n < 0.
+// WithTolerableFailures ends the run with an error when more than n checkpoints in a row
+// have failed. See [Stats.Failed] for the failures that count. By default any number is
+// tolerated, and each failure is logged as a warning: weir does not restart a pipeline
+// that has ended, and a restart repeats the calls since the last complete checkpoint. The
+// option is named after Flink's tolerableCheckpointFailureNumber, whose default is 0,
+// since Flink restarts its jobs. It panics if n < 0.
 func WithTolerableFailures(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("checkpoint: WithTolerableFailures: negative number: %d", n))
@@ -53,12 +61,15 @@ func WithTolerableFailures(n int) Option {
 	return func(c *Coordinator) { c.tolerate = n }
 }
 
-// WithNewParticipants names operators and sinks that were added to the pipeline since the checkpoint that it resumes from. They begin as in a
-// fresh start. Without it Start fails for a participant without a state in the checkpoint, since it may have been renamed. A name that has a
-// state gets it, so the option may stay when newer checkpoints know the participant.
+// WithNewParticipants names operators and sinks that were added to the pipeline since the
+// checkpoint that it resumes from. They begin as in a fresh start. Without it Start fails
+// for a participant without a state in the checkpoint, since it may have been renamed. A
+// name that has a state gets it, so the option may stay when newer checkpoints know the
+// participant.
 //
-// A source cannot be added: its input would begin anew. A participant with a state in the checkpoint cannot be removed, since the elements in
-// that state would be lost. It panics if a name is empty.
+// A source cannot be added: its input would begin anew. A participant with a state in the
+// checkpoint cannot be removed, since the elements in that state would be lost. It panics
+// if a name is empty.
 func WithNewParticipants(names ...string) Option {
 	for i, name := range names {
 		if name == "" {
@@ -68,14 +79,16 @@ func WithNewParticipants(names ...string) Option {
 	return func(c *Coordinator) { c.added = append(c.added, names...) }
 }
 
-// WithClock sets the clock of intervals, timeouts, retries and [Stats]; the default is the real clock.
+// WithClock sets the clock of intervals, timeouts, retries and [Stats]; the default is
+// the real clock.
 func WithClock(clk clock.Clock) Option {
 	guard.RefuseNil("checkpoint: WithClock", "clock", clk)
 	return func(c *Coordinator) { c.clock = clk }
 }
 
-// WithLogger sets the logger of the coordinator, and of the stores and outputs that it works with, if they have a method LogTo; the default is
-// slog.Default(). Aborted checkpoints are logged at warn level, complete checkpoints at debug.
+// WithLogger sets the logger of the coordinator, and of the stores and outputs that it
+// works with, if they have a method LogTo; the default is slog.Default(). Aborted
+// checkpoints are logged at warn level, complete checkpoints at debug.
 func WithLogger(l *slog.Logger) Option {
 	if l == nil {
 		panic("checkpoint: WithLogger: nil logger")

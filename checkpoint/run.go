@@ -27,7 +27,8 @@ type run struct {
 	settled chan struct{} // closed when all have reported, or err is set
 }
 
-// beginCompletion leaves the end to the final checkpoint that is about to be stored, unless it has come already.
+// beginCompletion leaves the end to the final checkpoint that is about to be stored,
+// unless it has come already.
 func (c *Coordinator) beginCompletion() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,8 +152,8 @@ func quoted(names map[string]struct{}) string {
 	return strings.Join(out, ", ")
 }
 
-// stateError says that a participant and its state in a checkpoint do not fit; checkpoint 0: none. The message of reason,
-// which may be a user's, is made when it is asked for.
+// stateError says that a participant and its state in a checkpoint do not fit; checkpoint
+// 0: none. The message of reason, which may be a user's, is made when it is asked for.
 func stateError(name string, checkpoint uint64, reason error) error {
 	if checkpoint == 0 {
 		return guard.Wrap(fmt.Sprintf("checkpoint: state of %q", name), reason)

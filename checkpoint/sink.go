@@ -16,9 +16,11 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Sink writes a stream to an [Output], exactly once: elements written since the last complete checkpoint are published when the next completes.
-// A sink that sees its input close without a final barrier knows that the run was aborted, and does not publish the rest. A barrier that comes
-// twice and an element behind the final barrier fail the run. Watermarks end here.
+// Sink writes a stream to an [Output], exactly once: elements written since the last
+// complete checkpoint are published when the next completes. A sink that sees its input
+// close without a final barrier knows that the run was aborted, and does not publish the
+// rest. A barrier that comes twice and an element behind the final barrier fail the run.
+// Watermarks end here.
 type Sink[T any] struct {
 	linked
 	coordinator *Coordinator
@@ -48,9 +50,10 @@ var _ streams.Sink = (*Sink[any])(nil)
 // errNoFinalBarrier reports that a stream has ended without a final barrier.
 var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 
-// NewSink returns a sink that writes to output and takes part in the checkpoints of c under a name. If the pipeline resumes, Start of the
-// coordinator undoes all output after the checkpoint ([Output.Restore]); else it calls FreshStart of an output that is a [FreshStarter]. It
-// fails if either does. It panics if c or output is nil.
+// NewSink returns a sink that writes to output and takes part in the checkpoints of c
+// under a name. If the pipeline resumes, Start of the coordinator undoes all output after
+// the checkpoint ([Output.Restore]); else it calls FreshStart of an output that is a
+// [FreshStarter]. It fails if either does. It panics if c or output is nil.
 func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	guard.RefuseNil("checkpoint: NewSink", "coordinator", c)
 	guard.RefuseNil("checkpoint: NewSink", "output", output)
@@ -76,7 +79,8 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 type starter interface {
 	// lock takes the output for this sink, or returns an error if another one has it.
 	lock() error
-	// check returns an error if begin is known to fail, or would destroy what is not the run's. It changes nothing.
+	// check returns an error if begin is known to fail, or would destroy what is not the
+	// run's. It changes nothing.
 	check() error
 	// begin brings the output to the state that the run begins with.
 	begin() error
@@ -97,7 +101,8 @@ func (s *Sink[T]) lock() error {
 	return protect(func() (err error) { s.unlock, err = o.Lock(); return err })
 }
 
-// giveBack ends the lock of the output, which is not written to any more. Called with using held.
+// giveBack ends the lock of the output, which is not written to any more. Called with
+// using held.
 func (s *Sink[T]) giveBack() error {
 	unlock := s.unlock
 	s.unlock = nil
@@ -139,10 +144,12 @@ func (s *Sink[T]) restore(ctx context.Context) error {
 // In returns the channel that upstream sends to and closes.
 func (s *Sink[T]) In() chan<- any { return s.in }
 
-// AwaitCompletion returns when the input is closed and, after a final barrier, its checkpoint has completed or failed.
+// AwaitCompletion returns when the input is closed and, after a final barrier, its
+// checkpoint has completed or failed.
 func (s *Sink[T]) AwaitCompletion() { <-s.done }
 
-// Err returns the first failure of the output or the stream, or nil. It is set when AwaitCompletion returns.
+// Err returns the first failure of the output or the stream, or nil. It is set when
+// AwaitCompletion returns.
 func (s *Sink[T]) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +159,8 @@ func (s *Sink[T]) Err() error {
 // Pending implements [participant.Participant].
 func (s *Sink[T]) Pending(participant.Barrier) {}
 
-// Completed implements [participant.Participant]. It publishes the elements of the checkpoint.
+// Completed implements [participant.Participant]. It publishes the elements of the
+// checkpoint.
 func (s *Sink[T]) Completed(id uint64) {
 	defer func() {
 		s.mu.Lock()
@@ -189,7 +197,8 @@ func (s *Sink[T]) endCheckpoint(id uint64) {
 	}
 }
 
-// Aborted implements [participant.Participant]. The next checkpoint covers the elements that were prepared for it.
+// Aborted implements [participant.Participant]. The next checkpoint covers the elements
+// that were prepared for it.
 func (s *Sink[T]) Aborted(id uint64, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +223,8 @@ func (s *Sink[T]) run() {
 	returned = true
 }
 
-// receive works on what comes until the input is closed and, after a final barrier, its checkpoint is over.
+// receive works on what comes until the input is closed and, after a final barrier, its
+// checkpoint is over.
 func (s *Sink[T]) receive() {
 	for v := range s.in {
 		switch v := v.(type) {
@@ -237,8 +247,8 @@ func (s *Sink[T]) receive() {
 	}
 }
 
-// inputEnded reports the state of the final barrier, now that nothing can follow it any more, and reports whether there was
-// one.
+// inputEnded reports the state of the final barrier, now that nothing can follow it any
+// more, and reports whether there was one.
 func (s *Sink[T]) inputEnded() bool {
 	if s.final.ID == 0 {
 		s.fail(errNoFinalBarrier)
@@ -279,7 +289,8 @@ func mayBeMessage[T any]() bool {
 	return isMessage || reflect.TypeFor[T]().Kind() == reflect.Interface
 }
 
-// element returns what is written of an element. Of a message that is its value; its history ends here.
+// element returns what is written of an element. Of a message that is its value; its
+// history ends here.
 func (s *Sink[T]) element(v any) (t T, err error) {
 	t, ok := v.(T)
 	if ok && !s.anything {
@@ -320,7 +331,8 @@ func (s *Sink[T]) barrier(b participant.Barrier) {
 	}
 }
 
-// prepare returns the state of a barrier. Without an error, the output will be published when the checkpoint is complete.
+// prepare returns the state of a barrier. Without an error, the output will be published
+// when the checkpoint is complete.
 func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
@@ -351,7 +363,8 @@ func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 	return state, nil
 }
 
-// inUse implements user: the output is, during a call, and locked until the end of the run.
+// inUse implements user: the output is, during a call, and locked until the end of the
+// run.
 func (s *Sink[T]) inUse() (what string, until func()) {
 	return fmt.Sprintf("writing to the output of %q", s.name), func() {
 		s.using <- struct{}{}
@@ -370,7 +383,8 @@ func (s *Sink[T]) close() {
 	}
 }
 
-// fail notes the first failure and ends the pipeline: what cannot be written must be done again after a restart.
+// fail notes the first failure and ends the pipeline: what cannot be written must be done
+// again after a restart.
 func (s *Sink[T]) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,16 +15,19 @@ const maxNameLength = 1024
 
 // Snapshot is a checkpoint: the states of all participants at a barrier.
 //
-// A snapshot is a plain value without methods that change it. It may be read concurrently.
+// A snapshot is a plain value without methods that change it. It may be read
+// concurrently.
 type Snapshot struct {
-	// ID is the number of the checkpoint. Numbers begin at 1 and grow; they may leave gaps.
+	// ID is the number of the checkpoint. Numbers begin at 1 and grow; they may leave
+	// gaps.
 	ID uint64
 	// Kind is the purpose of the checkpoint: after a [Drain] the stream is complete.
 	Kind Kind
-	// Time is when the checkpoint was taken, by the wall clock. Stores keep the instant, in nanoseconds, and return it
-	// in UTC.
+	// Time is when the checkpoint was taken, by the wall clock. Stores keep the instant,
+	// in nanoseconds, and return it in UTC.
 	Time time.Time
-	// States are the states by participant. Stores write them in the order of names, so equal snapshots have equal files.
+	// States are the states by participant. Stores write them in the order of names, so
+	// equal snapshots have equal files.
 	States map[string]participant.State
 }
 
@@ -46,8 +49,8 @@ func (s *Snapshot) Size() int64 {
 	return n
 }
 
-// Validate returns an error if stores must refuse s: its number is 0, its kind unknown, or the name of a participant is empty, longer than 1024
-// bytes, or not UTF-8.
+// Validate returns an error if stores must refuse s: its number is 0, its kind unknown,
+// or the name of a participant is empty, longer than 1024 bytes, or not UTF-8.
 func (s *Snapshot) Validate() error {
 	if s == nil {
 		return fmt.Errorf("%w: it is nil", errInvalidSnapshot)

@@ -17,14 +17,16 @@ import (
 	"github.com/weirflow/weir/internal/wiring"
 )
 
-// Source streams the elements of an [Input] and puts the barriers of checkpoints between them. Its state is the position of the input. A
-// pipeline has a single source.
+// Source streams the elements of an [Input] and puts the barriers of checkpoints between
+// them. Its state is the position of the input. A pipeline has a single source.
 //
 // Barriers are sent at once while the input is idle, if it is a [Waiter].
 //
-// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of the end of the input, then barriers until the
-// final barrier, and closes Out. When the coordinator ends for another reason, the run is aborted: Out closes without a final barrier. Operators
-// do not take that for the end of the input: the next run processes their elements in flight again.
+// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the
+// marker of the end of the input, then barriers until the final barrier, and closes Out.
+// When the coordinator ends for another reason, the run is aborted: Out closes without a
+// final barrier. Operators do not take that for the end of the input: the next run
+// processes their elements in flight again.
 type Source[T any] struct {
 	linked
 	coordinator *Coordinator
@@ -50,14 +52,15 @@ type Source[T any] struct {
 
 type linked = wiring.Linked // other steps of weir find the node of a source or a sink
 
-// kept is what a checkpoint that is under way needs when it is complete. There is one at a time, and barriers of earlier
-// ones, which were aborted, come before its own.
+// kept is what a checkpoint that is under way needs when it is complete. There is one at
+// a time, and barriers of earlier ones, which were aborted, come before its own.
 type kept struct {
 	id    uint64 // 0: nothing is kept
 	bytes []byte
 }
 
-// take returns what is kept for a checkpoint, or nil. It keeps nothing for that and earlier ones.
+// take returns what is kept for a checkpoint, or nil. It keeps nothing for that and
+// earlier ones.
 func (k *kept) take(id uint64) (bytes []byte) {
 	if k.id == id {
 		bytes = k.bytes
@@ -73,9 +76,10 @@ const buffer = 64
 
 var _ streams.Source = (*Source[any])(nil)
 
-// NewSource returns a source of input that takes part in the checkpoints of c under a name. If the pipeline resumes, the input resumes at the
-// position of the checkpoint; Start of the coordinator fails if it cannot. The first element is read after the start. It panics if c or input is
-// nil.
+// NewSource returns a source of input that takes part in the checkpoints of c under a
+// name. If the pipeline resumes, the input resumes at the position of the checkpoint;
+// Start of the coordinator fails if it cannot. The first element is read after the start.
+// It panics if c or input is nil.
 func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 	guard.RefuseNil("checkpoint: NewSource", "coordinator", c)
 	guard.RefuseNil("checkpoint: NewSource", "input", input)
@@ -112,8 +116,8 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 // isSource marks the participant with which the stream begins.
 func (*Source[T]) isSource() {}
 
-// Out returns the channel of the elements. No function of go-streams that branches or joins streams may read it, except
-// flow.FanOut: the run fails.
+// Out returns the channel of the elements. No function of go-streams that branches or
+// joins streams may read it, except flow.FanOut: the run fails.
 func (s *Source[T]) Out() <-chan any {
 	if err := wiring.Reader(); err != nil {
 		s.coordinator.Host().Fail(s.name, err)
@@ -121,9 +125,10 @@ func (s *Source[T]) Out() <-chan any {
 	return s.out
 }
 
-// Via streams the elements to next and returns next, or a flow that stands for it. It panics for a flow of go-streams that cannot pass
-// barriers, for an operator or a flow of weir that takes elements of another type, if a step behind next cannot pass barriers, and if it
-// was called before.
+// Via streams the elements to next and returns next, or a flow that stands for it. It
+// panics for a flow of go-streams that cannot pass barriers, for an operator or a flow of
+// weir that takes elements of another type, if a step behind next cannot pass barriers,
+// and if it was called before.
 func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 	s.node.MustTake("checkpoint: Via", next)
 	s.taken.Take("checkpoint: Via")
@@ -132,13 +137,14 @@ func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 	return s.node.Next(next)
 }
 
-// overflower is a participant that takes elements for which it has no room, so that a barrier behind them can come. An
-// operator is one.
+// overflower is a participant that takes elements for which it has no room, so that a
+// barrier behind them can come. An operator is one.
 type overflower interface {
-	// Coming promises that the source sends one element at most before the barrier. So what comes before it is bounded by what
-	// the stream holds.
+	// Coming promises that the source sends one element at most before the barrier. So
+	// what comes before it is bounded by what the stream holds.
 	Coming(b participant.Barrier)
-	// Overflow returns nil, or, while there are so many that no more should follow, a channel that is closed after that.
+	// Overflow returns nil, or, while there are so many that no more should follow, a
+	// channel that is closed after that.
 	Overflow() <-chan struct{}
 }
 
@@ -291,7 +297,8 @@ func overflow(all []overflower) <-chan struct{} {
 	return nil
 }
 
-// currentWait returns a context that ends when a barrier or the end of the run has come. It is a new one only after that.
+// currentWait returns a context that ends when a barrier or the end of the run has come.
+// It is a new one only after that.
 func (s *Source[T]) currentWait() context.Context {
 	if s.wait == nil || s.wait.Err() != nil {
 		s.mu.Lock()
@@ -320,7 +327,8 @@ func (s *Source[T]) serve() {
 	}
 }
 
-// serveNext sends what is announced next, unless until is closed before, and reports whether the stream is over.
+// serveNext sends what is announced next, unless until is closed before, and reports
+// whether the stream is over.
 func (s *Source[T]) serveNext(until <-chan struct{}) (ended bool) {
 	select {
 	case b := <-s.barriers:
@@ -335,7 +343,8 @@ func (s *Source[T]) serveNext(until <-chan struct{}) (ended bool) {
 	}
 }
 
-// send puts the barrier into the stream and reports the position: in this order, for with a final report the run is over.
+// send puts the barrier into the stream and reports the position: in this order, for with
+// a final report the run is over.
 func (s *Source[T]) send(b participant.Barrier) bool {
 	var position []byte
 	if err := protect(func() error { position = s.input.Position(); return nil }); err != nil {

@@ -7,11 +7,13 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Stats describes the checkpoints of a [Coordinator] since it was made. Times are by its clock.
+// Stats describes the checkpoints of a [Coordinator] since it was made. Times are by its
+// clock.
 type Stats struct {
 	Completed uint64 // stored, including a final checkpoint
-	// Failed were aborted: not all have reported, a participant has reported an error, it took too long, or it could not be stored. A checkpoint
-	// that ended with the run, or with the context of the caller who asked for it, does not count.
+	// Failed were aborted: not all have reported, a participant has reported an error, it
+	// took too long, or it could not be stored. A checkpoint that ended with the run, or
+	// with the context of the caller who asked for it, does not count.
 	Failed      uint64
 	FailedInRow int   // since the last that completed
 	LastError   error // of the last failed checkpoint; nil: none failed
@@ -45,7 +47,8 @@ func (c *Coordinator) Stats() Stats {
 	return c.stats
 }
 
-// Lag returns how many elements of its input the pipeline has not read yet. known is false if the input is not a [Lagger], or does not know.
+// Lag returns how many elements of its input the pipeline has not read yet. known is
+// false if the input is not a [Lagger], or does not know.
 func (c *Coordinator) Lag() (elements int64, known bool) {
 	c.mu.Lock()
 	l := c.lagger

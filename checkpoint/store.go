@@ -8,40 +8,54 @@ import (
 	"slices"
 )
 
-// Store keeps the snapshots of a pipeline. Package checkpoint/files has a store in a directory. Package checkpointtest has a store in memory for
-// tests, and checks a store of your own against the rules below. [Snapshot.WriteTo] writes a snapshot as bytes and [ReadSnapshot] reads them,
-// wherever they are kept.
+// Store keeps the snapshots of a pipeline. Package checkpoint/files has a store in a
+// directory. Package checkpointtest has a store in memory for tests, and checks a store
+// of your own against the rules below. [Snapshot.WriteTo] writes a snapshot as bytes and
+// [ReadSnapshot] reads them, wherever they are kept.
 //
-// The methods are safe for concurrent use. After Close they return [ErrClosed]. A store or an [Output] with a method LogTo(*slog.Logger)
-// gets the coordinator's logger.
+// The methods are safe for concurrent use. After Close they return [ErrClosed]. A store
+// or an [Output] with a method LogTo(*slog.Logger) gets the coordinator's logger.
 type Store interface {
-	// Save stores s durably and as a whole. Once it has returned nil, a crash of the process does not lose s, nor does a power cut if the store
-	// promises that. At every moment the store holds either the snapshots it held before, or those and all of s. When s is durable, Save may
-	// remove the oldest snapshots. It never removes the newest undamaged snapshots. If it cannot remove an old snapshot, Save still succeeds.
+	// Save stores s durably and as a whole. Once it has returned nil, a crash of the
+	// process does not lose s, nor does a power cut if the store promises that. At every
+	// moment the store holds either the snapshots it held before, or those and all of s.
+	// When s is durable, Save may remove the oldest snapshots. It never removes the
+	// newest undamaged snapshots. If it cannot remove an old snapshot, Save still
+	// succeeds.
 	//
-	// s.ID must be higher than every number that the store has seen, in former runs too and damaged snapshots included; otherwise Save stores
-	// nothing and returns a *NumberError. If [Snapshot.Validate] returns an error, Save returns it and does not store s.
+	// s.ID must be higher than every number that the store has seen, in former runs too
+	// and damaged snapshots included; otherwise Save stores nothing and returns a
+	// *NumberError. If [Snapshot.Validate] returns an error, Save returns it and does not
+	// store s.
 	//
-	// Save of the snapshot that was saved last can be repeated. If it was stored, Save only returns nil. If it was stored in part, or Save has
-	// returned an error, Save stores it. Another snapshot with the same number is refused with a *NumberError if the first may have been stored.
+	// Save of the snapshot that was saved last can be repeated. If it was stored, Save
+	// only returns nil. If it was stored in part, or Save has returned an error, Save
+	// stores it. Another snapshot with the same number is refused with a *NumberError if
+	// the first may have been stored.
 	//
-	// Save returns soon after ctx has ended, with an error. With any other error, the snapshots stored before are unchanged, and s may have been
-	// stored all the same. Then a restart may find s, and can resume from it.
+	// Save returns soon after ctx has ended, with an error. With any other error, the
+	// snapshots stored before are unchanged, and s may have been stored all the same.
+	// Then a restart may find s, and can resume from it.
 	//
-	// A store that several machines share belongs to a single run at a time. The methods of a run that has lost it return [ErrFenced] for good,
-	// whatever number they ask for.
+	// A store that several machines share belongs to a single run at a time. The methods
+	// of a run that has lost it return [ErrFenced] for good, whatever number they ask
+	// for.
 	//
 	// Save does not keep a reference to s and its states.
 	Save(ctx context.Context, s *Snapshot) error
 
-	// Load returns the snapshot of a number. It belongs to the caller. The error matches ErrNotFound if it does not exist, is a *CorruptError if
-	// it is damaged (damage must always be detected), and a *VersionError if its format is unknown; other errors mean that it could not be read.
+	// Load returns the snapshot of a number. It belongs to the caller. The error matches
+	// ErrNotFound if it does not exist, is a *CorruptError if it is damaged (damage must
+	// always be detected), and a *VersionError if its format is unknown; other errors
+	// mean that it could not be read.
 	Load(ctx context.Context, id uint64) (*Snapshot, error)
 
-	// List returns the stored snapshots, including damaged ones, in ascending order of numbers. It need not read their content.
+	// List returns the stored snapshots, including damaged ones, in ascending order of
+	// numbers. It need not read their content.
 	List(ctx context.Context) ([]Entry, error)
 
-	// Close waits for a running Save and releases the store. A second Close has no effect.
+	// Close waits for a running Save and releases the store. A second Close has no
+	// effect.
 	Close() error
 }
 
@@ -51,13 +65,16 @@ type Entry struct {
 	Size int64 // in bytes, as stored
 }
 
-// Latest returns the newest snapshot of a store that is not damaged. It also returns the damage of newer snapshots, which it skipped: newest
-// first, empty if all is well. Resuming from a checkpoint older than the last complete checkpoint repeats work that sinks have already
-// published, so the caller should at least log it.
+// Latest returns the newest snapshot of a store that is not damaged. It also returns the
+// damage of newer snapshots, which it skipped: newest first, empty if all is well.
+// Resuming from a checkpoint older than the last complete checkpoint repeats work that
+// sinks have already published, so the caller should at least log it.
 //
-// The error matches [ErrNotFound] if the store is empty. It does not if there are only damaged snapshots: their errors are returned, joined and
-// as skipped, so that no pipeline starts afresh because its state was lost. A snapshot that cannot be read for another reason (permissions, an
-// unknown format, listed but missing) is an error too, not skipped.
+// The error matches [ErrNotFound] if the store is empty. It does not if there are only
+// damaged snapshots: their errors are returned, joined and as skipped, so that no
+// pipeline starts afresh because its state was lost. A snapshot that cannot be read for
+// another reason (permissions, an unknown format, listed but missing) is an error too,
+// not skipped.
 func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptError, err error) {
 	entries, err := store.List(ctx)
 	if err != nil {

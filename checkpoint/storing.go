@@ -10,7 +10,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// save stores what all have reported. A final checkpoint has no next one that could do better, so it is tried again.
+// save stores what all have reported. A final checkpoint has no next one that could do
+// better, so it is tried again.
 func (c *Coordinator) save(ctx context.Context, r *run) error {
 	s := &Snapshot{ID: r.barrier.ID, Kind: Kind(r.barrier.Kind), Time: c.clock.Now(), States: r.states}
 	c.does("storing checkpoint %d", s.ID)
@@ -41,8 +42,9 @@ func (c *Coordinator) save(ctx context.Context, r *run) error {
 	return nil
 }
 
-// failed counts a checkpoint that was aborted, and returns how many were in a row. It ends the run if those are too many,
-// or if the store belongs to another one. What the end of the run or the caller's own context has aborted has not failed.
+// failed counts a checkpoint that was aborted, and returns how many were in a row. It
+// ends the run if those are too many, or if the store belongs to another one. What the
+// end of the run or the caller's own context has aborted has not failed.
 func (c *Coordinator) failed(ctx context.Context, err error) (row int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +71,8 @@ func (c *Coordinator) noneUnderWay() {
 	c.stats.UnderWay, c.stats.Since = 0, time.Time{}
 }
 
-// once takes a step of a checkpoint, with a context that ends after the timeout, and when Close has waited long enough.
+// once takes a step of a checkpoint, with a context that ends after the timeout, and when
+// Close has waited long enough.
 func (c *Coordinator) once(ctx context.Context, done string, step func(ctx context.Context) error) error {
 	ctx, cancel := c.bounded(ctx, done)
 	defer cancel()
@@ -78,7 +81,8 @@ func (c *Coordinator) once(ctx context.Context, done string, step func(ctx conte
 
 var errStoreHangs = errors.New("checkpoint: an earlier call of the store has not returned")
 
-// hangError is the error of a step that was given up: it goes on although its context has ended.
+// hangError is the error of a step that was given up: it goes on although its context has
+// ended.
 type hangError struct {
 	cause    error
 	returned <-chan struct{} // closed when the step has returned
@@ -102,7 +106,8 @@ func release(lock <-chan struct{}, err error) {
 	<-lock
 }
 
-// try takes a step, and names the reason if it has ended with its context. A step that goes on without its context is given up.
+// try takes a step, and names the reason if it has ended with its context. A step that
+// goes on without its context is given up.
 func (c *Coordinator) try(ctx context.Context, step func(ctx context.Context) error) (err error) {
 	returned := make(chan struct{})
 	var result error
@@ -135,7 +140,8 @@ const (
 	maxBackoff   = 5 * time.Second
 )
 
-// retry is once that tries the step again while it fails, unless the run ends: then a restart does the rest.
+// retry is once that tries the step again while it fails, unless the run ends: then a
+// restart does the rest.
 func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx context.Context) error) error {
 	ctx, cancel := c.bounded(ctx, done)
 	defer cancel()

@@ -103,7 +103,8 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	return view{Name: "confirm", Title: d.Verb + " messages of " + cut(60, d.Queue), Data: d}, nil
 }
 
-// countOf counts what an action is about, and bounds it to that. A number that takes too long is left out.
+// countOf counts what an action is about, and bounds it to that. A number that takes too
+// long is left out.
 func (s *server) countOf(ctx context.Context, d *confirmData, f *store.Filter) (n store.Counts, err error) {
 	counting, cancel := context.WithTimeout(ctx, queryTime/2)
 	defer cancel()
@@ -140,7 +141,8 @@ func (s *server) forecast(ctx context.Context, d *confirmData, f store.Filter) e
 	return err
 }
 
-// seen returns a time before which the messages have arrived that match now: what comes while a person thinks is left alone.
+// seen returns a time before which the messages have arrived that match now: what comes
+// while a person thinks is left alone.
 func (s *server) seen(ctx context.Context, queue string, f store.Filter, n store.Counts) (time.Time, error) {
 	if n.Last == 0 {
 		return f.Before, nil
@@ -190,7 +192,8 @@ func (s *server) start(r *http.Request) (string, error) {
 	return "/job?id=" + strconv.Itoa(job.ID), nil
 }
 
-// once starts a job, unless the same was started just now: a second click, or a browser that asks again.
+// once starts a job, unless the same was started just now: a second click, or a browser
+// that asks again.
 func (s *server) once(ctx context.Context, spec jobs.Spec) (jobs.Job, error) {
 	s.starting.Lock()
 	defer s.starting.Unlock()
@@ -248,7 +251,8 @@ func (s *server) run(id int) {
 	}()
 }
 
-// resume runs the jobs that another process has left: one that was killed, such as this console. It is for a person who may act.
+// resume runs the jobs that another process has left: one that was killed, such as this
+// console. It is for a person who may act.
 func (s *server) resume() {
 	go func() { // ends when the jobs are listed
 		list, err := s.jobs.List(s.ctx)

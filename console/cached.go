@@ -14,8 +14,9 @@ const (
 	loadTime = time.Minute     // at most, but for groups
 )
 
-// cached is a value that takes long to find: people see the last one meanwhile. However many people look, it is looked for once at a time,
-// and for a tenth of the time at most. Its zero value is ready.
+// cached is a value that takes long to find: people see the last one meanwhile. However
+// many people look, it is looked for once at a time, and for a tenth of the time at most.
+// Its zero value is ready.
 type cached[T any] struct {
 	long bool // it may take longer than loadTime
 
@@ -27,8 +28,9 @@ type cached[T any] struct {
 	done  chan struct{} // closed when it was looked for; nil: it is not being looked for
 }
 
-// get returns the value and when it was found, and waits up to a time for a new one if it is old. Without a value the time is zero.
-// What is looked for goes on after ctx, until life ends.
+// get returns the value and when it was found, and waits up to a time for a new one if it
+// is old. Without a value the time is zero. What is looked for goes on after ctx, until
+// life ends.
 func (c *cached[T]) get(ctx, life context.Context, cl clock.Clock, patience time.Duration, load func(context.Context) (T, error)) (T, time.Time, error) {
 	c.mu.Lock()
 	if c.done == nil && !cl.Now().Before(c.next) {

@@ -36,7 +36,8 @@ func (s *server) about() jobs.Worker {
 	return w
 }
 
-// checkpointsOf returns how pipelines do, by name: those of s.Checkpoints, and those in the heartbeats of workers, of this process too.
+// checkpointsOf returns how pipelines do, by name: those of s.Checkpoints, and those in
+// the heartbeats of workers, of this process too.
 func (s *server) checkpointsOf(l *look) (list []saved) {
 	add := func(name, where string, stats json.RawMessage) {
 		r := saved{Pipeline: name, Where: where}

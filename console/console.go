@@ -36,19 +36,23 @@ const (
 
 // Config are the settings of [Handler].
 type Config struct {
-	// Engine is required: a store.Inspector. If it is not a store.Keeper, jobs and their log live in this process.
+	// Engine is required: a store.Inspector. If it is not a store.Keeper, jobs and their
+	// log live in this process.
 	Engine store.Engine
-	// Prefix is the path under which the handler is mounted, such as "/weir"; the default is the root.
+	// Prefix is the path under which the handler is mounted, such as "/weir"; the default
+	// is the root.
 	Prefix string
-	// Authorize returns the sender of a request and the role of that person. An error is answered with the status 403, and logged. An Actor
-	// needs a name, for the log of actions. By default every user of this machine is a Reader, and others are refused.
+	// Authorize returns the sender of a request and the role of that person. An error is
+	// answered with the status 403, and logged. An Actor needs a name, for the log of
+	// actions. By default every user of this machine is a Reader, and others are refused.
 	Authorize func(r *http.Request) (role Role, who string, err error)
 
-	// Keys are the requests with idempotency keys (package exactlyonce/keys); nil: there is no page of them. It shows their
-	// states, and never what was asked or answered.
+	// Keys are the requests with idempotency keys (package exactlyonce/keys); nil: there
+	// is no page of them. It shows their states, and never what was asked or answered.
 	Keys *keys.Keys
-	// Checkpoints are the coordinators of pipelines of this process, by name. On an engine that keeps jobs the handler says every 20 s how
-	// they do, as a worker, so that the consoles of other processes show them.
+	// Checkpoints are the coordinators of pipelines of this process, by name. On an
+	// engine that keeps jobs the handler says every 20 s how they do, as a worker, so
+	// that the consoles of other processes show them.
 	Checkpoints map[string]*checkpoint.Coordinator
 
 	Clock  clock.Clock  // the default is the machine's
@@ -66,8 +70,9 @@ const (
 //go:embed static
 var static embed.FS
 
-// Handler returns the console of an engine. It runs the jobs that are started in it, until ctx ends. It is safe for concurrent use. It returns
-// an error if the engine cannot look into its queues, such as Kafka, or if the prefix is not a path.
+// Handler returns the console of an engine. It runs the jobs that are started in it,
+// until ctx ends. It is safe for concurrent use. It returns an error if the engine cannot
+// look into its queues, such as Kafka, or if the prefix is not a path.
 func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	engine, ok := c.Engine.(store.Inspector)
 	if !ok {
@@ -167,7 +172,8 @@ func (s *server) routes() http.Handler {
 	return mux
 }
 
-// asset serves a file of the console, which browsers ask for again only when it has changed.
+// asset serves a file of the console, which browsers ask for again only when it has
+// changed.
 func asset(name string) http.HandlerFunc {
 	b, err := static.ReadFile("static/" + name)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// window is over how long the growth of a queue is taken for its rate: workers report their numbers every 20 s.
+// window is over how long the growth of a queue is taken for its rate: workers report
+// their numbers every 20 s.
 const window = 20 * time.Second
 
 // beat is a worker's report of the messages that it has taken from its queue.
@@ -19,7 +20,8 @@ type beat struct {
 	rate  float64 // a second, since the beat before
 }
 
-// flows returns how many messages a second workers take from each queue. Looks are made one at a time.
+// flows returns how many messages a second workers take from each queue. Looks are made
+// one at a time.
 func (s *server) flows(l *look) map[string]float64 {
 	before := s.beats
 	s.beats = make(map[string]beat, len(l.Workers))
@@ -48,7 +50,8 @@ func (s *server) flows(l *look) map[string]float64 {
 	return rates
 }
 
-// point is the number of messages of a queue at a time, and how many a second came and were taken.
+// point is the number of messages of a queue at a time, and how many a second came and
+// were taken.
 type point struct {
 	at      time.Time
 	n       int
@@ -71,7 +74,8 @@ func (p *point) flow(before []point) {
 	}
 }
 
-// sparkline returns a value of points as a line in a picture 100 wide and 20 high, whose top is most.
+// sparkline returns a value of points as a line in a picture 100 wide and 20 high, whose
+// top is most.
 func sparkline(h []point, most float64, value func(point) float64) string {
 	if len(h) < 2 {
 		return ""

@@ -48,7 +48,8 @@ type queueState struct {
 	Change int       // since the first of the points
 	Over   time.Duration
 
-	// How many messages a second come and are taken, now and over time; "": no worker says so.
+	// How many messages a second come and are taken, now and over time; "": no worker
+	// says so.
 	In, Out         string
 	InLine, OutLine string
 }
@@ -155,7 +156,8 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	return l, nil
 }
 
-// count counts queues. One of millions takes a while: its number is then that of an earlier look, as is that of one that cannot be counted.
+// count counts queues. One of millions takes a while: its number is then that of an
+// earlier look, as is that of one that cannot be counted.
 func (s *server) count(ctx context.Context, names []string) (list []queueState) {
 	end := s.Clock.Now().Add(countFor)
 	before := s.counts // looks are made one at a time

@@ -143,7 +143,8 @@ func (b bounded) List(ctx context.Context, queue string, f store.Filter, p store
 	return b.Inspector.List(ctx, queue, f, p)
 }
 
-// likeGroup returns a filter for the messages of a group. A filter finds parts of an error, so it may find a few others.
+// likeGroup returns a filter for the messages of a group. A filter finds parts of an
+// error, so it may find a few others.
 func likeGroup(f store.Filter, g jobs.Group) store.Filter {
 	f.Cause = g.Cause
 	if g.Reason != "" {

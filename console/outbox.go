@@ -39,7 +39,8 @@ func (s *server) locks(ctx context.Context) ([]lock.Holding, error) {
 	return nil, nil
 }
 
-// outboxesOf returns the outboxes by name: those of relays, and those whose lock or dead letters are there.
+// outboxesOf returns the outboxes by name: those of relays, and those whose lock or dead
+// letters are there.
 func outboxesOf(l *look, held []lock.Holding) (list []outbox) {
 	at := func(name string) *outbox {
 		i := slices.IndexFunc(list, func(o outbox) bool { return o.Queue == name })

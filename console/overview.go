@@ -123,7 +123,8 @@ func (s *server) workerProblems(l *look) (list []problem) {
 	return list
 }
 
-// partitionProblems names the first partition of each pipeline that has no owner, or fails.
+// partitionProblems names the first partition of each pipeline that has no owner, or
+// fails.
 func (s *server) partitionProblems(l *look) (list []problem) {
 	type key struct{ pipeline, state string }
 	var order []key
@@ -204,7 +205,8 @@ type workersBackend struct {
 	jobs.Backend
 }
 
-// backendsOf returns the backends by name: of the heartbeats, and those of orders that no worker has.
+// backendsOf returns the backends by name: of the heartbeats, and those of orders that no
+// worker has.
 func backendsOf(l *look) []backend {
 	byName := map[string]*backend{}
 	at := func(name string) *backend {

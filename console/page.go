@@ -48,8 +48,8 @@ func missing(format string, args ...any) error {
 	return &statusError{http.StatusNotFound, fmt.Sprintf(format, args...)}
 }
 
-// page serves what f returns. queryTime bounds f and the rendering together, and only atOnce
-// pages are made at a time. A page that takes longer is an error.
+// page serves what f returns. queryTime bounds f and the rendering together, and only
+// atOnce pages are made at a time. A page that takes longer is an error.
 func (s *server) page(f func(*http.Request) (view, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), queryTime)
@@ -211,7 +211,8 @@ func (s *server) address(path string, q url.Values) string {
 // visible returns a text in which nothing is hidden. Lines and tabs stay.
 func visible(v any) string { return guard.Visible(fmt.Sprint(v), "\n\t") }
 
-// failure returns the beginning of what an error says, without the secrets of URLs: it may have been stored by another program.
+// failure returns the beginning of what an error says, without the secrets of URLs: it
+// may have been stored by another program.
 func failure(n int, v any) string { return cut(n, guard.WithoutSecrets(fmt.Sprint(v))) }
 
 // cut returns the beginning of a text, made visible, in one line.

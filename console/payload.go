@@ -17,8 +17,8 @@ const (
 // payloadText returns the beginning of a payload in a form: json, text or hex. An empty
 // form selects the first that is possible.
 //
-// Indenting multiplies the size of nested JSON: 18 KB of brackets would become 81 MB. So a
-// payload has the form json only if its indented text has at most maxIndented bytes.
+// Indenting multiplies the size of nested JSON: 18 KB of brackets would become 81 MB. So
+// a payload has the form json only if its indented text has at most maxIndented bytes.
 func payloadText(b []byte, form string) (chosen, text string, more bool) {
 	var pretty bytes.Buffer
 	isJSON := len(b) <= maxShown && indentedSize(b, maxIndented) <= maxIndented && json.Indent(&pretty, b, "", indent) == nil
@@ -45,8 +45,8 @@ func payloadText(b []byte, form string) (chosen, text string, more bool) {
 
 const indent = "  "
 
-// indentedSize returns an upper bound of the bytes that json.Indent makes of b: each bracket
-// and comma outside of strings may start a line. It stops counting above limit.
+// indentedSize returns an upper bound of the bytes that json.Indent makes of b: each
+// bracket and comma outside of strings may start a line. It stops counting above limit.
 func indentedSize(b []byte, limit int) int {
 	size, depth := len(b), 0
 	inString, escaped := false, false

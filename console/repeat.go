@@ -14,8 +14,8 @@ type repetition struct {
 	Lines    []string
 }
 
-// repeated describes the answer of store.Message.Repetition, which jobs use as well. It asks
-// no service.
+// repeated describes the answer of store.Message.Repetition, which jobs use as well. It
+// asks no service.
 func repeated(e *store.Entry, now time.Time) repetition {
 	var r repetition
 	switch e.Repetition(now) {
@@ -86,7 +86,8 @@ func ofDoubt(e *store.Entry, now time.Time) []string {
 	return []string{"A call for it may have taken effect: its answer was lost, and nothing proves that it did not.", made}
 }
 
-// safeUntil describes a message whose call is in doubt, and is made again under the same id.
+// safeUntil describes a message whose call is in doubt, and is made again under the same
+// id.
 func safeUntil(e *store.Entry, now time.Time) repetition {
 	until := e.Meta.Remembered
 	return repetition{"ok", "Safe to repeat for " + age(until.Sub(now)), append(ofDoubt(e, now),
@@ -94,7 +95,8 @@ func safeUntil(e *store.Entry, now time.Time) repetition {
 		"After that the server has forgotten it, and a repeat is a new request.")}
 }
 
-// inDoubt describes a message whose call may have taken effect, and would be another request.
+// inDoubt describes a message whose call may have taken effect, and would be another
+// request.
 func inDoubt(e *store.Entry, now time.Time) repetition {
 	m := &e.Meta
 	r := repetition{"danger", "Not safe to repeat: it may happen twice", ofDoubt(e, now)}

@@ -34,7 +34,8 @@ func isMessage[T any](v T) bool {
 	return ok
 }
 
-// decode recognises messages before it looks at T. An element of a wrong type is returned with its handle.
+// decode recognises messages before it looks at T. An element of a wrong type is returned
+// with its handle.
 func (d decoder[T]) decode(v any) (e element[T], err error) {
 	e.whole = v
 	if !d.nilAllowed && !d.isMessage {

@@ -24,9 +24,9 @@ import (
 // on itself.
 //
 // A flow fails if its function panics or calls runtime.Goexit, or if an element is of a
-// wrong type. It then closes Out, discards and counts later elements, releases the messages
-// among them, and logs the error and the count once through slog.Default(). The failure
-// travels
+// wrong type. It then closes Out, discards and counts later elements, releases the
+// messages among them, and logs the error and the count once through slog.Default(). The
+// failure travels
 //
 //   - downstream: an operator or a sink of weir behind it fails with the same error, and
 //     so does the run of a coordinator whose barriers it passes. A step of your own gets
@@ -155,8 +155,8 @@ func makeFlow(kind string, in, out reflect.Type, opts []Option) *Flow {
 }
 
 // run is the goroutine of a flow. It ends when In is closed. all takes elements until In
-// is closed or the flow ends early, and held returns the function that releases the message
-// in hand.
+// is closed or the flow ends early, and held returns the function that releases the
+// message in hand.
 func (f *Flow) run(all func() error, held func() func()) {
 	err, returned := error(nil), false
 	defer func() { // the function may not return (law A6)

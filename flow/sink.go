@@ -19,9 +19,9 @@ import (
 // that is typed on messages settles them itself. Watermarks end here.
 //
 // The sink fails if the function returns an error, panics or calls runtime.Goexit, or if
-// an element is of a wrong type. It then releases that message and later ones, discards and
-// counts later elements, ends the steps upstream ([WithUpstreamRunning]), and cancels the
-// source ([WithUpstreamCancel]). It also fails with a step of weir that Via or To
+// an element is of a wrong type. It then releases that message and later ones, discards
+// and counts later elements, ends the steps upstream ([WithUpstreamRunning]), and cancels
+// the source ([WithUpstreamCancel]). It also fails with a step of weir that Via or To
 // connects to it. Err returns the error.
 //
 // Its methods are safe for concurrent use. A stream with checkpoints needs a sink of

@@ -25,7 +25,8 @@ type Group struct {
 	ExampleText string // its error
 }
 
-// Groups are failures that are alike, in a bounded number of groups. The zero value is not ready: see [NewGroups]. Owned by its user.
+// Groups are failures that are alike, in a bounded number of groups. The zero value is
+// not ready: see [NewGroups]. Owned by its user.
 type Groups struct {
 	most  int
 	byKey map[Key]*Group
@@ -53,7 +54,8 @@ func (g *Groups) Add(key Key, at time.Time, example, text string) (isNew bool) {
 // AddRest counts a failure of which nothing is known.
 func (g *Groups) AddRest(at time.Time) { g.rest.span(&Group{Count: 1, First: at, Last: at}) }
 
-// All returns the groups, the largest first, and what had no room: its Count is 0 if there is nothing.
+// All returns the groups, the largest first, and what had no room: its Count is 0 if
+// there is nothing.
 func (g *Groups) All() (all []Group, rest Group) {
 	for _, group := range g.byKey {
 		all = append(all, *group)
@@ -94,8 +96,9 @@ func (g *Group) span(other *Group) {
 // maxText bounds the text of a group, in bytes.
 const maxText = 200
 
-// Alike returns a text without what differs between failures of one kind: # takes the place of each word that has a digit, such as a
-// number, an address or an id, and of a quoted word.
+// Alike returns a text without what differs between failures of one kind: # takes the
+// place of each word that has a digit, such as a number, an address or an id, and of a
+// quoted word.
 func Alike(text string) string {
 	var b strings.Builder
 	for text != "" && b.Len() < maxText {
@@ -122,7 +125,8 @@ func Alike(text string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// wordOf returns the word that a text begins with, or "". Signs between letters and digits belong to it.
+// wordOf returns the word that a text begins with, or "". Signs between letters and
+// digits belong to it.
 func wordOf(text string) string {
 	end := 0
 	for i, r := range text {
@@ -136,7 +140,8 @@ func wordOf(text string) string {
 	return text[:end]
 }
 
-// quotedWord returns the length of the word in quotes that a text begins with, quotes included; 0: it begins with none.
+// quotedWord returns the length of the word in quotes that a text begins with, quotes
+// included; 0: it begins with none.
 func quotedWord(text string) int {
 	end := strings.IndexByte(text[1:], text[0])
 	if end <= 0 || end > 100 || strings.ContainsFunc(text[1:1+end], unicode.IsSpace) {

@@ -1,5 +1,6 @@
-// Package counting is how operators report to metrics: numbers, many at a time. An observer that only counts needs neither the elements
-// nor contexts, and is called once in a step of the loop instead of four times for each element.
+// Package counting is how operators report to metrics: numbers, many at a time. An
+// observer that only counts needs neither the elements nor contexts, and is called once
+// in a step of the loop instead of four times for each element.
 package counting
 
 import (
@@ -8,9 +9,11 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Counter counts what has happened. It is called like an observer: one call at a time, on the operator's loop.
+// Counter counts what has happened. It is called like an observer: one call at a time, on
+// the operator's loop.
 type Counter interface {
-	// Count gets what has happened since it was called last, each in order. Both slices are used again.
+	// Count gets what has happened since it was called last, each in order. Both slices
+	// are used again.
 	Count(attempts []AttemptEnd, elements []Element)
 }
 
@@ -21,8 +24,8 @@ type Counted struct {
 	counter  Counter
 }
 
-// CountedBy returns the Counted of an observer. Operators call the counter in place of its
-// methods.
+// CountedBy returns the Counted of an observer. Operators call the counter in place of
+// its methods.
 func CountedBy(observer any, c Counter) Counted { return Counted{observer, c} }
 
 // counterOf returns nil unless observer is the type that embeds c: a type around it may

@@ -6,7 +6,7 @@ import (
 	"reflect"
 )
 
-// Joins reports whether err or one that it wraps joins others.
+// Joins reports whether err, or an error that it wraps, joins other errors.
 func Joins(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if _, ok := err.(interface{ Unwrap() []error }); ok {
@@ -16,9 +16,10 @@ func Joins(err error) bool {
 	return false
 }
 
-// Branches returns the errors that err joins, in order, at whatever depth: err itself if it joins none. Each branch joins
-// nothing, and comes with what is wrapped around the join, since a wrapper speaks for all that it wraps: errors.Is and
-// errors.As find the wrapper, then the branch, and no other branch.
+// Branches returns the errors that err joins, at any depth, in order. If err joins no
+// errors, it is the only branch. A branch joins no errors. Wrappers of a join apply to
+// all its errors, so errors.Is and errors.As on a branch find the wrappers, then the
+// branch, and no other branch.
 func Branches(err error) []error {
 	if !Joins(err) {
 		return []error{err}
@@ -35,7 +36,7 @@ func Branches(err error) []error {
 		}
 	}
 	if len(all) == 0 {
-		return []error{err} // it could join some
+		return []error{err} // it joins an empty list
 	}
 	if !textOnly(err) {
 		for i, inner := range all {
@@ -57,13 +58,13 @@ func textOnly(err error) bool {
 	return t == wrapped || t == wrappedAll || t == join
 }
 
-// branch is one branch of what outer joins or wraps a join of.
+// branch is one of the errors that outer joins, or of a join that outer wraps.
 type branch struct{ outer, inner error }
 
-func (b *branch) Error() string { return b.inner.Error() } // that of outer has the other branches in it
+func (b *branch) Error() string { return b.inner.Error() } // the text of outer contains the other branches
 func (b *branch) Unwrap() error { return b.inner }
 
-// Is reports whether outer is target, whatever outer wraps.
+// Is reports whether outer itself is target, not an error that it wraps.
 func (b *branch) Is(target error) bool {
 	if reflect.TypeOf(target).Comparable() && b.outer == target {
 		return true
@@ -72,7 +73,7 @@ func (b *branch) Is(target error) bool {
 	return ok && e.Is(target)
 }
 
-// As finds outer, whatever it wraps.
+// As finds outer itself, not an error that it wraps.
 func (b *branch) As(target any) bool {
 	if v := reflect.ValueOf(target).Elem(); reflect.TypeOf(b.outer).AssignableTo(v.Type()) {
 		v.Set(reflect.ValueOf(b.outer))
@@ -82,7 +83,7 @@ func (b *branch) As(target any) bool {
 	return ok && e.As(target)
 }
 
-// AsBranch is errors.As for err alone, without what it wraps.
+// AsBranch is errors.As for err itself, without the errors that it wraps.
 func AsBranch[T any](err error) (T, bool) {
 	if t, ok := any(err).(T); ok {
 		return t, true

@@ -2,7 +2,8 @@ package decision
 
 import "time"
 
-// ControlledBackoff is the delay of reasons that are always retried, as RFC 0049 has it: fast at first, and a second at most.
+// ControlledBackoff returns the delay of a retry whose reason is always retried, as in
+// RFC 0049: from 1 ms to 1 s.
 func ControlledBackoff(retries int) time.Duration {
 	return controlled[min(max(retries, 0), len(controlled)-1)]
 }

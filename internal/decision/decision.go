@@ -33,8 +33,9 @@ const (
 	Retried // there is another attempt, after Delay, unless Capped
 )
 
-// WantedRepeat reports whether a predicate of a FLIP-232 strategy asked for another attempt that
-// was not made. Such a predicate states that the call may be repeated, and names no reason.
+// WantedRepeat reports whether a predicate of a FLIP-232 strategy asked for a retry that
+// was not made. Such a predicate states that the call may be repeated, and names no
+// reason.
 func WantedRepeat(v NoRetryReason, reason predicates.Reason) bool {
 	switch v {
 	case Refused, Finishing, OverBudget, TooManyWaiting:
@@ -44,36 +45,39 @@ func WantedRepeat(v NoRetryReason, reason predicates.Reason) bool {
 	}
 }
 
-// Decision is what an operator does about an outcome.
+// Decision is the decision after an attempt.
 type Decision struct {
 	// NoRetryReason is Retried, or the reason why there is no retry.
 	NoRetryReason NoRetryReason
 
-	// Reason is why the outcome deserves another try; if it is Final, none or a
-	// rejection; none if the classifier Failed. It is worth a log line also if there is no retry.
+	// Reason is the reason for a retry. For Final it is zero or a rejection. It is zero
+	// if the classifier has Failed.
 	Reason predicates.Reason
 
-	// Delay is the time to wait, if Retried. It never exceeds what the element has left.
+	// Delay is the wait before the retry, at most the time that the element has left.
 	Delay time.Duration
-	// Capped says that Delay was cut to what the element has left: no attempt can follow, as none starts at or after the
-	// deadline (law A5). The element ends at its deadline, or at once if the operator so chooses.
+	// Capped reports that Delay was cut to the time that the element has left. No retry
+	// is made, because no attempt starts at the deadline (law A5). The element ends at
+	// its deadline, or at once with WithEarlyTimeout.
 	Capped bool
-	// NeedsBudget reports that the retry is to be taken from a retry budget, if there is one. It
-	// is false for a retry that will not be made, and for a reason that is always retried.
+	// NeedsBudget reports that the retry must be taken from the retry budget, if there is
+	// one. It is false for a retry that will not be made, and for a reason that is always
+	// retried.
 	NeedsBudget bool
-	// Demanded is the wait that a server demands, in full also if Delay is cut; 0 if
-	// none does. It is kept when the input ends, and over a restart.
+	// Demanded is the wait that a server demands, or 0. It is not cut. The wait continues
+	// after the end of the input, and after a restart.
 	Demanded time.Duration
 
-	// Err is the error of the outcome: the attempt's own, or the one that the strategy gave in its place. For Failed, the
-	// attempt's is joined to the failure. Nil: the outcome is the results. Without a retry, the element ends with it.
+	// Err is the error of the attempt, or the error that the strategy returned in its
+	// place. For Failed, it joins the failure of the policy and the error of the attempt.
+	// Without a retry, the element ends with Err or, if it is nil, with the results.
 	Err error
 
-	// Before, if not nil and there is an attempt, is called right before it: see strategies.Action.
+	// Before is called directly before the retry: see strategies.Action. It may be nil.
 	Before func(ctx context.Context) error
 }
 
-// NoDeadline as the Remaining of an attempt is the time left to an element without a timeout.
+// NoDeadline is the Remaining of an attempt whose element has no timeout.
 const NoDeadline = time.Duration(math.MaxInt64)
 
 // Situation describes an operator to [Steps].

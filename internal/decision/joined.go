@@ -9,24 +9,26 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// EachError returns the classifier for functions that make several requests and join their errors ([errors.Join], or several
-// %w). One retry repeats them all, so what it may do depends on each: classify sees the errors one by one, each in its own
-// stage ([StageOf]), as if it were the attempt's only one. The answer is [WeakestOf] their reasons, in the latest of their
-// stages.
+// EachError returns a classifier for functions that make several requests and join their
+// errors ([errors.Join], or several %w). A retry repeats all requests, so it depends on
+// each error. classify gets the errors one by one, each with its own stage ([StageOf]),
+// as if it were the only error of the attempt. The answer is the [WeakestOf] their
+// reasons, and the stage is their latest.
 //
-//	an error of several                             what the others allow
-//	has a reason                                    stays, if this one allows it too
-//	was refused for good (a rejection)              stays: it has had no effect
-//	has none, or no classifier knows it             is lost: it may have had an effect
-//	has none, but is in stage ClientDispatch        stays: it has had no effect
-//	is one of harmless                              stays
+//	an error of several                             the permissions of the other errors
+//	has a reason                                    stay, if this reason has them, too
+//	has a rejection                                 stay: its request had no effect
+//	has no reason, or no classifier knows it        are lost: it may have had an effect
+//	has no reason, but is in stage ClientDispatch   stay: it had no effect
+//	is one of harmless                              stay
 //
-// harmless are errors that say nothing about a request, such as the sentinel in fmt.Errorf("%w: %w", ErrLookup, err): those
-// that [errors.Is] finds in the innermost error of a branch. What wraps a join speaks for all that it joins, as does the reason
-// of predicates.WithReason or the stage of a [*predicates.StageError].
+// harmless are errors that describe no request, such as the sentinel in fmt.Errorf("%w:
+// %w", ErrLookup, err). A branch is harmless if [errors.Is] finds one of them in its
+// innermost error. Wrappers of a join apply to all its errors, and so does the reason of
+// predicates.WithReason or the stage of a [*predicates.StageError] around it.
 //
-// Policies do this to every classifier, and the classifiers of weir's clients do it themselves. EachError panics if classify
-// or one of harmless is nil.
+// Policies wrap every classifier in this way. The classifiers for weir's clients do so
+// themselves. EachError panics if classify or one of harmless is nil.
 func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) predicates.Classifier[OUT] {
 	if classify == nil {
 		panic("decision: EachError: nil classifier")
@@ -46,7 +48,7 @@ func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) 
 			return classify(a)
 		}
 		reported := a.Stage
-		a.Stage = StageOf(a.Err, reported) // for the case that classify panics
+		a.Stage = StageOf(a.Err, reported) // if classify panics
 		var (
 			reasons []predicates.Reason
 			stages  stages
@@ -74,7 +76,8 @@ func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) 
 	}
 }
 
-// isHarmless reports whether one of harmless is the innermost error of err, which does not say itself that something was sent.
+// isHarmless reports whether the innermost error of err is one of harmless. An error with
+// a later stage than ClientDispatch is not harmless.
 func isHarmless(err error, harmless []error) bool {
 	if len(harmless) == 0 || stageOfOne(err, predicates.Unreported) > predicates.ClientDispatch {
 		return false
@@ -85,12 +88,14 @@ func isHarmless(err error, harmless []error) bool {
 	return slices.ContainsFunc(harmless, func(target error) bool { return errors.Is(err, target) })
 }
 
-// WeakestOf returns the reason for a retry that repeats several things at once, such as the requests of one call: that of
-// reasons which allows least, the first one of several. Where one of them is none, it is known of that one neither that it may
-// be repeated nor that it has had no effect, so the others lose what they allow: the result has their name only.
+// WeakestOf returns the reason for a retry that repeats several requests at once: the
+// reason that allows least, and the first of equal reasons. A zero reason belongs to a
+// request that may have had an effect and perhaps must not be repeated. With it, the
+// other reasons lose their permissions, and the result has only their name.
 //
-// A rejection takes nothing from the others, since it had no effect. The result is a rejection if all are, and none if there
-// are no reasons besides rejections and none.
+// A rejection changes nothing, because its request had no effect. The result is a
+// rejection if all reasons are rejections, and zero if some are zero and the others are
+// rejections.
 func WeakestOf(reasons ...predicates.Reason) predicates.Reason {
 	var weakest, rejection predicates.Reason
 	for _, r := range reasons {
@@ -114,7 +119,7 @@ func WeakestOf(reasons ...predicates.Reason) predicates.Reason {
 	return weakest
 }
 
-// rank orders reasons by what they allow.
+// rank orders reasons by their permissions.
 func rank(r predicates.Reason) int {
 	switch {
 	case r.AlwaysRetry():
@@ -126,10 +131,11 @@ func rank(r predicates.Reason) int {
 	}
 }
 
-// StageOf returns the stage of an attempt that ended with err, which may be nil, after the function reported a stage, which may
-// be Unreported: the later one of what was reported and what the outermost [*predicates.StageError] says. Of joined errors the
-// latest stage counts, where an unreported one is taken for NetworkTime: what one request of a call did not do another may have
-// done.
+// StageOf returns the stage of an attempt that ended with err, which may be nil. reported
+// is the stage that the function reported, perhaps Unreported. The later one of reported
+// and the stage of the outermost [*predicates.StageError] counts. Of joined errors the
+// latest stage counts, and Unreported beside other stages counts as NetworkTime, because
+// that request may have been sent.
 func StageOf(err error, reported predicates.Stage) predicates.Stage {
 	if !Joins(err) {
 		return stageOfOne(err, reported)
@@ -149,7 +155,7 @@ func stageOfOne(err error, reported predicates.Stage) predicates.Stage {
 	return reported
 }
 
-// stages are those of joined errors.
+// stages are the stages of joined errors.
 type stages struct {
 	n       int
 	max     predicates.Stage
@@ -162,7 +168,8 @@ func (s *stages) add(stage predicates.Stage) {
 	s.unknown = s.unknown || stage == predicates.Unreported
 }
 
-// latest returns the latest one, where an unreported one beside others is NetworkTime.
+// latest returns the latest stage. Beside ClientDispatch, Unreported counts as
+// NetworkTime.
 func (s *stages) latest() predicates.Stage {
 	if s.unknown && s.max == predicates.ClientDispatch {
 		return predicates.NetworkTime
@@ -170,11 +177,11 @@ func (s *stages) latest() predicates.Stage {
 	return s.max
 }
 
-// Never as a pushback is a server's demand not to be called again.
+// Never is the pushback of a server that must not be called again.
 const Never = time.Duration(-1)
 
-// PushbackOf returns the hardest of the demands that came with the outcome of a: those of its error, in every branch of a
-// joined one, or of its results. An error or a result that demands nothing leaves it to the others.
+// PushbackOf returns the longest wait that the error of a, or its results, demand. It
+// looks at every branch of joined errors.
 func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	if a.Err == nil {
 		for _, result := range a.Results {
@@ -196,7 +203,7 @@ func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bo
 	return delay, ok
 }
 
-// harder returns the harder one of a demand, if there is one, and that of p.
+// harder returns the longer wait of a demand, if there is one, and the demand of p.
 func harder(delay time.Duration, ok bool, p predicates.ServerPushback) (time.Duration, bool) {
 	d, demands := p.RetryPushback()
 	switch {

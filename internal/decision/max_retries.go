@@ -1,15 +1,17 @@
 package decision
 
-// limitedStrategy is a strategy that knows how many retries it allows.
+// limitedStrategy is a strategy that knows its number of retries.
 type limitedStrategy interface{ MaxRetries() int }
 
 // strategyWrapper is a strategy around another strategy.
 type strategyWrapper interface{ Unwrap() any }
 
-// MaxRetriesOf returns how many retries a strategy allows an element. It asks a method MaxRetries() int, and follows
-// Unwrap() any to what is wrapped; ok is false if there is no such method along the way.
+// MaxRetriesOf returns the number of retries that a strategy allows an element: the
+// result of its method MaxRetries() int, or of the first strategy inside it, by Unwrap()
+// any, that has this method. ok is false if no strategy has it.
 //
-// Reasons that are always retried are not counted: no strategy is asked about them.
+// Retries whose reason is always retried do not count, because no strategy is asked about
+// them.
 func MaxRetriesOf(strategy any) (n int, ok bool) {
 	for {
 		switch s := strategy.(type) {

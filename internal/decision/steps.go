@@ -1,5 +1,5 @@
-// Package decision decides what follows from an attempt: see Steps.Decide. Package strategies
-// builds the Steps of a policy (Policy.Steps).
+// Package decision decides whether an attempt is retried: see Steps.Decide. Package
+// strategies makes the Steps of a policy.
 package decision
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Steps are a policy as an operator uses it. They are immutable, and safe for concurrent use if
-// their functions are.
+// Steps are a policy in the form that operators use. They are immutable, and safe for
+// concurrent use if their functions are.
 type Steps[OUT any] struct {
 	Classify   predicates.Classifier[OUT] // nil if the policy considers no attempt
 	Results    bool                       // attempts with results are considered; otherwise they are accepted without Decide
@@ -32,7 +32,7 @@ type Steps[OUT any] struct {
 	Idempotent func(input any) bool                                      // nil if no call is idempotent
 }
 
-// Held makes a type a policy: strategies.Policy embeds it under an unexported name, so that
+// Held makes a type a [Policy]. strategies.Policy embeds it under an unexported name, so
 // operators find its steps, and users do not see them.
 type Held[OUT any] struct{ steps Steps[OUT] }
 
@@ -58,8 +58,9 @@ func (p *Steps[OUT]) LimitOf(reason predicates.Reason) int {
 	return slices.IndexFunc(p.MaxRetries, func(m MaxRetriesFor) bool { return m.Reason == reason })
 }
 
-// NeedsElement reports whether the policy looks at more of an attempt than its number, results and
-// error. If not, the other fields of the attempt may be zero, except for Remaining.
+// NeedsElement reports whether the policy looks at more of an attempt than its number,
+// results and error. If not, the other fields of the attempt may be zero, except for
+// Remaining.
 func (p *Steps[OUT]) NeedsElement() bool { return !p.ByAttempts }
 
 // IsIdempotent reports whether the call for input may happen twice.
@@ -70,9 +71,9 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 	return p.Idempotent != nil && p.Idempotent(input)
 }
 
-// Decide returns the decision after an attempt, in the order of RFC 0049. It is for callers that
-// can wait for the strategy, and have neither a backend nor a budget. An operator calls the steps
-// itself:
+// Decide returns the decision after an attempt, in the order of RFC 0049. It is for
+// callers that can wait for the strategy, and have neither a backend nor a budget. An
+// operator calls the steps itself:
 //
 //  1. [Steps.FindReason] asks the classifier.
 //  2. [Steps.DecideAtOnce] decides without the strategy. If the classifier has
@@ -88,10 +89,10 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 //     that is cut will not be made.
 //  5. The operator takes the retry from its budget, if Decision.NeedsBudget is set.
 //
-// Decide is called for attempts that the policy considers (Results, Errors). It sets a.Reason,
-// a.Stage and a.Idempotent. a.Remaining may be as of an earlier reading of the clock if the
-// caller reads the clock again before it makes a retry. The caller handles runtime.Goexit of
-// user code.
+// Decide is called for attempts that the policy considers (Results, Errors). It sets
+// a.Reason, a.Stage and a.Idempotent. a.Remaining may be from an earlier reading of the
+// clock, if the caller reads the clock again before it makes a retry. The caller handles
+// runtime.Goexit of user code.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) Decision {
 	err := p.FindReason(a)
 	if err != nil {
@@ -104,8 +105,9 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	return d
 }
 
-// FindReason asks the classifier, and sets a.Reason, a.Stage and a.Idempotent. A panic of the
-// classifier, of the error, or of the predicate for idempotent calls is returned as an error.
+// FindReason asks the classifier, and sets a.Reason, a.Stage and a.Idempotent. A panic of
+// the classifier, of the error, or of the predicate for idempotent calls is returned as
+// an error.
 func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -122,8 +124,9 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (err error) {
 	return nil
 }
 
-// FindPushback returns the wait that a server demands: [Never] if it demands never to be called
-// again, 0 if it demands none. A panic of the error or of a result is returned as an error.
+// FindPushback returns the wait that a server demands, or 0. [Never] means that the
+// server must not be called again. A panic of the error or of a result is returned as an
+// error.
 func FindPushback[OUT any](a *predicates.Attempt[OUT]) (pushback time.Duration, err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -134,8 +137,8 @@ func FindPushback[OUT any](a *predicates.Attempt[OUT]) (pushback time.Duration, 
 	return pushback, nil
 }
 
-// DecideAtOnce decides without the strategy, if it can. Otherwise isFinal is false, and the
-// strategy is to be asked.
+// DecideAtOnce decides without the strategy, if it can. If isFinal is false, the strategy
+// must be asked.
 func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d Decision, isFinal bool) {
 	d = Decision{Reason: a.Reason, Err: a.Err}
 	if a.Reason.IsZero() || a.Reason.IsRejection() {
@@ -164,18 +167,20 @@ func (p *Steps[OUT]) isUsedUp(a *predicates.Attempt[OUT]) bool {
 	return i >= 0 && a.ReasonRetries >= p.MaxRetries[i].Retries
 }
 
-// isDeduplicated reports whether the servers of a call recognise its requests when they come again
-// (law X1). Its attempt knows, which is found in the values of an operator's view.
+// isDeduplicated reports whether all servers of a call recognise its requests when they
+// are repeated (law X1). The operator's attempt, which the values of a contain, knows it.
 func isDeduplicated[OUT any](a *predicates.Attempt[OUT]) bool {
 	attempt, ok := a.Value(ctxkey.Stage{}).(deduplicatedAttempt)
 	return ok && attempt.Deduplicated()
 }
 
-// deduplicatedAttempt is the attempt of an operator: call.Stages, or the batch of such attempts.
+// deduplicatedAttempt is the attempt of an operator: call.Stages, or the batch of such
+// attempts.
 type deduplicatedAttempt interface{ Deduplicated() bool }
 
-// Ask asks the strategy, which may block unless p.AtOnce is set. A panic becomes the error of the
-// answer; the caller handles runtime.Goexit. Ask is safe for concurrent use if the strategy is.
+// Ask asks the strategy, which may block unless p.AtOnce is set. A panic becomes the
+// error of the answer. The caller handles runtime.Goexit. Ask is safe for concurrent use
+// if the strategy is.
 func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (answer Answer) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -240,8 +245,8 @@ func (p *Steps[OUT]) spread(delay time.Duration, random *rand.Rand) (spread time
 	return Spread(p.Jitter, delay, random), nil
 }
 
-// Spread returns the delay to wait for base: the answer of jitter, or base itself if there is none. Negative delays, given and
-// returned, become 0.
+// Spread returns base with jitter, which may be nil. Negative delays, before and after,
+// become 0.
 func Spread(jitter func(time.Duration, *rand.Rand) time.Duration, base time.Duration, random *rand.Rand) time.Duration {
 	base = max(0, base)
 	if jitter == nil {

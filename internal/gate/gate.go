@@ -1,6 +1,6 @@
-// Package gate is the protocol between operators and backends: an operator asks whether an
-// attempt may start, and reports its end. Operators import it instead of package backend,
-// which needs net/http.
+// Package gate is the protocol between operators and backends: an operator asks whether
+// an attempt may start, and reports its end. Operators import it instead of package
+// backend, which needs net/http.
 package gate
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Never is a wait that only a wake-up ends.
+// Never is a wait that ends only with a wake-up.
 const Never = time.Duration(math.MaxInt64)
 
 // Backend is a service that operators call.
@@ -25,8 +25,8 @@ type Backend interface {
 	Steer(o Order)
 }
 
-// Attachable is a type that embeds [Attached], under an unexported name, so that its users
-// do not see the protocol. A backend.Backend does.
+// Attachable is a type that embeds [Attached], under an unexported name, so that its
+// users do not see the protocol. A backend.Backend does.
 type Attachable interface{ attached() Backend }
 
 // Attached makes a type [Attachable].
@@ -70,49 +70,51 @@ type Order struct {
 // with a lock held, and do not block.
 type Sleeper interface {
 	WakeUp()
-	IsParked() bool // it sleeps, or is about to: it takes a turn when it is woken
+	IsParked() bool // the loop sleeps, or is about to sleep, and will run a step when it is woken
 }
 
 // Seat is the seat of an operator at its backend. Release is called from any goroutine,
-// the rest by the operator's loop. A refused attempt has taken nothing.
+// the other methods by the operator's loop. now is the time of the operator's clock.
 type Seat interface {
-	// Start asks whether an attempt may start at now, of the operator's clock.
+	// Start asks whether an attempt may start now. A refused attempt takes nothing.
 	Start(now time.Time, r *Request) Answer
 
-	// Join says that the call which has started last is for one more element.
+	// Join adds an element to the call that was started last, which is a batch.
 	Join(r *Request)
 
-	// Refund gives the rate back what Start or Join has taken for an attempt whose
-	// element gets the outcome of another call, or of none.
+	// Refund returns to the rate what Start or Join took for an attempt whose element
+	// gets the outcome of another call, or needed no call.
 	Refund(now time.Time, a *Request)
 
-	// Release says that the call of an attempt is over. stamp is from the Answer to its
-	// start.
+	// Release frees the permit of a call, which has ended. stamp is from the Answer to
+	// its start.
 	Release(stamp Stamp)
 
 	// AttemptEnded reports the end of an attempt, and returns its effect on the element.
 	AttemptEnded(now time.Time, e *Evidence) Effect
 
-	// MayRetry takes a retry out of the budget.
+	// MayRetry takes a retry from the budget, and reports whether there was one.
 	MayRetry(now time.Time) bool
 
-	// Wait returns how long to sleep before the seat asks again; 0: not at all. The
-	// operator has been refused, is about to sleep, and has a use for so many permits. A
-	// wake-up may come earlier.
+	// Wait returns how long to sleep before the operator asks again, or 0 to ask at once.
+	// The operator was refused, is about to sleep, and could use wants permits. A wake-up
+	// may come earlier.
 	Wait(now time.Time, wants int) time.Duration
 
-	// DoneAsking says that the operator is awake, has asked for all it could start, and
-	// whether it was refused. What was kept for it is given to others.
+	// DoneAsking reports that the operator is awake, and has asked for all calls that it
+	// could start. isShort reports whether it was refused. Permits that were reserved for
+	// it and not used go to other operators.
 	DoneAsking(now time.Time, isShort bool)
 
-	// WhyWaiting returns why an element could not start, and how long that lasts as far
-	// as is known; nil: it could. The error may match ErrAnswered.
+	// WhyWaiting returns the reason why an element could not start, and how long it
+	// lasts, if that is known. err is nil if the element could start, and may match
+	// ErrAnswered.
 	WhyWaiting(now time.Time, l *Late) (err error, wait time.Duration)
 
-	// IsDown reports whether the backend is down or held, or on the way back.
+	// IsDown reports whether the backend is down or held, or its load grows back.
 	IsDown(now time.Time) bool
 
-	// Leave ends the seat. Calls that run have their permits until they are over.
+	// Leave ends the seat. Running calls keep their permits until they end.
 	Leave()
 }
 
@@ -133,32 +135,32 @@ const (
 // Request asks whether an attempt may start.
 type Request struct {
 	Cost    float64 // taken from the rate
-	Tenant  string  // "" is none
+	Tenant  string  // "" without a tenant
 	Retry   bool
-	Outages int    // that the element has met
-	Hurried bool   // it has less than half of its time left
-	Element uint64 // tells the elements of an operator apart
-	Joined  bool   // it is part of the call of a batch, and did not start it
+	Outages int    // attempts of the element that met an outage
+	Hurried bool   // the element has less than half of its time left
+	Element uint64 // identifies the element within its operator
+	Joined  bool   // the attempt joins the call of a batch that another one started
 }
 
-// Answer is whether an attempt may start.
+// Answer is the answer to a Request.
 type Answer struct {
-	Wait  time.Duration // 0: it may start. Otherwise, with Other: ask for it again after so long
-	Stamp Stamp         // of an attempt that may start: for Release
-	Other bool          // another element may start at once: ask for the next one
+	Wait  time.Duration // 0 if the attempt may start; otherwise, with Other, the time until the element may ask again
+	Stamp Stamp         // for Release, if the attempt may start
+	Other bool          // other elements may start at once
 }
 
-// Stamp says when a call began, if it is to be timed: 0 if not. It is small since every
-// attempt has one.
+// Stamp is the start of a call whose duration is measured, or 0. It is small because
+// every attempt has one.
 type Stamp uint32
 
-// tick is what stamps are exact to. A call of more than two hours looks shorter.
+// tick is the resolution of stamps. A call of more than two hours seems shorter.
 const tick = 4 * time.Microsecond
 
 // StampOf returns the stamp of a call that begins at an instant.
 func StampOf(at time.Duration) Stamp { return Stamp(at/tick)<<1 | 1 }
 
-// Since returns how long it took from the stamp, which is not 0, to an instant.
+// Since returns the time from the stamp, which is not 0, to an instant.
 func (s Stamp) Since(at time.Duration) time.Duration {
 	return time.Duration((StampOf(at)-s)>>1) * tick
 }
@@ -166,45 +168,45 @@ func (s Stamp) Since(at time.Duration) time.Duration {
 // Late is an element whose time has run out.
 type Late struct {
 	Tenant    string
-	PutOff    bool      // it waits since it was refused while others were not
-	Throttled bool      // the service has answered each of its attempts with a request for fewer calls, or it had none
-	Begun     time.Time // its last attempt; zero: none
-	Failed    time.Time // when it failed as a message, at the visit before this one; zero: never
+	PutOff    bool      // it waits because it was refused while other elements were not
+	Throttled bool      // the service answered all its attempts, if any, with a request for fewer calls
+	Begun     time.Time // start of its last attempt, or zero
+	Failed    time.Time // when its message failed at the visit before, or zero
 }
 
-// ErrAnswered says that the service has answered between an element's last two failures:
-// it may be what the service does not bear.
+// ErrAnswered reports that the service has answered other calls between the last two
+// failures of an element, so the element itself may be the cause.
 var ErrAnswered = errors.New("it has answered since the message failed before")
 
-// Evidence is what the end of an attempt tells about the service.
+// Evidence describes the end of an attempt, as evidence of the state of the service.
 type Evidence struct {
 	Err      error
-	Reason   predicates.Reason // that a classifier has found; zero: none
-	Ignored  bool              // nothing was sent: it says nothing of the backend
-	Cut      bool              // it began in the second half of its element's time, and was cut off by the end of that
-	Borrowed bool              // another element made the call and reports it, or there was no call. Its effect counts all the same
-	Begun    time.Time         // when it started
-	Pushback time.Duration     // that a result demands; Err is asked for its own
+	Reason   predicates.Reason // from a classifier, or zero
+	Ignored  bool              // the attempt sent nothing, so it is no evidence
+	Cut      bool              // the attempt began in the second half of its element's time, and the deadline cut it off
+	Borrowed bool              // another element made the call and reports it, or there was no call; the Effect is the same
+	Begun    time.Time         // start of the attempt
+	Pushback time.Duration     // wait that a result demands; 0 to ask Err
 	Tenant   string
 	Element  uint64
-	Call     *Call // that the attempt is a part of; nil: it is a call of its own
+	Call     *Call // the batch of the attempt, or nil
 
-	// Cost is what the attempt has taken from the rate. AttemptEnded replaces it by the
-	// cost that was settled: the reported cost, or 0 if the service has refused the call.
+	// Cost is what the attempt took from the rate. AttemptEnded replaces it by the
+	// settled cost: the reported cost, or 0 if the service refused the call.
 	Cost       float64
 	Reported   float64 // the real cost
-	IsReported bool    // by the function
+	IsReported bool    // the function has reported it
 }
 
-// Call is a call for several elements. It has one outcome: it is lost if the attempts of
-// all its elements are.
+// Call is a batch. It has one outcome: it is lost if the attempts of all its elements are
+// lost.
 type Call struct {
-	Element uint64 // the one that Start was asked for
-	Left    int    // attempts that have not been heard
+	Element uint64 // the element of Start
+	Left    int    // attempts that were not reported yet
 
-	// Results of the attempts that have ended. They belong to the backend.
-	Answered  bool          // not all were lost
-	Throttled bool          // one was
-	Lost      bool          // one was
+	// The attempts that have ended. The backend owns these fields.
+	Answered  bool          // an attempt was not lost
+	Throttled bool          // an attempt was throttled
+	Lost      bool          // an attempt was lost
 	Demanded  time.Duration // the longest wait
 }

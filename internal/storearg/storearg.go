@@ -1,5 +1,6 @@
-// Package storearg has what stores and engines (delivery/store) share with those that call them: checks that return the error for arguments that a
-// method must refuse, the bound of bytes of a call, and [Each], which walks over a queue.
+// Package storearg has what stores and engines (delivery/store) share with those that
+// call them: checks that return the error for arguments that a method must refuse, the
+// bound of bytes of a call, and [Each], which walks over a queue.
 package storearg
 
 import (
@@ -15,7 +16,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// MaxBytes bounds the bytes of the payloads that a call of a store returns: the message that reaches it is the last.
+// MaxBytes bounds the bytes of the payloads that a call of a store returns: the message
+// that reaches it is the last.
 const MaxBytes = 16 << 20
 
 // Put checks the arguments of [store.Store.Put].
@@ -51,10 +53,12 @@ func KeyRound(r store.KeyRound) error {
 	return nil
 }
 
-// Next returns the value of [store.KeyRound].After with which a round continues after a key.
+// Next returns the value of [store.KeyRound].After with which a round continues after a
+// key.
 func Next(key string) string { return "k" + key }
 
-// After returns the key after which a round continues; begun is false at the start of a round.
+// After returns the key after which a round continues; begun is false at the start of a
+// round.
 func After(r store.KeyRound) (key string, begun bool) { return strings.CutPrefix(r.After, "k") }
 
 // Extend checks the arguments of [store.Store.Extend].
@@ -75,8 +79,8 @@ func Lock(name, owner string, lease time.Duration) error {
 	return Extend(lease)
 }
 
-// LongestDelay is the longest delay of a message. A longer one counts as this: every engine can
-// store the time that it ends, whatever the form of its times.
+// LongestDelay is the longest delay of a message. A longer one counts as this: every
+// engine can store the time that it ends, whatever the form of its times.
 const LongestDelay = 200 * 365 * 24 * time.Hour
 
 // Release checks the arguments of [store.Store.Release].
@@ -127,7 +131,8 @@ func Queue(queue string) error {
 
 const retry = "-retry-"
 
-// Layer returns the queue to which a layer belongs, and its number; 0: the name is not that of a layer (law W1).
+// Layer returns the queue to which a layer belongs, and its number; 0: the name is not
+// that of a layer (law W1).
 func Layer(name string) (queue string, n int) {
 	i := strings.LastIndex(name, retry)
 	if i < 0 {

@@ -8,8 +8,8 @@ import (
 )
 
 // Linked makes a type a step of weir: an operator, a flow, or a source or sink of package
-// checkpoint. Such a type embeds it under an unexported name, so its node is not a part of
-// its API, and other steps find it by [NodeOf].
+// checkpoint. Such a type embeds it under an unexported name, so its node is not a part
+// of its API, and other steps find it by [NodeOf].
 type Linked struct{ node *Node }
 
 // LinkedBy returns the Linked of a step with this node.
