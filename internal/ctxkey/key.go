@@ -9,6 +9,16 @@ type Message struct{}
 // Stage is the key under which an attempt answers to package predicates: it reports stages.
 type Stage struct{}
 
+// Borrow is the key of a Borrower: a function that has found an answer without a call
+// reports this to its attempt.
+type Borrow struct{}
+
+// Borrower is an attempt.
+type Borrower interface {
+	// Borrow reports that the attempt gets its outcome without a call of its own.
+	Borrow()
+}
+
 // Members finds the contexts of the members, a []context.Context, in the context of a call for many elements: a request tracker
 // looks for them, and links no operator.
 type Members struct{}

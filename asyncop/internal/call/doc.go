@@ -38,6 +38,7 @@
 //	BackendKey       true for its      true for its      outer                a call lends its permit to operators inside of it
 //	                 own; or outer     own; or outer
 //	ctxkey.Stage     the attempt       all its members   outer                clients report stages and requests
+//	ctxkey.Borrow    the attempt       none              outer                a batch makes one call for all its members
 //	ctxkey.Members   none              contexts of its   outer                members of an outer call are not its own
 //	                                   members
 //	ctxkey.Message   its history       none              its history          an outer message belongs to another element

@@ -379,7 +379,7 @@ func (a *Attempt[OUT]) Value(key any) any {
 		}
 	case ctxkey.Stage:
 		return (*Stages)(&a.Token)
-	case CostKey:
+	case CostKey, ctxkey.Borrow:
 		return &a.Token
 	case ctxkey.Members, ReservationKey: // of a call around the operator
 		return nil

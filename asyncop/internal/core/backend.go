@@ -305,6 +305,9 @@ func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 // from the budget: it met an outage, or was throttled.
 func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree bool) {
 	g := b.core
+	if o.Borrowed {
+		b.refund(s)
+	}
 	of := b.of.get(s.index)
 	b.outcome = o
 	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), element(s)

@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 )
 
@@ -89,7 +90,10 @@ func Blocking[IN, OUT any](
 			return out, err
 		}
 		if found {
-			asyncop.ReportCost(ctx, 0)
+			attempt, ok := ctx.Value(ctxkey.Borrow{}).(ctxkey.Borrower)
+			if ok {
+				attempt.Borrow()
+			}
 			out, err = answers.Decode(stored)
 			if err != nil {
 				return out, fmt.Errorf("sqliteanswers: an answer of cache %q: %w: delete it, or name the cache anew", c.name, err)

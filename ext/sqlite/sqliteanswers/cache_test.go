@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,10 +20,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/lookup"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqliteanswers"
 	"github.com/weirflow/weir/internal/testing/golden"
+	"github.com/weirflow/weir/predicates/httpretry"
 )
 
 func TestMain(m *testing.M) {
@@ -90,6 +93,40 @@ func TestBlocking_CallsOnce(t *testing.T) {
 	_, err = results(t, 101, function("a"), asyncop.WithBackend(backend.New("service"), asyncop.Budget(8)))
 	require.NoError(t, err)
 	require.EqualValues(t, 201, calls.Load())
+}
+
+// A stored answer takes nothing from a rate, and is no answer of the service.
+func TestBlocking_StoredAnswersAtABackend(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "answers.db"))
+	fn := sqliteanswers.Blocking(sqliteanswers.New(db, "a"), strconv.Itoa, func(_ context.Context, in int) (answer, error) {
+		if in >= 100 {
+			return answer{}, &httpretry.StatusError{StatusCode: http.StatusServiceUnavailable}
+		}
+		return answer{"yes"}, nil
+	})
+	_, err := results(t, 100, fn)
+	require.NoError(t, err)
+	service := backend.New("service", backend.CallRate(1, time.Hour), backend.Rate(1, time.Hour), backend.WithLogger(slog.New(slog.DiscardHandler)))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, shared := range []asyncop.AsyncFunction[int, answer]{fn, lookup.New(fn, nil)} {
+		texts, err := results(t, 100, shared, asyncop.WithBackend(service), asyncop.WithContext(ctx))
+		require.NoError(t, err)
+		require.Len(t, texts, 100)
+	}
+
+	// Each failed call is beside a stored answer.
+	service = backend.New("service", backend.LossShare(0.9, 10), backend.WithLogger(slog.New(slog.DiscardHandler)))
+	op := asyncop.OrderedWait(fn, time.Second, 1, asyncop.WithBackend(service), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	for range op.Results(func(yield func(int) bool) {
+		for i := 0; i < 100 && service.Stats().Trips == 0; i++ {
+			if !yield(i/2 + i%2*100) {
+				return
+			}
+		}
+	}) {
+	}
+	require.EqualValues(t, 1, service.Stats().Trips)
 }
 
 func TestBlocking_Errors(t *testing.T) {

@@ -29,7 +29,7 @@
 // # Cost
 //
 // A stored answer is an attempt of its operator: it takes a permit and a goroutine, and
-// waits for the rate of the backend. Its cost is reported as 0, so the rate gets the
-// estimate back. Storing an answer takes a transaction, which calls that end at the same
+// waits until the backend admits it. The backend's rates then get back what it has taken,
+// and it does not count as an answer of the service. Storing an answer takes a transaction, which calls that end at the same
 // time share.
 package sqliteanswers
