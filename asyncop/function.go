@@ -131,15 +131,13 @@ type wrapper interface{ Unwrap() any }
 
 type fallback interface{ isFallback() }
 
-// lookups is the function of package lookup.
-type lookups[IN any] interface{ Sharing(fn any) call.Lookups[IN] }
-
 // lookupsOf returns the lookups of fn, or nil. A wrapper of another package may call its
 // function for another element, so it has no lookups.
 func lookupsOf[IN any](fn any) call.Lookups[IN] {
 	for {
-		if l, ok := fn.(lookups[IN]); ok {
-			return l.Sharing(fn)
+		l := call.LookupsOf[IN](fn)
+		if l != nil {
+			return l
 		}
 		_, isOurs := fn.(fallback)
 		w, ok := fn.(wrapper)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -16,6 +17,7 @@ import (
 // [Join] makes a function of elements. It is safe for concurrent use.
 type Function[K comparable, V any] struct {
 	// Written once, then read-only.
+	sharing[K]
 	fn    asyncop.AsyncFunction[K, V]
 	cache Cache[K, V] // may be nil
 	rules rules
@@ -46,6 +48,7 @@ func New[K comparable, V any](fn asyncop.AsyncFunction[K, V], cache Cache[K, V],
 	for _, opt := range opts {
 		opt(&f.rules)
 	}
+	f.sharing = call.SharedBy[K](f, lookups[K, V]{f})
 	return f
 }
 

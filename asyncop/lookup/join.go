@@ -48,10 +48,17 @@ func Join[K, V, IN, OUT any](
 			fn = w.Unwrap()
 		}
 	}
-	return &joined[K, V, IN, OUT]{values, key, join}
+	j := &joined[K, V, IN, OUT]{values: values, key: key, join: join}
+	shared := call.LookupsOf[K](values)
+	if shared != nil {
+		j.sharing = call.SharedBy[IN](j, joinedLookups[K, IN]{shared, key})
+	}
+	return j
 }
 
 type joined[K, V, IN, OUT any] struct {
+	sharing[IN]
+
 	values asyncop.AsyncFunction[K, V]
 	key    func(in IN) K
 	join   func(in IN, value V) OUT
@@ -86,26 +93,6 @@ func (j *joining[V, IN, OUT]) Complete(values ...V) {
 func (j *joining[V, IN, OUT]) Borrow() { borrow(j.result) }
 
 func (j *joining[V, IN, OUT]) CompleteExceptionally(err error) { j.result.CompleteExceptionally(err) }
-
-// Sharing is Function.Sharing.
-func (j *joined[K, V, IN, OUT]) Sharing(fn any) call.Lookups[IN] {
-	itself, ok := fn.(*joined[K, V, IN, OUT])
-	if !ok || itself != j {
-		return nil
-	}
-	s, ok := j.values.(sharing[K])
-	if !ok {
-		return nil
-	}
-	values := s.Sharing(j.values)
-	if values == nil {
-		return nil
-	}
-	return joinedLookups[K, IN]{values, j.key}
-}
-
-// sharing is a [Function].
-type sharing[K any] interface{ Sharing(fn any) call.Lookups[K] }
 
 // joinedLookups are the lookups of a Join for an operator.
 type joinedLookups[K, IN any] struct {

@@ -33,15 +33,8 @@ func (r *reservation[K, V]) Release() {
 	}
 }
 
-// Sharing is for package asyncop. It returns the lookups of f if fn is f, otherwise nil: a
-// wrapper may embed f and look up other keys than its elements.
-func (f *Function[K, V]) Sharing(fn any) call.Lookups[K] {
-	itself, ok := fn.(*Function[K, V])
-	if !ok || itself != f {
-		return nil
-	}
-	return lookups[K, V]{f}
-}
+// sharing is how operators find the lookups of a function.
+type sharing[IN any] = call.Sharing[IN]
 
 // lookups is a Function for an operator.
 type lookups[K comparable, V any] struct{ f *Function[K, V] }

@@ -26,3 +26,34 @@ type Lookups[IN any] interface {
 	// element for which it has returned nil.
 	Changes() int64
 }
+
+// Sharing makes a type a function of lookups. Such a type embeds it under an unexported
+// name, so that operators find its Lookups, and users do not see them.
+type Sharing[IN any] struct {
+	function any
+	lookups  Lookups[IN]
+}
+
+// SharedBy returns the Sharing of a function.
+func SharedBy[IN any](function any, l Lookups[IN]) Sharing[IN] { return Sharing[IN]{function, l} }
+
+// lookupsOf returns nil unless function is the type that embeds s: a type around it may
+// look up other keys than its elements.
+func (s *Sharing[IN]) lookupsOf(function any) Lookups[IN] {
+	if function != s.function {
+		return nil
+	}
+	return s.lookups
+}
+
+// sharer is a type that embeds Sharing.
+type sharer[IN any] interface{ lookupsOf(function any) Lookups[IN] }
+
+// LookupsOf returns the lookups of a function, or nil.
+func LookupsOf[IN any](function any) Lookups[IN] {
+	s, ok := function.(sharer[IN])
+	if !ok {
+		return nil
+	}
+	return s.lookupsOf(function)
+}
