@@ -34,7 +34,8 @@ const (
 type confirmData struct {
 	Do, Queue, Base, To  string
 	Filter               store.Filter
-	Hidden               []field // of the form
+	Action               string  // address of the form, with the values below
+	Values               []field // that choose the messages
 	Count                int
 	Many                 bool // more than could be counted
 	Unsafe               int  // of these, in doubt
@@ -91,15 +92,18 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	}
 	d.Verb, d.Question, d.Then = words[0], strings.ReplaceAll(words[1], "%s", what), words[2]
 	d.Filter = f
-	for name, values := range filterValues(d.Queue, f) {
+	chosen := filterValues(d.Queue, f)
+	for name, values := range chosen {
 		for _, v := range values {
-			d.Hidden = append(d.Hidden, field{name, v})
+			d.Values = append(d.Values, field{name, v})
 		}
 	}
-	slices.SortFunc(d.Hidden, func(a, b field) int {
+	slices.SortFunc(d.Values, func(a, b field) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
 	})
-	d.Back = s.address("/queue", filterValues(d.Queue, f))
+	d.Back = s.address("/queue", chosen)
+	chosen.Set("do", d.Do)
+	d.Action = s.address("/start", chosen)
 	return view{Name: "confirm", Title: d.Verb + " messages of " + cut(60, d.Queue), Data: d}, nil
 }
 
@@ -158,9 +162,11 @@ func (s *server) seen(ctx context.Context, queue string, f store.Filter, n store
 	return t, nil
 }
 
-// start starts a job.
+// start starts a job. The address of the request names the messages, and the body has
+// the fields that the person has filled in: browsers turn a line end in a field of a form
+// into two characters, so a field cannot name a queue or an error that has line ends.
 func (s *server) start(r *http.Request) (string, error) {
-	q := r.PostForm
+	q := r.Form
 	f, err := s.readFilter(q)
 	if err != nil {
 		return "", err
@@ -324,9 +330,10 @@ func (s *server) steer(r *http.Request) (string, error) {
 	return "/backends", nil
 }
 
-// edit sends a dead letter back with another payload: as another message.
+// edit sends a dead letter back with another payload: as another message. As for start,
+// the address of the request names the dead letter.
 func (s *server) edit(r *http.Request) (string, error) {
-	q := r.PostForm
+	q := r.Form
 	queue, e, err := s.find(r.Context(), q)
 	if err != nil {
 		return "", err

@@ -88,6 +88,16 @@ func filterValues(queue string, f store.Filter) url.Values {
 	return q
 }
 
+// queueOf returns the queue that an address names. The form of a filter has its name
+// quoted, because browsers turn a line end in a field into two characters.
+func queueOf(q url.Values) string {
+	name, err := strconv.Unquote(q.Get("quoted"))
+	if err != nil {
+		return q.Get("queue")
+	}
+	return name
+}
+
 // group is dead letters that failed alike, and where they are.
 type group struct {
 	jobs.Group
@@ -190,7 +200,7 @@ func (s *server) queue(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := queueData{Queue: q.Get("queue"), Filter: f, Causes: causes}
+	d := queueData{Queue: queueOf(q), Filter: f, Causes: causes}
 	if d.Queue == "" {
 		return view{}, missing("Which queue? The address names none.")
 	}

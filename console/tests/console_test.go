@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -379,6 +382,59 @@ func TestAnEditedPayload(t *testing.T) {
 		assert.Equal(t, http.StatusNotFound, ask(h, "/edit", form).Code, "a second click changes nothing")
 		assert.Contains(t, page(t, h, fmt.Sprintf("/message?queue=orders&position=%d", sent[0].Position)), "from the message wrong with another payload")
 	})
+}
+
+// submitted sends the form of a page to path as a browser does, with more fields: in the
+// fields of the form, browsers turn each line end into CR LF.
+func submitted(t *testing.T, h http.Handler, text, path string, more url.Values) *httptest.ResponseRecorder {
+	t.Helper()
+	form := regexp.MustCompile(`(?s)<form method="(get|post)" action="(`+path+`[^"]*)"[^>]*>(.*?)</form>`).FindStringSubmatch(text)
+	require.NotNil(t, form, text)
+	values := url.Values{}
+	for _, hidden := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllStringSubmatch(form[3], -1) {
+		values.Add(hidden[1], strings.ReplaceAll(html.UnescapeString(hidden[2]), "\n", "\r\n"))
+	}
+	maps.Copy(values, more)
+	to := html.UnescapeString(form[2])
+	if form[1] == "post" {
+		return ask(h, to, values)
+	}
+	to, _, _ = strings.Cut(to, "?") // the fields replace the query of the form's address
+	return ask(h, to+"?"+values.Encode(), nil)
+}
+
+func TestForms_QueueWithLineEnd(t *testing.T) {
+	const queue = "two\nlines-dead"
+	e := onSQLite(t)
+	for _, id := range []string{"purged", "edited"} {
+		require.NoError(t, e.Put(t.Context(), queue, store.Message{
+			Meta: message.Meta{ID: id, Visit: 1, Attempts: 1, LastError: "no\nrow", LastFailure: time.Now()}, Payload: []byte(id), Cause: store.Permanent,
+		}))
+	}
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	address := "/queue?" + url.Values{"queue": {queue}}.Encode()
+
+	filtered := submitted(t, h, page(t, h, address), "/queue", url.Values{"id": {"purged"}})
+	require.Equal(t, http.StatusOK, filtered.Code, filtered.Body)
+	assert.Contains(t, filtered.Body.String(), ">purged</a>")
+	assert.NotContains(t, filtered.Body.String(), ">edited</a>")
+
+	confirm := page(t, h, "/start?"+url.Values{"do": {"purge"}, "queue": {queue}, "id": {"purged"}, "error": {"no\nrow"}}.Encode())
+	w := submitted(t, h, confirm, "/start", url.Values{"why": {"it is wrong"}})
+	require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+	require.Equal(t, 1, awaitEnd(t, e, 1).Done)
+
+	list, err := e.List(t.Context(), queue, store.Filter{}, store.Page{Max: 9})
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, "edited", list[0].Meta.ID)
+	letter := page(t, h, "/message?"+url.Values{"queue": {queue}, "position": {fmt.Sprint(list[0].Position)}}.Encode())
+	w = submitted(t, h, letter, "/edit", url.Values{"why": {"a typing error"}, "to": {"orders"}, "new": {"yes"}, "payload": {"right"}})
+	require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+	list, err = e.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 9})
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, "right", string(list[0].Payload))
 }
 
 // Law J3: what is in a message is text.
