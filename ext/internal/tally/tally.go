@@ -20,9 +20,9 @@ type Tally struct {
 	unnamed   [counting.Ends]int64 // ends without a reason
 	named     map[named]int64
 	reasons   map[predicates.Reason]struct{} // that are distinguished
-	operators []operator                     // that have not ended
-	past      asyncop.Stats                  // counters of those that have
-	failed    map[Failed]int64               // of those that have, at most maxFailed
+	operators []operator                     // that run, or have running calls
+	past      asyncop.Stats                  // counters of the others
+	failed    map[Failed]int64               // of the others, at most maxFailed
 }
 
 type named struct {
@@ -114,12 +114,16 @@ func (t *Tally) topGroups() map[Failed]int64 {
 	return all
 }
 
-// letGo keeps of operators that have ended their counters only.
+// letGo reduces operators that have ended to their counters. An operator with a call that
+// ignores the end of its context stays until the call returns, because the call still
+// loads the service, and its late completion counts.
 func (t *Tally) letGo() {
 	live := t.operators[:0]
 	for _, o := range t.operators {
-		if o.hasEnded() {
-			addCounters(&t.past, o.stats())
+		ended := o.hasEnded() // before its statistics are read, which are then final
+		s := o.stats()
+		if ended && s.Running == 0 {
+			addCounters(&t.past, s)
 			if t.failed == nil {
 				t.failed = map[Failed]int64{}
 			}
@@ -207,7 +211,11 @@ func (t *Tally) Read() Reading {
 	for _, o := range t.operators {
 		s := o.stats()
 		addCounters(&r.Stats, s)
-		addGauges(&r.Stats, s)
+		if o.hasEnded() {
+			r.Stats.Running += s.Running
+		} else {
+			addGauges(&r.Stats, s)
+		}
 	}
 	for i, n := range t.ended {
 		r.Ended[EndingOf(endings[i])] = n
@@ -353,7 +361,7 @@ var Metrics = []Metric[asyncop.Stats]{
 		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Deciding }}},
 	},
 	{
-		Name: "calls.running", Help: "Calls that run.", Unit: "call", Gauge: true,
+		Name: "calls.running", Help: "Calls that run, including calls that ignore the end of their operator.", Unit: "call", Gauge: true,
 		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Running }}},
 	},
 }

@@ -1,7 +1,9 @@
 package tally
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -52,4 +54,31 @@ func TestTally_SeveralOperators(t *testing.T) {
 	now := counts.Read().Stats
 	require.EqualValues(t, 5, now.WaitingToLeave)
 	require.Equal(t, time.Minute, now.LastErrorAge)
+}
+
+func TestTally_CallOutlivesOperator(t *testing.T) {
+	var counts Tally
+	begun, release, returned := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	call := asyncop.Blocking(func(context.Context, int) (int, error) {
+		defer close(returned)
+		close(begun)
+		<-release
+		return 1, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	op := asyncop.OrderedWait(call, 0, 4, asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	counts.Attach(op.Stats, op.Done())
+	op.In() <- 7
+	<-begun
+	cancel()
+	<-op.Done()
+	stats := counts.Read().Stats
+	require.EqualValues(t, []int64{1, 0, 1}, []int64{stats.Running, stats.Capacity, stats.Accepted})
+
+	close(release)
+	<-returned
+	require.Eventually(t, func() bool { return counts.Read().Stats.Running == 0 }, 10*time.Second, time.Millisecond)
+	require.Empty(t, counts.operators)
+	stats = counts.Read().Stats
+	require.EqualValues(t, []int64{1, 1}, []int64{stats.LateCompletions, stats.Accepted})
 }

@@ -30,7 +30,7 @@
 //	weir_elements_waiting_to_leave               of these, complete and waiting for their turn in the order of the results, or for downstream
 //	weir_elements_deciding                       of these, whose strategy is being asked off the loop
 //	weir_calls_limit                             calls that may run at once
-//	weir_calls_running                           calls that run
+//	weir_calls_running                           calls that run, even after the end of their operator
 //	weir_oldest_element_age_seconds              since the oldest element in flight took its slot; 0 if there is none
 //	weir_last_error_age_seconds                  since the last error of an attempt, or timeout of an element; 0 if there was none
 //	weir_attempt_duration_seconds                histogram: from the begin of an attempt until its end is known
