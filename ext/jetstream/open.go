@@ -34,7 +34,7 @@ func StreamConfig(name string) jetstream.StreamConfig {
 	}
 }
 
-// How Open waits for servers that are away.
+// How Open waits for servers that are unavailable.
 const (
 	oneTry    = 5 * time.Second
 	firstWait = 100 * time.Millisecond // it doubles
@@ -112,9 +112,13 @@ func (set *settings) again(ctx context.Context, f func(ctx context.Context) erro
 		case unplaced.IsZero():
 			unplaced = now.Now()
 		case now.Since(unplaced) >= placeWait:
-			return err
+			return fmt.Errorf("%w; waited %v for more servers to join", err, placeWait)
 		}
-		set.logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers are not ready; retrying",
+		text := "jetstream: the servers are not ready; retrying"
+		if isUnplaced(err) {
+			text = "jetstream: the cluster has too few servers for the stream; waiting up to 30s for more to join"
+		}
+		set.logger.LogAttrs(ctx, slog.LevelWarn, text,
 			slog.Any("error", err), slog.Duration("wait", pause))
 		if ended := wait.For(ctx, now, pause); ended != nil {
 			return fmt.Errorf("%w: %w", ended, err)
@@ -188,6 +192,9 @@ func openStream(ctx context.Context, js jetstream.JetStream, set *settings) (jet
 	if stream, err = js.CreateStream(ctx, c); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		return js.Stream(ctx, set.stream) // another process was faster
 	}
+	if isUnplaced(err) {
+		return nil, noPlace(c, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +203,21 @@ func openStream(ctx context.Context, js jetstream.JetStream, set *settings) (jet
 		slog.Int("replicas", has.Replicas), slog.Int64("max bytes", has.MaxBytes), slog.Int64("max messages", has.MaxMsgs),
 		slog.Duration("duplicates", has.Duplicates))
 	return stream, nil
+}
+
+// noPlace explains an error about the place of a new stream.
+func noPlace(c jetstream.StreamConfig, err error) error {
+	wants := fmt.Sprintf("%d replicas (WithReplicas)", max(1, c.Replicas))
+	if p := c.Placement; p != nil {
+		if p.Cluster != "" {
+			wants += fmt.Sprintf(" in the cluster %q", p.Cluster)
+		}
+		if len(p.Tags) > 0 {
+			wants += fmt.Sprintf(" on servers with the tags %q", p.Tags)
+		}
+		wants += " (Placement in WithStreamConfig)"
+	}
+	return fmt.Errorf("the servers that are up have no place for %s: %w", wants, err)
 }
 
 var errDoesNotFit = errors.New("does not fit")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,28 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
+
+func TestOpen_ExplainsMissingPlace(t *testing.T) {
+	refusal := &jetstream.APIError{Code: 400, ErrorCode: 10005, Description: "no suitable peers for placement"}
+	c := StreamConfig("weir")
+	c.Replicas, c.Placement = 3, &jetstream.Placement{Cluster: "west", Tags: []string{"ssd"}}
+	err := noPlace(c, refusal)
+	const want = `the servers that are up have no place for 3 replicas (WithReplicas) in the cluster "west" on servers with the tags ["ssd"] (Placement in WithStreamConfig): `
+	if !strings.HasPrefix(err.Error(), want) || !errors.Is(err, error(refusal)) || !isUnplaced(err) {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		set := newSettings("Open", []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))})
+		ended := set.again(t.Context(), func(context.Context) error { return err })
+		if !errors.Is(ended, error(refusal)) || !strings.Contains(ended.Error(), "waited 30s for more servers to join") {
+			t.Fatal(ended)
+		}
+		if !strings.Contains(log.String(), "too few servers for the stream") || !strings.Contains(log.String(), "ssd") {
+			t.Fatal(log.String())
+		}
+	})
+}
 
 func TestHowLongOpenWaits(t *testing.T) {
 	unplaced := &jetstream.APIError{Code: 400, ErrorCode: 10005, Description: "no suitable peers for placement"}
