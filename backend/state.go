@@ -169,7 +169,8 @@ func (b *Backend) startRamp(t time.Duration) {
 	b.resetEvidence()
 	b.rate.empty(t)
 	b.callRate.empty(t)
-	b.log(slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", b.ramp))
+	// Without b.why, which is the reason for the outage and not for the ramp.
+	b.logBecause("", slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", b.ramp))
 	b.handOut(t, nil)
 }
 

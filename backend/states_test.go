@@ -212,7 +212,7 @@ func TestByHand(t *testing.T) {
 		`level=WARN msg="backend: held" backend=payments reason=migration`,
 		`level=INFO msg="backend: paused" backend=payments for=3s reason="the service asks to wait 3s"`,
 		`level=INFO msg="backend: probing" backend=payments reason=migration`,
-		`level=INFO msg="backend: ramping: its service answers again" backend=payments over=5s reason=migration`,
+		`level=INFO msg="backend: ramping: its service answers again" backend=payments over=5s`,
 	}, strings.Split(strings.TrimSpace(b.log.String()), "\n"))
 }
 
