@@ -1,7 +1,7 @@
 // Package progress shows how far a finite job has come, in a line that a terminal
 // redraws, or in lines of a log.
 //
-//	61 %  12,345 of 20,000, 4,100/s, 2s left, 64 in flight, 1,234 retries, region move
+//	61 %  12,345 of 20,000, 7 failed, 4,100/s, 2s left, 64 in flight, 1,234 retries, region move
 //
 // [Line] does that. The numbers come from a function of the program, as a [State]; [Of] takes them from the counts of an operator.
 //

@@ -178,6 +178,9 @@ func (d *display) finish() {
 	if d.before > 0 {
 		parts = append(parts, count(d.before)+" of them before")
 	}
+	if s.Failed > 0 {
+		parts = append(parts, count(s.Failed)+" failed")
+	}
 	if rate := perSecond(s.Done-d.before, now); rate > 0 {
 		parts = append(parts, rateText(rate))
 	}

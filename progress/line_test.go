@@ -211,7 +211,43 @@ func TestFile(t *testing.T) {
 func TestOfAnOperator(t *testing.T) {
 	err := errors.New("late")
 	s := progress.Of(observe.Stats{Completed: 5, Dropped: 2, HandedOver: 1, InFlight: 3, RetriesOnError: 4, RetriesOnResult: 5, LastError: err})
-	assert.Equal(t, progress.State{Done: 8, InFlight: 3, Retries: 9, LastError: err}, s)
+	assert.Equal(t, progress.State{Done: 8, Failed: 3, InFlight: 3, Retries: 9, LastError: err}, s)
+}
+
+// A fallback turns failures into results: they are done, and counted apart.
+func TestOf_RescuedElements(t *testing.T) {
+	lookup := asyncop.Blocking(func(_ context.Context, in int) (string, error) {
+		if in%3 == 0 {
+			return "", errors.New("no row")
+		}
+		return "row", nil
+	})
+	fallback := func(_ context.Context, f asyncop.Failure[int]) ([]string, error) {
+		if f.Element == 0 {
+			return nil, f.Err // still a failure
+		}
+		return []string{f.Err.Error()}, nil
+	}
+	op := asyncop.OrderedWait(asyncop.HandleFailure(lookup, fallback), time.Hour, 4,
+		asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	results := 0
+	for _, err := range op.Results(slices.Values([]int{0, 1, 2, 3, 4, 5, 6})) {
+		require.NoError(t, err)
+		results++
+	}
+	require.Equal(t, 6, results)
+	stats := op.Stats()
+	assert.EqualValues(t, []int64{6, 1, 2}, []int64{stats.Completed, stats.Dropped, stats.Rescued})
+	s := progress.Of(stats)
+	assert.EqualValues(t, []int64{7, 3}, []int64{s.Done, s.Failed})
+}
+
+func TestLine_FailedElements(t *testing.T) {
+	j := &job{State: progress.State{Total: 20_000, Failed: 1003}, rate: 1000}
+	out := shown(t, progress.Line{What: "flights"}, j, 1500*time.Millisecond)
+	assert.Equal(t, `  1.0s  1,000 of 20,000 flights, 1,003 failed, 1,000/s, 19s left
+stopped at 1,500 of 20,000 flights after 1.5s, 1,003 failed, 1,000/s
+`, out)
 }
 
 // A last error is shown with its age, which comes first where the error may be cut.

@@ -15,6 +15,9 @@ import (
 func (d *display) parts(now time.Duration, what string) []string {
 	s := &d.state
 	parts := []string{amount(*s, what)}
+	if s.Failed > 0 {
+		parts = append(parts, count(s.Failed)+" failed")
+	}
 	rate := d.rate(now)
 	if rate > 0 {
 		parts = append(parts, rateText(rate))

@@ -41,6 +41,8 @@ type Stats struct {
 	Dropped         int64 // of these, dropped
 	HandedOver      int64 // of these, taken by the failure sink, or rejected because it can never take them
 
+	Rescued int64 // elements that left, or wait to leave, with results that a handler returned in place of a failure: see HandleFailure and TimeoutHandler
+
 	LateCompletions int64 // completions without effect (law A2)
 	Discarded       int64 // elements that arrived after the operator stopped reading; final when In is closed (InputClosed)
 	Undelivered     int64 // emitted results that Via or To could not deliver after a cancel, because the next step stopped reading

@@ -90,5 +90,6 @@ func (h *handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broke e
 		return
 	}
 	s.attempt = &call.Attempt[OUT]{Results: c.results}
+	g.state.Stats.Rescued++
 	g.settle(s, nil)
 }

@@ -426,6 +426,9 @@ func (m *Model) complete(c *Call, o Outcome) {
 	if o.Err == "panic" { // the outcome of a handler is final (law A3)
 		o.Err = e.timeoutError("panic")
 	}
+	if o.Err == "" {
+		m.stats.Rescued++
+	}
 	m.finish(e, o)
 }
 

@@ -247,6 +247,7 @@ func addCounters(to *asyncop.Stats, s asyncop.Stats) {
 	to.Failed += s.Failed
 	to.Dropped += s.Dropped
 	to.HandedOver += s.HandedOver
+	to.Rescued += s.Rescued
 	to.LateCompletions += s.LateCompletions
 	to.Discarded += s.Discarded
 	to.Undelivered += s.Undelivered
@@ -297,6 +298,10 @@ var Metrics = []Metric[asyncop.Stats]{
 	{
 		Name: "elements.timed_out", Help: "Elements whose total time ran out.", Unit: "element",
 		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Timeouts }}},
+	},
+	{
+		Name: "elements.rescued", Help: "Elements with results that a handler returned in place of a failure.", Unit: "element",
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Rescued }}},
 	},
 	{
 		Name: "results.emitted", Help: "Results sent downstream.", Unit: "result",

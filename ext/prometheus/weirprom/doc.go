@@ -14,6 +14,7 @@
 //	weir_elements_ended_total{how}               how they ended: emitted, empty, handed_over, dropped, failed, abandoned, kept, discarded
 //	weir_elements_in_doubt_total                 of these: an attempt may have taken effect although the element was not emitted
 //	weir_elements_timed_out_total                elements whose total time ran out
+//	weir_elements_rescued_total                  elements with results that a handler returned in place of a failure: asyncop.HandleFailure
 //	weir_element_failures_total{error, reason}   handed over or dropped, by what the errors have in common: the ten groups with the most
 //	weir_results_emitted_total                   results sent downstream
 //	weir_attempts_total                          calls begun, retries included
