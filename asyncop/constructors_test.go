@@ -68,6 +68,33 @@ func TestConstructorsRefuseNonsense(t *testing.T) {
 	}
 }
 
+// A panic of a named operator has the name, because a program may have many operators.
+func TestWithName_PanicsOfConstructors(t *testing.T) {
+	named := asyncop.WithName("rows")
+	require.Equal(t, `asyncop: OrderedWait "rows": nil function`, optest.PanicOf(func() {
+		asyncop.OrderedWait[string, string](nil, 0, 1, named)
+	}))
+	require.Equal(t, `asyncop: KeyOrderedWait "rows": nil function`, optest.PanicOf(func() {
+		asyncop.KeyOrderedWait(optest.Function(nil), optest.FirstLetter, 0, 1, nil, named)
+	}))
+	require.Equal(t, `asyncop: UnorderedWait "rows": Cost, Tenant and Budget need WithBackend`, optest.PanicOf(func() {
+		asyncop.UnorderedWait[string, string](optest.NewHand(t), 0, 1, named, asyncop.Budget(1))
+	}))
+}
+
+func TestWithMaxConcurrentCalls_AboveCapacity(t *testing.T) {
+	for calls, warns := range map[int]bool{4: false, 5: true} {
+		var log strings.Builder
+		op := asyncop.OrderedWait[string, string](optest.NewHand(t), 0, 4, asyncop.WithMaxConcurrentCalls(calls), asyncop.WithName("rows"),
+			asyncop.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		close(op.In())
+		require.NoError(t, op.Wait())
+		require.EqualValues(t, 4, op.Stats().MaxCalls)
+		require.Equal(t, warns, strings.Contains(log.String(), `level=WARN msg="asyncop: OrderedWait: WithMaxConcurrentCalls is above the capacity, `+
+			`which limits the calls: raise the capacity" calls=5 capacity=4`), log.String())
+	}
+}
+
 // The constructors with retry refuse an untyped nil strategy, too.
 func TestConstructorsRefuseANilStrategy(t *testing.T) {
 	fn := optest.NewHand(t)

@@ -152,17 +152,22 @@ func newOperator[IN, OUT any](
 	name string, reorders bool, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts []Option,
 ) *AsyncWaitOperator[IN, OUT] {
+	cfg := newConfig(opts)
+	plain := name
+	if cfg.name != "" {
+		name = fmt.Sprintf("%s %q", name, cfg.name) // panics name the operator
+	}
 	policy := refuseArguments(name, fn, timeout, capacity, strategy)
 	newQueue := queue.NewOrdered[*core.Slot[IN, OUT]]
 	if reorders {
 		newQueue = queue.NewUnordered[*core.Slot[IN, OUT]]
 	}
-	s := &frontend[IN, OUT]{config: newConfig(opts), fn: fn, policy: policy, batch: batchingOf(fn)}
+	s := &frontend[IN, OUT]{config: cfg, fn: fn, policy: policy, batch: batchingOf(fn)}
 	s.reorders = reorders
 	s.refuse(name, strategy)
 	// From here on arguments are valid, and goroutines start.
 	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
-	s.warnOfArguments(name, timeout, strategy)
+	s.warnOfArguments(plain, timeout, capacity, strategy)
 	op := &AsyncWaitOperator[IN, OUT]{linked: wiring.LinkedBy(s.driver.Node), driver: s.driver, front: s, in: s.driver.In(), capacity: capacity}
 	for _, o := range s.observers {
 		if a, ok := o.(StatsReader); ok {
@@ -226,7 +231,7 @@ func typed[T any](name, option string, value any, fault string) T {
 }
 
 // warnOfArguments logs valid arguments that are probably a mistake.
-func (s *frontend[IN, OUT]) warnOfArguments(name string, timeout time.Duration, strategy strategies.Retry[OUT]) {
+func (s *frontend[IN, OUT]) warnOfArguments(name string, timeout time.Duration, capacity int, strategy strategies.Retry[OUT]) {
 	if p := s.policy; !p.NoRetry && !p.Results && !p.Errors {
 		s.Log(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
@@ -236,6 +241,10 @@ func (s *frontend[IN, OUT]) warnOfArguments(name string, timeout time.Duration, 
 			s.Log(s.ctx, slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
 				slog.Duration("timeout", d))
 		}
+	}
+	if s.maxCalls > capacity {
+		s.Log(s.ctx, slog.LevelWarn, "asyncop: "+name+": WithMaxConcurrentCalls is above the capacity, which limits the calls: raise the capacity",
+			slog.Int("calls", s.maxCalls), slog.Int("capacity", capacity))
 	}
 	if batch := s.batch; batch != nil && timeout > 0 && batch.MaxWait >= timeout {
 		s.Log(s.ctx, slog.LevelWarn, "asyncop: "+name+

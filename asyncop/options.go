@@ -191,8 +191,9 @@ func WithObserver(o observe.Observer) Option {
 }
 
 // WithMaxConcurrentCalls limits the calls that run at once. The default is the capacity.
-// Other elements hold a slot and wait: retries before first attempts, oldest first. It
-// panics if n < 1.
+// A call needs a slot, so more than the capacity has no effect and is logged as a
+// warning. Other elements hold a slot and wait: retries before first attempts, oldest
+// first. It panics if n < 1.
 //
 // A callback-style call ends with its attempt, a [Blocking] call when its function
 // returns.

@@ -111,7 +111,7 @@ func (n *Node) MustTake(method string, next any) {
 		}
 	}
 	if to != nil {
-		mustMatch(method, n.Out, to.In)
+		mustMatch(method, n, to)
 	}
 }
 

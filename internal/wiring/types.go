@@ -16,14 +16,14 @@ func TakesFailures(next any) bool {
 	return NodeOf(next) != nil
 }
 
-// mustMatch panics if both types are known and a step that takes elements of type in
-// cannot take elements of type out.
-func mustMatch(method string, out, in reflect.Type) {
+// mustMatch panics if both types are known and to cannot take the elements of from.
+func mustMatch(method string, from, to *Node) {
+	out, in := from.Out, to.In
 	switch {
 	case in == nil || out == nil, out.AssignableTo(in) && (in == out || in.Kind() == reflect.Interface):
 	case out.Kind() == reflect.Interface || isMessage(in) || isMessage(out): // it depends on the element
 	default:
-		panic(fmt.Sprintf("%s: the elements are of type %v, and the next step takes %v", method, out, in))
+		panic(fmt.Sprintf("%s: the elements of %v are of type %v, and %v takes elements of type %v", method, from, out, to, in))
 	}
 }
 

@@ -31,7 +31,8 @@ func elements[T any](t *testing.T) *asyncop.AsyncWaitOperator[T, T] {
 
 // Wiring of two ends whose types do not match panics, and names both; it was an error of the first element.
 func TestTypesOfWiring(t *testing.T) {
-	const refused = "%s: the elements are of type []string, and the next step takes wiring_test.row"
+	const refused = "%s: the elements of %s are of type []string, and %s takes elements of type wiring_test.row"
+	const strings, rows = "operator from []string to []string", "operator from wiring_test.row to wiring_test.row"
 	identity := func(s []string) []string { return s }
 	mapped := flow.NewMap(identity)
 	defer close(mapped.In())
@@ -39,10 +40,13 @@ func TestTypesOfWiring(t *testing.T) {
 	require.NoError(t, err)
 	source := checkpoint.NewSource(c, "in", checkpointtest.NewSliceInput([][]string{{"a"}}))
 	sink := checkpoint.NewSink[row](c, "out", files.NewOutput(t.TempDir()+"/out", func(b []byte, _ row) ([]byte, error) { return b, nil }))
-	require.PanicsWithValue(t, fmt.Sprintf(refused, "asyncop: Via"), func() { elements[[]string](t).Via(elements[row](t)) })
-	require.PanicsWithValue(t, fmt.Sprintf(refused, "asyncop: To"), func() { elements[[]string](t).To(sink) })
-	require.PanicsWithValue(t, fmt.Sprintf(refused, "flow: Via"), func() { mapped.Via(elements[row](t)) })
-	require.PanicsWithValue(t, fmt.Sprintf(refused, "checkpoint: Via"), func() { source.Via(elements[row](t)) })
+	require.PanicsWithValue(t, fmt.Sprintf(refused, "asyncop: Via", strings, rows), func() { elements[[]string](t).Via(elements[row](t)) })
+	require.PanicsWithValue(t, fmt.Sprintf(refused, "asyncop: To", strings, `sink "out"`), func() { elements[[]string](t).To(sink) })
+	require.PanicsWithValue(t, fmt.Sprintf(refused, "flow: Via", "flow Map from []string to []string", rows), func() { mapped.Via(elements[row](t)) })
+	named := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, in row) (row, error) { return in, nil }), 0, 1,
+		asyncop.WithName("routes"), asyncop.WithContext(t.Context()))
+	require.PanicsWithValue(t, fmt.Sprintf(refused, "flow: Via", "flow Map from []string to []string", `operator "routes"`), func() { mapped.Via(named) })
+	require.PanicsWithValue(t, fmt.Sprintf(refused, "checkpoint: Via", `source "in"`, rows), func() { source.Via(elements[row](t)) })
 	close(sink.In())
 	require.NoError(t, c.Close())
 
