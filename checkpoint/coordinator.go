@@ -40,48 +40,51 @@ type Coordinator struct {
 	clock    clock.Clock
 	interval time.Duration // 0: on demand only
 	timeout  time.Duration
-	tolerate int      // failures in a row; negative: any number
-	added    []string // participants that need no state to resume: see WithNewParticipants
+	tolerate int      // failures in a row; negative for any number
+	added    []string // see WithNewParticipants
 	logger   *slog.Logger
-	restored *Snapshot // what the pipeline resumes from, or nil; read-only
+	restored *Snapshot // the checkpoint to resume from, or nil; read-only
 
-	busy    chan struct{}           // capacity 1: held while a checkpoint is under way
-	storing chan struct{}           // capacity 1: held while the store saves, also if that was given up
-	started chan struct{}           // closed by Start
-	life    context.Context         // ends when there will be no more checkpoints
-	endLife context.CancelFunc      // of life
-	work    context.Context         // of what completes a checkpoint; ends when Close has waited long enough
-	endWork context.CancelCauseFunc // of work
+	busy    chan struct{}      // capacity 1: held while a checkpoint is under way
+	storing chan struct{}      // capacity 1: held until Save returns, even if it was given up
+	started chan struct{}      // closed by Start
+	life    context.Context    // ends after the last checkpoint
+	endLife context.CancelFunc // cancels life
 
-	mu           sync.Mutex
-	participants []member                      // in the order of registration; fixed once started
-	broken       []error                       // what Start has to report
+	// work is the context of calls that load, store and publish checkpoints. endWork
+	// cancels it when Close has waited for closePatience.
+	work    context.Context
+	endWork context.CancelCauseFunc
+
+	mu           sync.Mutex                    // guards the fields below
+	participants []member                      // in the order of registration; fixed once starting
+	broken       []error                       // reasons for Start to fail
 	starting     bool                          // Start was called
-	lastID       uint64                        // the newest checkpoint, whatever became of it
-	complete     uint64                        // the newest one that is stored; 0: none
+	lastID       uint64                        // number of the newest checkpoint, complete or not
+	complete     uint64                        // number of the newest stored checkpoint, or 0
 	run          *run                          // the checkpoint under way, or nil
-	drain        *run                          // the marker of the end of the input, once it is announced
-	requested    bool                          // a participant has asked for a checkpoint that has not begun
-	serving      bool                          // a goroutine takes what is requested
-	err          error                         // why there will be no more checkpoints; nil after a final one
+	drain        *run                          // the marker of the end of the input, or nil before it is announced
+	requested    bool                          // a participant's request waits for its checkpoint to begin
+	serving      bool                          // serveRequests runs
+	err          error                         // why checkpointing has ended; nil after a final checkpoint
 	isEnded      bool                          // life has ended
-	finished     participant.Kind              // of the final checkpoint that has ended it, or 0
-	final        map[participant.Kind]struct{} // final checkpoints asked for
-	source       string                        // the first Source that has registered; "": none
-	lagger       Lagger                        // its input; nil: it does not know its lag
-	completing   bool                          // all have reported the final one: it will end life
-	reported     map[string]struct{}           // who has reported anything in this run
-	patience     *clock.Timer                  // until the next warning that Start was not called; nil: none has registered
+	finished     participant.Kind              // kind of the final checkpoint that ended life, or 0
+	final        map[participant.Kind]struct{} // final checkpoints that participants asked for
+	source       string                        // name of the Source, or ""
+	lagger       Lagger                        // the input of the Source, or nil if it is not a Lagger
+	completing   bool                          // all have reported the final checkpoint, which will end life
+	reported     map[string]struct{}           // participants that have reported at least once in this run
+	patience     *clock.Timer                  // calls warnNotStarted; nil until a participant registers
 	stats        Stats
-	doing        string // what Close waits for
+	activity     string // the call that Close may have to wait for
 }
 
 // NewCoordinator returns a coordinator that stores checkpoints in store and resumes from
-// the newest valid checkpoint, if any. An error of the store is returned: a pipeline
-// never starts afresh because its state could not be read. It panics if store is nil.
+// the newest valid checkpoint, if any. It returns errors of the store: a pipeline never
+// starts afresh because its state could not be read. It panics if store is nil.
 //
-// It waits for the store up to the time of [WithTimeout], 10 minutes by default, when the
-// contexts of its calls of the store end.
+// The contexts of its calls of the store end after the time of [WithTimeout], 10 minutes
+// by default.
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 	guard.RefuseNil("checkpoint: NewCoordinator", "store", store)
 	c := &Coordinator{
@@ -112,14 +115,14 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 	return c, nil
 }
 
-// load finds what the pipeline resumes from, and the numbers that are taken.
+// load finds the checkpoint to resume from, and the highest number in use.
 func (c *Coordinator) load(ctx context.Context) error {
 	entries, err := c.store.List(ctx)
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	for _, e := range entries {
-		c.lastID = max(c.lastID, e.ID) // damaged ones included
+		c.lastID = max(c.lastID, e.ID) // damaged checkpoints count
 	}
 	restored, skipped, err := Latest(ctx, c.store)
 	if errors.Is(err, ErrNotFound) {
@@ -146,8 +149,8 @@ func (c *Coordinator) Restored() (id uint64, ok bool) {
 
 // RestoredKind returns the kind of the checkpoint that the pipeline resumes from; ok is
 // false for a fresh start. After a [Drain] the input was finished: only elements added
-// since are left. After a [Suspend] the run was stopped to be resumed. After a [Periodic]
-// checkpoint the run was interrupted.
+// since are left. After a [Suspend] the run was stopped in order to be resumed. After a
+// [Periodic] checkpoint the run was interrupted.
 func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
 	if c.restored == nil {
 		return 0, false
@@ -155,21 +158,21 @@ func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
 	return c.restored.Kind, true
 }
 
-// LastComplete returns the number of the newest complete checkpoint, from which a restart
-// would resume, or 0 if there is none. Until a checkpoint of this run is complete, that
-// is the restored checkpoint.
+// LastComplete returns the number of the checkpoint from which a restart would resume, or
+// 0 for a fresh start: the newest complete checkpoint of this run, or before that the
+// restored checkpoint.
 func (c *Coordinator) LastComplete() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.complete
 }
 
-// startPatience is how long participants wait for Start before the first warning: it may
-// have been forgotten. Each later warning comes after twice the time of the one before.
+// startPatience is the time from the first registration to the first warning that Start
+// was not called. The total wait doubles for each later warning.
 const startPatience = time.Second
 
-// warnNotStarted names the participants that wait for Start, unless it was called or will
-// not be.
+// warnNotStarted logs the participants that wait for Start, unless Start was called or
+// the run has ended.
 func (c *Coordinator) warnNotStarted(waited time.Duration) {
 	c.mu.Lock()
 	if c.starting || c.isEnded {
@@ -186,7 +189,7 @@ func (c *Coordinator) warnNotStarted(waited time.Duration) {
 		slog.String("waiting", listed(names)), slog.Duration("waited", waited))
 }
 
-// breakStart makes Start fail, or ends what has started already. Called with mu held.
+// breakStart makes Start fail, or ends the run if Start was called. Called with mu held.
 func (c *Coordinator) breakStart(err error) {
 	c.broken = append(c.broken, err)
 	if c.starting {
@@ -194,16 +197,16 @@ func (c *Coordinator) breakStart(err error) {
 	}
 }
 
-// Start lets the participants begin. The source, the operators and the sink of the
-// pipeline are made before. If Start fails, none of them begins. It prepares the outputs
-// last, and waits up to the time of [WithTimeout] for each: if it fails before that, the
-// outputs are unchanged. It fails
+// Start lets the participants begin. Make the source, operators and sinks of the pipeline
+// before. If Start fails, no participant begins. Start prepares the outputs last, each
+// within the time of [WithTimeout]; if it fails before that, the outputs are unchanged.
+// It fails
 //
 //   - if the state of a participant is missing in the checkpoint, or cannot be decoded;
 //   - if the checkpoint has the state of a participant that has not registered;
 //   - if a name is missing or taken twice;
 //   - if there are two Sources;
-//   - if another sink has the file of an output, of this run or another one;
+//   - if another sink, of this run or another, has the file of an output;
 //   - if the position of an input does not exist, or an output cannot be restored.
 func (c *Coordinator) Start() error {
 	err := c.mayStart()
@@ -217,7 +220,7 @@ func (c *Coordinator) Start() error {
 	case err != nil:
 		c.end(err)
 		return err
-	case c.isEnded: // meanwhile
+	case c.isEnded: // while the outputs were prepared
 		return fmt.Errorf("checkpoint: start: %w", c.endErrorLocked())
 	}
 	close(c.started)
@@ -227,16 +230,16 @@ func (c *Coordinator) Start() error {
 	return nil
 }
 
-// beginOutputs brings the outputs to the state that the run begins with. All are locked,
-// and asked, before one is changed.
+// beginOutputs restores the outputs, or starts them afresh. It locks and checks all
+// outputs before it changes any.
 func (c *Coordinator) beginOutputs() error {
 	for _, step := range []func(starter) error{starter.lock, starter.check, starter.begin} {
-		for _, p := range c.participants { // fixed, since starting is set
+		for _, p := range c.participants { // no lock: fixed since starting was set
 			s, ok := p.Participant.(starter)
 			if !ok {
 				continue
 			}
-			c.does("preparing the output of %q", p.name)
+			c.setActivity("preparing the output of %q", p.name)
 			if err := step(s); err != nil {
 				id, _ := c.Restored()
 				return stateError(p.name, id, err)
@@ -292,7 +295,7 @@ func (c *Coordinator) Wait() error {
 	return c.Err()
 }
 
-// awaitStart waits for the start; false: there will be none.
+// awaitStart waits for Start and returns true, or false if the run ends before.
 func (c *Coordinator) awaitStart() bool {
 	select {
 	case <-c.started:
@@ -300,28 +303,28 @@ func (c *Coordinator) awaitStart() bool {
 	case <-c.life.Done():
 	}
 	select {
-	case <-c.started: // it has ended since
+	case <-c.started: // the run started and has ended since
 		return true
 	default:
 		return false
 	}
 }
 
-// Trigger takes a checkpoint now, after a checkpoint that is under way, and returns its
-// number when it is complete. Before Start it waits for that. When ctx ends first, the
-// checkpoint is aborted. The error is context.Cause(ctx), the reason why the checkpoint
-// was aborted or the run has ended, or the error of Close. If the store does not return
-// although its context has ended, Trigger gives up five seconds later; no checkpoint is
-// stored until the store has returned, and each that fails is logged and counted.
+// Trigger takes a checkpoint now, or after the checkpoint under way, and returns its
+// number when it is complete. It waits for Start. When ctx ends first, the checkpoint is
+// aborted. The error is context.Cause(ctx), the reason why the checkpoint was aborted or
+// the run has ended, or the error of Close. If the store has not returned five seconds
+// after its context has ended, Trigger gives up. Until the store returns, each further
+// checkpoint fails, is logged and counted.
 func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 	return c.take(ctx, participant.Periodic)
 }
 
 // Close ends checkpointing at once, without a final checkpoint, and closes the store. The
 // contexts of [Output.Write] and [Output.Prepare] end. A checkpoint that is being stored
-// or published may complete first, and if it is final, the stream has ended with it;
-// after five seconds its context ends. When Close returns nil, each [Input] is closed and
-// each [Sink] has stopped writing, so another run may begin, even in this process.
+// or published has five seconds to complete before its context ends; if it is final, the
+// stream has ended with it. When Close returns nil, each [Input] is closed and each
+// [Sink] has stopped writing, so another run may begin, even in this process.
 //
 // If a store, an input or an output does not return although its context has ended, Close
 // gives up after ten seconds, or five seconds after it has begun to close the store, and
@@ -353,17 +356,17 @@ func (c *Coordinator) Close() error {
 		return c.closeStore()
 	case <-patience.C:
 	}
-	go func() { // no other run gets the store before this one has left it alone
+	go func() { // keep the store from other runs until this run has stopped using it
 		<-quiet
 		_ = c.closeStore()
 	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return fmt.Errorf("checkpoint: close: still %s after %v, although its context has ended: the store stays open until it returns",
-		c.doing, 2*closePatience)
+		c.activity, 2*closePatience)
 }
 
-// closeStore closes the store, or gives up.
+// closeStore closes the store, or gives up after closePatience.
 func (c *Coordinator) closeStore() error {
 	closed := make(chan error, 1)
 	go func() { closed <- protect(c.store.Close) }()
@@ -378,18 +381,18 @@ func (c *Coordinator) closeStore() error {
 }
 
 // closePatience is how long Close waits for stores, inputs and outputs before it ends
-// their contexts, and once more after that.
+// their contexts, and again after that.
 const closePatience = 5 * time.Second
 
-// user is a participant that uses what is not the run's own.
-type user interface {
-	// inUse returns what it does with that, and how to wait, after the end, until it does
-	// so no more.
-	inUse() (what string, until func())
+// resourceUser is a participant that uses an input or an output.
+type resourceUser interface {
+	// inUse describes the use, for messages. await is called after the end of the run,
+	// and returns when the use has ended.
+	inUse() (activity string, await func())
 }
 
-// quiesce waits until, after the end, neither the store, nor an input, nor an output is
-// being used.
+// quiesce waits, after the end of the run, until the store, the inputs and the outputs
+// are no longer in use.
 func (c *Coordinator) quiesce() {
 	c.awaitIdle()
 	c.storing <- struct{}{}
@@ -398,26 +401,26 @@ func (c *Coordinator) quiesce() {
 	participants := slices.Clone(c.participants)
 	c.mu.Unlock()
 	for _, p := range participants {
-		if u, ok := p.Participant.(user); ok {
-			what, until := u.inUse()
-			c.does("%s", what)
-			until()
+		if u, ok := p.Participant.(resourceUser); ok {
+			activity, await := u.inUse()
+			c.setActivity("%s", activity)
+			await()
 		}
 	}
 }
 
-// does notes what Close may have to wait for.
-func (c *Coordinator) does(format string, args ...any) {
+// setActivity sets the text with which Close describes the call that it waits for.
+func (c *Coordinator) setActivity(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.doing = fmt.Sprintf(format, args...)
+	c.activity = fmt.Sprintf(format, args...)
 }
 
-// hasEnded reports whether there will be no more checkpoints.
+// hasEnded reports whether checkpointing has ended.
 func (c *Coordinator) hasEnded() bool { return c.life.Err() != nil }
 
-// awaitIdle waits until no checkpoint is under way. After the end, none will be: the
-// participants have heard the last.
+// awaitIdle waits until no checkpoint is under way. After the end of the run the
+// participants have then been called for the last time.
 func (c *Coordinator) awaitIdle() {
 	c.busy <- struct{}{}
 	<-c.busy
@@ -425,7 +428,7 @@ func (c *Coordinator) awaitIdle() {
 
 // take takes one checkpoint.
 func (c *Coordinator) take(ctx context.Context, kind participant.Kind) (uint64, error) {
-	if err := c.hold(ctx); err != nil {
+	if err := c.acquireBusy(ctx); err != nil {
 		return 0, err
 	}
 	defer func() { <-c.busy }()
@@ -433,7 +436,7 @@ func (c *Coordinator) take(ctx context.Context, kind participant.Kind) (uint64, 
 	if err != nil {
 		return 0, err
 	}
-	defer c.noneUnderWay()
+	defer c.clearUnderWay()
 	id := r.barrier.ID
 	err = c.await(ctx, r)
 	if err == nil && kind.Final() {
@@ -447,7 +450,7 @@ func (c *Coordinator) take(ctx context.Context, kind participant.Kind) (uint64, 
 		row := c.failed(ctx, err)
 		c.logger.Warn("checkpoint aborted", slog.Uint64("checkpoint", id), slog.Any("error", err), slog.Int("failures in a row", row))
 		for _, p := range c.participants {
-			c.tell(p, func() { p.Aborted(id, err) })
+			c.notify(p, func() { p.Aborted(id, err) })
 		}
 		if r.request {
 			c.requestAgain()
@@ -455,8 +458,8 @@ func (c *Coordinator) take(ctx context.Context, kind participant.Kind) (uint64, 
 	} else {
 		c.logger.Debug("checkpoint complete", slog.Uint64("checkpoint", id), slog.String("kind", kind.String()))
 		for _, p := range c.participants {
-			c.does("publishing checkpoint %d at %q", id, p.name)
-			c.tell(p, func() { p.Completed(id) })
+			c.setActivity("publishing checkpoint %d at %q", id, p.name)
+			c.notify(p, func() { p.Completed(id) })
 		}
 	}
 	if kind.Final() {
@@ -482,13 +485,12 @@ func (c *Coordinator) tick(timer *clock.Timer) {
 		case <-c.life.Done():
 			return
 		}
-		_, _ = c.Trigger(context.Background()) // logged; the next one may do better
+		_, _ = c.Trigger(context.Background()) // take logs its errors
 		timer.Reset(c.interval)
 	}
 }
 
-// requestLocked has a checkpoint taken that begins after this moment. Called with mu
-// held.
+// requestLocked requests a checkpoint that begins after the call. Called with mu held.
 func (c *Coordinator) requestLocked() {
 	c.requested = true
 	if !c.serving && !c.isEnded {
@@ -503,20 +505,20 @@ func (c *Coordinator) requestAgain() {
 	c.requestLocked()
 }
 
-// serveRequests takes checkpoints as long as some are requested. Those that fail are
-// requested again: the next try comes after a back-off.
+// serveRequests takes checkpoints while some are requested. take requests a failed
+// checkpoint again; serveRequests waits before it repeats it.
 func (c *Coordinator) serveRequests() {
 	for backoff := firstBackoff; c.mustServe(); backoff = min(2*backoff, maxBackoff) {
 		if _, err := c.Trigger(context.Background()); err == nil {
 			backoff = firstBackoff / 2
 			continue
 		}
-		_ = wait.For(c.life, c.clock, backoff) // mustServe looks at the end
+		_ = wait.For(c.life, c.clock, backoff) // mustServe checks for the end of life
 	}
 }
 
-// mustServe reports whether a checkpoint is requested. If not, the goroutine that asks
-// ends.
+// mustServe reports whether a checkpoint is requested. If not, serveRequests must return:
+// the next request starts it again.
 func (c *Coordinator) mustServe() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -524,8 +526,7 @@ func (c *Coordinator) mustServe() bool {
 	return c.serving
 }
 
-// end makes err the reason why there will be no more checkpoints, unless there is one.
-// Called with mu held.
+// end ends checkpointing with err, unless it has ended before. Called with mu held.
 func (c *Coordinator) end(err error) {
 	if !c.isEnded {
 		c.isEnded, c.err = true, err
@@ -534,7 +535,7 @@ func (c *Coordinator) end(err error) {
 	}
 }
 
-// endPatience ends the warnings that Start was not called. Called with mu held.
+// endPatience stops the warnings that Start was not called. Called with mu held.
 func (c *Coordinator) endPatience() {
 	if c.patience != nil {
 		c.patience.Stop()

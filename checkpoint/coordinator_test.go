@@ -34,7 +34,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// fake is a participant that writes down what it hears. It answers a barrier at once, unless mute.
+// fake is a participant that writes down what it hears. It answers a barrier at once,
+// unless mute.
 type fake struct {
 	name  string
 	mute  bool
@@ -316,7 +317,8 @@ func TestCoordinator(t *testing.T) {
 		_, err = c.Trigger(ctx)
 		require.ErrorIs(t, err, ErrClosed)
 	})
-	// C2: what ended the run may be that a barrier came twice, and the states do not fit together.
+	// C2: what ended the run may be that a barrier came twice, and the states do not fit
+	// together.
 	bubble(t, "what all have reported is not stored if the run has failed", func(t *testing.T) {
 		for range 20 { // which of them is seen first is a matter of luck
 			a := &fake{name: "a"}
@@ -475,7 +477,8 @@ func TestStartErrors(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A pipeline that is built after the start would run without checkpoints, and look like one that has them.
+// A pipeline that is built after the start would run without checkpoints, and look like
+// one that has them.
 func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
 	require.NoError(t, os.WriteFile(path, []byte("of an earlier run\n"), 0o600))
@@ -569,7 +572,8 @@ func damage(t *testing.T, dir string, id uint64) {
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 }
 
-// A file that is not empty is somebody's work: without a checkpoint it is emptied only if the caller says so.
+// A file that is not empty is somebody's work: without a checkpoint it is emptied only if
+// the caller says so.
 func TestFileOutputDoesNotOverwrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
 	begin := func(output *files.Output[string]) error {

@@ -3,14 +3,19 @@
 //
 // # Vocabulary
 //
-//   - A participant is a part of a pipeline that has a state: a source its position, an operator its elements in flight, a sink its output that
-//     is not published yet. It has a name that stays the same from run to run.
-//   - Its state is the data that it needs after a restart: bytes that only the participant understands.
-//   - A checkpoint is a number, from 1, and the states of all participants at the same point of the stream: a [Snapshot]. Its [Kind] says
-//     whether the stream continued ([Periodic]), had come to its end ([Drain]) or was stopped to be resumed ([Suspend]). After a restart,
-//     [Coordinator.RestoredKind] returns it.
-//   - A barrier is a control element of the stream. Elements before it belong to the checkpoint, elements after it do not.
-//   - A [Store] keeps the newest snapshots. Package checkpoint/files has a store in a directory.
+//   - A participant is a part of a pipeline that has a state: the position of a source,
+//     the elements in flight of an operator, the unpublished output of a sink. It has a
+//     name that stays the same from run to run.
+//   - Its state is the data that it needs after a restart: bytes that only the
+//     participant understands.
+//   - A checkpoint is a number, from 1, and the states of all participants at the same
+//     point of the stream: a [Snapshot]. Its [Kind] is [Periodic] if the stream
+//     continued, [Drain] if it had come to its end, and [Suspend] if it was stopped in
+//     order to be resumed. After a restart, [Coordinator.RestoredKind] returns it.
+//   - A barrier is a control element of the stream. Elements before it belong to the
+//     checkpoint, elements after it do not.
+//   - A [Store] keeps the newest snapshots. Package checkpoint/files has a store in a
+//     directory.
 //
 // Package weir/codec turns elements into bytes. Package weir/flow has flows that let
 // barriers pass. Package checkpoint/participant is for authors of sources, operators and
@@ -18,35 +23,37 @@
 //
 // # Topologies
 //
-// Barriers are not aligned, so there must be a single way from the source to each step: a
-// line, or a tree that branches with flow.FanOut of go-streams. Branches must not meet
-// again: a barrier of a quick branch would overtake the elements of a slow branch, and
-// they would be missing from the checkpoint.
+// Barriers are not aligned, so there must be a single path from the source to each step:
+// a line, or a tree that branches with flow.FanOut of go-streams. Branches must not meet
+// again: a barrier of a fast branch would overtake the elements of a slow branch, which
+// would then be missing from the checkpoint.
 //
 //	Source → flows, operators → Sink                     supported
 //	FanOut, each branch with a Sink of its own           supported
 //	PassThrough, flows of your own that keep the order   supported
 //	two Sources on one Coordinator                       Start fails
 //	flow.Merge, ZipWith, RoundRobin, Split               the run fails when one reads a Source, a Flow or an operator
-//	a join that is not seen so                           the run fails when a barrier comes for the second time
+//	another join                                         the run fails when a barrier arrives for the second time
 //	Via or To twice                                      panics
 //
 // The final barrier is checked once more. A [Sink] reports it when its input is closed,
 // and an element that comes between the two fails the run before the final checkpoint is
 // stored. Two mistakes are not detected:
 //
-//   - Code of yours, or a PassThrough, splits the stream, each barrier takes a single branch, and the branches meet again.
-//   - Branches with slow flows of yours meet again: a checkpoint may complete before the second barrier fails the run.
+//   - Code of yours, or a PassThrough, splits the stream, each barrier takes a single
+//     branch, and the branches meet again.
+//   - Branches with slow flows of yours meet again: a checkpoint may complete before the
+//     second barrier fails the run.
 //
 // To partition work, run a pipeline for each partition: package partitions does.
 //
 // # Stores
 //
 // A store saves a snapshot as a whole and durably, or not at all. Checksums detect later
-// damage; [Latest] then falls back to the snapshot before and reports it. A pipeline
-// never starts afresh because its state cannot be read. Package checkpoint/files has a
-// store in a directory, inputs of lines and CSV, and an output; weir's extensions have
-// stores of databases and object stores.
+// damage; [Latest] then falls back to the snapshot before and reports the damage. A
+// pipeline never starts afresh because its state cannot be read. Package checkpoint/files
+// has a store in a directory, inputs of lines and CSV, and an output; weir's extensions
+// have stores in databases and object stores.
 //
 //	store, err := files.OpenDir("/var/lib/flights/checkpoints")
 //	…
@@ -54,22 +61,23 @@
 //
 // # Changing a pipeline
 //
-// A restart needs the participants that the checkpoint knows, under their names. An
-// operator or a sink that is new is named by [WithNewParticipants]. Participants cannot
-// be removed or renamed, since their state would be lost, and a source cannot be added.
-// The function, capacity, timeout and strategy of an operator may change. So may the
-// types of its elements, if their codec can read the old elements.
+// A restart needs the participants of the checkpoint, under the same names. Name new
+// operators and sinks with [WithNewParticipants]. Participants cannot be removed or
+// renamed, since their state would be lost, and a source cannot be added. The function,
+// capacity, timeout and strategy of an operator may change. So may the types of its
+// elements, if their codec can read the old elements.
 //
 // # Failures
 //
-// [WithTimeout] bounds each step of a checkpoint: the reports, [Store.Save], [Output.Commit]. A periodic checkpoint that fails is aborted, and
-// the next follows. [Coordinator.Stats] counts the failures, and [WithTolerableFailures]
-// ends the run after too many. A final checkpoint is the last, so its Save is tried again
-// until the timeout, and so is every Commit. A run that has lost its store to another run
-// gets [ErrFenced] and ends.
+// [WithTimeout] bounds each step of a checkpoint: the reports, [Store.Save],
+// [Output.Commit]. A periodic checkpoint that fails is aborted, and the next follows.
+// [Coordinator.Stats] counts the failures, and [WithTolerableFailures] ends the run after
+// too many. No other checkpoint follows a final checkpoint, so its Save is repeated until
+// the timeout, and so is every Commit. A run that has lost its store to another run gets
+// [ErrFenced] and ends.
 //
-// Without a checkpoint the run starts afresh. For an output that is a [FreshStarter],
-// FreshStart is called, and may refuse.
+// Without a checkpoint the run starts afresh. An output may refuse that: see
+// [FreshStarter].
 //
 // Package checkpointtest checks a store, input or output of your own.
 //
@@ -83,10 +91,10 @@
 //	operator     a  b       7  8  c  END   9      7, 8: checkpoints, which overtake c and END; 9: the final one
 //
 // The source sends the marker and then only barriers. An operator passes the marker on
-// when all before it has left. The final checkpoint is taken when all participants have
-// reported the marker. Draining takes as long as it needs: [WithTimeout] does not bound
-// it. Checkpoints continue meanwhile, so a job that is killed while it drains resumes
-// from the last of them. Its source is then at the end of the input and sends the marker
+// when all elements before it have left. The final checkpoint is taken when all
+// participants have reported the marker. [WithTimeout] does not bound the draining.
+// Checkpoints continue meanwhile, so a job that is killed while it drains resumes from
+// the last of them. Its source is then at the end of the input and sends the marker
 // again.
 //
 // # Hostile bytes

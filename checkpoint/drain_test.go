@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// draining starts a coordinator of a and b, and lets it announce the end of the input. b has not reported that.
+// draining starts a coordinator of a and b, and lets it announce the end of the input. b
+// has not reported that.
 func draining(t *testing.T, store Store, opts ...Option) (c *Coordinator, a, b *fake) {
 	t.Helper()
 	a, b = &fake{name: "a"}, &fake{name: "b", mute: true}
@@ -249,7 +250,8 @@ func TestSourceIsDrained(t *testing.T) {
 	})
 }
 
-// A participant of the user's that treats all barriers alike needs to know nothing of the end of the input.
+// A participant of the user's that treats all barriers alike needs to know nothing of the
+// end of the input.
 func TestDrainWithAPlainSink(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()

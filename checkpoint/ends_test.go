@@ -118,7 +118,8 @@ func TestSource(t *testing.T) {
 	})
 }
 
-// A Start that was forgotten is not a silent hang: source, sink and others are named, on the coordinator's clock.
+// A Start that was forgotten is not a silent hang: source, sink and others are named, on
+// the coordinator's clock.
 func TestStartThatIsForgotten(t *testing.T) {
 	clk := clock.NewMock()
 	log := make(logLines, 10)
@@ -430,7 +431,8 @@ func readAll[T any](t *testing.T, in Input[T]) (values []T, positions [][]byte) 
 	}
 }
 
-// A job that was drained goes on when its input has grown. The last line may have had no end then.
+// A job that was drained goes on when its input has grown. The last line may have had no
+// end then.
 func TestLinesOfAFileThatGrows(t *testing.T) {
 	for _, tt := range []struct{ was, added, want string }{
 		{"a\nb", "\nc\n", "c 3"},
@@ -502,7 +504,8 @@ func TestRecordsOfAFileThatGrows(t *testing.T) {
 	}
 }
 
-// The line end of a line that was read without one is not a line, whenever the file gets it.
+// The line end of a line that was read without one is not a line, whenever the file gets
+// it.
 func TestLinesOfAFileThatGrowsWhileItIsRead(t *testing.T) {
 	for _, end := range []string{"\n", "\r\n"} {
 		path := filepath.Join(t.TempDir(), "lines")
@@ -594,7 +597,8 @@ func TestSinkWritesNothingAfterClose(t *testing.T) {
 	require.Equal(t, []string{"fresh", "write a", "close"}, out.calls)
 }
 
-// Close does not wait for ever: what the output waits for may be the caller of Close. The store is closed when it is safe.
+// Close does not wait for ever: what the output waits for may be the caller of Close. The
+// store is closed when it is safe.
 func TestCloseWhileAWriteHangs(t *testing.T) {
 	bubble(t, "hangs", func(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
@@ -754,7 +758,8 @@ type closedOutput struct {
 
 func (o *closedOutput) Close() error { o.closed = true; return nil }
 
-// A pipeline that is not started, since another part of it has failed, may have a sink whose input is never closed.
+// A pipeline that is not started, since another part of it has failed, may have a sink
+// whose input is never closed.
 func TestSinkThatIsNeverStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := NewCoordinator(checkpointtest.NewMemoryStore())

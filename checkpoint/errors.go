@@ -15,9 +15,9 @@ var (
 
 	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over.
 	// The run that has lost it gets this error for every number, and ends: it stops
-	// storing, publishing and retrying. The coordinator also returns it for a number that
-	// was taken by another run. The error of a file output that something else writes to
-	// matches it, too.
+	// storing, publishing and retrying. The coordinator also returns it if another run
+	// has stored a checkpoint with its number. A file output that another program writes
+	// to returns an error that matches it, too.
 	ErrFenced = errors.New("checkpoint: another run has taken over")
 
 	// ErrClosed reports that a [Store] is closed. It is also the Err of a [Coordinator]
@@ -27,16 +27,15 @@ var (
 	// ErrEnded reports that a checkpoint was asked for after the final checkpoint.
 	ErrEnded = errors.New("checkpoint: the stream has ended")
 
-	// errInvalidSnapshot is the error of a snapshot that is not fit to be saved: see
-	// [Snapshot.Validate].
+	// errInvalidSnapshot is the error of [Snapshot.Validate].
 	errInvalidSnapshot = errors.New("checkpoint: invalid snapshot")
 )
 
 // CorruptError reports that a stored checkpoint is damaged: torn, truncated, overwritten,
 // or not a checkpoint at all. Its content is not used.
 type CorruptError struct {
-	Path       string // where it is stored; "" if that is not known
-	Checkpoint uint64 // its number; 0 if that is not known
+	Path       string // where it is stored; "" if unknown
+	Checkpoint uint64 // its number; 0 if unknown
 	Reason     string
 }
 
@@ -45,13 +44,13 @@ func (e *CorruptError) Error() string {
 }
 
 // VersionError reports that a stored checkpoint is whole, but in a format that this
-// version of weir does not know. It is not skipped for an older checkpoint: a newer weir
+// version of weir cannot read. It is not skipped for an older checkpoint: a newer weir
 // wrote it and can resume from it.
 type VersionError struct {
-	Path       string // where it is stored; "" if that is not known
-	Checkpoint uint64 // its number; 0 if that is not known
+	Path       string // where it is stored; "" if unknown
+	Checkpoint uint64 // its number; 0 if unknown
 	Version    uint32 // of the format
-	Supported  uint32 // the newest version that is known here
+	Supported  uint32 // newest version that this weir can read
 }
 
 func (e *VersionError) Error() string {
@@ -82,13 +81,13 @@ func (e *NumberError) Error() string {
 		e.Checkpoint, e.Newest)
 }
 
-// newPanicError wraps what recover returned; nil means that runtime.Goexit ends the
+// newPanicError wraps the result of recover, which is nil if runtime.Goexit ends the
 // goroutine.
 func newPanicError(recovered any) error { return guard.Recovered("checkpoint", recovered) }
 
 // protect calls user code on a goroutine of its own and returns its panic or
-// runtime.Goexit as an error (law A6). The methods of an error are user code, too: one
-// whose Unwrap, Is or As breaks, as that of a typed nil may, is replaced.
+// runtime.Goexit as an error (law A6). The methods of an error are user code, too: an
+// error whose Unwrap, Is or As panics, such as a typed nil, is replaced.
 func protect(f func() error) error {
 	return guard.Call(func() error {
 		err := f()
@@ -98,10 +97,10 @@ func protect(f func() error) error {
 	}, newPanicError)
 }
 
-// sane returns an error of a user's that may be looked into.
+// sane returns err, or an error in its place if its Unwrap, Is or As panics.
 func sane(err error) error { return protect(func() error { return err }) }
 
-// probe is an error that none wraps.
+// probe is an error that no other error wraps. Searching for it calls Unwrap, Is and As.
 type probe struct{}
 
 func (*probe) Error() string { return "" }

@@ -47,8 +47,8 @@ func (l *logBuffer) lines(text string) (lines []string) {
 
 func (l *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// An operator that is registered and not part of the pipeline reports nothing. It is named long before the checkpoint times
-// out.
+// An operator that is registered and not part of the pipeline reports nothing. It is
+// named long before the checkpoint times out.
 func TestParticipantsThatDoNotReportAreNamed(t *testing.T) {
 	bubble(t, "checkpoint", func(t *testing.T) {
 		var log logBuffer
@@ -142,7 +142,8 @@ func TestBeginningIsBounded(t *testing.T) {
 	}
 }
 
-// A participant that a checkpoint does not know is refused, unless the caller says that it is new.
+// A participant that a checkpoint does not know is refused, unless the caller says that
+// it is new.
 func TestNewParticipants(t *testing.T) {
 	store := checkpointtest.NewMemoryStore()
 	require.NoError(t, store.Save(t.Context(), &Snapshot{ID: 4, States: map[string]participant.State{"a": {{1}}}}))
@@ -182,8 +183,8 @@ func TestNewParticipants(t *testing.T) {
 	require.PanicsWithValue(t, "checkpoint: WithNewParticipants: name 1 is empty", func() { WithNewParticipants("a", "") })
 }
 
-// A file may be longer than at the checkpoint that a run resumes from: if newer checkpoints were lost. What is cut off is
-// logged.
+// A file may be longer than at the checkpoint that a run resumes from: if newer
+// checkpoints were lost. What is cut off is logged.
 func TestRestoreLogsWhatItCutsOff(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
 	o := files.NewLineOutput(path)

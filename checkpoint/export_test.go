@@ -16,7 +16,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// clone returns a copy that shares no memory with s, with every state in one piece, as a store returns it.
+// clone returns a copy that shares no memory with s, with every state in one piece, as a
+// store returns it.
 func (s *Snapshot) clone() *Snapshot {
 	out := &Snapshot{ID: s.ID, Kind: s.Kind, Time: s.Time.Round(0).UTC(), States: make(map[string]participant.State, len(s.States))}
 	for name, state := range s.States {

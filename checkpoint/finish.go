@@ -13,22 +13,23 @@ import (
 )
 
 // Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend],
-// and returns when that is complete ("stop with savepoint"). It panics for another kind.
+// and returns when the checkpoint is complete ("stop with savepoint"). It panics for
+// another kind.
 //
 // For a [Drain] the source stops reading and sends the marker of the end of the input;
 // the final checkpoint is taken when the marker has reached all participants. Checkpoints
 // continue until then, and a Suspend may still end the stream before. When ctx ends
 // first, the stream has failed, since its source has stopped reading, and a restart
-// resumes from the last checkpoint. Another call, for a stream that is being drained
-// already, does not affect the stream when its ctx ends.
+// resumes from the last checkpoint. If the stream is being drained already, the end of
+// ctx ends only the call.
 //
 // For a [Suspend] the source stops at the barrier. When ctx ends while the barrier is on
 // its way, the stream has failed, too. When ctx ends earlier, while another checkpoint is
 // under way, the stream continues.
 //
-// The error is nil if the stream has ended in this way already, or does so meanwhile, for
-// instance because its input has ended. It is [ErrEnded] if the stream has ended in the
-// other way.
+// The error is nil if a final checkpoint of this kind has ended the stream already, or
+// ends it meanwhile, for instance because the input has ended. It is [ErrEnded] after a
+// final checkpoint of the other kind.
 func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
 	final := participant.Kind(kind)
 	mustBeFinal("Finish", final)
@@ -54,7 +55,7 @@ func (c *Coordinator) finish(ctx context.Context, kind participant.Kind) error {
 	switch {
 	case err == nil && announced:
 		_, err = c.take(ctx, participant.Drain)
-	case err == nil: // the caller that announced it takes the final checkpoint; to give up here does no harm
+	case err == nil: // the caller that announced the marker takes the final checkpoint
 		select {
 		case <-c.life.Done():
 			err = c.endError()
@@ -76,15 +77,16 @@ func mustBeFinal(method string, kind participant.Kind) {
 	}
 }
 
-// hold waits for the start and until no checkpoint is under way. None begins until busy
-// is received from. After the end, of ctx too, it holds nothing.
-func (c *Coordinator) hold(ctx context.Context) error {
+// acquireBusy waits for Start and until no checkpoint is under way, and acquires busy, so
+// that no checkpoint begins until the caller receives from busy. It returns an error, and
+// does not hold busy, if the run or ctx has ended.
+func (c *Coordinator) acquireBusy(ctx context.Context) error {
 	select {
 	case <-c.started:
 	case <-c.life.Done():
 	case <-ctx.Done():
 	}
-	if err := c.noMore(ctx); err != nil { // of several that are ready, select takes any
+	if err := c.endReason(ctx); err != nil { // if several cases are ready, select takes any
 		return err
 	}
 	select {
@@ -92,18 +94,17 @@ func (c *Coordinator) hold(ctx context.Context) error {
 	case <-c.life.Done():
 		return c.endError()
 	case <-ctx.Done():
-		return c.noMore(ctx)
+		return c.endReason(ctx)
 	}
-	if err := c.noMore(ctx); err != nil {
+	if err := c.endReason(ctx); err != nil {
 		<-c.busy
 		return err
 	}
 	return nil
 }
 
-// noMore returns why no checkpoint is taken any more: the run has ended, or ctx has. It
-// returns nil if checkpoints go on.
-func (c *Coordinator) noMore(ctx context.Context) error {
+// endReason returns the reason why the run or ctx has ended, or nil if neither has.
+func (c *Coordinator) endReason(ctx context.Context) error {
 	select {
 	case <-c.life.Done():
 		return c.endError()
@@ -115,9 +116,10 @@ func (c *Coordinator) noMore(ctx context.Context) error {
 	return nil
 }
 
-// endInput announces the marker of the end of the input, unless that was done before.
+// endInput announces the marker of the end of the input, or returns the run of the marker
+// that was announced before.
 func (c *Coordinator) endInput(ctx context.Context) (r *run, announced bool, err error) {
-	if err := c.hold(ctx); err != nil {
+	if err := c.acquireBusy(ctx); err != nil {
 		return nil, false, err
 	}
 	defer func() { <-c.busy }()
@@ -131,7 +133,7 @@ func (c *Coordinator) endInput(ctx context.Context) (r *run, announced bool, err
 	return r, err == nil, err
 }
 
-// awaitDrained waits until all have reported the marker.
+// awaitDrained waits until all participants have reported the marker.
 func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 	remind := c.clock.Ticker(c.timeout)
 	defer remind.Stop()
@@ -146,7 +148,7 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 			return c.endError()
 		case <-ctx.Done():
 			err = context.Cause(ctx)
-		case <-reminder.timer.C: // to drain may take long, but not to report for the first time
+		case <-reminder.timer.C: // draining may take long, but a participant's first report may not
 			reminder.warn(r, false)
 			continue
 		case <-remind.C:
@@ -162,26 +164,27 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 }
 
 // reportPatience is how long participants may take to report before the first warning.
-// Each later one comes after twice the time of the one before.
+// The total wait doubles for each later warning.
 const reportPatience = 10 * time.Second
 
 // reminder warns of participants that do not report.
 type reminder struct {
 	c     *Coordinator
-	timer *clock.Timer // until the next warning
-	wait  time.Duration
-	total time.Duration
+	timer *clock.Timer  // until the next warning
+	wait  time.Duration // of timer
+	total time.Duration // waited when the last warning was logged
 }
 
 func (c *Coordinator) newReminder() *reminder {
 	return &reminder{c: c, timer: c.clock.Timer(reportPatience), wait: reportPatience}
 }
 
-// warn names the participants that have not reported, and those of them that have not in
-// all of the run; unless all, only if there are such.
+// warn logs the participants that have not reported this checkpoint, and among them those
+// that have not reported at all in this run. If all is false, it logs only if there are
+// such participants.
 func (r *reminder) warn(run *run, all bool) {
 	r.total += r.wait
-	r.wait = r.total // twice the time in all
+	r.wait = r.total // doubles the total
 	r.timer.Reset(r.wait)
 	r.c.mu.Lock()
 	never := maps.Clone(run.waiting)

@@ -13,21 +13,20 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// The file of a checkpoint. Numbers are little endian, checksums are CRC-32C, masked
-// where they are inside of what another one covers.
+// The format of a checkpoint file. Numbers are little endian. Checksums are CRC-32C,
+// masked where another checksum covers them.
 //
 //	preamble  magic "\x89WEIRCK\n" | version u32 | checksum of both u32
 //	header    checkpoint u64 | seconds i64 | nanoseconds u32 | number of states u32 | kind u8 | checksum of the header u32
 //	state ×n  length of name u32 | length of data u64 | name | checksum of these u32 | data | checksum of data u32
 //	trailer   length of the file u64 | checksum of all before it u32 | "\nRIEW\x89\r\n"
 //
-// Version 1 had no kind: its checkpoints are read as periodic ones.
+// Version 1 had no kind: its checkpoints are read as periodic.
 //
-// The preamble stays as it is in all versions, so that a version that is not known is
-// distinguished from a damaged one. Lengths are used only after the checksum over them
-// has been found right, and never beyond the size of the file. States are in the order of
-// names, without duplicates. The bytes above 127 and line ends of both kinds show what a
-// transfer as text did.
+// The preamble is the same in all versions, so that a reader can tell an unknown version
+// from damage. A length is used only after its checksum was verified, and is limited by
+// the size of the file. States are in the order of names, without duplicates. The bytes
+// above 127 and both kinds of line ends reveal damage by a transfer as text.
 const (
 	writeBuffer = 256 << 10
 
@@ -44,17 +43,17 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// mask changes the checksum of a part, as LevelDB does. The CRC of bytes and their CRC is
-// the same for all bytes: a checksum over unmasked parts would not notice that one was
-// replaced by that of another file.
+// mask changes the checksum of a part, as LevelDB does. The CRC of any bytes followed by
+// their own CRC is a constant: without the mask, the checksum of the file would not
+// detect that a part was replaced by the same part of another file.
 func mask(sum uint32) uint32 { return (sum>>15 | sum<<17) + 0xa282ead8 }
 
 // partSum is the checksum that follows a part.
 func partSum(p []byte) uint32 { return mask(crc32.Checksum(p, castagnoli)) }
 
 // WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by
-// [ReadSnapshot]. It is for stores that keep snapshots elsewhere. Small writes are
-// gathered, so w need not be buffered.
+// [ReadSnapshot]. It is for stores that keep snapshots elsewhere. It buffers small
+// writes, so w need not be buffered.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	if err := s.Validate(); err != nil {
 		return 0, err
@@ -79,7 +78,7 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 type fileWriter struct {
 	w   *bufio.Writer
 	n   int64
-	sum uint32 // of all that was written
+	sum uint32 // of the bytes written
 	buf []byte // for small parts
 	err error
 }
@@ -129,10 +128,10 @@ func (f *fileWriter) trailer() {
 	f.write(append(b, endMark...))
 }
 
-// ReadSnapshot reads a snapshot in the format of [Snapshot.WriteTo]. size is the length
-// of the whole, which the caller must know, as from the file's size. No length inside may
-// exceed it, so damaged or hostile bytes cannot make ReadSnapshot allocate more than
-// about size.
+// ReadSnapshot reads a snapshot in the format of [Snapshot.WriteTo]. size is its length
+// in bytes, which the caller must know, for instance from the size of the file. Lengths
+// inside may not exceed it, so damaged or hostile bytes cannot make ReadSnapshot allocate
+// more than about size.
 //
 // The error is a *[CorruptError] if the bytes are not exactly a snapshot, a
 // *[VersionError] if they may be a snapshot of a newer version of weir, or the error of
@@ -146,16 +145,16 @@ func ReadSnapshot(r io.Reader, size int64) (*Snapshot, error) {
 type fileReader struct {
 	r    *bufio.Reader
 	n    int64  // bytes read
-	left int64  // bytes that follow
-	sum  uint32 // of all that was read
-	id   uint64 // for messages; 0: not known yet
+	left int64  // bytes not read yet
+	sum  uint32 // of the bytes read
+	id   uint64 // for messages; 0 before it was read
 }
 
 func (f *fileReader) corrupt(format string, args ...any) error {
 	return &CorruptError{Checkpoint: f.id, Reason: fmt.Sprintf(format, args...)}
 }
 
-// read fills p; what is the part of the file, for messages.
+// read fills p. what names the part of the file, for messages.
 func (f *fileReader) read(p []byte, what string) error {
 	if int64(len(p)) > f.left {
 		return f.corrupt("it ends in %s, after %d bytes", what, f.n+f.left)
@@ -225,7 +224,7 @@ func (f *fileReader) snapshot() (*Snapshot, error) {
 	if err := f.trailer(); err != nil {
 		return nil, err
 	}
-	if err := s.Validate(); err != nil { // what was read can be written again
+	if err := s.Validate(); err != nil { // a snapshot that was read can be written again
 		return nil, f.corrupt("%v", err)
 	}
 	return s, nil
@@ -249,7 +248,7 @@ func (f *fileReader) preamble() (version uint32, err error) {
 	return version, nil
 }
 
-// state reads the state that comes after the one of the participant last.
+// state reads the next state. last is the name of the participant before, or "".
 func (f *fileReader) state(last string) (string, participant.State, error) {
 	const header = "the header of a state"
 	b := make([]byte, stateHeaderSize, stateHeaderSize+256)
@@ -258,7 +257,7 @@ func (f *fileReader) state(last string) (string, participant.State, error) {
 	}
 	nameLength, length := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint64(b[4:])
 	if nameLength == 0 || nameLength > maxNameLength {
-		return "", nil, f.corrupt("%s has a name of %d bytes", header, nameLength) // not checked yet, but bounded
+		return "", nil, f.corrupt("%s has a name of %d bytes", header, nameLength) // bounded before the checksum is verified
 	}
 	b = append(b, make([]byte, int(nameLength)+checksumSize)...)
 	if err := f.read(b[stateHeaderSize:], header); err != nil {

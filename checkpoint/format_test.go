@@ -82,7 +82,8 @@ func TestFormatRoundTrip(t *testing.T) {
 	})
 }
 
-// Equal snapshots have equal files, however their states are cut and their maps are ordered.
+// Equal snapshots have equal files, however their states are cut and their maps are
+// ordered.
 func TestFormatIsDeterministic(t *testing.T) {
 	want := written(t, someSnapshot())
 	for range 20 {
@@ -189,7 +190,8 @@ func TestFormatOfALaterVersion(t *testing.T) {
 	require.ErrorAs(t, err, &version)
 }
 
-// reseal makes all checksums and the trailer right again, so that a lie is believed as far as it goes.
+// reseal makes all checksums and the trailer right again, so that a lie is believed as
+// far as it goes.
 func reseal(b []byte, at int, change func(b []byte)) []byte {
 	b = bytes.Clone(b)
 	change(b[at:])
@@ -231,7 +233,8 @@ func TestFormatBelievesNoLength(t *testing.T) {
 	}
 }
 
-// Each part has its own checksum: damage is found where it is, before what follows is believed.
+// Each part has its own checksum: damage is found where it is, before what follows is
+// believed.
 func TestFormatNamesTheDamagedPart(t *testing.T) {
 	good := written(t, &Snapshot{ID: 1, States: map[string]participant.State{"name": {[]byte("data")}}})
 	for i := range good {
@@ -335,7 +338,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Large pieces are written as they are: a snapshot is not copied into a buffer of its size.
+// Large pieces are written as they are: a snapshot is not copied into a buffer of its
+// size.
 func TestWriteToCopiesLittle(t *testing.T) {
 	s := &Snapshot{ID: 1, States: map[string]participant.State{"big": {make([]byte, 8<<20), make([]byte, 8<<20)}}}
 	var before, after runtime.MemStats
@@ -346,8 +350,8 @@ func TestWriteToCopiesLittle(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
-// FuzzReadSnapshot: what is read without error is written as the same bytes, or as the same snapshot if it was in an older
-// format.
+// FuzzReadSnapshot: what is read without error is written as the same bytes, or as the
+// same snapshot if it was in an older format.
 func FuzzReadSnapshot(f *testing.F) {
 	f.Add(written(f, someSnapshot()))
 	f.Add(written(f, &Snapshot{ID: 1}))

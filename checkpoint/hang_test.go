@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// A Save that ignores its context stops neither the checkpoints nor their count: each fails until it has returned (law A6).
+// A Save that ignores its context stops neither the checkpoints nor their count: each
+// fails until it has returned (law A6).
 func TestSaveThatIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})

@@ -11,11 +11,11 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Host returns c as participants see it: for authors of sources, operators and sinks.
+// Host returns c as its participants see it, for authors of sources, operators and sinks.
 func (c *Coordinator) Host() participant.Host { return (*host)(c) }
 
-// host is the coordinator with the methods that only participants call. It is also the
-// Reporter of its barriers.
+// host adds to a Coordinator the methods that participants call. It is also the Reporter
+// of its barriers.
 type host Coordinator
 
 // Register implements [participant.Host].
@@ -24,8 +24,10 @@ func (h *host) Register(name string, p participant.Participant) (state participa
 	return state, resumes
 }
 
-// register is Register with an error for a participant that makes Start fail: it must not
-// touch anything that a checkpoint may need.
+// streamSource is the participant at which the stream begins: a Source.
+type streamSource interface{ isSource() }
+
+// register is Register with an error. An error makes Start fail, too.
 func (c *Coordinator) register(name string, p participant.Participant) (state participant.State, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,9 +48,9 @@ func (c *Coordinator) register(name string, p participant.Participant) (state pa
 	case slices.ContainsFunc(c.participants, func(q member) bool { return q.name == name }):
 		return nil, false, fmt.Errorf("checkpoint: two participants are named %q", name)
 	}
-	if s, ok := p.(interface{ isSource() }); ok {
-		s.isSource()
-		if c.source != "" { // nothing aligns the barriers of several (law C2)
+	_, isSource := p.(streamSource)
+	if isSource {
+		if c.source != "" { // the barriers of several sources would not be aligned (law C2)
 			return nil, false, fmt.Errorf("checkpoint: a pipeline has one source, and there are %q and %q: give each a coordinator and a store",
 				c.source, name)
 		}
@@ -62,7 +64,6 @@ func (c *Coordinator) register(name string, p participant.Participant) (state pa
 		return nil, false, nil
 	}
 	state, ok = c.restored.State(name)
-	_, isSource := p.(interface{ isSource() })
 	switch {
 	case ok:
 	case isSource:
@@ -81,7 +82,7 @@ func (c *Coordinator) register(name string, p participant.Participant) (state pa
 // Refuse implements [participant.Host].
 func (h *host) Refuse(name string, reason error) {
 	c := (*Coordinator)(h)
-	if reason == nil { // a typed nil is a reason
+	if reason == nil { // a typed nil is accepted
 		panic("checkpoint: Refuse: nil reason")
 	}
 	reason = sane(reason)
@@ -114,7 +115,7 @@ func (h *host) RequestCheckpoint() {
 // RequestFinal implements [participant.Host].
 func (h *host) RequestFinal(kind participant.Kind) {
 	c := (*Coordinator)(h)
-	mustBeFinal("RequestFinal", kind) // here, on the goroutine of the caller
+	mustBeFinal("RequestFinal", kind) // panics on the caller's goroutine
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, asked := c.final[kind]; asked || c.isEnded {
@@ -136,7 +137,8 @@ func (h *host) Fail(name string, reason error) {
 	c.end(guard.Wrap(fmt.Sprintf("checkpoint: %q failed", name), reason))
 }
 
-// errNoState refuses a report without a state: a restart would resume from it (law C3).
+// errNoState is the error of a report without a state: a restart would resume from the
+// missing state (law C3).
 var errNoState = errors.New("it reported neither a state nor an error: a state that is empty must not be nil")
 
 // Report implements [participant.Reporter].
@@ -149,16 +151,17 @@ func (h *host) Report(id uint64, name string, state participant.State, err error
 	defer c.mu.Unlock()
 	r := c.run
 	if c.drain != nil && c.drain.barrier.ID == id {
-		r, state, err = c.drain, nil, nil // the final barrier asks for a state
+		r = c.drain
+		state, err = nil, nil // only the final barrier needs a state
 	}
 	if r == nil || r.barrier.ID != id || r.ended() {
-		return // it was aborted
+		return // the checkpoint was aborted
 	}
 	if c.isEnded {
-		return // a run that has failed has no states any more that fit together (law C3): the checkpoint is aborted
+		return // the states of a failed run may not fit together (law C3): abort
 	}
 	if _, waiting := r.waiting[name]; !waiting {
-		return // it has reported before
+		return // already reported
 	}
 	if err == nil && state == nil && r != c.drain {
 		err = errNoState

@@ -14,7 +14,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
 
-// topic is an input over a client that polls batches, as [Waiter] describes it. A nil batch is an error of the client.
+// topic is an input over a client that polls batches, as [Waiter] describes it. A nil
+// batch is an error of the client.
 type topic struct {
 	client chan []string
 	closed chan struct{}
@@ -64,7 +65,8 @@ func readText(out <-chan any) (all []string) {
 	}
 }
 
-// A barrier does not wait for an idle input, and its position is that of the last element that was sent.
+// A barrier does not wait for an idle input, and its position is that of the last element
+// that was sent.
 func TestIdleInput(t *testing.T) {
 	bubble(t, "barriers, elements and the end", func(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()

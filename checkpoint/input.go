@@ -7,8 +7,8 @@ import (
 // Input provides a [Source] with elements, and with positions to resume from. It is used
 // by a single goroutine.
 //
-// While Next blocks, barriers cannot be sent. So an input that may be idle for a while
-// should be a [Waiter], too.
+// While Next blocks, the source cannot send barriers. So an input that may be idle for a
+// while should be a [Waiter], too.
 //
 // Package checkpointtest checks an input of your own against these rules.
 type Input[T any] interface {
@@ -29,7 +29,7 @@ type Input[T any] interface {
 
 // Waiter is implemented by an [Input] that may be idle: a channel, a socket, a topic of
 // Kafka. The source waits in Wait instead of in Next, so that it can send barriers
-// meanwhile, and end at once when the run is over. An input that wraps another input
+// meanwhile, and stops at once when the run ends. An input that wraps another input
 // passes Wait on to it.
 //
 // An input over a client that polls keeps the polled records, and moves its position as
@@ -66,11 +66,11 @@ type Committer interface {
 	Commit(ctx context.Context, position []byte) error
 }
 
-// Lagger is implemented by an [Input] that knows how many elements wait in it, such as a
-// partition of a topic.
+// Lagger is implemented by an [Input] that can count the elements waiting in it, such as
+// a partition of a topic.
 type Lagger interface {
-	// Lag returns how many elements of the input Next has not returned yet; a negative
-	// number if the input does not know. It is called at any time by any goroutine, even
-	// after Close, and returns at once.
+	// Lag returns how many elements of the input Next has not returned yet, or a negative
+	// number if that is unknown. It is called at any time by any goroutine, even after
+	// Close, and returns at once.
 	Lag() int64
 }

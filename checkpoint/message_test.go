@@ -39,7 +39,8 @@ func sinkOf[T any](t *testing.T, element any) (values []T, err error) {
 	return values, err
 }
 
-// A message with an acknowledgement of its own is released, and the run fails: otherwise it would never be acknowledged.
+// A message with an acknowledgement of its own is released, and the run fails: otherwise
+// it would never be acknowledged.
 func TestSinkRefusesAcknowledgements(t *testing.T) {
 	for name, sink := range map[string]func(t *testing.T, element any) (int, error){
 		"string": func(t *testing.T, e any) (int, error) { v, err := sinkOf[string](t, e); return len(v), err },

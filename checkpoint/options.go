@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// defaultTimeout is how long each step of a checkpoint may take: see [WithTimeout].
+// defaultTimeout is the default of [WithTimeout].
 const defaultTimeout = 10 * time.Minute
 
 // Option changes a setting of a [Coordinator]. Options panic if their argument is invalid
@@ -31,16 +31,16 @@ func WithInterval(d time.Duration) Option {
 // The steps are: from the trigger until all have reported; storing it ([Store.Save]);
 // publishing it at each sink ([Output.Commit]). It also bounds the steps before the first
 // checkpoint: loading the stored checkpoint, and [Output.Restore] or FreshStart of each
-// output. The context of a step that takes longer ends; if the step runs for five seconds
-// more, it is given up and counts as failed. A Save of a final checkpoint and a Commit
-// that fail are tried again until d is over.
+// output. When d has passed, the context of the step ends. If the step has not returned
+// five seconds later, it is given up and counts as failed. A failing Save of a final
+// checkpoint, and a failing Commit, are repeated until d has passed.
 //
-// The draining before a [Drain] checkpoint is not bounded; each time d is over, a warning
-// names the participants that are not done. It panics if d <= 0.
+// The draining before a [Drain] checkpoint is not bounded; a warning names the
+// participants that have not finished, each time d has passed. It panics if d <= 0.
 //
-// A warning names the participants that have not reported a checkpoint after ten seconds,
-// and again each time the wait has doubled. While the stream is drained, it names only
-// participants that have never reported: they may not be part of the pipeline.
+// Another warning names the participants that have not reported a checkpoint after ten
+// seconds, and again each time the wait has doubled. While the stream is drained, it
+// names only participants that have never reported: they may not be part of the pipeline.
 func WithTimeout(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("checkpoint: WithTimeout: must be positive, got %v", d))
@@ -51,9 +51,9 @@ func WithTimeout(d time.Duration) Option {
 // WithTolerableFailures ends the run with an error when more than n checkpoints in a row
 // have failed. See [Stats.Failed] for the failures that count. By default any number is
 // tolerated, and each failure is logged as a warning: weir does not restart a pipeline
-// that has ended, and a restart repeats the calls since the last complete checkpoint. The
-// option is named after Flink's tolerableCheckpointFailureNumber, whose default is 0,
-// since Flink restarts its jobs. It panics if n < 0.
+// that has ended, and a restart repeats the calls since the last complete checkpoint.
+// Flink's tolerableCheckpointFailureNumber, after which the option is named, defaults to
+// 0, since Flink restarts its jobs. It panics if n < 0.
 func WithTolerableFailures(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("checkpoint: WithTolerableFailures: negative number: %d", n))
@@ -62,10 +62,10 @@ func WithTolerableFailures(n int) Option {
 }
 
 // WithNewParticipants names operators and sinks that were added to the pipeline since the
-// checkpoint that it resumes from. They begin as in a fresh start. Without it Start fails
-// for a participant without a state in the checkpoint, since it may have been renamed. A
-// name that has a state gets it, so the option may stay when newer checkpoints know the
-// participant.
+// checkpoint that it resumes from. They begin as in a fresh start. Without the option
+// Start fails for a participant without a state in the checkpoint, since it may have been
+// renamed. A name that has a state gets it, so the option may stay when newer checkpoints
+// include the participant.
 //
 // A source cannot be added: its input would begin anew. A participant with a state in the
 // checkpoint cannot be removed, since the elements in that state would be lost. It panics
@@ -86,9 +86,9 @@ func WithClock(clk clock.Clock) Option {
 	return func(c *Coordinator) { c.clock = clk }
 }
 
-// WithLogger sets the logger of the coordinator, and of the stores and outputs that it
-// works with, if they have a method LogTo; the default is slog.Default(). Aborted
-// checkpoints are logged at warn level, complete checkpoints at debug.
+// WithLogger sets the logger of the coordinator, and of its store and outputs if they
+// have a method LogTo; the default is slog.Default(). Aborted checkpoints are logged at
+// warn level, complete checkpoints at debug.
 func WithLogger(l *slog.Logger) Option {
 	if l == nil {
 		panic("checkpoint: WithLogger: nil logger")

@@ -27,7 +27,8 @@ func (s *failingStore) Save(ctx context.Context, snapshot *Snapshot) error {
 	return s.MemoryStore.Save(ctx, snapshot)
 }
 
-// A requested checkpoint is taken without an interval, once for many requests, and again until one is complete.
+// A requested checkpoint is taken without an interval, once for many requests, and again
+// until one is complete.
 func TestRequestedCheckpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &failingStore{MemoryStore: checkpointtest.NewMemoryStore()}
@@ -62,7 +63,8 @@ func TestRequestedCheckpoints(t *testing.T) {
 	})
 }
 
-// A request that comes while a checkpoint is under way needs another one, whatever becomes of that.
+// A request that comes while a checkpoint is under way needs another one, whatever
+// becomes of that.
 func TestRequestDuringACheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))

@@ -13,8 +13,9 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Law C3: a checkpoint whose last report comes after the end of the run is not stored. The sink has discarded elements by
-// then, so its state would not fit the position of the source.
+// Law C3: a checkpoint whose last report comes after the end of the run is not stored.
+// The sink has discarded elements by then, so its state would not fit the position of the
+// source.
 func TestReportAfterTheEndIsNotStored(t *testing.T) {
 	for name, end := range map[string]func(c *Coordinator){
 		"fail":  func(c *Coordinator) { c.Host().Fail("op", errTest) },
@@ -47,7 +48,8 @@ func TestReportAfterTheEndIsNotStored(t *testing.T) {
 				if !src.barrier().Kind.Final() {
 					require.Equal(t, participant.Periodic, src.barrier().Kind)
 				}
-				// The source has reported, the sink has not: its barrier is on its way when the run ends.
+				// The source has reported, the sink has not: its barrier is on its way
+				// when the run ends.
 				end(c)
 				synctest.Wait() // Close has begun
 				sink.In() <- "b"
@@ -71,7 +73,8 @@ func TestReportAfterTheEndIsNotStored(t *testing.T) {
 	}
 }
 
-// A report has a state or an error: what has neither would be a checkpoint that its participant cannot resume from.
+// A report has a state or an error: what has neither would be a checkpoint that its
+// participant cannot resume from.
 func TestReportWithoutStateIsRefused(t *testing.T) {
 	bubble(t, "nil", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}

@@ -23,12 +23,12 @@ type run struct {
 	waiting map[string]struct{} // participants that have not reported
 	states  map[string]participant.State
 	request bool          // a participant has asked for it
-	err     error         // why it cannot complete
+	err     error         // why it cannot complete, or nil
 	settled chan struct{} // closed when all have reported, or err is set
 }
 
-// beginCompletion leaves the end to the final checkpoint that is about to be stored,
-// unless it has come already.
+// beginCompletion sets completing, so that Close leaves it to the final checkpoint to end
+// the run. It returns an error if the run has ended before.
 func (c *Coordinator) beginCompletion() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,14 +45,14 @@ func (c *Coordinator) begin(kind participant.Kind) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range slices.Backward(c.participants) { // the source, normally the first, when all others know of it
-		c.tell(p, func() { p.Pending(r.barrier) })
+	for _, p := range slices.Backward(c.participants) { // the source, usually registered first, comes last
+		c.notify(p, func() { p.Pending(r.barrier) })
 	}
 	return r, nil
 }
 
-// tell calls a method of a participant. One that breaks ends the run (law A6).
-func (c *Coordinator) tell(p member, f func()) {
+// notify runs f, which calls a method of p. A panic ends the run (law A6).
+func (c *Coordinator) notify(p member, f func()) {
 	if err := protect(func() error { f(); return nil }); err != nil {
 		c.Host().Fail(p.name, err)
 	}
@@ -87,7 +87,7 @@ func (c *Coordinator) newRun(kind participant.Kind) (*run, error) {
 	return r, nil
 }
 
-// await waits until all have reported.
+// await waits until all participants have reported.
 func (c *Coordinator) await(ctx context.Context, r *run) error {
 	timer := c.clock.Timer(c.timeout)
 	defer timer.Stop()
@@ -115,13 +115,13 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 	if r.err != nil {
 		return r.err
 	}
-	if c.isEnded && len(r.waiting) == 0 { // what ended the run may be that the states do not fit together (law C2)
+	if c.isEnded && len(r.waiting) == 0 { // the run may have failed because the states do not fit together (law C2)
 		return c.endErrorLocked()
 	}
 	if err != nil && len(r.waiting) > 0 {
 		return fmt.Errorf("%w: no report from %s", err, quoted(r.waiting))
 	}
-	return nil // all have reported, if only just
+	return nil // all have reported, perhaps just after ctx ended
 }
 
 func (r *run) ended() bool {
@@ -138,7 +138,7 @@ func (r *run) fail(err error) {
 	close(r.settled)
 }
 
-// listed is for attributes of a log, which the handler quotes if need be.
+// listed joins names for an attribute of a log line. The log handler quotes it.
 func listed(names map[string]struct{}) string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
@@ -152,8 +152,9 @@ func quoted(names map[string]struct{}) string {
 	return strings.Join(out, ", ")
 }
 
-// stateError says that a participant and its state in a checkpoint do not fit; checkpoint
-// 0: none. The message of reason, which may be a user's, is made when it is asked for.
+// stateError is the error of a participant that does not fit its state in a checkpoint. A
+// checkpoint of 0 is left out. reason may be a user's error, so its Error method is not
+// called before the message is needed.
 func stateError(name string, checkpoint uint64, reason error) error {
 	if checkpoint == 0 {
 		return guard.Wrap(fmt.Sprintf("checkpoint: state of %q", name), reason)

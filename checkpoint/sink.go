@@ -17,32 +17,36 @@ import (
 )
 
 // Sink writes a stream to an [Output], exactly once: elements written since the last
-// complete checkpoint are published when the next completes. A sink that sees its input
-// close without a final barrier knows that the run was aborted, and does not publish the
-// rest. A barrier that comes twice and an element behind the final barrier fail the run.
-// Watermarks end here.
+// complete checkpoint are published when the next completes. If its input is closed
+// without a final barrier, the run was aborted, and the rest is not published. A barrier
+// that comes twice and an element behind the final barrier fail the run. The sink drops
+// watermarks.
 type Sink[T any] struct {
 	linked
-	coordinator *Coordinator
-	name        string
-	in          chan any
-	node        *wiring.Node      // written once before the sink runs
-	seen        wiring.Barriers   // owned by the sink's goroutine
-	anything    bool              // T may be a message
-	state       participant.State // that the run resumes from, if it does
-	resumes     bool
-	done        chan struct{} // closed when the sink has ended
-	ended       chan struct{} // closed when the final checkpoint has completed or will not
-	endOnce     sync.Once
+	coordinator     *Coordinator
+	name            string
+	in              chan any
+	node            *wiring.Node      // written once before the sink runs
+	seen            wiring.Barriers   // owned by the sink's goroutine
+	acceptsMessages bool              // a message can be a T
+	state           participant.State // the state to resume from, if resumes
+	resumes         bool
+	done            chan struct{} // closed when run returns
+	ended           chan struct{} // closed when the final checkpoint has completed or was aborted
+	endOnce         sync.Once     // closes ended
 
-	using  chan struct{} // capacity 1: held while output is called, and taken before mu. No Mutex, which stops a synctest bubble
+	// using, of capacity 1, is held during calls of output and acquired before mu. A
+	// Mutex that is held across a blocking call would stop a synctest bubble.
+	using  chan struct{}
 	output Output[T]
-	unlock func() error // of the output, or nil; guarded by using
+	unlock func() error // unlocks output, or nil; guarded by using
 
-	mu       sync.Mutex          // guards everything below; not held while user code runs
-	prepared kept                // at the last barrier
-	final    participant.Barrier // once it has come; written by the sink's goroutine, and reported when the input is closed
-	err      error               // the first failure
+	mu       sync.Mutex // guards the fields below; not held while user code runs
+	prepared kept       // the state of output at the last barrier
+	// final is the final barrier, or the zero Barrier before it arrives. Written by the
+	// sink's goroutine under mu. It is reported when the input is closed.
+	final participant.Barrier
+	err   error // the first failure
 }
 
 var _ streams.Sink = (*Sink[any])(nil)
@@ -52,8 +56,8 @@ var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 
 // NewSink returns a sink that writes to output and takes part in the checkpoints of c
 // under a name. If the pipeline resumes, Start of the coordinator undoes all output after
-// the checkpoint ([Output.Restore]); else it calls FreshStart of an output that is a
-// [FreshStarter]. It fails if either does. It panics if c or output is nil.
+// the checkpoint ([Output.Restore]); otherwise it calls FreshStart of an output that is a
+// [FreshStarter]. Start fails if either does. NewSink panics if c or output is nil.
 func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	guard.RefuseNil("checkpoint: NewSink", "coordinator", c)
 	guard.RefuseNil("checkpoint: NewSink", "output", output)
@@ -66,7 +70,8 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 		ended:       make(chan struct{}),
 		using:       make(chan struct{}, 1),
 		output:      output,
-		anything:    mayBeMessage[T](),
+
+		acceptsMessages: mayBeMessage[T](),
 	}
 	s.linked = wiring.LinkedBy(s.node)
 	giveLogger(output, c.logger)
@@ -75,35 +80,43 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	return s
 }
 
-// starter is a participant with an output, which the start of the run changes.
+// starter is a participant with an output that Start prepares.
 type starter interface {
-	// lock takes the output for this sink, or returns an error if another one has it.
+	// lock locks the output for this sink, or returns an error if another sink or run
+	// has locked it.
 	lock() error
-	// check returns an error if begin is known to fail, or would destroy what is not the
-	// run's. It changes nothing.
+	// check returns an error if begin would fail, or would destroy output of another
+	// run. It does not change the output.
 	check() error
-	// begin brings the output to the state that the run begins with.
+	// begin restores the output or starts it afresh.
 	begin() error
 }
 
-func (s *Sink[T]) lock() error {
-	o, ok := s.output.(interface {
+// The optional methods of an [Output]: its documentation describes them.
+type (
+	locker interface {
 		Lock() (unlock func() error, err error)
-	})
+	}
+	checker      interface{ Check(state []byte) error }
+	freshChecker interface{ CheckFresh() error }
+)
+
+func (s *Sink[T]) lock() error {
+	o, ok := s.output.(locker)
 	if !ok {
 		return nil
 	}
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
-	if s.coordinator.hasEnded() { // nobody would unlock it
+	if s.coordinator.hasEnded() { // the lock might never be released
 		return s.coordinator.endError()
 	}
 	return protect(func() (err error) { s.unlock, err = o.Lock(); return err })
 }
 
-// giveBack ends the lock of the output, which is not written to any more. Called with
-// using held.
-func (s *Sink[T]) giveBack() error {
+// unlockOutput unlocks the output if it is locked. Called with using held, after the last
+// call of the output but Close.
+func (s *Sink[T]) unlockOutput() error {
 	unlock := s.unlock
 	s.unlock = nil
 	if unlock == nil {
@@ -113,10 +126,10 @@ func (s *Sink[T]) giveBack() error {
 }
 
 func (s *Sink[T]) check() error {
-	if o, ok := s.output.(interface{ Check(state []byte) error }); ok && s.resumes {
+	if o, ok := s.output.(checker); ok && s.resumes {
 		return protect(func() error { return o.Check(s.state.Bytes()) })
 	}
-	if o, ok := s.output.(interface{ CheckFresh() error }); ok && !s.resumes {
+	if o, ok := s.output.(freshChecker); ok && !s.resumes {
 		return protect(o.CheckFresh)
 	}
 	return nil
@@ -125,7 +138,7 @@ func (s *Sink[T]) check() error {
 func (s *Sink[T]) begin() (err error) {
 	s.using <- struct{}{}
 	defer func() { release(s.using, err) }()
-	if s.coordinator.hasEnded() { // the output may be closed already
+	if s.coordinator.hasEnded() { // the output may be closed
 		return s.coordinator.endError()
 	}
 	return s.coordinator.once(context.Background(), "begun", s.restore)
@@ -141,7 +154,7 @@ func (s *Sink[T]) restore(ctx context.Context) error {
 	return nil
 }
 
-// In returns the channel that upstream sends to and closes.
+// In returns the channel of the input. The step before sends to it and closes it.
 func (s *Sink[T]) In() chan<- any { return s.in }
 
 // AwaitCompletion returns when the input is closed and, after a final barrier, its
@@ -190,7 +203,8 @@ func (s *Sink[T]) Completed(id uint64) {
 	}
 }
 
-// endCheckpoint notes that a checkpoint has completed or will not.
+// endCheckpoint closes ended if id is the final checkpoint or a later one. Called with mu
+// held, when checkpoint id has completed or was aborted.
 func (s *Sink[T]) endCheckpoint(id uint64) {
 	if s.final.ID != 0 && id >= s.final.ID {
 		s.endOnce.Do(func() { close(s.ended) })
@@ -198,7 +212,7 @@ func (s *Sink[T]) endCheckpoint(id uint64) {
 }
 
 // Aborted implements [participant.Participant]. The next checkpoint covers the elements
-// that were prepared for it.
+// that were prepared for the aborted checkpoint.
 func (s *Sink[T]) Aborted(id uint64, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,21 +224,21 @@ func (s *Sink[T]) run() {
 	defer close(s.done)
 	defer s.close()
 	returned := false
-	defer func() { // if Write does not return, upstream must not be held up (law A6)
+	defer func() { // if Write panics, drain the input so that upstream does not block (law A6)
 		if !returned {
 			s.fail(fmt.Errorf("write: %w", newPanicError(recover())))
 			for range s.in {
 			}
 		}
 	}()
-	if s.coordinator.awaitStart() { // else nothing comes, and In may never be closed
+	if s.coordinator.awaitStart() { // without a start, In may never be closed
 		s.receive()
 	}
 	returned = true
 }
 
-// receive works on what comes until the input is closed and, after a final barrier, its
-// checkpoint is over.
+// receive handles the input until it is closed and, after a final barrier, the final
+// checkpoint has ended.
 func (s *Sink[T]) receive() {
 	for v := range s.in {
 		switch v := v.(type) {
@@ -243,12 +257,13 @@ func (s *Sink[T]) receive() {
 	select {
 	case <-s.ended:
 	case <-s.coordinator.life.Done():
-		s.coordinator.awaitIdle() // its checkpoint may be complete all the same: the output is closed after Commit
+		s.coordinator.awaitIdle() // the final checkpoint may still be committed: close the output after that
 	}
 }
 
-// inputEnded reports the state of the final barrier, now that nothing can follow it any
-// more, and reports whether there was one.
+// inputEnded reports the state at the final barrier to the coordinator, now that the
+// input is closed and no element can follow. It returns false if there was no final
+// barrier.
 func (s *Sink[T]) inputEnded() bool {
 	if s.final.ID == 0 {
 		s.fail(errNoFinalBarrier)
@@ -271,7 +286,7 @@ func (s *Sink[T]) write(v any) {
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
 	if s.Err() != nil || s.coordinator.hasEnded() {
-		return // discarded: the run is aborted, and the output may be another run's
+		return // discard: the run is aborted, and another run may own the output
 	}
 	t, err := s.element(v)
 	if err != nil {
@@ -289,11 +304,12 @@ func mayBeMessage[T any]() bool {
 	return isMessage || reflect.TypeFor[T]().Kind() == reflect.Interface
 }
 
-// element returns what is written of an element. Of a message that is its value; its
-// history ends here.
+// element returns the value to write: the element, or the value of a message unless T is
+// that type of message. It returns an error for a message that waits for an
+// acknowledgement.
 func (s *Sink[T]) element(v any) (t T, err error) {
 	t, ok := v.(T)
-	if ok && !s.anything {
+	if ok && !s.acceptsMessages {
 		return t, nil
 	}
 	m, isMessage := message.FromElement(v)
@@ -311,7 +327,8 @@ func (s *Sink[T]) element(v any) (t T, err error) {
 	return t, nil
 }
 
-// barrier prepares what was written and reports it.
+// barrier prepares the output and reports its state. At a final barrier inputEnded
+// reports it.
 func (s *Sink[T]) barrier(b participant.Barrier) {
 	if err := s.seen.Add(b.ID, b.Kind == participant.EndOfInput); err != nil { // law C2
 		s.fail(err)
@@ -326,13 +343,13 @@ func (s *Sink[T]) barrier(b participant.Barrier) {
 		b.Report(s.name, nil, err)
 		return
 	}
-	if !b.Kind.Final() { // an element may follow, which another branch was slow with (law C2)
+	if !b.Kind.Final() { // an element of a slower branch may follow a final barrier (law C2)
 		b.Report(s.name, participant.State{state}, nil)
 	}
 }
 
-// prepare returns the state of a barrier. Without an error, the output will be published
-// when the checkpoint is complete.
+// prepare prepares the output and returns its state at barrier b, which Completed
+// commits.
 func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
@@ -344,7 +361,7 @@ func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 	if err := s.Err(); err != nil {
 		return nil, err
 	}
-	if s.coordinator.hasEnded() { // elements were discarded: what is prepared now would not fit the position (law C3)
+	if s.coordinator.hasEnded() { // elements were discarded, so the output would not fit the position (law C3)
 		return nil, s.coordinator.endError()
 	}
 	var state []byte
@@ -356,20 +373,21 @@ func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 		s.fail(fmt.Errorf("prepare for checkpoint %d: %w", b.ID, err))
 		return nil, s.Err()
 	}
-	state = append([]byte{}, state...) // the output may use its memory again
+	state = append([]byte{}, state...) // the output may reuse the memory
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.prepared = kept{b.ID, state}
 	return state, nil
 }
 
-// inUse implements user: the output is, during a call, and locked until the end of the
-// run.
-func (s *Sink[T]) inUse() (what string, until func()) {
+// inUse implements resourceUser: the output is in use while using is held. await unlocks
+// the output, since another run may begin when Close of the coordinator has returned,
+// perhaps before the input of the sink is closed.
+func (s *Sink[T]) inUse() (activity string, await func()) {
 	return fmt.Sprintf("writing to the output of %q", s.name), func() {
 		s.using <- struct{}{}
 		defer func() { <-s.using }()
-		if err := s.giveBack(); err != nil { // now, not when the input is closed: another run may begin when Close has returned
+		if err := s.unlockOutput(); err != nil {
 			s.fail(fmt.Errorf("unlock: %w", err))
 		}
 	}
@@ -378,18 +396,18 @@ func (s *Sink[T]) inUse() (what string, until func()) {
 func (s *Sink[T]) close() {
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
-	if err := errors.Join(protect(s.output.Close), s.giveBack()); err != nil {
+	if err := errors.Join(protect(s.output.Close), s.unlockOutput()); err != nil {
 		s.fail(fmt.Errorf("close: %w", err))
 	}
 }
 
-// fail notes the first failure and ends the pipeline: what cannot be written must be done
-// again after a restart.
+// fail records the first failure and fails the run, so that a restart repeats the
+// elements that were not written.
 func (s *Sink[T]) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
 		s.err = fmt.Errorf("checkpoint: sink %q: %w", s.name, err)
-		s.coordinator.Host().Fail(s.name, err) // before a final checkpoint counts as a clean end
+		s.coordinator.Host().Fail(s.name, err) // before the final checkpoint can end the run cleanly
 	}
 }

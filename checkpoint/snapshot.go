@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// maxNameLength is how long the name of a participant may be, in bytes.
+// maxNameLength limits the name of a participant, in bytes.
 const maxNameLength = 1024
 
 // Snapshot is a checkpoint: the states of all participants at a barrier.
@@ -26,7 +26,7 @@ type Snapshot struct {
 	// Time is when the checkpoint was taken, by the wall clock. Stores keep the instant,
 	// in nanoseconds, and return it in UTC.
 	Time time.Time
-	// States are the states by participant. Stores write them in the order of names, so
+	// States holds the states by participant. Stores write them in the order of names, so
 	// equal snapshots have equal files.
 	States map[string]participant.State
 }

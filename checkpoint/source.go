@@ -20,12 +20,12 @@ import (
 // Source streams the elements of an [Input] and puts the barriers of checkpoints between
 // them. Its state is the position of the input. A pipeline has a single source.
 //
-// Barriers are sent at once while the input is idle, if it is a [Waiter].
+// While the input is idle, barriers are sent at once if it is a [Waiter].
 //
 // When the input ends, the source asks for a final checkpoint ([Drain]). It sends the
 // marker of the end of the input, then barriers until the final barrier, and closes Out.
 // When the coordinator ends for another reason, the run is aborted: Out closes without a
-// final barrier. Operators do not take that for the end of the input: the next run
+// final barrier. Operators do not treat that as the end of the input, and the next run
 // processes their elements in flight again.
 type Source[T any] struct {
 	linked
@@ -33,34 +33,37 @@ type Source[T any] struct {
 	name        string
 	input       Input[T]
 	out         chan any
-	barriers    chan participant.Barrier // the coordinator sends, the source receives; capacity 1: one checkpoint is under way
-	marker      chan participant.Barrier // the same, of the end of the input; capacity 1: there is one
+	// The coordinator sends to barriers and marker in Pending, the source receives.
+	barriers chan participant.Barrier // capacity 1: one checkpoint is under way
+	marker   chan participant.Barrier // of the end of the input; capacity 1: it is sent once
 
-	wait context.Context // the present one; owned by the source's goroutine
+	wait context.Context // of Waiter.Wait, or nil; owned by the source's goroutine
 
-	taken wiring.Taken // by Via
+	taken wiring.Taken // set by Via
 	node  *wiring.Node // written once before the source runs
 
-	seeking <-chan struct{} // closed when a Seek has returned that was given up; nil: there is none
+	seeking <-chan struct{} // closed when a Seek that was given up returns; nil if Seek returned in time
 
-	mu        sync.Mutex         // guards what follows
-	position  kept               // at the last barrier
-	interrupt context.CancelFunc // ends the wait of the input; nil: it does not wait
+	mu        sync.Mutex         // guards position and interrupt
+	position  kept               // the position at the last barrier
+	interrupt context.CancelFunc // cancels wait; nil before the first Wait
 
-	closed chan struct{} // closed when the input has been
+	closed chan struct{} // closed when the input is closed
 }
 
-type linked = wiring.Linked // other steps of weir find the node of a source or a sink
+// linked makes sources and sinks of weir's own steps known to each other.
+type linked = wiring.Linked
 
-// kept is what a checkpoint that is under way needs when it is complete. There is one at
-// a time, and barriers of earlier ones, which were aborted, come before its own.
+// kept is a state or position that is needed when the checkpoint under way is complete.
+// There is one such checkpoint at a time, and barriers of earlier, aborted checkpoints
+// come before its barrier.
 type kept struct {
-	id    uint64 // 0: nothing is kept
+	id    uint64 // the number of the checkpoint; 0 if bytes is not set
 	bytes []byte
 }
 
-// take returns what is kept for a checkpoint, or nil. It keeps nothing for that and
-// earlier ones.
+// take returns the bytes of checkpoint id, or nil, and drops the bytes of that and of
+// earlier checkpoints.
 func (k *kept) take(id uint64) (bytes []byte) {
 	if k.id == id {
 		bytes = k.bytes
@@ -71,15 +74,15 @@ func (k *kept) take(id uint64) (bytes []byte) {
 	return bytes
 }
 
-// buffer is the capacity of the channel of a Source or a Sink.
+// buffer is the capacity of the element channel of a Source or a Sink.
 const buffer = 64
 
 var _ streams.Source = (*Source[any])(nil)
 
 // NewSource returns a source of input that takes part in the checkpoints of c under a
 // name. If the pipeline resumes, the input resumes at the position of the checkpoint;
-// Start of the coordinator fails if it cannot. The first element is read after the start.
-// It panics if c or input is nil.
+// Start of the coordinator fails if it cannot. The source reads the first element after
+// Start. It panics if c or input is nil.
 func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 	guard.RefuseNil("checkpoint: NewSource", "coordinator", c)
 	guard.RefuseNil("checkpoint: NewSource", "input", input)
@@ -94,7 +97,7 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		node:        &wiring.Node{Kind: "source", Label: name, Out: reflect.TypeFor[T]()},
 	}
 	s.linked = wiring.LinkedBy(s.node)
-	_ = s.node.MarkCheckpointed() // there is no next step yet
+	_ = s.node.MarkCheckpointed() // cannot fail: no next step is linked yet
 	if l, ok := input.(Lagger); ok {
 		c.mu.Lock()
 		c.lagger = l
@@ -113,11 +116,11 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 	return s
 }
 
-// isSource marks the participant with which the stream begins.
+// isSource implements streamSource.
 func (*Source[T]) isSource() {}
 
-// Out returns the channel of the elements. No function of go-streams that branches or
-// joins streams may read it, except flow.FanOut: the run fails.
+// Out returns the channel of the elements. Functions of go-streams that branch or join
+// streams may not read it, except flow.FanOut: the run fails.
 func (s *Source[T]) Out() <-chan any {
 	if err := wiring.Reader(); err != nil {
 		s.coordinator.Host().Fail(s.name, err)
@@ -137,20 +140,21 @@ func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 	return s.node.Next(next)
 }
 
-// overflower is a participant that takes elements for which it has no room, so that a
-// barrier behind them can come. An operator is one.
+// overflower is a participant, such as an operator, that takes elements beyond its
+// capacity so that the barrier behind them can arrive.
 type overflower interface {
-	// Coming promises that the source sends one element at most before the barrier. So
-	// what comes before it is bounded by what the stream holds.
+	// Coming announces a barrier. The source sends at most one more element before the
+	// barrier, so the elements that arrive before it are bounded by the buffers of the
+	// stream.
 	Coming(b participant.Barrier)
-	// Overflow returns nil, or, while there are so many that no more should follow, a
-	// channel that is closed after that.
+	// Overflow returns nil if the source may send elements. Otherwise it returns a
+	// channel that is closed when the source may send again.
 	Overflow() <-chan struct{}
 }
 
 // Pending implements [participant.Participant].
 func (s *Source[T]) Pending(b participant.Barrier) {
-	for _, p := range s.coordinator.participants { // fixed: the coordinator was started
+	for _, p := range s.coordinator.participants { // no lock: fixed after the start
 		if o, ok := p.Participant.(overflower); ok {
 			o.Coming(b)
 		}
@@ -159,7 +163,7 @@ func (s *Source[T]) Pending(b participant.Barrier) {
 		s.marker <- b
 	} else {
 		select {
-		case <-s.barriers: // of a checkpoint that was aborted before the source came to it
+		case <-s.barriers: // drop the barrier of an aborted checkpoint
 		default:
 		}
 		s.barriers <- b
@@ -199,8 +203,8 @@ func (s *Source[T]) forget(id uint64) (position []byte) {
 	return s.position.take(id)
 }
 
-// inUse implements user: the input is, until it has been closed.
-func (s *Source[T]) inUse() (what string, until func()) {
+// inUse implements resourceUser: the input is in use until it is closed.
+func (s *Source[T]) inUse() (activity string, await func()) {
 	return fmt.Sprintf("reading the input of %q", s.name), func() { <-s.closed }
 }
 
@@ -209,16 +213,16 @@ func (s *Source[T]) run() {
 		defer close(s.closed)
 		<-s.coordinator.life.Done()
 		if s.seeking != nil {
-			<-s.seeking // calls come one at a time
+			<-s.seeking // never call Close during Seek
 		}
-		s.coordinator.awaitIdle()                      // the position of the final checkpoint is committed before the input is closed
+		s.coordinator.awaitIdle()                      // the final position is committed before the input is closed
 		if err := protect(s.input.Close); err != nil { // too late to fail the run
 			s.coordinator.logger.Warn("checkpoint: close of an input", slog.String("source", s.name), slog.Any("error", err))
 		}
 	}()
 	defer close(s.out)
 	returned := false
-	defer func() { // if Next or Wait does not return (law A6)
+	defer func() { // if Next or Wait panics (law A6)
 		if !returned {
 			s.fail(newPanicError(recover()))
 		}
@@ -229,7 +233,7 @@ func (s *Source[T]) run() {
 	returned = true
 }
 
-// read streams the input until its end, or that of the run.
+// read streams the input until the input or the run ends.
 func (s *Source[T]) read() {
 	waiter, waits := s.input.(Waiter)
 	var overflowers []overflower
@@ -241,7 +245,7 @@ func (s *Source[T]) read() {
 	for {
 		var wait context.Context
 		if waits {
-			wait = s.currentWait() // before looking for a barrier: one that comes after that ends the wait
+			wait = s.currentWait() // before the check for barriers, so that a later barrier cancels it
 		}
 		select {
 		case b := <-s.barriers:
@@ -255,7 +259,7 @@ func (s *Source[T]) read() {
 			return
 		default:
 		}
-		if o := overflow(overflowers); o != nil { // each checkpoint would add what the stream holds
+		if o := overflow(overflowers); o != nil { // otherwise each checkpoint adds a stream's buffers to the overflow
 			if s.serveNext(o) {
 				return
 			}
@@ -276,7 +280,7 @@ func (s *Source[T]) read() {
 			if !s.emit(v) {
 				return
 			}
-		case io.EOF: //nolint:errorlint // wrapped, it is that of something else: a connection, an archive
+		case io.EOF: //nolint:errorlint // a wrapped io.EOF is a failure, such as a connection that was cut
 			s.coordinator.Host().RequestFinal(participant.Drain)
 			s.serve()
 			return
@@ -287,7 +291,8 @@ func (s *Source[T]) read() {
 	}
 }
 
-// overflow returns the channel of a participant that must catch up first, or nil.
+// overflow returns the channel of a participant that must catch up before the source
+// sends more elements, or nil.
 func overflow(all []overflower) <-chan struct{} {
 	for _, o := range all {
 		if c := o.Overflow(); c != nil {
@@ -297,8 +302,8 @@ func overflow(all []overflower) <-chan struct{} {
 	return nil
 }
 
-// currentWait returns a context that ends when a barrier or the end of the run has come.
-// It is a new one only after that.
+// currentWait returns a context that ends at the next announced barrier or the end of the
+// run. It returns the same context until that has ended.
 func (s *Source[T]) currentWait() context.Context {
 	if s.wait == nil || s.wait.Err() != nil {
 		s.mu.Lock()
@@ -312,7 +317,7 @@ func (s *Source[T]) fail(err error) {
 	s.coordinator.Host().Fail(s.name, fmt.Errorf("input: %w", err))
 }
 
-// end sends the marker of the end of the input, and barriers until the final one.
+// end sends the marker of the end of the input, then barriers up to the final barrier.
 func (s *Source[T]) end(marker participant.Barrier) {
 	if !s.emit(marker) {
 		return
@@ -321,14 +326,14 @@ func (s *Source[T]) end(marker participant.Barrier) {
 	s.serve()
 }
 
-// serve sends what is announced until the final barrier.
+// serve sends announced barriers up to the final barrier.
 func (s *Source[T]) serve() {
 	for !s.serveNext(nil) {
 	}
 }
 
-// serveNext sends what is announced next, unless until is closed before, and reports
-// whether the stream is over.
+// serveNext sends the next announced barrier or marker, unless until is closed first, and
+// reports whether the stream has ended.
 func (s *Source[T]) serveNext(until <-chan struct{}) (ended bool) {
 	select {
 	case b := <-s.barriers:
@@ -343,15 +348,15 @@ func (s *Source[T]) serveNext(until <-chan struct{}) (ended bool) {
 	}
 }
 
-// send puts the barrier into the stream and reports the position: in this order, for with
-// a final report the run is over.
+// send puts the barrier into the stream, then reports the position. A final report would
+// end the run before the barrier is sent. It returns false if the run has ended.
 func (s *Source[T]) send(b participant.Barrier) bool {
 	var position []byte
 	if err := protect(func() error { position = s.input.Position(); return nil }); err != nil {
 		s.fail(err)
 		return false
 	}
-	position = append([]byte{}, position...) // the input may use its memory again
+	position = append([]byte{}, position...) // the input may reuse the memory
 	s.mu.Lock()
 	s.position = kept{b.ID, position}
 	s.mu.Unlock()
@@ -362,6 +367,7 @@ func (s *Source[T]) send(b participant.Barrier) bool {
 	return true
 }
 
+// emit sends v downstream. It returns false if the run has ended.
 func (s *Source[T]) emit(v any) bool {
 	select {
 	case s.out <- v:

@@ -10,26 +10,29 @@ import (
 // Stats describes the checkpoints of a [Coordinator] since it was made. Times are by its
 // clock.
 type Stats struct {
-	Completed uint64 // stored, including a final checkpoint
-	// Failed were aborted: not all have reported, a participant has reported an error, it
-	// took too long, or it could not be stored. A checkpoint that ended with the run, or
-	// with the context of the caller who asked for it, does not count.
+	Completed uint64 // stored checkpoints, including a final checkpoint
+	// Failed counts aborted checkpoints: some participant did not report or reported an
+	// error, the checkpoint took too long, or it could not be stored. A checkpoint that
+	// was aborted by the end of the run, or of the context of the caller who asked for
+	// it, does not count.
 	Failed      uint64
-	FailedInRow int   // since the last that completed
-	LastError   error // of the last failed checkpoint; nil: none failed
+	FailedInRow int   // failures since the last completed checkpoint
+	LastError   error // of the last failed checkpoint, or nil
 
-	LastID       uint64        // of the last that this run has stored; 0: none
+	LastID       uint64        // last checkpoint that this run has stored, or 0
 	LastTime     time.Time     // when it was stored
 	LastDuration time.Duration // from its trigger until it was stored
 	LastSize     int64         // of its states, in bytes
 
-	UnderWay uint64    // number of the checkpoint under way: triggered, being stored or being published; 0: none
-	Since    time.Time // when it was triggered
+	// UnderWay is the number of the checkpoint that was triggered, is being stored or is
+	// being published. 0 if there is no such checkpoint.
+	UnderWay uint64
+	Since    time.Time // when UnderWay was triggered
 }
 
 // MarshalJSON encodes LastError as a text, without the passwords and queries of URLs.
 func (s Stats) MarshalJSON() ([]byte, error) {
-	type plain Stats // without this method
+	type plain Stats // has no MarshalJSON
 	out := struct {
 		plain
 		LastError string `json:",omitempty"`
@@ -48,7 +51,7 @@ func (c *Coordinator) Stats() Stats {
 }
 
 // Lag returns how many elements of its input the pipeline has not read yet. known is
-// false if the input is not a [Lagger], or does not know.
+// false if the input is not a [Lagger], or its lag is unknown.
 func (c *Coordinator) Lag() (elements int64, known bool) {
 	c.mu.Lock()
 	l := c.lagger

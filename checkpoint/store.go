@@ -16,38 +16,36 @@ import (
 // The methods are safe for concurrent use. After Close they return [ErrClosed]. A store
 // or an [Output] with a method LogTo(*slog.Logger) gets the coordinator's logger.
 type Store interface {
-	// Save stores s durably and as a whole. Once it has returned nil, a crash of the
-	// process does not lose s, nor does a power cut if the store promises that. At every
-	// moment the store holds either the snapshots it held before, or those and all of s.
-	// When s is durable, Save may remove the oldest snapshots. It never removes the
-	// newest undamaged snapshots. If it cannot remove an old snapshot, Save still
-	// succeeds.
+	// Save stores s durably and as a whole. Once it has returned nil, s survives a crash
+	// of the process, and a power cut if the store promises that. At any time the store
+	// holds either the snapshots it held before, or those and all of s. When s is
+	// durable, Save may remove the oldest snapshots. It never removes the newest
+	// undamaged snapshots. If it cannot remove an old snapshot, Save still succeeds.
 	//
 	// s.ID must be higher than every number that the store has seen, in former runs too
 	// and damaged snapshots included; otherwise Save stores nothing and returns a
 	// *NumberError. If [Snapshot.Validate] returns an error, Save returns it and does not
 	// store s.
 	//
-	// Save of the snapshot that was saved last can be repeated. If it was stored, Save
-	// only returns nil. If it was stored in part, or Save has returned an error, Save
-	// stores it. Another snapshot with the same number is refused with a *NumberError if
-	// the first may have been stored.
+	// The last Save can be repeated with the same snapshot. If it was stored, Save only
+	// returns nil. If it was stored in part, or Save has returned an error, Save stores
+	// it. Another snapshot with the same number is refused with a *NumberError if the
+	// first may have been stored.
 	//
-	// Save returns soon after ctx has ended, with an error. With any other error, the
-	// snapshots stored before are unchanged, and s may have been stored all the same.
-	// Then a restart may find s, and can resume from it.
+	// Save returns soon after ctx has ended, with an error. After any other error, the
+	// snapshots stored before are unchanged, and s may have been stored even so. Then a
+	// restart may find s, and can resume from it.
 	//
 	// A store that several machines share belongs to a single run at a time. The methods
-	// of a run that has lost it return [ErrFenced] for good, whatever number they ask
-	// for.
+	// of a run that has lost it always return [ErrFenced], whatever number they get.
 	//
 	// Save does not keep a reference to s and its states.
 	Save(ctx context.Context, s *Snapshot) error
 
-	// Load returns the snapshot of a number. It belongs to the caller. The error matches
-	// ErrNotFound if it does not exist, is a *CorruptError if it is damaged (damage must
-	// always be detected), and a *VersionError if its format is unknown; other errors
-	// mean that it could not be read.
+	// Load returns the snapshot with number id, which then belongs to the caller. The
+	// error matches ErrNotFound if it does not exist, is a *CorruptError if it is damaged
+	// (damage must always be detected), and a *VersionError if its format is unknown;
+	// other errors mean that it could not be read.
 	Load(ctx context.Context, id uint64) (*Snapshot, error)
 
 	// List returns the stored snapshots, including damaged ones, in ascending order of
@@ -70,11 +68,11 @@ type Entry struct {
 // Resuming from a checkpoint older than the last complete checkpoint repeats work that
 // sinks have already published, so the caller should at least log it.
 //
-// The error matches [ErrNotFound] if the store is empty. It does not if there are only
-// damaged snapshots: their errors are returned, joined and as skipped, so that no
-// pipeline starts afresh because its state was lost. A snapshot that cannot be read for
-// another reason (permissions, an unknown format, listed but missing) is an error too,
-// not skipped.
+// The error matches [ErrNotFound] if the store is empty. If all snapshots are damaged, it
+// does not match, so that no pipeline starts afresh because its state was lost: it joins
+// their errors, which skipped holds, too. A snapshot that cannot be read for another
+// reason (permissions, an unknown format, listed but missing) is not skipped but an
+// error.
 func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptError, err error) {
 	entries, err := store.List(ctx)
 	if err != nil {
@@ -90,7 +88,7 @@ func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptEr
 		}
 		damage, isDamage := errors.AsType[*CorruptError](err)
 		if errors.Is(err, ErrNotFound) {
-			return nil, skipped, fmt.Errorf("checkpoint: checkpoint %d is listed, but: %v", entry.ID, err) //nolint:errorlint // to match ErrNotFound would be to say that the store is empty
+			return nil, skipped, fmt.Errorf("checkpoint: checkpoint %d is listed, but: %v", entry.ID, err) //nolint:errorlint // must not match ErrNotFound, which means an empty store
 		}
 		if !isDamage {
 			return nil, skipped, err
@@ -105,10 +103,10 @@ func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptEr
 		len(skipped), errors.Join(errs...))
 }
 
-// logsTo is a store or an output that logs. The coordinator gives it its own logger.
+// logsTo is a store or an output that logs.
 type logsTo interface{ LogTo(l *slog.Logger) }
 
-// giveLogger makes a store or an output log where the coordinator does.
+// giveLogger gives the coordinator's logger to a store or an output that logs.
 func giveLogger(part any, l *slog.Logger) {
 	if p, ok := part.(logsTo); ok {
 		p.LogTo(l)

@@ -10,11 +10,11 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// save stores what all have reported. A final checkpoint has no next one that could do
-// better, so it is tried again.
+// save stores the reported states. A failed final checkpoint is stored again until the
+// timeout, since no later checkpoint follows.
 func (c *Coordinator) save(ctx context.Context, r *run) error {
 	s := &Snapshot{ID: r.barrier.ID, Kind: Kind(r.barrier.Kind), Time: c.clock.Now(), States: r.states}
-	c.does("storing checkpoint %d", s.ID)
+	c.setActivity("storing checkpoint %d", s.ID)
 	step := c.once
 	if r.barrier.Kind.Final() {
 		step = c.retry
@@ -38,13 +38,17 @@ func (c *Coordinator) save(ctx context.Context, r *run) error {
 	now := c.clock.Now()
 	c.stats.Completed++
 	c.stats.FailedInRow = 0
-	c.stats.LastID, c.stats.LastTime, c.stats.LastDuration, c.stats.LastSize = s.ID, now, now.Sub(c.stats.Since), s.Size()
+	c.stats.LastID = s.ID
+	c.stats.LastTime = now
+	c.stats.LastDuration = now.Sub(c.stats.Since)
+	c.stats.LastSize = s.Size()
 	return nil
 }
 
-// failed counts a checkpoint that was aborted, and returns how many were in a row. It
-// ends the run if those are too many, or if the store belongs to another one. What the
-// end of the run or the caller's own context has aborted has not failed.
+// failed counts an aborted checkpoint and returns the number of failures in a row. It
+// ends the run after too many failures, or if another run has taken over the store. A
+// checkpoint that was aborted by the end of the run or of the caller's ctx has not
+// failed.
 func (c *Coordinator) failed(ctx context.Context, err error) (row int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +60,7 @@ func (c *Coordinator) failed(ctx context.Context, err error) (row int) {
 	c.stats.FailedInRow++
 	c.stats.LastError = err
 	switch {
-	case fenced: // before anything else is published (law P1)
+	case fenced: // before any more output is published (law P1)
 		c.end(err)
 	case c.tolerate >= 0 && c.stats.FailedInRow > c.tolerate:
 		c.end(fmt.Errorf("checkpoint: %d in a row have failed, %d are tolerated: %w", c.stats.FailedInRow, c.tolerate, err))
@@ -64,15 +68,15 @@ func (c *Coordinator) failed(ctx context.Context, err error) (row int) {
 	return c.stats.FailedInRow
 }
 
-// noneUnderWay notes that a checkpoint is over.
-func (c *Coordinator) noneUnderWay() {
+// clearUnderWay updates the stats when a checkpoint has ended.
+func (c *Coordinator) clearUnderWay() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stats.UnderWay, c.stats.Since = 0, time.Time{}
 }
 
-// once takes a step of a checkpoint, with a context that ends after the timeout, and when
-// Close has waited long enough.
+// once calls step with a context that ends after the timeout, and when Close has waited
+// for closePatience.
 func (c *Coordinator) once(ctx context.Context, done string, step func(ctx context.Context) error) error {
 	ctx, cancel := c.bounded(ctx, done)
 	defer cancel()
@@ -81,8 +85,8 @@ func (c *Coordinator) once(ctx context.Context, done string, step func(ctx conte
 
 var errStoreHangs = errors.New("checkpoint: an earlier call of the store has not returned")
 
-// hangError is the error of a step that was given up: it goes on although its context has
-// ended.
+// hangError is the error of a step that was given up because it has not returned after
+// the end of its context.
 type hangError struct {
 	cause    error
 	returned <-chan struct{} // closed when the step has returned
@@ -94,7 +98,8 @@ func (e *hangError) Error() string {
 
 func (e *hangError) Unwrap() error { return e.cause }
 
-// release releases a lock that was held for a step, when the step has returned.
+// release releases the lock of a step that ended with err: at once, or if the step was
+// given up, when it returns.
 func release(lock <-chan struct{}, err error) {
 	if hangs, ok := errors.AsType[*hangError](err); ok {
 		go func() {
@@ -106,8 +111,9 @@ func release(lock <-chan struct{}, err error) {
 	<-lock
 }
 
-// try takes a step, and names the reason if it has ended with its context. A step that
-// goes on without its context is given up.
+// try calls step. If step fails after the end of ctx, the error includes the cause. A
+// step that does not return within closePatience of the end of ctx is given up with a
+// *hangError.
 func (c *Coordinator) try(ctx context.Context, step func(ctx context.Context) error) (err error) {
 	returned := make(chan struct{})
 	var result error
@@ -134,14 +140,14 @@ func (c *Coordinator) try(ctx context.Context, step func(ctx context.Context) er
 	return err
 }
 
-// Back-off between two tries of a step.
+// The back-off before a step is repeated doubles from the first to the longest.
 const (
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 5 * time.Second
 )
 
-// retry is once that tries the step again while it fails, unless the run ends: then a
-// restart does the rest.
+// retry calls step as once does, and repeats it while it fails, until the timeout, a
+// permanent error, or the end of the run: then a restart does the rest.
 func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx context.Context) error) error {
 	ctx, cancel := c.bounded(ctx, done)
 	defer cancel()
@@ -164,7 +170,7 @@ func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx cont
 	}
 }
 
-// permanent reports whether another try cannot succeed.
+// permanent reports whether repeating the step cannot succeed.
 func permanent(err error) bool {
 	_, taken := errors.AsType[*NumberError](err)
 	_, panicked := errors.AsType[*guard.PanicError](err)
@@ -172,7 +178,8 @@ func permanent(err error) bool {
 	return taken || panicked || hangs || errors.Is(err, ErrFenced) || errors.Is(err, ErrClosed) || errors.Is(err, errInvalidSnapshot)
 }
 
-// bounded returns the context of a step.
+// bounded returns a context of parent that also ends after the timeout, and with c.work.
+// done completes the error text "not done after …".
 func (c *Coordinator) bounded(parent context.Context, done string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	timer := c.clock.AfterFunc(c.timeout, func() { cancel(fmt.Errorf("not %s after %v", done, c.timeout)) })

@@ -63,7 +63,8 @@ func untilDone(ctx context.Context, _ *Snapshot) error {
 	return ctx.Err()
 }
 
-// A Save has a context that ends after the timeout, and when Close has waited for a while.
+// A Save has a context that ends after the timeout, and when Close has waited for a
+// while.
 func TestSaveThatHangs(t *testing.T) {
 	take := map[string]func(c *Coordinator) error{
 		"periodic": func(c *Coordinator) error { _, err := c.Trigger(context.Background()); return err },
@@ -117,7 +118,8 @@ func TestSaveThatHangs(t *testing.T) {
 	}
 }
 
-// A final checkpoint is stored again until the timeout: there is no next one that could do better.
+// A final checkpoint is stored again until the timeout: there is no next one that could
+// do better.
 func TestFinalSaveIsTriedAgain(t *testing.T) {
 	for _, kind := range []Kind{Drain, Suspend} {
 		bubble(t, kind.String(), func(t *testing.T) {
@@ -191,7 +193,8 @@ func (o *troubledOutput) Commit(ctx context.Context, state []byte) error {
 	return o.commit(ctx, nil)
 }
 
-// Commit is tried again until the timeout. After that the run has failed, and a restart commits.
+// Commit is tried again until the timeout. After that the run has failed, and a restart
+// commits.
 func TestCommitIsTriedAgain(t *testing.T) {
 	start := func(commit func(context.Context, *Snapshot) error, opts ...Option) (*Coordinator, *Sink[string], *troubledOutput, *fake) {
 		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), append(opts, WithLogger(quiet()))...))
@@ -282,7 +285,8 @@ func TestCommitIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A Write that hangs holds a checkpoint up until the timeout. Then the run has failed, and a restart commits.
+// A Write that hangs holds a checkpoint up until the timeout. Then the run has failed,
+// and a restart commits.
 func TestCommitDoesNotWaitForEverForAWrite(t *testing.T) {
 	for name, until := range map[string]time.Duration{"until the timeout": time.Minute, "until Close has waited": ClosePatience} {
 		bubble(t, name, func(t *testing.T) {
@@ -330,7 +334,8 @@ func (o *blockedOutput) Write(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
-// A store that belongs to another run ends this one. Today's number may be free again: that is no reason to go on.
+// A store that belongs to another run ends this one. Today's number may be free again:
+// that is no reason to go on.
 func TestFencedRunEnds(t *testing.T) {
 	for name, lost := range map[string]error{"fenced": ErrFenced, "a number that is taken": &NumberError{Checkpoint: 1, Newest: 7}} {
 		bubble(t, name, func(t *testing.T) {
@@ -464,7 +469,8 @@ func TestTolerableFailures(t *testing.T) {
 	require.PanicsWithValue(t, "checkpoint: WithTolerableFailures: negative number: -1", func() { WithTolerableFailures(-1) })
 }
 
-// An error is a text in JSON, without the secrets of URLs, and all other fields are there.
+// An error is a text in JSON, without the secrets of URLs, and all other fields are
+// there.
 func TestStatsAsJSON(t *testing.T) {
 	s := Stats{Completed: 2, Failed: 3, FailedInRow: 1, LastID: 2, LastSize: 7, LastDuration: time.Second, UnderWay: 4}
 	text, err := json.Marshal(s)

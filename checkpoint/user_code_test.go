@@ -97,7 +97,8 @@ func TestInputThatBreaks(t *testing.T) {
 	})
 }
 
-// A6: a panic and runtime.Goexit in a method of an output are errors of the run; upstream is not held up.
+// A6: a panic and runtime.Goexit in a method of an output are errors of the run; upstream
+// is not held up.
 func TestOutputThatBreaks(t *testing.T) {
 	for _, method := range []string{"write", "prepare", "commit", "close"} {
 		forEachWay(t, method, func(t *testing.T, do func(), text string) {
@@ -162,7 +163,8 @@ func TestParticipantThatBreaks(t *testing.T) {
 	})
 }
 
-// A6: a flow whose function breaks ends the run with what it did, also if no barrier has passed it yet.
+// A6: a flow whose function breaks ends the run with what it did, also if no barrier has
+// passed it yet.
 func TestFlowThatBreaks(t *testing.T) {
 	makers := map[string]func(do func()) *weirflow.Flow{
 		"Map": func(do func()) *weirflow.Flow {

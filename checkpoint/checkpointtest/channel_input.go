@@ -14,17 +14,19 @@ import (
 // channelInput is an input that may be idle.
 type channelInput[T any] struct {
 	values <-chan T
-	read   uint64 // returned by Next
+	read   uint64 // elements returned by Next
 
-	waited bool // v and ok are what Wait has received
+	waited bool // Wait has received v and ok
 	v      T
 	ok     bool
 }
 
 var _ checkpoint.Waiter = (*channelInput[any])(nil)
 
-// NewChannelInput returns an input of a channel that its owner closes, for tests. It is a [checkpoint.Waiter]. Its position is the number of
-// elements: after a restart the channel must deliver the same elements again, from the first. It panics if values is nil.
+// NewChannelInput returns an input of a channel, for tests. It ends when the channel is
+// closed. It is a [checkpoint.Waiter]. Its position is the number of elements: after a
+// restart the channel must deliver the same elements again, from the first. It panics if
+// values is nil.
 func NewChannelInput[T any](values <-chan T) checkpoint.Input[T] {
 	guard.RefuseNil("checkpointtest: NewChannelInput", "channel", values)
 	return &channelInput[T]{values: values}

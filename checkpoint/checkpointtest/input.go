@@ -14,10 +14,12 @@ import (
 	"github.com/weirflow/weir/internal/testing/suite"
 )
 
-// RunInput checks inputs against the rules of [checkpoint.Input], and of [checkpoint.Waiter] and [checkpoint.Committer] if they implement these,
-// in a subtest for each rule. open returns a new input each time, of the same elements: three at least, and not so many that reading them a
-// hundred times takes long. The suite closes it. equal reports whether two elements are the same; nil stands for reflect.DeepEqual. The suite
-// cannot make an input idle, so test yourself that an interrupted Wait does not lose elements.
+// RunInput checks inputs against the rules of [checkpoint.Input], and of
+// [checkpoint.Waiter] and [checkpoint.Committer] if they implement these, in a subtest
+// for each rule. open returns a new input of the same elements each time: at least three,
+// but few enough to read them a hundred times. The suite closes the input. equal reports
+// whether two elements are the same; nil means reflect.DeepEqual. The suite cannot make
+// an input idle, so test yourself that an interrupted Wait does not lose elements.
 func RunInput[T any](t *testing.T, open func(t *testing.T) checkpoint.Input[T], equal func(a, b T) bool) {
 	t.Helper()
 	for _, r := range inputRules[T]() {
@@ -34,7 +36,7 @@ func RunInput[T any](t *testing.T, open func(t *testing.T) checkpoint.Input[T], 
 	}
 }
 
-// inputCheck opens inputs of the same elements.
+// inputCheck checks rules with inputs of the same elements.
 type inputCheck[T any] struct {
 	open  func() checkpoint.Input[T]
 	equal func(a, b T) bool
@@ -43,27 +45,27 @@ type inputCheck[T any] struct {
 type inputRule[T any] struct {
 	name      string
 	check     func(p inputCheck[T], all []T) error
-	waits     bool // it is about a Waiter
-	committed bool // it is about a Committer
+	waits     bool // the rule applies to a Waiter
+	committed bool // the rule applies to a Committer
 }
 
 func inputRules[T any]() []inputRule[T] {
 	return []inputRule[T]{
 		{name: "the same elements each time", check: inputCheck[T].sameEachTime},
-		{name: "goes on at every position", check: inputCheck[T].goesOn},
-		{name: "Position moves nothing", check: inputCheck[T].positionMovesNothing},
+		{name: "resumes at every position", check: inputCheck[T].resumes},
+		{name: "Position does not move the input", check: inputCheck[T].positionDoesNotMove},
 		{name: "a position belongs to the caller", check: inputCheck[T].positionBelongsToCaller},
-		{name: "damaged positions do no harm", check: inputCheck[T].bearsDamage},
-		{name: "Wait moves nothing", check: inputCheck[T].waitMovesNothing, waits: true},
-		{name: "a wait that is cancelled loses nothing", check: inputCheck[T].cancelledWaitLosesNothing, waits: true},
-		{name: "commits change nothing", check: inputCheck[T].commitsChangeNothing, committed: true},
+		{name: "damaged positions do not panic", check: inputCheck[T].toleratesDamage},
+		{name: "Wait does not move the input", check: inputCheck[T].waitDoesNotMove, waits: true},
+		{name: "a cancelled Wait keeps all elements", check: inputCheck[T].cancelledWaitKeepsElements, waits: true},
+		{name: "Commit does not change the elements", check: inputCheck[T].commitsKeepElements, committed: true},
 	}
 }
 
-// positionsChecked bounds how many positions are gone back to.
+// positionsChecked bounds how many positions a rule seeks to.
 const positionsChecked = 100
 
-// run checks a rule, or says why it does not apply.
+// run checks a rule. skip is the reason why the rule does not apply, or "".
 func (p inputCheck[T]) run(r inputRule[T]) (skip string, err error) {
 	var all []T
 	err = p.with(func(in checkpoint.Input[T]) (err error) {
@@ -71,9 +73,9 @@ func (p inputCheck[T]) run(r inputRule[T]) (skip string, err error) {
 		_, commits := in.(checkpoint.Committer)
 		switch {
 		case r.waits && !waits:
-			skip = "the input is no Waiter"
+			skip = "the input is not a Waiter"
 		case r.committed && !commits:
-			skip = "the input is no Committer"
+			skip = "the input is not a Committer"
 		}
 		all, err = p.rest(in)
 		return err
@@ -87,7 +89,7 @@ func (p inputCheck[T]) run(r inputRule[T]) (skip string, err error) {
 	return "", r.check(p, all)
 }
 
-// with opens an input for the time of f.
+// with opens an input, calls f, and closes the input.
 func (p inputCheck[T]) with(f func(in checkpoint.Input[T]) error) error {
 	in := p.open()
 	err := suite.Quiet(func() error { return f(in) })
@@ -97,7 +99,7 @@ func (p inputCheck[T]) with(f func(in checkpoint.Input[T]) error) error {
 	return err
 }
 
-// next reads as a source does: it waits before.
+// next reads an element as a source does: it calls Wait first.
 func (p inputCheck[T]) next(in checkpoint.Input[T]) (v T, err error) {
 	if w, ok := in.(checkpoint.Waiter); ok {
 		if err := w.Wait(background); err != nil {
@@ -106,7 +108,7 @@ func (p inputCheck[T]) next(in checkpoint.Input[T]) (v T, err error) {
 	}
 	v, err = in.Next()
 	var zero T
-	switch { // as a source looks at it: wrapped, io.EOF is an error
+	switch { // to a source, a wrapped io.EOF is a failure
 	case err == io.EOF && !p.equal(v, zero):
 		return v, fmt.Errorf("Next returned %+v with io.EOF: the source ignores it", v)
 	case err != nil && err != io.EOF:
@@ -125,7 +127,7 @@ func (p inputCheck[T]) skip(in checkpoint.Input[T], n int) error {
 	return nil
 }
 
-// rest reads what is left.
+// rest reads all remaining elements.
 func (p inputCheck[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
 	for {
 		v, err := p.next(in)
@@ -139,7 +141,7 @@ func (p inputCheck[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
 	}
 }
 
-// leaves reports whether want is what is left.
+// leaves returns an error if the remaining elements are not want.
 func (p inputCheck[T]) leaves(in checkpoint.Input[T], want []T) error {
 	got, err := p.rest(in)
 	if err != nil {
@@ -147,11 +149,11 @@ func (p inputCheck[T]) leaves(in checkpoint.Input[T], want []T) error {
 	}
 	for i := range min(len(got), len(want)) {
 		if !p.equal(got[i], want[i]) {
-			return fmt.Errorf("got %+v where %+v was to come", got[i], want[i])
+			return fmt.Errorf("got element %+v, want %+v", got[i], want[i])
 		}
 	}
 	if len(got) != len(want) {
-		return fmt.Errorf("got %d elements where %d were to come", len(got), len(want))
+		return fmt.Errorf("got %d more elements, want %d", len(got), len(want))
 	}
 	return nil
 }
@@ -160,7 +162,8 @@ func (p inputCheck[T]) sameEachTime(all []T) error {
 	return p.with(func(in checkpoint.Input[T]) error { return p.leaves(in, all) })
 }
 
-// stops returns where to stop: before the first element, at most positionsChecked times on the way, and at the end.
+// stops returns the numbers of elements after which to stop: 0, about positionsChecked
+// numbers in between, and n.
 func stops(n int) (at []int) {
 	for i := 0; i < n; i += max(1, n/positionsChecked) {
 		at = append(at, i)
@@ -168,7 +171,7 @@ func stops(n int) (at []int) {
 	return append(at, n)
 }
 
-func (p inputCheck[T]) goesOn(all []T) error {
+func (p inputCheck[T]) resumes(all []T) error {
 	for _, n := range stops(len(all)) {
 		var position []byte
 		err := p.with(func(in checkpoint.Input[T]) error {
@@ -183,7 +186,7 @@ func (p inputCheck[T]) goesOn(all []T) error {
 			return err
 		}
 	}
-	var position []byte // as the final checkpoint has it
+	var position []byte // after io.EOF, as in the final checkpoint
 	err := p.with(func(in checkpoint.Input[T]) error {
 		_, err := p.rest(in)
 		position = bytes.Clone(in.Position())
@@ -198,7 +201,8 @@ func (p inputCheck[T]) goesOn(all []T) error {
 	return nil
 }
 
-// leads reports whether a position after n elements leads back there, also from a checkpoint right after the restart.
+// leads returns an error if Seek to a position does not resume after n elements. It also
+// seeks to the position that the input returns right after Seek.
 func (p inputCheck[T]) leads(position []byte, n int, all []T) error {
 	for _, of := range []string{"a checkpoint", "a checkpoint right after a restart"} {
 		err := p.with(func(in checkpoint.Input[T]) error {
@@ -215,7 +219,7 @@ func (p inputCheck[T]) leads(position []byte, n int, all []T) error {
 	return nil
 }
 
-func (p inputCheck[T]) positionMovesNothing(all []T) error {
+func (p inputCheck[T]) positionDoesNotMove(all []T) error {
 	return p.with(func(in checkpoint.Input[T]) error {
 		for i, want := range all {
 			_, _ = in.Position(), in.Position()
@@ -252,14 +256,15 @@ func (p inputCheck[T]) positionBelongsToCaller(all []T) error {
 		}
 		suite.SpoilBytes(position)
 		if err := p.leaves(in, all[half:]); err != nil {
-			return fmt.Errorf("after a change of the position that Seek has got: %w", err)
+			return fmt.Errorf("after a change of the position that was passed to Seek: %w", err)
 		}
 		return nil
 	})
 }
 
-// bearsDamage checks that nothing panics: whether a position makes sense, only the input can know.
-func (p inputCheck[T]) bearsDamage(all []T) error {
+// toleratesDamage checks that damaged positions do not panic. Only the input can tell
+// whether a position is valid.
+func (p inputCheck[T]) toleratesDamage(all []T) error {
 	var position []byte
 	err := p.with(func(in checkpoint.Input[T]) error {
 		err := p.skip(in, len(all)/2)
@@ -293,7 +298,7 @@ func (p inputCheck[T]) bearsDamage(all []T) error {
 	return nil
 }
 
-func (p inputCheck[T]) waitMovesNothing(all []T) error {
+func (p inputCheck[T]) waitDoesNotMove(all []T) error {
 	positions := make([][]byte, len(all)+1)
 	err := p.with(func(in checkpoint.Input[T]) error {
 		for i := range positions {
@@ -322,11 +327,11 @@ func (p inputCheck[T]) waitMovesNothing(all []T) error {
 	return nil
 }
 
-func (p inputCheck[T]) cancelledWaitLosesNothing(all []T) error {
+func (p inputCheck[T]) cancelledWaitKeepsElements(all []T) error {
 	return p.with(func(in checkpoint.Input[T]) error {
 		for i, want := range all {
 			err := errors.New("not asked yet")
-			for n := 0; err != nil; n++ { // the context ends before, at the beginning, or in the middle; at last, never
+			for n := 0; err != nil; n++ { // the context ends later each time, and finally not at all
 				ctx, cancel := background, context.CancelFunc(func() {})
 				if n < 5 {
 					ctx, cancel = context.WithTimeout(background, time.Duration(n*n)*10*time.Microsecond)
@@ -345,7 +350,7 @@ func (p inputCheck[T]) cancelledWaitLosesNothing(all []T) error {
 	})
 }
 
-func (p inputCheck[T]) commitsChangeNothing(all []T) error {
+func (p inputCheck[T]) commitsKeepElements(all []T) error {
 	return p.with(func(in checkpoint.Input[T]) error {
 		positions := make(chan []byte, len(all))
 		var committing sync.WaitGroup

@@ -35,8 +35,9 @@ func TestRunInputAcceptsSoundInputs(t *testing.T) {
 	}
 }
 
-// strictInput does no more than the rules ask for: each Next needs a Wait before, nothing comes after the end, Seek believes
-// in any position, and the same position has different bytes each time.
+// strictInput does no more than the rules ask for: each Next needs a Wait before, nothing
+// comes after the end, Seek believes in any position, and the same position has different
+// bytes each time.
 type strictInput struct {
 	checkpoint.Input[int]
 	waited bool
@@ -156,7 +157,7 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 			}},
 			{close: func() error { return errors.New("no") }},
 		},
-		"goes on at every position": {
+		"resumes at every position": {
 			{position: func(sound input) []byte {
 				p := sound.Position()
 				p[0] = max(p[0], 1) - 1
@@ -172,7 +173,7 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 			{seek: func(input, []byte) error { return nil }},
 			{seek: func(input, []byte) error { return errors.New("no") }},
 		},
-		"Position moves nothing": {{position: func(sound input) []byte {
+		"Position does not move the input": {{position: func(sound input) []byte {
 			p := sound.Position()
 			_, _ = sound.Next()
 			return p
@@ -206,18 +207,18 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 				return sound.Next()
 			}},
 		},
-		"damaged positions do no harm": {{seek: func(sound input, position []byte) error {
+		"damaged positions do not panic": {{seek: func(sound input, position []byte) error {
 			_ = position[0]
 			return sound.Seek(position)
 		}}},
-		"Wait moves nothing": {
+		"Wait does not move the input": {
 			{wait: func(_ context.Context, sound input) error {
 				_, _ = sound.Next()
 				return nil
 			}},
 			{wait: func(context.Context, input) error { return errors.New("no") }},
 		},
-		"a wait that is cancelled loses nothing": {
+		"a cancelled Wait keeps all elements": {
 			{wait: func(ctx context.Context, sound input) error {
 				if ctx.Err() != nil {
 					_, _ = sound.Next()
@@ -231,7 +232,7 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 				return nil
 			}},
 		},
-		"commits change nothing": {{commit: func([]byte) error { return errors.New("no") }}},
+		"Commit does not change the elements": {{commit: func([]byte) error { return errors.New("no") }}},
 	}
 	for _, rule := range inputRules[int]() {
 		t.Run(rule.name, func(t *testing.T) {

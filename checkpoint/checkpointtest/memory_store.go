@@ -10,22 +10,23 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// MemoryStore keeps the last three snapshots in memory, for tests of a pipeline. Safe for concurrent use.
+// MemoryStore keeps the last three snapshots in memory, for tests of a pipeline. It is
+// safe for concurrent use.
 type MemoryStore struct {
 	mu        sync.Mutex
 	snapshots []stored // ascending
 	newest    uint64
 	closed    bool
-	fenced    bool // another one has taken over
+	fenced    bool // Reopen was called
 }
 
-// stored is a snapshot as the bytes that WriteTo writes.
+// stored is a snapshot in the format of WriteTo.
 type stored struct {
 	id    uint64
 	bytes []byte
 }
 
-// memoryKeeps is how many snapshots a MemoryStore keeps, as a DirStore does by default.
+// memoryKeeps is how many snapshots a MemoryStore keeps: the default of a DirStore.
 const memoryKeeps = 3
 
 var _ checkpoint.Store = (*MemoryStore)(nil)
@@ -33,8 +34,9 @@ var _ checkpoint.Store = (*MemoryStore)(nil)
 // NewMemoryStore returns an empty store.
 func NewMemoryStore() *MemoryStore { return &MemoryStore{} }
 
-// Reopen returns an open store with the content of m, as a restarted pipeline would find it. It takes over: unless m was closed, its methods
-// return checkpoint.ErrFenced from now on.
+// Reopen returns an open store with the content of m, as a restarted pipeline would find
+// it. The new store takes over: unless m was closed, the methods of m return
+// checkpoint.ErrFenced from now on.
 func (m *MemoryStore) Reopen() *MemoryStore {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -58,7 +60,7 @@ func (m *MemoryStore) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 	}
 	switch {
 	case s.ID == m.newest && len(m.snapshots) > 0 && bytes.Equal(m.snapshots[len(m.snapshots)-1].bytes, b.Bytes()):
-		return nil // again
+		return nil // already saved
 	case s.ID <= m.newest:
 		return &checkpoint.NumberError{Checkpoint: s.ID, Newest: m.newest}
 	}
@@ -70,7 +72,7 @@ func (m *MemoryStore) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 	return nil
 }
 
-// usable is called with mu held.
+// usable returns the error of a store that is closed or fenced. Called with mu held.
 func (m *MemoryStore) usable() error {
 	switch {
 	case m.closed:

@@ -13,25 +13,30 @@ import (
 
 // Outlet is the target of an output.
 type Outlet[T any] struct {
-	// Open opens an output at the outlet. It is called again after the output was closed, or left as a crash leaves it: without Close, and never
-	// used again. At most one output is in use at a time.
+	// Open opens an output at the outlet. It is called again after the output was closed,
+	// or left as a crash leaves it: without Close, and never used again. At most one
+	// output is in use at a time.
 	Open func() (checkpoint.Output[T], error)
-	// Fail makes the n-th call fail that the output in use makes from now on to its disk or server. n counts from 1; 0 makes none fail. Nil:
-	// Commit is repeated only after it has succeeded.
+	// Fail makes the n-th call fail that the output in use makes from now on to its disk
+	// or server. n counts from 1; 0 ends the failures. If Fail is nil, Commit is repeated
+	// only after it has succeeded.
 	Fail func(n int)
-	// Visible returns the visible elements of the outlet, in order. It may be called while an output is in use.
+	// Visible returns the visible elements of the outlet, in order. It may be called
+	// while an output is in use.
 	Visible func() ([]T, error)
 }
 
-// RunOutput checks outputs against the rules of [checkpoint.Output], in a subtest for each rule. newOutlet returns a new, empty outlet each
-// time; element returns different elements for different numbers. equal reports whether two elements are the same; nil stands for
-// reflect.DeepEqual.
+// RunOutput checks outputs against the rules of [checkpoint.Output], in a subtest for
+// each rule. newOutlet returns a new, empty outlet each time; element returns different
+// elements for different numbers. equal reports whether two elements are the same; nil
+// means reflect.DeepEqual.
 //
-// The suite calls FreshStart of an output that is a [checkpoint.FreshStarter] with an empty outlet and with a filled outlet: there it must undo
-// all, or refuse. Of other outputs the suite checks that elements that were not committed are never visible.
+// The suite calls FreshStart of an output that is a [checkpoint.FreshStarter] with an
+// empty outlet and with a filled outlet, which it must empty or refuse. Of other outputs
+// the suite checks that uncommitted elements are never visible.
 //
-// The suite does not require Restore to take back elements that were committed after its state: that is needed only when the newest checkpoint
-// is lost.
+// The suite does not require Restore to undo elements that were committed after its
+// state: that is needed only when the newest checkpoint is lost.
 func RunOutput[T any](
 	t *testing.T, newOutlet func(t *testing.T) Outlet[T], element func(i int) T, equal func(a, b T) bool,
 ) {
@@ -53,33 +58,34 @@ type outputRule[T any] struct {
 
 func outputRules[T any]() []outputRule[T] {
 	return []outputRule[T]{
-		{"what is written is seen after Commit, not before", seenAfterCommit[T]},
-		{"a state covers earlier ones", coversEarlier[T]},
+		{"elements are visible after Commit, not before", visibleAfterCommit[T]},
+		{"a state covers earlier states", coversEarlier[T]},
 		{"Commit after Commit", commitsAgain[T]},
 		{"Commit of the same state again", commitsSameAgain[T]},
-		{"nothing to write", nothingToWrite[T]},
-		{"Restore undoes what was not prepared", undoesWritten[T]},
-		{"Restore undoes what was prepared later", undoesPrepared[T]},
+		{"no elements to write", noElements[T]},
+		{"Restore undoes elements that were not prepared", undoesWritten[T]},
+		{"Restore undoes elements that were prepared later", undoesPrepared[T]},
 		{"Restore commits its state", restoreCommits[T]},
 		{"Restore again", restoresAgain[T]},
-		{"a fresh start undoes everything or refuses", freshStart[T]},
+		{"FreshStart undoes all elements or refuses", freshStart[T]},
 		{"a state belongs to the caller", stateBelongsToCaller[T]},
 		{"random schedules", randomSchedules[T]},
 	}
 }
 
-// writing drives an outlet, and knows what must be seen there. After the first error it does nothing.
+// writing drives an output, and computes the elements that must be visible. After the
+// first error its steps have no effect.
 type writing[T any] struct {
 	outlet  Outlet[T]
 	element func(i int) T
 	equal   func(a, b T) bool
 
-	out      checkpoint.Output[T] // the present one, or nil
+	out      checkpoint.Output[T] // the output in use, or nil
 	next     int                  // number of the next element
-	pending  []T                  // written and not committed
-	prepared int                  // how many of them are prepared
-	seen     []T                  // must be seen
-	err      error                // the first
+	pending  []T                  // elements written and not committed
+	prepared int                  // how many of pending are prepared
+	visible  []T                  // elements that must be visible
+	err      error                // the first error
 }
 
 func (w *writing[T]) run(r outputRule[T]) {
@@ -95,7 +101,8 @@ func (w *writing[T]) do(step func() error) {
 	}
 }
 
-// start opens an output and restores a state, after a restart that leaves the one before or closes it; nil: there is none.
+// start opens an output and restores state, or starts afresh if state is nil. The
+// previous output was closed, or is abandoned as in a crash.
 func (w *writing[T]) start(state []byte) {
 	w.do(func() error {
 		if err := w.open(); err != nil {
@@ -118,13 +125,14 @@ func (w *writing[T]) start(state []byte) {
 
 func (w *writing[T]) open() (err error) {
 	w.pending, w.prepared = nil, 0
-	if w.out, err = w.outlet.Open(); err != nil {
+	w.out, err = w.outlet.Open()
+	if err != nil {
 		return fmt.Errorf("Open: %w", err)
 	}
 	return nil
 }
 
-// close closes the present output; it is done after an error, too.
+// close closes the output in use, even after an error.
 func (w *writing[T]) close() {
 	if w.out == nil {
 		return
@@ -135,7 +143,7 @@ func (w *writing[T]) close() {
 	w.out = nil
 }
 
-// endings are how the run before a restart ended.
+// endings are the ways in which a run ends before a restart.
 var endings = []string{"a crash", "Close"}
 
 func (w *writing[T]) end(ending string) {
@@ -159,7 +167,7 @@ func (w *writing[T]) write(n int) {
 	}
 }
 
-// prepare returns a state, not nil: for start that is a fresh start.
+// prepare returns a state. It is never nil, since start treats nil as a fresh start.
 func (w *writing[T]) prepare() (state []byte) {
 	w.do(func() error {
 		s, err := w.out.Prepare(background)
@@ -184,9 +192,9 @@ func (w *writing[T]) commit(state []byte) {
 	})
 }
 
-// committed notes that what is prepared must be seen from now on.
+// committed records that the prepared elements must be visible from now on.
 func (w *writing[T]) committed() {
-	w.seen = append(w.seen, w.pending[:w.prepared]...)
+	w.visible = append(w.visible, w.pending[:w.prepared]...)
 	w.pending, w.prepared = w.pending[w.prepared:], 0
 }
 
@@ -198,26 +206,26 @@ func (w *writing[T]) checkpoint(n int) (state []byte) {
 	return state
 }
 
-// look compares what is seen with what must be.
+// look compares the visible elements with w.visible.
 func (w *writing[T]) look(when string) {
 	w.do(func() error {
 		got, err := w.outlet.Visible()
 		if err != nil {
 			return fmt.Errorf("%s: Visible: %w", when, err)
 		}
-		for i := range min(len(got), len(w.seen)) {
-			if !w.equal(got[i], w.seen[i]) {
-				return fmt.Errorf("%s: element %d to be seen is %+v, want %+v", when, i, got[i], w.seen[i])
+		for i := range min(len(got), len(w.visible)) {
+			if !w.equal(got[i], w.visible[i]) {
+				return fmt.Errorf("%s: visible element %d is %+v, want %+v", when, i, got[i], w.visible[i])
 			}
 		}
-		if len(got) != len(w.seen) {
-			return fmt.Errorf("%s: %d elements are seen, want %d", when, len(got), len(w.seen))
+		if len(got) != len(w.visible) {
+			return fmt.Errorf("%s: %d elements are visible, want %d", when, len(got), len(w.visible))
 		}
 		return nil
 	})
 }
 
-func seenAfterCommit[T any](w *writing[T]) {
+func visibleAfterCommit[T any](w *writing[T]) {
 	w.start(nil)
 	w.look("after a fresh start")
 	w.write(3)
@@ -246,7 +254,8 @@ func commitsAgain[T any](w *writing[T]) {
 	}
 }
 
-// commitsSameAgain repeats Commit, after it has succeeded and after it has failed at every moment.
+// commitsSameAgain repeats Commit after a success, and after a failure of each of its
+// calls.
 func commitsSameAgain[T any](w *writing[T]) {
 	const failures = 40
 	w.start(nil)
@@ -275,14 +284,14 @@ func commitsSameAgain[T any](w *writing[T]) {
 	w.look("after the next Commit")
 }
 
-func nothingToWrite[T any](w *writing[T]) {
+func noElements[T any](w *writing[T]) {
 	w.start(nil)
 	w.checkpoint(0)
 	w.look("after a Commit of nothing")
 	w.checkpoint(1)
 	w.checkpoint(0)
 	state := w.checkpoint(0)
-	w.look("after a Commit of nothing more")
+	w.look("after another Commit of nothing")
 	w.close()
 	w.start(state)
 	w.look("after Restore of it")
@@ -347,7 +356,8 @@ func restoresAgain[T any](w *writing[T]) {
 	w.look("after Restore and Commit")
 }
 
-// freshStart starts without a state where another run has been: one that has committed nothing, and one that has.
+// freshStart starts without a state after another run: first a run without commits, then
+// a run with commits.
 func freshStart[T any](w *writing[T]) {
 	w.start(nil)
 	for _, ending := range endings {
@@ -371,12 +381,12 @@ func freshStart[T any](w *writing[T]) {
 		}
 		fresh, ok := w.out.(checkpoint.FreshStarter)
 		switch {
-		case !ok: // it goes on behind what is there
+		case !ok: // the output appends to the visible elements
 		case fresh.FreshStart(background) != nil:
-			w.look("after FreshStart has refused")
+			w.look("after a FreshStart that refused")
 			return
 		default:
-			w.seen = nil
+			w.visible = nil
 			w.look("after a fresh start, after " + ending)
 		}
 		w.checkpoint(2)
@@ -400,12 +410,12 @@ func stateBelongsToCaller[T any](w *writing[T]) {
 		return err
 	})
 	w.committed()
-	w.look("after Commit of a state that was changed then")
+	w.look("after Commit of a state that was changed afterwards")
 	w.checkpoint(1)
 	w.look("after the next Commit")
 }
 
-// randomSchedules does what a pipeline may do, with crashes anywhere between.
+// randomSchedules takes random steps of a pipeline, with crashes in between.
 func randomSchedules[T any](w *writing[T]) {
 	random := rand.New(rand.NewPCG(3, 4))
 	w.start(nil)
@@ -430,6 +440,6 @@ func randomSchedules[T any](w *writing[T]) {
 			}
 			w.start(state)
 		}
-		w.look("after some of it")
+		w.look("after a random step")
 	}
 }

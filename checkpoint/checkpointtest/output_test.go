@@ -124,7 +124,7 @@ func TestRunOutputAcceptsSoundOutputs(t *testing.T) {
 func TestRunOutputFindsWrongOutputs(t *testing.T) {
 	no := errors.New("no")
 	wrong := map[string][]wrongStorage{
-		"what is written is seen after Commit, not before": {
+		"elements are visible after Commit, not before": {
 			{write: func(o *wrongOutput, v int) error {
 				o.storage.visible = append(o.storage.visible, v)
 				return nil
@@ -145,7 +145,7 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 			{restore: func(*wrongOutput, []byte) error { return no }},
 			{close: func(*wrongOutput) error { return no }},
 		},
-		"a state covers earlier ones": {{prepare: func(o *wrongOutput) ([]byte, error) {
+		"a state covers earlier states": {{prepare: func(o *wrongOutput) ([]byte, error) {
 			state, err := json.Marshal(outputState{len(o.storage.visible), o.written})
 			o.written = nil
 			return state, err
@@ -165,13 +165,13 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 			o.storage.visible, o.written = append(o.storage.visible, s.Values...), nil
 			return nil
 		}}},
-		"nothing to write": {{prepare: func(o *wrongOutput) ([]byte, error) {
+		"no elements to write": {{prepare: func(o *wrongOutput) ([]byte, error) {
 			if len(o.written) == 0 {
 				return nil, no
 			}
 			return json.Marshal(outputState{len(o.storage.visible), o.written})
 		}}},
-		"Restore undoes what was not prepared": {{write: func(o *wrongOutput, v int) error {
+		"Restore undoes elements that were not prepared": {{write: func(o *wrongOutput, v int) error {
 			o.storage.kept = append(o.storage.kept, v)
 			o.written = o.storage.kept
 			return nil
@@ -180,7 +180,7 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 			o.storage.kept, o.written = nil, nil
 			return err
 		}}},
-		"Restore undoes what was prepared later": {{prepare: func(o *wrongOutput) ([]byte, error) {
+		"Restore undoes elements that were prepared later": {{prepare: func(o *wrongOutput) ([]byte, error) {
 			o.storage.kept = append(o.storage.kept, o.written...)
 			o.written = nil
 			return json.Marshal(outputState{len(o.storage.visible), o.storage.kept})
@@ -216,7 +216,7 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 			o.storage.visible = append(o.storage.visible, s.Values...)
 			return err
 		}}},
-		"a fresh start undoes everything or refuses": {
+		"FreshStart undoes all elements or refuses": {
 			{restore: func(o *wrongOutput, state []byte) error {
 				if state == nil {
 					return nil

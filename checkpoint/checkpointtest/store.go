@@ -18,23 +18,26 @@ import (
 
 // Setup is the storage of the snapshots of one test.
 type Setup struct {
-	// Open opens a store. It is called again after the store was closed, and must find the saved snapshots. At most one store
-	// is open at a time.
+	// Open opens a store. It is called again after the store was closed, and must find
+	// the saved snapshots. At most one store is open at a time.
 	Open func() (checkpoint.Store, error)
-	// TakeOver opens a store on the same storage for another run, which does not know of the open store: the open store
-	// loses the storage. If it is nil, because stores of this kind lock their storage or are not shared, the rules
-	// about it are not checked.
+	// TakeOver opens a store on the same storage for another run, so that the open store
+	// loses the storage. If it is nil, because stores of this kind lock their storage or
+	// are not shared, the rules about it are not checked.
 	TakeOver func() (checkpoint.Store, error)
-	// Fail makes the n-th call fail that the open store makes from now on to its disk or server. n counts from 1; 0 makes none fail. Nil: the
-	// suite can only end contexts.
+	// Fail makes the n-th call fail that the open store makes from now on to its disk or
+	// server. n counts from 1; 0 ends the failures. If Fail is nil, the suite makes calls
+	// fail only by ending their contexts.
 	Fail func(n int)
-	// Damage spoils the stored snapshot of a number, as a broken disk would. It is called while no store is open. Nil:
-	// the rules about damage are not checked.
+	// Damage spoils the stored snapshot with a number, as a broken disk would. It is
+	// called while no store is open. If it is nil, the rules about damage are not
+	// checked.
 	Damage func(id uint64) error
 }
 
-// RunStore checks stores against the rules of [checkpoint.Store], in a subtest for each rule. newSetup returns new, empty storage each time; the
-// stores must keep at least the last three snapshots.
+// RunStore checks stores against the rules of [checkpoint.Store], in a subtest for each
+// rule. newSetup returns new, empty storage each time; the stores must keep at least the
+// last three snapshots.
 func RunStore(t *testing.T, newSetup func(t *testing.T) Setup) {
 	t.Helper()
 	for _, r := range rules {
@@ -53,7 +56,8 @@ func RunStore(t *testing.T, newSetup func(t *testing.T) Setup) {
 	}
 }
 
-// A rule returns how a store breaks it, so that the suite can be tested with stores that do.
+// rule is a rule for stores. check returns an error if a store breaks it, so that tests
+// of the suite can check broken stores.
 type rule struct {
 	name      string
 	check     func(Setup) error
@@ -62,29 +66,29 @@ type rule struct {
 }
 
 var rules = []rule{
-	{name: "an empty store says so", check: emptyStoreSaysSo},
-	{name: "what was saved is loaded", check: savedIsLoaded},
+	{name: "an empty store returns ErrNotFound", check: emptyStoreNotFound},
+	{name: "Load returns the saved snapshot", check: savedIsLoaded},
 	{name: "many pieces and large states", check: piecesAndLargeStates},
 	{name: "a snapshot belongs to the caller", check: snapshotBelongsToCaller},
 	{name: "numbers only grow", check: numbersOnlyGrow},
 	{name: "the same snapshot again", check: sameSnapshotAgain},
-	{name: "a save that failed is repeated", check: failedSaveIsRepeated},
+	{name: "a failed Save is repeated", check: failedSaveIsRepeated},
 	{name: "the loser of a takeover is fenced", check: loserIsFenced, takesOver: true},
 	{name: "invalid snapshots are refused", check: invalidIsRefused},
-	{name: "the newest ones are kept", check: newestAreKept},
-	{name: "a cancelled save changes nothing", check: cancelledSaveChangesNothing},
-	{name: "a reopened store goes on", check: reopenedGoesOn},
-	{name: "a closed store says so", check: closedSaysSo},
+	{name: "the newest snapshots are kept", check: newestAreKept},
+	{name: "a cancelled Save does not change the store", check: cancelledSaveKeepsStore},
+	{name: "a reopened store continues", check: reopenedContinues},
+	{name: "a closed store returns ErrClosed", check: closedReturnsErrClosed},
 	{name: "concurrent use", check: concurrentUse},
-	{name: "damage is noticed", check: damageIsNoticed, damages: true},
-	{name: "damaged numbers are not used again", check: damagedNumbersStayTaken, damages: true},
-	{name: "damage of all is no empty store", check: allDamagedIsNotEmpty, damages: true},
+	{name: "damage is detected", check: damageIsDetected, damages: true},
+	{name: "damaged numbers are not reused", check: damagedNumbersStayTaken, damages: true},
+	{name: "a store with only damaged snapshots is not empty", check: allDamagedIsNotEmpty, damages: true},
 }
 
-// background is the context of all calls but those that test contexts.
+// background is the context of calls that do not test contexts.
 var background = context.Background()
 
-// open opens a store for the time of f.
+// open opens a store, calls f, and closes the store.
 func open(p Setup, f func(s checkpoint.Store) error) error {
 	s, err := p.Open()
 	if err != nil {
@@ -97,7 +101,7 @@ func open(p Setup, f func(s checkpoint.Store) error) error {
 	return err
 }
 
-// snapshot returns what is saved under a number.
+// snapshot returns the snapshot that the suite saves under a number.
 func snapshot(id uint64) *checkpoint.Snapshot {
 	return &checkpoint.Snapshot{
 		ID:   id,
@@ -120,7 +124,7 @@ func save(s checkpoint.Store, ids ...uint64) error {
 	return nil
 }
 
-// differ reports how two snapshots differ, or nil.
+// differ returns an error if two snapshots differ.
 func differ(got, want *checkpoint.Snapshot) error {
 	switch {
 	case got == nil:
@@ -143,7 +147,7 @@ func differ(got, want *checkpoint.Snapshot) error {
 	return nil
 }
 
-// holds reports whether a snapshot is loaded as it was saved.
+// holds returns an error if the loaded snapshot differs from the saved snapshot.
 func holds(s checkpoint.Store, want *checkpoint.Snapshot) error {
 	got, err := s.Load(background, want.ID)
 	if err != nil {
@@ -152,7 +156,8 @@ func holds(s checkpoint.Store, want *checkpoint.Snapshot) error {
 	return differ(got, want)
 }
 
-// latest reports whether the newest snapshot is that of a number, without damage.
+// latest returns an error if the newest snapshot is not number id, or if snapshots are
+// damaged.
 func latest(s checkpoint.Store, id uint64) error {
 	got, skipped, err := checkpoint.Latest(background, s)
 	if err != nil || len(skipped) > 0 {
@@ -176,7 +181,7 @@ func list(s checkpoint.Store) ([]uint64, error) {
 	return ids, nil
 }
 
-func emptyStoreSaysSo(p Setup) error {
+func emptyStoreNotFound(p Setup) error {
 	return open(p, func(s checkpoint.Store) error {
 		ids, err := list(s)
 		if err != nil || len(ids) > 0 {
@@ -289,14 +294,15 @@ func numbersOnlyGrow(p Setup) error {
 	})
 }
 
-// other returns another snapshot with the number.
+// other returns a different snapshot with the same number.
 func other(id uint64) *checkpoint.Snapshot {
 	s := snapshot(id)
 	s.States = map[string]participant.State{"other": {{1}}}
 	return s
 }
 
-// sameSnapshotAgain repeats a Save that has succeeded: its caller may not have heard of that.
+// sameSnapshotAgain repeats a successful Save, whose caller may not have received the
+// result.
 func sameSnapshotAgain(p Setup) error {
 	return open(p, func(s checkpoint.Store) error {
 		if err := save(s, 1, 2); err != nil {
@@ -317,7 +323,7 @@ func sameSnapshotAgain(p Setup) error {
 	})
 }
 
-// failedSaveIsRepeated breaks Save off at every moment, and repeats it.
+// failedSaveIsRepeated makes each step of Save fail, and repeats Save.
 func failedSaveIsRepeated(p Setup) error {
 	const failures = 40
 	id := uint64(0)
@@ -332,7 +338,7 @@ func failedSaveIsRepeated(p Setup) error {
 	return open(p, func(s checkpoint.Store) error {
 		for n := range failures {
 			id++
-			err := again(s, fmt.Sprintf("the context ended at look %d at it", n+1), func() error {
+			err := again(s, fmt.Sprintf("its context ended at call %d of the context", n+1), func() error {
 				return s.Save(newFickle(n), snapshot(id))
 			})
 			if err == nil && p.Fail != nil {
@@ -351,9 +357,9 @@ func failedSaveIsRepeated(p Setup) error {
 	})
 }
 
-// fickle is a context that ends when it has been looked at n times.
+// fickle is a context that ends after a number of calls of its methods.
 type fickle struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context //nolint:containedctx // wrapped by a context
 	cancel          context.CancelFunc
 
 	mu   sync.Mutex
@@ -383,7 +389,7 @@ func (f *fickle) Done() <-chan struct{} {
 	return f.Context.Done()
 }
 
-// loserIsFenced lets another run take the storage over (law P1).
+// loserIsFenced lets another run take over the storage (law P1).
 func loserIsFenced(p Setup) (err error) {
 	loser, err := p.Open()
 	if err != nil {
@@ -411,7 +417,7 @@ func loserIsFenced(p Setup) (err error) {
 	if err := save(owner, 3, 4); err != nil {
 		return fmt.Errorf("the owner: %w", err)
 	}
-	if err := fenced("after the owner has saved 4", 3, 4, 5, 6); err != nil { // numbers that are taken, and free ones
+	if err := fenced("after the owner has saved 4", 3, 4, 5, 6); err != nil { // used and unused numbers
 		return err
 	}
 	if ids, err := list(owner); err != nil || slices.Contains(ids, 9) {
@@ -442,7 +448,7 @@ func invalidIsRefused(p Setup) error {
 				return fmt.Errorf("saving a snapshot with %s: error %v, want the error of Validate: %w", name, err, want)
 			}
 		}
-		return errors.Join(latest(s, 1), save(s, 2)) // its number was not taken
+		return errors.Join(latest(s, 1), save(s, 2)) // number 2 is still unused
 	})
 }
 
@@ -476,7 +482,7 @@ func newestAreKept(p Setup) error {
 	return open(p, func(s checkpoint.Store) error { return latest(s, last) })
 }
 
-func cancelledSaveChangesNothing(p Setup) error {
+func cancelledSaveKeepsStore(p Setup) error {
 	return open(p, func(s checkpoint.Store) error {
 		if err := save(s, 1); err != nil {
 			return err
@@ -494,7 +500,7 @@ func cancelledSaveChangesNothing(p Setup) error {
 	})
 }
 
-func reopenedGoesOn(p Setup) error {
+func reopenedContinues(p Setup) error {
 	if err := open(p, func(s checkpoint.Store) error { return save(s, 3, 4) }); err != nil {
 		return err
 	}
@@ -517,7 +523,7 @@ func reopenedGoesOn(p Setup) error {
 	return open(p, func(s checkpoint.Store) error { return latest(s, 7) })
 }
 
-func closedSaysSo(p Setup) error {
+func closedReturnsErrClosed(p Setup) error {
 	s, err := p.Open()
 	if err != nil {
 		return err
@@ -567,7 +573,7 @@ func concurrentUse(p Setup) error {
 
 type concurrent struct {
 	store checkpoint.Store
-	done  chan struct{} // closed when all is saved
+	done  chan struct{} // closed when all numbers are saved
 
 	mu    sync.Mutex
 	saved map[uint64]int // how often; guarded by mu
@@ -580,7 +586,7 @@ func (c *concurrent) fail(err error) {
 	c.errs = append(c.errs, err)
 }
 
-// save saves all numbers. Another goroutine may have been faster.
+// save saves all numbers. Another goroutine may be faster.
 func (c *concurrent) save(saver byte, last uint64) {
 	for id := uint64(1); id <= last; id++ {
 		mine := snapshot(id)
@@ -596,7 +602,7 @@ func (c *concurrent) save(saver byte, last uint64) {
 	}
 }
 
-// read loads the newest snapshot again and again, until all is saved.
+// read loads the newest snapshot repeatedly, until all numbers are saved.
 func (c *concurrent) read() {
 	newest := uint64(0)
 	for {
@@ -624,7 +630,7 @@ func (c *concurrent) read() {
 	}
 }
 
-// load compares a snapshot with what was saved, unless it was removed since.
+// load compares a snapshot with the saved snapshot, unless it was removed since.
 func (c *concurrent) load(id uint64) error {
 	got, err := c.store.Load(background, id)
 	switch {
@@ -637,7 +643,7 @@ func (c *concurrent) load(id uint64) error {
 	return differ(got, snapshot(id))
 }
 
-// damaged saves 1, 2 and 3, and damages some.
+// damaged saves 1, 2 and 3, and damages the given snapshots.
 func damaged(p Setup, ids ...uint64) error {
 	if err := open(p, func(s checkpoint.Store) error { return save(s, 1, 2, 3) }); err != nil {
 		return err
@@ -650,7 +656,7 @@ func damaged(p Setup, ids ...uint64) error {
 	return nil
 }
 
-func damageIsNoticed(p Setup) error {
+func damageIsDetected(p Setup) error {
 	if err := damaged(p, 3, 1); err != nil {
 		return err
 	}
@@ -698,5 +704,6 @@ func allDamagedIsNotEmpty(p Setup) error {
 	})
 }
 
-// maxNameLength is how long the name of a participant may be: see [checkpoint.Snapshot.Validate].
+// maxNameLength is how long the name of a participant may be: see
+// [checkpoint.Snapshot.Validate].
 const maxNameLength = 1024

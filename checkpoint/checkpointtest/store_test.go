@@ -97,14 +97,14 @@ func TestRunStoreFindsWrongStores(t *testing.T) {
 	last := map[checkpoint.Store]*checkpoint.Snapshot{}
 	tried := map[checkpoint.Store]uint64{}
 	for rule, w := range map[string]wrong{
-		"an empty store says so": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
+		"an empty store returns ErrNotFound": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
 			got, err := s.Load(ctx, id)
 			if errors.Is(err, checkpoint.ErrNotFound) {
 				return &checkpoint.Snapshot{ID: id}, nil
 			}
 			return got, err
 		}},
-		"what was saved is loaded": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
+		"Load returns the saved snapshot": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
 			got, err := s.Load(ctx, id)
 			if err == nil {
 				delete(got.States, "nothing")
@@ -143,7 +143,7 @@ func TestRunStoreFindsWrongStores(t *testing.T) {
 			}
 			return s.Save(ctx, snap)
 		}},
-		"a save that failed is repeated": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+		"a failed Save is repeated": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
 			if tried[s] == snap.ID {
 				return &checkpoint.NumberError{Checkpoint: snap.ID, Newest: snap.ID}
 			}
@@ -163,21 +163,21 @@ func TestRunStoreFindsWrongStores(t *testing.T) {
 			}
 			return s.Save(ctx, snap)
 		}},
-		"the newest ones are kept": {list: func(s checkpoint.Store) ([]checkpoint.Entry, error) {
+		"the newest snapshots are kept": {list: func(s checkpoint.Store) ([]checkpoint.Entry, error) {
 			entries, err := s.List(ctx)
 			return entries[max(0, len(entries)-2):], err
 		}},
-		"a cancelled save changes nothing": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+		"a cancelled Save does not change the store": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
 			return errors.Join(s.Save(context.WithoutCancel(ctx), snap), context.Cause(ctx))
 		}},
-		"a reopened store goes on": {close: func(s checkpoint.Store) error {
+		"a reopened store continues": {close: func(s checkpoint.Store) error {
 			return nil
 		}, list: func(s checkpoint.Store) ([]checkpoint.Entry, error) {
 			entries, err := s.List(ctx)
 			slices.Reverse(entries)
 			return entries, err
 		}},
-		"a closed store says so": {close: func(checkpoint.Store) error { return nil }},
+		"a closed store returns ErrClosed": {close: func(checkpoint.Store) error { return nil }},
 		"concurrent use": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
 			err := s.Save(ctx, snap)
 			if _, ok := errors.AsType[*checkpoint.NumberError](err); ok {
@@ -185,16 +185,16 @@ func TestRunStoreFindsWrongStores(t *testing.T) {
 			}
 			return err
 		}},
-		"damage is noticed": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
+		"damage is detected": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
 			return s.(*damageable).Store.Load(ctx, id)
 		}},
-		"damaged numbers are not used again": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+		"damaged numbers are not reused": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
 			if s.(*damageable).broken[snap.ID] {
 				return nil
 			}
 			return s.Save(ctx, snap)
 		}},
-		"damage of all is no empty store": {list: func(s checkpoint.Store) ([]checkpoint.Entry, error) {
+		"a store with only damaged snapshots is not empty": {list: func(s checkpoint.Store) ([]checkpoint.Entry, error) {
 			entries, err := s.List(ctx)
 			return slices.DeleteFunc(entries, func(e checkpoint.Entry) bool { return s.(*damageable).broken[e.ID] }), err
 		}},

@@ -21,9 +21,10 @@ import (
 	"github.com/weirflow/weir/internal/testing/suite"
 )
 
-// The proof of DirStore's order of writes: a life of a store (the directory made, snapshots saved, old ones removed, the
-// store closed and opened again) during which, before every call that changes anything, the power is cut in every way
-// that package crashfs knows, and the process is killed and started again.
+// The proof of DirStore's order of writes: a life of a store (the directory made,
+// snapshots saved, old ones removed, the store closed and opened again) during which,
+// before every call that changes anything, the power is cut in every way that package
+// crashfs knows, and the process is killed and started again.
 
 const crashDir = "/var/lib/weir/lookup"
 
@@ -52,7 +53,8 @@ func newLife(keep int) *life {
 	return l
 }
 
-// crashSnapshot returns what is saved under a number: short, because every byte of it is torn.
+// crashSnapshot returns what is saved under a number: short, because every byte of it is
+// torn.
 func crashSnapshot(id uint64) *checkpoint.Snapshot {
 	return &checkpoint.Snapshot{
 		ID:   id,
@@ -82,7 +84,8 @@ func (l *life) newest() uint64 {
 	return l.saved[len(l.saved)-1]
 }
 
-// look opens the store on a disk and compares what it finds with what was promised. It returns what was found.
+// look opens the store on a disk and compares what it finds with what was promised. It
+// returns what was found.
 func (l *life) look(fsys *crashfs.FS) (found uint64, d *DirStore, err error) {
 	ctx := context.Background()
 	d, err = l.open(fsys)
@@ -159,8 +162,9 @@ func (l *life) cut(fsys *crashfs.FS, where string) {
 	}
 }
 
-// kill kills the process at this moment, starts it again, and cuts the power from then on. The restarted process resumes
-// from what it finds, so that is promised as soon as it has seen it; and it saves one more.
+// kill kills the process at this moment, starts it again, and cuts the power from then
+// on. The restarted process resumes from what it finds, so that is promised as soon as it
+// has seen it; and it saves one more.
 func (l *life) kill(where string) {
 	if l.broken != nil {
 		return
@@ -222,7 +226,8 @@ func (l *life) save(d *DirStore, id uint64) error {
 	return err
 }
 
-// live runs the whole life: two openings with saves, then one that keeps less, so that pruning removes several.
+// live runs the whole life: two openings with saves, then one that keeps less, so that
+// pruning removes several.
 func (l *life) live() {
 	var id uint64
 	for _, keep := range []int{l.keep, l.keep, 1} {
@@ -240,7 +245,8 @@ func (l *life) live() {
 	}
 }
 
-// A power cut or a kill at any moment leaves the previous snapshots or those with the new one, whole.
+// A power cut or a kill at any moment leaves the previous snapshots or those with the new
+// one, whole.
 func TestDirStoreSurvivesEveryCrash(t *testing.T) {
 	for keep := 1; keep <= 3; keep++ {
 		if suite.Race && keep != 2 {
@@ -264,8 +270,9 @@ func TestDirStoreSurvivesEveryCrash(t *testing.T) {
 	}
 }
 
-// Every sync is needed: with any one of them left out, a promise is broken. The syncs are told apart by what they are
-// for, so that one which is needed in one place only is still found.
+// Every sync is needed: with any one of them left out, a promise is broken. The syncs are
+// told apart by what they are for, so that one which is needed in one place only is still
+// found.
 func TestDirStoreNeedsEverySync(t *testing.T) {
 	syncs := map[string]func(crashfs.Call) bool{
 		"content of a snapshot":  func(c crashfs.Call) bool { return c.Op == "sync" },
@@ -284,8 +291,9 @@ func TestDirStoreNeedsEverySync(t *testing.T) {
 		})
 	}
 
-	// At opening the directory is synced for those who were killed before they could do it. One life shows it by itself:
-	// the one whose process is killed between renaming and syncing.
+	// At opening the directory is synced for those who were killed before they could do
+	// it. One life shows it by itself: the one whose process is killed between renaming
+	// and syncing.
 	t.Run("names in the directory, at opening", func(t *testing.T) {
 		l := newLife(2)
 		l.kills = true
@@ -305,8 +313,9 @@ func TestDirStoreNeedsEverySync(t *testing.T) {
 	})
 }
 
-// Whatever call fails, with or without its effect, once or from then on: the error is reported, what was saved before is
-// there, and when the trouble is over the store goes on.
+// Whatever call fails, with or without its effect, once or from then on: the error is
+// reported, what was saved before is there, and when the trouble is over the store goes
+// on.
 func TestDirStoreSurvivesEveryFailure(t *testing.T) {
 	faults := map[string]crashfs.Fault{
 		"without effect": {Err: syscall.EIO},
@@ -342,7 +351,8 @@ func TestDirStoreSurvivesEveryFailure(t *testing.T) {
 	}
 }
 
-// failAt lives through an opening and three saves of which the last calls fail. It reports whether a call was hit.
+// failAt lives through an opening and three saves of which the last calls fail. It
+// reports whether a call was hit.
 func (l *life) failAt(at int, fault crashfs.Fault, lasting, again bool) (hit bool, err error) {
 	l.fs.FewTears()
 	d, err := l.open(l.fs)
@@ -390,7 +400,8 @@ func (l *life) failAt(at int, fault crashfs.Fault, lasting, again bool) (hit boo
 	return hit, err
 }
 
-// A number that may be on the disk is taken, also if Save has failed; one that cannot be there is free.
+// A number that may be on the disk is taken, also if Save has failed; one that cannot be
+// there is free.
 func TestDirStoreNumbersOfFailedSaves(t *testing.T) {
 	for op, taken := range map[string]bool{"open": false, "write": false, "sync": false, "close": false, "rename": true, "syncdir": true} {
 		l := newLife(2)

@@ -30,14 +30,14 @@ import (
 //	dir/checkpoint-00000000000000000043.weir.tmp    being written, or left over by a crash: removed by the next opening
 //
 // Save writes a temporary file, syncs it, renames it, syncs the directory, and only then
-// removes all but the last k snapshots ([DirStore.KeepLast]). A process killed, or a
-// machine whose power is cut, at any moment in between leaves the snapshots as they were,
-// with or without the new snapshot. The checksums detect later damage. Other files in the
-// directory are left alone.
+// removes all but the last k snapshots ([DirStore.KeepLast]). If the process is killed,
+// or the power is cut, at any time in between, the old snapshots stay, with or without
+// the new snapshot. The checksums detect later damage. Other files in the directory are
+// left alone.
 //
-// It relies on the system in two points: a rename within a directory is atomic, and syncs
-// reach the disk. Where directories cannot be synced (Windows, some network file
-// systems), a power cut may lose the last snapshots as a whole. Safe for concurrent use.
+// DirStore assumes that a rename within a directory is atomic, and that syncs reach the
+// disk. Where directories cannot be synced (Windows, some network file systems), a power
+// cut may lose the last snapshots as a whole. It is safe for concurrent use.
 type DirStore struct {
 	dir    string // absolute
 	fs     vfs.FS
@@ -47,16 +47,16 @@ type DirStore struct {
 
 	saving chan struct{} // capacity 1: held by the call that saves or closes
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards keep, logger, files and closed
 	keep   int
 	logger *slog.Logger
 	files  []dirFile // ascending
 	closed bool
 
-	// Held with saving.
+	// Guarded by saving.
 	newest uint64            // the highest number that may be on the disk
-	failed [sha256.Size]byte // of the bytes of newest, if Save has failed with it
-	fenced error             // why nothing is saved any more
+	failed [sha256.Size]byte // digest of the snapshot newest, if its Save has failed
+	fenced error             // returned by each Save after another process has taken over; or nil
 }
 
 var _ checkpoint.Store = (*DirStore)(nil)
@@ -64,7 +64,7 @@ var _ checkpoint.Store = (*DirStore)(nil)
 // dirFile is a snapshot in the directory.
 type dirFile struct {
 	checkpoint.Entry
-	damaged bool // Load has found out
+	damaged bool // as found by Load
 }
 
 const (
@@ -72,33 +72,36 @@ const (
 	filePrefix = "checkpoint-"
 	fileSuffix = ".weir"
 	tmpSuffix  = ".tmp"
-	fileDigits = 20 // of the highest number
+	fileDigits = 20 // of the highest uint64
 
 	dirPerm  fs.FileMode = 0o700 // snapshots hold users' data
 	filePerm fs.FileMode = 0o600
 )
 
-// OpenDir opens the store in a directory, which it makes if it is missing, with its
-// parents; the directory and its files are accessible to their owner only.
+// OpenDir opens the store in a directory. If the directory is missing, OpenDir makes it
+// and its parents; the directory and its files are accessible to their owner only.
 //
-// The error is a *[LockedError] if the directory is open already, in this process or in
-// another. The lock ends with the process, however that dies. It is a lock on the
+// The error is a *[LockedError] if the directory is open already, in this process or
+// another. The lock ends when the process dies for any reason. It is a lock on the
 // directory itself: it holds even if the file LOCK is removed. If the directory is
 // removed or replaced while it is open, Save returns [checkpoint.ErrFenced].
 //
 // Some systems guarantee less:
 //
-//   - Where directories cannot be locked (NFS), a second process gets in after LOCK was removed. From then on Save of the first process returns
-//     an error, unless it runs at that moment.
-//   - A network file system must share locks between its machines. NFS does unless it is mounted with local locks; others may not.
-//   - AIX, Solaris, Plan 9 and WebAssembly do not have such locks. A second process is not noticed there. A coordinator logs that.
+//   - Where directories cannot be locked (NFS), a second process can open the directory
+//     after LOCK was removed. From then on Save of the first process returns an error,
+//     except a Save that is running at that time.
+//   - A network file system must share locks between its machines. NFS does unless it is
+//     mounted with local locks; others may not.
+//   - AIX, Solaris, Plan 9 and WebAssembly do not have such locks. A second process is
+//     not detected there. A coordinator logs a warning.
 //
 // Damaged snapshots, and files that cannot be removed, are logged at warn level, to the
-// logger of the [checkpoint.Coordinator] that has the store, or to slog.Default().
+// logger of the [checkpoint.Coordinator] that uses the store, or to slog.Default().
 func OpenDir(path string) (*DirStore, error) { return openDir(vfs.OS(), path) }
 
 func openDir(fsys vfs.FS, path string) (*DirStore, error) {
-	if path == "" { // which would be the working directory
+	if path == "" { // filepath.Abs would return the working directory
 		return nil, errors.New("checkpoint: opening a directory: its path is empty")
 	}
 	dir, err := filepath.Abs(path)
@@ -141,8 +144,7 @@ func (d *DirStore) open() error {
 	err = d.scan()
 	if err == nil {
 		// A process that was killed between renaming and syncing may have left a snapshot
-		// that can be seen but is not durable. A run that resumes from it must be able to
-		// rely on it.
+		// that is visible but not durable. Make it durable before a run resumes from it.
 		err = d.fs.SyncDir(d.dir)
 	}
 	if err != nil {
@@ -151,13 +153,13 @@ func (d *DirStore) open() error {
 	return nil
 }
 
-// noLock stands for a lock where there are none.
+// noLock replaces the lock on systems without locks.
 type noLock struct{}
 
 func (noLock) Check() error { return nil }
 func (noLock) Close() error { return nil }
 
-// scan looks for snapshots, and removes what a crash has left over.
+// scan lists the snapshots in d.files, and removes temporary files of a crash.
 func (d *DirStore) scan() error {
 	infos, err := d.fs.ReadDir(d.dir)
 	if err != nil {
@@ -193,8 +195,8 @@ func fileName(id uint64) string {
 	return fmt.Sprintf("%s%0*d%s", filePrefix, fileDigits, id, fileSuffix)
 }
 
-// parseFileName returns the number of a snapshot's file; ok is false for any name but
-// those that fileName makes.
+// parseFileName returns the number of a snapshot's file. ok is false for a name that
+// fileName would not return.
 func parseFileName(name string) (id uint64, ok bool) {
 	digits, ok := strings.CutPrefix(name, filePrefix)
 	if !ok {
@@ -210,8 +212,8 @@ func (d *DirStore) path(id uint64) string { return filepath.Join(d.dir, fileName
 const defaultKeepLast = 3
 
 // KeepLast sets how many snapshots are kept, from the next Save on; the default is 3.
-// Snapshots that are known to be damaged are not counted. With 1 a restart fails if that
-// snapshot turns out to be damaged. It panics if k < 1.
+// Snapshots that are known to be damaged do not count. With 1, a restart fails if that
+// snapshot is damaged. It panics if k < 1.
 func (d *DirStore) KeepLast(k int) {
 	if k < 1 {
 		panic(fmt.Sprintf("checkpoint: KeepLast: at least 1 must be kept, got %d", k))
@@ -221,8 +223,8 @@ func (d *DirStore) KeepLast(k int) {
 	d.keep = k
 }
 
-// LogTo sets the logger: a [checkpoint.Coordinator] gives a store its own. It warns there
-// if the directory cannot be locked.
+// LogTo sets the logger: a [checkpoint.Coordinator] calls it with its own logger. LogTo
+// logs a warning there if the system does not have locks.
 func (d *DirStore) LogTo(l *slog.Logger) {
 	d.mu.Lock()
 	d.logger = guard.Logger(l)
@@ -242,7 +244,7 @@ func (d *DirStore) log() *slog.Logger {
 // Dir returns the directory as an absolute path.
 func (d *DirStore) Dir() string { return d.dir }
 
-// Save implements [checkpoint.Store]. It waits for a Save that is running.
+// Save implements [checkpoint.Store]. It waits for a running Save.
 func (d *DirStore) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -258,7 +260,7 @@ func (d *DirStore) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 	return fmt.Errorf("checkpoint: saving checkpoint %d: %w", s.ID, err)
 }
 
-// acquire makes the caller the only one who saves or closes.
+// acquire acquires saving. It returns an error if ctx ends first or the store is closed.
 func (d *DirStore) acquire(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -283,11 +285,11 @@ func (d *DirStore) isClosed() bool {
 	return d.closed
 }
 
-// save does what Save promises. The order of its steps is the whole point; crash_test.go
-// tries every moment between them.
+// save stores s so that a crash between any two steps does no harm: their order matters.
+// crash_test.go crashes after each step. Called with saving held.
 func (d *DirStore) save(ctx context.Context, s *checkpoint.Snapshot) error {
 	if err := d.check(); err != nil {
-		return err // nothing of ours may get into the directory of another process
+		return err // never write into the directory of another process
 	}
 	if s.ID <= d.newest {
 		stored, err := d.savedBefore(s)
@@ -299,13 +301,13 @@ func (d *DirStore) save(ctx context.Context, s *checkpoint.Snapshot) error {
 	tmp := path + tmpSuffix
 	size, err := d.write(ctx, tmp, s)
 	if err == nil {
-		err = d.check() // again: the write may have taken long
+		err = d.check() // again, since write may take long
 	}
 	if err != nil {
 		d.discard(tmp)
 		return err
 	}
-	d.newest = s.ID // from here on it may be on the disk, whatever the next calls report
+	d.newest = s.ID // from now on s may be on the disk, even if the next calls fail
 	d.step("rename")
 	err = d.fs.Rename(tmp, path)
 	if err == nil {
@@ -325,9 +327,9 @@ func (d *DirStore) save(ctx context.Context, s *checkpoint.Snapshot) error {
 	return nil
 }
 
-// check returns an error if another process has the directory: its lock is lost, or there
-// is a checkpoint that is newer than ours, as where systems have no locks. From then on
-// nothing is saved (law P1).
+// check returns an error if another process has taken over the directory: the lock is
+// lost, or the directory contains a newer checkpoint, which is the only sign on systems
+// without locks. After that every Save fails (law P1).
 func (d *DirStore) check() error {
 	if d.fenced != nil {
 		return d.fenced
@@ -351,8 +353,9 @@ func (d *DirStore) check() error {
 	return nil
 }
 
-// savedBefore reports whether s is stored already, and returns a *NumberError if its
-// number is another snapshot's.
+// savedBefore reports whether s, whose number is not new, is stored already. It returns a
+// *NumberError if the number belongs to another snapshot, and false without an error if
+// an earlier Save of s has failed.
 func (d *DirStore) savedBefore(s *checkpoint.Snapshot) (stored bool, err error) {
 	taken := &checkpoint.NumberError{Checkpoint: s.ID, Newest: d.newest}
 	if s.ID < d.newest {
@@ -363,7 +366,8 @@ func (d *DirStore) savedBefore(s *checkpoint.Snapshot) (stored bool, err error) 
 	d.mu.Unlock()
 	before := d.failed
 	if stored {
-		if before, err = d.digestOf(s.ID); err != nil {
+		before, err = d.digestOf(s.ID)
+		if err != nil {
 			return false, err
 		}
 	}
@@ -373,21 +377,22 @@ func (d *DirStore) savedBefore(s *checkpoint.Snapshot) (stored bool, err error) 
 	return stored, nil
 }
 
-// digest returns that of the bytes of a snapshot: equal snapshots have equal files.
+// digest returns the digest of the file of a valid snapshot: equal snapshots have equal
+// files.
 func digest(s *checkpoint.Snapshot) (sum [sha256.Size]byte) {
 	h := sha256.New()
-	_, _ = s.WriteTo(h) // it is valid, and a hash does not fail
+	_, _ = s.WriteTo(h) // cannot fail for a valid snapshot
 	h.Sum(sum[:0])
 	return sum
 }
 
-// digestOf returns that of a file.
+// digestOf returns the digest of the stored file of snapshot id.
 func (d *DirStore) digestOf(id uint64) (sum [sha256.Size]byte, err error) {
 	f, err := d.fs.OpenFile(d.path(id), os.O_RDONLY, 0)
 	if err != nil {
 		return sum, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // opened for reading
 	h := sha256.New()
 	_, err = io.Copy(h, f)
 	h.Sum(sum[:0])
@@ -404,17 +409,17 @@ func (d *DirStore) write(ctx context.Context, path string, s *checkpoint.Snapsho
 	size, err = s.WriteTo(stepWriter{ctx, f, d.step, d.buffer})
 	if err == nil {
 		d.step("sync")
-		err = f.Sync() // once: see vfs.File
+		err = f.Sync() // do not repeat it: see vfs.File
 	}
 	return size, errors.Join(err, f.Close())
 }
 
 // stepWriter writes until ctx ends.
 type stepWriter struct {
-	ctx  context.Context //nolint:containedctx // it lives as long as one call
+	ctx  context.Context //nolint:containedctx // of a single call
 	w    io.Writer
 	step func(string)
-	most int // bytes at once
+	most int // bytes per write
 }
 
 func (w stepWriter) Write(p []byte) (n int, err error) {
@@ -430,12 +435,11 @@ func (w stepWriter) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// discard removes what a failed Save has left, so that the directory looks as before.
-// Whether that works does not matter: the next opening removes it, or finds a snapshot
-// that is whole.
+// discard removes a file that a failed Save has left. It may fail: the next opening
+// removes a temporary file, or finds a snapshot that is whole.
 func (d *DirStore) discard(path string) { _ = d.fs.Remove(path) }
 
-// prune removes what is older than the last k that are not known to be damaged.
+// prune removes the snapshots that are older than the last d.keep undamaged snapshots.
 func (d *DirStore) prune() {
 	d.mu.Lock()
 	files, keep := slices.Clone(d.files), d.keep
@@ -453,7 +457,7 @@ func (d *DirStore) prune() {
 		if err := d.fs.Remove(d.path(f.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			d.log().Warn("checkpoint: an old checkpoint could not be removed",
 				slog.String("path", d.path(f.ID)), slog.Any("error", err))
-			continue // the next Save tries again
+			continue // the next Save repeats it
 		}
 		removed[f.ID] = true
 	}
@@ -462,7 +466,7 @@ func (d *DirStore) prune() {
 	d.files = slices.DeleteFunc(d.files, func(f dirFile) bool { return removed[f.ID] })
 }
 
-// Load implements [checkpoint.Store]. A damaged file is logged too.
+// Load implements [checkpoint.Store]. It logs a damaged file, too.
 func (d *DirStore) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("checkpoint: loading checkpoint %d: %w", id, context.Cause(ctx))
@@ -502,7 +506,7 @@ func (d *DirStore) read(id uint64) (s *checkpoint.Snapshot, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // opened for reading
 	size, err := f.Size()
 	if err != nil {
 		return nil, err
@@ -514,7 +518,7 @@ func (d *DirStore) read(id uint64) (s *checkpoint.Snapshot, err error) {
 	return s, err
 }
 
-// noteDamage keeps a damaged file from being counted among the last k.
+// noteDamage logs the damage, and marks the snapshot so that prune does not count it.
 func (d *DirStore) noteDamage(damage *checkpoint.CorruptError) {
 	d.log().Warn("checkpoint: a checkpoint is damaged", slog.Uint64("checkpoint", damage.Checkpoint),
 		slog.String("path", damage.Path), slog.String("reason", damage.Reason))
@@ -541,7 +545,7 @@ func (d *DirStore) List(context.Context) ([]checkpoint.Entry, error) {
 	return entries, nil
 }
 
-// Close implements [checkpoint.Store]: another process may open the directory then.
+// Close implements [checkpoint.Store]. Another process may then open the directory.
 func (d *DirStore) Close() error {
 	d.saving <- struct{}{}
 	defer d.release()
@@ -558,11 +562,11 @@ func (d *DirStore) Close() error {
 	return nil
 }
 
-// LockedError reports that a directory of checkpoints is open elsewhere, in this process
-// or in another.
+// LockedError reports that a directory of checkpoints is open already, in this process or
+// another.
 type LockedError struct {
 	Dir string
-	PID int // the process that has it open; 0 if that is not known
+	PID int // the process that has it open; 0 if unknown
 }
 
 func (e *LockedError) Error() string {

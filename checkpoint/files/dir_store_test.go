@@ -316,7 +316,8 @@ func TestDirStoreIsLocked(t *testing.T) {
 
 const holdEnv = "WEIR_TEST_HOLD_DIR"
 
-// holdDir is the life of a process that has the directory open, and saves the checkpoints whose numbers it reads.
+// holdDir is the life of a process that has the directory open, and saves the checkpoints
+// whose numbers it reads.
 func holdDir(dir string) {
 	d, err := OpenDir(dir)
 	if err != nil {
@@ -403,7 +404,8 @@ func TestDirStoreLockOfAKilledProcess(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// Somebody removes the file LOCK, or puts another one there: the directory still belongs to the process that has it open.
+// Somebody removes the file LOCK, or puts another one there: the directory still belongs
+// to the process that has it open.
 func TestDirStoreLockFileIsRemoved(t *testing.T) {
 	for name, damage := range map[string]func(lock string) error{
 		"removed":  os.Remove,
@@ -433,7 +435,8 @@ func TestDirStoreLockFileIsRemoved(t *testing.T) {
 	}
 }
 
-// Somebody removes the whole directory, and a second process makes it anew: the first one saves nothing in there.
+// Somebody removes the whole directory, and a second process makes it anew: the first one
+// saves nothing in there.
 func TestDirStoreDirectoryIsReplaced(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows does not rename the directory of an open file")

@@ -1,8 +1,10 @@
 // Package files keeps checkpoints, inputs and outputs of pipelines in files.
 //
 //   - [OpenDir] opens a directory as a [checkpoint.Store].
-//   - [OpenLines] and [OpenCSV] read a file as a [checkpoint.Input]: line by line, or record by record.
-//   - [NewLineOutput], [NewJSONLinesOutput] and [NewOutput] write a file as a [checkpoint.Output]: each element exactly once.
+//   - [OpenLines] and [OpenCSV] read a file as a [checkpoint.Input]: line by line, or
+//     record by record.
+//   - [NewLineOutput], [NewJSONLinesOutput] and [NewOutput] write a file as a
+//     [checkpoint.Output]: each element exactly once.
 //
 // A pipeline from file to file has all three:
 //
@@ -15,14 +17,15 @@
 //
 // # Durability
 //
-// [DirStore] is durable when the process is killed and when the machine loses its power, at any moment: a snapshot is written to a temporary
-// file, synced, renamed, and the directory synced, before an older snapshot is removed. A
-// directory belongs to a single process at a time: see [LockedError].
+// [DirStore] survives the kill of its process and a power cut at any time: it writes a
+// snapshot to a temporary file, syncs and renames the file, and syncs the directory,
+// before it removes an older snapshot. A directory belongs to a single process at a time:
+// see [LockedError].
 //
 // An [Output] refuses a file that is not empty when the run does not resume from a
-// checkpoint, unless [Output.WithOverwrite] was called. It belongs to a single run at a
-// time, too: see [Output.Lock]. It does not cut off what something else has written to
-// its file: the run fails, and a restart keeps the bytes beside the file.
+// checkpoint, unless [Output.WithOverwrite] was called. The file belongs to a single run
+// at a time, too: see [Output.Lock]. If another program writes to the file, the run fails
+// and leaves the bytes in place; a restart moves them to a file beside it.
 //
 // # Hostile bytes
 //

@@ -15,10 +15,10 @@ import (
 
 // filePosition is a place in a text file.
 type filePosition struct {
-	offset int64 // in bytes
-	line   int   // lines before it
-	summed bool  // positions of earlier versions are not
-	sum    uint64
+	offset int64  // in bytes
+	line   int    // lines before it
+	summed bool   // sum is set; false in positions of earlier versions
+	sum    uint64 // hash of the tail before offset
 }
 
 func (p filePosition) encode() []byte {
@@ -30,8 +30,8 @@ func (p filePosition) encode() []byte {
 	return b
 }
 
-// in returns the position with the hash of what is before it in a file. If that cannot be
-// read, Next will fail, too.
+// in returns p with the hash of the bytes before it in f. It returns p without a hash if
+// they cannot be read: then Next will fail, too.
 func (p filePosition) in(f *os.File) filePosition {
 	b := make([]byte, min(p.offset, tailSize))
 	if _, err := f.ReadAt(b, p.offset-int64(len(b))); err == nil || len(b) == 0 {
@@ -68,7 +68,7 @@ func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 		return false, fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint resumes: %w", f.Name(), p.offset, errOtherFile)
 	}
 	_, err = f.Seek(p.offset, io.SeekStart)
-	if err != nil || p.line == 0 { // at the start of the file, or behind its byte order mark
+	if err != nil || p.line == 0 { // at the start of the file, or after its byte order mark
 		return false, err
 	}
 	var last [1]byte
@@ -82,15 +82,15 @@ type LineInput struct {
 	config  inputConfig
 	read    *bufio.Reader
 	at      filePosition
-	unended bool  // the line before had no end yet
-	tooLong error // set by a line that is too long; Seek clears it
+	unended bool  // the last line had no line end when it was read
+	tooLong error // set by a line that is too long; cleared by Seek
 }
 
 // OpenLines returns an input of the lines of a file in UTF-8. An empty line is an
-// element, and so is a last line without line end. If the file grows after that, the line
-// end must come first. A byte order mark at the start of the file is skipped. OpenLines
-// refuses a file that is compressed, or in UTF-16 or UTF-32, and a line is bounded: see
-// [WithMaxLine].
+// element, and so is a last line without line end. If the file grows later, the line end
+// must be appended first. A byte order mark at the start of the file is skipped.
+// OpenLines refuses a file that is compressed, or in UTF-16 or UTF-32. [WithMaxLine]
+// limits the length of a line.
 func OpenLines(path string, options ...InputOption) (*LineInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -125,7 +125,7 @@ func (in *LineInput) Next() (string, error) {
 
 // readLine reads a line with its end, if it has one.
 func (in *LineInput) readLine() (string, error) {
-	var begin []byte // of a line that is longer than the buffer of read
+	var begin []byte // the start of a line that is longer than the buffer of read
 	for {
 		part, err := in.read.ReadSlice('\n')
 		if len(begin)+len(part) > in.config.maxLine {
@@ -139,8 +139,8 @@ func (in *LineInput) readLine() (string, error) {
 	}
 }
 
-// skipMark skips the byte order mark at the start of the file. The file may have been
-// empty when it was opened, so it looks again before each read there.
+// skipMark skips the byte order mark at the start of the file. It checks before each read
+// at the start, since the file may have been empty when it was opened.
 func (in *LineInput) skipMark() error {
 	if in.at.offset > 0 {
 		return nil
@@ -177,7 +177,8 @@ func (in *LineInput) Seek(position []byte) error {
 	return nil
 }
 
-// skipEnd skips the end of the line before, if the file has got it since that was read.
+// skipEnd skips the line end of the last line, if it was appended after the line was
+// read.
 func (in *LineInput) skipEnd() error {
 	if !in.unended {
 		return nil
@@ -196,7 +197,7 @@ func (in *LineInput) skipEnd() error {
 // Close implements [checkpoint.Input]. The source closes it; another call has no effect.
 func (in *LineInput) Close() error { return closeOnce(in.file) }
 
-// closeOnce closes a file, unless it is closed.
+// closeOnce closes f, and returns nil if it was closed before.
 func closeOnce(f *os.File) error {
 	if err := f.Close(); !errors.Is(err, os.ErrClosed) {
 		return err
@@ -213,20 +214,21 @@ type CSVInput struct {
 	read    *csv.Reader
 	start   filePosition // where read began
 	line    int          // on which the last record began
-	lines   int          // before the next record, or before blank lines in front of it
-	at      int64        // behind the last record, counted from start
-	tooLong error        // set by a record that is too long; Seek clears it
+	lines   int          // before the next record and its preceding blank lines
+	at      int64        // end of the last record, relative to start
+	tooLong error        // set by a record that is too long; cleared by Seek
 }
 
 // OpenCSV returns an input of the records of a CSV file in UTF-8 after the header, its
-// first record, which is read at once. A last record without line end is an element. If
-// the file grows after that, the line end must come first. A byte order mark at the start
+// first record, which OpenCSV reads. A last record without line end is an element. If the
+// file grows later, the line end must be appended first. A byte order mark at the start
 // of the file is skipped. OpenCSV refuses a file that is compressed, or in UTF-16 or
-// UTF-32, and a record is bounded: see [WithMaxLine].
+// UTF-32. [WithMaxLine] limits the length of a record.
 //
-// The error for a malformed record wraps a *csv.ParseError. The next call after
-// [csv.ErrFieldCount] reads the next record, so an input of yours around this one can
-// store the record, which is returned with that error, and continue.
+// The error for a malformed record wraps a *csv.ParseError. Next returns a record with
+// the wrong number of fields together with [csv.ErrFieldCount], and the call after that
+// reads the next record. So an input of yours that wraps this one can store the record
+// and continue.
 func OpenCSV(path string, options ...InputOption) (*CSVInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -263,16 +265,16 @@ func (in *CSVInput) begin(at filePosition) {
 	in.tooLong = nil
 	in.bounded = &boundedReader{file: in.file, limit: int64(in.config.maxLine)}
 	in.read = csv.NewReader(in.bounded)
-	in.read.FieldsPerRecord = len(in.header) // 0, for the header itself: as many as it has
+	in.read.FieldsPerRecord = len(in.header) // 0 for the header itself: the reader takes its number
 }
 
-// boundedReader reads a file. It fails when a record needs more bytes than its limit. The
-// csv.Reader only asks for more when it has used up all that it was given.
+// boundedReader reads a file, and fails when a record is longer than limit. The
+// csv.Reader reads more only when it has used up all bytes before.
 type boundedReader struct {
 	file   *os.File
 	limit  int64
-	given  int64 // bytes so far
-	record int64 // how many were given before the record that is being read
+	given  int64 // bytes returned by Read so far
+	record int64 // offset at which the current record begins
 }
 
 func (r *boundedReader) Read(b []byte) (int, error) {
@@ -303,15 +305,15 @@ func (in *CSVInput) Next() ([]string, error) {
 		return nil, in.tooLong
 	}
 	in.at = in.read.InputOffset()
-	if len(record) > 0 { // also one that has too few or too many fields
+	if len(record) > 0 { // even if the number of fields is wrong
 		line, _ := in.read.FieldPos(0)
 		in.line = in.start.line + line
 		in.lines = in.line
 		for _, field := range record {
-			in.lines += strings.Count(field, "\n") // every line end in quotes is one
+			in.lines += strings.Count(field, "\n") // the reader turns each quoted line end into "\n"
 		}
 	}
-	if wrong, ok := errors.AsType[*csv.ParseError](err); ok { // its reader counts from where it began
+	if wrong, ok := errors.AsType[*csv.ParseError](err); ok { // its lines are counted from start
 		inFile := *wrong
 		inFile.StartLine, inFile.Line = in.start.line+wrong.StartLine, in.start.line+wrong.Line
 		return record, fmt.Errorf("checkpoint: %s: %w", in.file.Name(), &inFile)
@@ -342,7 +344,7 @@ func (in *CSVInput) Seek(position []byte) error {
 		return err
 	}
 	in.begin(at)
-	if unended { // the line that is read first is the end of that one
+	if unended { // the reader counts the missing line end as a line of its own
 		in.start.line--
 	}
 	return nil

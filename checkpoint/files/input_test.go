@@ -37,7 +37,8 @@ func TestFileInputsAreClosedTwice(t *testing.T) {
 	}
 }
 
-// An error names the line of the file, wherever reading began; and the records behind it can be read.
+// An error names the line of the file, wherever reading began; and the records behind it
+// can be read.
 func TestACSVErrorNamesTheLineOfTheFile(t *testing.T) {
 	path := t.TempDir() + "/in"
 	require.NoError(t, os.WriteFile(path, []byte("a,b\n1,1\n2,2\n3\n4,4\n"), 0o600))

@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/internal/testing/crashfs"
 )
 
-// Tests for files that something else writes to, and for parts that are not whole: nothing is cut off that is not kept.
+// Tests for files that something else writes to, and for parts that are not whole:
+// nothing is cut off that is not kept.
 
 // put makes what is there the content of a file, without a sync.
 func put(t *testing.T, fsys *crashfs.FS, name, content string) {
@@ -117,7 +118,8 @@ func TestFileOutputCommitOfNothingCutsNothingOff(t *testing.T) {
 	require.Equal(t, "by hand\n", fsys.Files()[outputPath])
 }
 
-// All parts are measured before the file is cut: here an earlier try has appended the first part.
+// All parts are measured before the file is cut: here an earlier try has appended the
+// first part.
 func TestFileOutputMeasuresItsPartsFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
 		damage func(fsys *crashfs.FS) error

@@ -22,24 +22,24 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// Output is a [checkpoint.Output] that appends to a file, exactly once. [NewOutput] makes
-// one.
+// Output is a [checkpoint.Output] that appends to a file, exactly once. Make it with
+// [NewOutput].
 //
 // Elements written since the last barrier go to a part file beside it (path.part-N). A
 // barrier ends the part and makes it durable. When the checkpoint completes, the output
 // appends its parts to the file, makes the file durable, and removes the parts. The state
 // of a checkpoint has the length of the file before and after that, and the parts that
 // make the difference. So a restart can bring the file to exactly this state, after a
-// crash at any moment: it cuts off extra bytes, and appends missing parts again. The
-// state has a hash of the last KiB before that length, too. So a file other than the
-// checkpoint's is refused, and stays as it is. Bytes that are cut off are kept beside the
-// file (path.cut-N), unless they are of the parts that are appended again.
+// crash at any time: it cuts off extra bytes, and appends missing parts again. The state
+// also has a hash of the last KiB before each length. So another file than the
+// checkpoint's is refused and left unchanged. Bytes that are cut off are kept beside the
+// file (path.cut-N), unless they belong to the parts that are appended again.
 //
-// A single run at a time may have the file: see [Output.Lock]. If the file has more than
-// the run has written when a checkpoint is to be published, something else writes to it:
-// Commit leaves it as it is, and its error matches [checkpoint.ErrFenced], so the run
-// fails at once. Where locks do not reach, as between machines that do not share them,
-// that is how two runs find out.
+// The file belongs to a single run at a time: see [Output.Lock]. If the file is longer
+// than this run left it when a checkpoint is published, another program writes to it:
+// Commit leaves it unchanged, and its error matches [checkpoint.ErrFenced], so the run
+// fails at once. This detects a second run where locks do not, for instance on machines
+// that do not share locks.
 type Output[T any] struct {
 	fs        vfs.FS
 	path      string
@@ -47,10 +47,10 @@ type Output[T any] struct {
 	overwrite bool
 	logger    *slog.Logger
 
-	visible   int64  // length of the file as of the last commit
-	sum       uint64 // of what is before that
-	tail      []byte // the end of the file and of all parts: at least tailSize bytes, if there are so many
-	published []byte // the state of that
+	visible   int64  // length of the file after the last commit
+	sum       uint64 // hash of the tail of the file at that length
+	tail      []byte // last bytes of the file and its parts: tailSize or more, unless there are fewer
+	published []byte // state of the last commit
 	parts     []part // ended and not committed, oldest first
 	next      uint64 // number of the next part
 
@@ -66,8 +66,8 @@ type part struct {
 }
 
 // NewOutput returns an output that appends each element to the file at path; encode
-// appends the bytes of an element to dst. Without a checkpoint to resume from the file
-// must be empty or absent: see [Output.WithOverwrite]. Files are made with mode 0644,
+// appends the bytes of an element to dst. Without a checkpoint to resume from, the file
+// must be empty or missing: see [Output.WithOverwrite]. Files are created with mode 0644,
 // before the umask. It panics if path is empty or encode is nil.
 func NewOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *Output[T] {
 	guard.RefuseNil("checkpoint: NewOutput", "encode", encode)
@@ -82,7 +82,7 @@ func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T)
 }
 
 // NewLineOutput returns an output that appends each string to the file at path, with a
-// line end; the rest is as with [NewOutput].
+// line end. It is otherwise like [NewOutput].
 func NewLineOutput(path string) *Output[string] {
 	return newFileOutput("NewLineOutput", path, func(dst []byte, v string) ([]byte, error) {
 		return append(append(dst, v...), '\n'), nil
@@ -90,8 +90,8 @@ func NewLineOutput(path string) *Output[string] {
 }
 
 // NewJSONLinesOutput returns an output that appends each element to the file at path, as
-// a line of JSON. Strings keep their characters <, > and &. An element that encoding/json
-// refuses fails the run. The rest is as with [NewOutput].
+// a line of JSON. The characters <, > and & are not escaped. An element that
+// encoding/json refuses fails the run. It is otherwise like [NewOutput].
 func NewJSONLinesOutput[T any](path string) *Output[T] {
 	return newFileOutput("NewJSONLinesOutput", path, appendJSONLine[T])
 }
@@ -101,7 +101,7 @@ func appendJSONLine[T any](dst []byte, v T) ([]byte, error) {
 	line := bytes.NewBuffer(dst)
 	encoder := json.NewEncoder(line)
 	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(v) // it writes the line end
+	err := encoder.Encode(v) // with a line end
 	if err != nil {
 		return nil, fmt.Errorf("a line of JSON: %w", err)
 	}
@@ -109,25 +109,24 @@ func appendJSONLine[T any](dst []byte, v T) ([]byte, error) {
 }
 
 // WithOverwrite makes o empty the file when the run does not resume from a checkpoint,
-// and returns o. By default a file that is not empty is refused then: the checkpoints may
-// be lost, or in another directory. It is called before [checkpoint.NewSink].
+// and returns o. By default such a run refuses a file that is not empty, because the
+// checkpoints may be lost or in another directory. Call it before [checkpoint.NewSink].
 func (o *Output[T]) WithOverwrite() *Output[T] {
 	o.overwrite = true
 	return o
 }
 
-// LogTo sets the logger. A [checkpoint.Coordinator] gives an output its own.
+// LogTo sets the logger. A [checkpoint.Coordinator] calls it with its own logger.
 func (o *Output[T]) LogTo(l *slog.Logger) { o.logger = guard.Logger(l) }
 
-// fileState is the state of a checkpoint: the file has before bytes, and after bytes once
-// the parts are appended.
+// fileState is the state of an Output in a checkpoint.
 type fileState struct {
-	before, after int64
+	before, after int64 // length of the file before and after the parts are appended
 	parts         []part
-	next          uint64
+	next          uint64 // number of the next part
 
-	summed              bool // states of earlier versions are not
-	beforeSum, afterSum uint64
+	summed              bool   // the sums are set; false in states of earlier versions
+	beforeSum, afterSum uint64 // hashes of the tails at before and after
 }
 
 func (s fileState) encode() []byte {
@@ -153,7 +152,9 @@ func decodeFileState(state []byte) (s fileState, err error) {
 		bad = bad || r.Err != nil || v > 1<<62
 		return v
 	}
-	s.before, s.after, s.next = int64(number()), int64(number()), number()
+	s.before = int64(number())
+	s.after = int64(number())
+	s.next = number()
 	sum := s.before
 	for n := number(); n > 0 && !bad; n-- {
 		p := part{number(), int64(number())}
@@ -165,7 +166,9 @@ func decodeFileState(state []byte) (s fileState, err error) {
 		return fileState{}, errors.New("checkpoint: damaged state of a file output")
 	}
 	if len(r.Rest) > 0 {
-		s.summed, s.beforeSum, s.afterSum = true, binary.BigEndian.Uint64(r.Rest), binary.BigEndian.Uint64(r.Rest[8:])
+		s.summed = true
+		s.beforeSum = binary.BigEndian.Uint64(r.Rest)
+		s.afterSum = binary.BigEndian.Uint64(r.Rest[8:])
 	}
 	return s, nil
 }
@@ -182,15 +185,14 @@ func (o *Output[T]) absolute() string {
 	return o.path
 }
 
-// Lock takes the file for a sink of a run: a [checkpoint.Coordinator] calls it at its
-// Start, and unlock when the run has ended. The error says so if another sink has the
-// file, of this run or another one, in this process or in another. The lock is on a file
-// beside it (path.weir-lock), which unlock removes. It ends with the process, however
-// that dies. Where the system does not have locks (see [OpenDir]), Lock logs that and
-// returns nil.
+// Lock locks the file for a sink of a run: a [checkpoint.Coordinator] calls it at its
+// Start, and unlock when the run has ended. It returns an error if another sink has the
+// file, of this run or another, in this process or another. The lock is on a file beside
+// it (path.weir-lock), which unlock removes. The lock ends when the process dies for any
+// reason. On systems without locks (see [OpenDir]), Lock logs a warning and returns nil.
 func (o *Output[T]) Lock() (unlock func() error, err error) {
 	path := o.path
-	if real, err := filepath.EvalSymlinks(path); err == nil { // else there is no file yet
+	if real, err := filepath.EvalSymlinks(path); err == nil { // otherwise the file does not exist yet
 		path = real
 	}
 	lock, err := o.fs.LockFile(path + ".weir-lock")
@@ -249,8 +251,8 @@ func (o *Output[T]) Restore(_ context.Context, state []byte) error {
 	return o.restore(s, o.keep)
 }
 
-// Check returns an error if Restore cannot bring the file to a state, or if it is another
-// file. It does not change the file.
+// Check returns an error if Restore would fail, for instance for another file. It does
+// not change the file.
 func (o *Output[T]) Check(state []byte) error {
 	s, err := decodeFileState(state)
 	if err != nil {
@@ -267,7 +269,7 @@ func (o *Output[T]) Check(state []byte) error {
 		}
 		return err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // opened for reading
 	if !appendParts {
 		return nil
 	}
@@ -275,7 +277,8 @@ func (o *Output[T]) Check(state []byte) error {
 	return err
 }
 
-// keep keeps what a restart cuts off.
+// keep copies the bytes that a restart will cut off to a file and logs a warning. from is
+// the length that is left, size the present size.
 func (o *Output[T]) keep(from, size int64) error {
 	kept, err := o.keepCut(from)
 	if err != nil {
@@ -286,13 +289,13 @@ func (o *Output[T]) keep(from, size int64) error {
 	return nil
 }
 
-// refuse is for a run that has left the file with visible bytes: what is behind them is
-// not its own.
+// refuse returns an error: this run has left the file with visible bytes, so another
+// program has written the bytes after them.
 func (o *Output[T]) refuse(_, size int64) error {
 	return &strangerError{path: o.absolute(), size: size, left: o.visible}
 }
 
-// strangerError reports that something else writes to the file of an output.
+// strangerError reports that another program writes to the file of an output.
 type strangerError struct {
 	path       string
 	size, left int64
@@ -300,13 +303,13 @@ type strangerError struct {
 
 func (e *strangerError) Error() string {
 	return fmt.Sprintf("checkpoint: %s has %d bytes, but this run has left it with %d: something else writes to it. Nothing was cut off; "+
-		"a restart keeps what is not the run's beside the file, and goes on", e.path, e.size, e.left)
+		"a restart keeps the extra bytes beside the file, and resumes", e.path, e.size, e.left)
 }
 
-// Is makes it an ErrFenced: another try cannot succeed.
+// Is makes e match ErrFenced: a repetition cannot succeed.
 func (e *strangerError) Is(target error) bool { return target == checkpoint.ErrFenced }
 
-// keepCut copies what is in the file from a place on to a file of its own.
+// keepCut copies the bytes of the file after from to a new file, and returns its path.
 func (o *Output[T]) keepCut(from int64) (path string, err error) {
 	f, err := o.fs.OpenFile(o.path, os.O_RDONLY, 0)
 	if err != nil {
@@ -319,7 +322,8 @@ func (o *Output[T]) keepCut(from int64) (path string, err error) {
 	var kept vfs.File
 	for n := 1; kept == nil; n++ {
 		path = fmt.Sprintf("%s.cut-%d", o.path, n)
-		if kept, err = o.fs.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err != nil && !errors.Is(err, fs.ErrExist) {
+		kept, err = o.fs.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", err
 		}
 	}
@@ -327,15 +331,17 @@ func (o *Output[T]) keepCut(from int64) (path string, err error) {
 	if err == nil {
 		err = kept.Sync()
 	}
-	if err = errors.Join(err, kept.Close()); err == nil {
+	err = errors.Join(err, kept.Close())
+	if err == nil {
 		err = o.fs.SyncDir(filepath.Dir(o.path))
 	}
-	if err != nil { // on a full disk, each restart would leave another one (law W3)
+	if err != nil { // on a full disk, each restart would leave another incomplete file (law W3)
 		return "", errors.Join(err, o.fs.Remove(path))
 	}
 	return path, nil
 }
 
+// restore brings the file to the state s, as publish does, and removes the parts.
 func (o *Output[T]) restore(s fileState, others func(from, size int64) error) error {
 	o.next = s.next
 	complete, err := o.haveParts(s.parts)
@@ -357,7 +363,7 @@ func (o *Output[T]) restore(s fileState, others func(from, size int64) error) er
 	return o.removeParts()
 }
 
-// haveParts reports whether all parts are there. If one is not, they were committed: they
+// haveParts reports whether all parts exist. If one is missing, all were committed: parts
 // are removed only after the file with their contents is durable.
 func (o *Output[T]) haveParts(parts []part) (bool, error) {
 	for _, p := range parts {
@@ -370,8 +376,8 @@ func (o *Output[T]) haveParts(parts []part) (bool, error) {
 	return true, nil
 }
 
-// need returns how long the file must be before the parts are appended, or with them, and
-// the hash of what is before that.
+// need returns the length that the file must have at least, and the hash of its tail
+// there. If appendParts is false, the file must contain the parts already.
 func (s fileState) need(appendParts bool) (length int64, sum uint64) {
 	if appendParts {
 		return s.before, s.beforeSum
@@ -379,8 +385,8 @@ func (s fileState) need(appendParts bool) (length int64, sum uint64) {
 	return s.after, s.afterSum
 }
 
-// open opens the file that a state is of: with all that it needs, and with the content
-// that it knows.
+// open opens the file. It returns an error if the file is shorter than s needs, or if its
+// content differs from the hash.
 func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, error) {
 	need, sum := s.need(appendParts)
 	f, err := o.fs.OpenFile(o.path, flags, 0o644)
@@ -397,7 +403,8 @@ func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, er
 		err = fmt.Errorf("checkpoint: %s has %d bytes, but had %d at the checkpoint: is it another file?", o.path, size, need)
 	case s.summed:
 		var tail []byte
-		if tail, err = readTail(f, need); err == nil && sumOf(tail) != sum {
+		tail, err = readTail(f, need)
+		if err == nil && sumOf(tail) != sum {
 			err = fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint resumes: %w", o.path, need, errOtherFile)
 		}
 	}
@@ -408,9 +415,9 @@ func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, er
 	return f, nil
 }
 
-// others measures the parts of s, and returns from where on the file has what is not of
-// s: neither before it, nor what an earlier try to append the parts has left. It returns
-// the size of the file if there is nothing else.
+// others checks the lengths of the parts of s, and returns the offset in f after which
+// bytes do not belong to s: they are beyond s.before, and not the rest of an earlier
+// attempt to append the parts. The offset is the size of f if all bytes belong to s.
 func (o *Output[T]) others(f vfs.File, s fileState) (from int64, err error) {
 	size, err := f.Size()
 	if err != nil {
@@ -438,8 +445,8 @@ func (o *Output[T]) others(f vfs.File, s fileState) (from int64, err error) {
 	return at, nil
 }
 
-// leftOver reports whether the next n bytes of a file may be those of a part. A power cut
-// leaves zeros for what was not written.
+// leftOver reports whether the next n bytes of file may come from an interrupted attempt
+// to append part. A power cut leaves zeros for bytes that were not written.
 func leftOver(file, part io.Reader, n int64) (bool, error) {
 	var a, b [8 << 10]byte
 	for n > 0 {
@@ -460,8 +467,10 @@ func leftOver(file, part io.Reader, n int64) (bool, error) {
 	return true, nil
 }
 
-// publish brings the file to the state s: exactly s.after bytes. It appends the parts;
-// without, they must be in the file. Before it cuts off what is not of s, it asks others.
+// publish brings the file to the state s: exactly s.after bytes. It appends the parts if
+// appendParts is set; otherwise the file must contain them. Before it cuts off bytes that
+// do not belong to s, it calls others with their offset and the size of the file, and
+// stops if that returns an error.
 func (o *Output[T]) publish(s fileState, appendParts bool, others func(from, size int64) error) error {
 	flags := os.O_RDWR
 	if need, _ := s.need(appendParts); need == 0 {
@@ -477,8 +486,9 @@ func (o *Output[T]) publish(s fileState, appendParts bool, others func(from, siz
 		return err
 	}
 	from := min(s.after, size)
-	if appendParts { // before anything is cut off: a part may be missing
-		if from, err = o.others(f, s); err != nil {
+	if appendParts { // check the parts before cutting off any bytes
+		from, err = o.others(f, s)
+		if err != nil {
 			return err
 		}
 	}
@@ -488,8 +498,8 @@ func (o *Output[T]) publish(s fileState, appendParts bool, others func(from, siz
 		}
 	}
 	if appendParts && len(s.parts) > 0 {
-		// A crash may have cut an earlier appending off anywhere, and left the full
-		// length without the contents: the length proves nothing.
+		// The length of the file is no evidence that the parts were appended: a crash may
+		// have left the full length without the contents.
 		if err := f.Truncate(s.before); err != nil {
 			return err
 		}
@@ -512,17 +522,19 @@ func (o *Output[T]) publish(s fileState, appendParts bool, others func(from, siz
 	if err := o.fs.SyncDir(filepath.Dir(o.path)); err != nil {
 		return err
 	}
-	o.visible, o.sum, o.published = s.after, s.afterSum, s.encode()
+	o.visible = s.after
+	o.sum = s.afterSum
+	o.published = s.encode()
 	return nil
 }
 
-// withPart opens a part that must have its length.
+// withPart opens part p for use. It returns an error if its length is not p.length.
 func (o *Output[T]) withPart(p part, use func(vfs.File) error) error {
 	f, err := o.fs.OpenFile(o.partPath(p.number), os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // opened for reading
 	size, err := f.Size()
 	if err == nil && size != p.length {
 		err = fmt.Errorf("checkpoint: %s has %d bytes, but had %d at the checkpoint", o.partPath(p.number), size, p.length)
@@ -542,7 +554,7 @@ func (o *Output[T]) appendPart(to io.Writer, p part) error {
 	})
 }
 
-// removeParts removes all parts that are not committed: of an earlier run, for instance.
+// removeParts removes all part files, for instance of an earlier run.
 func (o *Output[T]) removeParts() error {
 	dir, prefix := filepath.Dir(o.path), filepath.Base(o.path)+".part-"
 	entries, err := o.fs.ReadDir(dir)
@@ -565,7 +577,8 @@ func (o *Output[T]) removeParts() error {
 // Write implements [checkpoint.Output].
 func (o *Output[T]) Write(_ context.Context, v T) error {
 	var err error
-	if o.scratch, err = o.encode(o.scratch[:0], v); err != nil {
+	o.scratch, err = o.encode(o.scratch[:0], v)
+	if err != nil {
 		return err
 	}
 	if o.file == nil {
@@ -582,7 +595,7 @@ func (o *Output[T]) Write(_ context.Context, v T) error {
 	return err
 }
 
-// remember keeps the end of what was written.
+// remember appends b to tail, and bounds tail.
 func (o *Output[T]) remember(b []byte) {
 	b = b[max(0, len(b)-tailSize):]
 	if len(o.tail)+len(b) > 8*tailSize {
@@ -636,7 +649,7 @@ func (o *Output[T]) Commit(_ context.Context, state []byte) error {
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(state, o.published) { // else again: parts may be left to remove
+	if !bytes.Equal(state, o.published) { // otherwise a repeated Commit, which may only have to remove parts
 		if s.before != o.visible {
 			return fmt.Errorf("checkpoint: %s has %d bytes committed, but the state to commit begins at %d", o.path, o.visible, s.before)
 		}
@@ -660,7 +673,7 @@ func (o *Output[T]) Close() error {
 	if o.file == nil {
 		return nil
 	}
-	err := o.file.Close() // what was not prepared is not needed
+	err := o.file.Close() // without Flush: a part that was not prepared is not needed
 	o.file = nil
 	return err
 }

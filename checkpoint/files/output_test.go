@@ -45,14 +45,16 @@ func newOutputDisk(t testing.TB) *crashfs.FS {
 	return fsys
 }
 
-// storedState is a state that a store holds, and what the file contains when it is committed.
+// storedState is a state that a store holds, and what the file contains when it is
+// committed.
 type storedState struct {
 	state []byte // nil: none yet
 	want  string
 }
 
-// outputLife writes, prepares and commits, and at every call on the file system lets check see the disk with the states
-// that a store may hold at this moment, the newest last.
+// outputLife writes, prepares and commits, and at every call on the file system lets
+// check see the disk with the states that a store may hold at this moment, the newest
+// last.
 type outputLife struct {
 	fs     *crashfs.FS
 	stored []storedState
@@ -110,7 +112,8 @@ func (l *outputLife) live() error {
 	return l.run("close", o.Close)
 }
 
-// restores reports whether an output restored on a disk is what the state says, also if it goes on from there.
+// restores reports whether an output restored on a disk is what the state says, also if
+// it goes on from there.
 func restores(fsys *crashfs.FS, s storedState) error {
 	before := fsys.Files()
 	o := newCrashOutput(fsys)
@@ -141,7 +144,8 @@ func restores(fsys *crashfs.FS, s storedState) error {
 	return nil
 }
 
-// A power cut at any moment: the newest state that is stored, and each older one, gives exactly its prefix.
+// A power cut at any moment: the newest state that is stored, and each older one, gives
+// exactly its prefix.
 func TestFileOutputSurvivesEveryCrash(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("killed=%t", killed), func(t *testing.T) {
@@ -258,7 +262,8 @@ func TestFileOutputErrors(t *testing.T) {
 	require.Panics(t, func() { NewOutput[int](path, nil) })
 }
 
-// Every call on the disk may fail: the output says so, and a restart finds the last stored state.
+// Every call on the disk may fail: the output says so, and a restart finds the last
+// stored state.
 func TestFileOutputReportsEveryFault(t *testing.T) {
 	for n := 0; ; n++ {
 		fsys := newOutputDisk(t)
@@ -305,8 +310,8 @@ func TestFileOutputReportsEveryFault(t *testing.T) {
 	}
 }
 
-// Whatever call of a Commit fails, at every length of the trouble: repeated, it succeeds, and what it publishes is there
-// once, also after a power cut then.
+// Whatever call of a Commit fails, at every length of the trouble: repeated, it succeeds,
+// and what it publishes is there once, also after a power cut then.
 func TestFileOutputCommitIsRepeatable(t *testing.T) {
 	for name, fault := range map[string]crashfs.Fault{
 		"without effect": {Err: assert.AnError}, "with effect": {Err: assert.AnError, Done: true}, "in part": {Err: assert.AnError, Part: 2},
@@ -424,7 +429,8 @@ func TestFileOutputSaysWhatItCutsOff(t *testing.T) {
 	require.NotContains(t, nowhere.Error(), "had 0 bytes")
 }
 
-// W3: a restart that cannot keep what it cuts off, on a full disk for instance, leaves nothing behind for the next one to add to.
+// W3: a restart that cannot keep what it cuts off, on a full disk for instance, leaves
+// nothing behind for the next one to add to.
 func TestFileOutputLeavesNoHalfOfWhatItCutsOff(t *testing.T) {
 	for _, op := range []string{"write", "sync", "close", "syncdir"} {
 		fsys := newOutputDisk(t)
@@ -472,7 +478,8 @@ func TestFileOutputRefusesDamagedStates(t *testing.T) {
 	require.Error(t, err)
 }
 
-// An element may be nothing in the file: its part is empty, and a Commit that is repeated does not need it any more.
+// An element may be nothing in the file: its part is empty, and a Commit that is repeated
+// does not need it any more.
 func TestFileOutputCommitsEmptyPartsAgain(t *testing.T) {
 	fsys := newOutputDisk(t)
 	o := NewOutput(outputPath, func(dst []byte, v string) ([]byte, error) { return append(dst, v...), nil })

@@ -23,11 +23,13 @@ import (
 	"github.com/weirflow/weir/internal/testing/crashfs"
 )
 
-// Laws C1 and C3: source, an operator that holds elements back, and a file, cut at random moments by a failure, Close, Suspend,
-// a kill or a power cut, some with a disk that fails now and then. Every restart resumes, and in the end each line is in the
-// file exactly once. Time is virtual.
+// Laws C1 and C3: source, an operator that holds elements back, and a file, cut at random
+// moments by a failure, Close, Suspend, a kill or a power cut, some with a disk that
+// fails now and then. Every restart resumes, and in the end each line is in the file
+// exactly once. Time is virtual.
 func TestCutAndRestart(t *testing.T) {
-	// With one processor the sink hears of a barrier before the coordinator hears of the end that came before it.
+	// With one processor the sink hears of a barrier before the coordinator hears of the
+	// end that came before it.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	seeds := uint64(60)
 	if testing.Short() {
@@ -88,7 +90,8 @@ func (j *restartJob) run(t *testing.T, cut bool) (done bool) {
 	return c.Err() == nil && j.disk == disk && isDrained(t, disk)
 }
 
-// isDrained reports whether the newest checkpoint is that of a stream that came to its end.
+// isDrained reports whether the newest checkpoint is that of a stream that came to its
+// end.
 func isDrained(t *testing.T, disk *crashfs.FS) bool {
 	t.Helper()
 	store := must(files.OpenDirOn(disk))

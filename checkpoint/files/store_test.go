@@ -89,7 +89,8 @@ func TestDirStoreConformsOnATroubledDisk(t *testing.T) {
 	})
 }
 
-// Where a system has no locks, a run that another one has overtaken finds that out by its checkpoints (law P1).
+// Where a system has no locks, a run that another one has overtaken finds that out by its
+// checkpoints (law P1).
 func TestDirStoreIsFencedByNewerCheckpoints(t *testing.T) {
 	ctx := t.Context()
 	disk := files.NewTroubledDisk()
@@ -123,7 +124,8 @@ func (f failing) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, err
 	return f.Store.Load(ctx, id)
 }
 
-// Only damage is skipped: what may be readable tomorrow is not, and nor is what a newer weir can read.
+// Only damage is skipped: what may be readable tomorrow is not, and nor is what a newer
+// weir can read.
 func TestLatestSkipsNothingButDamage(t *testing.T) {
 	ctx := t.Context()
 	m := checkpointtest.NewMemoryStore()
@@ -153,7 +155,8 @@ func (forgetfulStore) Load(_ context.Context, id uint64) (*checkpoint.Snapshot, 
 	return nil, fmt.Errorf("%w: checkpoint %d", checkpoint.ErrNotFound, id)
 }
 
-// A checkpoint that is listed and not there does not make a fresh start, which would undo what sinks have published.
+// A checkpoint that is listed and not there does not make a fresh start, which would undo
+// what sinks have published.
 func TestListedCheckpointThatIsNotThere(t *testing.T) {
 	store := checkpointtest.NewMemoryStore()
 	require.NoError(t, store.Save(t.Context(), &checkpoint.Snapshot{ID: 1}))

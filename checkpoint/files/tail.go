@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// tailSize is how much of a file before a position a checkpoint knows, by a hash: it is
-// how a file is recognised.
+// tailSize is the number of bytes before a position whose hash is stored in a checkpoint.
+// The hash detects another file.
 const tailSize = 1 << 10
 
 // sumOf returns the hash of the last tailSize bytes of b.
@@ -17,8 +17,7 @@ func sumOf(b []byte) uint64 {
 	return h.Sum64()
 }
 
-// readTail returns what is before a position, at most tailSize bytes. It moves the place
-// in the file.
+// readTail returns at most tailSize bytes before a position. It moves the offset of f.
 func readTail(f io.ReadSeeker, position int64) ([]byte, error) {
 	from := max(0, position-tailSize)
 	if _, err := f.Seek(from, io.SeekStart); err != nil {

@@ -22,8 +22,8 @@ type InputOption func(*inputConfig)
 
 type inputConfig struct{ maxLine int }
 
-// WithMaxLine bounds a line, or a record of a CSV file, to n bytes with its line end. In
-// a CSV file, blank lines in front of a record count as a part of it. A longer line is
+// WithMaxLine limits a line, or a record of a CSV file, to n bytes including its line
+// end. In a CSV file, blank lines before a record count as part of it. A longer line is
 // [ErrLineTooLong]. The input keeps one line in memory. Default [DefaultMaxLine].
 // WithMaxLine panics if n is below 1.
 func WithMaxLine(n int) InputOption {
@@ -42,7 +42,7 @@ func configOf(options []InputOption) inputConfig {
 }
 
 // checkStart returns the length of the byte order mark at the start of a file, or 0. It
-// returns an error if the first bytes are not those of UTF-8 text.
+// returns an error if the first bytes are not UTF-8 text.
 func checkStart(f *os.File) (mark int64, err error) {
 	start := make([]byte, vfs.TextStart)
 	n, err := f.ReadAt(start, 0)

@@ -42,8 +42,8 @@ func all[T any](t *testing.T, in checkpoint.Input[T]) (got []T) {
 	}
 }
 
-// Excel writes a byte order mark before "CSV UTF-8". It is not a part of the first column's
-// name, which may be in quotes.
+// Excel writes a byte order mark before "CSV UTF-8". It is not a part of the first
+// column's name, which may be in quotes.
 func TestOpenCSV_ByteOrderMark(t *testing.T) {
 	for _, header := range []string{"id,name", `"id",name`, `"id","name"`} {
 		in, err := files.OpenCSV(written(t, bom+header+"\r\n1,Ann\r\n2,Bob\r\n"))
@@ -105,7 +105,8 @@ func TestInputsWithAByteOrderMark_FollowTheRules(t *testing.T) {
 	})
 }
 
-// A position that was taken behind the mark, before the first line, is the start of a line.
+// A position that was taken behind the mark, before the first line, is the start of a
+// line.
 func TestOpenLines_ByteOrderMarkInAFileThatGrows(t *testing.T) {
 	path := written(t, "")
 	in, err := files.OpenLines(path)

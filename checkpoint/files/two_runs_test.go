@@ -52,7 +52,8 @@ func (c *copier) close(t *testing.T) {
 	<-c.ended
 }
 
-// Two runs have checkpoints of their own, and the same output: the second is refused until the first has ended, and changes nothing.
+// Two runs have checkpoints of their own, and the same output: the second is refused
+// until the first has ended, and changes nothing.
 func TestTwoRunsWithOneOutput(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	first := newCopier(checkpointtest.NewMemoryStore(), path, make(chan string))
@@ -79,8 +80,8 @@ func TestTwoRunsWithOneOutput(t *testing.T) {
 	again.close(t)
 }
 
-// Close of the coordinator gives the output back, even if the input of the sink is still open: another run may begin then. So does
-// Close after a Start that has failed.
+// Close of the coordinator gives the output back, even if the input of the sink is still
+// open: another run may begin then. So does Close after a Start that has failed.
 func TestOutputIsFreeWhenCloseReturns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	for _, fails := range []bool{false, true, false} {
@@ -101,7 +102,8 @@ func TestOutputIsFreeWhenCloseReturns(t *testing.T) {
 	}
 }
 
-// Two sinks of a run have the same output: Start refuses the second, and does not change the file.
+// Two sinks of a run have the same output: Start refuses the second, and does not change
+// the file.
 func TestTwoSinksWithOneOutput(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
@@ -132,7 +134,8 @@ func TestTwoSinksWithOneOutput(t *testing.T) {
 	require.Empty(t, must(os.ReadFile(path)))
 }
 
-// A run whose output somebody else writes to fails at once, and cuts nothing off. A restart keeps what is not the run's, and goes on.
+// A run whose output somebody else writes to fails at once, and cuts nothing off. A
+// restart keeps what is not the run's, and goes on.
 func TestAppendedByOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	c := newCopier(checkpointtest.NewMemoryStore(), path, make(chan string))

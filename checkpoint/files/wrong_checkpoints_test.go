@@ -14,7 +14,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/files"
 )
 
-// Checkpoints of another job with the same names are refused, and so are those that do not fit the input: the output stays as it is.
+// Checkpoints of another job with the same names are refused, and so are those that do
+// not fit the input: the output stays as it is.
 func TestWrongCheckpointsDoNotTouchTheOutput(t *testing.T) {
 	lines := func(word string, n int) (s string) {
 		for i := range n {

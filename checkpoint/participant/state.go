@@ -11,9 +11,11 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// State is the data that a participant gets back after a restart: bytes that only the participant understands, in pieces.
+// State is the data that a participant receives after a restart: bytes that only the
+// participant understands.
 //
-// A large state comes in pieces so that it need not be copied together. The cuts are arbitrary: a store may return it cut elsewhere, or whole.
+// A state may have several pieces, so that a large state need not be copied. The cuts are
+// arbitrary: a store may return the state cut elsewhere, or whole.
 type State [][]byte
 
 // Size returns the number of bytes.
@@ -40,8 +42,9 @@ func (s State) Bytes() []byte {
 // where schema and value are preceded by their lengths.
 const stateVersion = 2
 
-// MarshalState returns a state that holds a single value, with the schema of its codec: for participants whose state is small, such as the
-// position of a source. A panic of the codec becomes an error.
+// MarshalState returns a state that holds a single value, with the schema of its codec. It
+// is for participants whose state is small, such as the position of a source. A panic of
+// the codec becomes an error.
 func MarshalState[T any](c codec.Codec[T], v T) (_ State, err error) {
 	defer recoverTo(&err)
 	value, err := c.Append(nil, v)
@@ -53,12 +56,15 @@ func MarshalState[T any](c codec.Codec[T], v T) (_ State, err error) {
 	return State{b, value}, nil
 }
 
-// UnmarshalState returns the value of a state that [MarshalState] has made. It returns an error if the state was not made so, is damaged, or
-// does not fit the codec, and for a panic of the codec.
+// UnmarshalState returns the value of a state from [MarshalState]. It returns an error if
+// the state has another format, is damaged, or does not fit the codec, and for a panic of
+// the codec.
 func UnmarshalState[T any](c codec.Codec[T], state State) (v T, err error) {
 	defer recoverTo(&err)
 	r := varint.Reader{Rest: state.Bytes()}
-	version, schema, value := r.Byte(), r.Bytes(), r.Bytes()
+	version := r.Byte()
+	schema := r.Bytes()
+	value := r.Bytes()
 	switch {
 	case r.Err == nil && version != stateVersion:
 		r.Err = fmt.Errorf("unknown version %d", version)
@@ -68,7 +74,8 @@ func UnmarshalState[T any](c codec.Codec[T], state State) (v T, err error) {
 	if r.Err != nil {
 		return v, fmt.Errorf("participant: not a state of one value: %w", r.Err)
 	}
-	if c, err = codec.WithSchema(c, schema); err != nil {
+	c, err = codec.WithSchema(c, schema)
+	if err != nil {
 		return v, err
 	}
 	return c.Decode(value)
