@@ -56,8 +56,9 @@ type Decision struct {
 
 	// Delay is the wait before the retry, at most the time that the element has left.
 	Delay time.Duration
-	// Capped reports that Delay was cut to the time that the element has left. No retry
-	// is made, because no attempt starts at the deadline (law A5). The element ends at
+	// Capped reports that Delay was cut to the time that the element has left. No retry is
+	// made, because no attempt starts at the deadline (law A5), unless the element waits
+	// for the end of an outage (WithTimeoutFromFirstAttempt). Otherwise the element ends at
 	// its deadline, or at once with WithEarlyTimeout.
 	Capped bool
 	// NeedsBudget reports that the retry must be taken from the retry budget, if there is
@@ -82,7 +83,7 @@ const NoDeadline = time.Duration(math.MaxInt64)
 
 // Situation describes an operator to [Steps].
 type Situation struct {
-	Finishing bool       // retries have ended: the input has ended, or the operator is cancelled
+	Finishing bool       // retries have ended, because the input has ended
 	Waiting   int        // elements that wait for a retry, without this one
 	Random    *rand.Rand // for the jitter; nil if none is applied
 }

@@ -10,8 +10,8 @@ type strategyWrapper interface{ Unwrap() any }
 // result of its method MaxRetries() int, or of the first strategy inside it, by Unwrap()
 // any, that has this method. ok is false if no strategy has it.
 //
-// Retries whose reason is always retried do not count, because no strategy is asked about
-// them.
+// Retries whose reason is always retried come in addition, because no strategy is asked
+// about them.
 func MaxRetriesOf(strategy any) (n int, ok bool) {
 	for {
 		switch s := strategy.(type) {

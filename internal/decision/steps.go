@@ -29,7 +29,7 @@ type Steps[OUT any] struct {
 	MaxWaiting int                                                       // 0 means no bound
 	MaxRetries []MaxRetriesFor                                           // bounds for single reasons
 	MaxDelay   time.Duration                                             // 0 means no bound
-	Idempotent func(input any) bool                                      // nil if no call is idempotent
+	Idempotent func(input any) bool                                      // may be nil; an input that implements predicates.Idempotent answers itself
 }
 
 // Held makes a type a [Policy]. strategies.Policy embeds it under an unexported name, so
@@ -79,14 +79,14 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 //  2. [Steps.DecideAtOnce] decides without the strategy. If the classifier has
 //     named no reason, or a rejection, the attempt is accepted. If retries have
 //     ended ([Finishing]), there is none; a strategy that depends on attempts alone
-//     is asked all the same, and the attempt is [Refused] if it refuses. A reason
-//     that is always retried has the controlled back-off, and the strategy is not
-//     asked.
+//     is asked all the same, and the attempt is [Refused] if it refuses. It is also
+//     Refused if the element has had all its retries for this reason. A reason that
+//     is always retried has the controlled back-off, and the strategy is not asked.
 //  3. [Steps.Ask] asks the strategy, which may block. A refusal is [Refused]. An
 //     error or a panic is [Failed], and joined to the error of the attempt.
 //  4. [Steps.Conclude] applies the bounds on the delay and on waiting elements, then
 //     the jitter, and cuts the delay to the time that the element has left. A retry
-//     that is cut will not be made.
+//     that is cut is not made, unless the element waits for the end of an outage.
 //  5. The operator takes the retry from its budget, if Decision.NeedsBudget is set.
 //
 // Decide is called for attempts that the policy considers (Results, Errors). It sets
@@ -151,7 +151,7 @@ func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d
 	case now.Finishing && !p.ByAttempts:
 		d.NoRetryReason = Finishing
 		return d, true
-	case p.isUsedUp(a):
+	case len(p.MaxRetries) > 0 && p.isUsedUp(a):
 		d.NoRetryReason = Refused
 		return d, true
 	case a.Reason.AlwaysRetry():
@@ -174,8 +174,7 @@ func isDeduplicated[OUT any](a *predicates.Attempt[OUT]) bool {
 	return ok && attempt.Deduplicated()
 }
 
-// deduplicatedAttempt is the attempt of an operator: call.Stages, or the batch of such
-// attempts.
+// deduplicatedAttempt is the attempt of an operator: a call.Stages.
 type deduplicatedAttempt interface{ Deduplicated() bool }
 
 // Ask asks the strategy, which may block unless p.AtOnce is set. A panic becomes the

@@ -21,8 +21,8 @@
 //
 // The permit of an attempt becomes free when the loop has released the attempt and its
 // function does not run. The goroutine that sets the last bit of this condition frees the
-// permit: the loop in [Token.Release] and [Token.Cut], the goroutine of a call in
-// [Token.Returned]. Bits are not cleared, so this happens once.
+// permit: the loop in [Token.Release] and [Token.Cut], or the goroutine of a call when the
+// call completes or its function returns. Bits are not cleared, so this happens once.
 //
 // # Contexts
 //
@@ -32,7 +32,9 @@
 //	key              attempt           batch             other tokens         why
 //	NumberKey        its number        none              their number, or 0   a batch is for several attempts
 //	HostKey          the attempt       none              outer                a blocking call keeps the permit of its attempt
-//	ReservationKey   its outcome       none              none                 an attempt without a permit has one
+//	CostKey          its cost          shared by its     outer                the function reports the real cost
+//	                                   members
+//	ReservationKey   its outcome       outer             outer                an attempt without a permit has one
 //	BatchKey         a member: its     outer             outer                the function joins the batch
 //	                 batch; or outer
 //	BackendKey       true for its      true for its      outer                a call lends its permit to operators inside of it

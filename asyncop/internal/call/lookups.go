@@ -47,7 +47,9 @@ func (s *Sharing[IN]) lookupsOf(function any) Lookups[IN] {
 }
 
 // sharer is a type that embeds Sharing.
-type sharer[IN any] interface{ lookupsOf(function any) Lookups[IN] }
+type sharer[IN any] interface {
+	lookupsOf(function any) Lookups[IN]
+}
 
 // LookupsOf returns the lookups of a function, or nil.
 func LookupsOf[IN any](function any) Lookups[IN] {

@@ -11,9 +11,10 @@ import (
 
 // Key order (law K1). The elements of a key that have not ended form a line, in input
 // order. Only the first of a line may be called. The others are in phase behind. An
-// element that times out there keeps its position, and its results or failure take effect
-// when it is the first. The queue of a core with key order is unordered, and the elements
-// of a key complete in the order of their line.
+// element that times out there keeps its position, and its results, or its offer to the
+// failure sink, wait until it is the first. Without a failure sink its failure takes
+// effect at once: it is dropped, or fails the run. The queue of a core with key order is
+// unordered, and the elements of a key complete in the order of their line.
 
 // Keys finds the lines of elements. It hides the key type from the core.
 type Keys[IN, OUT any] interface {

@@ -34,7 +34,7 @@ type lookingUp struct {
 type lineage struct {
 	key      any
 	members  int
-	leader   *call.Token       // the last attempt that makes a call; nil once it has been judged
+	leader   *call.Token       // the running attempt that makes a call, or nil
 	decided  uint64            // newest generation at the last decision; 0 before the first decision
 	due      time.Duration     // of the retry, if the decision is a retry
 	decision decision.Decision // the last one
@@ -103,8 +103,10 @@ func (l *lookups[IN, OUT]) find(s *Slot[IN, OUT], isNew bool) (found *lineage) {
 	return found
 }
 
-// waitForRetry makes s wait for the retry of its key, and reports whether there is one. If
-// the call for the key has just ended, s waits until its end has been judged.
+// waitForRetry makes s wait for the retry of its key, and reports whether it did. If the
+// call for the key is complete and its letter was not read yet, s waits for the next step.
+// While a worker asks the strategy about the first failure of a key, other elements of the
+// key start calls of their own.
 func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 	g := l.core
 	if len(l.lineages) == 0 {

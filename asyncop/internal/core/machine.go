@@ -412,7 +412,7 @@ func (g *Machine[IN, OUT]) startsNext() time.Duration {
 }
 
 // readLetters handles completions and answers in the order of posting. A letter that no
-// element waits for is late, and was counted (law A2).
+// element waits for is late, and is ignored (law A2). Late completions were counted.
 func (g *Machine[IN, OUT]) readLetters() {
 	for g.unread != nil && g.state.Failure == nil {
 		l := g.unread

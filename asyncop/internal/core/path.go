@@ -526,7 +526,9 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	g.setTimes(s, v)
 	g.ranCode = true
 	err := g.Policy.FindReason(v)
-	v.ReasonRetries = g.retriesFor(s, v.Reason)
+	if len(g.Policy.MaxRetries) > 0 {
+		v.ReasonRetries = g.retriesFor(s, v.Reason)
+	}
 	if g.backend != nil {
 		var pushback time.Duration
 		if err == nil {
@@ -641,7 +643,7 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 	case decision.Final:
 		g.settle(s, d.Err)
 	case decision.Retried:
-		if !outage {
+		if len(g.Policy.MaxRetries) > 0 && !outage {
 			g.countRetryFor(s, d.Reason)
 		}
 		g.retry(s, d)
@@ -693,7 +695,7 @@ func (g *Machine[IN, OUT]) retry(s *Slot[IN, OUT], d *decision.Decision) {
 // refuseRetry ends s without the retry that there was a reason for.
 func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	s.noRetry = d.NoRetryReason
-	g.logDecision(s, d, false)
+	g.retryLog.write(s, d, false)
 	if d.NoRetryReason == decision.Failed {
 		g.failElement(s, g.User.UndecidedError(*d), false)
 		return
@@ -714,10 +716,6 @@ func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	g.settle(s, d.Err)
 }
 
-func (g *Machine[IN, OUT]) logDecision(s *Slot[IN, OUT], d *decision.Decision, again bool) {
-	g.retryLog.write(s, *d, again)
-}
-
 // backOff makes s wait for its next attempt. If no attempt can start before the deadline,
 // s waits for the deadline, or times out at once with EarlyTimeout.
 func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
@@ -733,7 +731,7 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 		g.reportEnd(s, true, d.Delay)
 	}
 	s.attempt = nil
-	g.logDecision(s, d, !isTooLate)
+	g.retryLog.write(s, d, !isTooLate)
 	switch {
 	case isTooLate && g.EarlyTimeout:
 		g.timeOut(s)

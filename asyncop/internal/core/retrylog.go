@@ -15,12 +15,12 @@ type retryLog[IN, OUT any] struct {
 	recent time.Duration // until then logs is valid
 }
 
-func (l *retryLog[IN, OUT]) write(s *Slot[IN, OUT], d decision.Decision, again bool) {
+func (l *retryLog[IN, OUT]) write(s *Slot[IN, OUT], d *decision.Decision, again bool) {
 	g := l.core
 	if g.now >= l.recent {
 		l.logs, l.recent = g.User.LogsDebug(), later(g.now, 100*time.Millisecond)
 	}
 	if l.logs {
-		g.User.LogDecision(g.report(s), d, again)
+		g.User.LogDecision(g.report(s), *d, again)
 	}
 }

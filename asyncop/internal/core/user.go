@@ -66,7 +66,7 @@ type UserLog[IN any] interface {
 	// LogsDebug reports whether debug lines are written.
 	LogsDebug() bool
 	// LogDecision logs an attempt with a reason to retry, and whether it is retried. It is
-	// called only while LogsDebug returns true.
+	// called if LogsDebug has returned true in the last 100 ms.
 	LogDecision(r Report[IN], d decision.Decision, again bool)
 	// LogGivenUp logs an element that was dropped or handed over.
 	LogGivenUp(r Report[IN], how observe.EndKind)

@@ -185,8 +185,8 @@ func (d *Driver[IN, OUT]) outcome(
 	return offer, d.User.AbandonedError(cause, by == core.ByElement, n)
 }
 
-// sinkLimit is the time from a failure or a cancel to the end of the failure sink's
-// context.
+// sinkLimit is the time that the failure sink has for the last offers, after a running
+// call of it has returned.
 const sinkLimit = 30 * time.Second
 
 var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)

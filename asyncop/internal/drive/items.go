@@ -41,7 +41,7 @@ func (d *Driver[IN, OUT]) drained() bool {
 }
 
 // acceptSome takes elements while slots are free. The end of the input is noticed only
-// with a free slot.
+// with a free slot or, with checkpoints, while it may read past the capacity.
 func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	d.shut = false
 	for range stepLimit {

@@ -62,27 +62,7 @@ const pieceSize = 1 << 20
 
 // Encode returns the state of a snapshot. Codecs are user code, which the caller guards.
 func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participant.State, err error) {
-	b := []byte{stateVersion}
-	b = varint.AppendBytes(b, codec.SchemaOf(s.Inputs))
-	b = varint.AppendBytes(b, s.resultSchema())
-	b = binary.AppendVarint(b, snapshot.Taken)
-	marks := byte(0)
-	if snapshot.Final {
-		marks |= markFinal
-	}
-	if snapshot.Observer != nil {
-		marks |= markObserver
-	}
-	if snapshot.Spent != 0 {
-		marks |= markSpent
-	}
-	b = append(b, marks)
-	if snapshot.Observer != nil {
-		b = varint.AppendBytes(b, snapshot.Observer)
-	}
-	if snapshot.Spent != 0 {
-		b = binary.AppendUvarint(b, math.Float64bits(snapshot.Spent))
-	}
+	b := s.appendHead(nil, &snapshot)
 	items := snapshot.Items
 	b = binary.AppendUvarint(b, uint64(len(items)))
 	var scratch []byte
@@ -128,6 +108,32 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 	return append(state, b), nil
 }
 
+// appendHead appends the part of a state that comes before the items.
+func (s StateCodec[IN, OUT]) appendHead(b []byte, snapshot *Snapshot[IN, OUT]) []byte {
+	b = append(b, stateVersion)
+	b = varint.AppendBytes(b, codec.SchemaOf(s.Inputs))
+	b = varint.AppendBytes(b, s.resultSchema())
+	b = binary.AppendVarint(b, snapshot.Taken)
+	marks := byte(0)
+	if snapshot.Final {
+		marks |= markFinal
+	}
+	if snapshot.Observer != nil {
+		marks |= markObserver
+	}
+	if snapshot.Spent != 0 {
+		marks |= markSpent
+	}
+	b = append(b, marks)
+	if snapshot.Observer != nil {
+		b = varint.AppendBytes(b, snapshot.Observer)
+	}
+	if snapshot.Spent != 0 {
+		b = binary.AppendUvarint(b, math.Float64bits(snapshot.Spent))
+	}
+	return b
+}
+
 func appendWatermark(b []byte, w queue.Watermark) []byte {
 	mark, err := w.Timestamp.MarshalBinary()
 	if err != nil { // an offset may not be encodable, such as London's before 1847; UTC is
@@ -140,16 +146,9 @@ func appendWatermark(b []byte, w queue.Watermark) []byte {
 func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], err error) {
 	var none Snapshot[IN, OUT]
 	d := varint.Reader{Rest: state}
-	version := d.Byte()
-	if d.Err == nil && version != stateVersion {
-		return none, fmt.Errorf("version %d of the state, want %d", version, stateVersion)
-	}
-	inputs, results := d.Bytes(), d.Bytes()
-	if d.Err == nil {
-		s, err = s.withSchemas(inputs, results)
-		if err != nil {
-			return none, err
-		}
+	s, err = s.decodeSchemas(&d)
+	if err != nil {
+		return none, err
 	}
 	snapshot.Taken = d.Varint()
 	marks := d.Byte()
@@ -201,6 +200,19 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	}
 	snapshot.Items = items
 	return snapshot, nil
+}
+
+// decodeSchemas decodes the version and the schemas, and returns a codec for them.
+func (s StateCodec[IN, OUT]) decodeSchemas(d *varint.Reader) (StateCodec[IN, OUT], error) {
+	version := d.Byte()
+	if d.Err == nil && version != stateVersion {
+		return s, fmt.Errorf("version %d of the state, want %d", version, stateVersion)
+	}
+	inputs, results := d.Bytes(), d.Bytes()
+	if d.Err != nil { // Decode returns it
+		return s, nil
+	}
+	return s.withSchemas(inputs, results)
 }
 
 // decodeRecord decodes a record except the number of its observer. number is its index
