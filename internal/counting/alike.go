@@ -12,28 +12,28 @@ import (
 // Key is the fingerprint of a failure.
 type Key struct {
 	Kind   string // the cause of a dead letter, or the type of an error
-	Reason string // "": none was named
-	Error  string // what the errors have in common: see [Alike]
+	Reason string // "" if the failure has no reason
+	Error  string // the common part of the error texts: see [Alike]
 }
 
-// Group is failures with the same key.
+// Group counts failures with the same key.
 type Group struct {
 	Key
 	Count       int
 	First, Last time.Time
-	Example     string // which one the last was
-	ExampleText string // its error
+	Example     string // identifies the last failure
+	ExampleText string // error text of the last failure
 }
 
-// Groups are failures that are alike, in a bounded number of groups. The zero value is
-// not ready: see [NewGroups]. Owned by its user.
+// Groups counts similar failures in a bounded number of groups. Make it with [NewGroups].
+// It is not safe for concurrent use.
 type Groups struct {
 	most  int
 	byKey map[Key]*Group
-	rest  Group // those that had no room
+	rest  Group // failures without a group
 }
 
-// NewGroups returns groups: at most so many, and the rest.
+// NewGroups returns an empty Groups with at most the given number of groups, and a rest.
 func NewGroups(most int) *Groups { return &Groups{most: most, byKey: map[Key]*Group{}} }
 
 // Add counts a failure, and reports whether it is the first of its group.
@@ -51,11 +51,10 @@ func (g *Groups) Add(key Key, at time.Time, example, text string) (isNew bool) {
 	return isNew
 }
 
-// AddRest counts a failure of which nothing is known.
+// AddRest counts a failure in the rest, if its key is unknown.
 func (g *Groups) AddRest(at time.Time) { g.rest.span(&Group{Count: 1, First: at, Last: at}) }
 
-// All returns the groups, the largest first, and what had no room: its Count is 0 if
-// there is nothing.
+// All returns the groups, the largest first, and the rest, whose Count may be 0.
 func (g *Groups) All() (all []Group, rest Group) {
 	for _, group := range g.byKey {
 		all = append(all, *group)
@@ -66,7 +65,7 @@ func (g *Groups) All() (all []Group, rest Group) {
 	return all, g.rest
 }
 
-// drop makes room: the half with the fewest failures goes into the rest.
+// drop moves the half of the groups with the fewest failures to the rest.
 func (g *Groups) drop() {
 	keys := make([]Key, 0, len(g.byKey))
 	for key := range g.byKey {
@@ -82,7 +81,7 @@ func (g *Groups) drop() {
 	}
 }
 
-// span counts what is of another group in g.
+// span adds the count and time span of other to g.
 func (g *Group) span(other *Group) {
 	if g.Count == 0 || other.First.Before(g.First) {
 		g.First = other.First
@@ -93,12 +92,11 @@ func (g *Group) span(other *Group) {
 	g.Count += other.Count
 }
 
-// maxText bounds the text of a group, in bytes.
+// maxText limits the error text of a group, in bytes.
 const maxText = 200
 
-// Alike returns a text without what differs between failures of one kind: # takes the
-// place of each word that has a digit, such as a number, an address or an id, and of a
-// quoted word.
+// Alike returns a text that is equal for similar failures: # replaces each word that
+// contains a digit, such as a number, an address or an id, and each quoted word.
 func Alike(text string) string {
 	var b strings.Builder
 	for text != "" && b.Len() < maxText {
@@ -125,23 +123,24 @@ func Alike(text string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// wordOf returns the word that a text begins with, or "". Signs between letters and
-// digits belong to it.
+// wordOf returns the word at the start of text, or "". A single sign between letters or
+// digits belongs to the word.
 func wordOf(text string) string {
 	end := 0
 	for i, r := range text {
 		switch {
 		case unicode.IsLetter(r) || unicode.IsDigit(r):
 			end = i + utf8.RuneLen(r)
-		case !strings.ContainsRune("-_.:/@+", r) || end < i: // or two in a row
+		case !strings.ContainsRune("-_.:/@+", r) || end < i: // another character, or two signs in a row
 			return text[:end]
 		}
 	}
 	return text[:end]
 }
 
-// quotedWord returns the length of the word in quotes that a text begins with, quotes
-// included; 0: it begins with none.
+// quotedWord returns the length of the quoted word at the start of text, including the
+// quotes. It returns 0 if the quotes are empty, contain a space or more than 100 bytes, or
+// do not close.
 func quotedWord(text string) int {
 	end := strings.IndexByte(text[1:], text[0])
 	if end <= 0 || end > 100 || strings.ContainsFunc(text[1:1+end], unicode.IsSpace) {

@@ -1,6 +1,6 @@
-// Package counting is how operators report to metrics: numbers, many at a time. An
-// observer that only counts needs neither the elements nor contexts, and is called once
-// in a step of the loop instead of four times for each element.
+// Package counting reports attempts and elements of operators to metrics in batches. An
+// observer that only counts does not need elements or contexts, so it is called once per
+// step of the loop instead of four times per element.
 package counting
 
 import (
@@ -9,16 +9,16 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Counter counts what has happened. It is called like an observer: one call at a time, on
-// the operator's loop.
+// Counter counts attempts and elements. It is called like an observer: one call at a
+// time, on the operator's loop.
 type Counter interface {
-	// Count gets what has happened since it was called last, each in order. Both slices
-	// are used again.
+	// Count counts the attempts and elements that have ended since the last call, each in
+	// order. The caller reuses both slices.
 	Count(attempts []AttemptEnd, elements []Element)
 }
 
-// Counted makes a type an observer that only counts. Such a type embeds it under an
-// unexported name, so that operators find its counter, and users do not see it.
+// Counted makes a type that embeds it an observer that only counts. The type embeds it
+// under an unexported name: operators find its counter, but users do not see it.
 type Counted struct {
 	observer any
 	counter  Counter
@@ -28,8 +28,8 @@ type Counted struct {
 // its methods.
 func CountedBy(observer any, c Counter) Counted { return Counted{observer, c} }
 
-// counterOf returns nil unless observer is the type that embeds c: a type around it may
-// have methods of its own.
+// counterOf returns nil unless observer itself embeds c: a type that wraps it may have
+// observer methods of its own.
 func (c *Counted) counterOf(observer any) Counter {
 	if observer != c.observer {
 		return nil
@@ -40,7 +40,7 @@ func (c *Counted) counterOf(observer any) Counter {
 // source is a type that embeds Counted.
 type source interface{ counterOf(observer any) Counter }
 
-// Of returns the counter of an observer, or nil if it does not only count.
+// Of returns the counter of an observer that only counts, otherwise nil.
 func Of(observer any) Counter {
 	if s, ok := observer.(source); ok {
 		return s.counterOf(observer)
@@ -48,7 +48,7 @@ func Of(observer any) Counter {
 	return nil
 }
 
-// AttemptEnd is the end of an attempt: see observe.Outcome.
+// AttemptEnd describes the end of an attempt: see observe.Outcome.
 type AttemptEnd struct {
 	End      End
 	Retry    bool
@@ -85,11 +85,11 @@ func EndOf(results int, err error) End {
 	return Result
 }
 
-// Element is how an element has ended: see observe.Ending.
+// Element describes the end of an element: see observe.Ending.
 type Element struct {
 	How      uint8 // an observe.EndKind
 	InDoubt  bool
-	Accepted bool // it has had a slot: only then it has durations
+	Accepted bool // the element has had a slot; if not, the durations are 0
 	Queued   time.Duration
 	Total    time.Duration
 }

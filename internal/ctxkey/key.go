@@ -1,12 +1,12 @@
-// Package ctxkey has the keys under which the context of an attempt answers to other packages of the house, without an allocation, and
-// to none outside of it.
+// Package ctxkey has the keys of context values that packages of weir share but users
+// cannot read. The context of an attempt returns these values without an allocation.
 package ctxkey
 
-// Message is the key of the history of a message: package delivery reads it, and the context of an
-// operator's attempt answers it without a context of its own. The value is a message.Meta.
+// Message is the key of the history of a message, which package delivery reads. The value
+// is a message.Meta.
 type Message struct{}
 
-// Stage is the key under which an attempt answers to package predicates: it reports stages.
+// Stage is the key with which package predicates reports stages to an attempt.
 type Stage struct{}
 
 // Borrow is the key of a Borrower: a function that has found an answer without a call
@@ -19,10 +19,11 @@ type Borrower interface {
 	Borrow()
 }
 
-// Members finds the contexts of the members, a []context.Context, in the context of a call for many elements: a request tracker
-// looks for them, and links no operator.
+// Members is the key of the contexts of the members, a []context.Context, in the context
+// of a call for many elements. A request tracker reads them without importing the
+// operator.
 type Members struct{}
 
-// Timeline is the key of an element's timeline in the context of a failure sink. The value is a
-// []observe.Step, which must not be changed.
+// Timeline is the key of an element's timeline in the context of a failure sink. The
+// value is a []observe.Step, which must not be changed.
 type Timeline struct{}

@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// Offer gives an element that has failed an id that is the same each time it is offered to a failure sink: a sink that has stored it
-// without knowing so stores it once. Safe for concurrent use.
+// Offer gives a failed element an id that is the same each time the element is offered to
+// a failure sink. So a sink that has stored the element in a call that seemed to fail
+// stores it once. It is safe for concurrent use.
 type Offer struct {
 	once sync.Once
 	id   string
@@ -20,7 +21,8 @@ func (o *Offer) With(ctx context.Context) context.Context {
 	return context.WithValue(ctx, offerKey{}, o)
 }
 
-// OfferID returns the id of the element that is offered, at random; another one each time if ctx is of no offer.
+// OfferID returns the random id of the offered element. Without an offer in ctx it
+// returns a new id each time.
 func OfferID(ctx context.Context) string {
 	o, ok := ctx.Value(offerKey{}).(*Offer)
 	if !ok {

@@ -1,18 +1,18 @@
-// Package fifo has the growing ring that queues in this module share.
+// Package fifo has a queue in a growing ring.
 package fifo
 
 import "iter"
 
-// Queue is a first-in, first-out queue in a ring that grows as needed. The zero value is empty and ready.
-//
-// A Queue has one owner.
+// Queue is a first-in, first-out queue in a ring that grows as needed. The zero value is
+// empty and ready to use. It is not safe for concurrent use.
 type Queue[T any] struct {
-	buf  []T // its length is zero or a power of two
+	buf  []T // its length is 0 or a power of two
 	head int
 	n    int
 }
 
-// keepCap is the capacity that an emptied queue keeps. It releases the memory that a burst took beyond it.
+// keepCap is the largest ring that an emptied queue keeps. It releases a larger ring,
+// which a burst has left.
 const keepCap = 1024
 
 // Len returns the number of values held.
@@ -39,7 +39,7 @@ func (q *Queue[T]) Peek() T {
 func (q *Queue[T]) Pop() T {
 	v := q.Peek()
 	var zero T
-	q.buf[q.head] = zero // drops what the value refers to
+	q.buf[q.head] = zero // for the garbage collector
 	q.head = (q.head + 1) & (len(q.buf) - 1)
 	q.n--
 	if q.n == 0 && len(q.buf) > keepCap {
@@ -55,7 +55,8 @@ func (q *Queue[T]) grow() {
 	q.buf, q.head = buf, 0
 }
 
-// All walks the values, the oldest first. The queue must not be changed meanwhile.
+// All iterates over the values, the oldest first. The queue must not be changed
+// meanwhile.
 func (q *Queue[T]) All() iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for i := range q.n {

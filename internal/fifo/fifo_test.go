@@ -10,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// replay runs operations decoded from bytes on a queue and a slice: even numbers push that many, odd ones pop.
+// replay runs operations decoded from bytes on a queue and a slice: even numbers push
+// that many, odd ones pop.
 func replay(t require.TestingT, ops []byte) {
 	var q Queue[int]
 	var model []int

@@ -1,6 +1,7 @@
 package guard
 
-// SetMainModule makes path that of the main module, until the returned function is called.
+// SetMainModule makes path that of the main module, until the returned function is
+// called.
 func SetMainModule(path string) func() {
 	old := mainModule
 	mainModule = func() string { return path }

@@ -1,30 +1,32 @@
-// Package guard stands between the house and code of its users, which may panic, end its goroutine (law A6), pass nil, or return
-// errors whose own methods do such things.
+// Package guard protects weir from its users' code, which may panic, end its goroutine
+// (law A6), pass nil, or return errors whose own methods do so.
 package guard
 
-// Guard stands around one call of user code on the caller's goroutine:
+// Guard protects the caller's goroutine during a call of user code:
 //
 //	var g guard.Guard
 //	defer g.Close(func(recovered any) { … })
 //	call()
 //	g.Returned()
 //
-// It is a value with two methods rather than a function that takes the call: that costs no closure.
+// It has two methods, rather than a function that takes the call, to avoid a closure.
 type Guard struct{ returned bool }
 
-// Returned says that the call has returned.
+// Returned records that the call has returned.
 func (g *Guard) Returned() { g.returned = true }
 
-// Close is deferred. It calls broken unless the call has returned: with the value of its panic, which ends here, or with nil if
-// runtime.Goexit ends the goroutine. The stack is still that of the call.
+// Close must be deferred. Unless the call has returned, it recovers and calls broken with
+// the value of the panic, or with nil if runtime.Goexit ends the goroutine. debug.Stack
+// in broken shows the stack of the call.
 func (g *Guard) Close(broken func(recovered any)) {
 	if !g.returned {
 		broken(recover())
 	}
 }
 
-// Call runs f, which may block, on a goroutine of its own and waits for it. Neither a panic nor runtime.Goexit reaches the
-// caller: broken makes an error of what recover returned, while the stack is still that of f; nil stands for Goexit.
+// Call runs f, which may block, on a goroutine of its own and waits for it. If f panics
+// or calls runtime.Goexit, Call returns the error that broken makes of the result of
+// recover, which is nil for Goexit. debug.Stack in broken shows the stack of f.
 func Call(f func() error, broken func(recovered any) error) (err error) {
 	done := make(chan struct{})
 	go func() {
@@ -38,8 +40,8 @@ func Call(f func() error, broken func(recovered any) error) (err error) {
 	return err
 }
 
-// Each runs f for each number below n, as Call does, and returns their errors. It needs one goroutine for all of them, and one more for
-// each that does not return.
+// Each runs f as Call does for each i from 0 to n-1, and returns the errors by i. It
+// starts one goroutine for all calls, and another after each call that does not return.
 func Each(n int, f func(i int) error, broken func(recovered any) error) []error {
 	errs := make([]error, n)
 	i := 0

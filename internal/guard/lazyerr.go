@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Wrap returns err with the name of what it comes from before its message: "name: message".
+// Wrap returns an error that wraps err, with the message "name: message". It calls
+// err.Error only when its own message is needed.
 func Wrap(name string, err error) error { return &named{name, err} }
 
 type named struct {
@@ -26,7 +27,7 @@ func (e *named) Format(f fmt.State, verb rune) {
 	_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), e.Error())
 }
 
-// JoinedErrors are errors as errors.Join joins them, a line each.
+// JoinedErrors joins errors as errors.Join does, one per line.
 type JoinedErrors []error
 
 // Join returns the errors that are not nil, joined.
@@ -48,7 +49,7 @@ func (j JoinedErrors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Format implements fmt.Formatter: %+v shows each of them with %+v.
+// Format implements fmt.Formatter: %+v shows each error with %+v.
 func (j JoinedErrors) Format(f fmt.State, verb rune) {
 	if verb != 'v' || !f.Flag('+') {
 		_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), j.Error())
@@ -62,10 +63,10 @@ func (j JoinedErrors) Format(f fmt.State, verb rune) {
 	}
 }
 
-// Unwrap returns them all.
+// Unwrap returns all errors.
 func (j JoinedErrors) Unwrap() []error { return j }
 
-// Is is errors.Is for an error of a user, whose methods may panic: one that does matches nothing.
+// Is is errors.Is for a user's error. If a method of the error panics, Is returns false.
 func Is(err, target error) (is bool) {
 	defer func() {
 		if recover() != nil {

@@ -7,10 +7,11 @@ import (
 )
 
 // Logger returns a logger for weir's own lines, which go to the handler of l, or of
-// slog.Default() if l is nil. It hides the secrets of URLs (see [Text]) in messages, strings
-// and errors. An error whose text changes still unwraps to the original, so a handler finds
-// its type. The handler is a user's and may panic: then the line is lost, and the caller
-// continues (law A6). A logger that Logger has returned is returned unchanged.
+// slog.Default() if l is nil. It hides the secrets of URLs (see [Text]) in messages,
+// strings and errors. An error whose text changes still unwraps to the original, so a
+// handler finds its type. The handler is a user's and may panic: then the line is lost,
+// and the caller continues (law A6). A logger that Logger has returned is returned
+// unchanged.
 func Logger(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		l = slog.Default()
@@ -67,8 +68,8 @@ func redactedAttrs(attrs []slog.Attr) []slog.Attr {
 	return redacted
 }
 
-// redactedAttr returns an attribute without the secrets of URLs. A value that is neither a
-// string nor an error nor a group is unchanged.
+// redactedAttr returns an attribute without the secrets of URLs. A value that is neither
+// a string nor an error nor a group is unchanged.
 func redactedAttr(a slog.Attr) slog.Attr {
 	a.Value = a.Value.Resolve()
 	switch a.Value.Kind() {
@@ -85,7 +86,8 @@ func redactedAttr(a slog.Attr) slog.Attr {
 	return a
 }
 
-// redacted returns err if its text has no secrets, and else an error with the redacted text.
+// redacted returns err if its text has no secrets, otherwise an error with the redacted
+// text.
 func redacted(err error) error {
 	text := Text(err)
 	if text == fmt.Sprint(err) {
@@ -94,7 +96,7 @@ func redacted(err error) error {
 	return &redactedError{err, text}
 }
 
-// redactedError is an error whose text had the secrets of URLs.
+// redactedError replaces the text of an error that contains secrets of URLs.
 type redactedError struct {
 	err  error
 	text string

@@ -2,7 +2,8 @@ package guard
 
 import "reflect"
 
-// IsNil reports whether v is nil or holds a nil of its type, such as a nil pointer in an interface.
+// IsNil reports whether v is nil or holds a nil of its type, such as a nil pointer in an
+// interface.
 func IsNil(v any) bool {
 	switch r := reflect.ValueOf(v); r.Kind() {
 	case reflect.Invalid:
@@ -14,7 +15,8 @@ func IsNil(v any) bool {
 	}
 }
 
-// RefuseNil panics if an argument of a function is nil, as IsNil defines it: "checkpoint: NewSource: nil input".
+// RefuseNil panics if an argument of a function is nil as defined by IsNil, with a
+// message such as "checkpoint: NewSource: nil input".
 func RefuseNil(function, argument string, v any) {
 	if IsNil(v) {
 		panic(function + ": nil " + argument)

@@ -12,17 +12,18 @@ import (
 	"sync"
 )
 
-// PanicError is a panic of user code, or its call of runtime.Goexit.
+// PanicError reports that user code panicked or called runtime.Goexit.
 type PanicError struct {
-	Package string // whose call it was; "" if another error says so
-	Value   any    // what was passed to panic
+	Package string // package that called the code; "" if a wrapping error names it
+	Value   any    // the argument of panic, or ErrGoexit
 	Stack   []byte // of the goroutine that panicked
 }
 
-// ErrGoexit is the value of the Error of a call of runtime.Goexit.
+// ErrGoexit is the Value of a [PanicError] after a call of runtime.Goexit.
 var ErrGoexit = errors.New("runtime.Goexit was called")
 
-// Recovered wraps what recover returned in a package; nil means that runtime.Goexit ends the goroutine.
+// Recovered wraps the result of recover in a package. recovered is nil if runtime.Goexit
+// ends the goroutine.
 func Recovered(inPackage string, recovered any) *PanicError {
 	if recovered == nil {
 		recovered = ErrGoexit
@@ -47,7 +48,8 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// Message returns "panic in user code: boom (at lookup.go:42 main.lookup)".
+// Message returns a message such as "panic in user code: boom (at lookup.go:42
+// main.lookup)".
 func Message(value any, stack []byte) string {
 	s := fmt.Sprintf("panic in user code: %v", value) // fmt recovers panics of the value's methods
 	if frame := Frame(stack); frame != "" {
@@ -56,7 +58,8 @@ func Message(value any, stack []byte) string {
 	return s
 }
 
-// Format implements fmt.Formatter for an error with this message: %+v adds the stack.
+// Format implements fmt.Formatter for an error with a message and a stack: %+v adds the
+// stack.
 func Format(f fmt.State, verb rune, message string, stack []byte) {
 	if verb == 'v' && f.Flag('+') {
 		_, _ = io.WriteString(f, message)
@@ -68,15 +71,16 @@ func Format(f fmt.State, verb rune, message string, stack []byte) {
 	_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), message)
 }
 
-// Frame returns the top frame of the user's code, "lookup.go:42 main.lookup", or "" if there is none. The frames of the
-// standard library and of this module are skipped, except for its tests and its programs.
+// Frame returns the top frame of the user's code, such as "lookup.go:42 main.lookup", or
+// "". It skips the frames of the standard library and of this module, except for its
+// tests and its programs.
 func Frame(stack []byte) string {
-	library := func(string) bool { return false } // reports whether a file is of the standard library
+	library := func(string) bool { return false } // reports whether a file belongs to the standard library
 	below := belowRecover(stack)
 	for len(stack) > 0 {
 		function, rest := line(stack)
 		file, rest := line(rest)
-		if !strings.HasPrefix(file, "\t") { // the head of the stack, or what it ends with
+		if !strings.HasPrefix(file, "\t") { // the first or the last line of the stack
 			_, stack = line(stack)
 			continue
 		}
@@ -86,7 +90,7 @@ func Frame(stack []byte) string {
 			return ""
 		}
 		file, _, _ = strings.Cut(file[1:], " +0x")
-		if i := strings.LastIndexByte(function, '('); i > 0 { // its arguments
+		if i := strings.LastIndexByte(function, '('); i > 0 { // cut off the arguments
 			function = function[:i]
 		}
 		if function == "runtime/debug.Stack" {
@@ -99,7 +103,8 @@ func Frame(stack []byte) string {
 	return ""
 }
 
-// belowRecover returns how many bytes of the stack there are from the panic on. The frames above it recover.
+// belowRecover returns the number of bytes of the stack from the frame of panic or Goexit
+// to the end. The frames above belong to the recovery.
 func belowRecover(stack []byte) int {
 	for _, start := range []string{"\npanic(", "\nruntime.Goexit("} {
 		if i := bytes.Index(stack, []byte(start)); i >= 0 {
@@ -119,12 +124,13 @@ var module = strings.TrimSuffix(reflect.TypeFor[marker]().PkgPath(), "internal/g
 
 type marker struct{}
 
-// programs of this module are users of its packages.
+// programs are the folders of this module whose code counts as a user's code.
 var programs = [...]string{"examples/", "bench/", "cmd/"}
 
-// libraryOf returns what reports whether a file is of the standard library, one of whose files is stack. Builds with -trimpath write
-// the path of the package in place of that of its directory: in the standard library, no dot is in its first element. The main
-// module's path may be like that.
+// libraryOf returns a function that reports whether a file belongs to the standard
+// library. stack is the file and line of debug.Stack. Builds with -trimpath write import
+// paths instead of directories: then a first element without a dot is the standard
+// library, unless it is the path of the main module.
 func libraryOf(stack string) func(file string) bool {
 	dir, _, _ := strings.Cut(stack, "runtime/debug/stack.go:")
 	return func(file string) bool {
@@ -145,6 +151,7 @@ var mainModule = sync.OnceValue(func() string {
 	return info.Main.Path
 })
 
+// isUsers reports whether a function belongs to user code or the standard library.
 func isUsers(function, file string) bool {
 	if function == "panic" || strings.HasPrefix(function, "runtime.") {
 		return false

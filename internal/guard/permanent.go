@@ -6,7 +6,8 @@ type mark struct{ error }
 
 func (m mark) Unwrap() error { return m.error }
 
-// MarkPermanent returns err, marked. Its text stays. It returns nil if err is nil.
+// MarkPermanent marks err as permanent for [IsPermanent], with the same text. It returns
+// nil if err is nil.
 func MarkPermanent(err error) error {
 	if err == nil {
 		return nil
@@ -14,7 +15,8 @@ func MarkPermanent(err error) error {
 	return mark{err}
 }
 
-// IsPermanent reports whether err, or one that it wraps, is marked. It may be of the user's code: one that panics is not.
+// IsPermanent reports whether err, or an error that it wraps, is marked. It returns false
+// if a method of err, which may be a user's error, panics.
 func IsPermanent(err error) (is bool) {
 	defer func() { _ = recover() }()
 	_, is = errors.AsType[mark](err)

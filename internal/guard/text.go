@@ -10,17 +10,17 @@ import (
 	"unicode/utf8"
 )
 
-// Secrets of URLs are redacted here, for every text that weir writes or stores: log lines,
-// progress lines, pages, stored errors, and the texts of weir's own errors. Passwords,
-// users without a password (tokens), queries and fragments are hidden; scheme, host, port
-// and path are shown. docs/data-protection.md describes the rule to users.
+// Secrets of URLs are redacted here, for every text that weir writes or stores: log
+// lines, progress lines, pages, stored errors, and the texts of weir's own errors.
+// Passwords, users without a password (tokens), queries and fragments are hidden; scheme,
+// host, port and path are shown. docs/data-protection.md describes the rule to users.
 
 // Text returns the text of an error without the secrets of URLs. The methods of err may
 // panic.
 func Text(err error) string {
 	text := fmt.Sprint(err) // fmt recovers panics of users' errors
 	address := addressOf(err)
-	if address != "" && !strings.Contains(address, "://") { // else WithoutSecrets finds it
+	if address != "" && !strings.Contains(address, "://") { // otherwise WithoutSecrets finds it
 		quoted := strconv.Quote(address)
 		text = strings.ReplaceAll(text, quoted[1:len(quoted)-1], redact(address))
 		text = strings.ReplaceAll(text, address, redact(address))
@@ -28,9 +28,9 @@ func Text(err error) string {
 	return WithoutSecrets(text)
 }
 
-// addressOf returns the address that an error of package net/url or net/http has, or "".
+// addressOf returns the URL of an error of package net/url or net/http, or "".
 func addressOf(err error) (address string) {
-	defer func() { _ = recover() }() // of a method of a user's error
+	defer func() { _ = recover() }() // from a method of a user's error
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.URL
 	}
@@ -45,8 +45,8 @@ func URL(u *url.URL) string {
 	return redact(u.String())
 }
 
-// urls finds a URL in quotes, as package net/url writes it, up to the closing quote, and any
-// other up to a space or a quote.
+// urls finds a URL in quotes, as package net/url writes it, up to the closing quote, and
+// any other up to a space or a quote.
 var urls = regexp.MustCompile(`"[A-Za-z][A-Za-z0-9+.-]*://(?:[^"\\]|\\.)*|[A-Za-z][A-Za-z0-9+.-]*://[^\s"]+`)
 
 // WithoutSecrets returns a text in which the secrets of URLs are hidden.
@@ -85,7 +85,7 @@ func redact(address string) string {
 		end = len(rest)
 	}
 	if _, port, ok := strings.Cut(rest[:end], ":"); ok && !strings.Contains(rest[:end], "@") && strings.Trim(port, "0123456789") != "" {
-		end = len(rest) // a password with a slash, which is not valid: the error says so
+		end = len(rest) // an invalid port may be part of a password that contains a slash
 	}
 	if at := strings.LastIndex(rest[:end], "@"); at >= 0 {
 		user, _, ok := strings.Cut(rest[:at], ":")
@@ -114,8 +114,8 @@ func withoutQuery(s string) string {
 // listed finds the comma between two URLs of a list.
 var listed = regexp.MustCompile(`,[A-Za-z][A-Za-z0-9+.-]*://`)
 
-// nextURL returns where the comma before the next URL of a list is, or -1. A comma in a
-// query belongs to the query.
+// nextURL returns the index of the comma before the next URL of a list, or -1. A comma in
+// a query belongs to the query.
 func nextURL(rest string) int {
 	at := listed.FindStringIndex(rest)
 	if at == nil || strings.ContainsAny(rest[:at[0]], "?#") {
@@ -126,8 +126,9 @@ func nextURL(rest string) int {
 
 const hidden = "xxxxx"
 
-// Visible returns a text in which nothing is hidden, and nothing controls a terminal or the direction of text: what is not printable, or not
-// UTF-8, is written as in Go, except for the characters of keep (law J3).
+// Visible escapes the characters of a text that are not printable or not UTF-8, as Go
+// does in string literals, except for the characters of keep. So the text cannot hide
+// characters, control a terminal, or change the direction of text (law J3).
 func Visible(s, keep string) string {
 	plain := func(r rune) bool { return strconv.IsPrint(r) && r != utf8.RuneError || strings.ContainsRune(keep, r) }
 	if !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {

@@ -11,7 +11,8 @@ import (
 	"os"
 )
 
-// Problem sends a problem document (RFC 9457). With a result of "" it is none of the tracker's.
+// Problem sends a problem document (RFC 9457). result is a value of [Result], or "" if
+// the problem is not a result of the tracker.
 func Problem(w http.ResponseWriter, status int, result, detail string) {
 	document := struct {
 		Type   string `json:"type,omitempty"`
@@ -23,14 +24,15 @@ func Problem(w http.ResponseWriter, status int, result, detail string) {
 		document.Type = ProblemType(result)
 		w.Header().Set(Result, result)
 	}
-	body, _ := json.Marshal(document) // strings and a number: it never fails
+	body, _ := json.Marshal(document) // cannot fail for strings and a number
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // the caller is gone
+	_, _ = w.Write(append(body, '\n')) // an error means that the caller has gone
 }
 
-// ReadBody returns the body of a request of at most limit bytes. If it is not ok, the answer is sent.
+// ReadBody returns the body of a request, which may have at most limit bytes. If ok is
+// false, ReadBody has sent an error response.
 func ReadBody(w http.ResponseWriter, req *http.Request, limit int64) (body []byte, ok bool) {
 	if req.Body == nil {
 		return nil, true
@@ -48,8 +50,9 @@ func ReadBody(w http.ResponseWriter, req *http.Request, limit int64) (body []byt
 	return nil, false
 }
 
-// BodyStatus returns the status for a request whose body could not be read. One that came too slowly, or was cut off, may come whole next
-// time: 400 would say that it never does.
+// BodyStatus returns the status for a request whose body could not be read: 413 if the
+// body is too long, 408 if it came too slowly or was cut off, since a repetition may
+// succeed, otherwise 400.
 func BodyStatus(err error) int {
 	if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
 		return http.StatusRequestEntityTooLarge
@@ -60,8 +63,8 @@ func BodyStatus(err error) int {
 	return http.StatusBadRequest
 }
 
-// Limits returns the status for other content under the same id, and how long a body may be, with their defaults 409 and 1 MiB.
-// They are valid if the error is nil.
+// Limits checks the status for other content under the same id, 409 or 422, and the limit
+// of a body in bytes. It replaces 0 by the defaults 409 and 1 MiB.
 func Limits(mismatchStatus int, maxBody int64) (int, int64, error) {
 	if mismatchStatus == 0 {
 		mismatchStatus = http.StatusConflict
@@ -78,11 +81,12 @@ func Limits(mismatchStatus int, maxBody int64) (int, int64, error) {
 	return mismatchStatus, maxBody, nil
 }
 
-// Fingerprint hashes the parts of a request, and its body. Each part is hashed with its length, so none runs into the next.
+// Fingerprint hashes the parts of a request, and its body. It hashes the length of each
+// part, too, so that different splits have different hashes.
 func Fingerprint(body []byte, parts ...string) [32]byte {
 	h := sha256.New()
 	for _, part := range parts {
-		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(part)))) // a hash never fails
+		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(part)))) // hashes do not return errors
 		_, _ = io.WriteString(h, part)
 	}
 	_, _ = h.Write(body)

@@ -28,7 +28,7 @@ func Content(contentType string, body []byte) (string, []byte) {
 		delete(params, "charset")
 	}
 	mediaType := mime.FormatMediaType(name, params)
-	if mediaType == "" { // it cannot be formatted
+	if mediaType == "" { // not a valid media type
 		return contentType, body
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
@@ -36,8 +36,8 @@ func Content(contentType string, body []byte) (string, []byte) {
 	return JSONMark + mediaType, appendValue(nil, d, maxLevels)
 }
 
-// JSONMark is in no media type that a client can send, so JSON in the form of [Content] is
-// never equal to a body that is compared byte by byte.
+// JSONMark is in no media type that a client can send, so JSON in the form of [Content]
+// is never equal to a body that is compared byte by byte.
 const JSONMark = "\x00"
 
 // hasHalfPair reports whether valid JSON escapes half of a surrogate pair, as "\ud800"
@@ -51,7 +51,7 @@ func hasHalfPair(body []byte) bool {
 		body = body[i:]
 		first := escapedRune(body)
 		if !utf16.IsSurrogate(first) {
-			body = body[2:] // the character behind the backslash may be another backslash
+			body = body[2:] // skip the escaped character, which may be another backslash
 			continue
 		}
 		second := escapedRune(body[len(`\ud800`):])
@@ -62,8 +62,8 @@ func hasHalfPair(body []byte) bool {
 	}
 }
 
-// escapedRune returns the code unit of an escape such as "\ud800" at the start of b, or -1
-// if b starts with something else.
+// escapedRune returns the code unit of an escape such as "\ud800" at the start of b, or
+// -1 if b starts with something else.
 func escapedRune(b []byte) rune {
 	if len(b) < len(`\ud800`) || b[0] != '\\' || b[1] != 'u' {
 		return -1
@@ -75,11 +75,12 @@ func escapedRune(b []byte) rune {
 	return rune(n)
 }
 
-// maxLevels bounds the levels whose members are sorted, since sorting a level may copy what is in it. What is nested deeper stays as it is.
+// maxLevels limits the levels whose members are sorted, since sorting a level may copy
+// all its content. Deeper levels stay unsorted.
 const maxLevels = 64
 
-// appendValue appends the next value of d, which is valid and not nested deeper than json.Valid allows. Members of the same name stay,
-// in their order.
+// appendValue appends the next value of d in the form of [Content]. levels is the number
+// of levels to sort. The JSON must be valid. Members with the same name keep their order.
 func appendValue(b []byte, d *json.Decoder, levels int) []byte {
 	if levels == 0 {
 		var value json.RawMessage

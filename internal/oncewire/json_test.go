@@ -47,7 +47,8 @@ func TestContent(t *testing.T) {
 	same(false, j, strings.Repeat("[", 20_000)+" "+strings.Repeat("]", 20_000), j, strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000))
 }
 
-// A body that is nested deeply costs about as much as another one of its size: a megabyte had cost tens of gigabytes.
+// A body that is nested deeply costs about as much as another one of its size: a megabyte
+// had cost tens of gigabytes.
 func TestDeepContent(t *testing.T) {
 	const levels, j = 9_000, "application/json"
 	long := `"` + strings.Repeat("x", 100_000) + `"`

@@ -30,7 +30,8 @@ func TestOf(t *testing.T) {
 	require.Equal(t, "urn:weir:exactly-once:stale", oncewire.ProblemType(oncewire.Stale))
 }
 
-// A body that came too slowly or was cut off may come whole next time: that is no refusal for good.
+// A body that came too slowly or was cut off may come whole next time: that is no refusal
+// for good.
 func TestBodyThatDoesNotCome(t *testing.T) {
 	for name, c := range map[string]struct {
 		body io.Reader

@@ -1,5 +1,6 @@
-// Package sqlmigrate applies the SQL files with which packages of weir make their tables. They are plain and numbered
-// ("0001_tables.sql"), so that a user's own migrator can run them instead.
+// Package sqlmigrate applies the SQL files with which packages of weir make their tables.
+// The files are plain SQL and numbered ("0001_tables.sql"), so that a user's own migrator
+// can run them instead.
 package sqlmigrate
 
 import (
@@ -18,10 +19,10 @@ import (
 // Dialect is a kind of database.
 type Dialect int
 
-// The kinds differ in how processes that migrate at once are kept apart.
+// The dialects differ in how they exclude concurrent migrations.
 const (
-	SQLite     Dialect = iota // a transaction that writes excludes others
-	PostgreSQL                // an advisory lock does
+	SQLite     Dialect = iota // by a transaction that writes
+	PostgreSQL                // by an advisory lock
 )
 
 const table = `CREATE TABLE IF NOT EXISTS weir_migrations (
@@ -33,15 +34,17 @@ const table = `CREATE TABLE IF NOT EXISTS weir_migrations (
 // lockID is the advisory lock of all components: "weir" in ASCII.
 const lockID = 0x77656972
 
-// Apply runs the files, in order of their numbers, that were not applied to db for this
-// component, all in one transaction. Processes that do so at once wait for each other.
+// Apply runs the files that were not applied to db for this component, in order of their
+// numbers and in one transaction. Concurrent calls, in any process, wait for each other.
 func Apply(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) error {
 	_, err := Ensure(ctx, db, d, component, files)
 	return err
 }
 
-// Ensure is Apply, and returns the names of the files that it has run. Without any to run it only reads. A database with more files than
-// these belongs to a later version: it is refused. If the user of the database may not run them, the error has the statements.
+// Ensure does the same as Apply, and returns the names of the files that it has run. If
+// there are no files to run, it only reads. It refuses a database to which more files
+// were applied, since that belongs to a later version of weir. If the user of the
+// database may not run the files, the error contains the statements.
 func Ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) (made []string, err error) {
 	made, err = ensure(ctx, db, d, component, files)
 	if err != nil {
@@ -125,15 +128,14 @@ type querier interface {
 
 // versionIn returns the highest number of a file that was applied.
 func versionIn(ctx context.Context, q querier, component string) (version int, err error) {
-	// Both databases know $1; component is ours.
 	err = q.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM weir_migrations WHERE component = $1", component).Scan(&version)
 	return version, err
 }
 
 const insufficientPrivilege = "42501"
 
-// lacksRights returns an error with the statements that give a user of PostgreSQL the rights on
-// tables. Their columns are identities, which need no right on a sequence.
+// lacksRights returns an error with the statements that grant a user of PostgreSQL the
+// rights on tables. Their identity columns do not require rights on a sequence.
 func lacksRights(tables []string) error {
 	return fmt.Errorf("this user lacks rights on them: let their owner run GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO <user>; "+
 		"GRANT SELECT ON weir_migrations TO <user>; and, if need be, GRANT USAGE ON SCHEMA <schema> TO <user>", strings.Join(tables, ", "))
@@ -141,12 +143,12 @@ func lacksRights(tables []string) error {
 
 var createTable = regexp.MustCompile(`CREATE TABLE IF NOT EXISTS (\w+)`)
 
-// tablesOf returns the names of the tables that files make.
+// tablesOf returns the names of the tables that the files create.
 func tablesOf(files fs.FS, names []string) (tables []string) {
 	for _, name := range names {
 		text, err := fs.ReadFile(files, name)
 		if err != nil {
-			continue // the tables of the other files are a help, too
+			continue // return the tables of the other files
 		}
 		for _, match := range createTable.FindAllSubmatch(text, -1) {
 			tables = append(tables, string(match[1]))
@@ -155,8 +157,8 @@ func tablesOf(files fs.FS, names []string) (tables []string) {
 	return tables
 }
 
-// explainRights adds the statements to an error of a user who may not run them: those of the files
-// after the version that the database has.
+// explainRights adds the statements of the files after version to an error that reports
+// that the user may not run them. It returns other errors unchanged.
 func explainRights(err error, component string, files fs.FS, names []string, version int) error {
 	text := err.Error()
 	if sqlState(err) != insufficientPrivilege && !strings.Contains(text, "readonly database") {
@@ -182,7 +184,8 @@ func explainRights(err error, component string, files fs.FS, names []string, ver
 
 func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, files fs.FS, names []string) (made []string, err error) {
 	if d == PostgreSQL {
-		// Before the table: two at once that create one fail, even with IF NOT EXISTS.
+		// Lock before creating the table: concurrent creations fail, even with IF NOT
+		// EXISTS.
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock("+strconv.Itoa(lockID)+")"); err != nil {
 			return nil, err
 		}
@@ -191,7 +194,8 @@ func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, files
 		return nil, err
 	}
 	if d == SQLite {
-		// The table may be there, which takes no lock: one is taken before anything is read.
+		// Lock the database before reading: CREATE TABLE does not lock it if the table
+		// exists.
 		if _, err := tx.ExecContext(ctx, "DELETE FROM weir_migrations WHERE false"); err != nil {
 			return nil, err
 		}
@@ -233,15 +237,16 @@ func versionOf(name string) (int, error) {
 	return version, nil
 }
 
-// Explain returns err with a remedy, if it knows one: migrate makes tables that are missing, an owner
-// grants rights that are missing, and a parameter turns off prepared statements, which do not last
-// behind a pooler of transactions. It marks errors that no repetition cures: missing tables, and what
-// PostgreSQL refuses to this user, to this database or for its syntax.
+// Explain adds a remedy to err if it knows one: call migrate if tables are missing, let
+// the owner grant missing rights, or turn off prepared statements, which do not last
+// behind a pooler of transactions. It marks errors as permanent that a repetition cannot
+// cure: missing tables, and statements that PostgreSQL refuses because of the user, the
+// database or the syntax.
 func Explain(err error, migrate string, tables ...string) error {
 	if err == nil {
 		return nil
 	}
-	text, what := err.Error(), "no such table: " // SQLite has no code for it
+	text, what := err.Error(), "no such table: " // SQLite does not have a code for it
 	state := sqlState(err)
 	switch {
 	case state == "42P01": // undefined_table, whose text is in the server's language
@@ -256,7 +261,7 @@ func Explain(err error, migrate string, tables ...string) error {
 		return guard.MarkPermanent(err)
 	}
 	advice := ": call " + migrate + ", which makes the tables"
-	if strings.Contains(text, "no such column: ") || state == "42703" { // those of an older version
+	if strings.Contains(text, "no such column: ") || state == "42703" { // tables of an older version
 		return guard.MarkPermanent(fmt.Errorf("%w%s", err, advice))
 	}
 	for _, table := range tables {
@@ -267,12 +272,15 @@ func Explain(err error, migrate string, tables ...string) error {
 	return err
 }
 
+// stateError is an error of a driver of PostgreSQL.
+type stateError interface {
+	error
+	SQLState() string
+}
+
 // sqlState returns the code of an error of PostgreSQL, or "".
 func sqlState(err error) string {
-	if e, ok := errors.AsType[interface {
-		error
-		SQLState() string
-	}](err); ok {
+	if e, ok := errors.AsType[stateError](err); ok {
 		return e.SQLState()
 	}
 	return ""

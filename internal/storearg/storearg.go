@@ -1,6 +1,6 @@
-// Package storearg has what stores and engines (delivery/store) share with those that
-// call them: checks that return the error for arguments that a method must refuse, the
-// bound of bytes of a call, and [Each], which walks over a queue.
+// Package storearg helps to implement and call stores (delivery/store): checks of the
+// arguments of their methods, the limit of bytes of a call, and [Each], which lists a
+// queue.
 package storearg
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// MaxBytes bounds the bytes of the payloads that a call of a store returns: the message
-// that reaches it is the last.
+// MaxBytes limits the payloads that a call of a store returns: the message that reaches
+// the limit is the last. It also limits the value of a record.
 const MaxBytes = 16 << 20
 
 // Put checks the arguments of [store.Store.Put].
@@ -45,7 +45,7 @@ func Take(queue string, limit int, lease time.Duration) error {
 	}
 }
 
-// KeyRound checks the round of a [store.ByKey.TakeByKey].
+// KeyRound checks the argument of [store.ByKey.TakeByKey].
 func KeyRound(r store.KeyRound) error {
 	if r.Each < 1 {
 		return fmt.Errorf("store: at most %d messages of a key: must be at least 1", r.Each)
@@ -53,12 +53,12 @@ func KeyRound(r store.KeyRound) error {
 	return nil
 }
 
-// Next returns the value of [store.KeyRound].After with which a round continues after a
+// Next encodes a key for [store.KeyRound].After, so that the round continues after the
 // key.
 func Next(key string) string { return "k" + key }
 
-// After returns the key after which a round continues; begun is false at the start of a
-// round.
+// After decodes [store.KeyRound].After: the key after which the round continues. begun is
+// false at the start of a round.
 func After(r store.KeyRound) (key string, begun bool) { return strings.CutPrefix(r.After, "k") }
 
 // Extend checks the arguments of [store.Store.Extend].
@@ -79,8 +79,8 @@ func Lock(name, owner string, lease time.Duration) error {
 	return Extend(lease)
 }
 
-// LongestDelay is the longest delay of a message. A longer one counts as this: every
-// engine can store the time that it ends, whatever the form of its times.
+// LongestDelay is the longest delay of a message; longer delays are shortened to it.
+// Every engine can store the time at which it ends.
 const LongestDelay = 200 * 365 * 24 * time.Hour
 
 // Release checks the arguments of [store.Store.Release].
@@ -121,7 +121,7 @@ func Provider(name string) error {
 func Queue(queue string) error {
 	switch {
 	case queue == "":
-		return errors.New("store: a queue without a name")
+		return errors.New("store: the queue has no name")
 	case !utf8.ValidString(queue) || strings.ContainsRune(queue, 0):
 		return fmt.Errorf("store: queue %q: the name must be UTF-8 without NUL", queue)
 	default:
@@ -131,8 +131,8 @@ func Queue(queue string) error {
 
 const retry = "-retry-"
 
-// Layer returns the queue to which a layer belongs, and its number; 0: the name is not
-// that of a layer (law W1).
+// Layer returns the queue and the number of a layer. For a name that is not a layer, n is
+// 0 and queue is name (law W1).
 func Layer(name string) (queue string, n int) {
 	i := strings.LastIndex(name, retry)
 	if i < 0 {
@@ -145,13 +145,13 @@ func Layer(name string) (queue string, n int) {
 	return name[:i], n
 }
 
-// IsLost reports whether an error is for leases that are lost.
+// IsLost reports whether an error is a *store.LeaseError.
 func IsLost(err error) bool {
 	_, lost := errors.AsType[*store.LeaseError](err)
 	return lost
 }
 
-// Lost returns the error for leases that are lost, or nil if there are none.
+// Lost returns the error for lost leases, or nil if leases is empty.
 func Lost(leases []store.Lease) error {
 	if len(leases) == 0 {
 		return nil
@@ -192,7 +192,8 @@ func Record(r store.Record) error {
 	return nil
 }
 
-// Each calls do for the messages of a queue that match and are there now, page by page.
+// Each calls do for the matching messages of a queue, page by page. It ignores messages
+// that arrive after it was called.
 func Each(ctx context.Context, s store.Lister, queue string, f store.Filter, do func(store.Entry) error) error {
 	counts, err := s.Count(ctx, queue, f)
 	if err != nil || counts.Messages == 0 {

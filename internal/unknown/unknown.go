@@ -1,5 +1,6 @@
-// Package unknown keeps the members of stored JSON objects that this version does not know (law W4): it makes headers of them, which
-// every engine passes on, and members again where an object of that kind is written.
+// Package unknown keeps members of stored JSON objects that this version of weir does not
+// know (law W4). It turns them into headers, which every engine passes on, and back into
+// members when an object of the kind is written.
 package unknown
 
 import (
@@ -16,14 +17,15 @@ import (
 // Kind is a kind of object.
 type Kind struct {
 	Prefix string   // of the headers
-	Known  []string // members; encoding/json takes them in any case
+	Known  []string // names of the known members; compared without case, as encoding/json does
 }
 
 func (k *Kind) knows(name string) bool {
 	return slices.ContainsFunc(k.Known, func(known string) bool { return strings.EqualFold(known, name) })
 }
 
-// Unmarshal reads an object into v, and returns what it does not know as headers, by their names. It costs more only if there is something.
+// Unmarshal reads an object into v, and returns its unknown members as headers. It
+// decodes the object a second time only if a member is unknown.
 func (k *Kind) Unmarshal(object []byte, v any) (headers map[string]string, err error) {
 	strict := json.NewDecoder(bytes.NewReader(object))
 	strict.DisallowUnknownFields()
@@ -57,7 +59,8 @@ func (k *Kind) Unmarshal(object []byte, v any) (headers map[string]string, err e
 	return headers, nil
 }
 
-// Split returns the headers that are members of such an object, and the others.
+// Split returns the headers that hold members of an object of the kind, and the other
+// headers.
 func (k *Kind) Split(headers map[string]string) (members, others map[string]string) {
 	for name, value := range headers {
 		if _, ok := k.member(name, value); !ok {
@@ -75,26 +78,29 @@ func (k *Kind) Split(headers map[string]string) (members, others map[string]stri
 	return members, others
 }
 
-// member returns the name of the member that a header stands for.
+// member returns the name of the member that a header holds. ok is false if it does not
+// hold a member.
 func (k *Kind) member(header, value string) (name string, ok bool) {
-	if name, ok = strings.CutPrefix(header, k.Prefix); !ok {
+	name, ok = strings.CutPrefix(header, k.Prefix)
+	if !ok {
 		return "", false
 	}
 	name, err := url.QueryUnescape(name)
 	return name, err == nil && url.QueryEscape(name) == header[len(k.Prefix):] && !k.knows(name) && isLine(value)
 }
 
-// isLine says whether a value is JSON in one line that databases take, which one of a header of another program need not be.
+// isLine reports whether a value is compact JSON that databases accept. A header of
+// another program may have any value.
 func isLine(value string) bool {
 	var b bytes.Buffer
 	if err := json.Compact(&b, []byte(value)); err != nil || b.String() != value || !utf8.ValidString(value) {
 		return false
 	}
 	escapes := strings.ToLower(value)
-	return !strings.Contains(escapes, `\u0000`) && !strings.Contains(escapes, `\ud`) // NUL, and halves of characters
+	return !strings.Contains(escapes, `\u0000`) && !strings.Contains(escapes, `\ud`) // NUL, surrogates
 }
 
-// Append adds the members that [Kind.Split] has returned to an object, in the order of their names.
+// Append adds members from [Kind.Split] to an object, in the order of their headers.
 func (k *Kind) Append(object []byte, members map[string]string) []byte {
 	if len(members) == 0 {
 		return object
@@ -102,7 +108,7 @@ func (k *Kind) Append(object []byte, members map[string]string) []byte {
 	object = bytes.TrimSuffix(object, []byte("}"))
 	for _, header := range slices.Sorted(maps.Keys(members)) {
 		name, _ := k.member(header, members[header])
-		quoted, _ := json.Marshal(name) // strings cannot fail
+		quoted, _ := json.Marshal(name) // cannot fail for a string
 		if len(object) > 1 {
 			object = append(object, ',')
 		}

@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// lockFile uses flock and not fcntl: its locks belong to the open file, so two openings in one process exclude each
-// other too, and closing another descriptor of the file does not drop them.
+// lockFile uses flock rather than fcntl: a lock of flock belongs to the open file, so it
+// also excludes another opening in the same process, and is not released when another
+// descriptor of the file is closed.
 func lockFile(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -24,8 +25,9 @@ func lockFile(name string) (*os.File, error) {
 	return f, nil
 }
 
-// lockDir locks a directory itself. The error matches errors.ErrUnsupported where the file system cannot do that: NFS on Linux
-// makes flock a lock for writing, for which a directory cannot be opened (EBADF).
+// lockDir locks a directory itself. The error matches errors.ErrUnsupported if the file
+// system cannot lock directories: NFS on Linux maps flock to a lock for writing, for
+// which a directory cannot be opened (EBADF).
 func lockDir(name string) (*os.File, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -43,7 +45,7 @@ func lockDir(name string) (*os.File, error) {
 	return f, nil
 }
 
-// flock locks an open file, or fails at once if it is locked.
+// flock locks an open file. It does not wait for another holder.
 func flock(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -7,8 +7,9 @@ import (
 	"os"
 )
 
-// lockFile has nothing to offer here: fcntl's locks, where they exist, do not exclude a second opening in the same
-// process, and are dropped when any descriptor of the file is closed.
+// lockFile returns an error: on these systems, fcntl may have locks, but they do not
+// exclude a second opening in the same process, and are released when any descriptor of
+// the file is closed.
 func lockFile(name string) (*os.File, error) {
 	return nil, &os.PathError{Op: "lock", Path: name, Err: errors.ErrUnsupported}
 }

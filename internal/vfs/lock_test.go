@@ -15,7 +15,8 @@ func cannotLock(err error) func(string) (*os.File, error) {
 	return func(string) (*os.File, error) { return nil, err }
 }
 
-// Where directories cannot be locked, as on NFS, the file's lock is all there is: who loses the file finds out.
+// Where directories cannot be locked, as on NFS, the file's lock is all there is: who
+// loses the file finds out.
 func TestLockWhereDirectoriesCannotBeLocked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "LOCK")
 	first, err := lock(path, cannotLock(errors.ErrUnsupported))
@@ -55,7 +56,8 @@ func TestLockGivesTheFileBackAfterAnError(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// The holder removes the file and ends between the opening of the next one and its lock: that lock is on a file that nobody finds.
+// The holder removes the file and ends between the opening of the next one and its lock:
+// that lock is on a file that nobody finds.
 func TestLockFileThatWasJustRemoved(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows does not remove an open file")

@@ -6,8 +6,9 @@ import (
 	"path/filepath"
 )
 
-// MakeDir makes a directory and those around it, and makes their names durable: also if they exist, since a process that
-// was killed may have made them a moment ago.
+// MakeDir makes a directory and its parents, and makes their names durable. It syncs
+// existing directories, too, since a process may have been killed just after it made
+// them.
 func MakeDir(fsys FS, dir string, perm fs.FileMode) error {
 	parent := filepath.Dir(dir)
 	if parent == dir {
@@ -23,7 +24,7 @@ func MakeDir(fsys FS, dir string, perm fs.FileMode) error {
 	case err == nil:
 		err = fsys.SyncDir(parent)
 		if errors.Is(err, fs.ErrPermission) {
-			err = nil // of another user, so not made by us
+			err = nil // the parent belongs to another user, so weir has not made dir
 		}
 		return err
 	case !errors.Is(err, fs.ErrNotExist):

@@ -14,10 +14,13 @@ import (
 
 // OS returns the operating system's file system.
 //
-// Directories are synced on Unix; a file system that cannot do so (some network file systems answer EINVAL) gives only the
-// durability that it gives without. On Windows a rename is written through before it returns, and directories cannot be synced.
-// Locks: see [FS.Lock]; they are flock's on Linux, macOS, the BSDs and illumos, share modes on Windows, where an open file
-// cannot be removed, and unsupported elsewhere (AIX, Solaris, Plan 9, WebAssembly).
+// On Unix, directories are synced, except on file systems that do not support it: some
+// network file systems return EINVAL. On Windows, directories cannot be synced, but
+// Rename writes through to the disk before it returns.
+//
+// [FS.Lock] uses flock on Linux, macOS, the BSDs and illumos, and share modes on Windows,
+// where an open file cannot be removed. Other systems (AIX, Solaris, Plan 9, WebAssembly)
+// do not have locks.
 func OS() FS { return osFS{} }
 
 type osFS struct{}
@@ -35,7 +38,7 @@ func (f osFile) Size() (int64, error) {
 func (osFS) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
 	f, err := os.OpenFile(name, flag, perm)
 	if err != nil {
-		return nil, err // not f: a nil *os.File is no nil File
+		return nil, err // not f: a nil *os.File is not a nil File
 	}
 	return osFile{f}, nil
 }
@@ -61,7 +64,7 @@ func (osFS) ReadDir(name string) ([]Info, error) {
 	for _, e := range entries {
 		i, err := info(e.Info())
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed in the meantime
+		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
 		case err != nil:
 			return nil, err
 		default:
@@ -71,8 +74,9 @@ func (osFS) ReadDir(name string) ([]Info, error) {
 	return out, nil
 }
 
-// Lock locks the directory and the file. The directory's lock holds also if the file is removed, after which a process would
-// make and lock a new file; the file's lock holds where directories cannot be locked, and holds the pid for the next process.
+// Lock locks the directory and the file. The lock of the directory holds even if the file
+// is removed and another process locks a new file. The lock of the file works where
+// directories cannot be locked, and the file contains the pid for other processes.
 func (osFS) Lock(name string) (Lock, error) { return lock(name, lockDir) }
 
 func lock(name string, lockDir func(string) (*os.File, error)) (Lock, error) {
@@ -94,14 +98,14 @@ func lock(name string, lockDir func(string) (*os.File, error)) (Lock, error) {
 	return l, nil
 }
 
-// explainLock names the remedy if a lock file exists that this user may not open: a run of
-// another user that was killed leaves it behind.
+// explainLock adds the remedy if a lock file exists that this user may not open. A killed
+// run of another user leaves such a file.
 func explainLock(name string, err error) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	if _, statErr := os.Lstat(name); statErr != nil {
-		return err // the directory does not let this user in, or make a file
+		return err // this user may not enter the directory, or create a file there
 	}
 	return fmt.Errorf("the lock file %s belongs to another user, whose run is under way or was killed: "+
 		"if no run uses it, remove the file, or run as its owner: %w", name, err)
@@ -110,7 +114,8 @@ func explainLock(name string, err error) error {
 // LockFile implements FS.
 func (osFS) LockFile(name string) (io.Closer, error) { return passing(name, lockFile) }
 
-// passing locks a file until it has the one that is there: a file may be removed after it was opened and before it is locked.
+// passing locks a file that has the name when it is locked: lockFile may return a file
+// that was removed between opening and locking.
 func passing(name string, lockFile func(string) (*os.File, error)) (io.Closer, error) {
 	for {
 		f, err := lockFile(name)
@@ -118,7 +123,8 @@ func passing(name string, lockFile func(string) (*os.File, error)) (io.Closer, e
 			return nil, explainLock(name, err)
 		}
 		l := &osLock{file: f, held: f, name: name}
-		if err = l.Check(); err == nil {
+		err = l.Check()
+		if err == nil {
 			err = l.writePID()
 		}
 		if err == nil {
@@ -130,11 +136,12 @@ func passing(name string, lockFile func(string) (*os.File, error)) (io.Closer, e
 	}
 }
 
-// passingLock is a lock whose file goes with it.
+// passingLock is a lock that removes its file when it is closed.
 type passingLock struct{ *osLock }
 
-// Close removes the file while it is locked, so that it is not another holder's; Windows removes no open file, of this holder
-// or another. A file that stays does no harm.
+// Close removes the file while it is locked, so that it cannot be the file of another
+// holder. Windows does not remove open files, so there Close removes the file afterwards.
+// A file that stays does no harm.
 func (l passingLock) Close() error {
 	if runtime.GOOS != "windows" && l.Check() == nil {
 		_ = os.Remove(l.name)
@@ -147,9 +154,9 @@ func (l passingLock) Close() error {
 }
 
 type osLock struct {
-	file *os.File // the lock's file, locked
-	held *os.File // what must not be replaced: the directory, locked, or file
-	name string   // of held
+	file *os.File // the locked file with the pid
+	held *os.File // the locked directory, or file if directories cannot be locked
+	name string   // of held; Check detects that it was replaced
 }
 
 func (l *osLock) writePID() error {
@@ -160,7 +167,8 @@ func (l *osLock) writePID() error {
 	return err
 }
 
-// Check compares what is held with what has its name now.
+// Check returns an error that matches ErrLost if another file or directory has the name
+// now, or if the name is missing.
 func (l *osLock) Check() error {
 	held, err := l.held.Stat()
 	if err != nil {
@@ -175,16 +183,17 @@ func (l *osLock) Check() error {
 	}
 }
 
-// Close gives the lock back: closing the only descriptor does that.
+// Close releases the lock by closing its descriptors.
 func (l *osLock) Close() error {
-	err := errors.Join(l.file.Truncate(0), l.file.Close()) // a pid in the file is a living holder's, but for crashes
+	err := errors.Join(l.file.Truncate(0), l.file.Close()) // a pid stays in the file only after a crash
 	if l.held != l.file {
 		err = errors.Join(err, l.held.Close())
 	}
 	return err
 }
 
-// holder reads what a holder wrote. It may not have done so yet, then the pid is not known.
+// holder returns an error with the pid in the lock file. The pid is 0 if the holder has
+// not written it yet.
 func holder(name string) *HeldError {
 	b, err := os.ReadFile(name)
 	if err != nil {

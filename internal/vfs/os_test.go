@@ -96,7 +96,8 @@ func TestLockFile(t *testing.T) {
 	}
 }
 
-// Whoever removes a lock's file lets others in; the end of the first lock then leaves theirs alone.
+// Whoever removes a lock's file lets others in; the end of the first lock then leaves
+// theirs alone.
 func TestLockFileIsRemoved(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows does not remove an open file")

@@ -17,7 +17,7 @@ func syncDir(name string) error {
 	}
 	err = d.Sync()
 	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
-		err = nil // this file system syncs no directories
+		err = nil // this file system does not sync directories
 	}
 	return errors.Join(err, d.Close())
 }

@@ -16,12 +16,14 @@ const (
 	errorSharingViolation syscall.Errno = 32
 )
 
-// rename is os.Rename, but returns after the rename is on the disk: there is no way to sync a directory later.
+// rename is os.Rename, but returns after the rename is on the disk, since directories
+// cannot be synced.
 func rename(from, to string) error {
 	oldName, err := syscall.UTF16PtrFromString(from)
 	if err == nil {
 		var newName *uint16
-		if newName, err = syscall.UTF16PtrFromString(to); err == nil {
+		newName, err = syscall.UTF16PtrFromString(to)
+		if err == nil {
 			ok, _, callErr := moveFileEx.Call(uintptr(unsafe.Pointer(oldName)), uintptr(unsafe.Pointer(newName)),
 				moveFileReplaceExisting|moveFileWriteThrough)
 			if ok != 0 {
@@ -35,7 +37,8 @@ func rename(from, to string) error {
 
 func syncDir(string) error { return nil }
 
-// lockFile opens the file so that no other opening can write to it or remove it; the system closes it when the process dies.
+// lockFile opens the file so that it cannot be opened for writing or removed. The system
+// closes it when the process dies.
 func lockFile(name string) (*os.File, error) {
 	p, err := syscall.UTF16PtrFromString(name)
 	if err != nil {

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// ByteOrderMark is U+FEFF in UTF-8. Some programs write it before text. It is not a part of
-// the text.
+// ByteOrderMark is U+FEFF in UTF-8. Some programs write it before text. It is not a part
+// of the text.
 const ByteOrderMark = "\xef\xbb\xbf"
 
 // TextStart is how many bytes of a file [CheckText] needs.
 const TextStart = 16
 
-// CheckText looks at a file that should be text. It returns the length of the byte order
-// mark at its start, or 0. start is its first [TextStart] bytes, or all of a shorter file;
-// name is the name of the file in errors. It returns an error with the remedy if the file is
-// compressed, or in another encoding than UTF-8.
+// CheckText checks a file that should be text. It returns the length of the byte order
+// mark at its start, or 0. start holds its first [TextStart] bytes, or a shorter file as
+// a whole; name is the name of the file in errors. If the file is compressed, or in
+// another encoding than UTF-8, the error names the remedy.
 func CheckText(start []byte, name string) (mark int, err error) {
 	found, remedy := formatOf(start)
 	if found != "" {
@@ -27,8 +27,8 @@ func CheckText(start []byte, name string) (mark int, err error) {
 	return 0, nil
 }
 
-// formats are files that look like text to a user, with the bytes at their start. UTF-32 is
-// before UTF-16, whose mark is a part of its mark.
+// formats are formats that users mistake for text, with the bytes at their start. UTF-32
+// comes before UTF-16, since its mark begins with the mark of UTF-16.
 var formats = []struct{ start, name, remedy string }{
 	{"\x1f\x8b", "compressed by gzip", decompress("gunzip -k")},
 	{"\x28\xb5\x2f\xfd", "compressed by zstd", decompress("zstd -d")},
@@ -50,8 +50,8 @@ func convert(encoding string) string {
 }
 
 // formatOf returns the name of the format of a file that is not UTF-8 text, and a format
-// string with the remedy, which takes the path. It returns "" for text, and for a file that
-// is too short to tell.
+// string with the remedy, which takes the path. It returns "" for text, and for a file
+// that is too short to recognize.
 func formatOf(start []byte) (name, remedy string) {
 	for _, f := range formats {
 		if strings.HasPrefix(string(start), f.start) {

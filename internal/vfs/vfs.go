@@ -1,5 +1,6 @@
-// Package vfs is the thin layer between weir's durable files and the operating system: what a protocol of writes,
-// syncs and renames needs, and nothing else. [OS] is the real one; package crashfs is one that can lose its power.
+// Package vfs is a thin layer between weir's durable files and the operating system, with
+// the operations that a protocol of writes, syncs and renames needs. [OS] is the real
+// file system; package crashfs simulates power cuts.
 package vfs
 
 import (
@@ -9,45 +10,52 @@ import (
 	"strconv"
 )
 
-// FS is a file system. Names are paths as package path/filepath makes them. Errors are those of package os: they name
-// the call and the path, and match [fs.ErrNotExist] and its like. Safe for concurrent use.
+// FS is a file system. Names are paths of package path/filepath. Errors name the call and
+// the path, and match [fs.ErrNotExist] and similar errors, as in package os. It is safe
+// for concurrent use.
 type FS interface {
 	// OpenFile opens a file with the flags of package os.
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
-	// Rename gives a file another name and replaces the file that had it, in one step. It is durable after SyncDir.
+	// Rename renames a file and replaces an existing file with the new name, atomically.
+	// It is durable after SyncDir.
 	Rename(from, to string) error
 	// Remove removes a file or an empty directory. It is durable after SyncDir.
 	Remove(name string) error
-	// Mkdir makes one directory. It is durable after SyncDir of the directory around it.
+	// Mkdir makes one directory. It is durable after SyncDir of its parent.
 	Mkdir(name string, perm fs.FileMode) error
 	// ReadDir lists a directory in the order of names.
 	ReadDir(name string) ([]Info, error)
 	// Stat describes a file or directory.
 	Stat(name string) (Info, error)
-	// SyncDir makes the names in a directory durable: what was created, renamed and removed there.
+	// SyncDir makes the names in a directory durable after files were created, renamed or
+	// removed there.
 	SyncDir(name string) error
-	// Lock takes the lock on a directory by the file of this name in it: no other process, and no other opening in this one,
-	// holds it at the same time, also if the file is removed. A process that dies loses its locks. The file is made if need be
-	// and stays. The error is a *HeldError if the lock is held, and matches errors.ErrUnsupported where there are no locks.
+	// Lock locks a directory with a lock file: name is the path of a file in the
+	// directory, which Lock creates and leaves there. The lock excludes other processes
+	// and other calls in this process, even if the file is removed. It ends when the
+	// process dies. The error is a *HeldError if the lock is held, and matches
+	// errors.ErrUnsupported on systems without locks.
 	Lock(name string) (Lock, error)
-	// LockFile takes the lock on a file, which it makes and Close removes: no other process, and no other opening in this one,
-	// holds it at the same time, unless the file is removed. A process that dies loses its locks, and leaves the file. The
-	// error is a *HeldError if the lock is held, and matches errors.ErrUnsupported where there are no locks.
+	// LockFile locks the file name, which it creates and Close removes. The lock excludes
+	// other processes and other calls in this process, unless the file is removed. It
+	// ends when the process dies, which leaves the file. The error is a *HeldError if the
+	// lock is held, and matches errors.ErrUnsupported on systems without locks.
 	LockFile(name string) (io.Closer, error)
 }
 
-// ErrLost is what Check of a [Lock] returns when the lock is lost for good.
+// ErrLost is the error of Check of a [Lock] that is lost for good.
 var ErrLost = errors.New("was removed or replaced: another process may have the directory")
 
-// Lock is a lock that is held. Close gives it back.
+// Lock is a lock that is held. Close releases it.
 type Lock interface {
 	io.Closer
-	// Check returns an error that matches ErrLost if the directory was removed or replaced since it was locked: another process
-	// may hold the new one. Where directories cannot be locked, the file must not have been removed or replaced.
+	// Check returns an error that matches ErrLost if the directory was removed or
+	// replaced since it was locked: another process may have locked the new directory.
+	// Where directories cannot be locked, Check checks the file instead.
 	Check() error
 }
 
-// File is an open file. Not safe for concurrent use.
+// File is an open file. It is not safe for concurrent use.
 type File interface {
 	io.Reader
 	io.Writer
@@ -55,8 +63,9 @@ type File interface {
 	io.Closer
 	// Truncate changes the file's length.
 	Truncate(size int64) error
-	// Sync makes the contents durable, not the name. After an error the contents are in doubt until they are written
-	// again: systems forget what they failed to write, and a second Sync would report success.
+	// Sync makes the contents durable, but not the name. After an error, write the
+	// contents again: systems drop data that they failed to write, and a second Sync
+	// would report success.
 	Sync() error
 	// Size returns the file's length.
 	Size() (int64, error)
@@ -65,13 +74,13 @@ type File interface {
 // Info describes a file.
 type Info struct {
 	Name string // without directory
-	Size int64  // bytes; of a directory: undefined
+	Size int64  // in bytes; undefined for a directory
 	Dir  bool
 }
 
 // HeldError reports that a lock is held elsewhere.
 type HeldError struct {
-	PID int // of the holder; 0: not known
+	PID int // of the holder; 0 if unknown
 }
 
 func (e *HeldError) Error() string {

@@ -24,7 +24,7 @@ func CanPass(next any) error {
 		if p.PassesBarriers() {
 			return nil
 		}
-		return fmt.Errorf("a %v does not pass checkpoint barriers: it says so", t)
+		return fmt.Errorf("a %v does not pass checkpoint barriers: its method PassesBarriers returns false", t)
 	}
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -49,16 +49,17 @@ func CanPass(next any) error {
 	return nil
 }
 
-// mustPass panics if something that a stream is wired to cannot pass barriers.
+// mustPass panics with err, the reason why a next step cannot pass barriers, unless err
+// is nil.
 func mustPass(method string, err error) {
 	if err != nil {
 		panic(fmt.Sprintf("%s: %v", method, err))
 	}
 }
 
-// Next returns the flow that Via of n returns for next: next itself or, in a stream with
-// checkpoints, a flow that checks what a step of another library is wired to. Such a step
-// does not know about barriers.
+// Next returns the result of Via(next) of step n: next itself or, if the stream has
+// checkpoints and next is a step of another library, a flow that checks whether the step
+// after next can pass barriers.
 func (n *Node) Next(next streams.Flow) streams.Flow {
 	if NodeOf(next) != nil || !n.isCheckpointed() {
 		return next

@@ -1,6 +1,6 @@
 package wiring
 
-// Failure is the last element that an operator or a flow that has failed sends to a next
-// step of weir ([TakesFailures]). Flows without a failure of their own pass it on; the
-// next operator or sink fails with Err.
+// Failure is the last element that a failed operator or flow sends downstream, if the
+// next step takes it ([TakesFailures]). Flows that have not failed pass it on; the next
+// operator or sink fails with Err.
 type Failure struct{ Err error }

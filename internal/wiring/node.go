@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Linked makes a type a step of weir: an operator, a flow, or a source or sink of package
-// checkpoint. Such a type embeds it under an unexported name, so its node is not a part
-// of its API, and other steps find it by [NodeOf].
+// Linked makes a type that embeds it a step of weir: an operator, a flow, or a source or
+// sink of package checkpoint. The type embeds it under an unexported name: [NodeOf] finds
+// the node, but users do not see it.
 type Linked struct{ node *Node }
 
 // LinkedBy returns the Linked of a step with this node.
@@ -31,8 +31,8 @@ func NodeOf(step any) *Node {
 // Node is a step of weir in the wiring of a pipeline. Via and To link the nodes of
 // neighbouring steps. A step of another library between two steps of weir ends the chain.
 //
-// Linked nodes send each other three signals, which do not wait in the stream behind
-// elements:
+// Linked nodes send each other three signals, which do not wait behind elements of the
+// stream:
 //
 //	signal        direction    sent                                             effect on each step that it reaches
 //	checkpointed  downstream   at wiring, if a step takes part in checkpoints   a next step that cannot pass barriers panics
@@ -46,33 +46,32 @@ func NodeOf(step any) *Node {
 // The exported fields are written before the first use. The methods are safe for
 // concurrent use.
 type Node struct {
-	Kind    string       // of the step, as errors write it: operator, flow Map
-	Label   string       // its name; "" if it has none
-	In, Out reflect.Type // of its elements; nil for a source's In, a sink's Out, and elements of several types
+	Kind    string       // kind of the step in errors, such as "operator" or "flow Map"
+	Label   string       // name of the step, or ""
+	In, Out reflect.Type // types of elements; nil for a source's In, a sink's Out, and elements of several types
 
-	// DownstreamFailed ends the step, because a later step has failed. It must not block.
-	// nil if the step does not end that way.
+	// DownstreamFailed ends the step because a later step has failed. It must not block.
+	// It is nil if the step does not end for that reason.
 	DownstreamFailed func(err *DownstreamError)
-	// UpstreamCut ends the step, because an earlier step was cancelled and cannot
-	// deliver. It must not block. nil if the step does not end that way.
+	// UpstreamCut ends the step because an earlier step was cancelled and cannot deliver.
+	// It must not block. It is nil if the step does not end for that reason.
 	UpstreamCut func(err error)
-	// Refuses is the reason why the step cannot be in a stream with checkpoints; nil if
-	// it can.
+	// Refuses is the reason why the step cannot be in a stream with checkpoints, or nil.
 	Refuses error
-	// KeepsUpstream stops failures here: earlier steps do not get them.
+	// KeepsUpstream keeps failures of later steps from earlier steps.
 	KeepsUpstream bool
 
-	mu           sync.Mutex // guards everything below; not held during calls
+	mu           sync.Mutex // guards the fields below; not held during calls
 	upstream     []*Node
 	downstream   []*Node
-	others       []any // next steps that are not of weir
+	others       []any // next steps of other libraries
 	checkpointed bool
-	failure      *DownstreamError // of a later step; the first counts
-	cut          error            // of an earlier step; the first counts
+	failure      *DownstreamError // first failure of a later step
+	cut          error            // first cut of an earlier step
 }
 
-// DownstreamError is the reason why a step of a pipeline has ended: a later step failed
-// or was cancelled, so that nothing processes its results.
+// DownstreamError is the reason why a step of a pipeline has ended: a later step failed or
+// was cancelled, so the results of the step are not processed.
 type DownstreamError struct {
 	Step string // the step that failed: its kind, and its name or the types of its elements, such as `operator "enrich"`
 	Err  error  // its error
@@ -115,8 +114,8 @@ func (n *Node) MustTake(method string, next any) {
 	}
 }
 
-// Link notes that n sends to next. It panics if the stream has checkpoints and a step
-// behind next cannot pass barriers.
+// Link records that n sends to next. It panics if the stream has checkpoints and a step
+// after next cannot pass barriers.
 func (n *Node) Link(method string, next any) {
 	to := NodeOf(next)
 	if to == nil {
@@ -150,8 +149,8 @@ func (n *Node) isCheckpointed() bool {
 	return n.checkpointed
 }
 
-// MarkCheckpointed notes that barriers come to n, and to the steps behind it. It returns
-// an error if a step behind it cannot pass them.
+// MarkCheckpointed records that n and the steps after it receive barriers. It returns an
+// error if n or a step after it cannot pass them.
 func (n *Node) MarkCheckpointed() error {
 	n.mu.Lock()
 	before := n.checkpointed
@@ -180,15 +179,15 @@ func (n *Node) FailUpstream(err error) {
 	n.downstreamFailedIn(&DownstreamError{Step: n.String(), Err: err})
 }
 
-// downstreamFailed ends n, because a later step has failed, and the steps upstream of it.
+// downstreamFailed ends n and the steps upstream of it because a later step has failed.
 func (n *Node) downstreamFailed(err *DownstreamError) {
 	if n.downstreamFailedIn(err) && n.DownstreamFailed != nil {
 		n.DownstreamFailed(err)
 	}
 }
 
-// downstreamFailedIn notes the failure and passes it on upstream, unless n had one
-// before, which it reports.
+// downstreamFailedIn records the first failure and passes it on upstream. It returns
+// false and has no effect if n has a failure already.
 func (n *Node) downstreamFailedIn(err *DownstreamError) (first bool) {
 	n.mu.Lock()
 	first = n.failure == nil
@@ -232,7 +231,8 @@ func (n *Node) upstreamCut(err error) {
 	}
 }
 
-// noteCut notes a cut and returns the steps that must get it: none after the first.
+// noteCut records a cut and returns the steps to pass it to, or nil if n had a cut
+// before.
 func (n *Node) noteCut(err error) (downstream []*Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// TakesFailures reports whether next takes a [Failure]: a step of weir, or one that
-// declares that it passes barriers. Other steps would take it for an element.
+// TakesFailures reports whether next handles a [Failure]: a step of weir, or a [Passer]
+// that passes barriers. Other steps would treat it as an element.
 func TakesFailures(next any) bool {
 	if p, ok := next.(Passer); ok {
 		return p.PassesBarriers()
@@ -16,12 +16,12 @@ func TakesFailures(next any) bool {
 	return NodeOf(next) != nil
 }
 
-// mustMatch panics if both types are known and to cannot take the elements of from.
+// mustMatch panics if to cannot take the elements of from and both types are known.
 func mustMatch(method string, from, to *Node) {
 	out, in := from.Out, to.In
 	switch {
 	case in == nil || out == nil, out.AssignableTo(in) && (in == out || in.Kind() == reflect.Interface):
-	case out.Kind() == reflect.Interface || isMessage(in) || isMessage(out): // it depends on the element
+	case out.Kind() == reflect.Interface || isMessage(in) || isMessage(out): // depends on the element
 	default:
 		panic(fmt.Sprintf("%s: the elements of %v are of type %v, and %v takes elements of type %v", method, from, out, to, in))
 	}

@@ -29,7 +29,8 @@ func elements[T any](t *testing.T) *asyncop.AsyncWaitOperator[T, T] {
 	return op
 }
 
-// Wiring of two ends whose types do not match panics, and names both; it was an error of the first element.
+// Wiring of two ends whose types do not match panics, and names both; it was an error of
+// the first element.
 func TestTypesOfWiring(t *testing.T) {
 	const refused = "%s: the elements of %s are of type []string, and %s takes elements of type wiring_test.row"
 	const strings, rows = "operator from []string to []string", "operator from wiring_test.row to wiring_test.row"
@@ -67,7 +68,8 @@ type passer bool
 
 func (p passer) PassesBarriers() bool { return bool(p) }
 
-// A failure goes to steps of weir and to those that say that they pass what they do not know.
+// A failure goes to steps of weir and to those that say that they pass what they do not
+// know.
 func TestTakesFailures(t *testing.T) {
 	require.True(t, wiring.TakesFailures(passer(true)))
 	require.False(t, wiring.TakesFailures(passer(false)))

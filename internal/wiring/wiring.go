@@ -1,5 +1,5 @@
-// Package wiring finds out when a stream with checkpoint barriers is not the line or tree
-// that it has to be (law C2).
+// Package wiring links the steps of a pipeline, and detects a stream with checkpoint
+// barriers that is not a line or a tree (law C2).
 package wiring
 
 import (
@@ -10,7 +10,8 @@ import (
 	"sync/atomic"
 )
 
-// ErrClosed is checkpoint.ErrClosed, which operators need without the coordinator.
+// ErrClosed is checkpoint.ErrClosed, for operators, which do not import package
+// checkpoint.
 var ErrClosed = errors.New("checkpoint: closed")
 
 // ErrAcknowledged is the error of a stream with checkpoints that carries a message with
@@ -27,17 +28,17 @@ var ErrBranchesMeet = errors.New(advice)
 
 const advice = "branches of a stream with checkpoints must not meet again (see Topologies in package checkpoint)"
 
-// Barriers are those that have come to one place of a stream.
+// Barriers checks the order of the barriers that a step receives.
 type Barriers struct {
-	last   uint64
-	marked bool
+	last   uint64 // the newest barrier, or 0
+	marked bool   // the marker of the end of the input has arrived
 }
 
-// Any reports whether one has come: the stream has checkpoints.
+// Any reports whether a barrier or the marker has arrived, so the stream has checkpoints.
 func (b *Barriers) Any() bool { return b.last > 0 || b.marked }
 
-// Add takes note of a barrier, or of the marker of the end of the input. It returns an
-// error for one that has come before, or that a later one has overtaken.
+// Add adds a barrier, or the marker of the end of the input. It returns an error if the
+// barrier or marker is a duplicate, or a later barrier has overtaken the barrier.
 func (b *Barriers) Add(id uint64, marker bool) error {
 	switch {
 	case marker && b.marked:
@@ -52,11 +53,13 @@ func (b *Barriers) Add(id uint64, marker bool) error {
 	return nil
 }
 
-// frames is how far above an Out its reader may be: compilers put wrappers between.
+// frames is how many frames above Out are searched for its reader: the compiler may put
+// wrappers in between.
 const frames = 4
 
-// Reader returns an error if the caller, a method Out, is called by a function of
-// go-streams that gives elements and barriers to different branches, or joins branches.
+// Reader returns an error if a function of go-streams that splits or joins streams calls
+// the caller of Reader, a method Out: it would pass elements and barriers to different
+// branches.
 func Reader() error {
 	var pcs [frames]uintptr
 	callers := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
@@ -75,11 +78,11 @@ func Reader() error {
 	}
 }
 
-// Taken reports whether something takes the elements of a stream.
+// Taken ensures that a stream has a single reader.
 type Taken struct{ taken atomic.Bool }
 
-// Take panics if something takes them already: each would get a part of the elements, and
-// of the barriers.
+// Take panics if it was called before: two readers would each get a part of the elements
+// and barriers.
 func (t *Taken) Take(method string) {
 	if t.taken.Swap(true) {
 		panic(method + ": Via or To takes the elements already; several branches need flow.FanOut")

@@ -24,7 +24,8 @@ func (o *outlet) Out() <-chan any {
 	return o.out
 }
 
-// C2: functions of go-streams that split or join streams are recognized, the others are not.
+// C2: functions of go-streams that split or join streams are recognized, the others are
+// not.
 func TestReader(t *testing.T) {
 	for name, read := range map[string]func(o *outlet){
 		"Merge":      func(o *outlet) { flow.Merge(o) },
@@ -50,7 +51,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// C2: each barrier comes once, in order, and the marker once; that may come between any of them.
+// C2: each barrier comes once, in order, and the marker once; that may come between any
+// of them.
 func TestBarriers(t *testing.T) {
 	var b wiring.Barriers
 	require.NoError(t, b.Add(2, false))
