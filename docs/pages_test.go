@@ -80,7 +80,7 @@ func TestPrograms(t *testing.T) {
 // sources returns the lines of all Go files, without their indentation.
 func sources(t *testing.T) (files [][]string) {
 	t.Helper()
-	for _, pattern := range []string{"*_test.go", "programs/*/main.go", "../examples/worker/main.go"} {
+	for _, pattern := range []string{"*_test.go", "programs/*/main.go", "../examples/worker/main.go", "../examples/metered/main.go"} {
 		names, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		for _, name := range names {

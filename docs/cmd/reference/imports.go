@@ -59,7 +59,7 @@ func importsPages(root string) (map[string]string, error) {
 }
 
 func readSources(docs string) (sources []source, err error) {
-	for _, pattern := range []string{"*_test.go", "programs/*/main.go", "../examples/worker/main.go"} {
+	for _, pattern := range []string{"*_test.go", "programs/*/main.go", "../examples/worker/main.go", "../examples/metered/main.go"} {
 		names, err := filepath.Glob(filepath.Join(docs, pattern))
 		if err != nil {
 			return nil, err

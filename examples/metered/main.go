@@ -2,7 +2,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/lookup"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/files"
@@ -48,10 +48,7 @@ func (m model) complete(ctx context.Context, prompt string) (row, error) {
 	if err := httpretry.CheckResponse(response); err != nil {
 		return row{}, err
 	}
-	var reply struct {
-		Text   string
-		Tokens float64
-	}
+	var reply answer
 	if err := json.NewDecoder(response.Body).Decode(&reply); err != nil {
 		return row{}, err
 	}
@@ -65,19 +62,19 @@ func estimate(prompt string) float64 { return float64(len(prompt))/4 + 10 }
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	m := model{&http.Client{Transport: httpretry.Transport(nil)}, startProvider()} // or the address of a real one
+	provider := startProvider()
+	m := model{&http.Client{Transport: httpretry.Transport(nil)}, provider.url} // or the address of a real one
 	tokens := 0.0
 	for line := range strings.Lines(string(must(os.ReadFile("prompts.txt")))) {
 		tokens += estimate(line)
 	}
 	fmt.Printf("estimate: %.0f tokens\n", tokens)
-	err := run(ctx, m, 20_000)
+	err := run(ctx, m, 100_000)
+	provider.summarize()
 	if errors.Is(err, asyncop.ErrBudgetSpent) {
 		log.Fatal("start again with a larger budget: ", err)
 	}
 	must(0, err)
-	rows := must(os.ReadFile("answers.jsonl"))
-	fmt.Printf("rows: %d, failed: %d\n", bytes.Count(rows, []byte("\n")), bytes.Count(rows, []byte(`"Error":`)))
 }
 
 func run(ctx context.Context, m model, budget float64) error {
@@ -87,9 +84,10 @@ func run(ctx context.Context, m model, budget float64) error {
 	defer db.Close()
 	answers := sqliteanswers.New(db, "summaries of model 1")
 	must(0, answers.Migrate(ctx))
-	llm := backend.New("llm", backend.CallRate(6000, time.Minute), backend.AdaptiveRate(1000, 200_000, time.Minute))
-	call := asyncop.HandleFailure(
-		sqliteanswers.Blocking(answers, func(prompt string) string { return prompt }, m.complete),
+	llm := backend.New("llm", backend.CallRate(600, time.Second), backend.AdaptiveRate(2_000, 11_000, time.Second),
+		backend.Ramp(time.Second)) // its overloads are short
+	stored := sqliteanswers.Blocking(answers, func(prompt string) string { return prompt }, m.complete)
+	call := asyncop.HandleFailure(lookup.New(stored, nil), // equal prompts that are in flight share a call
 		func(_ context.Context, f asyncop.Failure[string]) ([]row, error) {
 			return []row{{Prompt: f.Element, Error: f.Err.Error()}}, nil
 		})
