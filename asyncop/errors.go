@@ -67,7 +67,7 @@ type TimeoutError struct {
 
 	waited  error // why it waited for its backend at the end, or nil
 	element any   // for the policy
-	policy  idempotence
+	policy  policy
 }
 
 // UnsafeToRepeat reports whether the call is in doubt and not idempotent: see
@@ -144,14 +144,14 @@ type ElementError struct {
 	Operator      string                   // its name, or "": see WithName
 
 	label   string
-	policy  idempotence
+	policy  policy
 	retries int // that the strategy allows; 0 if unknown
 }
 
 // UnsafeToRepeat reports whether the element must not be sent again before the effect of
 // its call was checked: see [Failure.UnsafeToRepeat].
 func (e *ElementError) UnsafeToRepeat() bool {
-	return unsafeToRepeat(e.InDoubt, e.NoRetryReason, e.Reason, e.policy, e.Element)
+	return unsafeToRepeat(e.InDoubt, e.NoRetryReason, e.policy, e.Element)
 }
 
 func (e *ElementError) Error() string {
@@ -178,10 +178,10 @@ func (e *ElementError) cutOff() string {
 		return ", not retried since the input has ended (see WithDrainRetries)"
 	case e.NoRetryReason == strategies.OverBudget || e.NoRetryReason == strategies.TooManyWaiting:
 		return fmt.Sprintf(", not retried: %v", e.NoRetryReason)
-	case e.NoRetryReason == strategies.Refused && !e.Reason.IsZero(): // without a reason, the retries are used up
+	case e.NoRetryReason == strategies.Refused && e.policy != nil && e.policy.NeedsElement(): // otherwise the retries are used up
 		why := fmt.Sprintf(", not retried after %v", e.Reason)
 		usedUp := e.retries > 0 && e.Attempts > e.retries
-		if e.policy != nil && !usedUp && !e.Reason.AllowsNonIdempotentRetry() && e.UnsafeToRepeat() {
+		if !usedUp && !e.Reason.AllowsNonIdempotentRetry() && e.UnsafeToRepeat() {
 			why += ", which allows it for idempotent calls only (see strategies.Policy.Idempotent)"
 		}
 		return why

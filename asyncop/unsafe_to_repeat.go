@@ -2,25 +2,33 @@ package asyncop
 
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
-// idempotence decides which calls are idempotent. It is user code, and only
-// UnsafeToRepeat calls it. It is nil if the operator does not have a policy.
-type idempotence interface{ IsIdempotent(element any) bool }
+// policy is the policy of the operator, as its failures use it: a *decision.Steps. It is nil in a
+// failure that no operator has made.
+type policy interface {
+	// IsIdempotent is user code.
+	IsIdempotent(element any) bool
+	// WantedRepeat reports whether a predicate without reasons asked for a repeat.
+	WantedRepeat(noRetry strategies.NoRetryReason) bool
+	// NeedsElement reports whether the policy has reasons.
+	NeedsElement() bool
+}
 
 // unsafeToRepeat implements Failure.UnsafeToRepeat.
-func unsafeToRepeat(inDoubt bool, noRetry strategies.NoRetryReason, reason predicates.Reason, policy idempotence, element any) bool {
-	return inDoubt && !decision.WantedRepeat(noRetry, reason) && !isIdempotent(policy, element)
+func unsafeToRepeat(inDoubt bool, noRetry strategies.NoRetryReason, p policy, element any) bool {
+	if !inDoubt || p != nil && p.WantedRepeat(noRetry) {
+		return false
+	}
+	return !isIdempotent(p, element)
 }
 
 // isIdempotent returns false if the policy panics.
-func isIdempotent(policy idempotence, element any) (idempotent bool) {
-	if policy == nil {
+func isIdempotent(p policy, element any) (idempotent bool) {
+	if p == nil {
 		return false
 	}
-	_ = call.OffLoop(func() error { idempotent = policy.IsIdempotent(element); return nil })
+	_ = call.OffLoop(func() error { idempotent = p.IsIdempotent(element); return nil })
 	return idempotent
 }

@@ -2,6 +2,7 @@ package asyncop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/predicates"
 )
 
 // The methods of drive.User: the user's functions and the user's errors. log.go has the
@@ -105,9 +108,22 @@ func (s *frontend[IN, OUT]) TypeError(got any) error {
 
 // failureOf describes an element for the failure sink or the fallback.
 func (s *frontend[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
+	var demanded time.Duration
+	if r.Err != nil { // user code, which may end its goroutine
+		_ = call.OffLoop(func() (err error) {
+			demanded, err = decision.FindPushback(&predicates.Attempt[OUT]{Err: r.Err})
+			return err
+		})
+	}
+	var waited error                     // for its backend
+	timeout, ok := r.Err.(*TimeoutError) //nolint:errorlint // an operator within the call may have another backend
+	if ok {
+		waited = timeout.waited
+	}
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
 		NoRetryReason: r.NoRetryReason, Reason: r.Reason, InDoubt: r.InDoubt, Deduplicated: r.Deduplicated, policy: s.policy, Abandoned: !r.Failed,
-		FirstAttempt: r.First, LastAttempt: r.Last,
+		FirstAttempt: r.First, LastAttempt: r.Last, Demanded: max(0, demanded),
+		BackendDown: waited != nil, OthersAnswered: errors.Is(waited, gate.ErrAnswered),
 	}
 }

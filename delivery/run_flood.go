@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/message"
-	"github.com/weirflow/weir/predicates"
 )
 
 // The waits of the flood guard. A message that has failed says that the service may be down; only another message says that it is up.
@@ -27,21 +26,12 @@ const (
 // evidenceOf returns the evidence of the end of a message.
 func evidenceOf(v message.Settlement, again bool) evidence {
 	switch {
-	case v.Kind == message.Done, v.Kind == message.Rejected, isRejection(v.Err):
+	case v.Kind == message.Done, v.Kind == message.Rejected, v.Refused:
 		return answered
 	case again, v.Kind == message.Released:
 		return noEvidence
 	}
 	return unanswered
-}
-
-var named = predicates.Named[struct{}]()
-
-// isRejection reports whether an error says itself that a call was refused for good. It may be of the user's code, and panic.
-func isRejection(err error) (is bool) {
-	defer func() { _ = recover() }()
-	reason, _ := named(&predicates.Attempt[struct{}]{Err: err})
-	return reason.IsRejection()
 }
 
 // flood finds out that most of the last new messages have failed (law D5). It judges blocks of them in the order in which they were

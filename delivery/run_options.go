@@ -85,7 +85,7 @@ func WithDrain(d time.Duration) RunOption {
 // failure sink has taken it, the failure policy has dropped it, or it was nacked. Three kinds of messages do not count as failed, since
 // they show that the service answers, or are not evidence about it: a message whose retry
 // succeeded; a message that was refused for good, by a rejection
-// ([predicates.NewRejection]) or by [message.Message.Reject]; and a message that has
+// (asyncop.Failure.Reason) or by [message.Message.Reject]; and a message that has
 // failed before, and comes from a layer.
 //
 // After a second, Run receives a tenth of the window, by default ten messages. If enough

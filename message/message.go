@@ -55,18 +55,20 @@ func (m Message[T]) Release() { m.Settle(Settlement{Kind: Released}) }
 // err is replaced by an error that reports the nil.
 func (m Message[T]) Reject(err error) { m.Settle(Settlement{Kind: Rejected, Err: err}) }
 
-// Settle settles the message. It clears a Delay and an Err that the kind does not have, and sets
-// a negative Delay to 0. It panics if v.Kind is not valid.
+// Settle settles the message. It clears the fields that the kind does not have, and sets a
+// negative Delay to 0. It panics if v.Kind is not valid.
 func (m Message[T]) Settle(v Settlement) {
 	switch v.Kind {
 	case Done:
 		v = Settlement{Kind: Done}
 	case HandedOver:
-		v.Delay, v.UnsafeToRepeat = 0, false
-	case Released, Failed:
-		v.Delay, v.UnsafeToRepeat = max(0, v.Delay), false
+		v = Settlement{Kind: HandedOver, Err: v.Err, Refused: v.Refused}
+	case Released:
+		v = Settlement{Kind: Released, Delay: max(0, v.Delay), Err: v.Err}
+	case Failed:
+		v = Settlement{Kind: Failed, Delay: max(0, v.Delay), Err: v.Err, Refused: v.Refused}
 	case Rejected:
-		v.Delay = 0
+		v = Settlement{Kind: Rejected, Err: v.Err, UnsafeToRepeat: v.UnsafeToRepeat}
 		if v.Err == nil {
 			v.Err = errNoReason
 		}

@@ -17,6 +17,9 @@ type Settlement struct {
 	// error that matches [ErrBackendDown]. Failed: the error of the failure, [ErrLost], or nil if
 	// the caller gave no error. Rejected: never nil.
 	Err error
+	// Refused reports that a call for a message that was HandedOver or has Failed was refused for
+	// good: its service has answered.
+	Refused bool
 	// UnsafeToRepeat reports that a call for a Rejected message may have taken effect, and that
 	// a second call may do harm.
 	UnsafeToRepeat bool
@@ -85,8 +88,10 @@ var (
 	// or cannot be encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
 	ErrRefused = errors.New("it can never be stored")
 
-	// ErrBackendDown is matched by the error of a message that was released because it waited for
-	// its backend until its time ran out. That is not a failure: its visit does not count.
+	// ErrBackendDown is matched by the error of a message that waited for its backend until its
+	// time ran out. If the message was not called in this visit, it is Released: that is not a
+	// failure, and the visit does not count. If it was called, it has failed, and the visit
+	// counts.
 	ErrBackendDown = errors.New("the backend is down")
 
 	errNoReason = errors.New("delivery: rejected without an error")
@@ -118,6 +123,7 @@ func (v Settlement) and(w Settlement) Settlement {
 	if v.Kind.weight() < w.Kind.weight() {
 		heavier, lighter = w, v
 	}
+	heavier.Refused = v.Refused || w.Refused
 	heavier.Delay = max(v.Delay, w.Delay) // 0 unless a part is redelivered
 	if heavier.Kind == lighter.Kind {
 		heavier.UnsafeToRepeat = v.UnsafeToRepeat || w.UnsafeToRepeat

@@ -415,7 +415,8 @@ func TestStepsOneByOne(t *testing.T) {
 		p := strategies.ReasonAware(say(r), answer(&asked, action, failure)).WithMaxWaiting(2)
 
 		a := failedAttempt(1)
-		require.NoError(t, decision.StepsOf(p).FindReason(a))
+		_, err := decision.StepsOf(p).FindReason(a)
+		require.NoError(t, err)
 		d, isFinal := decision.StepsOf(p).DecideAtOnce(a, before)
 		ask := !isFinal
 		if ask {

@@ -9,6 +9,7 @@ import (
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
 )
 
 // Policy has all that an operator needs for retries: a classifier that finds the reason
@@ -67,7 +68,7 @@ func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonSt
 		strategy = BestEffort[OUT]()
 	}
 	return &Policy[OUT]{classify: classify, strategy: strategy, held: decision.Hold(decision.Steps[OUT]{
-		Classify: decision.EachError(classify), Results: true, Errors: true,
+		Classify: decision.EachError(classify), Results: true, Errors: true, Named: named[OUT](),
 		Strategy: asking(HonorPushback(strategy)), Asked: strategy, AtOnce: decidesAtOnce(strategy),
 	})}
 }
@@ -103,6 +104,7 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	_, isNoRetry := strategy.(noRetry[OUT])
 	p := &Policy[OUT]{held: decision.Hold(decision.Steps[OUT]{
 		Strategy: askingByAttempts(strategy), Asked: strategy, AtOnce: true, ByAttempts: true, NoRetry: isNoRetry,
+		Named: named[OUT](),
 	})}
 	pair := strategy.RetryPredicate()
 	if guard.IsNil(pair) {
@@ -118,6 +120,12 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 		p.steps().Jitter = j.Jitter()
 	}
 	return p
+}
+
+// named returns the classifier for failures that the policy's own classifier does not know, or
+// that has none. It does not decide about retries.
+func named[OUT any]() predicates.Classifier[OUT] {
+	return decision.EachError(predicates.Classifiers(predicates.Named[OUT](), httpretry.Classifier[OUT]()))
 }
 
 // The reasons of a strategy without reasons. A result proves that the call was answered;

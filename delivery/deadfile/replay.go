@@ -291,7 +291,7 @@ func (r *replay[T]) settle(it item[T], v message.Settlement) {
 	case message.Done, message.HandedOver:
 		r.add(settlement{mark: it.mark})
 	case message.Rejected:
-		it.line.Cause = store.Cause(settle.Rejected(&it.line.Meta, v, r.f.clock.Now()))
+		it.line.Cause = settle.Rejected(&it.line.Meta, v, r.f.clock.Now())
 		r.dieAgain(it)
 	case message.Released, message.Failed:
 		if v.Delay > 0 { // law D3, over a restart

@@ -11,8 +11,8 @@ import (
 // Take stores an element that an operator has given up. It returns nil when that is durable. The history of the message, if the
 // element is one, comes from ctx ([message.MetaFromContext]), and the operator's knowledge of the failure is added to it.
 //
-// The cause is store.UnsafeToRepeat for a call that must not happen twice and may have taken effect, store.Permanent for an error that is known
-// to be permanent (a rejection, or an error before a request was sent), and else store.Exhausted. An element that was cut off by the end of its
+// The cause is store.UnsafeToRepeat for a call that must not happen twice and may have taken effect, store.Permanent for a call
+// that was refused for good (a rejection), and else store.Exhausted. An element that was cut off by the end of its
 // operator is not taken: it did not fail. An element that can never be taken ([File.Append]) is rejected by the operator, if it is a message:
 // its source has the dead letter then. Else it fails the run.
 //

@@ -39,19 +39,19 @@ func TestTake(t *testing.T) {
 		"in doubt, and no predicate asked": {func(t *testing.T) asyncop.Failure[string] {
 			return failureOf(t, errGone, strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { return false }))
 		}, store.UnsafeToRepeat},
-		"not sent": {func(t *testing.T) asyncop.Failure[string] {
+		"not sent": {func(t *testing.T) asyncop.Failure[string] { // the error has no reason
 			err := &predicates.StageError{Stage: predicates.ClientDispatch, Err: errGone}
 			return failureOf(t, err, strategies.ReasonAware(predicates.Classifiers[string](), strategies.BestEffort[string]()))
-		}, store.Permanent},
+		}, store.Exhausted},
 		"in doubt, and may happen twice": {func(t *testing.T) asyncop.Failure[string] { // nobody knows that the error is permanent
 			return failureOf(t, errGone, strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent())
 		}, store.Exhausted},
 		"a rejection that may happen twice": {func(t *testing.T) asyncop.Failure[string] {
 			return failureOf(t, predicates.WithReason(errGone, refused), strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent())
 		}, store.Permanent},
-		"permanent": {func(*testing.T) asyncop.Failure[string] {
+		"no reason": {func(*testing.T) asyncop.Failure[string] {
 			return asyncop.Failure[string]{Err: errGone}
-		}, store.Permanent},
+		}, store.Exhausted},
 		"exhausted": {func(*testing.T) asyncop.Failure[string] {
 			return asyncop.Failure[string]{Err: errGone, NoRetryReason: strategies.Refused}
 		}, store.Exhausted},

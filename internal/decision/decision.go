@@ -33,14 +33,12 @@ const (
 	Retried // there is another attempt, after Delay, unless Capped
 )
 
-// WantedRepeat reports whether a predicate of a FLIP-232 strategy asked for a retry that
-// was not made. Such a predicate states that the call may be repeated, and names no
-// reason.
-func WantedRepeat(v NoRetryReason, reason predicates.Reason) bool {
+// askedFor reports whether the policy had a reason for the retry that was not made.
+func askedFor(v NoRetryReason) bool {
 	switch v {
 	case Refused, Finishing, OverBudget, TooManyWaiting:
-		return reason.IsZero()
-	default: // nothing asked
+		return true
+	default:
 		return false
 	}
 }

@@ -20,6 +20,7 @@ type Steps[OUT any] struct {
 	Classify   predicates.Classifier[OUT] // nil if the policy considers no attempt
 	Results    bool                       // attempts with results are considered; otherwise they are accepted without Decide
 	Errors     bool                       // attempts with errors are considered
+	Named      predicates.Classifier[OUT] // finds the reasons that errors have of themselves: see FindName
 	Strategy   func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
 	Asked      any                                                       // the user's strategy, for messages and MaxRetriesOf
 	AtOnce     bool                                                      // Strategy is known not to block
@@ -94,7 +95,7 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 // clock, if the caller reads the clock again before it makes a retry. The caller handles
 // runtime.Goexit of user code.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) Decision {
-	err := p.FindReason(a)
+	_, err := p.FindReason(a)
 	if err != nil {
 		return Fail(a, err)
 	}
@@ -105,24 +106,68 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	return d
 }
 
-// FindReason asks the classifier, and sets a.Reason, a.Stage and a.Idempotent. A panic of
-// the classifier, of the error, or of the predicate for idempotent calls is returned as
-// an error.
-func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (err error) {
+// FindReason asks the classifier, and sets a.Reason, a.Stage and a.Idempotent. isKnown is false if
+// the classifier does not know the attempt, or the policy does not consider it; a.Reason is zero
+// then. A panic of the classifier, of the error, or of the predicate for idempotent calls is
+// returned as an error.
+func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err error) {
+	a.Reason = predicates.Reason{} // a may be used again
+	if !p.Considers(a.Err) {
+		return false, nil
+	}
 	defer func() {
 		if value := recover(); value != nil {
 			err = guard.Recovered("strategies", value)
 		}
 	}()
-	a.Reason = predicates.Reason{} // a may be used again
-	if !p.ByAttempts {             // otherwise no code looks at it
+	if !p.ByAttempts { // otherwise no code looks at it
 		a.Idempotent = a.Idempotent || p.IsIdempotent(a.Input) || isDeduplicated(a)
 	}
-	if r, ok := p.Classify(a); ok {
+	r, isKnown := p.Classify(a)
+	if isKnown {
 		a.Reason = r
 	}
-	return nil
+	return isKnown, nil
 }
+
+// NeedsName reports whether the reason of the failure is to be found by FindName: the attempt has
+// failed, and the classifier does not know it or has no reasons.
+func (p *Steps[OUT]) NeedsName(a *predicates.Attempt[OUT], isKnown bool) bool {
+	return a.Err != nil && p.Named != nil && (p.ByAttempts || !isKnown)
+}
+
+// FindName returns the reason that the error of an attempt has of itself, or none: by
+// predicates.WithReason, by the status of an HTTP response, or by an error of a connection. It is
+// the reason of the failure if the element ends with the attempt, and does not decide about a
+// retry. FindName sets a.Stage if the error proves a stage.
+//
+// isKnown is the answer of FindReason. A predicate without reasons that asks for a retry of a call
+// that was refused knows better than the error: then the reason has the name of the rejection, and
+// is not a rejection.
+func (p *Steps[OUT]) FindName(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
+	reason, ok := p.Named(a)
+	switch {
+	case !ok:
+		return predicates.Reason{}
+	case isKnown && reason.IsRejection():
+		return predicates.NewReason(reason.Name(), true, false)
+	}
+	return reason
+}
+
+// Considers reports whether the policy considers attempts that end with err, which may be nil.
+// Other attempts are accepted.
+func (p *Steps[OUT]) Considers(err error) bool {
+	if err == nil {
+		return p.Results
+	}
+	return p.Errors
+}
+
+// WantedRepeat reports whether a predicate of a FLIP-232 strategy asked for another attempt that
+// was not made. Such a predicate states that the call may be repeated. The reasons of a
+// reason-aware strategy do not.
+func (p *Steps[OUT]) WantedRepeat(v NoRetryReason) bool { return p.ByAttempts && askedFor(v) }
 
 // FindPushback returns the wait that a server demands, or 0. [Never] means that the
 // server must not be called again. A panic of the error or of a result is returned as an

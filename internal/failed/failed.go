@@ -3,20 +3,14 @@ package failed
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/ctxkey"
-	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
-	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/predicates/httpretry"
-	"github.com/weirflow/weir/predicates/netretry"
-	"github.com/weirflow/weir/strategies"
 )
 
 // History returns what is known about a message after a visit has failed (law D6): what ctx has of it
@@ -40,7 +34,7 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	for r := range f.Reasons.All() {
 		note(r.Name())
 	}
-	note(reasonOf(f).Name())
+	note(f.Reason.Name())
 	return meta
 }
 
@@ -75,54 +69,8 @@ func Afresh(meta *message.Meta, now time.Time) {
 	}
 }
 
-// Permanent says whether it is known that the error of a failure will not go away. A reason that is a rejection knows it, and so does
-// one that the error names itself, or the status of an HTTP response; but not a strategy that did not want another attempt: it may
-// have been asked about other errors only. What failed before anything was sent fails again, except for a connection.
-func Permanent[T any](f asyncop.Failure[T]) bool {
-	switch {
-	case f.Reason.IsRejection():
-		return true
-	case f.NoRetryReason != strategies.Final || isTimeout(f.Err): // where a predicate asked for another attempt, it knew better
-		return false
-	}
-	return reasonOf(f).IsRejection() || !f.InDoubt && !isPassing(f.Err)
-}
-
-var classify = decision.EachError(predicates.Classifiers(predicates.Named[struct{}](), httpretry.Classifier[struct{}]()))
-
-// reasonOf returns the reason of a failure: the one that a classifier has named, or else that of the error.
-func reasonOf[T any](f asyncop.Failure[T]) (reason predicates.Reason) {
-	if !f.Reason.IsZero() || f.Err == nil {
-		return f.Reason
-	}
-	defer func() { _ = recover() }() // the error is of the user's code
-	reason, _ = classify(&predicates.Attempt[struct{}]{Err: f.Err})
-	return reason
-}
-
-// isTimeout reports whether an element ran out of time. Its error may be of the user's code, and panic.
-func isTimeout(err error) (timedOut bool) {
-	defer func() { _ = recover() }()
-	_, timedOut = errors.AsType[*asyncop.TimeoutError](err)
-	return timedOut
-}
-
-// isPassing reports whether an error, which may panic, is about a connection or time.
-func isPassing(err error) (passing bool) {
-	defer func() { _ = recover() }()
-	return netretry.KindOf(err) != netretry.Other
-}
-
 // maxDemand bounds what a server may demand. Some send a point in time where seconds are meant: that would be decades.
 const maxDemand = 24 * time.Hour
 
-// Demand returns how long the server wants not to be called, such as by Retry-After. Users' errors may panic.
-func Demand(err error) (d time.Duration) {
-	defer func() {
-		if recover() != nil {
-			d = 0
-		}
-	}()
-	d, _ = decision.PushbackOf(&predicates.Attempt[any]{Err: err})
-	return min(max(0, d), maxDemand)
-}
+// Demand returns how long the server wants not to be called, such as by Retry-After.
+func Demand[T any](f asyncop.Failure[T]) time.Duration { return min(f.Demanded, maxDemand) }

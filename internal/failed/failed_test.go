@@ -10,7 +10,6 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/internal/failed"
-	"github.com/weirflow/weir/predicates"
 )
 
 // What is stored of an error has no secrets of URLs: more people read histories than messages.
@@ -24,6 +23,6 @@ func TestADemandIsADayAtMost(t *testing.T) {
 	for demanded, want := range map[time.Duration]time.Duration{
 		0: 0, time.Hour: time.Hour, 24 * time.Hour: 24 * time.Hour, 25 * time.Hour: 24 * time.Hour, math.MaxInt64: 24 * time.Hour,
 	} {
-		require.Equal(t, want, failed.Demand(predicates.WithPushback(errors.New("busy"), demanded)), demanded)
+		require.Equal(t, want, failed.Demand(asyncop.Failure[int]{Demanded: demanded}), demanded)
 	}
 }

@@ -11,9 +11,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/ctxkey"
-	"github.com/weirflow/weir/internal/gate"
-	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/oncewire"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
@@ -37,9 +36,8 @@ const OwnQueue = -1
 // unless its backend is down.
 type Router[T any] struct {
 	Layers    []Layer
-	Returns   bool                          // a message may go back to its own queue: OwnQueue
-	Remembers time.Duration                 // how long the server remembers a request that has an id; 0: each call in doubt is a dead letter
-	Permanent func(asyncop.Failure[T]) bool // nil: [Permanent]
+	Returns   bool          // a message may go back to its own queue: OwnQueue
+	Remembers time.Duration // how long the server remembers a request that has an id; 0: each call in doubt is a dead letter
 }
 
 // Route is where a failure goes.
@@ -57,23 +55,19 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 		return to, fmt.Errorf("the element was cut off, and has not failed: %w", f.Err)
 	}
 	before, _ := message.MetaFromContext(ctx)
-	meta, demanded := History(ctx, f, now), Demand(f.Err)
+	meta, demanded := History(ctx, f, now), Demand(f)
 	carried := r.carry(ctx, f, before, &meta, demanded)
 	if meta.ID == "" {
 		meta.ID = ctxkey.OfferID(ctx)
-	}
-	permanent := r.Permanent
-	if permanent == nil {
-		permanent = Permanent[T]
 	}
 	to = Route{Meta: meta}
 	switch {
 	case meta.UnsafeToRepeat && !carried:
 		to.Cause = store.UnsafeToRepeat
-	case permanent(f):
-		to.Cause = CauseOf(meta, store.Permanent)
-	case meta.Visit > len(r.Layers) && !r.waits(meta.Visit, f.Err):
-		to.Cause = CauseOf(meta, store.Exhausted)
+	case f.Reason.IsRejection():
+		to.Cause = settle.CauseOf(&meta, store.Permanent)
+	case meta.Visit > len(r.Layers) && !r.waits(meta.Visit, f):
+		to.Cause = settle.CauseOf(&meta, store.Exhausted)
 	default:
 		to.Layer, to.Delay = min(meta.Visit, len(r.Layers))-1, outageDelay
 		if to.Layer != OwnQueue {
@@ -81,29 +75,26 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 		}
 		to.Delay = max(to.Delay, demanded)
 		if IsPast(meta.Deadline, now.Add(to.Delay)) {
-			to.Cause, to.Delay = CauseOf(meta, store.Expired), 0
+			to.Cause, to.Delay = settle.CauseOf(&meta, store.Expired), 0
 		}
 	}
 	return to, nil
 }
 
-// waits reports whether a message waits for the end of an outage although its visits are used up. Once more it does so in any case: when it
-// failed before there may have been no outage.
-func (r *Router[T]) waits(visit int, err error) bool {
+// waits reports whether a message waits for the end of an outage although its visits are used up:
+// it was called, has failed, and then waited in vain for its backend. (A message that was not
+// called is released by the operator, and does not come here.)
+//
+// The first visit too many, n+1, always waits: the failure before it may not have been part of an
+// outage. Later visits wait only if the service has not answered other messages meanwhile.
+func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 	n := len(r.Layers)
-	return visit <= outageVisits && (n > 0 || r.Returns) && guard.Is(err, asyncop.ErrBackendDown) && (visit <= n+1 || !guard.Is(err, gate.ErrAnswered))
+	canWait := f.BackendDown && visit <= outageVisits && (n > 0 || r.Returns)
+	return canWait && (visit <= n+1 || !f.OthersAnswered)
 }
 
 // IsPast says whether a deadline, if there is one, has passed at a time.
 func IsPast(deadline, at time.Time) bool { return !deadline.IsZero() && !deadline.After(at) }
-
-// CauseOf returns the cause of a dead letter: that a call is in doubt matters more than why it is not made again.
-func CauseOf(meta message.Meta, cause store.Cause) store.Cause {
-	if meta.UnsafeToRepeat {
-		return store.UnsafeToRepeat
-	}
-	return cause
-}
 
 // carry notes under which id a call in doubt is to be made again, and reports whether the next visit may make it (law X1): the
 // server remembers it longer than the rest of the layers lasts.

@@ -4,36 +4,45 @@ import (
 	"errors"
 	"time"
 
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
-// Rejected notes in the history of a message why it was rejected (law D6), and returns the cause: one of package store.
-func Rejected(meta *message.Meta, v message.Settlement, now time.Time) (cause string) {
-	_, unreadable := errors.AsType[*decoder.Error](v.Err)
+// CauseOf returns the cause of a dead letter: if a call of the message is unsafe to repeat, now or
+// since an earlier visit, that matters more than why the message is not called again. Every dead
+// letter has its cause from here.
+func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
+	if meta.UnsafeToRepeat {
+		return store.UnsafeToRepeat
+	}
+	return cause
+}
+
+// Rejected notes in the history of a message why it was rejected (law D6), and returns the cause.
+func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cause {
+	_, isUnreadable := errors.AsType[*decoder.Error](v.Err)
 	meta.UnsafeToRepeat = meta.UnsafeToRepeat || v.UnsafeToRepeat
 	if v.Err != nil {
 		meta.LastError = text(v.Err)
 	}
-	if unreadable {
-		meta.Visit-- // there was none
-		return "undecodable"
+	if isUnreadable {
+		meta.Visit-- // the source has counted a visit that did not take place
+		return CauseOf(meta, store.Undecodable)
 	}
 	meta.LastFailure = now
 	if meta.FirstFailure.IsZero() {
 		meta.FirstFailure = now
 	}
-	_, lapsed := errors.AsType[LapsedError](v.Err)
+	_, isLapsed := errors.AsType[LapsedError](v.Err)
 	switch {
-	case lapsed:
-		return "lapsed"
-	case v.UnsafeToRepeat:
-		return "outcome unknown" // the stored name of store.UnsafeToRepeat
+	case isLapsed:
+		return CauseOf(meta, store.Lapsed)
 	case isRefused(v.Err):
-		return "refused"
+		return CauseOf(meta, store.Refused)
 	default:
-		return "permanent"
+		return CauseOf(meta, store.Permanent)
 	}
 }
 

@@ -2,11 +2,14 @@ package settle_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
@@ -15,6 +18,23 @@ func TestWhyAMessageWasRejectedHasNoSecrets(t *testing.T) {
 	var meta message.Meta
 	settle.Rejected(&meta, message.Settlement{Kind: message.Rejected, Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)
+}
+
+// Law W1: a call that an earlier visit has left in doubt decides about the cause, however this
+// visit ended.
+func TestRejected_CallInDoubt(t *testing.T) {
+	for want, err := range map[store.Cause]error{
+		store.Undecodable: decoder.Unreadable(errors.New("no JSON")),
+		store.Lapsed:      settle.LapsedError(5),
+		store.Refused:     fmt.Errorf("too large: %w", message.ErrRefused),
+		store.Permanent:   errors.New("no such card"),
+	} {
+		v := message.Settlement{Kind: message.Rejected, Err: err}
+		require.Equal(t, want, settle.Rejected(&message.Meta{}, v, time.Now()))
+		require.Equal(t, store.UnsafeToRepeat, settle.Rejected(&message.Meta{UnsafeToRepeat: true}, v, time.Now()))
+		v.UnsafeToRepeat = true
+		require.Equal(t, store.UnsafeToRepeat, settle.Rejected(&message.Meta{}, v, time.Now()))
+	}
 }
 
 // Law W2: a dead letter that fits without its timeline keeps its bytes.

@@ -124,7 +124,7 @@ type Machine[IN, OUT any] struct {
 	retryLog retryLog[IN, OUT]
 
 	slots   slots[IN, OUT]
-	reasons perSlot[reasons]           // empty unless the policy looks at reasons
+	reasons perSlot[reasons]           // empty unless attempts have reasons
 	limited perSlot[[]int32]           // retries for each reason that the policy limits; nil before the first
 	limits  perSlot[*limit[IN, OUT]]   // deadlines out of input order, and timeouts that begin with the first attempt
 	control perSlot[any]               // of control elements: a queue.Watermark or a participant.Barrier

@@ -8,7 +8,6 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/message"
-	"github.com/weirflow/weir/predicates"
 )
 
 // Messages settles the messages of elements, each once (law D2).
@@ -97,16 +96,18 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	case observe.Empty:
 		m.settle(msg, message.Settlement{Kind: message.Done})
 	case observe.HandedOver, observe.Dropped:
-		v := message.Settlement{Kind: message.HandedOver, Err: s.err}
-		if r := m.core.reasons.get(s.index).last; r.IsRejection() { // shows a worker that the service has answered
-			v.Err = predicates.WithReason(s.err, r)
-		}
-		m.settle(msg, v)
+		m.settle(msg, m.failure(s, message.HandedOver))
 	case observe.Failed:
-		m.settle(msg, message.Settlement{Kind: message.Failed, Err: s.err})
+		m.settle(msg, m.failure(s, message.Failed))
 	default:
 		m.Release(msg)
 	}
+}
+
+// failure returns the settlement of the message of s, which has failed.
+func (m *Messages[IN, OUT]) failure(s *Slot[IN, OUT], kind message.Kind) message.Settlement {
+	isRefused := m.core.reasons.get(s.index).last.IsRejection()
+	return message.Settlement{Kind: kind, Err: s.err, Refused: isRefused}
 }
 
 // Reject settles the message of s for good, because the sink can never take it. It

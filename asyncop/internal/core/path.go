@@ -380,8 +380,8 @@ const (
 	cutOff                    // the run ends
 )
 
-// conclude ends the attempt of s. The policy judges the attempt if it considers such
-// attempts.
+// conclude ends the attempt of s. The policy judges the attempt if it considers results, or
+// the attempt has failed.
 func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
 	end := g.endAttempt(s, a, how)
@@ -397,16 +397,9 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		g.refresh()
 		g.attemptEnd.took, g.attemptEnd.isTimed = g.now-s.last, true
 	}
-	isConsidered := g.Policy.Results
-	if err != nil {
-		isConsidered = g.Policy.Errors
-	}
-	if !isConsidered {
-		g.reportToBackend(s, &a.Token, err, predicates.Reason{}, 0)
-		if err != nil {
-			s.addDoubt(predicates.Reason{}, end.Stage, end.Deduplicated)
-		}
-		g.settle(s, err)
+	if err == nil && !g.Policy.Results {
+		g.reportToBackend(s, &a.Token, nil, predicates.Reason{}, 0)
+		g.settle(s, nil)
 		return
 	}
 	v := &g.view
@@ -512,7 +505,7 @@ type judging struct {
 	outage         bool // the attempt met an outage or was throttled
 }
 
-// judge asks the policy about the attempt in g.view. It finds the reason, reports the
+// judge asks the policy about the attempt in g.view. It classifies the attempt, reports the
 // attempt to the backend, asks the strategy, and takes a retry from the budget. A worker
 // asks a strategy that may block, and strategyAnswered continues.
 func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated bool) {
@@ -525,17 +518,21 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	}()
 	g.setTimes(s, v)
 	g.ranCode = true
-	err := g.Policy.FindReason(v)
+	isKnown, err := g.Policy.FindReason(v)
+	ofFailure := g.findName(v, isKnown)
+	if ofFailure != g.reasons.get(s.index).last {
+		g.reasons.ref(s.index).last = ofFailure
+	}
 	if len(g.Policy.MaxRetries) > 0 {
 		v.ReasonRetries = g.retriesFor(s, v.Reason)
 	}
 	if g.backend != nil {
 		var pushback time.Duration
-		if err == nil {
+		if err == nil && g.Policy.Considers(v.Err) { // otherwise the backend looks for one
 			pushback, err = decision.FindPushback(v)
 		}
 		j.isReported = true
-		j.outage = g.reportToBackend(s, t, g.attemptEnd.err, v.Reason, pushback)
+		j.outage = g.reportToBackend(s, t, g.attemptEnd.err, ofFailure, pushback)
 		g.viewAfterReport(s, v)
 	}
 	var d decision.Decision
@@ -552,12 +549,34 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	}
 	returned = true
 	// Set the doubt now: the deadline of s may be next, or s may end.
-	s.addDoubt(v.Reason, v.Stage, isDeduplicated)
+	proof := ofFailure
+	if v.Err == nil {
+		proof = v.Reason
+	}
+	s.addDoubt(proof, v.Stage, isDeduplicated)
 	if isAsked {
 		g.askOnWorker(s, j.outage)
 		return
 	}
 	g.applyDecision(s, &d, j.outage)
+}
+
+// findName returns the reason of a failed attempt, with which its element is reported if it ends
+// with the attempt. It is zero for an attempt without an error that the classifier does not know.
+// It looks at the error away from the loop: in an operator without a strategy, an error whose
+// methods panic or call runtime.Goexit concerns its element only.
+func (g *Machine[IN, OUT]) findName(v *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
+	if !g.Policy.NeedsName(v, isKnown) {
+		if g.looksClosely {
+			reason = v.Reason
+		}
+		return reason
+	}
+	_ = call.OffLoop(func() error {
+		reason = g.Policy.FindName(v, isKnown)
+		return nil
+	})
+	return reason
 }
 
 // judgeAnswer completes judge after a worker has asked the strategy about v.
@@ -635,9 +654,6 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 	}
 	if mayShare && !isShared {
 		g.lookups.decided(s, d)
-	}
-	if g.looksClosely && d.Reason != g.reasons.get(s.index).last {
-		g.reasons.ref(s.index).last = d.Reason
 	}
 	switch d.NoRetryReason {
 	case decision.Final:

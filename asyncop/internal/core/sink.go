@@ -8,7 +8,6 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/ctxkey"
-	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
@@ -57,7 +56,7 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	o.err = h.core.User.HandOver(ctx, r)
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
-	if o.refused && r.InDoubt && !decision.WantedRepeat(r.NoRetryReason, r.Reason) {
+	if o.refused && r.InDoubt && !h.core.Policy.WantedRepeat(r.NoRetryReason) {
 		o.unknown = true // stays true if IsIdempotent panics, to be safe
 		_ = call.OffLoop(func() error { o.unknown = !h.core.Policy.IsIdempotent(r.Element); return nil })
 	}

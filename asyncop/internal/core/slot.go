@@ -226,10 +226,10 @@ type slots[IN, OUT any] struct {
 	others      *[]anyPerSlot // the perSlot values in use
 }
 
-// reasons are kept if the policy looks at reasons.
+// reasons are the reasons of an element's attempts: see decision.Steps.FindReason.
 type reasons struct {
-	retried predicates.ReasonSet // of the retries that began
-	last    predicates.Reason    // of the last attempt
+	retried predicates.ReasonSet // of the retries that began, if the policy has reasons
+	last    predicates.Reason    // of the last attempt, if it has failed or asked for a retry
 }
 
 // keepSlots bounds the free slots that are kept after a burst.

@@ -325,13 +325,13 @@ var mutants = []mutant{
 	},
 	{
 		"an attempt that asks for a retry leaves no doubt", "X1", "core/path.go",
-		`	s.addDoubt(v.Reason, v.Stage, isDeduplicated)
+		`	s.addDoubt(proof, v.Stage, isDeduplicated)
 	if isAsked {`,
 		`	if isAsked {`,
 	},
 	{
 		"the reason of an attempt is not kept", "D6", "core/path.go",
-		`		g.reasons.ref(s.index).last = d.Reason
+		`		g.reasons.ref(s.index).last = ofFailure
 `,
 		``,
 	},
@@ -619,8 +619,8 @@ var mutants = []mutant{
 	},
 	{
 		"a message that was handed over comes back", "D1", "core/messages.go",
-		`v := message.Settlement{Kind: message.HandedOver, Err: s.err}`,
-		`v := message.Settlement{Kind: message.Failed, Err: s.err}`,
+		`m.settle(msg, m.failure(s, message.HandedOver))`,
+		`m.settle(msg, m.failure(s, message.Failed))`,
 	},
 	{
 		"a message whose results carry it on is settled", "D2", "core/messages.go",

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
@@ -222,7 +223,7 @@ func (l *Ladder[T]) bury(ctx context.Context, v T, meta message.Meta, cause stor
 	if err != nil {
 		return err
 	}
-	m.Cause = failed.CauseOf(meta, cause)
+	m.Cause = settle.CauseOf(&meta, cause)
 	if err := l.c.Store.Put(ctx, l.c.DeadLetters, m); err != nil {
 		return fmt.Errorf("message %q: %s: %w", meta.ID, why, err)
 	}

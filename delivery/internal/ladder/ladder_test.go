@@ -32,7 +32,6 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -194,15 +193,15 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 		causes[e.Meta.ID] = e.Cause
 		require.Equal(t, e.Cause == store.UnsafeToRepeat, e.Meta.UnsafeToRepeat)
 	}
-	require.Equal(t, map[string]store.Cause{"rejected": store.Permanent, "not retried": store.Permanent, "panics": store.Permanent, "in doubt": store.UnsafeToRepeat}, causes)
+	require.Equal(t, map[string]store.Cause{"rejected": store.Permanent, "in doubt": store.UnsafeToRepeat}, causes)
 	c, err := s.Count(t.Context(), "1m", store.Filter{})
 	require.NoError(t, err)
-	require.Equal(t, 1, c.Messages)
+	require.Equal(t, 3, c.Messages, "their errors have no reason")
 
 	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "cut off", Err: errRefused, Abandoned: true}))
-	require.Len(t, dead(t, s), 4)
-	require.NoError(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "no message", Err: errRefused, NoRetryReason: strategies.Final}))
-	require.NotEmpty(t, dead(t, s)[4].Meta.ID)
+	require.Len(t, dead(t, s), 2)
+	require.NoError(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "no message", Err: errRefused, Reason: predicates.NewRejection("CARD_DECLINED")}))
+	require.NotEmpty(t, dead(t, s)[2].Meta.ID)
 }
 
 // Users of a queue with layers expect that a failure waits: the first call in doubt that does not is explained.
@@ -254,7 +253,7 @@ func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
 		"a status that will not go away":      {flip, fmt.Errorf("post: %w", &httpretry.StatusError{StatusCode: 422}), store.Permanent},
 		"two, one of which may go away":       {flip, errors.Join(&httpretry.StatusError{StatusCode: 422}, &httpretry.StatusError{StatusCode: 503}), ""},
 		"two, one of which is unknown":        {flip, errors.Join(predicates.WithReason(errors.New("no"), declined), errors.New("???")), ""},
-		"before anything was sent":            {named, unsent(errors.New("no amount")), store.Permanent},
+		"before anything was sent":            {named, unsent(errors.New("no amount")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := memory.Open()
@@ -619,9 +618,9 @@ func TestADeadLetterIsLoggedOnce(t *testing.T) {
 
 // Laws B2 and W2: a message whose visits are used up waits once more while its backend is down, a bounded number of times.
 func TestAnOutageMakesNoDeadLetter(t *testing.T) {
-	closed := asyncop.Failure[string]{Element: "a", Err: fmt.Errorf("%w: %w", context.DeadlineExceeded, asyncop.ErrBackendDown), Attempts: 1}
+	closed := asyncop.Failure[string]{Element: "a", Err: asyncop.ErrBackendDown, BackendDown: true, Attempts: 1}
 	answered := closed
-	answered.Err = fmt.Errorf("%w: %w", closed.Err, gate.ErrAnswered)
+	answered.OthersAnswered = true
 	for name, of := range map[string]struct {
 		change func(c *ladder.Config[string])
 		visit  int

@@ -450,22 +450,23 @@ func TestHowLongACallMustBeRemembered(t *testing.T) {
 		layers    []ladder.Layer
 		remembers time.Duration
 		err       error
+		demanded  time.Duration
 		elapsed   time.Duration // since an attempt that has no time
 		enters    bool
 	}{
-		"as long as the layers":     {[]ladder.Layer{{Delay: time.Minute}, {Delay: time.Hour}}, time.Hour + time.Minute, nil, 0, false},
-		"longer":                    {[]ladder.Layer{{Delay: time.Minute}, {Delay: time.Hour}}, time.Hour + time.Minute + 1, nil, 0, true},
-		"as long as the jitter":     {[]ladder.Layer{{Delay: time.Minute, Jitter: 0.5}}, 90 * time.Second, nil, 0, false},
-		"longer than the jitter":    {[]ladder.Layer{{Delay: time.Minute, Jitter: 0.5}}, 90*time.Second + 1, nil, 0, true},
-		"a server's demand":         {[]ladder.Layer{{Delay: time.Minute}}, 2 * time.Minute, predicates.WithPushback(errRefused, time.Minute), 0, false},
-		"longer than its demand":    {[]ladder.Layer{{Delay: time.Minute}}, 2*time.Minute + 1, predicates.WithPushback(errRefused, time.Minute), 0, true},
-		"it began before":           {[]ladder.Layer{{Delay: time.Minute}}, 11 * time.Minute, nil, 10 * time.Minute, false},
-		"longer, and before":        {[]ladder.Layer{{Delay: time.Minute}}, 11*time.Minute + 1, nil, 10 * time.Minute, true},
-		"a jitter without end":      {[]ladder.Layer{{Delay: longest, Jitter: 1}}, time.Hour, nil, 0, false},
-		"layers without end":        {[]ladder.Layer{{Delay: longest / 3 * 2}, {Delay: longest / 3 * 2}}, time.Hour, nil, 0, false},
-		"an error that panics":      {[]ladder.Layer{{Delay: time.Minute}}, time.Hour, panicking{errRefused}, 0, true},
-		"nothing is remembered":     {[]ladder.Layer{{Delay: time.Minute}}, 0, nil, 0, false},
-		"one layer, hardly a delay": {[]ladder.Layer{{Delay: 1}}, 2, nil, 0, true},
+		"as long as the layers":     {[]ladder.Layer{{Delay: time.Minute}, {Delay: time.Hour}}, time.Hour + time.Minute, nil, 0, 0, false},
+		"longer":                    {[]ladder.Layer{{Delay: time.Minute}, {Delay: time.Hour}}, time.Hour + time.Minute + 1, nil, 0, 0, true},
+		"as long as the jitter":     {[]ladder.Layer{{Delay: time.Minute, Jitter: 0.5}}, 90 * time.Second, nil, 0, 0, false},
+		"longer than the jitter":    {[]ladder.Layer{{Delay: time.Minute, Jitter: 0.5}}, 90*time.Second + 1, nil, 0, 0, true},
+		"a server's demand":         {[]ladder.Layer{{Delay: time.Minute}}, 2 * time.Minute, nil, time.Minute, 0, false},
+		"longer than its demand":    {[]ladder.Layer{{Delay: time.Minute}}, 2*time.Minute + 1, nil, time.Minute, 0, true},
+		"it began before":           {[]ladder.Layer{{Delay: time.Minute}}, 11 * time.Minute, nil, 0, 10 * time.Minute, false},
+		"longer, and before":        {[]ladder.Layer{{Delay: time.Minute}}, 11*time.Minute + 1, nil, 0, 10 * time.Minute, true},
+		"a jitter without end":      {[]ladder.Layer{{Delay: longest, Jitter: 1}}, time.Hour, nil, 0, 0, false},
+		"layers without end":        {[]ladder.Layer{{Delay: longest / 3 * 2}, {Delay: longest / 3 * 2}}, time.Hour, nil, 0, 0, false},
+		"an error that panics":      {[]ladder.Layer{{Delay: time.Minute}}, time.Hour, panicking{errRefused}, 0, 0, true},
+		"nothing is remembered":     {[]ladder.Layer{{Delay: time.Minute}}, 0, nil, 0, 0, false},
+		"one layer, hardly a delay": {[]ladder.Layer{{Delay: 1}}, 2, nil, 0, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -478,6 +479,7 @@ func TestHowLongACallMustBeRemembered(t *testing.T) {
 				if change.err != nil {
 					f.Err = change.err
 				}
+				f.Demanded = change.demanded
 				if change.elapsed > 0 {
 					f.FirstAttempt, f.Elapsed = time.Time{}, change.elapsed
 				}

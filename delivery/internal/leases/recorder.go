@@ -257,7 +257,7 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []store.Lease) 
 		m := h.message
 		s.mu.Unlock()
 		m.Delay = 0
-		m.Cause = store.Cause(settle.Rejected(&m.Meta, *h.settlement, s.clock.Now()))
+		m.Cause = settle.Rejected(&m.Meta, *h.settlement, s.clock.Now())
 		moves[i] = store.Move{Lease: leases[i], Queue: s.dead, Message: m}
 	}
 	if len(moves) == 1 {
