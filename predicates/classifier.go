@@ -9,17 +9,17 @@ import (
 
 // A Classifier names the reason why an attempt deserves another try.
 //
-//	answer          meaning
-//	reason, true    this is the reason
-//	rejection, true the call was refused for good, without effect ([NewRejection]):
-//	                the outcome is accepted
-//	none, true      there is none, and no further classifier is asked: the outcome
-//	                is accepted (the zero [Reason] is none)
-//	anything, false this classifier does not know the outcome; if none of a chain
-//	                does, it is accepted
+//	return              meaning
+//	reason, true        this is the reason
+//	rejection, true     the call was refused for good, without effect ([NewRejection]):
+//	                    the outcome is accepted
+//	Reason{}, true      the outcome is accepted, and no further classifier is asked
+//	any reason, false   this classifier does not know the outcome, which is accepted
+//	                    if no classifier of the chain knows it
 //
-// Accepted means that the element ends with the outcome, be it results or an error. A classifier is called for results, too, where a.Err is nil.
-// It must not block, and must not change a, except for a.Stage where it has proof.
+// Accepted means that the element ends with the outcome: results or an error. A
+// classifier is called for results, too; a.Err is then nil. It must not block, and must
+// not change a, except for a.Stage if it has proof of another stage.
 //
 // A classifier is a function, and a switch is often enough:
 //
@@ -27,27 +27,29 @@ import (
 //		return NotSent, a.Err != nil && a.Stage == predicates.ClientDispatch
 //	}
 //
-// [ByException], [ByResult] and [ByCode] make classifiers from predicates and tables, [Classifiers] chains them. These are safe for concurrent
-// use if the functions they were built from are.
+// [ByException], [ByResult] and [ByCode] make classifiers from predicates and tables,
+// [Classifiers] chains them. These classifiers are safe for concurrent use if the
+// functions they were built from are.
 //
 // # Joined errors
 //
-// A function may make several requests and join their errors ([errors.Join], or several %w). One retry repeats them all. A
-// policy (strategies.ReasonAware) shows each error to the classifier alone, in its own stage, as if it were the
-// attempt's only error. The reason that allows least counts:
+// A function may make several requests and join their errors ([errors.Join], or several
+// %w). A retry repeats all requests. A policy (strategies.ReasonAware) passes each error
+// to the classifier separately, in its own stage, as if it were the attempt's only error.
+// The reason that allows least counts:
 //
-//	an error of several                             what the others allow
-//	has a reason                                    stays, if this one allows it too
-//	was refused for good (a rejection)              stays: it has had no effect
-//	has none, or no classifier knows it             is lost: it may have had an effect
-//	has none, but is in stage ClientDispatch        stays: it has had no effect
-//	is one of Policy.Harmless                       stays
+//	one of several errors                           effect on the reasons of the other errors
+//	has a reason                                    they allow only retries that this reason allows, too
+//	was refused for good (a rejection)              unchanged: this request had no effect
+//	no reason, or unknown to the classifiers        they allow no retry: this request may have had an effect
+//	no reason, but in stage ClientDispatch          unchanged: this request had no effect
+//	is one of Policy.Harmless                       unchanged
 //
-// An error that wraps a join speaks for all that it joins.
+// An error that wraps joined errors applies to all of them.
 type Classifier[OUT any] func(a *Attempt[OUT]) (Reason, bool)
 
-// Classifiers returns the classifier that asks each in the order given and takes
-// the first answer. Without classifiers it never has a reason. It panics if any is nil.
+// Classifiers returns a classifier that calls classifiers in order and returns the first
+// result that is true. Without classifiers it returns false. It panics if any is nil.
 func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 	for i, c := range classifiers {
 		if c == nil {
@@ -65,7 +67,7 @@ func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 	}
 }
 
-// Named returns the classifier of errors that name their own reason: errors of [WithReason], however they are wrapped.
+// Named returns a classifier of errors of [WithReason], even if they are wrapped.
 func Named[OUT any]() Classifier[OUT] {
 	return func(a *Attempt[OUT]) (Reason, bool) {
 		if a.Err == nil {
@@ -79,9 +81,10 @@ func Named[OUT any]() Classifier[OUT] {
 	}
 }
 
-// ByCode returns the classifier that looks codes up in a table. code returns the code of the outcome, if there is a code:
-// httpretry.StatusCode, grpcretry.Code and pgretry.SQLState are such functions. A row with the zero reason accepts the outcome.
-// ByCode panics if code is nil.
+// ByCode returns a classifier that looks up codes in a table. code returns the code of
+// the outcome, or false if it does not have a code: httpretry.StatusCode, grpcretry.Code
+// and pgretry.SQLState return such functions. A row with the zero reason accepts the
+// outcome. ByCode panics if code is nil.
 func ByCode[OUT any, C comparable](code func(a *Attempt[OUT]) (C, bool), table map[C]Reason) Classifier[OUT] {
 	if code == nil {
 		panic("predicates: ByCode: nil code")
@@ -97,7 +100,8 @@ func ByCode[OUT any, C comparable](code func(a *Attempt[OUT]) (C, bool), table m
 	}
 }
 
-// ByException returns the classifier that names reason for errors that satisfy p. It panics if p is nil.
+// ByException returns a classifier that returns reason for errors that satisfy p. It
+// panics if p is nil.
 func ByException[OUT any](p ExceptionPredicate, reason Reason) Classifier[OUT] {
 	if p == nil {
 		panic("predicates: ByException: nil predicate")
@@ -107,7 +111,8 @@ func ByException[OUT any](p ExceptionPredicate, reason Reason) Classifier[OUT] {
 	}
 }
 
-// ByResult returns the classifier that names reason for results that satisfy p. It panics if p is nil.
+// ByResult returns a classifier that returns reason for results that satisfy p. It panics
+// if p is nil.
 func ByResult[OUT any](p ResultPredicate[OUT], reason Reason) Classifier[OUT] {
 	if p == nil {
 		panic("predicates: ByResult: nil predicate")

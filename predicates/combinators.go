@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// The combinators are generic over the predicate's own type, P, rather than written once per kind: so one name serves both
-// kinds, and plain functions mix with named types. A named type among the arguments wins, whatever its place.
+// The combinators are generic over the type of the predicate, P. So one name serves both
+// kinds, and plain functions mix with named types. If any argument has a named type, the
+// result has it, too.
 
 // Not returns the opposite of predicate. It panics if predicate is nil.
 func Not[A any, P ~func(A) bool](predicate P) P {
@@ -18,7 +19,8 @@ func Not[A any, P ~func(A) bool](predicate P) P {
 	}
 }
 
-// AnyOf returns a predicate that is true if any of predicates is. It panics without predicates, or if any is nil.
+// AnyOf returns a predicate that is true if any of predicates is. It panics without
+// predicates, or if any is nil.
 func AnyOf[A any, P ~func(A) bool](predicates ...P) P {
 	predicates = checked("AnyOf", predicates)
 	return func(outcome A) bool {
@@ -26,7 +28,8 @@ func AnyOf[A any, P ~func(A) bool](predicates ...P) P {
 	}
 }
 
-// AllOf returns a predicate that is true if all predicates are. It panics without predicates, or if any is nil.
+// AllOf returns a predicate that is true if all predicates are. It panics without
+// predicates, or if any is nil.
 func AllOf[A any, P ~func(A) bool](predicates ...P) P {
 	predicates = checked("AllOf", predicates)
 	return func(outcome A) bool {
@@ -34,8 +37,8 @@ func AllOf[A any, P ~func(A) bool](predicates ...P) P {
 	}
 }
 
-// checked returns a copy of predicates, as the caller may reuse its slice, and
-// panics in caller's name if they cannot be combined.
+// checked returns a copy of predicates, since the caller may reuse its slice. It panics
+// in the name of caller if there are no predicates, or one is nil.
 func checked[A any, P ~func(A) bool](caller string, predicates []P) []P {
 	if len(predicates) == 0 {
 		panic(fmt.Sprintf("predicates: %s: no predicates", caller))

@@ -1,12 +1,15 @@
 package predicates
 
-// Idempotent is implemented by elements that know whether their call may happen twice: whether two calls have the same effect as a single call.
-// Their answer, yes or no, overrides the policy of the operator. If neither the element nor the policy says so, the call must not happen twice.
+// Idempotent is implemented by elements that determine whether their call may happen
+// twice, that is, whether two calls have the same effect as a single call. The result
+// overrides the policy of the operator. If neither the element nor the policy declares it
+// idempotent, the call must not happen twice.
 //
-// A call whose requests are all deduplicated ([WithDeduplicated]) does not happen twice, and is repeated whatever the element says.
+// A call whose requests are all deduplicated ([WithDeduplicated]) does not happen twice,
+// so it may be repeated even if Idempotent returns false.
 //
-// The element is asked as it is: a method with a pointer receiver is not a method of an
-// element that is a value. delivery.NewQueue refuses such a type.
+// If elements are values, a method with a pointer receiver is not found.
+// delivery.NewQueue refuses such a type.
 type Idempotent interface {
 	Idempotent() bool
 }

@@ -137,7 +137,8 @@ func TestEachError(t *testing.T) {
 	assert.Equal(t, []string{whole.Error()}, seen, "a single one: the attempt as it is")
 }
 
-// What one error says about the stage is its own evidence; what was reported is true of all.
+// What one error says about the stage is its own evidence; what was reported is true of
+// all.
 func TestEachErrorHasItsOwnStage(t *testing.T) {
 	var seen []predicates.Stage
 	c := decision.EachError(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {

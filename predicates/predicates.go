@@ -7,17 +7,21 @@ import (
 	"unique"
 )
 
-// AsyncRetryPredicate is the pair of predicates of a retry strategy. Either may be nil; with both nil, retries never happen.
-// An operator reads the pair once, when it is built, so the methods must always return the same.
+// AsyncRetryPredicate is the pair of predicates of a retry strategy. Either may be nil;
+// if both are nil, attempts are never retried. An operator reads the pair once, when it
+// is built, so the methods must always return the same predicates.
 type AsyncRetryPredicate[OUT any] interface {
-	// ResultPredicate judges attempts that ended with results. Nil: results are never retried.
+	// ResultPredicate judges attempts that ended with results. If it is nil, results are
+	// never retried.
 	ResultPredicate() ResultPredicate[OUT]
 
-	// ExceptionPredicate judges attempts that ended with an error. Nil: errors are never retried.
+	// ExceptionPredicate judges attempts that ended with an error. If it is nil, errors
+	// are never retried.
 	ExceptionPredicate() ExceptionPredicate
 }
 
-// RetryIf returns the pair of result and exception, for authors of strategies. Either may be nil, which means never.
+// RetryIf returns the pair of result and exception, for authors of strategies. Either may
+// be nil, which means never.
 func RetryIf[OUT any](result ResultPredicate[OUT], exception ExceptionPredicate) AsyncRetryPredicate[OUT] {
 	return retryIf[OUT]{result: result, exception: exception}
 }
@@ -30,12 +34,12 @@ type retryIf[OUT any] struct {
 func (r retryIf[OUT]) ResultPredicate() ResultPredicate[OUT]  { return r.result }
 func (r retryIf[OUT]) ExceptionPredicate() ExceptionPredicate { return r.exception }
 
-// An ExceptionPredicate reports whether an attempt that ended with err should be tried again. err is never nil. See
-// [HasException], [ErrorIs] and [ErrorAs].
+// An ExceptionPredicate reports whether an attempt that ended with err should be tried
+// again. err is never nil. See [HasException], [ErrorIs] and [ErrorAs].
 type ExceptionPredicate func(err error) bool
 
-// HasException reports whether err is an error at all: even a cancelled context, and the error that stands for a panic of the user's function.
-// It is an [ExceptionPredicate].
+// HasException reports whether err is not nil, which includes a cancelled context and the
+// error for a panic of the user's function. It is an [ExceptionPredicate].
 func HasException(err error) bool {
 	return err != nil
 }
@@ -59,12 +63,14 @@ func ErrorIs(targets ...error) ExceptionPredicate {
 	}
 }
 
-// ErrorAs returns a predicate that is true if [errors.AsType] finds a T and the conditions hold for it:
+// ErrorAs returns a predicate that is true if [errors.AsType] finds a T and the
+// conditions hold for it:
 //
 //	predicates.ErrorAs[*net.OpError]()
 //	predicates.ErrorAs(func(e net.Error) bool { return e.Timeout() })
 //
-// As with errors.AsType, the first T counts, even if others are joined to it. It panics if a condition is nil.
+// As with errors.AsType, the first T counts, even if others are joined to it. It panics
+// if a condition is nil.
 func ErrorAs[T error](conditions ...func(err T) bool) ExceptionPredicate {
 	for i, condition := range conditions {
 		if condition == nil {
@@ -80,17 +86,19 @@ func ErrorAs[T error](conditions ...func(err T) bool) ExceptionPredicate {
 	}
 }
 
-// A ResultPredicate reports whether an attempt that ended with results should be tried again. It gets all results of the
-// attempt, possibly none, and must neither change nor keep the slice. See [EmptyResult] and [AnyResult].
+// A ResultPredicate reports whether an attempt that ended with results should be tried
+// again. It receives all results of the attempt, which may be empty, and must neither
+// change nor keep the slice. See [EmptyResult] and [AnyResult].
 type ResultPredicate[OUT any] func(results []OUT) bool
 
-// EmptyResult reports whether results is empty: the usual sign of a lookup that came too early. It is a [ResultPredicate].
+// EmptyResult reports whether results is empty: the usual sign of a lookup that came too
+// early. It is a [ResultPredicate].
 func EmptyResult[OUT any](results []OUT) bool {
 	return len(results) == 0
 }
 
-// AnyResult returns a predicate that is true if condition holds for at least
-// a result; for no results it is false. It panics if condition is nil.
+// AnyResult returns a predicate that is true if condition holds for at least one result.
+// It is false if there are no results. It panics if condition is nil.
 func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
 	if condition == nil {
 		panic("predicates: AnyResult: nil condition")
@@ -100,22 +108,24 @@ func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
 	}
 }
 
-// Reason is why an attempt deserves another try, with its meaning for the call. Reasons are an open set: authors of classifiers make their own,
-// as package variables, with [NewReason].
+// Reason is the reason why an attempt deserves another try. Reasons are an open set:
+// authors of classifiers make their own, as package variables, with [NewReason].
 //
 //	AllowsNonIdempotentRetry   the call has certainly not taken effect, so that
 //	                           even a call that must not happen twice may be repeated
-//	AlwaysRetry                no caller wants to see this outcome: repeated without
-//	                           asking the strategy, until the time runs out, after
-//	                           1, 10, 50, 100, 500 ms, and then every second
+//	AlwaysRetry                the call is repeated without asking the strategy, until
+//	                           the time runs out, after 1, 10, 50, 100, 500 ms, and
+//	                           then every second
 //
-// The stage is the evidence, the reason is the conclusion: a strategy that has a reason need not look at the stage again.
+// The stage is the evidence, the reason is the conclusion: a strategy that has a reason
+// need not look at the stage again.
 //
-// A rejection ([NewRejection]) is the opposite of a reason to try again: the call was answered and refused for good, without
-// effect. Its element ends at once, and its failure is not in doubt.
+// A rejection ([NewRejection]) prevents a retry: the call was answered and refused for
+// good, without effect. Its element ends at once, and its failure is not in doubt.
 //
-// The zero Reason means no reason. Two reasons are equal (==) if name and both properties are. A Reason is as small as a pointer; it is a value
-// and safe for concurrent use.
+// The zero Reason means no reason. Two reasons are equal (==) if the name and all
+// properties are equal. A Reason is as small as a pointer; it is a value and safe for
+// concurrent use.
 type Reason struct {
 	handle unique.Handle[reason]
 }
@@ -128,17 +138,20 @@ type reason struct {
 
 // Reasons that belong to no system.
 var (
-	// Unknown is the reason of an unexpected outcome. It does not allow a retry of calls that must not happen twice. RFC 0049 says that it "must
-	// not be retried", and its best effort retries it for idempotent calls all the same: see BestEffortStrategy.RefuseUnknown in package
-	// strategies.
+	// Unknown is the reason of an unexpected outcome. It does not allow a retry of calls
+	// that must not happen twice. RFC 0049 states that it "must not be retried", but its
+	// best effort strategy retries it for idempotent calls: see
+	// BestEffortStrategy.RefuseUnknown in package strategies.
 	Unknown = NewReason("UNKNOWN", false, false)
 
-	// CircuitBreakerOpen: a circuit breaker of your own kept the call from being sent, so it has not taken effect.
+	// CircuitBreakerOpen means that a circuit breaker of your own refused the call before
+	// it was sent, so it has not taken effect.
 	CircuitBreakerOpen = NewReason("CIRCUIT_BREAKER_OPEN", true, false)
 )
 
-// NewReason returns the reason with this name and these properties. It panics if name is empty, or if alwaysRetry is set
-// without allowsNonIdempotentRetry, which would repeat calls that may have taken effect without asking the strategy.
+// NewReason returns the reason with this name and these properties. It panics if name is
+// empty, or if alwaysRetry is set without allowsNonIdempotentRetry: that would repeat
+// calls that may have taken effect without asking the strategy.
 func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 	if name == "" {
 		panic("predicates: NewReason: empty name")
@@ -149,9 +162,10 @@ func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 	return Reason{unique.Make(reason{name: name, nonIdempotent: allowsNonIdempotentRetry, always: alwaysRetry})}
 }
 
-// NewRejection returns the reason of calls that were answered and refused for good, without effect: an HTTP 404, a violated
-// unique constraint. Strategies are not asked about it, and the call is not retried. The element fails, and its failure has the reason
-// and is not in doubt.
+// NewRejection returns the reason of calls that were answered and refused for good,
+// without effect: an HTTP 404, a violated unique constraint. The call is not retried, and
+// the strategy is not asked. The element fails; its failure has the reason and is not in
+// doubt.
 //
 //	var Duplicate = predicates.NewRejection("DUPLICATE_KEY")
 //	return predicates.WithReason(err, Duplicate) // in the function, for the classifier Named
@@ -174,11 +188,12 @@ func (r Reason) value() reason {
 	return r.handle.Value()
 }
 
-// Name returns the name, and "" for none.
+// Name returns the name, or "" for the zero Reason.
 func (r Reason) Name() string { return r.value().name }
 
-// AllowsNonIdempotentRetry reports whether even a call that must not happen twice may be repeated, because it has certainly not
-// taken effect. That is true of a rejection, too, although repeating it is of no use.
+// AllowsNonIdempotentRetry reports whether even a call that must not happen twice may be
+// repeated, because it has certainly not taken effect. It is true for a rejection, too,
+// although a repetition is useless.
 func (r Reason) AllowsNonIdempotentRetry() bool { return r.value().nonIdempotent }
 
 // AlwaysRetry reports whether the call is repeated without asking the strategy.
@@ -187,7 +202,7 @@ func (r Reason) AlwaysRetry() bool { return r.value().always }
 // IsRejection reports whether r was made by [NewRejection].
 func (r Reason) IsRejection() bool { return r.value().rejection }
 
-// String returns the name, and "(none)" for none.
+// String returns the name, or "(none)" for the zero Reason.
 func (r Reason) String() string {
 	if r.IsZero() {
 		return "(none)"
@@ -195,12 +210,14 @@ func (r Reason) String() string {
 	return r.Name()
 }
 
-// MarshalText returns the name, and "" for the zero value. Thereby a Reason is its name in JSON, as a value and as a key of a map.
+// MarshalText returns the name, or "" for the zero value. So a Reason is its name in
+// JSON, as a value and as a key of a map.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.Name()), nil }
 
-// UnmarshalText makes r the reason with this name that does not allow any retry, and the zero value for an empty name. Only
-// the makers of the reason know how much a name allows, and a registry does not exist: compare names with the names of the
-// reasons that you expect, such as httpretry.Reasons().
+// UnmarshalText makes r a reason with this name that does not allow any retry, or the
+// zero value for an empty name. A text does not include what the reason allows, and there
+// is no registry of reasons: compare the name with the names of the reasons that you
+// expect, such as httpretry.Reasons().
 func (r *Reason) UnmarshalText(text []byte) error {
 	*r = Reason{}
 	if len(text) > 0 {
@@ -215,8 +232,8 @@ type reasonError struct {
 	err    error
 }
 
-// WithReason returns err with the reason why its attempt deserves another try, for functions that know the reason themselves. The classifier
-// [Named] reads it. It returns nil if err is nil.
+// WithReason adds the reason why the attempt deserves another try to err, for functions
+// that know the reason. The classifier [Named] reads it. It returns nil if err is nil.
 func WithReason(err error, r Reason) error {
 	if err == nil {
 		return nil
@@ -224,7 +241,7 @@ func WithReason(err error, r Reason) error {
 	return &reasonError{reason: r, err: err}
 }
 
-// Error returns the error's own message with the reason's name.
+// Error returns the message of the error after the name of the reason.
 func (e *reasonError) Error() string { return fmt.Sprintf("%v: %v", e.reason, e.err) }
 
 func (e *reasonError) Unwrap() error { return e.err }

@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-// A ServerPushback is an error or a result with which a server says when it may be called again. Reason-aware strategies obey it: see
-// HonorPushback of package strategies.
+// A ServerPushback is an error or a result with the delay after which its server may be
+// called again. Reason-aware strategies obey it: see HonorPushback of package strategies.
 //
-// The notion comes from gRPC's A6, Client Retries; Retry-After of HTTP is another form of it.
+// The term comes from gRPC's A6, Client Retries. Retry-After of HTTP is a pushback, too.
 type ServerPushback interface {
-	// RetryPushback returns the delay that the server demands before the next attempt: 0 is at once, a negative delay means never. ok is false
-	// if the server does not demand a delay.
+	// RetryPushback returns the delay that the server demands before the next attempt: 0
+	// means at once, a negative delay never. ok is false if the server does not demand a
+	// delay.
 	RetryPushback() (delay time.Duration, ok bool)
 }
 
-// WithPushback returns err with the demand of the server that answered with it:
-// a delay of at least 0, or a negative delay for never. It returns nil if err is nil.
+// WithPushback adds to err the delay that the server demands: at least 0, or negative for
+// never. It returns nil if err is nil.
 func WithPushback(err error, delay time.Duration) error {
 	if err == nil {
 		return nil
@@ -24,15 +25,15 @@ func WithPushback(err error, delay time.Duration) error {
 	return &pushbackError{delay: max(delay, -1), err: err}
 }
 
-// pushbackError is an error with a server's demand. See [WithPushback].
+// pushbackError is the error of [WithPushback].
 type pushbackError struct {
-	delay time.Duration // negative: never
+	delay time.Duration // negative for never
 	err   error
 }
 
 var _ ServerPushback = (*pushbackError)(nil)
 
-// Error returns the error's own message with the demand.
+// Error returns the message of the error with the demand.
 func (e *pushbackError) Error() string {
 	if e.delay < 0 {
 		return fmt.Sprintf("%v (the server asks not to retry)", e.err)

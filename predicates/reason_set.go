@@ -11,13 +11,14 @@ import (
 // ReasonSet is the set of reasons for which an element has been retried so far:
 // A, B, A makes {A, B}. The zero value is the empty set.
 //
-// Sets are values: With returns another set. Equal sets are == and share their memory, so a set costs an element as much as a
-// pointer, however many elements have it and whatever is in it. Safe for concurrent use.
+// Sets are values: With returns another set. Equal sets are == and share their memory, so
+// a set of any size costs an element only a pointer. It is safe for concurrent use.
 type ReasonSet struct {
 	handle unique.Handle[reasonNode]
 }
 
-// reasonNode is a set as a list, the greatest reason first, so that every set has one form only.
+// reasonNode is a set as a list in descending order of reasons, so that equal sets are
+// equal lists.
 type reasonNode struct {
 	last Reason
 	rest ReasonSet
@@ -26,7 +27,7 @@ type reasonNode struct {
 // IsEmpty reports whether s is empty.
 func (s ReasonSet) IsEmpty() bool { return s == ReasonSet{} }
 
-// With returns s with these reasons in it. Zero reasons are ignored.
+// With returns s with the given reasons added. Zero reasons are ignored.
 func (s ReasonSet) With(reasons ...Reason) ReasonSet {
 	for _, r := range reasons {
 		s = s.with(r)
@@ -76,7 +77,7 @@ func (s ReasonSet) Len() (n int) {
 // All yields the reasons in s by name.
 func (s ReasonSet) All() iter.Seq[Reason] { return slices.Values(s.Slice()) }
 
-// Slice returns the reasons in s by name, and nil if there are none.
+// Slice returns the reasons in s by name, or nil if s is empty.
 func (s ReasonSet) Slice() []Reason {
 	var reasons []Reason
 	for ; !s.IsEmpty(); s = s.handle.Value().rest {
@@ -104,7 +105,8 @@ func (s ReasonSet) MarshalJSON() ([]byte, error) {
 	return json.Marshal(reasons)
 }
 
-// UnmarshalJSON reads an array of names. The reasons do not allow any retry: see [Reason.UnmarshalText].
+// UnmarshalJSON reads an array of names. The reasons do not allow any retry: see
+// [Reason.UnmarshalText].
 func (s *ReasonSet) UnmarshalJSON(text []byte) error {
 	var reasons []Reason
 	if err := json.Unmarshal(text, &reasons); err != nil {
@@ -114,7 +116,8 @@ func (s *ReasonSet) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// compareReasons orders reasons by name; those of the same name by what they allow.
+// compareReasons orders reasons by name, and reasons of the same name by the number of
+// their properties.
 func compareReasons(a, b Reason) int {
 	x, y := a.value(), b.value()
 	if c := strings.Compare(x.name, y.name); c != 0 {

@@ -5,33 +5,36 @@ import (
 	"fmt"
 )
 
-// Stage is how far a request had come when its attempt ended. The decision about a retry depends on it: a call that was never sent cannot have
-// taken effect.
+// Stage is how far a request had come when its attempt ended. The decision about a retry
+// depends on it: a call that was never sent cannot have taken effect.
 //
 //	|--- ClientDispatch --->|
 //	                        |--- NetworkTime --->|
 //	                                             |--- ResponseReceived --->|
 //
 //	stage              may the call have taken effect?
-//	ClientDispatch     no: nothing was sent
-//	NetworkTime        not known: sent, and no complete response came
-//	ResponseReceived   the response says so, if the classifier can read it
+//	ClientDispatch     no: it was not sent
+//	NetworkTime        unknown: it was sent, but a complete response did not arrive
+//	ResponseReceived   depends on the response, if the classifier can read it
 //
-// Stages are ordered by time. The zero value, [Unreported], is the safe assumption: it counts as NetworkTime from the start of the call on, except
-// that the error itself may prove that the request was not sent. A reported NetworkTime outranks such an error: of a function that makes several
-// calls, a request may have been sent before another failed.
+// Stages are ordered by time. The zero value, [Unreported], is the safe assumption: it
+// counts as NetworkTime from the start of the call on, except that the error itself may
+// prove that the request was not sent. A reported NetworkTime outranks such an error: a
+// function that makes several requests may have sent one before another failed.
 //
 // The stages come from RFC 0049 of the Couchbase SDKs.
 type Stage uint8
 
 const (
-	// Unreported means that the function did not say. Counts as NetworkTime.
+	// Unreported means that the function did not report a stage. It counts as
+	// NetworkTime.
 	Unreported Stage = iota
 	// ClientDispatch means that the request was not sent. Every call may be retried.
 	ClientDispatch
-	// NetworkTime means that the request was at least partly sent, and a complete response did not arrive. Only idempotent calls may be retried.
+	// NetworkTime means that the request was at least partly sent, and a complete
+	// response did not arrive. Only idempotent calls may be retried.
 	NetworkTime
-	// ResponseReceived means that a complete response arrived, which decides about a retry.
+	// ResponseReceived means that a complete response arrived. It decides about a retry.
 	ResponseReceived
 )
 
@@ -69,8 +72,9 @@ func (s *Stage) UnmarshalText(text []byte) error {
 	return fmt.Errorf("predicates: no such stage: %q", text)
 }
 
-// StageError is an error that carries the stage in which it happened, for code that knows the stage but not the attempt: a wrapper of a client,
-// such as httpretry.Transport.
+// StageError is an error with the stage in which it happened. It is for code that knows
+// the stage of a request but not the attempt: a wrapper of a client, such as
+// httpretry.Transport.
 type StageError struct {
 	Stage Stage
 	Err   error
@@ -82,9 +86,12 @@ func (e *StageError) Error() string { return fmt.Sprint(e.Err) }
 // Unwrap returns Err.
 func (e *StageError) Unwrap() error { return e.Err }
 
-// Timeout reports whether Err is a timeout, as net.Error has it: wrappers such as
-// url.Error do not look deeper for it than here.
+// timeout is an error that reports whether it is a timeout, such as a net.Error.
+type timeout interface{ Timeout() bool }
+
+// Timeout reports whether Err is a timeout, as net.Error does: wrappers such as url.Error
+// call the method of the error that they wrap directly.
 func (e *StageError) Timeout() bool {
-	var t interface{ Timeout() bool }
+	var t timeout
 	return errors.As(e.Err, &t) && t.Timeout()
 }

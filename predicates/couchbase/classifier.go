@@ -18,7 +18,8 @@ var byStatus = map[Status]predicates.Reason{
 	SyncWriteReCommitInProgress: KVSyncWriteReCommitInProgress,
 }
 
-// codeRow is a row of the codes of query and analytics: a code whose message must contain a text, which may be "".
+// codeRow is the reason for a code of query or analytics, if the message contains text,
+// which may be "".
 type codeRow struct {
 	text   string
 	reason predicates.Reason
@@ -38,10 +39,10 @@ var byCode = map[Service]map[int]codeRow{
 	},
 }
 
-// httpRow is a row of the statuses of search and views: a status whose body must satisfy a condition; nil: none.
+// httpRow is the reason for a status of search or views.
 type httpRow struct {
 	reason predicates.Reason
-	body   func(body string) bool
+	body   func(body string) bool // condition for the body, or nil
 }
 
 var byHTTPStatus = map[Service]map[int]httpRow{
@@ -69,22 +70,25 @@ var byHTTPStatus = map[Service]map[int]httpRow{
 	},
 }
 
-// missing reports whether the body of a 404 says that something is not there yet.
+// missing reports whether the body of a 404 has the reason "missing".
 func missing(body string) bool { return strings.Contains(body, `"reason":"missing"`) }
 
-// temporary reports whether the body of a 500 does not say that the view does not exist, or that the arguments are wrong.
+// temporary returns false if the body of a 500 reports that the view does not exist, or
+// that the arguments are wrong.
 func temporary(body string) bool {
 	permanent := strings.Contains(body, "{not_found, missing_named_view}") || strings.Contains(body, `"badarg"`)
 	return !strings.Contains(body, "error") || !permanent
 }
 
-// Classifier returns the classifier of the errors of this package, and of errors that name their own reason
-// ([predicates.WithReason]). errorMap returns the server's current error map, which may be nil; where errorMap is nil itself,
-// a client does not know the statuses that only the server knows.
+// Classifier returns a classifier of the errors of this package, and of errors with a
+// reason ([predicates.WithReason]). errorMap returns the server's current error map,
+// which may be nil. If errorMap itself is nil, the classifier does not know statuses that
+// only the error map explains.
 //
-// It sets the stage of the attempt to ResponseReceived for all responses. Of joined errors the reason that allows least counts:
-// see [predicates.Classifier]. If another request of the call is in doubt ([predicates.Attempt.InDoubt]), reasons are left with
-// their name.
+// It sets the stage of the attempt to ResponseReceived for all responses. Of joined
+// errors the reason that allows least counts: see [predicates.Classifier]. If another
+// request of the call is in doubt ([predicates.Attempt.InDoubt]), reasons keep their
+// names but do not allow a retry of calls that must not happen twice.
 func Classifier[OUT any](errorMap func() *ErrorMap) predicates.Classifier[OUT] {
 	chain := []predicates.Classifier[OUT]{predicates.Named[OUT](), ofKV[OUT], ofQuery[OUT], ofHTTP[OUT]}
 	if errorMap != nil {
@@ -106,15 +110,16 @@ func ofKV[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 	case e == nil, e.Command.DCP(), e.Command == GetCollectionID && e.Status == CollectionOutdated:
 		return predicates.Reason{}, false
 	case e.Command == Unlock && e.Status == Locked:
-		return predicates.Reason{}, true // final, whatever a later classifier says
+		return predicates.Reason{}, true // accept, and skip later classifiers
 	}
 	r, ok := byStatus[e.Status]
 	return r, ok
 }
 
-// ofErrorMap asks the server about the statuses that only its error map knows. One that the map does not have retried is
-// accepted, and no other classifier is asked: what neither the client nor the server knows to be safe to repeat is not. How
-// long to wait is not asked: RFC 0049 leaves that to the strategy.
+// ofErrorMap returns a classifier of the statuses that only the server's error map knows.
+// Without a retry indication it accepts the outcome and ends the chain: a repetition is
+// not known to be safe. It ignores delays in the map, since RFC 0049 leaves them to the
+// strategy.
 func ofErrorMap[OUT any](errorMap func() *ErrorMap) predicates.Classifier[OUT] {
 	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 		e := response[*KVError](a)
@@ -155,7 +160,7 @@ func ofHTTP[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 	return row.reason, ok && (row.body == nil || row.body(e.Body))
 }
 
-// response returns the E that a ended with, or nil, and sets the stage.
+// response returns the E in the error of a, or nil, and sets the stage if it finds one.
 func response[E interface {
 	*KVError | *QueryError | *HTTPError
 	error

@@ -2,7 +2,8 @@ package couchbase
 
 import "fmt"
 
-// Command is a command of the key-value service, with its number in the binary protocol. Only commands with a rule have a name here.
+// Command is a command of the key-value service, with its number in the binary protocol.
+// Only commands with a rule have a name here.
 type Command uint8
 
 // The commands with rules.
@@ -49,8 +50,8 @@ func (c Command) String() string {
 	return fmt.Sprintf("command 0x%02x", uint8(c))
 }
 
-// Idempotent reports whether the command is in RFC 0049's list. All others are
-// not idempotent: a get that locks or touches changes the document.
+// Idempotent reports whether the command is in RFC 0049's list. Other commands are not
+// idempotent: a get that locks or touches changes the document.
 func (c Command) Idempotent() bool {
 	switch c {
 	case GetClusterConfig, Get, GetCollectionID, GetCollectionsManifest, Noop, Observe, ObserveSeqno, GetReplica,
@@ -61,5 +62,6 @@ func (c Command) Idempotent() bool {
 	}
 }
 
-// DCP reports whether the command belongs to the change protocol, to which the list of response codes does not apply.
+// DCP reports whether the command belongs to the change protocol, to which the list of
+// response codes does not apply.
 func (c Command) DCP() bool { return firstDCP <= c && c <= lastDCP }

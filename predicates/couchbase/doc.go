@@ -1,6 +1,7 @@
-// Package couchbase is RFC 0049 of the Couchbase SDKs, "Retry Handling", as data: its reasons, its list of idempotent operations and its list of
-// response codes. It does not depend on a client; a function that calls Couchbase returns the errors of this package, and an element describes
-// its call by a [Request].
+// Package couchbase implements RFC 0049 of the Couchbase SDKs, "Retry Handling": its
+// reasons, its list of idempotent operations and its list of response codes. It does not
+// depend on a client. A function that calls Couchbase returns the errors of this package,
+// and an element describes its call by a [Request].
 //
 // # Vocabulary
 //
@@ -9,8 +10,8 @@
 //	QueryError     the errors in a response of query or analytics    4040, 4050, 4070, 5000 · 23000, 23003, 23007
 //	HTTPError      a response of search or views                     429 · 300…504, with text rules
 //
-// A failure without a response lacks a code: such an error is wrapped with its
-// reason, as in predicates.WithReason(err, couchbase.SocketClosedWhileInFlight).
+// A failure without a response does not have a code. Add the reason to the error, as in
+// predicates.WithReason(err, couchbase.SocketClosedWhileInFlight).
 //
 //	policy := strategies.ReasonAware(couchbase.Classifier[Row](nil), strategies.BestEffort[Row]())
 //
@@ -18,32 +19,33 @@
 //
 // Where the RFC leaves something open or contradicts itself:
 //
-//   - View status 302 stands in two rows. It is VIEWS_NO_ACTIVE_PARTITION, which is
+//   - View status 302 is in two rows. It is VIEWS_NO_ACTIVE_PARTITION, which is
 //     always retried, and not VIEWS_TEMPORARY_FAILURE.
 //   - 0xa4 is KV_SYNC_WRITE_RE_COMMIT_IN_PROGRESS, as in the table of reasons, not
 //     KV_SYNC_RE_COMMIT_IN_PROGRESS, as in the list of codes.
-//   - SERVICE_RESPONSE_CODE_INDICATED is a reason that no code leads to. It is here
-//     for tables of your own.
-//   - UNKNOWN "must not be retried", says the text, and is for idempotent requests,
-//     says the algorithm. That is the strategy's choice: see
-//     strategies.BestEffortStrategy.RefuseUnknown. No code leads to it.
-//   - A decision that fails, by error or panic, is "not retried" (package
-//     strategies).
-//   - Locked on Unlock ends the chain of classifiers: no later classifier may retry it. It matches [ErrCASMismatch]. Collection-outdated on
-//     GetCollectionID and all codes on DCP commands are responses like any other: not listed here, and open to the application's own
-//     classifiers.
-//   - Of a response with several errors, all must be listed; the first names the
-//     reason. An error that is listed proves that data has not changed, but not for
-//     the error beside it.
+//   - SERVICE_RESPONSE_CODE_INDICATED does not belong to a code. Use it in tables of your
+//     own.
+//   - According to the text, UNKNOWN "must not be retried"; the algorithm retries it for
+//     idempotent requests. The strategy decides: see
+//     strategies.BestEffortStrategy.RefuseUnknown. UNKNOWN does not belong to a code.
+//   - A decision that fails, by error or panic, is "not retried" (package strategies).
+//   - Locked on Unlock ends the chain of classifiers: later classifiers cannot retry it.
+//     It matches [ErrCASMismatch]. Collection-outdated on GetCollectionID and all codes
+//     on DCP commands are not listed here, and are left to the classifiers of the
+//     application.
+//   - Of a response with several errors, all must be listed; the first names the reason.
+//     A listed error proves that its own request did not change data, but not that of an
+//     unlisted error in the same response.
 //   - 0x85, busy, is not in the list. It counts as a code that only the server's
-//     error map knows, which calls it "retry-later".
-//   - In the error map, auto-retry counts as a retry indication beside retry-now and retry-later. Its intervals and durations are not read,
-//     since the strategy decides how long to wait.
+//     error map knows, which marks it "retry-later".
+//   - In the error map, auto-retry counts as a retry indication, like retry-now and
+//     retry-later. Its intervals and durations are ignored, since the strategy decides
+//     how long to wait.
 //   - Without an indication, an unknown status ends the chain as well.
 //
 // # Concurrency
 //
-// Everything here is safe for concurrent use.
+// All functions and types are safe for concurrent use.
 //
 // # Sources
 //

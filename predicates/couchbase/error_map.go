@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// ErrorMap describes the statuses of a server: the KV error map of RFC 0013.
-// It belongs to the node that sent it. It never changes; a newer map replaces it.
+// ErrorMap describes the statuses of a server node: the KV error map of RFC 0013. It
+// never changes; a newer map replaces it.
 type ErrorMap struct {
 	Version  int // of the format
 	Revision int // of the content
@@ -16,9 +16,9 @@ type ErrorMap struct {
 	retry map[Status]bool
 }
 
-// ParseErrorMap reads the JSON that a server answers to GET_ERROR_MAP. Of every status it keeps whether its attributes contain
-// a retry indication: retry-now, retry-later or auto-retry. A retry specification is not read: RFC 0049 leaves delays to the
-// strategy.
+// ParseErrorMap reads the JSON of a server's answer to GET_ERROR_MAP. For each status it
+// keeps whether its attributes contain a retry indication: retry-now, retry-later or
+// auto-retry. It ignores retry specifications: RFC 0049 leaves delays to the strategy.
 func ParseErrorMap(text []byte) (*ErrorMap, error) {
 	var raw struct {
 		Version  int `json:"version"`
@@ -43,5 +43,6 @@ func ParseErrorMap(text []byte) (*ErrorMap, error) {
 	return m, nil
 }
 
-// Retry reports whether the server says that s may be retried. A nil map never does.
+// Retry reports whether the map has a retry indication for s. It returns false if m is
+// nil.
 func (m *ErrorMap) Retry(s Status) bool { return m != nil && m.retry[s] }

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// ErrCASMismatch is matched by a key-value error if the document is not in the
-// state that the caller believed: Locked as the answer to Unlock.
+// ErrCASMismatch is matched by a key-value error if the document is not in the state that
+// the caller expected: Locked as the answer to Unlock.
 var ErrCASMismatch = errors.New("couchbase: CAS mismatch")
 
 // KVError is a response of the key-value service that is not a success.

@@ -30,7 +30,8 @@ func (s Service) String() string {
 	return fmt.Sprintf("Service(%d)", uint8(s))
 }
 
-// Request has the properties of a request that decide whether it may be sent twice. An element that embeds a Request shows it to the operator.
+// Request has the properties of a request that decide whether it may be sent twice. Embed
+// it in an element, so that the operator uses it.
 type Request struct {
 	Service  Service
 	Command  Command // of KV
@@ -40,7 +41,8 @@ type Request struct {
 
 var _ predicates.Idempotent = Request{}
 
-// Idempotent reports whether the request is in the list of idempotent operations of RFC 0049:
+// Idempotent reports whether the request is in the list of idempotent operations of RFC
+// 0049:
 //
 //	KV                           by command, see Command.Idempotent
 //	Query, Analytics             if readonly

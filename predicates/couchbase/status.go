@@ -15,11 +15,11 @@ const (
 	SyncWriteReCommitInProgress Status = 0xa4
 )
 
-// String returns the number, as the protocol's documents write it.
+// String returns the number, such as "0x07".
 func (s Status) String() string { return fmt.Sprintf("0x%02x", uint16(s)) }
 
-// known are the ranges of statuses whose meaning a client knows, whether listed or
-// not. All others are the server's to explain, by its error map; so is 0x85, busy.
+// known are the ranges of statuses that a client knows, listed or not. The server's error
+// map explains all others, including 0x85, busy.
 var known = [...]struct{ first, last Status }{
 	{0x00, 0x09}, // success, key-value, bucket
 	{0x1f, 0x25}, // authentication, range, rollback, access, initialisation

@@ -10,7 +10,8 @@ import (
 	"github.com/weirflow/weir/predicates/couchbase"
 )
 
-// The tables here are written down from the requirements, R23 and R36 to R49, not from the code.
+// The tables here are written down from the requirements, R23 and R36 to R49, not from
+// the code.
 
 var none predicates.Reason
 
@@ -121,7 +122,8 @@ func TestIdempotentRequests(t *testing.T) {
 	}
 }
 
-// classify returns the answer of the whole chain: a reason and true, none and true (accepted for good), or false.
+// classify returns the answer of the whole chain: a reason and true, none and true
+// (accepted for good), or false.
 func classify(t *testing.T, errorMap func() *couchbase.ErrorMap, err error) (predicates.Reason, bool) {
 	t.Helper()
 	a := &predicates.Attempt[string]{Number: 1, Err: fmt.Errorf("call: %w", err)}

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// The reasons that [Classifier] names, beside netretry.NotSent.
+// The reasons of [Classifier], in addition to netretry.NotSent.
 var (
 	// DeadlineExceeded, 4: time ran out, maybe after the call had been executed.
 	DeadlineExceeded = predicates.NewReason("GRPC_DEADLINE_EXCEEDED", false, false)
@@ -19,7 +19,8 @@ var (
 	// Unavailable, 14: the server could not be reached, or was lost.
 	Unavailable = predicates.NewReason("GRPC_UNAVAILABLE", false, false)
 
-	// InvalidArgument, 3, is a rejection, as the following are: the server refused the call for good, without effect.
+	// InvalidArgument, 3, is a rejection, like the following reasons: the server refused
+	// the call for good, without effect.
 	InvalidArgument = predicates.NewRejection("GRPC_INVALID_ARGUMENT")
 	// NotFound, 5, is a rejection.
 	NotFound = predicates.NewRejection("GRPC_NOT_FOUND")
@@ -53,17 +54,18 @@ var (
 		14: Unavailable,
 		16: Unauthenticated,
 	}
-	// unsentByCode applies to calls of which the function reported that nothing was sent. A resource that was exhausted then is
-	// one of the client, such as the size of a message.
+	// unsentByCode applies to calls that were reported as not sent. RESOURCE_EXHAUSTED
+	// then concerns a resource of the client, such as the size of a message.
 	unsentByCode = map[uint32]predicates.Reason{
 		4:  netretry.NotSent,
 		14: netretry.NotSent,
 	}
 )
 
-// Classifier returns the classifier of gRPC calls by their status code, which code extracts from an error: status.Code of
-// google.golang.org/grpc, or connect.CodeOf of connectrpc.com/connect. See the package documentation for its table. It panics
-// if code is nil.
+// Classifier returns a classifier of gRPC calls by their status code. code returns the
+// code of an error: status.Code of google.golang.org/grpc, or connect.CodeOf of
+// connectrpc.com/connect. See the package documentation for its table. It panics if code
+// is nil.
 func Classifier[OUT any, C ~uint32](code func(err error) C) predicates.Classifier[OUT] {
 	extract := Code[OUT](code)
 	number := func(a *predicates.Attempt[OUT]) (uint32, bool) {
@@ -79,16 +81,16 @@ func Classifier[OUT any, C ~uint32](code func(err error) C) predicates.Classifie
 		reason, ok := sent(a)
 		switch {
 		case reason == ResourceExhausted && tooLarge(a.Err):
-			return predicates.Reason{}, true // for good, perhaps because the answer is too large
-		case reason.IsRejection() && a.InDoubt: // another call may have had an effect
+			return predicates.Reason{}, true // a retry is useless; if the answer is too large, the call may have had an effect
+		case reason.IsRejection() && a.InDoubt: // another request may have had an effect
 			return predicates.Reason{}, true
 		}
 		return reason, ok
 	})
 }
 
-// tooLarge reports whether err is about a message that exceeds a limit, by the texts of
-// the implementations of gRPC and of Connect: they have no code for it.
+// tooLarge reports whether a message exceeded a limit. It compares the error texts of the
+// implementations of gRPC and Connect, which do not have a code for it.
 func tooLarge(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "message") && slices.ContainsFunc(limits, func(limit string) bool {
@@ -104,7 +106,8 @@ var limits = []string{
 	"exceeds sendmaxbytes", // Connect
 }
 
-// Code returns the extraction, for [predicates.ByCode], of an error's code. It panics if code is nil.
+// Code returns a function for [predicates.ByCode] that returns the code of an error. It
+// panics if code is nil.
 func Code[OUT any, C ~uint32](code func(err error) C) func(a *predicates.Attempt[OUT]) (C, bool) {
 	if code == nil {
 		panic("grpcretry: Code: nil function")

@@ -16,7 +16,8 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// code, statusError and statusCode are shaped like codes.Code, the errors of gRPC and status.Code.
+// code, statusError and statusCode are shaped like codes.Code, the errors of gRPC and
+// status.Code.
 type code uint32
 
 type statusError code

@@ -1,10 +1,11 @@
-// Package grpcretry names the reasons of failed gRPC calls, without importing gRPC: the function that knows the code of an
-// error is an argument, and google's status.Code and Connect's connect.CodeOf are such functions.
+// Package grpcretry classifies failed gRPC calls, without importing gRPC: it takes a
+// function that returns the code of an error, such as google's status.Code and Connect's
+// connect.CodeOf.
 //
 //	strategies.ReasonAware(grpcretry.Classifier[Row](status.Code), strategies.BestEffort[Row]())
 //
-// (An interface with the method GRPCStatus cannot be written down without the type
-// that it returns, and reflection is slower than a function.)
+// (An interface with the method GRPCStatus would have to import the type of its result,
+// and reflection is slower than a function.)
 //
 // # Vocabulary
 //
@@ -18,28 +19,32 @@
 //	7  PERMISSION_DENIED    PermissionDenied
 //	9  FAILED_PRECONDITION  FailedPrecondition
 //	16 UNAUTHENTICATED      Unauthenticated
-//	others                  none, the outcome is accepted
+//	others                  no reason: the outcome is accepted
 //
-// RESOURCE_EXHAUSTED for a message that is too large is accepted, too: it would be as large the next time. gRPC lacks a code for that, so it is
-// recognised by its text.
+// RESOURCE_EXHAUSTED for a message that is too large is accepted, too, since a retry
+// would have the same size. gRPC does not have a code for that, so it is recognised by
+// its text.
 //
-// ABORTED does not get a reason, since the transaction around the call has to be repeated, not the call. Neither does UNKNOWN, the code of any
-// error that did not come from gRPC: put netretry.Classifier after this classifier for those errors. OUT_OF_RANGE and UNIMPLEMENTED may come
-// from a client that cannot read the answer.
+// ABORTED does not get a reason, since the transaction around the call has to be
+// repeated, not the call. Neither does UNKNOWN, the code of any error that did not come
+// from gRPC: put netretry.Classifier after this classifier for those errors. OUT_OF_RANGE
+// and UNIMPLEMENTED may come from a client that cannot read the answer.
 //
 // # Calls that were not sent
 //
-// UNAVAILABLE and DEADLINE_EXCEEDED of a call that was not sent are netretry.NotSent, and retried even if it must not happen twice. gRPC's
-// errors do not show that. For google.golang.org/grpc use the module ext/grpc:
+// UNAVAILABLE and DEADLINE_EXCEEDED of a call that was not sent are netretry.NotSent, and
+// retried even if the call must not happen twice. gRPC's errors do not show whether it
+// was sent. For google.golang.org/grpc use the module ext/grpc:
 //
 //	conn, err := grpc.NewClient(target, append(grpcstage.DialOptions(), creds)...)
 //
-// For other clients a function that knows it returns a predicates.StageError of ClientDispatch; an adapter also reports its requests
-// (predicates.ReportSent).
+// For other clients, return a predicates.StageError of ClientDispatch if the call was not
+// sent; an adapter also reports its requests (predicates.ReportSent).
 //
-// Of several calls whose errors a function joins, the error that allows least decides: see predicates.Classifier.
+// If a function joins the errors of several calls, the error that allows least decides:
+// see predicates.Classifier.
 //
-// For a service whose codes mean more, put a table of your own before this table:
+// For a service with more specific codes, put a table of your own before this table:
 //
 //	predicates.Classifiers(
 //		predicates.ByCode(grpcretry.Code[Row](status.Code), map[codes.Code]predicates.Reason{…}),
@@ -47,11 +52,12 @@
 //
 // # Pushback
 //
-// A server demands a delay, or no further call, by the trailer grpc-retry-pushback-ms. See [WithPushback].
+// A server demands a delay, or no further call, by the trailer grpc-retry-pushback-ms.
+// See [WithPushback].
 //
 // # Concurrency
 //
-// Everything here is safe for concurrent use if the function that finds the code is.
+// The classifier is safe for concurrent use if the function that returns the code is.
 //
 // # Sources
 //

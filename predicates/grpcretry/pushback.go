@@ -8,17 +8,20 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// PushbackKey is the key of the metadata, in the trailer of a call, by which a server demands a delay.
+// PushbackKey is the key of the metadata in the trailer of a call with which a server
+// demands a delay.
 const PushbackKey = "grpc-retry-pushback-ms"
 
-// WithPushback returns err with the delay that the server demands. values are the values of [PushbackKey] in the trailer of the call. Policies
-// of strategies.ReasonAware obey the demand:
+// WithPushback returns err with the delay that the server demands. values are the values
+// of [PushbackKey] in the trailer of the call. Policies of strategies.ReasonAware obey
+// the demand:
 //
 //	var trailer metadata.MD
 //	row, err := client.Get(ctx, key, grpc.Trailer(&trailer))
 //	return row, grpcretry.WithPushback(err, trailer.Get(grpcretry.PushbackKey))
 //
-// With no values err is returned as it is; nil stays nil. status.Code finds the code of the returned error.
+// Without values it returns err unchanged, and nil if err is nil. status.Code finds the
+// code of the returned error.
 func WithPushback(err error, values []string) error {
 	if delay, ok := Pushback(values); ok {
 		return predicates.WithPushback(err, delay)
@@ -26,8 +29,9 @@ func WithPushback(err error, values []string) error {
 	return err
 }
 
-// Pushback returns the demand in values: so many milliseconds, as a signed 32-bit integer. A negative number, text that is not a number,
-// and several values stand for never (A6, as gRPC-Go reads it).
+// Pushback returns the delay in values: a number of milliseconds, as a signed 32-bit
+// integer. A negative number, text that is not a number, and several values mean never
+// (A6, as implemented by gRPC-Go). ok is false if there are no values.
 func Pushback(values []string) (delay time.Duration, ok bool) {
 	if len(values) == 0 {
 		return 0, false

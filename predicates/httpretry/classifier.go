@@ -11,9 +11,9 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// Classifier returns the classifier of HTTP calls: by status, of every [*StatusError] or
-// of every *http.Response among the results, else by the error of the connection. See the
-// package documentation for its table, and for calls with several requests.
+// Classifier returns a classifier of HTTP calls: by the status of each [*StatusError] or
+// each *http.Response among the results, otherwise by the error of the connection. See
+// the package documentation for its table, and for calls with several requests.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	connection := netretry.ClassifierOf[OUT](kindOf)
 	ofError := decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
@@ -48,8 +48,8 @@ func ofStatus[OUT any](a *predicates.Attempt[OUT], e *StatusError) (predicates.R
 	return besideOthers(a, reason, e), ok
 }
 
-// besideOthers returns what is left of reason, which is about one request, if another of
-// the call may have had an effect.
+// besideOthers weakens reason, the reason of one request, if another request of the call
+// may have had an effect.
 func besideOthers[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason, e *StatusError) predicates.Reason {
 	switch {
 	case !e.Redirected && !a.InDoubt:
@@ -76,9 +76,9 @@ func ofResponses[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) 
 	return reason, !reason.IsZero()
 }
 
-// StatusCode returns the extraction, for [predicates.ByCode], of the status code of a
-// [*StatusError] or of an *http.Response among the results. It does not extract a code if
-// several differ, or beside the error of a request without a status.
+// StatusCode returns a function for [predicates.ByCode] that returns the status code of a
+// [*StatusError] or of an *http.Response among the results. It returns false if several
+// codes differ, or if a joined error does not have a status.
 func StatusCode[OUT any]() func(a *predicates.Attempt[OUT]) (int, bool) {
 	return func(a *predicates.Attempt[OUT]) (int, bool) {
 		var code int
@@ -121,8 +121,8 @@ func responses[OUT any](a *predicates.Attempt[OUT]) iter.Seq[*http.Response] {
 	}
 }
 
-// holdsResponse reports whether an OUT can be a response, so that others need not be
-// looked at one by one.
+// holdsResponse reports whether an OUT can be a response. If not, results need not be
+// checked one by one.
 func holdsResponse[OUT any]() bool {
 	var none OUT
 	switch any(&none).(type) {
@@ -132,12 +132,12 @@ func holdsResponse[OUT any]() bool {
 	return false
 }
 
-// cannotRewind is the error of a request that was not written to its connection, nor,
-// since its body is closed by then, to another one. One that was written is repeated only
-// if its body can be read again.
+// cannotRewind is the error of a request that could not be written to its connection, nor
+// to another connection, since its body was closed. net/http repeats a request that was
+// written only if its body can be read again.
 const cannotRewind = "net/http: cannot rewind body after connection loss"
 
-// kindOf is netretry.KindOf with the errors of net/http that have neither type nor value.
+// kindOf is netretry.KindOf, and also knows errors of net/http that have only a text.
 func kindOf(err error) netretry.Kind {
 	if e, ok := errors.AsType[*notSentError](err); ok && refusedByProxy(e.error) {
 		return netretry.Dial
@@ -155,9 +155,8 @@ func kindOf(err error) netretry.Kind {
 	return netretry.KindOf(err)
 }
 
-// refusedByProxy reports whether err, of a request that was not sent, is a proxy's answer
-// to CONNECT that may be another one the next time. Of that net/http keeps the status
-// text only.
+// refusedByProxy reports whether err, of a request that was not sent, is a temporary
+// refusal of CONNECT by a proxy. net/http keeps only the status text of the answer.
 func refusedByProxy(err error) bool {
 	switch err.Error() {
 	case http.StatusText(http.StatusTooManyRequests), http.StatusText(http.StatusBadGateway),

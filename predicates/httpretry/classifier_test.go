@@ -72,7 +72,8 @@ func TestStatuses(t *testing.T) {
 		asAny := &predicates.Attempt[any]{Results: []any{&http.Response{StatusCode: status}}}
 		assert.Equal(t, row.reason, classify(asAny), "%d", status)
 
-		// What is left of it after a redirect that changed the method, or beside a request that may have had an effect.
+		// What is left of it after a redirect that changed the method, or beside a
+		// request that may have had an effect.
 		redirected := &predicates.Attempt[int]{Err: &httpretry.StatusError{StatusCode: status, Redirected: true}}
 		beside := &predicates.Attempt[int]{Err: &httpretry.StatusError{StatusCode: status}, InDoubt: true}
 		besideResult := &predicates.Attempt[any]{Results: []any{&http.Response{StatusCode: status}}, InDoubt: true}

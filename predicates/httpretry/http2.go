@@ -2,7 +2,7 @@ package httpretry
 
 import "strings"
 
-// net/http has no exported types for the errors of HTTP/2; those of
+// net/http does not export types for the errors of HTTP/2. The errors of
 // golang.org/x/net/http2 have the same texts.
 
 const (
@@ -11,10 +11,10 @@ const (
 	cannotRetry   = "http2: Transport: cannot retry err ["
 )
 
-// lostOverHTTP2 reports whether text is that of a connection or a stream that ended.
+// lostOverHTTP2 reports whether text is an error of a connection or a stream that ended.
 func lostOverHTTP2(text string) bool {
 	if code, ok := streamError(text); ok {
-		return code != "HTTP_1_1_REQUIRED" && code != "INADEQUATE_SECURITY" // the next one would end the same way
+		return code != "HTTP_1_1_REQUIRED" && code != "INADEQUATE_SECURITY" // a retry would fail the same way
 	}
 	for _, prefix := range []string{
 		"http2: client connection lost", "http2: server sent GOAWAY and closed the connection", "http2: client conn",
@@ -27,8 +27,8 @@ func lostOverHTTP2(text string) bool {
 	return false
 }
 
-// streamError returns the code of the error that ended a stream, unless it is the client
-// that could not read the answer.
+// streamError returns the code of the error that ended a stream. ok is false for another
+// error, or if the client ended the stream because it could not read the answer.
 func streamError(text string) (code string, ok bool) {
 	text, ok = strings.CutPrefix(text, "stream error: stream ID ")
 	if !ok {
@@ -39,9 +39,9 @@ func streamError(text string) (code string, ok bool) {
 	return code, cause == "" || cause == "received from peer"
 }
 
-// unprocessed reports whether err proves that the server has not looked at the request
+// unprocessed reports whether err proves that the server has not processed the request
 // (RFC 9113, 8.7): RST_STREAM with REFUSED_STREAM, or a GOAWAY whose last stream is below
-// the request's; or that it was never written.
+// the stream of the request; or that the request was never written.
 func unprocessed(err error) bool {
 	text := err.Error()
 	if inner, ok := strings.CutPrefix(text, cannotRetry); ok {

@@ -120,7 +120,8 @@ func serveH2(t *testing.T, answer func(c *h2Conn, stream uint32) bool) *h2Server
 			}
 			s.requests.Add(1)
 			if !answer(c, stream) {
-				// Read on, so that what was sent is not lost with a reset of the connection.
+				// Read on, so that what was sent is not lost with a reset of the
+				// connection.
 				_ = conn.(*net.TCPConn).CloseWrite()
 				_, _ = io.Copy(io.Discard, conn)
 				return
@@ -150,10 +151,12 @@ func h2Clients(t *testing.T) (plain, tracing *http.Client) {
 	return &http.Client{Transport: base}, &http.Client{Transport: httpretry.Transport(base)}
 }
 
-// onceOnly is a body that net/http cannot read a second time, so that it does not repeat requests by itself.
+// onceOnly is a body that net/http cannot read a second time, so that it does not repeat
+// requests by itself.
 func onceOnly() io.Reader { return struct{ io.Reader }{strings.NewReader("body")} }
 
-// How a stream can end before its answer, with its reason through a plain client and through Transport.
+// How a stream can end before its answer, with its reason through a plain client and
+// through Transport.
 func TestHTTP2StreamsThatEnd(t *testing.T) {
 	reset := func(code uint32) func(c *h2Conn, stream uint32) bool {
 		return func(c *h2Conn, stream uint32) bool { c.reset(stream, code); return true }
@@ -211,8 +214,9 @@ func TestHTTP2StreamsThatEnd(t *testing.T) {
 	}
 }
 
-// A server that shuts down names the last request that it has looked at and takes no connection any more. net/http
-// repeats a request that was not looked at on a new connection, which is refused.
+// A server that shuts down names the last request that it has looked at and takes no
+// connection any more. net/http repeats a request that was not looked at on a new
+// connection, which is refused.
 func TestHTTP2GoAwayAndNoServerAnyMore(t *testing.T) {
 	for below, want := range map[uint32]predicates.Reason{0: netretry.ConnectionLost, 1: netretry.NotConnected} {
 		var s *h2Server
@@ -239,7 +243,8 @@ func TestHTTP2GoAwayAndNoServerAnyMore(t *testing.T) {
 	}
 }
 
-// The same from a server of net/http over TLS, whatever the client's HTTP/2 looks like there.
+// The same from a server of net/http over TLS, whatever the client's HTTP/2 looks like
+// there.
 func TestHTTP2OfARealServer(t *testing.T) {
 	var requests atomic.Int32
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -7,8 +7,8 @@ import "net/http"
 // X-Idempotency-Key, by which the server recognises the repetition. The key has to be the
 // same for all attempts, so it belongs to the element, not to the attempt.
 //
-// As in net/http, a key that is present but empty counts, too: the server
-// does not see it, but the caller has declared that the request may be repeated.
+// As in net/http, a key that is present but empty counts, too: the request is sent
+// without it, but the caller has declared that the request may be repeated.
 //
 //	policy.IdempotentIf(httpretry.Idempotent)
 func Idempotent(input any) bool {
@@ -22,7 +22,8 @@ func IdempotentMethod(method string) bool {
 	return safeMethod(method) || method == http.MethodPut || method == http.MethodDelete
 }
 
-// safeMethod reports whether requests of method ask for no effect (RFC 9110, 9.2.1).
+// safeMethod reports whether requests of method do not request an effect (RFC 9110,
+// 9.2.1).
 func safeMethod(method string) bool {
 	switch method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:

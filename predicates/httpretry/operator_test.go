@@ -22,8 +22,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// run runs call, which must not happen twice, under an operator that allows three retries. It returns how often it was
-// called, and its failure, if it has failed.
+// run runs call, which must not happen twice, under an operator that allows three
+// retries. It returns how often it was called, and its failure, if it has failed.
 func run(t *testing.T, call func(ctx context.Context) error) (calls int, failed *asyncop.Failure[int]) {
 	t.Helper()
 	policy := strategies.ReasonAware(httpretry.Classifier[int](), strategies.BestEffort[int]().WithMaxRetries(3))
@@ -61,7 +61,8 @@ func accepting(t *testing.T) *server {
 	})
 }
 
-// What the first request of a call may have done, no refusal of the second takes back; what it has not done is no hindrance.
+// What the first request of a call may have done, no refusal of the second takes back;
+// what it has not done is no hindrance.
 func TestCallOfTwoRequests(t *testing.T) {
 	answering := func(status int) func(t *testing.T) string {
 		return func(t *testing.T) string {
@@ -203,7 +204,8 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed.Store(true); return nil }
 
-// A connection from the pool that is dead before a byte was written: net/http takes another one, and that is refused.
+// A connection from the pool that is dead before a byte was written: net/http takes
+// another one, and that is refused.
 func TestPostOnADeadConnection(t *testing.T) {
 	s := accepting(t)
 	var conns atomic.Int32
@@ -239,7 +241,8 @@ func (c *dyingConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A Retry-After is heeded by default; one that the element's time does not cover makes no attempt.
+// A Retry-After is heeded by default; one that the element's time does not cover makes no
+// attempt.
 func TestRetryAfterByDefault(t *testing.T) {
 	for delay, want := range map[time.Duration]struct {
 		calls int

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// demandedDelay returns the delay that a response demands, and whether it demands one.
-// The first of these headers counts:
+// demandedDelay returns the delay that a response demands. ok is false if it does not
+// demand a delay. The first of these headers counts:
 //
 //	Retry-After-Ms: 250                                   milliseconds
 //	Retry-After: 120                                      see RetryAfter
@@ -16,8 +16,8 @@ import (
 //	X-Ratelimit-Reset: 1767225600                         seconds since 1970
 //	Anthropic-Ratelimit-Tokens-Reset: 2026-01-01T00:00:00Z   429 only: a time
 //
-// Of several limits the ones count whose header Remaining is 0: the delay is the longest
-// of their resets. If there is no such limit, it is the shortest of all resets.
+// If several limits have a reset, the delay is the longest reset of the limits whose
+// header Remaining is 0. If there is no such limit, it is the shortest reset.
 func demandedDelay(status int, h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	if ms := strings.TrimSpace(h.Get("Retry-After-Ms")); ms != "" {
 		n, err := strconv.ParseFloat(ms, 64)
@@ -32,13 +32,15 @@ func demandedDelay(status int, h http.Header, now time.Time) (delay time.Duratio
 	return resetDelay(h, now)
 }
 
-// resetDelay returns the delay that headers of rate limits demand.
+// resetDelay returns the delay that the headers of rate limits demand.
 func resetDelay(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
 		now = date
 	}
-	spent, shortest, found := time.Duration(0), time.Duration(0), false
-	isSpent := false
+	var (
+		spent, shortest time.Duration
+		isSpent, found  bool
+	)
 	for name, values := range h {
 		remaining, isReset := remainingHeader(name)
 		if !isReset || len(values) == 0 {
@@ -76,8 +78,8 @@ func remainingHeader(reset string) (remaining string, ok bool) {
 	return "", false
 }
 
-// sinceEpoch is the least number of seconds that is read as a time since 1970, not as a
-// delay.
+// sinceEpoch is the least number of seconds that counts as a time since 1970 rather than
+// a delay.
 const sinceEpoch = 1e9
 
 // parseReset reads the value of a header with the reset of a limit.
@@ -91,7 +93,7 @@ func parseReset(value string, now time.Time) (delay time.Duration, ok bool) {
 	}
 	n, err := strconv.ParseFloat(value, 64)
 	switch {
-	case err != nil || !(n >= 0 && n < 1e11): // in this form NaN fails too
+	case err != nil || !(n >= 0 && n < 1e11): // also excludes NaN
 		return 0, false
 	case n >= sinceEpoch:
 		return max(0, time.Unix(int64(n), 0).Sub(now)), true

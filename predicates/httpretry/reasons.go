@@ -9,28 +9,28 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// The reasons that [Classifier] names, in addition to the reasons of package netretry.
+// The reasons of [Classifier], in addition to the reasons of package netretry.
 var (
-	// RequestTimeout, 408: the server did not get the whole request in time.
+	// RequestTimeout, 408: the server did not receive the whole request in time.
 	RequestTimeout = predicates.NewReason("HTTP_408_REQUEST_TIMEOUT", true, false)
-	// TooEarly, 425: the server does not want to process what might be a replay.
+	// TooEarly, 425: the server refuses a request that might be a replay.
 	TooEarly = predicates.NewReason("HTTP_425_TOO_EARLY", true, false)
 	// TooManyRequests, 429: the server refuses because of a rate limit.
 	TooManyRequests = predicates.NewReason("HTTP_429_TOO_MANY_REQUESTS", true, false)
 	// InternalServerError, 500: anything may have happened.
 	InternalServerError = predicates.NewReason("HTTP_500_INTERNAL_SERVER_ERROR", false, false)
-	// BadGateway, 502: the server behind the proxy did not give a valid answer.
+	// BadGateway, 502: the server behind the proxy did not return a valid answer.
 	BadGateway = predicates.NewReason("HTTP_502_BAD_GATEWAY", false, false)
-	// ServiceUnavailable, 503: overload or maintenance. A server that answers so has not
-	// executed the call, but proxies answer so, too, when they lose the server.
+	// ServiceUnavailable, 503: overload or maintenance. A server that returns it has not
+	// executed the call, but proxies return it, too, when they lose the server.
 	ServiceUnavailable = predicates.NewReason("HTTP_503_SERVICE_UNAVAILABLE", false, false)
 	// GatewayTimeout, 504: the server behind the proxy did not answer in time.
 	GatewayTimeout = predicates.NewReason("HTTP_504_GATEWAY_TIMEOUT", false, false)
 	// Overloaded, 529: the service is overloaded. No RFC defines this status; providers
 	// of language models use it. A proxy may use it as well.
 	Overloaded = predicates.NewReason("HTTP_529_OVERLOADED", false, false)
-	// AfterRedirect: a status of the first three, in answer to a later request than the
-	// first, which has been executed.
+	// AfterRedirect: 408, 425 or 429 in answer to a later request than the first, which
+	// has been executed.
 	AfterRedirect = predicates.NewReason("HTTP_REFUSED_AFTER_REDIRECT", false, false)
 
 	// InProgress, 409 of a tracker (package exactlyonce): an earlier attempt of the
@@ -54,7 +54,7 @@ func Reasons() []predicates.Reason {
 
 const statusOverloaded = 529
 
-// byStatus is the table of package documentation.
+// byStatus is the table of the package documentation.
 var byStatus = func() map[int]predicates.Reason {
 	table := map[int]predicates.Reason{
 		http.StatusRequestTimeout:      RequestTimeout,
@@ -74,9 +74,9 @@ var byStatus = func() map[int]predicates.Reason {
 	return table
 }()
 
-// rejections are the statuses by which a server says, before any effect, that it will not
-// execute the request. 406 and 416 are about the answer, which may come after one; others
-// are not defined.
+// rejections are the statuses with which a server refuses to execute the request, before
+// any effect. They exclude 406 and 416, which concern the answer and may follow an
+// effect, and statuses that are not defined.
 var rejections = []int{
 	http.StatusBadRequest, http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden, http.StatusNotFound,
 	http.StatusMethodNotAllowed, http.StatusProxyAuthRequired, http.StatusConflict, http.StatusGone,
@@ -87,15 +87,15 @@ var rejections = []int{
 	http.StatusUnavailableForLegalReasons,
 }
 
-// reasonFor returns the reason for a status, or for the answer of a tracker that came
-// with it.
+// reasonFor returns the reason for a status. tracker is the result of a tracker that came
+// with it, or "".
 func reasonFor(status int, tracker string) (predicates.Reason, bool) {
 	switch tracker {
 	case oncewire.InProgress:
 		return InProgress, true
 	case oncewire.Full:
 		return TrackerFull, true
-	case oncewire.Stale: // law X1: the request stays in doubt, and its 410 is no refusal
+	case oncewire.Stale: // law X1: the request stays in doubt, since its 410 is not a refusal
 		return predicates.Reason{}, true
 	}
 	reason, ok := byStatus[status]

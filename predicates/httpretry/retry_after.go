@@ -14,17 +14,17 @@ import (
 // forms (RFC 9110, 10.2.3):
 //
 //	Retry-After: 120                             in two minutes
-//	Retry-After: Fri, 31 Dec 1999 23:59:59 GMT   at that time, as seen from the
-//	                                             header Date, or from now without one
+//	Retry-After: Fri, 31 Dec 1999 23:59:59 GMT   the time from the header Date, or from
+//	                                             now without such a header, until then
 //
 // A date that has passed is a delay of 0; more seconds than a duration holds are the
-// longest duration. Without the header, or if it is malformed, ok is false.
+// longest duration. ok is false without the header, or if it is malformed.
 func RetryAfter(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	value := strings.TrimSpace(h.Get("Retry-After"))
 	if value == "" {
 		return 0, false
 	}
-	if strings.Trim(value, "0123456789") == "" { // no sign, no fraction
+	if strings.Trim(value, "0123456789") == "" { // without a sign or a fraction
 		seconds, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || seconds > int64(math.MaxInt64/time.Second) {
 			return math.MaxInt64, true
@@ -41,9 +41,9 @@ func RetryAfter(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	return max(0, at.Sub(now)), true
 }
 
-// Pushback returns the longest delay that the server demands with the responses among the
-// results of the call, for strategies.HonorPushback; the delay of a [*StatusError] is
-// obeyed without it.
+// Pushback returns the longest delay that the responses among the results of a call
+// demand, for strategies.HonorPushback. A [*StatusError] does not need it: strategies
+// obey its delay anyway.
 func Pushback[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	for resp := range responses(a) {
 		if d, demanded := statusError(resp).RetryPushback(); demanded {

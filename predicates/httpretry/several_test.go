@@ -28,7 +28,8 @@ func weakened(r predicates.Reason) predicates.Reason {
 	return predicates.NewReason(r.Name(), false, false)
 }
 
-// R3: a POST that was refused is not repeated if another of the same call may have taken effect.
+// R3: a POST that was refused is not repeated if another of the same call may have taken
+// effect.
 func TestJoinedErrors(t *testing.T) {
 	at := func(s predicates.Stage, err error) error { return &predicates.StageError{Stage: s, Err: err} }
 	refused := at(predicates.ClientDispatch, &net.OpError{Op: "dial", Err: errors.New("refused")})
@@ -119,7 +120,8 @@ func TestSeveralResponses(t *testing.T) {
 	assert.Equal(t, time.Minute, delay)
 }
 
-// R2: what precedes the call has not sent it, if the function says so about this very status.
+// R2: what precedes the call has not sent it, if the function says so about this very
+// status.
 func TestStatusBeforeTheCall(t *testing.T) {
 	before := func(code int) error {
 		return fmt.Errorf("token: %w", &predicates.StageError{Stage: predicates.ClientDispatch, Err: statusOf(code)})
@@ -151,7 +153,8 @@ func TestStatusBeforeTheCall(t *testing.T) {
 	}
 }
 
-// The same through a policy, which shows the classifier the stage that it has found for all of them.
+// The same through a policy, which shows the classifier the stage that it has found for
+// all of them.
 func TestJoinedErrorsUnderAPolicy(t *testing.T) {
 	at := func(s predicates.Stage, err error) error { return &predicates.StageError{Stage: s, Err: err} }
 	post := func(err error) error { return &url.Error{Op: "Post", URL: "http://x", Err: err} }

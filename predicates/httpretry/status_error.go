@@ -16,26 +16,26 @@ type StatusError struct {
 	Method     string // of the request that was answered; "" if unknown
 	URL        string // of the request that was answered; password, query and fragment are hidden; "" if unknown
 
-	// Redirected reports that the first request of the call had another method: it was
+	// Redirected reports that an earlier request of the call had another method: it was
 	// answered with a redirect, so it may have been executed.
 	Redirected bool
 
 	// Delay is the delay that the server demands by Retry-After or another header, if
-	// HasDelay: see the package documentation.
+	// HasDelay is set: see the package documentation.
 	Delay    time.Duration
 	HasDelay bool
 
-	tracker string // the answer of a tracker of package exactlyonce, see oncewire; "" if it is the service's
+	tracker string // result of a tracker of package exactlyonce, see oncewire; "" for an answer of the service
 }
 
 var _ predicates.ServerPushback = (*StatusError)(nil)
 
-// CheckResponse returns nil for a status below 400, and else a [*StatusError] with
-// the delay that the response demands. It neither reads nor closes the body.
+// CheckResponse returns nil for a status below 400, otherwise a [*StatusError] with the
+// delay that the response demands. It neither reads nor closes the body.
 //
-// A Retry-After that is a date is measured from the response's own Date, so that
+// A Retry-After that is a date is measured from the header Date of the response, so that
 // the clocks of client and server need not agree; without a Date, from the wall clock. A
-// strategy with [Classifier] (strategies.ReasonAware) waits as long as it demands.
+// policy (strategies.ReasonAware) with [Classifier] waits for that delay.
 func CheckResponse(resp *http.Response) error {
 	if resp.StatusCode < 400 {
 		return nil
@@ -50,7 +50,7 @@ func statusError(resp *http.Response) *StatusError {
 		e.Redirected = methodChanged(req)
 		e.URL = guard.URL(req.URL)
 	}
-	e.Delay, e.HasDelay = demandedDelay(resp.StatusCode, resp.Header, time.Now()) //nolint:forbidigo // a date of the server without a Date: only the wall clock compares
+	e.Delay, e.HasDelay = demandedDelay(resp.StatusCode, resp.Header, time.Now()) //nolint:forbidigo // without a Date, compare with the wall clock
 	return e
 }
 
@@ -59,7 +59,7 @@ func (e *StatusError) Error() string {
 	if e.Method != "" {
 		s = e.Method + " " + e.URL + ": " + s
 	}
-	if delay, ok := e.RetryPushback(); ok { // the message of a timeout then shows why there was no retry
+	if delay, ok := e.RetryPushback(); ok { // so the message of a timeout shows why there was no retry
 		s += fmt.Sprintf(" (the server asks to wait %v)", delay)
 	}
 	return s

@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// The key of a service is often in the query: no text that weir makes of a failure has it.
+// The key of a service is often in the query: no text that weir makes of a failure has
+// it.
 func TestStatusError_HidesTheSecretsOfItsURL(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) }))
 	defer s.Close()

@@ -22,7 +22,8 @@ func (r *requests) ReportStage(predicates.Stage) {}
 func (r *requests) ReportSent(bool) bool         { *r++; return true }
 func (r *requests) ReportRefused(bool)           { *r-- }
 
-// Answers of a tracker have reasons of their own, and what they say about the effect is known to Transport (X1).
+// Answers of a tracker have reasons of their own, and what they say about the effect is
+// known to Transport (X1).
 func TestAnswersOfATracker(t *testing.T) {
 	for _, tt := range []struct {
 		status    int

@@ -12,15 +12,15 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Transport wraps base and reports how far its requests came. An error carries its stage,
-// as [*predicates.StageError]:
+// Transport wraps base and reports how far its requests came. It wraps an error in a
+// [*predicates.StageError] with the stage:
 //
-//	ClientDispatch   no header was written, or the server said by HTTP/2 that it had
+//	ClientDispatch   no header was written, or the server reported by HTTP/2 that it had
 //	                 not processed the request (REFUSED_STREAM, a GOAWAY below its
-//	                 stream); and no other request of another method was answered
-//	                 before, by a redirect
-//	NetworkTime      anything else
-//	nothing          base does not say: it does not support package httptrace
+//	                 stream); and no earlier request of another method was answered by
+//	                 a redirect
+//	NetworkTime      otherwise
+//	not wrapped      base does not support package httptrace
 //
 // Errors are otherwise unchanged. The text of errors of ClientDispatch mentions the
 // stage, too, since an http.Client whose Timeout has run out replaces errors by their
@@ -29,22 +29,22 @@ import (
 // Each request is reported to the attempt that its context belongs to
 // ([predicates.ReportSent]) and stays in doubt unless its error or its status proves that
 // it had no effect: see the package documentation. So if a call makes two POSTs and the
-// second is refused, it is not repeated if the first may have been executed. Requests
-// with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1) are not reported: by
-// definition they do not have an effect to repeat.
+// second is refused, the call is not repeated if the first may have been executed.
+// Requests with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1) are not
+// reported, since they do not have an effect.
 //
 // base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as an
-// http.Transport does. An
-// *http.Transport may repeat a request by itself, but a POST only if the server has certainly not got it. With another base, a
-// request counts as sent from the first header on, and stays in doubt if the base repeats
-// it, whatever the last answer is. An error after it got a connection is in NetworkTime,
-// since such a base may have given up by itself. A nil base stands for
-// http.DefaultTransport. Safe for concurrent use if base is.
+// http.Transport does. An *http.Transport may repeat a request by itself, but a POST only
+// if the server has certainly not received it. With another base, a request counts as
+// sent from the first header on, and stays in doubt if base repeats it, whatever the last
+// answer is. An error after base got a connection is in NetworkTime, since such a base
+// may have a timeout of its own. A nil base means http.DefaultTransport. Transport is
+// safe for concurrent use if base is.
 //
-// One such repetition does not prove that, and cannot be distinguished from the others:
-// over HTTP/2 net/http sends a POST again after RST_STREAM with PROTOCOL_ERROR, which
-// some servers send for requests that came too late. Requests with a body and without
-// GetBody are not sent again.
+// There is one exception, which cannot be distinguished from other repetitions: over
+// HTTP/2 net/http repeats a POST after RST_STREAM with PROTOCOL_ERROR, which some servers
+// send for requests that came too late. Requests with a body and without GetBody are not
+// repeated.
 func Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -56,7 +56,7 @@ type transport struct{ base http.RoundTripper }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
-	if ctx.Err() != nil { // base would say the same, but not that it has sent nothing
+	if ctx.Err() != nil { // base would fail, too, but without the stage
 		if req.Body != nil {
 			_ = req.Body.Close()
 		}
@@ -64,7 +64,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	var sent predicates.SentRequest
 	if !safeMethod(req.Method) {
-		sent = predicates.ReportSent(ctx) // before it is: the attempt may be over while it is on its way
+		sent = predicates.ReportSent(ctx) // before sending: the attempt may end meanwhile
 	}
 	p := &progress{}
 	_, p.plain = t.base.(*http.Transport)
@@ -78,9 +78,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	})))
 	if err == nil {
 		if resp == nil {
-			return nil, nil //nolint:nilnil // base breaks its contract: an http.Client says so
+			return nil, nil //nolint:nilnil // base breaks its contract: an http.Client reports that
 		}
-		if withoutEffect(resp) && !p.repeated() { // the answer is about the last one
+		if withoutEffect(resp) && !p.repeated() { // the answer is only for the last repetition
 			sent.Refused()
 		}
 		resp.Request = req
@@ -93,8 +93,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, withStage(req, stage, err)
 }
 
-// withStage returns err with the stage of the call that req belongs to, of which stage is
-// that of req alone.
+// withStage adds the stage of the call to err. stage is the stage of req alone: if req
+// follows a redirect of a request of another method, the stage of the call is
+// NetworkTime.
 func withStage(req *http.Request, stage predicates.Stage, err error) error {
 	switch {
 	case methodChanged(req):
@@ -107,21 +108,26 @@ func withStage(req *http.Request, stage predicates.Stage, err error) error {
 	return &predicates.StageError{Stage: stage, Err: err}
 }
 
-// CloseIdleConnections implements an interface that http.Client looks for.
+// idleCloser is an http.RoundTripper of which http.Client can close idle connections.
+type idleCloser interface{ CloseIdleConnections() }
+
+// CloseIdleConnections closes the idle connections of base, for http.Client.
 func (t *transport) CloseIdleConnections() {
-	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+	if c, ok := t.base.(idleCloser); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// progress is how far one request has come.
+// progress records how far a request has come.
 type progress struct {
 	plain      bool // base is an *http.Transport
-	repeatable bool // net/http may send it again although it was sent
+	repeatable bool // net/http may repeat the request although it was sent
 
-	mu                sync.Mutex // base may tell from anywhere
-	asked, got, wrote bool       // for a connection; one; a header, perhaps into a buffer only
-	earlier           bool       // it was written to another connection before
+	mu      sync.Mutex // base may call the hooks on any goroutine
+	asked   bool       // base has asked for a connection
+	got     bool       // base has got a connection
+	wrote   bool       // base has written a header, perhaps only to a buffer
+	earlier bool       // the request was written to another connection before
 }
 
 func (p *progress) getConn() {
@@ -134,12 +140,13 @@ func (p *progress) getConn() {
 func (p *progress) gotConn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.again() // HTTP/2 does not ask each time
+	p.again() // HTTP/2 may repeat a request without calling GetConn
 	p.got = true
 }
 
-// again begins with another connection. The one before failed without a byte, or without
-// having been served.
+// again records that the request moves to another connection. Unless the request is
+// repeatable, an *http.Transport does that only if the server has not received it. Called
+// with mu held.
 func (p *progress) again() {
 	if !p.plain || p.repeatable {
 		p.earlier = p.earlier || p.wrote
@@ -153,14 +160,16 @@ func (p *progress) writes() {
 	p.wrote = true
 }
 
-// repeated reports whether the request was sent before, and may have been executed then.
+// repeated reports whether the request was also sent over an earlier connection, and may
+// have been executed there.
 func (p *progress) repeated() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.earlier
 }
 
-// stage returns how far the request had come when err ended it.
+// stage returns how far the request had come when it failed with err. over means that the
+// request was cancelled.
 func (p *progress) stage(err error, over bool) predicates.Stage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,14 +180,14 @@ func (p *progress) stage(err error, over bool) predicates.Stage {
 		return predicates.NetworkTime
 	case unprocessed(err):
 		return predicates.ClientDispatch
-	case p.wrote, p.got && (over || !p.plain): // HTTP/2 does not wait for who is about to write; base may have its own timeout
+	case p.wrote, p.got && (over || !p.plain): // HTTP/2 may still be about to write; another base may have its own timeout
 		return predicates.NetworkTime
 	default:
 		return predicates.ClientDispatch
 	}
 }
 
-// notSentError is an error before anything was sent.
+// notSentError is the error of a request that was not executed.
 type notSentError struct{ error }
 
 const notSentText = "httpretry: request not executed: "
@@ -186,14 +195,14 @@ const notSentText = "httpretry: request not executed: "
 func (e *notSentError) Error() string { return notSentText + e.error.Error() }
 func (e *notSentError) Unwrap() error { return e.error }
 
-// notSent reports whether err is that of an http.Client that has replaced a notSentError
-// by its text.
+// notSent reports whether err is an error in which an http.Client has replaced a
+// notSentError by its text.
 func notSent(err error) bool {
 	e, ok := errors.AsType[*url.Error](err)
 	return ok && e.Err != nil && strings.HasPrefix(e.Err.Error(), notSentText)
 }
 
-// over reports whether req has been given up.
+// over reports whether req was cancelled.
 func over(req *http.Request) bool {
 	select {
 	case <-req.Cancel: //nolint:staticcheck // an http.Client with a Timeout sets it

@@ -154,7 +154,8 @@ func TestPostIsNotRepeatedForWhatFollowsARedirect(t *testing.T) {
 			for kind, client := range map[string]*http.Client{"plain": plain, "tracing": tracing} {
 				a, reason := post(t, client, s.URL)
 				require.False(t, reason.IsZero(), "%s %d: %v", name, status, a.Err)
-				// 307 and 308 keep the method: the first server has not executed the POST.
+				// 307 and 308 keep the method: the first server has not executed the
+				// POST.
 				safe := status >= 307 && (name == "overloaded" || name == "refused" && kind == "tracing")
 				assert.Equal(t, safe, reason.AllowsNonIdempotentRetry(), "%s %d %s: %v", name, status, kind, reason)
 			}
@@ -162,7 +163,8 @@ func TestPostIsNotRepeatedForWhatFollowsARedirect(t *testing.T) {
 	}
 }
 
-// Of a call that makes two, one is refused and the other lost on the way back, in whatever order it joins their errors.
+// Of a call that makes two, one is refused and the other lost on the way back, in
+// whatever order it joins their errors.
 func TestPostIsNotRepeatedForTheOneBesideIt(t *testing.T) {
 	_, tracing := clients(t)
 	lost, lostReason := post(t, tracing, serve(t, hangUp).URL)
@@ -285,7 +287,8 @@ func TestTimeoutsOfTheClient(t *testing.T) {
 	a = call(deadline{t.Context(), sent})
 	assert.Equal(t, netretry.TimedOut, classify(a), "%v", a.Err)
 
-	// The client's own time may be over before anything was sent, if the machine is busy: then once more, with more time.
+	// The client's own time may be over before anything was sent, if the machine is busy:
+	// then once more, with more time.
 	for client.Timeout = 200 * time.Millisecond; ; client.Timeout *= 2 {
 		if a = call(t.Context()); classify(a) == netretry.TimedOut {
 			break
@@ -327,7 +330,8 @@ func TestTransportWithoutTracing(t *testing.T) {
 	assert.Equal(t, predicates.Unreported, decision.StageOf(err, predicates.Unreported))
 }
 
-// Once a header was written, another connection that cannot be made proves nothing: who knows why base repeats requests?
+// Once a header was written, another connection that cannot be made proves nothing: who
+// knows why base repeats requests?
 func TestTransportStageIsSticky(t *testing.T) {
 	for _, wrote := range []bool{false, true} {
 		rt := httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -349,7 +353,8 @@ func TestTransportStageIsSticky(t *testing.T) {
 	}
 }
 
-// A base that repeats requests itself: a refusal of the second one says nothing about the first.
+// A base that repeats requests itself: a refusal of the second one says nothing about the
+// first.
 func TestBaseThatRepeatsRequests(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusNotFound} {
 		for _, lost := range []bool{false, true} {
@@ -398,8 +403,8 @@ func TestBaseWithATimeoutOfItsOwn(t *testing.T) {
 	}
 }
 
-// A connection from the pool that cannot be used, and a body that net/http has closed by then, so that it cannot take
-// another one: nothing was sent.
+// A connection from the pool that cannot be used, and a body that net/http has closed by
+// then, so that it cannot take another one: nothing was sent.
 func TestBodyThatCannotBeReadAgain(t *testing.T) {
 	base := &http.Transport{}
 	base.RegisterProtocol("http", roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -444,7 +449,8 @@ func TestProxyThatRefuses(t *testing.T) {
 	}
 }
 
-// HTTP/2 may take another connection without asking for it: then the one before has not served the request.
+// HTTP/2 may take another connection without asking for it: then the one before has not
+// served the request.
 func TestTransportWithAnotherConnection(t *testing.T) {
 	for _, method := range []string{http.MethodPost, http.MethodGet} { // net/http repeats a GET that was sent
 		base := &http.Transport{}
@@ -465,7 +471,8 @@ func TestTransportWithAnotherConnection(t *testing.T) {
 	}
 }
 
-// HTTP/2 does not wait for the goroutine that is about to write when the request is given up.
+// HTTP/2 does not wait for the goroutine that is about to write when the request is given
+// up.
 func TestTransportWithAConnectionAndNoTime(t *testing.T) {
 	for _, byContext := range []bool{true, false} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -490,7 +497,8 @@ func TestTransportWithAConnectionAndNoTime(t *testing.T) {
 	}
 }
 
-// An http.Client replaces the error by its text when it has noticed that its Timeout has run out.
+// An http.Client replaces the error by its text when it has noticed that its Timeout has
+// run out.
 func TestClientTimeoutReplacesTheError(t *testing.T) {
 	synctest.Test(t, testClientTimeoutReplacesTheError)
 }

@@ -8,11 +8,13 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Classifier returns the classifier of errors of connections. See the package documentation for its table. Where the error of a
-// dial proves that the request was not sent, it sets the stage of the attempt accordingly.
+// Classifier returns a classifier of connection errors. See the package documentation for
+// its table. If the error of a dial proves that the request was not sent, it sets the
+// stage of the attempt to ClientDispatch.
 func Classifier[OUT any]() predicates.Classifier[OUT] { return ClassifierOf[OUT](KindOf) }
 
-// ClassifierOf is [Classifier] with kind in place of [KindOf], for clients whose errors KindOf does not know. It panics if kind is nil.
+// ClassifierOf is [Classifier] with kind in place of [KindOf], for clients whose errors
+// KindOf does not know. It panics if kind is nil.
 func ClassifierOf[OUT any](kind func(err error) Kind) predicates.Classifier[OUT] {
 	if kind == nil {
 		panic("netretry: ClassifierOf: nil kind")
@@ -33,14 +35,15 @@ func ClassifierOf[OUT any](kind func(err error) Kind) predicates.Classifier[OUT]
 	})
 }
 
-// reasons by what happened, after nothing was sent for certain and otherwise.
+// reasons by kind, if the request was certainly not sent, and otherwise.
 var reasons = map[Kind]struct{ unsent, sent predicates.Reason }{
 	Dial:    {NotConnected, HopNotConnected},
 	Lost:    {NotSent, ConnectionLost},
 	Timeout: {NotSent, TimedOut},
 }
 
-// redirectable reports whether err comes from a client that may have followed redirects, so that it is about the last hop only.
+// redirectable reports whether err comes from a client that may have followed redirects,
+// so that it concerns only the last request.
 func redirectable(err error) bool {
 	_, ok := errors.AsType[*url.Error](err)
 	return ok

@@ -13,13 +13,14 @@ import (
 	"syscall"
 )
 
-// Kind is the fate of a connection, whatever the stage.
+// Kind is the kind of a failure of a connection, independent of the stage.
 type Kind uint8
 
 const (
-	// Other is not a failure of a connection, or a permanent one.
+	// Other means another failure, or a permanent failure of a connection.
 	Other Kind = iota
-	// Dial means that no connection could be made, or that no usable connection was left (driver.ErrBadConn of database/sql).
+	// Dial means that no connection could be made, or that no usable connection was left
+	// (driver.ErrBadConn of database/sql).
 	Dial
 	// Lost means that an established connection ended.
 	Lost
@@ -42,7 +43,8 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// KindOf returns the kind of err. It looks through wrapping, as errors.Is and errors.As do. The outermost *[net.OpError] has the operation.
+// KindOf returns the kind of err. It looks through wrapping, as errors.Is and errors.As
+// do. The outermost *[net.OpError] determines the operation.
 func KindOf(err error) Kind {
 	if err == nil || errors.Is(err, context.Canceled) || permanent(err) {
 		return Other
@@ -62,7 +64,7 @@ func KindOf(err error) Kind {
 		}
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "read" || op.Op == "write") {
-		return Lost // on systems with other error numbers
+		return Lost // for systems with other error numbers
 	}
 	return Other
 }
@@ -73,9 +75,10 @@ var lost = []error{
 	syscall.ECONNRESET, syscall.ECONNABORTED, syscall.ECONNREFUSED, syscall.EPIPE, syscall.ENETRESET,
 }
 
-// dialing reports whether err is of the making of a connection, or says itself that the operation was not performed: the only
-// errors that prove by themselves that nothing was sent. A refusal proves it of connect alone: a read on a UDP socket is
-// refused after the datagram was sent.
+// dialing reports whether making a connection failed, or err reports that the operation
+// was not performed. Only these errors prove that the request was not sent. ECONNREFUSED
+// proves it only if connect returned it: a read on a UDP socket is refused after the
+// datagram was sent.
 func dialing(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) {
 		return true
@@ -94,7 +97,7 @@ func dialing(err error) bool {
 	return ok && (call.Syscall == "connect" || call.Syscall == "connectex")
 }
 
-// permanent reports whether err will be the same the next time.
+// permanent reports whether a retry would fail with the same error.
 func permanent(err error) bool {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return dns.IsNotFound
@@ -103,8 +106,8 @@ func permanent(err error) bool {
 		is[*net.ParseError](err) || certificate(err)
 }
 
-// certificate reports whether err is about a certificate or about a peer that does
-// not speak TLS. It is permanent, and nothing was sent.
+// certificate reports whether a certificate was refused, or the peer does not speak TLS.
+// Such an error is permanent, and the request was not sent.
 func certificate(err error) bool {
 	return is[*tls.CertificateVerificationError](err) || is[tls.RecordHeaderError](err) ||
 		is[x509.UnknownAuthorityError](err) || is[x509.HostnameError](err) || is[x509.CertificateInvalidError](err)
@@ -115,7 +118,9 @@ func is[E error](err error) bool {
 	return ok
 }
 
-// asTimeout finds whatever has an opinion on timeouts, which need not be a net.Error.
-func asTimeout(err error) (t interface{ Timeout() bool }, ok bool) {
+// timeout is an error that reports whether it is a timeout. It need not be a net.Error.
+type timeout interface{ Timeout() bool }
+
+func asTimeout(err error) (t timeout, ok bool) {
 	return t, errors.As(err, &t)
 }

@@ -2,7 +2,7 @@ package netretry
 
 import "github.com/weirflow/weir/predicates"
 
-// The reasons that [Classifier] names.
+// The reasons of [Classifier].
 var (
 	// NotConnected: no connection could be made, so the request was not sent.
 	NotConnected = predicates.NewReason("CONNECTION_NOT_ESTABLISHED", true, false)
@@ -10,7 +10,8 @@ var (
 	// NotSent: the connection failed, or time ran out, before the request was sent.
 	NotSent = predicates.NewReason("REQUEST_NOT_SENT", true, false)
 
-	// HopNotConnected: a connection could not be made, but the call may have sent a request before, over another connection.
+	// HopNotConnected: a connection could not be made, but the call may have sent an
+	// earlier request over another connection.
 	HopNotConnected = predicates.NewReason("HOP_NOT_CONNECTED", false, false)
 
 	// ConnectionLost: the connection ended while the call was in flight.
