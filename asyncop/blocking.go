@@ -50,7 +50,7 @@ type blockingHost interface {
 // AsyncInvoke starts the call on a goroutine of the operator of ctx or, without an
 // operator, on a new goroutine.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
-	if host, ok := ctx.Value(call.HostKey{}).(blockingHost); ok {
+	if host, ok := ctx.Value(call.AttemptKey{}).(blockingHost); ok {
 		host.RunBlocking(func(late error) {
 			if late == nil {
 				late = ctx.Err() // a wrapper may have derived ctx

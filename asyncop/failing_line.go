@@ -25,7 +25,7 @@ type failingLine struct {
 
 func (s *frontend[IN, OUT]) failingDue() time.Duration {
 	f, now := &s.failingLine, s.driver.Core().State()
-	begun, failed := now.Stats.Attempts, now.Failed
+	begun, failed := now.Stats.Attempts, now.FailedAttempts
 	switch {
 	case failed == f.failed:
 		f.begun = begun
@@ -44,7 +44,7 @@ func (s *frontend[IN, OUT]) logFailing() {
 	if now.Now < s.failingDue() {
 		return
 	}
-	begun, failed := now.Stats.Attempts, now.Failed
+	begun, failed := now.Stats.Attempts, now.FailedAttempts
 	n := failed - f.failed
 	of := max(n, begun-f.begun) // long calls may have begun before
 	took := (now.Now - f.failingSince).Round(time.Second)

@@ -80,7 +80,7 @@ func TestTenantRate(t *testing.T) {
 		c, _ := o.ask(gate.Request{Tenant: tenant})
 		require.NotNil(t, c)
 		_, answer := o.ask(gate.Request{Tenant: tenant})
-		require.Equal(t, gate.Answer{Wait: 100 * time.Millisecond, Other: true}, answer)
+		require.Equal(t, gate.Answer{Wait: 100 * time.Millisecond, OthersMayStart: true}, answer)
 	}
 	o.start()
 	o.clock.Add(100 * time.Millisecond)

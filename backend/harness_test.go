@@ -99,7 +99,7 @@ func (o *operator) wait() time.Duration {
 	o.Helper()
 	c, answer := o.ask(gate.Request{})
 	require.Nil(o, c)
-	require.False(o, answer.Other)
+	require.False(o, answer.OthersMayStart)
 	return o.sleep()
 }
 

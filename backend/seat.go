@@ -111,7 +111,7 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 			return p.refuse(a, wait)
 		}
 		if wait := p.mayProbe(t, a); wait > 0 {
-			return gate.Answer{Wait: wait, Other: true}
+			return gate.Answer{Wait: wait, OthersMayStart: true}
 		}
 	}
 	var x *tenant
@@ -119,7 +119,7 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 		x = b.tenants.find(a.Tenant, t, false)
 		if x != nil {
 			if wait := x.wait(t, a.Cost); wait > 0 {
-				return gate.Answer{Wait: wait, Other: true}
+				return gate.Answer{Wait: wait, OthersMayStart: true}
 			}
 		}
 	}

@@ -179,7 +179,7 @@ func (o *simOperator) step() {
 		e := o.ready[0]
 		answer := o.seat.Start(o.clock.now, &gate.Request{Cost: e.cost, Tenant: e.tenant, Retry: e.calls > e.outages, Outages: e.outages, Element: e.id})
 		switch {
-		case answer.Other:
+		case answer.OthersMayStart:
 			o.ready = o.ready[1:]
 			o.away++
 			o.after(answer.Wait, func() {

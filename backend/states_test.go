@@ -22,12 +22,12 @@ func TestProbesAreOfDifferentElements(t *testing.T) {
 	b.clock.Add(o.wait())
 	bad := gate.Request{Element: 99, Outages: 1} // it was among those that were lost
 	_, answer := o.ask(bad)
-	require.Equal(t, gate.Answer{Wait: time.Second, Other: true}, answer)
+	require.Equal(t, gate.Answer{Wait: time.Second, OthersMayStart: true}, answer)
 	o.call(errBusy) // one that has met no outage goes first
 
 	b.clock.Add(o.wait())
 	_, answer = o.ask(bad)
-	require.Equal(t, gate.Answer{Wait: time.Second, Other: true}, answer)
+	require.Equal(t, gate.Answer{Wait: time.Second, OthersMayStart: true}, answer)
 	b.clock.Add(time.Second)
 	c, _ := o.ask(bad) // no other one has come
 	require.NotNil(t, c)
@@ -36,13 +36,13 @@ func TestProbesAreOfDifferentElements(t *testing.T) {
 
 	b.clock.Add(o.wait())
 	_, answer = o.ask(bad)
-	require.Equal(t, gate.Answer{Wait: 3 * time.Second, Other: true}, answer)
+	require.Equal(t, gate.Answer{Wait: 3 * time.Second, OthersMayStart: true}, answer)
 	third := gate.Request{Element: 99, Outages: 2} // of another operator
 	_, answer = other.ask(third)
-	require.Equal(t, gate.Answer{Wait: 2 * time.Second, Other: true}, answer)
+	require.Equal(t, gate.Answer{Wait: 2 * time.Second, OthersMayStart: true}, answer)
 	b.clock.Add(2 * time.Second)
 	_, answer = o.ask(bad)
-	require.True(t, answer.Other)
+	require.True(t, answer.OthersMayStart)
 	c, _ = other.ask(third)
 	require.NotNil(t, c)
 	c.end(nil)
@@ -55,7 +55,7 @@ func TestProbesOfHurriedElements(t *testing.T) {
 	o.lose()
 	o.clock.Add(o.wait())
 	_, answer := o.ask(gate.Request{Hurried: true})
-	require.Equal(t, gate.Answer{Wait: time.Second, Other: true}, answer)
+	require.Equal(t, gate.Answer{Wait: time.Second, OthersMayStart: true}, answer)
 	o.clock.Add(time.Second)
 	c, _ := o.ask(gate.Request{Hurried: true})
 	require.NotNil(t, c)
@@ -790,7 +790,7 @@ func TestTenant_Throttled(t *testing.T) {
 	require.NotNil(t, c)
 	b.clock.Add(3 * time.Second)
 	_, answer := o.ask(gate.Request{Tenant: "a"})
-	require.Equal(t, gate.Answer{Wait: 100 * time.Millisecond, Other: true}, answer, "an empty bucket")
+	require.Equal(t, gate.Answer{Wait: 100 * time.Millisecond, OthersMayStart: true}, answer, "an empty bucket")
 	for range 5 {
 		b.clock.Add(100 * time.Millisecond)
 		c, _ = o.ask(gate.Request{Tenant: "a"})

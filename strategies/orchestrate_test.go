@@ -417,8 +417,8 @@ func TestStepsOneByOne(t *testing.T) {
 		a := failedAttempt(1)
 		_, err := decision.StepsOf(p).FindReason(a)
 		require.NoError(t, err)
-		d, isFinal := decision.StepsOf(p).DecideAtOnce(a, before)
-		ask := !isFinal
+		d, isDecided := decision.StepsOf(p).DecideAtOnce(a, before)
+		ask := !isDecided
 		if ask {
 			got := decision.StepsOf(p).Ask(t.Context(), a)
 			a.Remaining = remaining

@@ -221,7 +221,7 @@ func (c loadContext[K, V]) Value(key any) any {
 	switch key.(type) {
 	case ctxkey.Stage:
 		return &c.load.report
-	case call.HostKey:
+	case call.AttemptKey:
 		if h, ok := c.Context.Value(key).(blockingHost); ok {
 			return loadHost[K, V]{h, c.load}
 		}
@@ -251,8 +251,10 @@ func (h loadHost[K, V]) RunBlocking(task func(late error)) {
 	})
 }
 
-// Begin returns the reason why the load must not join a batch, or nil.
-func (h loadHost[K, V]) Begin() error {
+var _ call.LateChecker = loadHost[int, int]{}
+
+// CheckLate returns the reason why the load must not join a batch, or nil.
+func (h loadHost[K, V]) CheckLate() error {
 	if late := h.Late(); late != nil && h.load.giveUp() {
 		return late
 	}
@@ -331,7 +333,7 @@ func (l *load[K, V]) present() (waiters []*waiter[V], joined int, isReserved boo
 // late returns the reason why a call must not begin for w, or nil: its context has ended,
 // or is about to.
 func (w *waiter[V]) late() error {
-	if h, ok := w.ctx.Value(call.HostKey{}).(lateHost); ok {
+	if h, ok := w.ctx.Value(call.AttemptKey{}).(lateHost); ok {
 		if err := h.Late(); err != nil {
 			return err
 		}

@@ -342,7 +342,7 @@ func (h *fakeHost) run() {
 
 func (h *fakeHost) context(t *testing.T) context.Context {
 	t.Helper()
-	return context.WithValue(t.Context(), call.HostKey{}, h)
+	return context.WithValue(t.Context(), call.AttemptKey{}, h)
 }
 
 // The one who has begun the load is late before a worker comes to it: the call is made for the others.

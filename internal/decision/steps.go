@@ -99,8 +99,8 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	if err != nil {
 		return Fail(a, err)
 	}
-	d, isFinal := p.DecideAtOnce(a, now)
-	if !isFinal {
+	d, isDecided := p.DecideAtOnce(a, now)
+	if !isDecided {
 		d = p.Conclude(a, p.Ask(ctx, a), now)
 	}
 	return d
@@ -182,9 +182,9 @@ func FindPushback[OUT any](a *predicates.Attempt[OUT]) (pushback time.Duration, 
 	return pushback, nil
 }
 
-// DecideAtOnce decides without the strategy, if it can. If isFinal is false, the strategy
+// DecideAtOnce decides without the strategy, if it can. If isDecided is false, the strategy
 // must be asked.
-func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d Decision, isFinal bool) {
+func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d Decision, isDecided bool) {
 	d = Decision{Reason: a.Reason, Err: a.Err}
 	if a.Reason.IsZero() || a.Reason.IsRejection() {
 		return d, true

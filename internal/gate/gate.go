@@ -145,9 +145,9 @@ type Request struct {
 
 // Answer is the answer to a Request.
 type Answer struct {
-	Wait  time.Duration // 0 if the attempt may start; otherwise, with Other, the time until the element may ask again
-	Stamp Stamp         // for Release, if the attempt may start
-	Other bool          // other elements may start at once
+	Wait           time.Duration // 0 if the attempt may start; otherwise, with OthersMayStart, the time until the element may ask again
+	Stamp          Stamp         // for Release, if the attempt may start
+	OthersMayStart bool          // other elements may start at once
 }
 
 // Stamp is the start of a call whose duration is measured, or 0. It is small because

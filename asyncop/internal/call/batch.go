@@ -200,14 +200,15 @@ func (b *Batch[IN, OUT]) leaveOutLate() {
 	}
 }
 
-// beginner is an [Attempt] of any type of results.
-type beginner interface{ Begin() (late error) }
+// LateChecker is the value of [AttemptKey]: an [Attempt] of any type of results, or the
+// load of a lookup.
+type LateChecker interface{ CheckLate() (late error) }
 
 // lateIn returns the reason why a call must not start for the attempt of ctx, or nil.
 // hasEnded is false if only a context that a wrapper derived has ended.
 func lateIn(ctx context.Context) (late error, hasEnded bool) {
-	if host, ok := ctx.Value(HostKey{}).(beginner); ok {
-		if late := host.Begin(); late != nil {
+	if host, ok := ctx.Value(AttemptKey{}).(LateChecker); ok {
+		if late := host.CheckLate(); late != nil {
 			return late, true
 		}
 	}
@@ -221,7 +222,7 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
 		all.post()
-		if a, ok := ctxs[i].Value(HostKey{}).(*Attempt[OUT]); ok {
+		if a, ok := ctxs[i].Value(AttemptKey{}).(*Attempt[OUT]); ok {
 			a.CompleteExceptionally(Panicked(recovered))
 		}
 		next := i + 1
@@ -281,7 +282,7 @@ func (l *letters[OUT]) Return(result OUT, err error) {
 
 // add is [Token.publish] for a member, without posting the letter.
 func (l *letters[OUT]) add() {
-	if before := l.of.state.Or(completed | ended); before&ended != 0 {
+	if before := l.of.state.Or(completed | contextEnded); before&contextEnded != 0 {
 		l.host.late.Add(1)
 		return
 	}

@@ -37,7 +37,7 @@ func batchOf(h *Host, n int, join func(i int, ctx context.Context, a *Attempt[in
 	for i := range n {
 		a := b.Add()
 		a.start(h, Ref{Index: uint32(i), Generation: 1}, 1, NoDeadline)
-		a.Invoked()
+		a.EndInvoke()
 		ctx, out := context.Context(b.Context()), Future[int](a)
 		if join != nil {
 			ctx, out = join(i, ctx, a)

@@ -19,8 +19,8 @@ type NumberKey struct{}
 // goes to this backend.
 type BackendKey struct{ gate.Backend }
 
-// HostKey is the context key of the [Attempt] that runs blocking calls.
-type HostKey struct{}
+// AttemptKey is the context key of the [Attempt], which runs blocking calls.
+type AttemptKey struct{}
 
 // BatchKey is the context key of the [Batch] that collects calls of a function.
 type BatchKey struct{ Of any }
@@ -56,7 +56,7 @@ func (t *Token) Done() <-chan struct{} { return t.endSignal().context().Done() }
 // timeout and context.Canceled otherwise.
 func (t *Token) Err() error {
 	s := t.state.Load()
-	if s&ended == 0 {
+	if s&contextEnded == 0 {
 		return nil
 	}
 	t.endContext() // Done is closed before Err returns an error
@@ -91,7 +91,7 @@ func (t *Token) AfterFunc(f func()) (stop func() bool) {
 // parent returns the context with the values. For package context the cause of the end is
 // a value: it is the operator's cause only if the operator has ended the attempt.
 func (t *Token) parent() context.Context {
-	if t.state.Load()&(ended|expired|completed) == ended {
+	if t.state.Load()&(contextEnded|expired|completed) == contextEnded {
 		return t.Host.Life
 	}
 	return t.Host.Values
@@ -107,7 +107,7 @@ func (t *Token) ensureSignal() *signal {
 // endSignal returns the signal, fired if the token has ended.
 func (t *Token) endSignal() *signal {
 	s := t.ensureSignal()
-	if t.state.Load()&ended != 0 {
+	if t.state.Load()&contextEnded != 0 {
 		s.fire() // the token ended before the signal existed
 	}
 	return s

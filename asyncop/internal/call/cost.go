@@ -13,7 +13,7 @@ const isReported = 1 << 63
 
 // ReportCost adds to the cost of an attempt that has not ended.
 func (t *Token) ReportCost(cost float64) {
-	if t.state.Load()&ended != 0 {
+	if t.state.Load()&contextEnded != 0 {
 		return
 	}
 	sum := &t.ensureSignal().cost

@@ -31,7 +31,7 @@
 //
 //	key              attempt           batch             other tokens         why
 //	NumberKey        its number        none              their number, or 0   a batch is for several attempts
-//	HostKey          the attempt       none              outer                a blocking call keeps the permit of its attempt
+//	AttemptKey          the attempt       none              outer                a blocking call keeps the permit of its attempt
 //	CostKey          its cost          shared by its     outer                the function reports the real cost
 //	                                   members
 //	ReservationKey   its outcome       outer             outer                an attempt without a permit has one

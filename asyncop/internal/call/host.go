@@ -33,7 +33,7 @@ type Host struct {
 	_         [64]byte
 	Mail      Mailbox      // to the loop
 	Suspended atomic.Bool  // the final checkpoint has the elements in flight: calls and tasks no longer start
-	Beside    atomic.Int64 // functions on workers that are not calls, and may outlive their elements
+	Tasks     atomic.Int64 // functions on workers that are not calls, and may outlive their elements
 	late      atomic.Int64
 	freed     atomic.Int64
 }

@@ -50,7 +50,7 @@ func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, update
 	for {
 		s := t.state.Load()
 		next, changes := to(s)
-		if s&ended != 0 || !changes {
+		if s&contextEnded != 0 || !changes {
 			return s, false
 		}
 		if t.state.CompareAndSwap(s, next) {

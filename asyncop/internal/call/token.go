@@ -18,7 +18,7 @@ type Token struct {
 
 	// Written before the start, like Ref, then read-only.
 	Host   *Host
-	Number int32         // of the attempt, from 1; 0 for the handler of a failure
+	Number int32         // of the attempt, from 1; 0 for handlers of failures and offers to the sink
 	state  atomic.Uint32 // bits
 	Until  time.Duration // the deadline, an instant, or NoDeadline
 
@@ -35,8 +35,8 @@ const (
 	claimed uint32 = 1 << iota
 	// completed: the results or the error are written.
 	completed
-	// ended: the context has ended.
-	ended
+	// contextEnded: the context has ended.
+	contextEnded
 	// expired: the context ended by a timeout.
 	expired
 	// occupied: a function of the attempt runs on after its invocation, and keeps the
@@ -54,13 +54,14 @@ const (
 	// member: the attempt has no permits. It belongs to a Batch, which has them, or it
 	// has a Reservation.
 	member
-	// invoked: AsyncInvoke has returned, or was not called yet. It may be missing if the
-	// attempt completed in place.
-	invoked
+	// postsLetter: AsyncInvoke is not running on the loop, so a completion posts a letter.
+	// It may be missing if the attempt completed in place.
+	postsLetter
 	// inPlace: the attempt completed before AsyncInvoke returned, with an empty mailbox.
 	inPlace
-	// returns: the function completes the attempt by returning: one step does both.
-	returns
+	// completesByReturning: the function completes the attempt by returning. One step does
+	// both.
+	completesByReturning
 	// borrowed: the outcome comes from a call for another element, or from a cache.
 	borrowed
 	// uncalled: the function was not called, so a late completion does not count.
@@ -77,11 +78,11 @@ const (
 	reports                     = dispatching | sent | answered | requests | deduplicatedRequests
 )
 
-// Invoked notes that AsyncInvoke has returned, or was not called yet. It reports whether
-// the attempt is complete and comes before the letters in the mailbox. Otherwise its
-// letter is in the mailbox, or will be posted.
-func (t *Token) Invoked() (first bool) {
-	return t.state.Load()&inPlace != 0 || t.state.Or(invoked)&inPlace != 0
+// EndInvoke notes that AsyncInvoke has returned, or is not called yet, so a completion
+// posts a letter from now on. It reports whether the attempt is complete and comes before
+// the letters in the mailbox. Otherwise its letter is in the mailbox, or will be posted.
+func (t *Token) EndInvoke() (first bool) {
+	return t.state.Load()&inPlace != 0 || t.state.Or(postsLetter)&inPlace != 0
 }
 
 // Carry sets the message in the context of a new token, unless the token was created with
@@ -105,9 +106,9 @@ func (t *Token) Completed() bool { return t.state.Load()&completed != 0 }
 // claim reports whether the caller may complete the token. Other callers are late.
 func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
-	if before&(claimed|ended) != 0 {
+	if before&(claimed|contextEnded) != 0 {
 		t.Host.late.Add(1)
-		if before&returns != 0 {
+		if before&completesByReturning != 0 { // the caller is the function, which has returned
 			t.Returned()
 		}
 		return false
@@ -117,7 +118,7 @@ func (t *Token) claim() bool {
 
 // claimUncalled is claim for an attempt whose function was not called.
 func (t *Token) claimUncalled() bool {
-	return t.state.Or(claimed|uncalled)&(claimed|ended) == 0
+	return t.state.Or(claimed|uncalled)&(claimed|contextEnded) == 0
 }
 
 // publish completes a token whose results or error are written, and posts its letter. It
@@ -125,18 +126,18 @@ func (t *Token) claimUncalled() bool {
 // function needs no letter if the mailbox is empty, because the loop looks at it when the
 // function returns (law Q1).
 func (t *Token) publish() {
-	bits := completed | ended
+	bits := completed | contextEnded
 	switch s := t.state.Load(); {
-	case s&returns != 0:
+	case s&completesByReturning != 0:
 		bits |= returned
-	case s&invoked == 0 && t.Host.Mail.Empty():
+	case s&postsLetter == 0 && t.Host.Mail.Empty():
 		bits |= inPlace
 	}
 	before := t.state.Or(bits)
 	if t.Host.Seat != nil {
 		t.freeSeat(before, bits)
 	}
-	if before&ended != 0 {
+	if before&contextEnded != 0 {
 		if before&uncalled == 0 {
 			t.Host.late.Add(1)
 		}
@@ -146,7 +147,7 @@ func (t *Token) publish() {
 	if s := t.signal.Load(); s != nil {
 		s.fire()
 	}
-	if bits&inPlace == 0 || before&invoked != 0 {
+	if bits&inPlace == 0 || before&postsLetter != 0 {
 		t.Host.Post(&t.Letter, &t.Letter)
 	}
 }
@@ -155,11 +156,11 @@ func (t *Token) publish() {
 // afterwards. If completes is set, the work completes the element, and counts as late if
 // the token had ended before (law A2).
 func (t *Token) Finish(completes bool) {
-	bits := ended
+	bits := contextEnded
 	if completes {
 		bits |= completed
 	}
-	if before := t.state.Or(bits); completes && before&ended != 0 {
+	if before := t.state.Or(bits); completes && before&contextEnded != 0 {
 		t.Host.late.Add(1)
 	}
 	t.endContext()
@@ -174,7 +175,7 @@ func (t *Token) Post() { t.Host.Post(&t.Letter, &t.Letter) }
 // deadline.
 func (t *Token) Late() error {
 	switch h := t.Host; {
-	case t.state.Load()&ended != 0:
+	case t.state.Load()&contextEnded != 0:
 		return t.Err()
 	case h.Cancelled() || h.Suspended.Load():
 		return context.Canceled
@@ -184,26 +185,26 @@ func (t *Token) Late() error {
 	return nil
 }
 
-// cutOff ends the context of a call that is not made, before the loop does. Its element
+// endLate ends the context of a call that is not made, before the loop does. Its element
 // ends by its timeout or with its operator.
-func (t *Token) cutOff(late error) {
-	bits := ended
+func (t *Token) endLate(late error) {
+	bits := contextEnded
 	if late == context.DeadlineExceeded { //nolint:errorlint // from Late
 		bits |= expired
 	}
 	before := t.state.Or(bits)
 	t.freeSeat(before, bits)
-	if before&ended == 0 {
+	if before&contextEnded == 0 {
 		t.endContext()
 	}
 }
 
 // Expire is Cut for a timeout.
-func (t *Token) Expire() Released { return t.cut(ended | expired | released) }
+func (t *Token) Expire() Released { return t.cut(contextEnded | expired | released) }
 
 // Cut ends the token at the end of the operator. A completion whose letter is still in
 // the mailbox is late. Only the loop calls it.
-func (t *Token) Cut() Released { return t.cut(ended | released) }
+func (t *Token) Cut() Released { return t.cut(contextEnded | released) }
 
 // Released is the state of a token when the loop released it.
 type Released struct {
@@ -221,7 +222,7 @@ func (t *Token) cut(bits uint32) Released {
 	for {
 		before := t.state.Load()
 		set := bits
-		if before&ended != 0 {
+		if before&contextEnded != 0 {
 			set &^= expired // it just completed: Err keeps its result
 		}
 		if t.state.CompareAndSwap(before, before|set) {
@@ -229,7 +230,7 @@ func (t *Token) cut(bits uint32) Released {
 				t.Host.late.Add(1)
 			}
 			t.endContext()
-			how := Released{OwnPermit: becomesFree(before, set, released), BackendPermit: becomesFree(before, set, ended)}
+			how := Released{OwnPermit: becomesFree(before, set, released), BackendPermit: becomesFree(before, set, contextEnded)}
 			how.Stage, how.InDoubt, how.Deduplicated = reported(before)
 			return how
 		}
@@ -272,7 +273,7 @@ func becomesFree(before, bits, bit uint32) bool {
 func (t *Token) Occupy(completes bool) {
 	bits := occupied
 	if completes {
-		bits |= returns
+		bits |= completesByReturning
 	}
 	t.state.Or(bits)
 }
@@ -281,7 +282,7 @@ func (t *Token) Occupy(completes bool) {
 func (t *Token) tryOccupy() bool {
 	for {
 		s := t.state.Load()
-		if s&(ended|occupied) != 0 {
+		if s&(contextEnded|occupied) != 0 {
 			return false
 		}
 		if t.state.CompareAndSwap(s, s|occupied) {
@@ -304,7 +305,7 @@ func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 // freeSeat frees the backend's permit if setting bits does. It does not wait for the
 // loop. Handlers have no number and no permit.
 func (t *Token) freeSeat(before, bits uint32) {
-	if t.Host.Seat != nil && t.Number != 0 && becomesFree(before, bits, ended) {
+	if t.Host.Seat != nil && t.Number != 0 && becomesFree(before, bits, contextEnded) {
 		t.Host.Seat.Release(t.Ref.Stamp)
 	}
 }
@@ -371,7 +372,7 @@ func (a *Attempt[OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case NumberKey:
 		return int(a.Number)
-	case HostKey:
+	case AttemptKey:
 		return a
 	case BackendKey:
 		if a.Host.Backend != nil && a.Host.Backend == key.Backend {
@@ -428,12 +429,12 @@ func (a *Attempt[OUT]) Refuse(err error) {
 	}
 }
 
-// Begin returns the reason why the call must not be made, or nil. Without a call there is
-// no outcome.
-func (a *Attempt[OUT]) Begin() (late error) {
+// CheckLate returns the reason why the call must not be made, or nil. If there is one, the
+// context of the attempt has ended, and later completions do not count.
+func (a *Attempt[OUT]) CheckLate() (late error) {
 	late = a.Late()
 	if late != nil {
-		a.cutOff(late)
+		a.endLate(late)
 	}
 	return late
 }
@@ -447,7 +448,7 @@ func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 		if occupies {
 			defer a.Returned() // even if the call ends its goroutine
 		}
-		late := a.Begin()
+		late := a.CheckLate()
 		var g guard.Guard
 		defer g.Close(func(recovered any) { // the future belongs to a wrapper, which has failed (law A6)
 			a.CompleteExceptionally(Panicked(recovered))

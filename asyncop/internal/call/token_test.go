@@ -50,7 +50,7 @@ func newCalled(h *Host) *Attempt[int] {
 // newAttempt returns an attempt whose function has returned to the loop.
 func newAttempt(h *Host) *Attempt[int] {
 	a := newCalled(h)
-	a.Invoked()
+	a.EndInvoke()
 	return a
 }
 
@@ -104,23 +104,23 @@ func TestCompleteInPlace(t *testing.T) {
 	a.Complete(1)
 	require.True(t, a.Completed())
 	require.True(t, h.Mail.Empty())
-	require.True(t, a.Invoked())
+	require.True(t, a.EndInvoke())
 	require.True(t, h.Mail.Empty())
 
 	a = newCalled(h)
-	require.False(t, a.Invoked())
+	require.False(t, a.EndInvoke())
 	a.Complete(1)
 	require.Same(t, &a.Letter, h.Mail.Take())
 
 	a = newCalled(h)
 	a.Refuse(ErrNil)
 	require.True(t, h.Mail.Empty())
-	require.True(t, a.Invoked())
+	require.True(t, a.EndInvoke())
 
 	newAttempt(h).Post()
 	a = newCalled(h)
 	a.Complete(1)
-	require.False(t, a.Invoked())
+	require.False(t, a.EndInvoke())
 	l := h.Mail.Take()
 	require.Same(t, &a.Letter, l.Unchain())
 
@@ -128,7 +128,7 @@ func TestCompleteInPlace(t *testing.T) {
 		a = newCalled(h)
 		var wg sync.WaitGroup
 		wg.Go(func() { a.Complete(1) })
-		complete := a.Invoked()
+		complete := a.EndInvoke()
 		wg.Wait()
 		require.Equal(t, complete, h.Mail.Take() == nil)
 	}
@@ -402,10 +402,10 @@ func TestContextsOfTokens(t *testing.T) {
 	a := newAttempt(h)
 	beside := &a.Token
 	require.Equal(t, 1, beside.Value(NumberKey{}))
-	require.Nil(t, beside.Value(HostKey{}))
+	require.Nil(t, beside.Value(AttemptKey{}))
 	ctx := a
 	require.Equal(t, 1, ctx.Value(NumberKey{}))
-	require.Equal(t, a, ctx.Value(HostKey{}))
+	require.Equal(t, a, ctx.Value(AttemptKey{}))
 	derived, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	h.Cancel(errTest)

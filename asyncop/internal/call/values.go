@@ -69,7 +69,7 @@ func (c *valued) Value(key any) any {
 // value.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
-	case NumberKey, HostKey, ReservationKey, BatchKey, CostKey, ctxkey.Borrow, ctxkey.Members, ctxkey.Stage, ctxkey.Message:
+	case NumberKey, AttemptKey, ReservationKey, BatchKey, CostKey, ctxkey.Borrow, ctxkey.Members, ctxkey.Stage, ctxkey.Message:
 		return true
 	}
 	return false

@@ -25,19 +25,19 @@ const maxForgiven = 3
 type atBackend[IN, OUT any] struct {
 	BackendCalls
 
-	core    *Machine[IN, OUT]
-	seat    gate.Seat
-	attempt gate.Request  // current request; reused
-	outcome gate.Evidence // current report; reused
-	of      perSlot[asked]
-	call    *gate.Call // the batch that has started last
-	isShort bool       // the backend has refused a call in this step
-	spent   float64    // settled cost so far, including earlier runs
-	isSpent bool       // a call was refused because the budget is spent
+	core      *Machine[IN, OUT]
+	seat      gate.Seat
+	request   gate.Request  // current request; reused
+	evidence  gate.Evidence // current report; reused
+	of        perSlot[requestState]
+	lastBatch *gate.Call // the batch that was started last
+	isShort   bool       // the backend has refused a call in this step
+	spent     float64    // settled cost so far, including earlier runs
+	isSpent   bool       // a call was refused because the budget is spent
 }
 
-// asked is the state of an element that has asked for an attempt.
-type asked struct {
+// requestState is the state of an element that has asked for an attempt.
+type requestState struct {
 	outages   int     // attempts that met an outage
 	throttled int     // attempts that the service answered with a request for fewer calls
 	restarts  int     // times that its timeout began anew: see waitOut
@@ -82,7 +82,7 @@ func (b *atBackend[IN, OUT]) takeRetry() bool {
 }
 
 // settle reports that the operator has asked for all calls that it can start.
-func (b *atBackend[IN, OUT]) settle() {
+func (b *atBackend[IN, OUT]) doneAsking() {
 	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.isShort)
 }
 
@@ -109,22 +109,22 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 		return refused
 	}
 	g := b.core
-	b.attempt = gate.Request{Cost: 1, Retry: s.attempts > 0, Outages: b.of.get(s.index).outages, Element: element(s)}
-	b.attempt.Hurried = g.isHurried(s, g.now)
+	b.request = gate.Request{Cost: 1, Retry: s.attempts > 0, Outages: b.of.get(s.index).outages, Element: element(s)}
+	b.request.Hurried = g.isHurried(s, g.now)
 	p := b.describe(s)
 	if p != granted {
 		return p
 	}
-	answer := b.seat.Start(g.Timers.Time(g.now), &b.attempt)
+	answer := b.seat.Start(g.Timers.Time(g.now), &b.request)
 	g.stamp = answer.Stamp
 	switch {
 	case answer.Wait == 0:
 		if g.batches != nil {
-			b.call = &gate.Call{Element: b.attempt.Element, Left: 1}
-			b.of.ref(s.index).call = b.call
+			b.lastBatch = &gate.Call{Element: b.request.Element, Left: 1}
+			b.of.ref(s.index).call = b.lastBatch
 		}
 		return granted
-	case answer.Other:
+	case answer.OthersMayStart:
 		b.putOff(s, answer.Wait)
 		return passedOver
 	default:
@@ -135,14 +135,14 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 
 // join adds s to the last batch.
 func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
-	b.attempt = gate.Request{Retry: s.attempts > 0}
+	b.request = gate.Request{Retry: s.attempts > 0}
 	p := b.describe(s)
 	if p != granted {
 		return p
 	}
-	b.seat.Join(&b.attempt)
-	b.call.Left++
-	b.of.ref(s.index).call = b.call
+	b.seat.Join(&b.request)
+	b.lastBatch.Left++
+	b.of.ref(s.index).call = b.lastBatch
 	return granted
 }
 
@@ -161,10 +161,10 @@ func (g *Machine[IN, OUT]) AddSpent(cost float64) {
 	}
 }
 
-// IsOverBudget reports whether the run must end because its budget is spent: an element
+// IsSpent reports whether the run must end because its budget is spent: an element
 // was refused, and all calls have ended.
-func (g *Machine[IN, OUT]) IsOverBudget() bool {
-	isIdle := g.permits == g.MaxCalls && g.state.Stats.Deciding == 0 && (g.lookups == nil || g.lookups.joined == 0)
+func (g *Machine[IN, OUT]) IsSpent() bool {
+	isIdle := g.permits == g.MaxCalls && g.state.Stats.Deciding == 0 && (g.lookups == nil || g.lookups.reservedRunning == 0)
 	return g.backend != nil && g.backend.isSpent && isIdle
 }
 
@@ -226,23 +226,23 @@ func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
 	number := int(s.attempts) + 1
 	of := b.of.get(s.index)
 	if of.number == number {
-		b.attempt.Cost, b.attempt.Tenant = of.cost, of.tenant
+		b.request.Cost, b.request.Tenant = of.cost, of.tenant
 		return granted
 	}
 	err := b.callUser(s)
-	if c := b.attempt.Cost; err == nil && !(c >= 0 && c <= math.MaxFloat64) { // this form rejects NaN, too
+	if c := b.request.Cost; err == nil && !(c >= 0 && c <= math.MaxFloat64) { // this form rejects NaN, too
 		err = fmt.Errorf("asyncop: Cost: want a finite number of 0 or more: %v", c)
 	}
 	if err != nil {
 		if s.phase == ready {
 			g.ready.Cancel(&s.timer)
-			g.stopWaiting(s)
+			g.uncountWaiting(s)
 		}
 		g.failElement(s, err, false)
 		return passedOver
 	}
 	known := b.of.ref(s.index)
-	known.number, known.cost, known.tenant = number, b.attempt.Cost, b.attempt.Tenant
+	known.number, known.cost, known.tenant = number, b.request.Cost, b.request.Tenant
 	g.refresh()
 	g.overdue = g.now >= s.due
 	if g.overdue {
@@ -260,11 +260,11 @@ func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
 		}
 	}()
 	if b.HasCost {
-		b.attempt.Cost = b.core.User.CostOf(s.in)
+		b.request.Cost = b.core.User.CostOf(s.in)
 	}
 	if b.HasTenant {
 		name = "the function of Tenant"
-		b.attempt.Tenant = b.core.User.TenantOf(s.in)
+		b.request.Tenant = b.core.User.TenantOf(s.in)
 	}
 	returned = true
 	return nil
@@ -309,11 +309,11 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 		b.refund(s)
 	}
 	of := b.of.get(s.index)
-	b.outcome = o
-	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), element(s)
-	b.outcome.Tenant, b.outcome.Call, b.outcome.Cost = of.tenant, of.call, b.taken(s)
-	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.outcome)
-	b.spent += b.outcome.Cost
+	b.evidence = o
+	b.evidence.Begun, b.evidence.Element = g.Timers.Time(s.last), element(s)
+	b.evidence.Tenant, b.evidence.Call, b.evidence.Cost = of.tenant, of.call, b.taken(s)
+	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.evidence)
+	b.spent += b.evidence.Cost
 	switch effect {
 	case gate.Outage:
 		of.outages++
@@ -325,7 +325,7 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	if of != b.of.get(s.index) {
 		*b.of.ref(s.index) = of
 	}
-	b.outcome.Err, b.outcome.Call = nil, nil
+	b.evidence.Err, b.evidence.Call = nil, nil
 	return effect != gate.Counts
 }
 
@@ -334,7 +334,7 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
 	late := gate.Late{Tenant: b.of.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}
-	if g.lookups != nil && g.lookups.isMember(s) {
+	if g.lookups != nil && g.lookups.sharesKey(s) {
 		late.PutOff = false // it waited for the retry of its key
 	}
 	late.Throttled = s.attempts > 0 && !b.isVisited(s)

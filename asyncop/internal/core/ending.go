@@ -8,33 +8,27 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Cause is the cause of the end of a run.
-type Cause uint8
+// EndedBy tells who ended a run.
+type EndedBy uint8
 
-// The causes.
+// The values of EndedBy.
 const (
-	ByDriver  Cause = iota // End, or user code that called runtime.Goexit
-	ByElement              // an element failed, and FailsRun is set
-	ByCancel               // a context of the host ended
+	ByDriver  EndedBy = iota // End, or user code that called runtime.Goexit
+	ByElement                // an element failed, and FailsRun is set
+	ByCancel                 // a context of the host ended
 )
 
-// End makes the run end with err or, if err is nil, if a context of the host has ended.
-// The first error counts.
-func (g *Machine[IN, OUT]) End(err error) {
-	if err != nil {
-		g.fail(err, ByDriver)
-	} else {
-		g.endIfCancelled()
-	}
-}
+// End makes the run end with err. The first error counts.
+func (g *Machine[IN, OUT]) End(err error) { g.fail(err, ByDriver) }
 
-func (g *Machine[IN, OUT]) fail(err error, cause Cause) {
+func (g *Machine[IN, OUT]) fail(err error, by EndedBy) {
 	if g.state.Failure == nil {
-		g.state.Failure, g.state.Cause = err, cause
+		g.state.Failure, g.state.EndedBy = err, by
 	}
 }
 
-func (g *Machine[IN, OUT]) endIfCancelled() {
+// EndIfCancelled makes the run end if a context of the host has ended.
+func (g *Machine[IN, OUT]) EndIfCancelled() {
 	if g.state.Failure != nil || !g.Host.Cancelled() {
 		return
 	}
@@ -84,7 +78,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 // abandon ends the attempt of s, and reports whether s had not ended.
 func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 	switch s.phase {
-	case controlElement, ended:
+	case controlElement, endedWithoutResults:
 		return false
 	case preparing, running:
 		end := g.endAttempt(s, s.attempt, cutOff)

@@ -15,11 +15,9 @@ func (g *Machine[IN, OUT]) Slept()         { g.Away(true) }
 
 func (g *Machine[IN, OUT]) Failed() bool { return g.State().Failure != nil }
 
-func (g *Machine[IN, OUT]) Failure() (cause Cause, err error) {
-	return g.State().Cause, g.State().Failure
+func (g *Machine[IN, OUT]) Failure() (by EndedBy, err error) {
+	return g.State().EndedBy, g.State().Failure
 }
-
-func (g *Machine[IN, OUT]) EndIfCancelled() { g.End(nil) }
 
 func (g *Machine[IN, OUT]) AcceptControl(element any, kept bool) {
 	it := Item[IN, OUT]{Kind: Control, Rest: element}
@@ -35,7 +33,7 @@ func (g *Machine[IN, OUT]) Counts() (c observe.Stats, oldest time.Duration) {
 }
 
 func (g *Machine[IN, OUT]) Attempts() (begun, failed int64) {
-	return g.State().Stats.Attempts, g.State().Failed
+	return g.State().Stats.Attempts, g.State().FailedAttempts
 }
 
 func (g *Machine[IN, OUT]) FreePermits() int       { return Look(g).FreePermits }

@@ -230,7 +230,7 @@ func (u user) LogSourcePanic(err error) { u.SourceBroke(err) }
 
 func (r *rig) Accept(in string, m call.Message) {
 	if m != (call.Message{}) {
-		r.messages.Next(m)
+		r.messages.SetNext(m)
 	}
 	r.Machine.Accept(in)
 }
@@ -241,7 +241,7 @@ func (r *rig) HasSlot() bool { return r.FreeSlots() > 0 }
 
 func (r *rig) Restore(it Item[string, string], number int64) {
 	if m, ok := it.Rest.(call.Message); ok {
-		r.messages.Next(m)
+		r.messages.SetNext(m)
 	}
 	r.Machine.Restore(it, number)
 }
@@ -409,7 +409,7 @@ func retries(n int, delay time.Duration) strategies.Retry[string] {
 
 // head3 is Head with the message that the head is.
 func (r *rig) head3() (results []string, m call.Message, control any) {
-	if results, control = r.Machine.Head(); len(results) > 0 && r.messages.Some {
+	if results, control = r.Machine.Head(); len(results) > 0 && r.messages.Seen {
 		m = r.messages.Head()
 	}
 	return results, m, control

@@ -45,7 +45,8 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 	if p != nil { // without a history a reading of the clock is too expensive
 		g.refresh()
 	}
-	keep := !again && (s.due != Never && g.now-s.due > -g.timeoutOf(s)/2 || g.User.AsksForTimeline(s.in))
+	isSlow := g.isHurried(s, g.now) // it has used more than half of its timeout
+	keep := !again && (isSlow || g.User.AsksForTimeline(s.in))
 	switch {
 	case p == nil && (o.err == nil && !again && !keep || w.live == liveHistories):
 		return

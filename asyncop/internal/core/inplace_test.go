@@ -421,10 +421,10 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.answer = atOnce
 	r.feed("a")
-	r.messages.Carried() // what a driver of messages says of all results
+	r.messages.NoteCarried() // what a driver of messages says of all results
 	var settlements []message.Settlement
 	r.Accept("b", settled(func(v message.Settlement) { settlements = append(settlements, v) }))
-	r.messages.Carried()
+	r.messages.NoteCarried()
 	results, m, _ := r.head3()
 	require.Equal(t, []string{"a#1"}, results)
 	require.Zero(t, m)

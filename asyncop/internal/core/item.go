@@ -51,9 +51,9 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) {
 	it.Kind, it.Rest = Completed, &call.Attempt[OUT]{Results: results}
 }
 
-// Items appends copies of the elements that are not settled to into, in input order (law
-// C1). They can be encoded while the core continues. The spare capacity of into must be
-// zero.
+// Items appends to into copies of the elements that are not settled, in input order (law
+// C1). They can be encoded while the core continues. The memory of into beyond its length
+// must be zero.
 func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
@@ -109,7 +109,7 @@ func sinceEpoch(start int64, at time.Duration) int64 {
 // and complete elements without results, are left out.
 func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	switch s.phase {
-	case ended:
+	case endedWithoutResults:
 		return false
 	case done:
 		return len(s.attempt.Results) > 0
@@ -156,7 +156,7 @@ func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 			return
 		}
 	}
-	if own < 0 && it.Restored && g.timeoutFailsRun() {
+	if own < 0 && it.Restored && g.timeoutFailsRun() { // it would fail this run, and each run after a restart
 		own = g.leastTime(g.Timeout)
 	}
 	if g.Restored.Keep == KeepNothing || it.First == 0 || own == 0 {
@@ -189,7 +189,7 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 	left := g.timeWith(it, own, own)
 	switch {
 	case own > 0 && left > own && !g.FromAttempt:
-		due := later(g.now, it.Wait)
+		due := later(g.now, it.Wait) // the time counts from here, also after another restart
 		s.accepted, s.first, s.last, s.knowsFirst = g.now, due, due, true
 		g.limit(s, later(g.now, left), own)
 	case own != g.Timeout:

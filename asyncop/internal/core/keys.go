@@ -38,7 +38,7 @@ type line[IN, OUT any] struct {
 type linePosition[IN, OUT any] struct {
 	line       *line[IN, OUT] // nil once the element has ended
 	prev, next *Slot[IN, OUT]
-	number     time.Duration // in input order: first attempts start in this order
+	number     time.Duration // position in the input, a Duration because heads orders those
 	call       caller        // of its attempt
 }
 
@@ -61,8 +61,8 @@ type keyOrder[IN, OUT any] struct {
 	of        perSlot[linePosition[IN, OUT]]
 	heads     timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, in input order
 	headed    time.Duration               // since when heads is not empty
-	numbers   time.Duration               // of the newest linePosition
-	crowded   int                         // lines with more than maxWaiting elements
+	numbers   time.Duration               // number of the newest linePosition
+	crowded   int                         // lines with at least MaxWaitingPerKey elements besides the called one
 	outliving []outlivingCall[IN, OUT]    // they hold the keys of elements that have continued
 }
 

@@ -15,29 +15,29 @@ import (
 type lookups[IN, OUT any] struct {
 	call.Lookups[IN]
 
-	core     *Machine[IN, OUT]
-	of       perSlot[lookingUp]
-	lineages map[any]*lineage // by key
-	reserved call.Reservation // of the attempt that begins; otherwise nil
-	joined   int              // running attempts without permits
-	changes  int64            // Changes at the last startOthers
+	core            *Machine[IN, OUT]
+	of              perSlot[lookingUp]
+	lineages        map[any]*lineage // by key
+	reserved        call.Reservation // of the attempt that begins; otherwise nil
+	reservedRunning int              // running attempts without permits
+	changes         int64            // Changes at the last startOthers
 }
 
 // lookingUp is the state of an element.
 type lookingUp struct {
-	lineage  *lineage // nil unless the element shares the attempts of its key
-	began    uint64   // generation of its last attempt
-	isJoined bool     // its attempt runs without permits
+	lineage    *lineage // nil unless the element shares the attempts of its key
+	began      uint64   // generation of its last attempt
+	isReserved bool     // its attempt runs without permits
 }
 
 // lineage is the series of attempts for a key. It exists while elements share it.
 type lineage struct {
-	key      any
-	members  int
-	leader   *call.Token       // the running attempt that makes a call, or nil
-	decided  uint64            // newest generation at the last decision; 0 before the first decision
-	due      time.Duration     // of the retry, if the decision is a retry
-	decision decision.Decision // the last one
+	key       any
+	members   int
+	leader    *call.Token       // the running attempt that makes a call, or nil
+	decidedAt uint64            // newest generation at the last decision; 0 before the first decision
+	due       time.Duration     // of the retry, if the decision is a retry
+	decision  decision.Decision // the last one
 }
 
 // start starts an attempt of s if it needs no call of its own. Otherwise, if its key waits
@@ -120,7 +120,7 @@ func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 		g.putOff(s, g.now)
 		return true
 	}
-	if n.decided == 0 || n.decision.NoRetryReason != decision.Retried {
+	if n.decidedAt == 0 || n.decision.NoRetryReason != decision.Retried {
 		return false
 	}
 	d := &n.decision
@@ -128,7 +128,7 @@ func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 	if isCut || n.due <= g.now {
 		return false
 	}
-	l.join(s, n)
+	l.shareLineage(s, n)
 	if s.err == nil {
 		s.err = d.Err // the last error, if its time runs out before the retry
 	}
@@ -144,11 +144,11 @@ func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 func (l *lookups[IN, OUT]) started(s *Slot[IN, OUT], t *call.Token) {
 	of := l.of.ref(s.index)
 	of.began = s.generation
-	of.isJoined = l.reserved != nil
-	if of.isJoined {
-		l.joined++
+	of.isReserved = l.reserved != nil
+	if of.isReserved {
+		l.reservedRunning++
 	}
-	isHit := of.isJoined && !l.reserved.Joins()
+	isHit := of.isReserved && !l.reserved.Joins()
 	if isHit || !l.core.Policy.Errors {
 		return
 	}
@@ -159,17 +159,17 @@ func (l *lookups[IN, OUT]) started(s *Slot[IN, OUT], t *call.Token) {
 	if n == nil {
 		return
 	}
-	l.join(s, n)
-	if !of.isJoined {
+	l.shareLineage(s, n)
+	if !of.isReserved {
 		n.leader = t
 	}
 }
 
 func (l *lookups[IN, OUT]) attemptEnded(s *Slot[IN, OUT], t *call.Token) {
 	of := l.of.ref(s.index)
-	if of.isJoined {
-		of.isJoined = false
-		l.joined--
+	if of.isReserved {
+		of.isReserved = false
+		l.reservedRunning--
 	}
 	if of.lineage != nil && of.lineage.leader == t {
 		of.lineage.leader = nil
@@ -183,7 +183,7 @@ func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 	g := l.core
 	of := l.of.get(s.index)
 	n := of.lineage
-	if n == nil || n.decided < of.began { // decided is 0 before the first decision
+	if n == nil || n.decidedAt < of.began { // decided is 0 before the first decision
 		return false
 	}
 	g.refresh()
@@ -197,9 +197,9 @@ func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 	return true
 }
 
-// decided keeps the decision about the last attempt of s, which has failed, for the other
+// keepDecision keeps the decision about the last attempt of s, which has failed, for the other
 // elements of its key. A decision that only the deadline of s has cut is not kept.
-func (l *lookups[IN, OUT]) decided(s *Slot[IN, OUT], d *decision.Decision) {
+func (l *lookups[IN, OUT]) keepDecision(s *Slot[IN, OUT], d *decision.Decision) {
 	g := l.core
 	if d.Capped {
 		return
@@ -209,17 +209,17 @@ func (l *lookups[IN, OUT]) decided(s *Slot[IN, OUT], d *decision.Decision) {
 		return
 	}
 	g.refresh()
-	n.decided = g.slots.generations
+	n.decidedAt = g.slots.generations
 	n.due = later(g.now, max(d.Delay, d.Demanded))
 	n.decision = *d
 	n.decision.NeedsBudget, n.decision.Before = false, nil // they are for one element
 }
 
-// isMember reports whether s shares the attempts of its key.
-func (l *lookups[IN, OUT]) isMember(s *Slot[IN, OUT]) bool { return l.of.get(s.index).lineage != nil }
+// sharesKey reports whether s shares the attempts of its key.
+func (l *lookups[IN, OUT]) sharesKey(s *Slot[IN, OUT]) bool { return l.of.get(s.index).lineage != nil }
 
-// join adds s to the elements that share n.
-func (l *lookups[IN, OUT]) join(s *Slot[IN, OUT], n *lineage) {
+// shareLineage adds s to the elements that share n.
+func (l *lookups[IN, OUT]) shareLineage(s *Slot[IN, OUT], n *lineage) {
 	of := l.of.ref(s.index)
 	if of.lineage == nil {
 		of.lineage = n

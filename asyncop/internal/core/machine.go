@@ -22,7 +22,7 @@ type Config[IN, OUT any] struct {
 	Timers *timers.Service[*Slot[IN, OUT]] // owned by the core; its driver sets the alarm
 	Host   *call.Host                      // shared by the calls
 	User   User[IN, OUT]
-	Direct bool                 // calls are jobs; User.Invoke starts only calls whose context has values of observers
+	Direct bool                 // the function is blocking: attempts become jobs, except those whose context is not the attempt itself
 	Jobs   *[]call.Job[IN, OUT] // for workers: the core appends, the driver takes
 
 	Policy *decision.Steps[OUT]
@@ -57,8 +57,8 @@ type Limits struct {
 	MaxCalls       int           // permits; 0 means as many as there are slots
 }
 
-// Restored sets how much of its time before the restart an element keeps, besides the
-// rest of its back-off.
+// Restored sets which attempts, and how much of the time before the restart, count for a
+// restored element. The rest of its back-off always counts.
 type Restored struct {
 	Keep Keep
 	// LeastPart reserves 1/LeastPart of the timeout for an attempt, so that an element
@@ -123,14 +123,14 @@ type Machine[IN, OUT any] struct {
 	history  history[IN, OUT]
 	retryLog retryLog[IN, OUT]
 
-	slots   slots[IN, OUT]
-	reasons perSlot[reasons]           // empty unless attempts have reasons
-	limited perSlot[[]int32]           // retries for each reason that the policy limits; nil before the first
-	limits  perSlot[*limit[IN, OUT]]   // deadlines out of input order, and timeouts that begin with the first attempt
-	control perSlot[any]               // of control elements: a queue.Watermark or a participant.Barrier
-	before  perSlot[beforeRetry]       // phases backoff and ready: the step before the retry
-	asked   perSlot[*question[OUT]]    // phase deciding
-	handled perSlot[*handlerCall[OUT]] // phase handling
+	slots         slots[IN, OUT]
+	reasons       perSlot[reasons]           // empty unless attempts have reasons
+	reasonRetries perSlot[[]int32]           // retries for each reason that the policy limits; nil before the first
+	ownDeadlines  perSlot[*limit[IN, OUT]]   // deadlines out of input order, and timeouts that begin with the first attempt
+	control       perSlot[any]               // of control elements: a queue.Watermark or a participant.Barrier
+	before        perSlot[beforeRetry]       // phases backoff and ready: the step before the retry
+	asked         perSlot[*question[OUT]]    // phase deciding
+	handled       perSlot[*handlerCall[OUT]] // phase handling
 
 	fresh   *Slot[IN, OUT]              // the oldest element in phase fresh, which makes its first attempt next
 	unbegun int                         // elements in phase fresh
@@ -169,10 +169,10 @@ const stepLimit = 128
 // New returns a core without elements.
 func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g := &Machine[IN, OUT]{Config: c}
-	g.slots.others = new([]anyPerSlot)
-	g.limited = newPerSlot[[]int32](g)
+	g.slots.sideTables = new([]anyPerSlot)
+	g.reasonRetries = newPerSlot[[]int32](g)
 	g.reasons = newPerSlot[reasons](g)
-	g.limits = newPerSlot[*limit[IN, OUT]](g)
+	g.ownDeadlines = newPerSlot[*limit[IN, OUT]](g)
 	g.control = newPerSlot[any](g)
 	g.before = newPerSlot[beforeRetry](g)
 	g.asked = newPerSlot[*question[OUT]](g)
@@ -208,7 +208,7 @@ func (g *Machine[IN, OUT]) addParts() {
 		g.handler = &handler[IN, OUT]{core: g, Handling: *c.Handling}
 	}
 	if c.Calls != nil {
-		g.backend = &atBackend[IN, OUT]{core: g, BackendCalls: *c.Calls, seat: g.Host.Seat, of: newPerSlot[asked](g)}
+		g.backend = &atBackend[IN, OUT]{core: g, BackendCalls: *c.Calls, seat: g.Host.Seat, of: newPerSlot[requestState](g)}
 	}
 	if c.Lookups != nil {
 		g.lookups = &lookups[IN, OUT]{Lookups: c.Lookups, core: g, of: newPerSlot[lookingUp](g), lineages: make(map[any]*lineage)}
@@ -220,7 +220,7 @@ func (g *Machine[IN, OUT]) addParts() {
 		g.batches = &Batches[IN, OUT]{core: g, Batching: *c.Batching}
 	}
 	g.history.core, g.history.of = g, newPerSlot[*attemptHistory](g)
-	g.retryLog.core, g.retryLog.recent = g, math.MinInt64
+	g.retryLog.core, g.retryLog.validUntil = g, math.MinInt64
 }
 
 // The parts of the core that the driver uses.
@@ -243,15 +243,15 @@ type State struct {
 	FreeSlots int // elements that may be accepted; 0 if the run must end
 	Running   int // permits that are taken
 
-	Now    time.Duration // the last reading of the clock
-	Oldest time.Duration // when the oldest element was accepted, or Never
-	Stats  observe.Stats // without Running and InFlight: see Counts
-	Done   int           // complete elements that wait to leave
-	Erred  time.Duration // when Stats.LastError came
-	Failed int64         // attempts that ended with an error, or at the deadline of their element
+	Now            time.Duration // the last reading of the clock
+	Oldest         time.Duration // when the oldest element was accepted, or Never
+	Stats          observe.Stats // without Running and InFlight: see Counts
+	Done           int           // complete elements that wait to leave
+	Erred          time.Duration // when Stats.LastError came
+	FailedAttempts int64         // that ended with an error, or at the deadline of their element
 
 	Failure  error           // why the run must end, or nil
-	Cause    Cause           // of Failure
+	EndedBy  EndedBy         // who caused Failure
 	FailedIn context.Context //nolint:containedctx // of the element that failed the run; otherwise the operator's
 }
 
@@ -322,7 +322,7 @@ func (g *Machine[IN, OUT]) Step() {
 		g.backend.isShort = false
 	}
 	if g.batches != nil && g.batches.startFull() {
-		return // completions wait: reading them takes as long as a short call
+		return // the worker gets the batch before completions are read, which may take as long as a short call
 	}
 	g.unread = g.Host.Mail.Take()
 	g.readLetters()
@@ -336,7 +336,7 @@ func (g *Machine[IN, OUT]) Step() {
 		g.lookups.startOthers()
 	}
 	if g.backend != nil {
-		g.backend.settle()
+		g.backend.doneAsking()
 	}
 	if g.sink != nil {
 		g.sink.offerNext()

@@ -22,9 +22,9 @@ import (
 //     is settled as Released.
 type Messages[IN, OUT any] struct {
 	core        *Machine[IN, OUT]
-	Some        bool                  // there was a message
+	Seen        bool                  // there was a message
 	next        call.Message          // of the next accepted element
-	of          perSlot[call.Message] // without the values
+	of          perSlot[call.Message] // without the element
 	carried     bool                  // the results of the head of the queue carry the message on
 	settlements fifo.Queue[settlement]
 }
@@ -37,9 +37,9 @@ type settlement struct {
 
 func (m *Messages[IN, OUT]) forget() { m.settlements = fifo.Queue[settlement]{} }
 
-// Next sets the message of the next accepted element.
-func (m *Messages[IN, OUT]) Next(msg call.Message) {
-	m.Some = true
+// SetNext sets the message of the next accepted element.
+func (m *Messages[IN, OUT]) SetNext(msg call.Message) {
+	m.Seen = true
 	m.next = msg
 }
 
@@ -68,9 +68,9 @@ func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 	return m.core.Host.Values
 }
 
-// Carried reports that the results of the head of the queue carry its message on, so it
+// NoteCarried notes that the results of the head of the queue carry its message on, so it
 // is not settled here.
-func (m *Messages[IN, OUT]) Carried() { m.carried = m.Head() != (call.Message{}) }
+func (m *Messages[IN, OUT]) NoteCarried() { m.carried = m.Head() != (call.Message{}) }
 
 func (m *Messages[IN, OUT]) isCarried(s *Slot[IN, OUT]) bool {
 	return m.carried && s.entry == m.core.Queue.Head()
@@ -84,7 +84,7 @@ func (m *Messages[IN, OUT]) ComesAgain(s *Slot[IN, OUT]) bool {
 
 // ended settles the message of s, unless its results carry it on.
 func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
-	if !m.Some {
+	if !m.Seen {
 		return
 	}
 	msg := m.of.get(s.index)

@@ -15,21 +15,21 @@ import (
 
 // The path of an element, in the order of this file:
 //
-//	accept ─▶ waitsToStart ─▶ takePermit ─▶ begin ─▶ invoke
-//	             ▲                                     ┆
-//	             │                                 conclude
-//	             │                                 endAttempt
-//	             │                                 reportToBackend
-//	             │                                 judge
-//	             │                                 applyDecision
-//	             │                       ┌─────────────┼─────────────┐
-//	             └───────────────────── backOff      settle       failElement
-//	                                                   │          rescue ──▶ settle
-//	                                                   │          giveUp
-//	                                                   └─▶ leave ◀───┘
+//	accept ─▶ startNewest ─▶ takePermit ─▶ begin ─▶ invoke
+//	                             ▲                    ┆
+//	                             │                conclude
+//	                       startWaiting           endAttempt
+//	                             ▲                judge ─▶ reportToBackend
+//	                             │                applyDecision
+//	                             │      ┌─────────────┼─────────────┐
+//	                         retryNow ◀ backOff     settle       failElement
+//	                                                  │          rescue ──▶ settle
+//	                                                  │          giveUp
+//	                                                  └─▶ leave ◀───┘
 //
-// waitsToStart only answers a question; all other steps act. If several optional parts
-// take part in a step, the order of the calls is their order of precedence.
+// judge reports the attempt to the backend after it has found the reason. An attempt that
+// the policy does not consider is reported without judge, and settled. If several optional
+// parts take part in a step, the order of the calls is their order of precedence.
 
 // Accept takes a slot for in, and starts its first attempt if a permit is free. There
 // must be a free slot.
@@ -115,6 +115,8 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 // startable returns the number of elements that wait for a permit.
 func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
 
+// startNewest starts s if it may start now. With batches it starts the batch that s
+// completes, if any.
 func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 	if g.lookups != nil && s.phase == fresh && g.lookups.start(s) {
 		return
@@ -134,8 +136,9 @@ func (g *Machine[IN, OUT]) startWaiting() {
 			break
 		}
 	}
-	// Retries without delay keep becoming ready. With enough permits for all of them,
-	// first attempts start as well.
+	// A function that fails in place makes its retry ready again during this loop, so
+	// retries could use up the limit of the first loop in every step. If there are permits
+	// for all ready retries, first attempts start as well.
 	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
 			return
@@ -170,7 +173,7 @@ const (
 // mayBegin reports whether an attempt of s may begin now. By law A5 no attempt starts
 // after a cancel or at the deadline, which is left to the timers (law T1).
 func (g *Machine[IN, OUT]) mayBegin(s *Slot[IN, OUT]) bool {
-	g.endIfCancelled() // the driver may not have noticed the cancel yet
+	g.EndIfCancelled() // the driver may not have noticed the cancel yet
 	if g.state.Failure != nil || g.overdue {
 		return false
 	}
@@ -283,8 +286,8 @@ func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 	}
 }
 
-// stopWaiting ends the wait of s for a retry in the statistics.
-func (g *Machine[IN, OUT]) stopWaiting(s *Slot[IN, OUT]) {
+// uncountWaiting ends the wait of s for a retry in the statistics.
+func (g *Machine[IN, OUT]) uncountWaiting(s *Slot[IN, OUT]) {
 	if s.retry&putOff == 0 {
 		g.state.Stats.WaitingForRetry--
 	}
@@ -354,7 +357,7 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) conte
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
 	switch {
-	case a.Invoked(): // complete, and no letter was before it
+	case a.EndInvoke(): // complete, and no letter was before it
 		g.conclude(s, completed)
 	case a.Completed() && g.unread == nil && !g.isForming():
 		g.unread = g.Host.Mail.Take()
@@ -368,7 +371,7 @@ type attemptEnd struct {
 	results int
 	err     error
 	took    time.Duration // the duration of the attempt
-	isTimed bool          // took is set; otherwise the attempt ended just now, except for the time of the policy
+	isTimed bool          // took is set; otherwise it is measured at the report, and includes the time of the policy
 }
 
 // howEnded is the kind of the end of an attempt.
@@ -386,11 +389,11 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
 	end := g.endAttempt(s, a, how)
 	g.Timers.Cancel(&s.timer)
-	results, err := g.resultsOf(s, how, &end)
+	results, err := g.takeResults(s, how, &end)
 	g.attemptEnd = attemptEnd{isKnown: true, results: len(results), err: err}
 	if err != nil {
 		s.err = err
-		g.state.Failed++
+		g.state.FailedAttempts++
 		g.noteError(err)
 	}
 	if err != nil || g.timesAll { // otherwise a reading of the clock can be spared
@@ -421,7 +424,7 @@ func (g *Machine[IN, OUT]) noteError(err error) {
 	g.state.Stats.LastError, g.state.Erred = err, g.now
 }
 
-func (g *Machine[IN, OUT]) resultsOf(s *Slot[IN, OUT], how howEnded, end *call.Released) (results []OUT, err error) {
+func (g *Machine[IN, OUT]) takeResults(s *Slot[IN, OUT], how howEnded, end *call.Released) (results []OUT, err error) {
 	a := s.attempt
 	if how == ranOut {
 		s.attempt = nil                                    // it may be being completed right now
@@ -536,14 +539,14 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 		g.viewAfterReport(s, v)
 	}
 	var d decision.Decision
-	isFinal := true
+	isDecided := true
 	if err != nil {
 		d = decision.Fail(v, err)
 	} else {
-		d, isFinal = g.Policy.DecideAtOnce(v, g.situation())
+		d, isDecided = g.Policy.DecideAtOnce(v, g.situation())
 	}
-	isAsked := !isFinal && g.asksWorkers
-	if !isFinal && !isAsked {
+	isAsked := !isDecided && g.asksWorkers
+	if !isDecided && !isAsked {
 		answer := g.Policy.Ask(g.contextOfQuestion(s, t), v)
 		d = g.Policy.Conclude(v, answer, g.situation())
 	}
@@ -606,7 +609,7 @@ func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judgi
 }
 
 func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
-	if g.looksClosely { // otherwise backOff reads the clock before it judges a retry too late
+	if g.looksClosely { // if not, the time may be old: backOff reads the clock before it finds that a retry comes too late
 		g.tick()
 	}
 	v.Remaining, v.Elapsed = decision.NoDeadline, g.now-s.accepted
@@ -618,7 +621,9 @@ func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]
 // viewAfterReport updates v after the report to the backend, which reads the clock. It
 // sets the remaining time, and the number of attempts that count: see forgiven.
 func (g *Machine[IN, OUT]) viewAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
-	if s.due != Never { // otherwise a retry that is too late, after a call that blocked the loop, would use the budget
+	if s.due != Never {
+		// With the time from before a call that blocked the loop, a retry that comes too late
+		// would use the budget.
 		v.Remaining = max(0, s.due-g.now)
 	}
 	v.Number = max(1, int(s.attempts)-g.backend.forgiven(s))
@@ -653,7 +658,7 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 		d.Demanded, d.Delay = 0, 0
 	}
 	if mayShare && !isShared {
-		g.lookups.decided(s, d)
+		g.lookups.keepDecision(s, d)
 	}
 	switch d.NoRetryReason {
 	case decision.Final:
@@ -671,7 +676,7 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 // retriesFor returns how often s was retried for a reason, if the policy limits it.
 func (g *Machine[IN, OUT]) retriesFor(s *Slot[IN, OUT], reason predicates.Reason) int {
 	i := g.Policy.LimitOf(reason)
-	counts := g.limited.get(s.index)
+	counts := g.reasonRetries.get(s.index)
 	if i < 0 || counts == nil {
 		return 0
 	}
@@ -684,7 +689,7 @@ func (g *Machine[IN, OUT]) countRetryFor(s *Slot[IN, OUT], reason predicates.Rea
 	if i < 0 {
 		return
 	}
-	counts := g.limited.ref(s.index)
+	counts := g.reasonRetries.ref(s.index)
 	if *counts == nil {
 		*counts = make([]int32, len(g.Policy.MaxRetries))
 	}
@@ -708,7 +713,7 @@ func (g *Machine[IN, OUT]) retry(s *Slot[IN, OUT], d *decision.Decision) {
 	g.backOff(s, d)
 }
 
-// refuseRetry ends s without the retry that there was a reason for.
+// refuseRetry ends s without a retry, although there was a reason for one.
 func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 	s.noRetry = d.NoRetryReason
 	g.retryLog.write(s, d, false)
@@ -755,7 +760,8 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 		g.retryNow(s)
 	default:
 		// The wait that a server demands may reach or exceed the deadline. The timer does
-		// not fire then, because the deadline comes first, unless waitOut removes it.
+		// not fire then, because the deadline comes first. If waitOut removes the deadline,
+		// the timer fires.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 	}
 }
@@ -801,10 +807,10 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		q.Expire()
 	case backoff:
 		g.Timers.Cancel(&s.timer)
-		g.stopWaiting(s)
+		g.uncountWaiting(s)
 	case ready:
 		g.ready.Cancel(&s.timer)
-		g.stopWaiting(s)
+		g.uncountWaiting(s)
 	default: // fresh and behind need no work here, and the other phases have no live deadline
 	}
 	s.attempt = nil
@@ -816,17 +822,17 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		waited, wait = g.backend.whyWaited(s)
 	}
 	failure := g.User.TimeoutError(g.report(s), TimedOut{Early: isEarly, Waited: waited})
-	// Law W2: the message is released if it was never called. A call would count as a
+	// Laws B2 and B6: a message that was not visited is released. Throttled calls are no
 	// visit.
 	if waited != nil && !g.backend.isVisited(s) && g.messages.releaseAfter(s, failure, wait) {
 		s.err = failure
-		g.enter(s, ended)
+		g.enter(s, endedWithoutResults)
 		g.complete(s)
 		g.Ended(s, observe.Abandoned)
 		return
 	}
 	if wasCalled {
-		g.state.Failed++
+		g.state.FailedAttempts++
 		g.noteError(failure)
 	}
 	g.failElement(s, failure, true)
@@ -898,7 +904,7 @@ func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
 		g.sink.take(s)
 		return
 	}
-	g.enter(s, ended)
+	g.enter(s, endedWithoutResults)
 	g.complete(s)
 	if g.FailsRun {
 		g.failRun(s)
@@ -949,7 +955,7 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 		InDoubt: s.doubt != noDoubt, Deduplicated: s.doubt == deduplicated, Failed: s.phase == failing,
 		Timeout: g.Timeout, Context: g.describe(s),
 	}
-	if own := g.limits.get(s.index); own != nil {
+	if own := g.ownDeadlines.get(s.index); own != nil {
 		r.Timeout = own.total
 	}
 	if s.attempts > 0 {
@@ -990,8 +996,8 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 	}
 }
 
-// Left removes the head of the queue. how is the end of an element with results: Emitted
-// from the driver.
+// Left removes the head of the queue. An element in phase done ends here with how: the
+// driver passes Emitted, and Head passes Empty. Other elements have ended before.
 func (g *Machine[IN, OUT]) Left(how observe.EndKind) {
 	s := g.Queue.Head().Value
 	if s.phase == done {

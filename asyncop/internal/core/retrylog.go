@@ -10,15 +10,15 @@ import (
 // the logger only when there is such an attempt, and keeps the answer for 100 ms, because
 // the question runs code of the user. Without debug lines no report is made.
 type retryLog[IN, OUT any] struct {
-	core   *Machine[IN, OUT]
-	logs   bool          // the last answer of User.LogsDebug
-	recent time.Duration // until then logs is valid
+	core       *Machine[IN, OUT]
+	logs       bool          // the last answer of User.LogsDebug
+	validUntil time.Duration // for logs
 }
 
 func (l *retryLog[IN, OUT]) write(s *Slot[IN, OUT], d *decision.Decision, again bool) {
 	g := l.core
-	if g.now >= l.recent {
-		l.logs, l.recent = g.User.LogsDebug(), later(g.now, 100*time.Millisecond)
+	if g.now >= l.validUntil {
+		l.logs, l.validUntil = g.User.LogsDebug(), later(g.now, 100*time.Millisecond)
 	}
 	if l.logs {
 		g.User.LogDecision(g.report(s), *d, again)

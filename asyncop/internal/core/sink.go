@@ -122,7 +122,7 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	case o.refused:
 		s.err = errors.Join(s.err, o.err)
 		if !g.messages.Reject(s, o.unknown) { // before Ended acknowledges it
-			g.enter(s, ended)
+			g.enter(s, endedWithoutResults)
 			g.complete(s)
 			g.failRun(s)
 			return
@@ -130,7 +130,7 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	}
 	r := g.report(s) // before Ended: the observers still have the context
 	g.Ended(s, observe.HandedOver)
-	g.enter(s, ended)
+	g.enter(s, endedWithoutResults)
 	g.complete(s)
 	if o.refused {
 		g.User.LogNotTaken(r, o.err, 0)

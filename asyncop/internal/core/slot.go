@@ -37,7 +37,7 @@ type Slot[IN, OUT any] struct {
 	doubt      doubt                  // whether an attempt may have taken effect
 	noRetry    decision.NoRetryReason // why there was no retry, if there was a reason for one
 	hasLimit   bool                   // its deadline is out of input order: see limit
-	knowsFirst bool                   // first is from before a restart
+	knowsFirst bool                   // first was set by a restore
 }
 
 // doubt records whether an attempt may have taken effect, and whether servers recognise a
@@ -65,24 +65,23 @@ const (
 	ByResult RetryKind = 1 << iota // a result asked for the retry
 	Demanded                       // a server demanded the wait, so the end of the input does not cut it
 
-	putOff  RetryKind = 1 << 6 // the backend has put off a first attempt, which does not count as a retry
+	putOff  RetryKind = 1 << 6 // a first attempt was put off, by the backend or for the retry of its key, and is not a retry
 	notKept RetryKind = 1 << 7 // of a control element: checkpoints do not contain it
 )
 
 // phase is the state of an element. Machine.accept sets the first phase, Machine.enter all
 // others.
 //
-//	           ┌─────────────────── retry ◀── preparing ◀──────┐
-//	           ▼                                               │
-//	fresh ─▶ running ─┬─────────────▶ backoff ─▶ ready ────────┤
-//	                  │                  ▲         │           │
-//	                  ├─▶ deciding ──────┤         └─▶ running ┘
-//	                  │                  │
-//	                  └── results ───────┴───────────────▶ done
+//	           ┌──────────── preparing ◀──────────┐
+//	           ▼                                  │
+//	fresh ─▶ running ─┬─▶ deciding ─▶ backoff ─▶ ready
+//	           ▲      │                           │
+//	           │      └─ results ─▶ done          │
+//	           └──────────────────────────────────┘
 //
 //	any of these ─── failure or deadline ──▶ handling ─── results ──▶ done
 //	                                            │
-//	                                            └─ failure ──▶ failing ──▶ ended
+//	                                            └─ failure ──▶ failing ──▶ endedWithoutResults
 //
 // An element passes over the phases that it does not need:
 //
@@ -91,23 +90,24 @@ const (
 //   - handling: if there is a handler for its failure
 //   - failing: if there is a failure sink
 //   - behind: with key order, before fresh, until the element is the first of its line.
-//     If it times out there, it becomes done or failing, and waits in this phase until it
-//     is the first.
+//     If it times out there, its results (phase done) or its offer to the sink (phase
+//     failing) wait until it is the first. If it is dropped, fails the run or is
+//     released, it ends at once.
 type phase uint8
 
 const (
-	controlElement phase = iota // a watermark, or a barrier that keeps its place in the queue
-	fresh                       // waits for a permit for its first attempt; timer: its position in the order of keys
-	behind                      // waits for an element of its key, or for a call that still holds the key
-	preparing                   // a step before its attempt runs on a worker; attempt: the next; timer: its timeout
-	running                     // attempt: its call; timer: the timeout of the attempt
-	deciding                    // its strategy is asked on a worker
-	backoff                     // waits for its retry, or for its deadline if the retry would be too late; timer: the retry
-	ready                       // waits for a permit for its retry; timer: its position by age, unless a call holds its key
-	handling                    // a handler of its failure runs on a worker; timer: its limit
-	failing                     // waits for the failure sink; timer: the next offer
-	done                        // complete; attempt: its results
-	ended                       // has failed or was handed over, and has no results to emit
+	controlElement      phase = iota // a watermark, or a barrier that keeps its place in the queue
+	fresh                            // waits for a permit for its first attempt; timer: with key order, its position among the first elements of all lines
+	behind                           // waits for an element of its key, or for a call that still holds the key
+	preparing                        // a step before its attempt runs on a worker; attempt: the next; timer: its timeout
+	running                          // attempt: its call; timer: the timeout of the attempt
+	deciding                         // its strategy is asked on a worker
+	backoff                          // waits for its retry, or for its deadline if the retry would be too late; timer: the retry
+	ready                            // waits for a permit for its retry; timer: its position by age, unless a call holds its key
+	handling                         // a handler of its failure runs on a worker; timer: its limit
+	failing                          // waits for the failure sink; timer: the next offer
+	done                             // complete; attempt: its results
+	endedWithoutResults              // was dropped, handed over or released, or failed the run
 )
 
 func (p phase) String() string {
@@ -116,8 +116,8 @@ func (p phase) String() string {
 	}[p]
 }
 
-// Failed reports whether the element has failed and was not handed over yet.
-func (s *Slot[IN, OUT]) Failed() bool { return s.phase == failing }
+// WaitsForSink reports whether the element has failed and waits for the failure sink.
+func (s *Slot[IN, OUT]) WaitsForSink() bool { return s.phase == failing }
 
 // next returns the next element in input order, or nil.
 func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
@@ -170,7 +170,7 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return fresh <= s.phase && s.phase <= ready && !s.hasLimit })
 	}
 	if s.hasLimit {
-		g.odd.Cancel(&g.limits.get(s.index).timer)
+		g.odd.Cancel(&g.ownDeadlines.get(s.index).timer)
 	}
 }
 
@@ -194,7 +194,7 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 	own := &limit[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s
 	s.due, s.hasLimit = due, true
-	*g.limits.ref(s.index) = own
+	*g.ownDeadlines.ref(s.index) = own
 	g.odd.Arm(&own.timer, due)
 	if g.live == s {
 		g.live = nil // s is the newest element
@@ -223,7 +223,7 @@ type slots[IN, OUT any] struct {
 	vacant      []uint32         // indexes without a slot
 	taken       int
 	generations uint64        // begun so far; they do not repeat
-	others      *[]anyPerSlot // the perSlot values in use
+	sideTables  *[]anyPerSlot // the perSlot values of the core
 }
 
 // reasons are the reasons of an element's attempts: see decision.Steps.FindReason.
@@ -257,17 +257,17 @@ func (t *slots[IN, OUT]) take() *Slot[IN, OUT] {
 }
 
 func (t *slots[IN, OUT]) forget() {
-	for _, other := range *t.others {
+	for _, other := range *t.sideTables {
 		other.drop()
 	}
-	*t.others = nil
-	*t = slots[IN, OUT]{generations: t.generations, others: t.others}
+	*t.sideTables = nil
+	*t = slots[IN, OUT]{generations: t.generations, sideTables: t.sideTables}
 }
 
 // putBack frees the slot of an element that has left.
 func (t *slots[IN, OUT]) putBack(s *Slot[IN, OUT]) {
 	t.taken--
-	for _, other := range *t.others {
+	for _, other := range *t.sideTables {
 		other.clear(s.index)
 	}
 	switch {
@@ -305,7 +305,7 @@ type anyPerSlot interface {
 }
 
 func newPerSlot[T, IN, OUT any](g *Machine[IN, OUT]) perSlot[T] {
-	return perSlot[T]{used: g.slots.others}
+	return perSlot[T]{used: g.slots.sideTables}
 }
 
 func (t *perSlot[T]) get(index uint32) (v T) {

@@ -37,11 +37,10 @@ func (o *ownTimeouts[IN, OUT]) limit(s *Slot[IN, OUT]) (continues bool) {
 	return true
 }
 
-// timeoutOf returns how long the deadline of s, which has one, was away when its time
-// began.
+// timeoutOf returns the length of the timeout of s, which has a deadline.
 func (g *Machine[IN, OUT]) timeoutOf(s *Slot[IN, OUT]) time.Duration {
 	if g.FromAttempt {
-		return g.limits.get(s.index).total
+		return g.ownDeadlines.get(s.index).total
 	}
 	return s.due - s.accepted
 }
@@ -55,7 +54,7 @@ func (g *Machine[IN, OUT]) isHurried(s *Slot[IN, OUT], at time.Duration) bool {
 // startTimeout begins the time of s, whose first attempt starts (FromAttempt).
 func (g *Machine[IN, OUT]) startTimeout(s *Slot[IN, OUT]) {
 	total := g.Timeout
-	if own := g.limits.get(s.index); own != nil {
+	if own := g.ownDeadlines.get(s.index); own != nil {
 		total = own.total
 	}
 	if total > 0 {
@@ -66,7 +65,7 @@ func (g *Machine[IN, OUT]) startTimeout(s *Slot[IN, OUT]) {
 // stopTimeout takes the deadline of s back: its time begins with its next attempt.
 func (g *Machine[IN, OUT]) stopTimeout(s *Slot[IN, OUT]) {
 	if s.hasLimit {
-		g.odd.Cancel(&g.limits.get(s.index).timer)
+		g.odd.Cancel(&g.ownDeadlines.get(s.index).timer)
 		s.due, s.hasLimit = Never, false
 	}
 }
@@ -76,7 +75,7 @@ func (g *Machine[IN, OUT]) stopTimeout(s *Slot[IN, OUT]) {
 // time is over times out before its first attempt.
 func (g *Machine[IN, OUT]) ownTimeout(s *Slot[IN, OUT], total time.Duration) {
 	if g.FromAttempt && total >= 0 {
-		*g.limits.ref(s.index) = &limit[IN, OUT]{total: total}
+		*g.ownDeadlines.ref(s.index) = &limit[IN, OUT]{total: total}
 		return
 	}
 	g.limit(s, later(s.accepted, total), total)

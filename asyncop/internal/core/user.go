@@ -54,7 +54,7 @@ type UserErrors[IN any] interface {
 	// result still asked for a retry (Config.ExhaustedAsFailure).
 	UndecidedError(d decision.Decision) error
 	// HandlerError returns the failure of an element whose handler panicked, exceeded its
-	// limit or did not run, which is broken.
+	// limit or did not run. broken is the error that describes this.
 	HandlerError(failure error, timedOut bool, broken error) error
 	// RunError returns the error of a run that an element has failed.
 	RunError(r Report[IN]) error

@@ -18,14 +18,14 @@ import (
 var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
 	"they ignore the ends of their contexts")
 
-// runOnWorker runs do with ctx on a worker, unless t has ended by then, and passes its
-// error to then. The element of t may continue before do returns, but do counts as
+// runOnWorker runs do with ctx on a worker, unless t has ended before a worker gets to it.
+// Afterwards it calls then with the error of do. The element of t may continue before do returns, but do counts as
 // running until it returns. If twice as many functions as slots are running, runOnWorker
 // returns false and does not run do.
 func (g *Machine[IN, OUT]) runOnWorker(
 	ctx context.Context, t *call.Token, do func(ctx context.Context) error, then func(err error),
 ) bool {
-	running := &g.Host.Beside
+	running := &g.Host.Tasks
 	if running.Load() >= 2*int64(g.Queue.Cap()) { // only the loop adds
 		return false
 	}
@@ -56,21 +56,21 @@ type task struct {
 }
 
 // runTask runs do for s until an instant at most. s must be in the phase of the task
-// already. runTask returns an error if do cannot run. If completes is true, a late letter
-// counts as a late completion.
+// already. runTask returns an error if do cannot run. A late letter of a handler counts as
+// a late completion.
 func (g *Machine[IN, OUT]) runTask(
-	s *Slot[IN, OUT], t *task, until time.Duration, completes bool, do func(ctx context.Context),
+	s *Slot[IN, OUT], t *task, until time.Duration, isHandler bool, do func(ctx context.Context),
 ) error {
 	number := s.attempts
-	if completes {
-		number = 0 // a handler has no attempt
+	if isHandler {
+		number = 0 // it belongs to no attempt
 	}
 	g.bind(s, &t.Token, number, until)
 	started := g.runOnWorker(g.context(s, &t.Token), &t.Token,
 		func(ctx context.Context) error { do(ctx); return nil },
 		func(broke error) {
 			t.broke = broke
-			t.Finish(completes)
+			t.Finish(isHandler)
 		})
 	if !started {
 		return errTooManyTasks
@@ -131,8 +131,8 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 // reports whether the call is made now: a member of a batch continues with its batch,
 // which waits for the step.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
-	a.Invoked()
-	var prepared chan struct{} // for a member of a batch: closed after the step, unless the step failed; otherwise nil
+	a.EndInvoke()              // completions post a letter from now on
+	var prepared chan struct{} // nil unless a is a member of a batch; closed after the step, unless it failed
 	then := func(err error) {
 		switch {
 		case err != nil:
@@ -163,7 +163,7 @@ func (g *Machine[IN, OUT]) prepared(s *Slot[IN, OUT]) {
 		return
 	}
 	g.tick()
-	g.endIfCancelled() // the driver may not have noticed the cancel (law A5)
+	g.EndIfCancelled() // the driver may not have noticed the cancel (law A5)
 	if g.state.Failure == nil && g.now < s.attempt.Until {
 		g.enter(s, running)
 		g.invoke(s, s.attempt)

@@ -14,10 +14,10 @@ type budgetSum struct {
 	isStored    atomic.Bool   // that checkpoint is complete
 }
 
-// endOverBudget ends the run because its budget is spent. All calls have ended, and all
+// endWhenSpent ends the run because its budget is spent. All calls have ended, and all
 // possible results have left. With checkpoints, the run ends when a checkpoint with the
 // sum is complete.
-func (d *Driver[IN, OUT]) endOverBudget() {
+func (d *Driver[IN, OUT]) endWhenSpent() {
 	k := d.checks
 	if k == nil || k.budget.isStored.Load() {
 		d.core.End(d.User.BudgetError(d.core.Spent()))
@@ -29,8 +29,8 @@ func (d *Driver[IN, OUT]) endOverBudget() {
 	}
 }
 
-// copySum notes that the checkpoint of b has the final sum. The loop calls it.
-func (k *checkpointing[IN, OUT]) copySum(b participant.Barrier) {
+// noteSum notes that the checkpoint of b has the final sum. The loop calls it.
+func (k *checkpointing[IN, OUT]) noteSum(b participant.Barrier) {
 	if k.budget.isRequested {
 		k.budget.barrier.Store(b.ID)
 	}
@@ -45,7 +45,7 @@ func (k *checkpointing[IN, OUT]) completedSum(id uint64) {
 	}
 }
 
-// mustEndOverBudget reports whether that checkpoint is complete.
-func (d *Driver[IN, OUT]) mustEndOverBudget() bool {
+// sumIsStored reports whether the checkpoint with the final sum is complete.
+func (d *Driver[IN, OUT]) sumIsStored() bool {
 	return d.checks != nil && d.checks.budget.isStored.Load()
 }

@@ -11,15 +11,15 @@ type ChainedRange[IN, OUT any] struct {
 	Yield func(OUT, error) bool
 }
 
-// handsOver gives the core to a goroutine that ranges over the results, if there is one.
+// switchesGoroutine gives the core to a goroutine that ranges over the results, if there is one.
 // The goroutine of the loop ends then.
-func (d *Driver[IN, OUT]) handsOver() bool {
+func (d *Driver[IN, OUT]) switchesGoroutine() bool {
 	a := d.attached.Load()
-	if a.handed == nil || d.failed() || d.mustStop() {
+	if a.moved == nil || d.failed() || d.mustStop() {
 		return false
 	}
 	d.switchPort(a)
-	close(a.handed)
+	close(a.moved)
 	return true
 }
 
@@ -28,7 +28,7 @@ func (d *Driver[IN, OUT]) handsOver() bool {
 func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	p := &bodyPort[IN, OUT]{flowPort: flowPort[IN, OUT]{d}, r: &r}
 	handed := make(chan struct{})
-	d.attach(&attachment[IN, OUT]{port: p, drains: true, handed: handed})
+	d.attach(&attachment[IN, OUT]{port: p, drains: true, moved: handed})
 	select {
 	case <-handed:
 	case <-d.ended:
@@ -70,7 +70,7 @@ func (d *Driver[IN, OUT]) yieldEnd(yield func(OUT, error) bool) {
 func (d *Driver[IN, OUT]) breakOffLoop() {
 	if !d.failed() {
 		d.host.Cancel(d.ErrStopped)
-		d.core.End(nil)
+		d.core.EndIfCancelled()
 	}
 	d.finish()
 }
@@ -121,4 +121,4 @@ func (p *bodyPort[IN, OUT]) flush() { p.yielded = 0 }
 
 func (p *bodyPort[IN, OUT]) sleep() { <-p.d.host.C }
 
-func (p *bodyPort[IN, OUT]) close() { p.d.endInlet() }
+func (p *bodyPort[IN, OUT]) close() { p.d.discardFromIn() }

@@ -26,20 +26,20 @@ type checkpointing[IN, OUT any] struct {
 	d *Driver[IN, OUT]
 
 	expected announced                            // triggered by the coordinator
-	coming   announced                            // the source sends them next, or after one element
+	coming   announced                            // the source sends these next, or after one more element
 	buffer   atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of the items in flight
 	full     atomic.Pointer[chan struct{}]        // set while the overflow is too large; then closed
 
 	// Owned by the loop.
-	seen     uint64 // the newest barrier that has arrived
-	budget   budgetSum
-	loaded   time.Duration                   // when the backlog was filled
-	restored fifo.Queue[int64]               // numbers of restored items in the backlog; the other items are overflow
-	arrived  *participant.Barrier            // has arrived, and is not handled yet
-	passing  fifo.Queue[participant.Barrier] // handled, and emitted first
-	encoding sync.WaitGroup                  // waits for states that are being encoded
-	lost     sharedError                     // the error of encoding the state of the final barrier; set by the goroutine that encodes
-	pause    time.Duration                   // duration of the last copy
+	seen          uint64 // the newest barrier that has arrived
+	budget        budgetSum
+	backlogFilled time.Duration                   // when the backlog was filled
+	restored      fifo.Queue[int64]               // numbers of restored items in the backlog; the other items are overflow
+	arrived       *participant.Barrier            // has arrived, and is not handled yet
+	passing       fifo.Queue[participant.Barrier] // handled, and emitted first
+	encoding      sync.WaitGroup                  // waits for states that are being encoded
+	lost          sharedError                     // the error of encoding the state of the final barrier; set by the goroutine that encodes
+	pause         time.Duration                   // duration of the last copy
 }
 
 // announced is the newest barrier and the marker of the end of the input that will
@@ -87,7 +87,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	}
 	d.core.AddSpent(s.Spent)
 	down := max(0, d.Clock.Now().UnixNano()-s.Taken) // the wall clock may have gone back
-	d.checks.loaded = d.timers.Now()
+	d.checks.backlogFilled = d.timers.Now()
 	for i, it := range s.Items {
 		it.Wait, it.Restored = max(0, it.Wait-time.Duration(down)), true
 		d.backlog.Push(it)
@@ -207,7 +207,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 		if d.stopping.Load() { // there are no elements to drain, so Stop is a cancel
 			d.host.Cancel(guard.Wrap("asyncop: not started", d.ErrStopped))
 		}
-		d.core.End(nil)
+		d.core.EndIfCancelled()
 		if d.failed() {
 			return
 		}
@@ -288,7 +288,7 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 		}
 	}
 	s = Snapshot[IN, OUT]{Taken: d.Clock.Now().UnixNano(), Final: b.Kind.Final(), Items: items, Spent: d.core.Spent()}
-	d.checks.copySum(b)
+	d.checks.noteSum(b)
 	if d.Observer != nil {
 		err = call.OffLoop(func() error { d.snapshotObserver(b.ID, &s); return nil })
 	}
@@ -299,14 +299,15 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 // snapshotObserver adds the observer's state, and the numbers of the items.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
 	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
-	s.Numbers = slices.AppendSeq(s.Numbers, d.checks.restored.All())[:len(s.Items)] // overflow has the number 0
+	s.Numbers = slices.AppendSeq(s.Numbers, d.checks.restored.All())
+	s.Numbers = s.Numbers[:len(s.Items)] // the items of the overflow have the number 0, as the rest of the memory
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }
 
 // restOf returns the rest of the back-off of an item of the backlog. Time in the backlog
 // counts.
 func (k *checkpointing[IN, OUT]) restOf(it *core.Item[IN, OUT], now time.Duration) time.Duration {
-	return max(0, it.Wait-(now-k.loaded))
+	return max(0, it.Wait-(now-k.backlogFilled))
 }
 
 // report encodes and reports the state of a barrier, or err, on a goroutine of its own.
@@ -401,7 +402,8 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 }
 
 // isRedelivered reports whether an element that was cut off is redelivered: by the source
-// of its message, or in the next run of a stream with checkpoints. It is not a failure.
+// of its message, or in the next run of a stream with checkpoints. Such an element has not
+// failed.
 func (d *Driver[IN, OUT]) isRedelivered(e *core.Slot[IN, OUT]) bool {
 	return d.checks != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }

@@ -64,7 +64,7 @@ type Driver[IN, OUT any] struct {
 	unwatch     func() bool                    // ends the watch on the operator's context
 	upstream    sync.WaitGroup                 // for the call of cancelUpstream
 
-	timerDue  atomic.Bool   // a timer may be due: it fires before a loop body on this goroutine gets another result
+	timerDue  atomic.Bool   // the alarm has rung; a loop body on the loop's goroutine gets no result before the timers have fired
 	stopping  atomic.Bool   // Stop was called
 	inputErr  sharedError   // of the input of Results; set before its ring ends
 	err       sharedError   // set before ended is closed
@@ -129,7 +129,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		Sleeper:  call.NewSleeper(),
 	}
 	if b := cfg.Backend; b != nil {
-		lent := 0
+		lent := 0 // calls that may use the permit of the call around the operator
 		if cfg.Context.Value(call.BackendKey{Backend: b}) != nil {
 			lent = 1
 		}
@@ -191,7 +191,7 @@ func (d *Driver[IN, OUT]) loop() {
 		d.life = running
 	}
 	for d.step() {
-		if d.handsOver() {
+		if d.switchesGoroutine() {
 			return
 		}
 	}
@@ -244,8 +244,8 @@ func (d *Driver[IN, OUT]) step() bool {
 	if d.allLeft() {
 		return false
 	}
-	if !busy && !d.loaded && d.core.IsOverBudget() {
-		d.endOverBudget()
+	if !busy && !d.loaded && d.core.IsSpent() {
+		d.endWhenSpent()
 	}
 	switch {
 	case busy:
@@ -265,12 +265,12 @@ func (d *Driver[IN, OUT]) checkSignals() {
 	if d.timerDue.Load() {
 		d.timerDue.Store(false) // this step fires them
 	}
-	d.core.End(nil)
+	d.core.EndIfCancelled()
 	if d.mustStop() {
 		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
 	}
-	if a := d.attached.Load(); a.handed == nil { // otherwise handsOver switches the port, and this goroutine ends
+	if a := d.attached.Load(); a.moved == nil { // otherwise switchesGoroutine switches the port, and this goroutine ends
 		d.switchPort(a)
 	}
 }
@@ -294,7 +294,7 @@ func (d *Driver[IN, OUT]) park() {
 }
 
 func (d *Driver[IN, OUT]) signalled() bool {
-	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.mustEndOverBudget() || d.attached.Load() != d.current
+	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.sumIsStored() || d.attached.Load() != d.current
 }
 
 // setAlarm arranges a wake-up for the next timer or log line. It returns false if one is
@@ -321,14 +321,14 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 		clear(d.jobs)
 		d.jobs = d.jobs[:0]
 	}
-	if d.batches != nil || d.current.handed != nil {
+	if d.batches != nil || d.current.moved != nil {
 		d.sendWorkers()
 	}
 	return some
 }
 
-// giveWay lets workers take the offered jobs without a switch when their calls return, if
-// most running calls are other ones.
+// giveWay yields the processor once if most running calls are on workers already. Workers
+// whose calls return meanwhile take the offered jobs, which costs no switch of goroutines.
 func (d *Driver[IN, OUT]) giveWay() {
 	if d.offered > 0 && d.core.State().Running > 2*d.offered {
 		runtime.Gosched()

@@ -22,7 +22,7 @@ import (
 func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop() // timers are not armed from now on
 	d.unwatch()
-	by, cause := d.core.State().Cause, d.core.State().Failure
+	by, cause := d.core.State().EndedBy, d.core.State().Failure
 	if lost := d.checks.lostSoFar(); lost != nil && by == core.ByCancel {
 		by, cause = core.ByDriver, lost // it caused the cancel
 	}
@@ -39,7 +39,7 @@ func (d *Driver[IN, OUT]) finish() {
 		cause = d.lastFailure()
 	}
 	kept := d.suspended() && cause == nil // the final checkpoint has the elements in flight
-	abandoned, err := d.outcome(cause, by, kept, abandoned)
+	abandoned, err := d.result(cause, by, kept, abandoned)
 	d.endCheckpoints(err)
 	d.refuseRest(kept)
 	if err == nil {
@@ -157,15 +157,15 @@ func (d *Driver[IN, OUT]) forget() {
 	}
 }
 
-// outcome returns the elements to offer to the failure sink, and the result of Err.
+// result returns the elements to offer to the failure sink, and the result of Err.
 // Redelivered elements are not offered. A failed element has not ended before its last
 // offer.
-func (d *Driver[IN, OUT]) outcome(
-	cause error, by core.Cause, kept bool, abandoned []*core.Slot[IN, OUT],
+func (d *Driver[IN, OUT]) result(
+	cause error, by core.EndedBy, kept bool, abandoned []*core.Slot[IN, OUT],
 ) (offer []*core.Slot[IN, OUT], err error) {
 	n := 0
 	for _, e := range abandoned {
-		failed := e.Failed()
+		failed := e.WaitsForSink()
 		if !kept && (failed || !d.isRedelivered(e)) {
 			offer = append(offer, e)
 		}
@@ -207,7 +207,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 	}
 	lost := 0
 	for _, e := range abandoned {
-		failed, taken := e.Failed(), d.sink.WasTaken(e)
+		failed, taken := e.WaitsForSink(), d.sink.WasTaken(e)
 		if !taken && failed && d.isRedelivered(e) {
 			d.core.Ended(e, observe.Abandoned)
 			continue
@@ -257,8 +257,8 @@ func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	})
 }
 
-// endInlet discards elements that still arrive through In.
-func (d *Driver[IN, OUT]) endInlet() {
+// discardFromIn discards elements that still arrive through In.
+func (d *Driver[IN, OUT]) discardFromIn() {
 	d.late.discards.Store(true)
 	if d.input != inputClosed {
 		d.startDiscarding()

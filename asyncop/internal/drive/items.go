@@ -17,11 +17,12 @@ import (
 // retries unless those are drained (law A5).
 func (d *Driver[IN, OUT]) endInput() {
 	d.life = max(d.life, ending)
-	d.endRetries()
+	d.endRetriesAndWaits()
 }
 
-// endRetries ends the waits of batches and, unless they are drained, retries (law A5).
-func (d *Driver[IN, OUT]) endRetries() {
+// endRetriesAndWaits ends the waits of batches, and retries unless these are drained (law
+// A5).
+func (d *Driver[IN, OUT]) endRetriesAndWaits() {
 	d.endWaits()
 	if !d.drains {
 		d.core.EndRetries()
@@ -72,7 +73,7 @@ func (d *Driver[IN, OUT]) feed() bool {
 		it.Wait = k.restOf(&it, d.timers.Now())
 	}
 	if m, ok := it.Rest.(call.Message); ok {
-		d.messages.Next(m)
+		d.messages.SetNext(m)
 	}
 	d.core.Restore(it, number)
 	d.endWaits()
@@ -140,7 +141,7 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 	case !ok:
 		d.input = inputClosed
 		d.endWithRun() // upstream may have noticed the end of the run first: then this end is not clean
-		d.core.End(nil)
+		d.core.EndIfCancelled()
 		if (d.checks != nil || d.barriers.Any()) && !d.final { // the stream was cut, and its input has not ended
 			d.core.End(errNoFinalBarrier)
 			return
@@ -148,7 +149,7 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 		d.endInput()
 	case d.letsIn:
 		if m != (call.Message{}) {
-			d.messages.Next(m)
+			d.messages.SetNext(m)
 		}
 		d.core.Accept(in)
 	default:
@@ -169,7 +170,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	case participant.Barrier:
 		d.final = b.Kind.Final()
 		if b.Kind == participant.Suspend {
-			d.drains = true // the input has not ended either: without checkpoints, elements get their retries
+			d.drains = true // the stream continues in the next run, so an operator without checkpoints lets its elements retry
 		}
 		if err := d.Node.MarkCheckpointed(); err != nil { // law C2
 			d.core.End(guard.Wrap("asyncop", err))
@@ -191,7 +192,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 		switch {
 		case isEndOfInput(b): // it keeps its position like a watermark, but ends retries at once, also for the backlog
 			d.input = inputMarked
-			d.endRetries()
+			d.endRetriesAndWaits()
 			it = core.Marker[IN, OUT](b)
 		case d.checks != nil:
 			d.receivedBarrier(b)
@@ -254,7 +255,7 @@ func (d *Driver[IN, OUT]) load() bool {
 	case len(results) > 0:
 		d.loaded = true
 		d.results, d.numResults = results, len(results)
-		if d.messages.Some {
+		if d.messages.Seen {
 			d.loadMessage(d.messages.Head())
 		}
 	}
@@ -295,7 +296,7 @@ func (d *Driver[IN, OUT]) sent() {
 		d.emitted++
 		if len(d.parts) > 0 {
 			d.parts = d.parts[1:]
-			d.messages.Carried() // the parts carry the message
+			d.messages.NoteCarried() // the parts carry the message
 		}
 		d.results = d.results[1:]
 		if len(d.results) > 0 {
@@ -381,8 +382,8 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 
 func (p *flowPort[IN, OUT]) mayMove() bool { return false }
 
-// handed returns no reader, because the results in Out belong to downstream.
-func (p *flowPort[IN, OUT]) handed() (n uint64, by *reader) { return 0, nil }
+// putCount returns no reader, because the results in Out belong to downstream.
+func (p *flowPort[IN, OUT]) putCount() (n uint64, by *reader) { return 0, nil }
 
 func (p *flowPort[IN, OUT]) offer(int) {}
 
@@ -390,5 +391,5 @@ func (p *flowPort[IN, OUT]) stop() {}
 
 func (p *flowPort[IN, OUT]) close() {
 	close(p.d.out)
-	p.d.endInlet()
+	p.d.discardFromIn()
 }

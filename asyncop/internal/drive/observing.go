@@ -24,7 +24,7 @@ func (d *Driver[IN, OUT]) hasLeft() {
 	if r == nil { // a control element
 		return
 	}
-	if upTo, by := d.current.port.handed(); by != nil {
+	if upTo, by := d.current.port.putCount(); by != nil {
 		d.leaving.Push(leaving{r, upTo, by})
 	} else {
 		d.observing.Left(r, observe.Emitted)

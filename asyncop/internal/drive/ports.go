@@ -22,9 +22,9 @@ type port[IN, OUT any] interface {
 	// then on the goroutine at the other end wakes the loop.
 	mayMove() bool
 
-	// handed returns the number of emitted results, and the reader that must settle them
+	// putCount returns the number of emitted results, and the reader that must settle them
 	// (law O1), or nil if they belong to downstream.
-	handed() (n uint64, by *reader)
+	putCount() (n uint64, by *reader)
 
 	// offer announces the number of free slots.
 	offer(free int)
@@ -42,9 +42,9 @@ type attachment[IN, OUT any] struct {
 	port   port[IN, OUT]
 	drains bool // retries continue after the end of the input
 
-	// handed is closed when the goroutine of the loop ends, and the caller's goroutine
+	// moved is closed when the goroutine of the loop ends, and the caller's goroutine
 	// continues with the core. It is nil if the loop keeps its goroutine.
-	handed chan struct{}
+	moved chan struct{}
 }
 
 // attach sets the next port. Any goroutine may call it.
@@ -83,7 +83,7 @@ func (p *carrierPort[IN, OUT]) sleep() { p.d.sleepOn(nil) }
 
 func (p *carrierPort[IN, OUT]) mayMove() bool { return p.d.loaded && p.out.mayPut() }
 
-func (p *carrierPort[IN, OUT]) handed() (n uint64, by *reader) {
+func (p *carrierPort[IN, OUT]) putCount() (n uint64, by *reader) {
 	return p.out.ring.tail.Load(), &p.out.reader
 }
 
@@ -91,7 +91,7 @@ func (p *carrierPort[IN, OUT]) stop() { p.out.close() }
 
 func (p *carrierPort[IN, OUT]) close() {
 	p.stop()
-	p.d.endInlet()
+	p.d.discardFromIn()
 }
 
 // ringPort takes elements from a ring and puts results into another ring, without boxing.
@@ -122,7 +122,7 @@ func (p *ringPort[IN, OUT]) mayMove() bool {
 	return p.d.loaded && p.out.mayPut() || p.d.prepareRead() && (p.in.ring.len() > 0 || p.in.ring.ended.Load())
 }
 
-func (p *ringPort[IN, OUT]) handed() (n uint64, by *reader) {
+func (p *ringPort[IN, OUT]) putCount() (n uint64, by *reader) {
 	return p.out.ring.tail.Load(), &p.out.reader
 }
 

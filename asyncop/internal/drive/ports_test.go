@@ -48,10 +48,10 @@ func (echo) LinesDue() time.Duration { return core.Never }
 func TestSwitchPort_LoopAttachesBetweenLookAndSwitch(t *testing.T) {
 	d := idleDriver(t)
 	flow := d.attached.Load()
-	d.attach(&attachment[int, int]{port: &bodyPort[int, int]{flowPort: flowPort[int, int]{d}}, handed: make(chan struct{})})
+	d.attach(&attachment[int, int]{port: &bodyPort[int, int]{flowPort: flowPort[int, int]{d}}, moved: make(chan struct{})})
 	d.switchPort(flow) // as checkSignals goes on
 	require.Same(t, flow, d.current)
-	require.True(t, d.handsOver(), "the next step")
+	require.True(t, d.switchesGoroutine(), "the next step")
 	require.Same(t, d.attached.Load(), d.current)
 	d.finish()
 	<-d.done

@@ -95,7 +95,7 @@ func (r *ring[T]) exhausted() bool { return r.ended.Load() && r.len() == 0 }
 type inlet[T any] struct {
 	ring   *ring[T]
 	feeder call.Sleeper  // the goroutine that puts
-	until  atomic.Uint64 // up to this tail, each value has a slot; an old limit is lower
+	until  atomic.Uint64 // values up to this tail have a slot; it never falls, so an old reading is safe
 	ahead  atomic.Int64  // values without a slot that may be put beyond until
 
 	// Owned by the feeder.
@@ -152,11 +152,12 @@ func (i *inlet[T]) freeSlots() int {
 // awaitSlots waits until there is a slot for a value, and returns the number of values to
 // fetch, or 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
-// Slots become free while values are fetched. So awaitSlots asks for twice as many
-// additional values as slots became free during the last fetch. Slots that become free
-// while values are put do not count, because the number would grow by itself. To exclude
-// idle time, the slots count only up to the number of values that came. If all requested
-// values came, this limit is raised by twice the last surplus, so that it can grow.
+// Slots become free while values are fetched, so awaitSlots asks for more values than there
+// are free slots: for twice the surplus, which is the number of slots that became free
+// during the last fetch (freed). Slots that became free while values were put do not count,
+// because the number would grow by itself. After an idle time freed is large, so the
+// surplus is at most the number of values that came (since brought). If all values that
+// were asked for came, it may also grow by twice the last surplus (ahead).
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	most := int(tail - i.brought) //nolint:gosec // counts that are close to each other
@@ -190,10 +191,10 @@ func (i *inlet[T]) stop() {
 
 // outlet is a ring into which the loop puts. It wakes the reader afterwards.
 type outlet[T any] struct {
-	ring   *ring[T]
-	behind atomic.Bool // the loop waits for space
-	wakeUp func()      // wakes the loop
-	reader             // the goroutine that takes
+	ring        *ring[T]
+	putterWaits atomic.Bool // the loop waits for space
+	wakeUp      func()      // wakes the loop
+	reader                  // the goroutine that takes
 
 	observed bool // the reader settles values
 }
@@ -214,7 +215,7 @@ func newOutlet[T any](size int, observed bool, wakeUp func()) *outlet[T] {
 // the loop. It is called with Parked set, because the reader may have made space before
 // it knew that the loop waits.
 func (o *outlet[T]) mayPut() bool {
-	o.behind.Store(true)
+	o.putterWaits.Store(true)
 	return o.ring.halfEmpty()
 }
 
@@ -223,8 +224,8 @@ func (o *outlet[T]) next() (v T, m call.Message, ok bool) {
 	for {
 		v, m, ok = o.ring.take()
 		if ok {
-			if o.behind.Load() && o.ring.halfEmpty() {
-				o.behind.Store(false)
+			if o.putterWaits.Load() && o.ring.halfEmpty() {
+				o.putterWaits.Store(false)
 				o.wakeUp()
 			}
 			return v, m, true

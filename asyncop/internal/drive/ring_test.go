@@ -99,7 +99,7 @@ func TestLoopIsWokenAgain(t *testing.T) {
 		_, _, _ = o.next()
 		require.Equal(t, round+1, woken)
 		require.True(t, o.mayPut())
-		o.behind.Store(false) // as that reader does, late
+		o.putterWaits.Store(false) // as that reader does, late
 	}
 }
 

@@ -48,8 +48,9 @@ const (
 //	version  schema of inputs  schema of results  taken  marks [observer: its state] [cost]  count
 //	{ kind  [record: [observer: number]  attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
 //
-// Numbers are varints. The other fields are preceded by their length. Times are Unix
-// nanoseconds. first is 0 without attempts. taken is the time of the checkpoint, and wait
+// version, marks, kind and retry are bytes. count, attempts, n and cost are unsigned
+// varints. taken, the number of an observer, first, spent and wait are signed varints. The
+// other fields are preceded by their length. Times are Unix nanoseconds. first is 0 without attempts. taken is the time of the checkpoint, and wait
 // the rest of a back-off then. retry is present if wait is not 0. cost, the bits of
 // Snapshot.Spent, is present if it is not 0.
 type StateCodec[IN, OUT any] struct {

@@ -22,10 +22,11 @@ const grace = 500 * time.Millisecond
 //
 // While the operator runs, it waits for the next step without a limit. After that:
 //
-//	end of the operator     Transfer waits for the next step
-//	clean, or by a failure  until the operator's context ends, or the deadline of a Stop. Then
-//	                        as long as each result takes less than the grace; the grace in all after a failure
-//	by a cancel             for the grace in all
+//	end of the operator   wait for the next step
+//	clean                 without a limit until the operator's context ends, or the deadline of
+//	                      a Stop; then for at most the grace with each result
+//	by a failure          the same; then for at most the grace in all
+//	by a cancel           for at most the grace in all
 //
 // Results that were not delivered are counted, and their messages released.
 type Transfer[IN, OUT any] struct {

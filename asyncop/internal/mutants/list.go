@@ -20,12 +20,12 @@ var mutants = []mutant{
 	},
 	{
 		"generations begin again after a burst", "A2", "core/slot.go",
-		`*t = slots[IN, OUT]{generations: t.generations, others: t.others}`,
-		`*t = slots[IN, OUT]{others: t.others}`,
+		`*t = slots[IN, OUT]{generations: t.generations, sideTables: t.sideTables}`,
+		`*t = slots[IN, OUT]{sideTables: t.sideTables}`,
 	},
 	{
 		"an element has the reasons of the element that had its slot before", "D6", "core/slot.go",
-		`	for _, other := range *t.others {
+		`	for _, other := range *t.sideTables {
 		other.clear(s.index)
 	}
 `,
@@ -33,7 +33,7 @@ var mutants = []mutant{
 	},
 	{
 		"a deadline of its own outlives its element", "A3", "core/slot.go",
-		`		g.odd.Cancel(&g.limits.get(s.index).timer)
+		`		g.odd.Cancel(&g.ownDeadlines.get(s.index).timer)
 `,
 		``,
 	},
@@ -91,7 +91,7 @@ var mutants = []mutant{
 	},
 	{
 		"an attempt starts after a cancel", "A5", "core/path.go",
-		`	g.endIfCancelled() // the driver may not have noticed the cancel yet
+		`	g.EndIfCancelled() // the driver may not have noticed the cancel yet
 `,
 		``,
 	},
@@ -122,9 +122,9 @@ var mutants = []mutant{
 	{
 		"a later failure hides the first", "F1", "core/ending.go",
 		`	if g.state.Failure == nil {
-		g.state.Failure, g.state.Cause = err, cause`,
+		g.state.Failure, g.state.EndedBy = err, by`,
 		`	if err != nil {
-		g.state.Failure, g.state.Cause = err, cause`,
+		g.state.Failure, g.state.EndedBy = err, by`,
 	},
 	{
 		"completions count after the failure of the run", "A1", "core/machine.go",
@@ -141,9 +141,9 @@ var mutants = []mutant{
 	},
 	{
 		"a checkpoint holds what has ended", "C1", "core/item.go",
-		`	case ended:
+		`	case endedWithoutResults:
 		return false`,
-		`	case ended:
+		`	case endedWithoutResults:
 		return true`,
 	},
 	{
@@ -241,8 +241,8 @@ var mutants = []mutant{
 	{
 		"the timer of an attempt outlives it", "T1", "core/path.go",
 		`	g.Timers.Cancel(&s.timer)
-	results, err := g.resultsOf`,
-		`	results, err := g.resultsOf`,
+	results, err := g.takeResults`,
+		`	results, err := g.takeResults`,
 	},
 	{
 		"a retry is due at the deadline", "A5", "core/path.go",
@@ -371,9 +371,9 @@ var mutants = []mutant{
 	},
 	{
 		"an element that has failed at the end of the run is lost", "A1", "core/ending.go",
-		`	case controlElement, ended:
+		`	case controlElement, endedWithoutResults:
 `,
-		`	case controlElement, ended, failing:
+		`	case controlElement, endedWithoutResults, failing:
 `,
 	},
 	{
@@ -415,8 +415,10 @@ var mutants = []mutant{
 	},
 	{
 		"the budget is charged for a retry that is too late", "A3", "core/path.go",
-		`if s.due != Never { // otherwise a retry`,
-		`if false { // otherwise a retry`,
+		`	if s.due != Never {
+		// With the time`,
+		`	if false {
+		// With the time`,
 	},
 	{
 		"a backend gets the end of a call with the time of its start", "B4", "core/path.go",
@@ -436,7 +438,7 @@ var mutants = []mutant{
 	},
 	{
 		"a member of a batch does not count for the outcome of its call", "B2", "core/backend.go",
-		`	b.call.Left++
+		`	b.lastBatch.Left++
 `,
 		``,
 	},
@@ -458,7 +460,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call begins after a cancel during the step before its retry", "A5", "core/workers.go",
-		`	g.endIfCancelled() // the driver may`,
+		`	g.EndIfCancelled() // the driver may`,
 		`	_ = g // the driver may`,
 	},
 	{
@@ -516,9 +518,8 @@ var mutants = []mutant{
 	},
 	{
 		"a step that fails waits for the function to return", "A6", "core/workers.go",
-		`	a.Invoked()
-`,
-		``,
+		`	a.EndInvoke()`,
+		`	`,
 	},
 	{
 		"a nil is no element of an interface type", "F1", "drive/items.go",
@@ -671,8 +672,8 @@ var mutants = []mutant{
 
 	{
 		"the second completion counts", "A2", "call/token.go",
-		`if before&(claimed|ended) != 0 {`,
-		`if before&ended != 0 {`,
+		`if before&(claimed|contextEnded) != 0 {`,
+		`if before&contextEnded != 0 {`,
 	},
 	{
 		"a completion that came too late is not counted", "A2", "call/token.go",
@@ -699,8 +700,8 @@ var mutants = []mutant{
 	},
 	{
 		"a completion in place goes before what is in the mailbox", "Q1", "call/token.go",
-		`s&invoked == 0 && t.Host.Mail.Empty():`,
-		`s&invoked == 0:`,
+		`s&postsLetter == 0 && t.Host.Mail.Empty():`,
+		`s&postsLetter == 0:`,
 	},
 	{
 		"an operator that has ended takes what comes later into its mailbox", "F1", "core/ending.go",
@@ -804,7 +805,7 @@ var mutants = []mutant{
 	{
 		"the marker of the end does not end retries", "A5", "drive/items.go",
 		`			d.input = inputMarked
-			d.endRetries()
+			d.endRetriesAndWaits()
 `,
 		`			d.input = inputMarked
 `,
@@ -841,7 +842,7 @@ var mutants = []mutant{
 	},
 	{
 		"a message is settled although its parts carry it on", "D2", "drive/items.go",
-		`			d.messages.Carried() // the`,
+		`			d.messages.NoteCarried() // the`,
 		`			// the`,
 	},
 	{
@@ -914,8 +915,8 @@ var mutants = []mutant{
 	},
 	{
 		"a back-off stops while its element waits for a slot", "C3", "drive/checkpointing.go",
-		`it.Wait-(now-k.loaded))`,
-		`it.Wait+0*(now-k.loaded))`,
+		`it.Wait-(now-k.backlogFilled))`,
+		`it.Wait+0*(now-k.backlogFilled))`,
 	},
 	{
 		"a back-off stops between two runs", "C3", "drive/checkpointing.go",
@@ -1028,13 +1029,13 @@ var mutants = []mutant{
 	},
 	{
 		"a retry in a batch counts as a first attempt", "B3", "core/backend.go",
-		`	b.attempt = gate.Request{Retry: s.attempts > 0}`,
-		`	b.attempt = gate.Request{}`,
+		`	b.request = gate.Request{Retry: s.attempts > 0}`,
+		`	b.request = gate.Request{}`,
 	},
 	{
 		"an element that the sink takes while the run ends is reported as abandoned", "O1", "drive/finish.go",
-		`failed, taken := e.Failed(), d.sink.WasTaken(e)`,
-		`failed, taken := e.Failed(), false`,
+		`failed, taken := e.WaitsForSink(), d.sink.WasTaken(e)`,
+		`failed, taken := e.WaitsForSink(), false`,
 	},
 	{
 		"a call that was not made counts as late", "A2", "call/token.go",

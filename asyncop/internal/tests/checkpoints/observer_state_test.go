@@ -423,7 +423,7 @@ func TestOneObserverHasAState(t *testing.T) {
 		two := optest.Options(asyncop.WithObserver(&numberer{}), asyncop.WithObserver(optest.NewTally(t)), asyncop.WithObserver(&numberer{}), asyncop.WithName("op"))
 		c := optest.Must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore()))
 		assert.PanicsWithValue(t,
-			"asyncop: OrderedWait: two observers with a state in checkpoints, a *checkpoints_test.numberer and a *checkpoints_test.numberer",
+			"asyncop: OrderedWait \"op\": two observers with a state in checkpoints, a *checkpoints_test.numberer and a *checkpoints_test.numberer",
 			func() {
 				asyncop.OrderedWait(asyncop.Func(optest.Double), 0, 1, append(two, asyncop.WithCheckpoints(c))...)
 			})
