@@ -18,27 +18,28 @@ type Action struct {
 	// Delay is at least 0. The operator spreads it by the policy's [Jitter], unless it is
 	// Demanded, and cuts it to the element's remaining time.
 	Delay time.Duration
-	// Demanded says that a server demands Delay, as by Retry-After: the next attempt
-	// follows after exactly that, without jitter, even when the input ends meanwhile.
+	// Demanded means that a server demands Delay, for instance with Retry-After: the next
+	// attempt follows after exactly Delay, without jitter, even if the input ends
+	// meanwhile.
 	Demanded bool
 
-	// Err, if not nil, takes the place of the attempt's error, and of its results:
-	// without Retry the element fails with it; with Retry it becomes the element's last
-	// error, which a timeout reports.
+	// Err, if not nil, replaces the error or the results of the attempt. Without Retry
+	// the element fails with it; with Retry it becomes the element's last error, which a
+	// timeout reports.
 	Err error
 
-	// Before, if not nil, is called after the delay, right before the attempt that Retry
-	// asks for: to refresh a route or to evict a cached plan. It may block. An error or
-	// panic is the outcome of that attempt, in stage ClientDispatch, as the call was not
-	// made. It is not called if the attempt is not made.
+	// Before, if not nil, is called after the delay, right before the next attempt, for
+	// instance to refresh a route or to evict a cached plan. It may block. An error or
+	// panic is the outcome of that attempt, in stage ClientDispatch, since the call was
+	// not made. It is not called if the attempt is not made.
 	Before func(ctx context.Context) error
 }
 
-// RetryAfter returns the action to retry after delay; 0 is at once. With a negative delay
-// the element fails ([Failed]).
+// RetryAfter returns the action to retry after delay; 0 means at once. With a negative
+// delay the element fails ([Failed]).
 func RetryAfter(delay time.Duration) Action { return Action{Retry: true, Delay: delay} }
 
-// WithError returns a with an error that takes the place of the outcome.
+// WithError returns a with an error that replaces the outcome.
 func (a Action) WithError(err error) Action {
 	a.Err = err
 	return a

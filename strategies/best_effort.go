@@ -8,8 +8,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// BestEffortStrategy retries wherever that is safe, until the element's time runs out.
-// Made by [BestEffort], it never changes and is safe for concurrent use.
+// BestEffortStrategy retries if that is safe, until the element's time runs out. Made by
+// [BestEffort], it never changes and is safe for concurrent use.
 //
 // Embed it to override single reasons:
 //
@@ -40,8 +40,8 @@ type BestEffortStrategy[OUT any] struct {
 //	attempts made   1     2     3     4     5      6      7      8       9       10
 //	delay           1ms   2ms   4ms   8ms   16ms   32ms   64ms   128ms   256ms   500ms
 //
-// The element's time is the only limit, unless WithMaxRetries sets another. It ignores
-// stages: the classifier has taken them into account for the reason.
+// The element's time is the only limit, unless WithMaxRetries sets another. The strategy
+// ignores stages: the classifier has considered them for the reason.
 func BestEffort[OUT any]() *BestEffortStrategy[OUT] {
 	return &BestEffortStrategy[OUT]{
 		backoff:    ExponentialBackoff[OUT](Unlimited, time.Millisecond, 500*time.Millisecond, 2).BackoffTime,
@@ -50,9 +50,9 @@ func BestEffort[OUT any]() *BestEffortStrategy[OUT] {
 }
 
 // WithBackoff returns a copy of s with other delays. backoff returns the delay after the
-// given number of attempts, 1 at the first failure. It must not block, must never be
-// negative, and may be called from several goroutines at once. BackoffTime of another
-// strategy fits:
+// given number of attempts, 1 at the first failure. It must not block or return a
+// negative delay, and may be called from several goroutines at once. BackoffTime of
+// another strategy fits:
 //
 //	strategies.BestEffort[Row]().WithBackoff(strategies.FixedDelay[Row](0, time.Second).BackoffTime)
 //
@@ -77,9 +77,9 @@ func (s *BestEffortStrategy[OUT]) WithMaxRetries(n int) *BestEffortStrategy[OUT]
 }
 
 // RefuseUnknown returns a copy of s that never retries [predicates.Unknown], not even for
-// idempotent calls. RFC 0049 contradicts itself here: the text about UNKNOWN says that it
-// must not be retried, while its algorithm, the default here, looks only at idempotence
-// and the reason's property.
+// idempotent calls. RFC 0049 contradicts itself here: according to its text, UNKNOWN must
+// not be retried, but its algorithm, the default here, checks only idempotence and the
+// reason's property.
 func (s *BestEffortStrategy[OUT]) RefuseUnknown() *BestEffortStrategy[OUT] {
 	c := *s
 	c.refuseUnknown = true

@@ -15,7 +15,7 @@ import (
 // of retries, has to guard it. An operator never calls a strategy concurrently, but
 // several operators may share it. No method may block.
 //
-// Two more methods are read if a strategy has them, once, when the operator is built:
+// A strategy may have two more methods, which the operator calls once, when it is built:
 // Jitter() Jitter, whose result spreads the delays, and MaxRetries() int, which
 // asyncop.LatencyFirst needs. A wrapper has Unwrap() any instead of MaxRetries.
 type AsyncRetryStrategy[OUT any] interface {
@@ -34,8 +34,7 @@ type AsyncRetryStrategy[OUT any] interface {
 	RetryPredicate() predicates.AsyncRetryPredicate[OUT]
 }
 
-// Unlimited as maxRetries allows as many retries as the element's timeout leaves room
-// for.
+// Unlimited as maxRetries allows retries until the element's timeout.
 const Unlimited = math.MaxInt
 
 // settings are the settings of all strategies of this package. S is the strategy's
@@ -57,8 +56,7 @@ func newSettings[OUT, S any](constructor string, maxRetries int, with func(setti
 }
 
 // RetryIfResult returns a copy of the strategy that retries attempts whose results
-// satisfy p, in place of the result predicate that it had. Nil means that results are
-// never retried.
+// satisfy p. It replaces the result predicate. If p is nil, results are never retried.
 func (s *settings[OUT, S]) RetryIfResult(p predicates.ResultPredicate[OUT]) S {
 	c := *s
 	c.result = p
@@ -66,27 +64,27 @@ func (s *settings[OUT, S]) RetryIfResult(p predicates.ResultPredicate[OUT]) S {
 }
 
 // RetryIfException returns a copy of the strategy that retries attempts whose error
-// satisfies p, in place of the exception predicate that it had. Nil means that errors are
-// never retried.
+// satisfies p. It replaces the exception predicate. If p is nil, errors are never
+// retried.
 func (s *settings[OUT, S]) RetryIfException(p predicates.ExceptionPredicate) S {
 	c := *s
 	c.exception = p
 	return c.with(c)
 }
 
-// WithJitter returns a copy of the strategy whose delays operators spread by jitter. Nil,
-// the default, means none.
+// WithJitter returns a copy of the strategy whose delays operators spread by jitter. The
+// default is nil: no jitter.
 func (s *settings[OUT, S]) WithJitter(jitter Jitter) S {
 	c := *s
 	c.jitter = jitter
 	return c.with(c)
 }
 
-// MaxRetries returns the number of retries allowed; an element makes one call more than
-// that.
+// MaxRetries returns the number of retries allowed. An element makes at most one call
+// more.
 func (s *settings[OUT, S]) MaxRetries() int { return s.maxRetries }
 
-// Jitter returns the jitter of WithJitter, or nil for none.
+// Jitter returns the jitter of WithJitter, or nil.
 func (s *settings[OUT, S]) Jitter() Jitter { return s.jitter }
 
 // CanRetry reports whether currentAttempts ≤ MaxRetries (law A4).
@@ -94,8 +92,8 @@ func (s *settings[OUT, S]) CanRetry(currentAttempts int) bool {
 	return currentAttempts <= s.maxRetries
 }
 
-// RetryPredicate returns the predicates set by RetryIfResult and RetryIfException, or nil
-// if none is set, which means never to retry.
+// RetryPredicate returns the predicates of RetryIfResult and RetryIfException, or nil,
+// which means never to retry, if neither is set.
 func (s *settings[OUT, S]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	if s.result == nil && s.exception == nil {
 		return nil
@@ -164,8 +162,8 @@ type ExponentialBackoffStrategy[OUT any] struct {
 //	delay           100ms   200ms   400ms   800ms   1.6s   3.2s   5s   5s   no retry
 //
 // The delay is computed from the attempt alone, in constant time, and rounded to the
-// nearest nanosecond. Flink keeps d(n-1) in a field for all records of a subtask, so that
-// records in back-off at the same time disturb each other's sequence; here they cannot.
+// nearest nanosecond. Flink keeps d(n-1) in a field for all records of a subtask, so
+// concurrent back-offs disturb each other's sequence there.
 //
 // maxRetries may be 0 or [Unlimited]. An initial of 0 stays 0 and a multiplier of 1 makes
 // the delay constant. ExponentialBackoff panics if maxRetries or initial is negative, max
@@ -195,16 +193,16 @@ func (s *ExponentialBackoffStrategy[OUT]) BackoffTime(currentAttempts int) time.
 		return s.initial
 	}
 	d := float64(s.initial) * math.Pow(s.multiplier, float64(currentAttempts-1))
-	if d >= float64(s.max) { // +Inf included; below it, d fits a Duration
+	if d >= float64(s.max) { // including +Inf; a smaller d fits a Duration
 		return s.max
 	}
-	// float64(initial) may lie below initial where a float64 has no single nanoseconds
-	// any more, beyond 104 days.
+	// Beyond 104 days a float64 is not exact to the nanosecond, and may be less than
+	// initial.
 	return max(s.initial, time.Duration(math.Round(d)))
 }
 
-// NoRetry returns the strategy that never retries. With NoRetry alone, and with
-// [PolicyOf] of it, an operator allows a timeout of 0, which means none.
+// NoRetry returns the strategy that never retries. Only with NoRetry, or [PolicyOf] of it,
+// an operator allows a timeout of 0, which means no timeout.
 func NoRetry[OUT any]() AsyncRetryStrategy[OUT] {
 	return noRetry[OUT]{}
 }

@@ -10,35 +10,37 @@
 //
 // An attempt is a call of the user's function for an element. Attempts count from 1. A
 // retry is any attempt but the first, so an element with r retries makes r+1 calls. A
-// strategy is asked with the number of attempts made so far: 1 means that the first call
-// has just ended, and that the predicates of the strategy (package predicates) want
+// strategy is called with the number of attempts made so far: 1 means that the first call
+// has just ended, and that the predicates of the strategy (package predicates) ask for
 // another.
 //
 //	strategy             retries      delay after attempt n
-//	NoRetry              none         –
+//	NoRetry              0            –
 //	FixedDelay           maxRetries   delay
 //	ExponentialBackoff   maxRetries   min(initial × multiplierⁿ⁻¹, max)
 //
-// [Unlimited] retries continue until the element's timeout ends them. A [Jitter] spreads the delays at random, so that elements that failed
-// together do not return together. The operator applies it; the strategy itself is
-// predictable.
+// [Unlimited] retries continue until the element's timeout ends them. A [Jitter] spreads
+// the delays at random, so that elements that failed together do not return together. The
+// operator applies it; the strategy itself is predictable.
 //
 // A strategy without a predicate never retries. Constructors panic for wrong arguments,
 // and name the argument and its value.
 //
 // # Reasons
 //
-// A predicate sees an error. Whether a call may be repeated depends on more: was it sent,
-// and may it happen twice? [ReasonAware] makes a [Policy] that knows, from a classifier
-// (package predicates), which names the reason of an outcome, and a [ReasonStrategy],
-// which decides. An operator takes either, as a [Retry]:
+// A predicate sees only an error or results. Whether a call may be repeated depends on
+// more: was it sent, and may it happen twice? [ReasonAware] makes a [Policy] from a
+// classifier (package predicates), which finds the reason of an outcome, and a
+// [ReasonStrategy], which decides. An operator takes a strategy or a policy, as a
+// [Retry]:
 //
 //	strategies.ReasonAware(httpretry.Classifier[Row](), strategies.BestEffort[Row]())
 //
-// [BestEffort] is the default, and the strategy to embed in a strategy of your own. A policy also says which calls may happen twice
-// ([Policy.IdempotentIf]), and bounds the number of elements that wait for a retry.
-// [PolicyOf] does that for a strategy without reasons. A share of retries is bounded by
-// the backend (backend.RetryBudget). The rules follow RFC 0049 of the Couchbase SDKs.
+// [BestEffort] is the default, and the strategy to embed in a strategy of your own. A
+// policy also defines which calls may happen twice ([Policy.IdempotentIf]), and may limit
+// the number of elements that wait for a retry. [PolicyOf] adds these limits to a
+// strategy without reasons. The backend can limit the share of retries
+// (backend.RetryBudget). The rules follow RFC 0049 of the Couchbase SDKs.
 //
 // # Your own strategy
 //
@@ -49,10 +51,11 @@
 // # Coming from Flink
 //
 // The interface follows FLIP-232. Flink's maxAttempts is called maxRetries here, since it
-// counts retries there as well. Flink's exponential strategy keeps the last delay in a
+// counts retries in Flink, too. Flink's exponential strategy keeps the last delay in a
 // field shared by all records; here the delay is computed from the attempt. Flink cuts
-// delays to milliseconds and checks little; here delays are exact to the nanosecond where
-// a float64 is. 0 retries and a delay of 0 are legal, negative values are not.
+// delays to milliseconds and checks few arguments; here delays are exact to the
+// nanosecond if a float64 is. 0 retries and a delay of 0 are valid, negative values are
+// not.
 //
 // # Concurrency
 //

@@ -10,29 +10,29 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// HonorPushback returns a strategy that follows inner, within the bounds that the server
-// sets:
+// HonorPushback returns a strategy that follows inner and obeys the delays that servers
+// demand:
 //
-//	server demands   inner wants a retry   inner does not
-//	nothing          after its own delay   no retry
-//	a delay          after exactly that    no retry
-//	never            no retry              no retry, and inner is not asked
+//	server demands   inner retries                    inner does not retry
+//	no delay         retry after the delay of inner   no retry
+//	a delay          retry after exactly that delay   no retry
+//	never            no retry; inner is not asked     no retry; inner is not asked
 //
-// A demand is read from the error or the results ([predicates.ServerPushback]), or by the
+// A demand is found in the error or the results ([predicates.ServerPushback]), or by the
 // functions in more, if it has another form. The first demand found counts. The delay
-// replaces inner's, without jitter. It is not a permission: inner decides whether the
-// call may be repeated.
+// replaces the delay of inner, without jitter. It is not a permission: inner decides
+// whether the call may be repeated.
 //
-// An operator keeps the wait, up to the element's deadline, even when the input ends: the
-// last attempt, which it makes at once for other elements that wait, comes after it. A
-// delay that the element's time does not cover makes no attempt: the element waits for
-// its deadline, or ends at once with asyncop.WithEarlyTimeout.
+// An operator keeps the wait, up to the element's deadline, even if the input ends: it
+// makes the last attempt of other waiting elements at once, but of this element after the
+// wait. If the delay exceeds the element's time, no attempt is made: the element waits
+// for its deadline, or ends at once with asyncop.WithEarlyTimeout.
 //
-// [ReasonAware] does this to every strategy, so HonorPushback is needed only to pass more, and for a strategy that is called by another.
+// [ReasonAware] applies HonorPushback to every strategy. Use it yourself only to pass
+// more, or for a strategy that another strategy calls.
 //
-// This is gRPC's A6, Client Retries, except that A6 starts its own delays from the
-// beginning after a retry that was demanded; here they depend on the number of attempts
-// alone.
+// This follows gRPC's A6, Client Retries, except that A6 restarts its own delays after a
+// demanded retry; here they depend only on the number of attempts.
 //
 // HonorPushback panics if inner is nil. It is safe for concurrent use if inner is.
 func HonorPushback[OUT any](

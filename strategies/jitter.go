@@ -8,13 +8,13 @@ import (
 )
 
 // A Jitter turns the delay of a strategy, base, into the actual wait, so that elements
-// that failed together are not retried together. Operators apply it, with a random source
-// of their own: a strategy stays a pure function, and a test that fixes the source fixes
+// that failed together are not retried together. Operators apply it with their own random
+// source: the strategy itself is a pure function, and a test that fixes the source fixes
 // the delays.
 //
-// base is never negative, random never nil, and the result should not be negative. A
-// Jitter may be called by several operators at once, each with its own random, so it must
-// take its randomness from there. Nil means no jitter.
+// base is never negative, random is never nil, and the result should not be negative.
+// Several operators may call a Jitter at once, each with its own random, so it must not
+// use another source. Nil means no jitter.
 //
 //	nil                     base                 all at once
 //	FullJitter              [0, base]            the least load on a service that recovers
@@ -23,8 +23,8 @@ import (
 //
 // Full and equal jitter come from Marc Brooker, "Exponential Backoff And Jitter", AWS
 // Architecture Blog, 2015, where full jitter needs the fewest calls. The article's
-// decorrelated jitter is left out: it draws from the delay waited before, so it is not a
-// function of the attempt, and would need memory for every element.
+// decorrelated jitter is missing here: it depends on the delay before, not only on the
+// attempt, and would need memory for every element.
 //
 // WithJitter of a strategy or a [Policy] takes a Jitter. A strategy of your own may have
 // a method Jitter() Jitter; operators read it once, when they are built.
@@ -47,7 +47,7 @@ func EqualJitter(base time.Duration, random *rand.Rand) time.Duration {
 // connection back-off of gRPC uses a fraction of 0.2. ProportionalJitter panics if
 // fraction is not in [0, 1].
 func ProportionalJitter(fraction float64) Jitter {
-	if !(fraction >= 0 && fraction <= 1) { // in this form NaN fails too
+	if !(fraction >= 0 && fraction <= 1) { // also excludes NaN
 		panic(fmt.Sprintf("strategies: ProportionalJitter: fraction outside [0, 1]: %v", fraction))
 	}
 	return func(base time.Duration, random *rand.Rand) time.Duration {
@@ -57,8 +57,8 @@ func ProportionalJitter(fraction float64) Jitter {
 	}
 }
 
-// between draws evenly from [low, high] and cuts what no Duration can hold. high-low must
-// be less than the greatest uint64.
+// between draws evenly from [low, high], and returns at most the greatest Duration.
+// high-low must be less than the greatest uint64.
 func between(low, high uint64, random *rand.Rand) time.Duration {
 	d := low + random.Uint64N(high-low+1)
 	return time.Duration(min(d, math.MaxInt64))

@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// jitters are all of them, each with the range it promises for a base that is not too great to be spread.
+// jitters are all of them, each with the range it promises for a base that is not too
+// great to be spread.
 var jitters = []struct {
 	name   string
 	jitter strategies.Jitter
@@ -65,7 +66,8 @@ func TestJitterReachesItsBounds(t *testing.T) {
 	}
 }
 
-// Every tenth of the range gets its share: 1000 of 10000 draws, give or take five standard deviations.
+// Every tenth of the range gets its share: 1000 of 10000 draws, give or take five
+// standard deviations.
 func TestJitterIsEven(t *testing.T) {
 	const draws = 10_000
 	base := time.Hour

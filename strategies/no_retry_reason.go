@@ -13,9 +13,9 @@ const (
 	// Final means that the outcome did not ask for another attempt: it had no reason, or
 	// was a rejection.
 	Final = decision.Final
-	// Refused means that there was a reason, and the strategy refused: no retry is left,
-	// the call may not happen twice, or the retry would begin too late
-	// ([Policy.WithMaxDelay]).
+	// Refused means that there was a reason, but the strategy or a limit refused the
+	// retry: all retries are used, the call must not happen twice, or the retry would
+	// begin too late ([Policy.WithMaxDelay]).
 	Refused = decision.Refused
 	// Finishing means that there was a reason, but the operator had stopped retrying.
 	Finishing = decision.Finishing

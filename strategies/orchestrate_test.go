@@ -512,7 +512,8 @@ func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "
 
 var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
-// An attempt may be shown again, about another outcome: what was found about the first is not told of the second.
+// An attempt may be shown again, about another outcome: what was found about the first is
+// not told of the second.
 func TestReasonOfAnEarlierOutcomeIsForgotten(t *testing.T) {
 	seen := predicates.Unknown
 	p := strategies.ReasonAware(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {

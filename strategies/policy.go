@@ -12,55 +12,58 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// Policy has all that an operator needs for retries: a classifier that finds the reason
-// of an outcome, a strategy that decides about it, and bounds that hold for any strategy.
-// A strategy without reasons is a policy, too ([PolicyOf]).
+// Policy defines the retries of an operator: a classifier that finds the reason of an
+// outcome, a strategy that decides about it, and limits that hold for any strategy.
+// [PolicyOf] makes a policy of a strategy without reasons.
 //
-//	                    ┌ none, rejection ──────────────────────────▶ end
-//	outcome ─▶ classify ┤ the operator has stopped to retry ────────▶ end
-//	                    │ always ─▶ controlled back-off ──┐
-//	                    └ else ─▶ strategy ─▶ again ─▶ jitter ─▶ cap ─▶ retry
-//	                                └ no, error, panic ───────────▶ end
+//	                    ┌ no reason, rejection ────────────────────────────────▶ end
+//	outcome ─▶ classify ┤ the operator has stopped retrying ───────────────────▶ end
+//	                    │ always retried ─▶ controlled back-off ──┐
+//	                    └ otherwise ─▶ strategy ─▶ yes ─▶ jitter ─▶ cap ─▶ next attempt
+//	                                       └ no, error, panic ─────────────────▶ end
 //
 // End means that the element ends with the outcome. The methods return a changed copy: a
 // Policy itself never changes. It is safe for concurrent use if its classifier and its
-// strategy are. To see what a policy does, use strategiestest.Decide.
+// strategy are. strategiestest.Decide shows the decisions of a policy.
 //
 // The constructors of an operator take a *Policy or an [AsyncRetryStrategy]: both are a
 // [Retry]. To change the decisions of a policy, override Decide of a [ReasonStrategy], as
 // [BestEffortStrategy] shows; a type that embeds a *Policy is not a policy.
 type Policy[OUT any] struct {
 	held[OUT]
-	classify predicates.Classifier[OUT] // that of ReasonAware
+	classify predicates.Classifier[OUT] // the argument of ReasonAware
 	harmless []error
-	strategy ReasonStrategy[OUT] // nil: it was made of an AsyncRetryStrategy
+	strategy ReasonStrategy[OUT] // nil if the policy was made of an AsyncRetryStrategy
 }
 
-type held[OUT any] = decision.Held[OUT] // operators find the steps of a policy by it
+// held makes the steps of a policy accessible to operators.
+type held[OUT any] = decision.Held[OUT]
 
 func (p *Policy[OUT]) steps() *decision.Steps[OUT] { return decision.StepsOf[OUT](p) }
 
-// Retry decides what is retried, and when: it is an [AsyncRetryStrategy], which goes by
-// the number of attempts, or a [*Policy], which goes by reasons. Operators take either.
+// Retry decides which outcomes are retried, and when: it is an [AsyncRetryStrategy],
+// which decides by the number of attempts, or a [*Policy], which decides by reasons.
+// Operators take either.
 type Retry[OUT any] interface {
-	// RetryPredicate returns the predicates of outcomes that deserve another attempt;
-	// nil: none.
+	// RetryPredicate returns the predicates of outcomes that deserve another attempt, or
+	// nil, which means never.
 	RetryPredicate() predicates.AsyncRetryPredicate[OUT]
 }
 
 var _ Retry[any] = (*Policy[any])(nil)
 
-// ReasonAware returns the policy in which classify names the reasons and strategy decides
-// about them. Pass it to an operator in place of a FLIP-232 strategy:
+// ReasonAware returns a policy with a classifier, which finds the reasons, and a
+// strategy, which decides about them. Pass it to an operator instead of a FLIP-232
+// strategy:
 //
 //	op := asyncop.OrderedWaitWithRetry(call, 5*time.Second, 1000,
 //		strategies.ReasonAware(couchbase.Classifier[Row](nil), strategies.BestEffort[Row]()))
 //
-// classify sees each of joined errors by itself: see [predicates.Classifier]. A nil
-// strategy stands for [BestEffort].
+// classify sees joined errors one by one: see [predicates.Classifier]. A nil strategy
+// means [BestEffort].
 //
 // A delay that a server demands, such as Retry-After of HTTP or the pushback of gRPC,
-// takes the place of the strategy's ([HonorPushback]), unless [Policy.IgnorePushback]
+// replaces the delay of the strategy ([HonorPushback]), unless [Policy.IgnorePushback]
 // switches that off. ReasonAware panics if classify is nil.
 func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("ReasonAware", classify)
@@ -73,7 +76,7 @@ func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonSt
 	})}
 }
 
-// asking returns the question to s.
+// asking returns a function that calls s.Decide.
 func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.Attempt[OUT]) (decision.Action, error) {
 	return func(ctx context.Context, a *predicates.Attempt[OUT]) (decision.Action, error) {
 		action, err := s.Decide(ctx, a)
@@ -81,9 +84,9 @@ func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.At
 	}
 }
 
-// PolicyOf returns retry itself if it is a policy, else a policy that follows the
-// strategy: it reads its predicates and its [Jitter] here, once, and CanRetry and
-// BackoffTime decide. Use it to give such a strategy a bound on waiting elements:
+// PolicyOf returns retry itself if it is a policy, otherwise a policy that follows the
+// strategy: CanRetry and BackoffTime decide, and PolicyOf reads its predicates and its
+// [Jitter] once. Use it to limit the waiting elements of such a strategy:
 //
 //	strategies.PolicyOf(strategy).WithMaxWaiting(100)
 //
@@ -110,33 +113,36 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	if guard.IsNil(pair) {
 		return p
 	}
-	// Read once: a later, different answer has no defined effect.
+	// Read the predicates only once: an operator ignores later changes.
 	pair = predicates.RetryIf(pair.ResultPredicate(), pair.ExceptionPredicate())
 	p.steps().Results, p.steps().Errors = pair.ResultPredicate() != nil, pair.ExceptionPredicate() != nil
 	if p.steps().Results || p.steps().Errors {
 		p.steps().Classify = byPredicates(pair.ResultPredicate(), pair.ExceptionPredicate())
 	}
-	if j, ok := strategy.(interface{ Jitter() Jitter }); ok {
+	if j, ok := strategy.(jittered); ok {
 		p.steps().Jitter = j.Jitter()
 	}
 	return p
 }
 
-// named returns the classifier for failures that the policy's own classifier does not know, or
-// that has none. It does not decide about retries.
+// named returns the classifier for failures that the policy's own classifier does not
+// know, or that has none. It does not decide about retries.
 func named[OUT any]() predicates.Classifier[OUT] {
 	return decision.EachError(predicates.Classifiers(predicates.Named[OUT](), httpretry.Classifier[OUT]()))
 }
 
+// jittered is an [AsyncRetryStrategy] with a jitter.
+type jittered interface{ Jitter() Jitter }
+
 // The reasons of a strategy without reasons. A result proves that the call was answered;
-// an error may be that of a call lost in flight.
+// the call of an error may have been lost in flight.
 var (
 	resultMatched    = predicates.NewReason("RESULT_MATCHED", true, false)
 	exceptionMatched = predicates.NewReason("EXCEPTION_MATCHED", false, false)
 )
 
-// byPredicates makes a classifier of the predicates, nil ones of which match nothing. All
-// results pass here, so it is no chain.
+// byPredicates makes a classifier of the predicates, which may be nil. It does not chain
+// two classifiers, since it is called for every result.
 func byPredicates[OUT any](
 	result predicates.ResultPredicate[OUT], exception predicates.ExceptionPredicate,
 ) predicates.Classifier[OUT] {
@@ -148,8 +154,8 @@ func byPredicates[OUT any](
 	}
 }
 
-// askingByAttempts returns the question to s, for whatever reason. What FLIP-232 retries,
-// it retries: idempotence and what servers demand do not count.
+// askingByAttempts returns a function that calls CanRetry and BackoffTime of s. As in
+// FLIP-232, the reason, idempotence and delays that servers demand do not matter.
 func askingByAttempts[OUT any](
 	s AsyncRetryStrategy[OUT],
 ) func(context.Context, *predicates.Attempt[OUT]) (decision.Action, error) {
@@ -166,16 +172,16 @@ func askingByAttempts[OUT any](
 }
 
 // WithJitter returns a copy of p whose delays are spread by jitter, except delays that a
-// server demands and delays of reasons that are always retried. Nil means none.
+// server demands and delays of reasons that are always retried. Nil means no jitter.
 func (p *Policy[OUT]) WithJitter(jitter Jitter) *Policy[OUT] {
 	c := *p
 	c.steps().Jitter = jitter
 	return &c
 }
 
-// WithMaxWaiting returns a copy of p under which at most n elements wait for a retry at
-// the same time. A further element is not retried, for whatever reason. 0, the default:
-// only the operator's capacity bounds them. It panics if n is negative.
+// WithMaxWaiting returns a copy of p with which at most n elements wait for a retry at
+// the same time. Further elements are not retried for any reason. The default is 0: only
+// the operator's capacity limits them. It panics if n is negative.
 func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	if n < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxWaiting: negative number of elements: %d", n))
@@ -185,20 +191,20 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	return &c
 }
 
-// WithMaxRetriesFor returns a copy of p under which an element is retried at most n times
-// for this reason. Then the reason is [Refused]. Retries for other reasons do not count,
-// and have the limits of the strategy and of the element's timeout:
+// WithMaxRetriesFor returns a copy of p with which an element is retried at most n times
+// for this reason. After that its retry is [Refused]. Retries for other reasons do not
+// count, and have the limits of the strategy and of the element's timeout:
 //
 //	strategies.ReasonAware(classify, nil).
 //		WithMaxRetriesFor(badAnswer, 2).
 //		WithMaxRetriesFor(httpretry.InternalServerError, 5) // and a 503 until the timeout
 //
 // At a backend, a retry after an outage or a throttle (429) does not count. A restored
-// element begins with 0 retries. The strategy is asked within the limit. The limit also
-// holds for reasons that are always retried. With the strategy's own limit (MaxRetries),
-// the lower one counts. WithMaxRetriesFor replaces an earlier limit for the reason. It
-// panics if reason is zero or a rejection, if n is negative, or for a policy without
-// reasons ([PolicyOf]).
+// element begins with 0 retries. Within the limit, the strategy decides, and may have a
+// lower limit of its own (MaxRetries). The limit also holds for reasons that are always
+// retried. WithMaxRetriesFor replaces an earlier limit for the reason. It panics if
+// reason is zero or a rejection, if n is negative, or for a policy without reasons
+// ([PolicyOf]).
 func (p *Policy[OUT]) WithMaxRetriesFor(reason predicates.Reason, n int) *Policy[OUT] {
 	switch {
 	case p.strategy == nil:
@@ -220,12 +226,11 @@ func (p *Policy[OUT]) WithMaxRetriesFor(reason predicates.Reason, n int) *Policy
 	return &c
 }
 
-// WithMaxDelay returns a copy of p under which a retry that would begin later than after
-// d is not made: the reason is [Refused]. The delay is the strategy's, or the delay that
-// a server demands, without jitter. Reasons that are always retried are not bounded. So
-// an element that has to wait for long leaves the operator, for a layer (delivery.Queue),
-// and its slot is free. 0, the default: only the element's timeout bounds it. It panics
-// if d is negative.
+// WithMaxDelay returns a copy of p that refuses a retry with a delay of more than d:
+// [Refused]. The delay is the delay of the strategy, or the delay that a server demands,
+// without jitter. Reasons that are always retried are not limited. So an element with a
+// long wait leaves the operator, for a layer (delivery.Queue), and its slot is free. The
+// default is 0: only the element's timeout limits the delay. It panics if d is negative.
 func (p *Policy[OUT]) WithMaxDelay(d time.Duration) *Policy[OUT] {
 	if d < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxDelay: negative delay: %v", d))
@@ -236,21 +241,20 @@ func (p *Policy[OUT]) WithMaxDelay(d time.Duration) *Policy[OUT] {
 }
 
 // Idempotent returns a copy of p whose calls may all happen twice, except the calls of
-// elements that say no ([predicates.Idempotent]).
+// elements whose method Idempotent returns false ([predicates.Idempotent]).
 func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 	return p.IdempotentIf(func(any) bool { return true })
 }
 
-// IdempotentIf returns a copy of p whose calls may happen twice for the inputs for which
-// idempotent is true:
+// IdempotentIf returns a copy of p whose calls may happen twice for inputs for which
+// idempotent returns true:
 //
 //	policy.IdempotentIf(func(input any) bool { r, ok := input.(request); return ok && r.Method == "GET" })
 //
 // The default is nil: no call may happen twice.
 //
-// An element may speak for itself ([predicates.Idempotent]), and idempotent is then not
-// called: whatever the policy says, its call may happen twice if the element says yes,
-// and never if it says no. idempotent must not block, and is called from several
+// If an element implements [predicates.Idempotent], its method decides instead, and
+// idempotent is not called. idempotent must not block, and is called from several
 // goroutines at once.
 func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT] {
 	c := *p
@@ -258,12 +262,12 @@ func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT]
 	return &c
 }
 
-// Harmless returns a copy of p that ignores these errors where a call joins them with
-// others, such as the sentinel in fmt.Errorf("%w: %w", ErrLookup, err). An error that the
-// classifier does not know otherwise counts as a request that may have had an effect, and
-// calls that must not happen twice are not repeated. See [predicates.Classifier]. It does
-// not apply to a FLIP-232 strategy, whose predicates see the joined error. It panics if
-// an error is nil.
+// Harmless returns a copy of p that ignores these errors if a call joins them with other
+// errors, such as the sentinel in fmt.Errorf("%w: %w", ErrLookup, err). Otherwise an
+// error that the classifier does not know counts as a request that may have had an
+// effect, and calls that must not happen twice are not repeated. See
+// [predicates.Classifier]. Harmless has no effect on a FLIP-232 strategy, whose
+// predicates see the joined error. It panics if an error is nil.
 func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	for i, err := range errs {
 		if err == nil {
@@ -278,8 +282,8 @@ func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	return &c
 }
 
-// IgnorePushback returns a copy of p that ignores delays that servers demand, unless its
-// strategy obeys them itself. See [HonorPushback].
+// IgnorePushback returns a copy of p that ignores the delays that servers demand, unless
+// its strategy itself obeys them. See [HonorPushback].
 func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 	c := *p
 	if p.strategy != nil {
@@ -288,28 +292,28 @@ func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 	return &c
 }
 
-// Immediate returns a copy of p with the promise that its strategy never blocks. An
-// operator then calls the strategy on its loop, never concurrently, which saves a
-// goroutine. The strategies of this package do not need this promise; a type that embeds
-// such a strategy does.
+// Immediate returns a copy of p and promises that its strategy never blocks. An operator
+// then calls the strategy on its loop, never concurrently, which saves a goroutine. The
+// strategies of this package do not need this promise; a type that embeds such a strategy
+// does.
 func (p *Policy[OUT]) Immediate() *Policy[OUT] {
 	c := *p
 	c.steps().AtOnce = true
 	return &c
 }
 
-// ErrorsOnly returns a copy of p that looks at errors only and accepts all results
-// unseen: that saves time if its classifier never names a reason for results.
+// ErrorsOnly returns a copy of p that accepts all results without calling the classifier.
+// That saves time if the classifier never returns a reason for results.
 func (p *Policy[OUT]) ErrorsOnly() *Policy[OUT] {
 	c := *p
 	c.steps().Results = false
 	return &c
 }
 
-// RetryPredicate returns the outcomes for which p has a reason that is not a rejection.
-// The strategy decides whether their elements are retried. The predicates see the outcome
-// alone, so a classifier does not find input, stage or history. It is nil if p ignores
-// all outcomes.
+// RetryPredicate returns predicates of the outcomes for which p has a reason that is not
+// a rejection. The strategy decides whether their elements are retried. The predicates
+// see only the outcome, so the classifier does not find input, stage or history. The
+// result is nil if p ignores all outcomes.
 func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	deserves := func(a *predicates.Attempt[OUT]) bool {
 		reason, known := p.steps().Classify(a)

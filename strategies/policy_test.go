@@ -143,7 +143,8 @@ func TestPolicyOfTakesTheJitter(t *testing.T) {
 	assert.NotNil(t, decision.StepsOf(strategies.PolicyOf[string](s.WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException))).Jitter)
 }
 
-// A policy is no strategy in disguise: it has no methods that go by attempts, and its predicate is that of its reasons.
+// A policy is no strategy in disguise: it has no methods that go by attempts, and its
+// predicate is that of its reasons.
 func TestPolicyIsARetry(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
 	var carried strategies.Retry[string] = aware
@@ -166,7 +167,8 @@ func TestPolicyIsARetry(t *testing.T) {
 	assert.Nil(t, strategies.PolicyOf(strategies.NoRetry[string]()).RetryPredicate())
 }
 
-// A type that embeds a policy is none. With the other two methods it is a strategy that has the policy's predicate.
+// A type that embeds a policy is none. With the other two methods it is a strategy that
+// has the policy's predicate.
 func TestWhatEmbedsAPolicy(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
 	for _, r := range []strategies.Retry[string]{once{aware}, &once{aware}} {
@@ -283,7 +285,8 @@ func TestReasonStrategyConstructorsPanic(t *testing.T) {
 	}
 }
 
-// R3: of joined errors a classifier of one's own sees each, and unknown ones are the unsafe side.
+// R3: of joined errors a classifier of one's own sees each, and unknown ones are the
+// unsafe side.
 func TestPolicyOfJoinedErrors(t *testing.T) {
 	busy, sentinel := errors.New("busy"), errors.New("lookup failed")
 	refused := predicates.NewReason("REFUSED", true, false)

@@ -15,19 +15,21 @@ import (
 type Decision struct {
 	Retry         bool                     // another attempt follows, after Delay
 	Delay         time.Duration            // before jitter
-	Late          bool                     // the strategy wants a retry, but the element's time ends before Delay
-	NoRetryReason strategies.NoRetryReason // without Retry: the reason why
-	Reason        predicates.Reason        // that the classifier named; a rejection ends the element
-	Stage         predicates.Stage         // of the attempt, as far as the classifier knows it
+	Late          bool                     // the strategy retries, but the element's time ends before Delay
+	NoRetryReason strategies.NoRetryReason // why there is no retry; not set if Retry or Late
+	Reason        predicates.Reason        // as returned by the classifier; a rejection ends the element
+	Stage         predicates.Stage         // of the attempt, as set by the classifier
 
 	// Before is called right before the next attempt, if it is not nil.
 	Before func(ctx context.Context) error
 
-	// Err is the error that the element has now; without Retry it fails with it. Nil: it has results.
+	// Err is the present error of the element, with which it fails without Retry. It is
+	// nil if the attempt has results.
 	Err error
 }
 
-// String returns the decision without its error, such as "retry after 1ms (BUSY)" or "no retry: refused (BUSY)".
+// String returns the decision without its error, such as "retry after 1ms (BUSY)" or "no
+// retry: refused (BUSY)".
 func (d Decision) String() string {
 	reason := ""
 	if !d.Reason.IsZero() {
@@ -42,13 +44,15 @@ func (d Decision) String() string {
 	return fmt.Sprintf("no retry: %v%s", d.NoRetryReason, reason)
 }
 
-// Decide returns the decision of an operator with this strategy or policy after the attempt a. It asks the classifier or the predicates, then
-// the strategy, then the bounds of the policy, as an operator does. A budget is credited and charged.
+// Decide returns the decision of an operator with this strategy or policy after the
+// attempt a. Like an operator, it calls the classifier or the predicates, then the
+// strategy, and then applies the limits of the policy. A budget is credited and charged.
 //
 //	d := strategiestest.Decide(policy, predicates.Attempt[Row]{Input: "key", Err: ErrBusy})
 //
-// Set the fields of a that your code reads, usually Err or Results. A Number of 0 stands for 1, and a Remaining of 0 for an element without
-// timeout. Decide sets Idempotent from Input, by the policy.
+// Set the fields of a that your code reads, usually Err or Results. A Number of 0 means
+// 1, and a Remaining of 0 means an element without timeout. Decide sets Idempotent from
+// Input, by the policy.
 func Decide[OUT any](strategy strategies.Retry[OUT], a predicates.Attempt[OUT]) Decision {
 	policy := decision.StepsOf(strategies.PolicyOf(strategy))
 	a.Number = max(1, a.Number)

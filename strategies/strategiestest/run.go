@@ -13,18 +13,20 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Run checks the strategies that newStrategy returns against the laws of [strategies.AsyncRetryStrategy], in a subtest for each law. newStrategy
-// must return a new strategy with the same configuration each time, since laws are checked on different strategies. Types are inferred:
+// Run checks the strategies that newStrategy returns against the laws of
+// [strategies.AsyncRetryStrategy], in a subtest for each law. newStrategy must return a
+// new strategy with the same configuration each time, since laws are checked on different
+// strategies. Types are inferred:
 //
 //   - CanRetry, once false, stays false for all later attempts.
-//   - CanRetry and BackoffTime depend on the attempt alone: whatever was asked
-//     before, in whatever order, from however many goroutines. A strategy that
-//     shares state between elements on purpose cannot pass.
-//   - BackoffTime is never negative where CanRetry is true; elsewhere it is not
-//     asked.
-//   - RetryPredicate always has the same of its two predicates. They accept empty results and any error without a panic.
+//   - CanRetry and BackoffTime depend on the attempt alone, not on earlier calls,
+//     their order or their goroutines. A strategy that shares state between elements on
+//     purpose cannot pass.
+//   - BackoffTime is never negative if CanRetry is true; otherwise it is not called.
+//   - RetryPredicate always has the same of its two predicates. They do not panic for
+//     empty results and any error.
 //   - The jitter of a strategy that has a method Jitter() strategies.Jitter is never
-//     negative, and draws only from the source it is given.
+//     negative, and draws only from its argument random.
 func Run[OUT any, S strategies.AsyncRetryStrategy[OUT]](t *testing.T, newStrategy func() S) {
 	t.Helper()
 	fresh := func() strategies.AsyncRetryStrategy[OUT] { return newStrategy() }
@@ -37,7 +39,8 @@ func Run[OUT any, S strategies.AsyncRetryStrategy[OUT]](t *testing.T, newStrateg
 	}
 }
 
-// A law returns how the strategies made by fresh break it, so that the suite can be tested with strategies that do.
+// law is a law for strategies. broken returns an error if the strategies made by fresh
+// break it, so that tests of the suite can check broken strategies.
 type law[OUT any] struct {
 	name   string
 	broken func(fresh func() strategies.AsyncRetryStrategy[OUT]) error
@@ -90,7 +93,7 @@ func pureInAnyOrder[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) er
 		orders = append(orders, shuffled(attempts, seed))
 	}
 
-	used := fresh() // goes through all orders, the others through one
+	used := fresh() // is called in all orders, the other strategies in one
 	for _, order := range orders {
 		for _, s := range []strategies.AsyncRetryStrategy[OUT]{fresh(), used} {
 			if err := differ(want, s, order); err != nil {
@@ -101,7 +104,7 @@ func pureInAnyOrder[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) er
 	return nil
 }
 
-// pureUnderInterleaving lets elements at different attempts take turns.
+// pureUnderInterleaving alternates between elements at different attempts.
 func pureUnderInterleaving[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) error {
 	const last = 12
 	want := answers(fresh(), probes())
@@ -166,8 +169,11 @@ func predicateIsStable[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT])
 	return nil
 }
 
+// jittered is a strategy with a jitter.
+type jittered interface{ Jitter() strategies.Jitter }
+
 func jitterIsSound[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) error {
-	s, ok := fresh().(interface{ Jitter() strategies.Jitter })
+	s, ok := fresh().(jittered)
 	if !ok {
 		return nil
 	}
@@ -202,8 +208,9 @@ func jitterIsSound[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) err
 	return nil
 }
 
-// probes are the attempts asked for, in ascending order: the small ones, where strategies differ, and some where careless
-// arithmetic overflows. They end at a million to spare strategies that count up to the attempt.
+// probes returns the attempts to check, in ascending order: small numbers, for which
+// strategies differ, and some for which careless arithmetic overflows. They end at a
+// million to spare strategies that count up to the attempt.
 func probes() []int {
 	var ns []int
 	for n := 1; n <= 130; n++ {
@@ -217,7 +224,7 @@ type answer struct {
 	delay time.Duration // 0 where can is false
 }
 
-// ask does what an operator does: no BackoffTime without CanRetry.
+// ask calls s as an operator does: it calls BackoffTime only if CanRetry returns true.
 func ask[OUT any](s strategies.AsyncRetryStrategy[OUT], n int) answer {
 	if !s.CanRetry(n) {
 		return answer{}
@@ -233,7 +240,8 @@ func answers[OUT any](s strategies.AsyncRetryStrategy[OUT], attempts []int) map[
 	return m
 }
 
-// differ reports the first attempt for which s answers other than want.
+// differ returns an error for the first attempt for which the result of s differs from
+// want.
 func differ[OUT any](want map[int]answer, s strategies.AsyncRetryStrategy[OUT], attempts []int) error {
 	for i, n := range attempts {
 		got := ask(s, n)
