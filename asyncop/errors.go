@@ -34,7 +34,9 @@ var (
 	ErrBudgetSpent = errors.New("asyncop: the budget is spent")
 
 	// ErrStopped is the error for the function of [WithUpstreamCancel], and for a loop
-	// over Results, after Stop.
+	// over Results, after Stop. The error of an operator matches it if the context of
+	// Stop ended before its elements did; then it also matches the cause of that context,
+	// such as context.DeadlineExceeded.
 	ErrStopped = errors.New("asyncop: operator stopped")
 )
 
@@ -44,6 +46,10 @@ var (
 	// a barrier or a message as a result. Control elements come from the source only, and
 	// the operator makes messages of results.
 	errControlResult = errors.New("asyncop: a control element is not a result")
+
+	// errCut is matched by an [*AbandonedError] of an operator that was cancelled or
+	// stopped.
+	errCut = errors.New("asyncop: cancelled or stopped")
 
 	errHandlerLimit = errors.New("asyncop: the handler of a failure exceeded its limit (WithHandlerLimit)")
 )
@@ -202,6 +208,8 @@ func (e *ElementError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 type AbandonedError struct {
 	Cause     error // such as context.Cause of the context that ended
 	Abandoned int   // elements that had not ended
+
+	cut bool // the operator was cancelled or stopped, or an earlier one was
 }
 
 func (e *AbandonedError) Error() string {
@@ -210,6 +218,10 @@ func (e *AbandonedError) Error() string {
 
 // Unwrap returns Cause.
 func (e *AbandonedError) Unwrap() error { return e.Cause }
+
+// Is makes errors.Is find out whether the operator has ended on request, for the next
+// operator.
+func (e *AbandonedError) Is(target error) bool { return target == errCut && e.cut }
 
 // Format implements fmt.Formatter. %+v adds the stack of a panic.
 func (e *AbandonedError) Format(f fmt.State, verb rune) { format(f, verb, e) }

@@ -551,7 +551,7 @@ func TestLogOfTheEnd(t *testing.T) {
 				defer cancel()
 				_ = op.Stop(ctx)
 				close(op.In())
-			}, []string{cancelled + `"asyncop: ended with 1 element in flight: asyncop: stop: context deadline exceeded" operator=rows`},
+			}, []string{cancelled + `"asyncop: ended with 1 element in flight: asyncop: operator stopped: context deadline exceeded" operator=rows`},
 		},
 		{
 			"Results", nil, func(t *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {

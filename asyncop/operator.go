@@ -336,8 +336,8 @@ func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet)
 // of the end:
 //
 //   - an [*ElementError] or a [*TypeError]
-//   - context.Cause of its context, or of the context of Stop; in an [*AbandonedError] if
-//     elements were in flight
+//   - context.Cause of its context, or [ErrStopped] and the cause of the context of Stop;
+//     in an [*AbandonedError] if elements were in flight
 //   - a [*DownstreamError], if a later step of weir failed or was cancelled
 //   - the error of an earlier step of weir that failed, or was cancelled and could not
 //     deliver
@@ -373,8 +373,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 // elements as at the end of the input, waits for Done, and returns Err. Elements in In
 // are discarded and counted.
 //
-// If ctx ends first, Stop cancels the remaining elements and returns when Err is set. The
-// failure sink and the function's Close may still be running then, so wait for Done
+// If ctx ends first, Stop cancels the remaining elements and returns when Err is set,
+// with an error that matches [ErrStopped] and the cause of ctx. The failure sink and the function's Close may still be running then, so wait for Done
 // before the program ends. Stop always waits for a running Open, and for the Close of a
 // clean end.
 //
@@ -384,8 +384,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 // Stop must not be called from code that the operator waits for: its function, loggers,
 // labels and the failure sink.
 //
-// In a row of operators stop the first, which drains into the others. Wait until the last
-// is done or ctx ends, and then stop the last.
+// [StopAll] stops a row of operators.
 func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 	return op.driver.Stop(ctx)
 }

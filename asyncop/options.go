@@ -156,8 +156,8 @@ func WithName(name string) Option {
 // most 10 lines of a kind are written per second, followed by a line with the number of
 // suppressed lines. While at least a tenth of the attempts fail, a line at warn has their
 // number every 10 s, with the last error. An operator that fails is logged once at error
-// level, even without Wait; a cancelled operator at info level. A line about a panic has
-// its stack.
+// level, even without Wait. An operator that ends because it or an earlier operator was
+// cancelled or stopped is logged at info level. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
 	guard.RefuseNil("asyncop: WithLogger", "logger", logger)
 	return func(cfg *config) { cfg.logger = guard.Logger(logger) }

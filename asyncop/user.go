@@ -93,13 +93,23 @@ func (s *frontend[IN, OUT]) RunError(r core.Report[IN]) error {
 	}
 }
 
-func (s *frontend[IN, OUT]) AbandonedError(cause error, byElement bool, n int) error {
+func (s *frontend[IN, OUT]) AbandonedError(cause error, byElement, cut bool, n int) error {
 	if !byElement {
-		return &AbandonedError{Cause: cause, Abandoned: n}
+		return &AbandonedError{Cause: cause, Abandoned: n, cut: cut}
 	}
 	e := *cause.(*ElementError) //nolint:errorlint // it is our own
 	e.Abandoned = n
 	return &e
+}
+
+// EndedOnRequest compares errors off the loop, because their methods may be user code.
+func (s *frontend[IN, OUT]) EndedOnRequest(err error) (requested bool) {
+	_ = s.offLoop(func() error {
+		_, failed := errors.AsType[*ElementError](err)
+		requested = !failed && (errors.Is(err, ErrStopped) || errors.Is(err, errCut) || errors.Is(err, context.Canceled))
+		return nil
+	})
+	return requested
 }
 
 func (s *frontend[IN, OUT]) TypeError(got any) error {

@@ -86,6 +86,28 @@ func Example_stop() {
 	// completed: 1
 }
 
+// StopAll stops a row of operators.
+func Example_stopRow() {
+	in := make(chan any)
+	lookup := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100)
+	enrich := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100)
+	out := make(chan any, 10)
+	go extension.NewChanSource(in).Via(lookup).Via(enrich).To(extension.NewChanSink(out))
+	in <- "lhr"
+	fmt.Println(<-out)
+
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := asyncop.StopAll(ctx, lookup, enrich); err != nil { // in the order of the stream
+		fmt.Println("failed:", err)
+	}
+	close(in)
+	fmt.Println("completed:", enrich.Stats().Completed)
+	// Output:
+	// <<lhr>>
+	// completed: 1
+}
+
 // A cancelled context ends the operator at once. Err returns the cause.
 func Example_cancel() {
 	ctx, cancel := context.WithCancelCause(context.Background())

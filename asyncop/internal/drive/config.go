@@ -43,7 +43,7 @@ type Config[IN, OUT any] struct {
 	Observer    observe.CheckpointedObserver // the observer with a state, or nil
 	Overflow    int                          // items that may be read past the capacity to reach a barrier
 
-	ErrStopped error // the error of elements that Stop or a break has cut off
+	ErrStopped error // matched by the error of a run that Stop or a break has cut off
 }
 
 // User is the driver's view of the program around it. The loop calls the methods, unless
@@ -51,8 +51,12 @@ type Config[IN, OUT any] struct {
 type User[IN, OUT any] interface {
 	core.User[IN, OUT]
 
-	// AbandonedError returns the error of a run that ended with n elements in flight.
-	AbandonedError(cause error, byElement bool, n int) error
+	// AbandonedError returns the error of a run that ended with n elements in flight. cut
+	// is true if the run was cancelled or stopped, or ended because an earlier one was.
+	AbandonedError(cause error, byElement, cut bool, n int) error
+	// EndedOnRequest reports whether err, of the input, is the end of an earlier step that
+	// was cancelled or stopped.
+	EndedOnRequest(err error) bool
 	// BudgetError returns the error of a run that has spent its budget.
 	BudgetError(spent float64) error
 	// TypeError returns the error for a value that is not an element.

@@ -39,7 +39,8 @@ func (d *Driver[IN, OUT]) finish() {
 		cause = d.lastFailure()
 	}
 	kept := d.suspended() && cause == nil // the final checkpoint has the elements in flight
-	abandoned, err := d.result(cause, by, kept, abandoned)
+	cut = cut || cause != nil && d.User.EndedOnRequest(cause)
+	abandoned, err := d.result(cause, by, cut, kept, abandoned)
 	d.endCheckpoints(err)
 	d.refuseRest(kept)
 	if err == nil {
@@ -118,7 +119,8 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 }
 
 // logEnd logs a failed operator once, because the caller may not look at the error. A
-// cancel is expected, so its line has level INFO. A break out of a loop has no line.
+// cancel is expected, of this operator or of an earlier one, so its line has level INFO.
+// A break out of a loop has no line.
 func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch now := d.core.State(); {
 	case !cut:
@@ -161,7 +163,7 @@ func (d *Driver[IN, OUT]) forget() {
 // Redelivered elements are not offered. A failed element has not ended before its last
 // offer.
 func (d *Driver[IN, OUT]) result(
-	cause error, by core.EndedBy, kept bool, abandoned []*core.Slot[IN, OUT],
+	cause error, by core.EndedBy, cut, kept bool, abandoned []*core.Slot[IN, OUT],
 ) (offer []*core.Slot[IN, OUT], err error) {
 	n := 0
 	for _, e := range abandoned {
@@ -182,7 +184,7 @@ func (d *Driver[IN, OUT]) result(
 	if n == 0 || cause == nil {
 		return offer, cause
 	}
-	return offer, d.User.AbandonedError(cause, by == core.ByElement, n)
+	return offer, d.User.AbandonedError(cause, by == core.ByElement, cut, n)
 }
 
 // sinkLimit is the time that the failure sink has for the last offers, after a running
@@ -335,6 +337,13 @@ func (e *sharedError) get() error {
 	return nil
 }
 
+// stopError is the error of a run that the end of a context of Stop has cut off. Its text
+// is made on demand, because the cause may be an error of the user.
+type stopError struct{ stopped, cause error }
+
+func (e *stopError) Error() string   { return fmt.Sprintf("%v: %v", e.stopped, e.cause) }
+func (e *stopError) Unwrap() []error { return []error{e.stopped, e.cause} }
+
 // Stop ends the run in an orderly way, or with ctx: see asyncop.
 func (d *Driver[IN, OUT]) Stop(ctx context.Context) error {
 	d.stopping.Store(true)
@@ -342,7 +351,7 @@ func (d *Driver[IN, OUT]) Stop(ctx context.Context) error {
 	select {
 	case <-d.done:
 	case <-ctx.Done():
-		d.host.Cancel(guard.Wrap("asyncop: stop", context.Cause(ctx)))
+		d.host.Cancel(&stopError{d.ErrStopped, context.Cause(ctx)})
 		<-d.ended
 	}
 	d.stopDeliveryAt(ctx)
