@@ -14,7 +14,7 @@ import (
 type BackendCalls struct {
 	HasCost   bool    // User.CostOf returns the cost of an attempt; otherwise it is 1
 	HasTenant bool    // User.TenantOf returns its tenant
-	Budget    float64 // settled cost at which calls stop; 0 means no limit
+	Budget    float64 // settled cost at which calls stop; 0 means no limit. The settled cost is the reported cost or, without a report, the estimate
 }
 
 // maxForgiven bounds the attempts of an element that do not count because they met an

@@ -510,7 +510,8 @@ type judging struct {
 
 // judge asks the policy about the attempt in g.view. It classifies the attempt, reports the
 // attempt to the backend, asks the strategy, and takes a retry from the budget. A worker
-// asks a strategy that may block, and strategyAnswered continues.
+// asks a strategy that may block, and strategyAnswered continues. The steps of the policy
+// turn panics into errors, so only runtime.Goexit skips the end of judge.
 func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated bool) {
 	v, j := &g.view, judging{isDeduplicated: isDeduplicated}
 	returned := false

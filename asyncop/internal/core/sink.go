@@ -161,7 +161,8 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 
 // Last calls the sink for an element that Abandon has returned, unless cut has ended. The
 // error of the element is err unless it has failed. The context has the same values as
-// during the run, and ends with cut. Last returns the report of the element, without err.
+// during the run, and ends with cut. The returned report has the error of the element
+// itself.
 func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, cut)
