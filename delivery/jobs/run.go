@@ -124,7 +124,7 @@ func (j *Jobs) holdWhenRoom(ctx context.Context, queue string, full *fullness) e
 // locked, which may be nil, is called with the lock held. If the lock is lost, hold
 // returns lock.ErrLost.
 func (j *Jobs) hold(ctx context.Context, queue string, locked func()) error {
-	return lock.Hold(ctx, j.Clock, j.engine.Locks(), "weir-jobs/"+queue, j.runner, j.Lease, func(ctx context.Context, _ lock.Grant) error {
+	return lock.Hold(ctx, j.engine.Locks(), "weir-jobs/"+queue, j.runner, j.Lease, func(ctx context.Context, _ lock.Grant) error {
 		if locked != nil {
 			locked()
 		}
@@ -133,7 +133,7 @@ func (j *Jobs) hold(ctx context.Context, queue string, locked func()) error {
 			return context.Cause(ctx) // the error of a driver reports only that it was interrupted
 		}
 		return err
-	})
+	}, lock.WithClock(j.Clock))
 }
 
 // runAll runs the jobs of a queue, the oldest first.

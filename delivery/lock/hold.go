@@ -13,19 +13,52 @@ import (
 // releaseWait is how long a lock may take to be released. After that its lease ends by itself.
 const releaseWait = 5 * time.Second
 
-// Hold waits for a lock, runs f while it holds it, and releases it. It renews the lease every third of its length.
+// Option changes how [Hold] works.
+type Option func(*options)
+
+type options struct {
+	clock clock.Clock
+	once  bool
+}
+
+// WithClock sets the clock of [Hold], for tests. The default is the real clock. It panics
+// if c is nil.
+func WithClock(c clock.Clock) Option {
+	guard.RefuseNil("lock: WithClock", "clock", c)
+	return func(o *options) { o.clock = c }
+}
+
+// WithoutWait makes [Hold] try once. If the lock is held, Hold returns the error of
+// Acquire at once, a [*Holding] with the name of the owner. By default Hold waits.
+func WithoutWait() Option { return func(o *options) { o.once = true } }
+
+// Hold waits for a lock, runs f while it holds it, and releases it. It renews the lease
+// every third of its length.
 //
-// The context of f ends with the cause ErrLost when the lock is lost, or could not be extended before the end of its lease by the clock c. f
-// should return soon then: another owner has the lock, or will have. Its writes must be guarded by the fencing number all the same. While it
-// waits, Hold tries about three times within a lease.
+// The context of f ends with the cause [ErrLost] when the lock is lost, or could not be
+// extended before the end of its lease. f should return soon then: another owner has the
+// lock, or will have it. Its writes must be guarded by the fencing number all the same.
+// While it waits, Hold tries about three times within a lease.
 //
-// After f, Hold releases the lock. It waits for that for up to 5 s, or for the length of the lease if that is shorter: an engine may be down or busy.
+// After f, Hold releases the lock. It waits for the release for up to 5 s, or for the
+// length of the lease if that is shorter: an engine may be down or busy. If the process
+// is killed, the lock stays until the end of the lease. For processes of one machine,
+// [HoldFile] has a lock that ends with its process.
 //
-// Hold returns the error of f, or the reason why it could not get the lock: the cause of ctx, or an error of l that does not match ErrHeld.
-func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease time.Duration, f func(ctx context.Context, g Grant) error) error {
+// Hold returns the error of f, or the reason why it could not get the lock: the cause of
+// ctx, or an error of l that does not match [ErrHeld]. It panics if lease is not above 0.
+func Hold(ctx context.Context, l Locks, name, owner string, lease time.Duration, f func(ctx context.Context, g Grant) error, opts ...Option) error {
+	if lease <= 0 {
+		panic(fmt.Sprintf("lock: Hold: the lease must be above 0, got %v", lease))
+	}
+	set := options{clock: clock.New()}
+	for _, opt := range opts {
+		opt(&set)
+	}
+	c := set.clock
 	asked := c.Now()
 	g, err := l.Acquire(ctx, name, owner, lease)
-	for guard.Is(err, ErrHeld) {
+	for guard.Is(err, ErrHeld) && !set.once {
 		timer := c.Timer(lease/3 + 1)
 		select {
 		case <-timer.C:

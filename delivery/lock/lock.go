@@ -13,8 +13,14 @@
 // that in time. So the system that it writes to must refuse it: the SQL engines check a grant in the transaction of the write (their Guard), and
 // other systems can compare fencing numbers.
 //
-// [Hold] keeps a lock while a function runs. Engines that have locks: ext/sqlite, ext/postgres, ext/jetstream and, for tests, delivery/memory.
-// deliverytest.RunLocks checks locks of your own.
+// [Hold] keeps a lock while a function runs. Engines that have locks: ext/sqlite,
+// ext/postgres, ext/jetstream and, for tests, delivery/memory. deliverytest.RunLocks
+// checks locks of your own.
+//
+// # One machine
+//
+// [TryFile] and [HoldFile] lock a file for the processes of one machine. This lock needs
+// no engine, and the operating system releases it when its process ends.
 package lock
 
 import (

@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"os"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -16,14 +17,39 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if path := os.Getenv(holdForever); path != "" {
+		holdFile(path)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestHold_WithoutWait(t *testing.T) {
+	l := memory.Open().Locks()
+	_, err := l.Acquire(t.Context(), "a", "first", time.Minute)
+	require.NoError(t, err)
+	err = lock.Hold(t.Context(), l, "a", "me", time.Minute, func(context.Context, lock.Grant) error { t.Error("it is held"); return nil }, lock.WithoutWait())
+	held, ok := errors.AsType[*lock.Holding](err)
+	require.True(t, ok, err)
+	require.Equal(t, "first", held.Owner)
+	require.ErrorIs(t, err, lock.ErrHeld)
+	run := false
+	require.NoError(t, lock.Hold(t.Context(), l, "b", "me", time.Minute, func(context.Context, lock.Grant) error { run = true; return nil }, lock.WithoutWait()))
+	require.True(t, run)
+}
+
+func TestHold_RefusesLease(t *testing.T) {
+	require.PanicsWithValue(t, "lock: Hold: the lease must be above 0, got 0s", func() {
+		_ = lock.Hold(t.Context(), memory.Open().Locks(), "a", "me", 0, nil)
+	})
+}
 
 func TestHold_KeepsAndReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.New()
 		l := memory.Open(memory.WithClock(c)).Locks()
 		broken := errors.New("broken")
-		err := lock.Hold(t.Context(), c, l, "a", "me", time.Second, func(ctx context.Context, g lock.Grant) error {
+		err := lock.Hold(t.Context(), l, "a", "me", time.Second, func(ctx context.Context, g lock.Grant) error {
 			time.Sleep(time.Minute)
 			require.NoError(t, ctx.Err())
 			_, err := l.Acquire(ctx, "a", "other", time.Second)
@@ -54,12 +80,12 @@ func TestHoldExtendsFromTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.NewMock()
 		l := &extensions{Locks: memory.Open(memory.WithClock(c)).Locks()}
-		require.NoError(t, lock.Hold(t.Context(), c, l, "a", "me", 3*time.Second, func(context.Context, lock.Grant) error {
+		require.NoError(t, lock.Hold(t.Context(), l, "a", "me", 3*time.Second, func(context.Context, lock.Grant) error {
 			c.Add(time.Second + time.Millisecond)
 			synctest.Wait()
 			require.Equal(t, 1, l.n)
 			return nil
-		}))
+		}, lock.WithClock(c)))
 	})
 }
 
@@ -72,9 +98,9 @@ func TestHoldWaits(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		run := func(context.Context, lock.Grant) error { return nil }
-		require.ErrorIs(t, lock.Hold(ctx, c, l, "a", "me", 3*time.Second, run), context.DeadlineExceeded)
+		require.ErrorIs(t, lock.Hold(ctx, l, "a", "me", 3*time.Second, run), context.DeadlineExceeded)
 		begun := time.Now()
-		require.NoError(t, lock.Hold(t.Context(), c, l, "a", "me", 3*time.Second, run))
+		require.NoError(t, lock.Hold(t.Context(), l, "a", "me", 3*time.Second, run))
 		require.InDelta(t, 9.5, time.Since(begun).Seconds(), 1)
 	})
 }
@@ -99,7 +125,7 @@ func TestHold_ReleaseDoesNotWaitForever(t *testing.T) {
 			c := clock.New()
 			ctx, cancel := context.WithCancel(t.Context())
 			begun := time.Now()
-			err := lock.Hold(ctx, c, stuck{memory.Open(memory.WithClock(c)).Locks()}, "a", "me", lease, func(context.Context, lock.Grant) error {
+			err := lock.Hold(ctx, stuck{memory.Open(memory.WithClock(c)).Locks()}, "a", "me", lease, func(context.Context, lock.Grant) error {
 				cancel()
 				return nil
 			})
@@ -119,7 +145,7 @@ func TestHoldEndsWithItsLease(t *testing.T) {
 				if name == "no answer" {
 					l = stuck{m}
 				}
-				err := lock.Hold(t.Context(), c, l, "a", "me", 3*time.Second, func(ctx context.Context, g lock.Grant) error {
+				err := lock.Hold(t.Context(), l, "a", "me", 3*time.Second, func(ctx context.Context, g lock.Grant) error {
 					begun := time.Now()
 					if name == "taken over" {
 						require.NoError(t, m.Release(ctx, g))

@@ -163,7 +163,7 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 	wait := minPoll
 	for ctx.Err() == nil {
 		r.worked = false
-		err := lock.Hold(ctx, c.Clock, locks, c.Queue, c.Owner, c.Lease, func(ctx context.Context, _ lock.Grant) error { return r.run(ctx) })
+		err := lock.Hold(ctx, locks, c.Queue, c.Owner, c.Lease, func(ctx context.Context, _ lock.Grant) error { return r.run(ctx) }, lock.WithClock(c.Clock))
 		if ctx.Err() != nil {
 			break
 		}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -154,7 +153,7 @@ func TestHold_AnotherProcessWrites(t *testing.T) {
 	require.NoError(t, err)
 	defer e.Close()
 	var ended time.Time
-	err = lock.Hold(t.Context(), clock.New(), e.Locks(), "job", "me", time.Minute, func(context.Context, lock.Grant) error {
+	err = lock.Hold(t.Context(), e.Locks(), "job", "me", time.Minute, func(context.Context, lock.Grant) error {
 		writeLock(t, file)
 		ended = time.Now()
 		return nil
