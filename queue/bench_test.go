@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// One element put, completed out of order and popped, in a queue that is full: the cost must not grow with the capacity.
+// One element put, completed out of order and popped, in a queue that is full: the cost
+// must not grow with the capacity.
 //
 //	go test ./queue -run '^$' -bench Steady -count 10 | benchstat -col /mode -
 func BenchmarkSteady(b *testing.B) {
@@ -18,7 +19,8 @@ func BenchmarkSteady(b *testing.B) {
 	})
 }
 
-// All slots taken, completed in reverse order and left, per element: with the allocations beyond the entries kept.
+// All slots taken, completed in reverse order and left, per element: with the allocations
+// beyond the entries kept.
 func BenchmarkBurst(b *testing.B) {
 	forEachMode(b, func(b *testing.B, newQueue func(int) Queue[int], capacity int) {
 		q := newQueue(capacity)

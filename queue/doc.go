@@ -1,10 +1,13 @@
-// Package queue holds the elements that an asynchronous operator has in flight, and decides which of them may leave.
+// Package queue holds the elements that an asynchronous operator has in flight, and
+// decides which of them may leave.
 //
 // # Vocabulary
 //
 //   - An entry is a slot of the queue. It holds a record or a control element.
-//   - A record is pending until [Queue.Complete] is called for it; then it may leave when the order rules allow it.
-//   - A control element (a [Watermark]) is complete from the start. It is a wall: records do not cross it in either direction.
+//   - A record is pending until [Queue.Complete] is called for it; then it may leave when
+//     the order allows it.
+//   - A control element (a [Watermark]) is complete from the start. It is a wall: records
+//     do not cross it in either direction.
 //   - A segment is the part between two walls.
 //
 // # Order
@@ -15,8 +18,9 @@
 //
 //	R1 R2 | W1 | R3 R4 | W2 | R5
 //
-// Records of the oldest segment leave in the order in which they completed; when none is left, the wall leaves and the next
-// segment becomes the oldest. The pictures show completions above and departures below, for the input R1 R2 R3 W R4:
+// Records of the oldest segment leave in the order in which they completed. When the
+// segment is empty, its wall leaves and the next segment becomes the oldest. The pictures
+// show completions above and departures below, for the input R1 R2 R3 W R4:
 //
 //	ordered    completed  -- R2 ----- R1 -- R4 ----- R3 ---------------
 //	           leaving    ----------- R1 R2 -------- R3 W R4 ----------
@@ -24,18 +28,21 @@
 //	unordered  completed  -- R2 ----- R1 -- R4 ----- R3 ---------------
 //	           leaving    -- R2 ----- R1 ----------- R3 W R4 ----------
 //
-// Both kinds remember the input order of all entries, completed entries included: [Queue.All] walks it. A checkpoint needs that, and so do
-// deadlines, which come in input order when every element has the same timeout.
+// Both kinds keep the input order of all entries, including completed entries:
+// [Queue.All] iterates in this order. Checkpoints need it, and so do deadlines, which are
+// in input order if every element has the same timeout.
 //
 // # Bounds
 //
-// The queue holds at most its capacity of entries, control elements included (law Q2): pending records, completed records that wait for their
-// turn, and walls. Every operation takes constant time, whatever the number of entries; memory is taken for the entries in the queue, not for
-// its capacity.
+// The queue holds at most as many entries as its capacity (law Q2): pending records,
+// completed records that wait to leave, and walls. Every operation takes constant time.
+// The memory depends on the entries in the queue, not on its capacity.
 //
 // # Concurrency
 //
-// A queue has a single owner, normally an operator's loop goroutine. Its methods must not be called concurrently.
+// A queue has a single owner, normally an operator's loop goroutine. Its methods must not
+// be called concurrently.
 //
-// The semantics follow StreamElementQueue in Apache Flink, whose unordered queue however forgets the input order inside a segment.
+// The semantics follow StreamElementQueue in Apache Flink, except that Flink's unordered
+// queue does not keep the input order within a segment.
 package queue

@@ -31,7 +31,8 @@ func TestPopLetsGoOfTheValue(t *testing.T) {
 	}
 }
 
-// A burst must not pin memory: the popped entries and the capacity of the rings that are kept are bounded.
+// A burst must not pin memory: the popped entries and the capacity of the rings that are
+// kept are bounded.
 func TestMemoryOfABurstIsGivenBack(t *testing.T) {
 	const burst = 20 * maxFree
 	fill := func(q Queue[int]) {
@@ -139,7 +140,8 @@ func (w *window) fill() {
 	}
 }
 
-// step completes one element, lets leave what may, and fills up; in the long run it is one of each.
+// step completes one element, lets leave what may, and fills up; in the long run it is
+// one of each.
 func (w *window) step() {
 	w.q.Complete(w.ring[(w.done^7)%len(w.ring)])
 	w.done++

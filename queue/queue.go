@@ -5,28 +5,33 @@ import (
 	"iter"
 )
 
-// Queue holds the elements in flight, in input order, and hands them out by the order rule of its kind: see [NewOrdered] and [NewUnordered]. V
-// is the content of a slot.
+// Queue holds the elements in flight, in input order, and releases them in the order of
+// its kind: see [NewOrdered] and [NewUnordered]. V is the content of a slot.
 //
 // A Queue is owned by a single goroutine.
 type Queue[V any] interface {
-	// Put takes a slot for a pending record at the tail and returns it. It panics if the queue is full.
+	// Put takes a slot for a pending record at the tail and returns it. It panics if the
+	// queue is full.
 	Put(v V) *Entry[V]
 
-	// PutZero is Put of a zero V, which its owner fills in place: a large V is not copied.
+	// PutZero is Put of a zero V. The owner sets the fields of Value in place, so that a
+	// large V is not copied.
 	PutZero() *Entry[V]
 
-	// PutControl takes a slot for a control element: complete from the start, and a wall that records do not cross. It panics if the queue is
-	// full.
+	// PutControl takes a slot for a control element, which is complete and which records
+	// do not cross. It panics if the queue is full.
 	PutControl(v V) *Entry[V]
 
-	// Complete completes e, which may then leave when its turn comes. It panics if e is not pending.
+	// Complete completes e, which may then leave when the order allows it. It panics if e
+	// is not pending.
 	Complete(e *Entry[V])
 
-	// Head returns the entry whose turn it is to leave, or nil. The head stays the head until it is popped.
+	// Head returns the entry that may leave next, or nil. The head stays the head until
+	// it is popped.
 	Head() *Entry[V]
 
-	// Pop removes the head and frees its slot: the entry must not be used afterwards. It panics if [Queue.Head] is nil.
+	// Pop removes the head and frees its slot: the entry must not be used afterwards. It
+	// panics if [Queue.Head] is nil.
 	Pop()
 
 	// First returns the oldest entry in input order, pending or not, or nil.
@@ -38,14 +43,15 @@ type Queue[V any] interface {
 	// Cap returns the number of slots.
 	Cap() int
 
-	// All walks the entries in input order. The queue must not be changed meanwhile.
+	// All iterates over the entries in input order. The queue must not be changed
+	// meanwhile.
 	All() iter.Seq[*Entry[V]]
 }
 
-// Entry is a slot of a [Queue]. It is valid until it is popped; its memory is then used for later elements, so code that keeps an *Entry must
-// forget it before.
+// Entry is a slot of a [Queue]. It is valid until it is popped; the queue then reuses its
+// memory, so an *Entry must not be kept after that.
 type Entry[V any] struct {
-	// Value is the owner's: the queue does not look at it.
+	// Value belongs to the owner: the queue does not read it.
 	Value V
 
 	prev, next *Entry[V] // input order; next also links free entries
@@ -56,7 +62,8 @@ type Entry[V any] struct {
 // Next returns the entry that follows e in input order, or nil.
 func (e *Entry[V]) Next() *Entry[V] { return e.next }
 
-// Completed reports whether e is complete: it waits for its turn to leave. Control elements always are.
+// Completed reports whether e is complete and waits to leave. Control elements are always
+// complete.
 func (e *Entry[V]) Completed() bool { return e.state != pending }
 
 type entryState uint8
@@ -72,10 +79,12 @@ func (s entryState) String() string {
 	return [...]string{"free", "pending", "done", "control"}[s]
 }
 
-// maxFree bounds the popped entries that are kept for later elements, so that a burst does not pin memory.
+// maxFree limits the popped entries that are kept for reuse, so that a burst does not pin
+// memory.
 const maxFree = 1024
 
-// list is what both kinds of queue share: entries in input order and the popped ones kept for reuse.
+// list is the base of both kinds of queue: the entries in input order, and popped entries
+// for reuse.
 type list[V any] struct {
 	first, last *Entry[V]
 	len, cap    int
@@ -105,7 +114,7 @@ func (l *list[V]) All() iter.Seq[*Entry[V]] {
 	}
 }
 
-// push appends an entry, whose value is zero. Law Q2: never past the capacity.
+// push appends an entry with a zero value. It panics if the queue is full (law Q2).
 func (l *list[V]) push(state entryState) *Entry[V] {
 	if l.len == l.cap {
 		panic(fmt.Sprintf("queue: put into a full queue of capacity %d", l.cap))
@@ -128,7 +137,7 @@ func (l *list[V]) push(state entryState) *Entry[V] {
 	return e
 }
 
-// remove unlinks e, wherever it stands, and keeps it for reuse.
+// remove unlinks e from any position, and keeps it for reuse.
 func (l *list[V]) remove(e *Entry[V]) {
 	if e.prev == nil {
 		l.first = e.next
@@ -141,14 +150,15 @@ func (l *list[V]) remove(e *Entry[V]) {
 		e.next.prev = e.prev
 	}
 	l.len--
-	*e = Entry[V]{} // drops what the value refers to
+	*e = Entry[V]{} // for the garbage collector
 	if l.numFree < maxFree {
 		e.next, l.free = l.free, e
 		l.numFree++
 	}
 }
 
-// complete makes e complete and panics if it is not pending: a slot that is completed twice would leave twice.
+// complete makes e complete. It panics if e is not pending: an entry that is completed
+// twice would leave twice.
 func (l *list[V]) complete(e *Entry[V]) {
 	if e.state != pending {
 		panic(fmt.Sprintf("queue: complete of an entry that is %s, not pending", e.state))
@@ -156,8 +166,8 @@ func (l *list[V]) complete(e *Entry[V]) {
 	e.state = done
 }
 
-// NewOrdered returns a queue whose entries leave in input order: only the oldest may leave, once it is complete.
-// It panics if capacity < 1.
+// NewOrdered returns a queue whose entries leave in input order: the oldest entry leaves
+// when it is complete. It panics if capacity < 1.
 func NewOrdered[V any](capacity int) Queue[V] {
 	return &ordered[V]{list: newList[V](capacity)}
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Start and stop one timer while many others are pending, in a heap and with time.AfterFunc.
+// Start and stop one timer while many others are pending, in a heap and with
+// time.AfterFunc.
 //
 //	go test ./timers -run '^$' -bench StartStop -count 10 | benchstat -col /impl -
 func BenchmarkStartStop(b *testing.B) {

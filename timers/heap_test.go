@@ -36,8 +36,8 @@ func (m *heapModel) index(t *Timer[int]) int {
 	return slices.IndexFunc(m.armed, func(a armed) bool { return a.timer == t })
 }
 
-// replayHeap runs operations decoded from bytes on a heap and the model. The upper two bits of a byte tell the
-// operation, the lower ones its timer and due time.
+// replayHeap runs operations decoded from bytes on a heap and the model. The upper two
+// bits of a byte tell the operation, the lower ones its timer and due time.
 func replayHeap(t require.TestingT, ops []byte) {
 	var (
 		h    Heap[int]
@@ -145,7 +145,8 @@ func FuzzHeap(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ops []byte) { replayHeap(t, ops) })
 }
 
-// Law T1: equal due times in arming order, however many and whatever was cancelled in between.
+// Law T1: equal due times in arming order, however many and whatever was cancelled in
+// between.
 func TestEqualDueTimesFireInArmingOrder(t *testing.T) {
 	const n = 5000
 	var h Heap[int]
@@ -175,7 +176,8 @@ func TestEqualDueTimesFireInArmingOrder(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-// A cancelled item is replaced by the last one, which may belong above it: the one case in which it moves up.
+// A cancelled item is replaced by the last one, which may belong above it: the one case
+// in which it moves up.
 func TestCancelMovesTheLastItemUp(t *testing.T) {
 	var h Heap[int]
 	dues := []time.Duration{0, 100, 1, 2, 3, 101, 102, 103, 104, 4, 5} // 5..8 are below 1, 9 and 10 below 2
@@ -221,7 +223,8 @@ func TestArmOfAnArmedTimerPanics(t *testing.T) {
 	assert.Zero(t, h.Len())
 }
 
-// What a burst took is given back once the heap is empty, and small heaps keep their capacity.
+// What a burst took is given back once the heap is empty, and small heaps keep their
+// capacity.
 func TestHeapMemoryOfABurstIsGivenBack(t *testing.T) {
 	for name, empty := range map[string]func(h *Heap[int], timers []Timer[int]){
 		"pop": func(h *Heap[int], timers []Timer[int]) {

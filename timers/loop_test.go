@@ -15,7 +15,8 @@ import (
 // job is run on the loop at now, when its timer, due at due, was handed out.
 type job func(due, now time.Duration)
 
-// loop is an event loop as doc.go has it: the owner of a service, which others ask to arm and cancel.
+// loop is an event loop as doc.go has it: the owner of a service, which others ask to arm
+// and cancel.
 type loop struct {
 	service *Service[job]
 	wake    chan struct{}
@@ -83,7 +84,8 @@ func (l *loop) run() {
 	}
 }
 
-// Law T1 on the real clock in virtual time: every timer is handed out at its exact instant.
+// Law T1 on the real clock in virtual time: every timer is handed out at its exact
+// instant.
 func TestRealClockIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -146,8 +148,8 @@ func TestRealClockEarlierTimerWhileAsleep(t *testing.T) {
 	})
 }
 
-// One large Add passes many due times; the loop arms the next one each time. Law T1: each is handed out at its due
-// time or later, in order, and none is left.
+// One large Add passes many due times; the loop arms the next one each time. Law T1: each
+// is handed out at its due time or later, in order, and none is left.
 func TestLargeStepsOfAMock(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, 100 * ms, 10 * ms, 7 * ms} {
 		t.Run(step.String(), func(t *testing.T) {
@@ -185,7 +187,8 @@ func TestLargeStepsOfAMock(t *testing.T) {
 	}
 }
 
-// A mock that is moved without regard to the loop, on real goroutines: nothing is early and nothing is lost.
+// A mock that is moved without regard to the loop, on real goroutines: nothing is early
+// and nothing is lost.
 func TestMockMovesWhileTheLoopWorks(t *testing.T) {
 	mock := clock.NewMock()
 	l := newLoop(mock)

@@ -13,7 +13,8 @@ import (
 
 const ms = time.Millisecond
 
-// probe is a clock.Mock that counts what a service does with it, and can move between a reading and what follows it.
+// probe is a clock.Mock that counts what a service does with it, and can move between a
+// reading and what follows it.
 type probe struct {
 	*clock.Mock
 	readings  int
@@ -41,7 +42,8 @@ func (p *probe) AfterFunc(d time.Duration, f func()) *clock.Timer {
 	return p.alarm
 }
 
-// bench is a service on a probe without a loop. It lives in a synctest bubble, where wakes can be counted exactly.
+// bench is a service on a probe without a loop. It lives in a synctest bubble, where
+// wakes can be counted exactly.
 type bench struct {
 	*Service[string]
 	t     *testing.T
@@ -201,7 +203,8 @@ func TestStrayWakesAreHarmless(t *testing.T) {
 	})
 }
 
-// A clock.Mock fires a Reset(0) only at its next Add: what is due must not be left to the alarm.
+// A clock.Mock fires a Reset(0) only at its next Add: what is due must not be left to the
+// alarm.
 func TestDueTimersAreNotLeftToTheAlarm(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.move(10 * ms)
@@ -237,8 +240,8 @@ func TestScheduleAt(t *testing.T) {
 	})
 }
 
-// A mock clock may move between the reading and the alarm, which would then ring that much late: after the last Add of
-// a test, never.
+// A mock clock may move between the reading and the alarm, which would then ring that
+// much late: after the last Add of a test, never.
 func TestClockMovesBeforeTheAlarmIsSet(t *testing.T) {
 	t.Run("a part of the way", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bench) {
@@ -302,8 +305,9 @@ func TestClockMovesBeforeTheAlarmIsSet(t *testing.T) {
 	})
 }
 
-// A clock.Mock first moves to an alarm's time and then, in a second step, ends it and starts its function. A loop that
-// sets the alarm anew between the two loses it: the call that belongs to the old time is the only sign.
+// A clock.Mock first moves to an alarm's time and then, in a second step, ends it and
+// starts its function. A loop that sets the alarm anew between the two loses it: the call
+// that belongs to the old time is the only sign.
 func TestAlarmEndedByTheOldRing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.arm("a", 10*ms)
@@ -323,7 +327,8 @@ func TestAlarmEndedByTheOldRing(t *testing.T) {
 	})
 }
 
-// The last thing that Mock.Add does is to set the time: an alarm set just before may lie in the past and yet not ring.
+// The last thing that Mock.Add does is to set the time: an alarm set just before may lie
+// in the past and yet not ring.
 func TestAlarmThatTheClockPassedOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.arm("a", 10*ms)
@@ -356,7 +361,8 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// Law T1 under random schedules: never early, in order, and a wake-up by the time that was asked for.
+// Law T1 under random schedules: never early, in order, and a wake-up by the time that
+// was asked for.
 func TestServiceAgainstModel(t *testing.T) {
 	for seed := range uint64(150) {
 		inBubble(t, func(t *testing.T, b *bench) {
@@ -418,6 +424,6 @@ func TestScheduleAllocatesNothing(t *testing.T) {
 		s.Cancel(&timer)
 		s.PopDue(s.Now())
 		s.Schedule()
-		s.ringing = false
+		s.pending = false
 	}))
 }

@@ -9,20 +9,23 @@ import (
 	"github.com/benbjohnson/clock"
 )
 
-// Timer is a timer for a [Heap] or [Service]. Embed it in the waiting object; the zero value is not armed. A Timer may be armed in a single heap
-// at a time, and must not be copied while it is.
+// Timer is a timer for a [Heap] or [Service]. Embed it in the waiting object; the zero
+// value is not armed. A Timer may be armed in a single heap at a time, and must not be
+// copied while it is armed.
 type Timer[V any] struct {
-	// Value is the owner's: set it before the timer is armed, usually to the object that embeds the timer.
+	// Value belongs to the owner: set it before the timer is armed, usually to the object
+	// that embeds the timer.
 	Value V
 
-	position int32 // 1 + index in the heap; 0: not armed
+	position int32 // 1 + index in the heap, or 0 if not armed
 }
 
 // Armed reports whether the timer is in a heap.
 func (t *Timer[V]) Armed() bool { return t.position != 0 }
 
-// Heap orders timers by due time, and timers with equal due times by the order in which they were armed. The zero value is empty and ready. It
-// holds at most 2³¹−1 timers.
+// Heap orders timers by due time, and timers with equal due times by the order in which
+// they were armed. The zero value is empty and ready to use. It holds at most 2³¹−1
+// timers.
 //
 // A Heap is owned by a single goroutine.
 type Heap[V any] struct {
@@ -30,17 +33,20 @@ type Heap[V any] struct {
 	armed uint64 // timers armed so far: orders equal due times
 }
 
-// item keeps the whole order inline: a comparison touches no timer, so it misses no cache beyond the heap's own.
+// item has all that a comparison needs, so that comparing does not read timers, which
+// would miss the cache.
 type item[V any] struct {
 	due   time.Duration
 	seq   uint64
 	timer *Timer[V]
 }
 
-// arity 4: half as deep as a binary heap, and the children of a node share cache lines.
+// arity is 4: the heap is half as deep as a binary heap, and the children of a node share
+// cache lines.
 const arity = 4
 
-// keepItems is the capacity that an emptied heap keeps. It releases the memory that a burst took beyond it.
+// keepItems is the largest capacity that an emptied heap keeps. It releases a larger
+// array, which a burst has left.
 const keepItems = 1024
 
 func (a *item[V]) before(b *item[V]) bool {
@@ -50,7 +56,8 @@ func (a *item[V]) before(b *item[V]) bool {
 // Len returns the number of armed timers.
 func (h *Heap[V]) Len() int { return len(h.items) }
 
-// Arm adds t with the given due time. It panics if t is armed already, or if 2³¹−1 timers are.
+// Arm adds t with the given due time. It panics if t is armed already, or if the heap is
+// full.
 func (h *Heap[V]) Arm(t *Timer[V], due time.Duration) {
 	if t.position != 0 {
 		panic("timers: arm of a timer that is armed")
@@ -63,7 +70,8 @@ func (h *Heap[V]) Arm(t *Timer[V], due time.Duration) {
 	h.up(len(h.items)-1, item[V]{due: due, seq: h.armed, timer: t})
 }
 
-// Cancel removes t and reports whether it was armed. It panics if t is armed in another heap.
+// Cancel removes t and reports whether it was armed. It panics if t is armed in another
+// heap.
 func (h *Heap[V]) Cancel(t *Timer[V]) bool {
 	if t.position == 0 {
 		return false
@@ -75,7 +83,8 @@ func (h *Heap[V]) Cancel(t *Timer[V]) bool {
 	return true
 }
 
-// Due returns the due time of t; ok is false if t is not armed. t must not be armed in another heap.
+// Due returns the due time of t; ok is false if t is not armed. t must not be armed in
+// another heap.
 func (h *Heap[V]) Due(t *Timer[V]) (due time.Duration, ok bool) {
 	if t.position == 0 {
 		return 0, false
@@ -91,7 +100,8 @@ func (h *Heap[V]) Next() (due time.Duration, ok bool) {
 	return h.items[0].due, true
 }
 
-// Peek returns the timer that is due first without removing it, or nil if no timer is armed.
+// Peek returns the timer with the earliest due time without removing it, or nil if no
+// timer is armed.
 func (h *Heap[V]) Peek() *Timer[V] {
 	if len(h.items) == 0 {
 		return nil
@@ -99,7 +109,8 @@ func (h *Heap[V]) Peek() *Timer[V] {
 	return h.items[0].timer
 }
 
-// Pop removes and returns the timer that is due first, whether or not its time has come, or nil if no timer is armed.
+// Pop removes and returns the timer with the earliest due time, even if it is not due
+// yet, or nil if no timer is armed.
 func (h *Heap[V]) Pop() *Timer[V] {
 	if len(h.items) == 0 {
 		return nil
@@ -168,7 +179,8 @@ func (h *Heap[V]) place(i int, it item[V]) {
 	it.timer.position = int32(i + 1)
 }
 
-// Service is a [Heap] of timers on a clock. Its owner, an event loop, pops due timers and is woken for the next.
+// Service is a [Heap] of timers on a clock. Its owner, an event loop, pops due timers and
+// is woken when the next is due.
 //
 // A Service is owned by a single goroutine.
 type Service[V any] struct {
@@ -178,23 +190,26 @@ type Service[V any] struct {
 	start time.Time
 	wake  func()
 
-	// One wake-up serves all timers. It is an AfterFunc because a clock.Mock deadlocks when it fires into a timer
-	// channel that was not drained, and may fire a timer whose Stop returned true; a stray wake is harmless.
+	// alarm wakes the owner for the next timer. It is an AfterFunc because a clock.Mock
+	// deadlocks when it fires into a timer channel that was not drained, and may fire a
+	// timer whose Stop returned true. A spurious wake is harmless.
 	alarm   *clock.Timer
-	alarmAt time.Duration // when the alarm rings; meaningful while ringing
-	ringing bool          // an alarm is set and was not yet seen to have passed
+	alarmAt time.Duration // when the alarm fires, if pending
+	pending bool          // the alarm is set, and not known to have fired
 
-	// Set by the alarm, from any goroutine. A clock.Mock may ring, and so end, an alarm that was set anew after its time
-	// had come: then it is not pending, whatever alarmAt says.
+	// rang is set when the alarm fires, on any goroutine. A clock.Mock may fire, and so
+	// end, an alarm that was reset after its time had come: then the alarm is not
+	// pending, although alarmAt is in the future.
 	rang atomic.Bool
 }
 
-// settled bounds how far the clock may move while the alarm is set before it is set again: a mock clock can be moved
-// between reading it and setting the alarm, which would then ring that much late.
+// settled is how far the clock may advance while the alarm is set. If it advances more,
+// the alarm is set again: a mock clock may advance between reading it and setting the
+// alarm, which would then fire too late.
 const settled = 100 * time.Microsecond
 
-// NewService returns a service on c without timers. wake is called, from any goroutine, when a timer may be due; it must not block. It may be
-// called spuriously.
+// NewService returns a service on c without timers. wake is called, on any goroutine,
+// when a timer may be due; it must not block. It may be called spuriously.
 func NewService[V any](c clock.Clock, wake func()) *Service[V] {
 	return &Service[V]{clock: c, start: c.Now(), wake: wake}
 }
@@ -205,7 +220,7 @@ func (s *Service[V]) Now() time.Duration { return s.clock.Since(s.start) }
 // Time returns the clock time of an instant.
 func (s *Service[V]) Time(at time.Duration) time.Time { return s.start.Add(at) }
 
-// PopDue removes and returns a timer that is due at now, the earliest first, or returns nil.
+// PopDue removes and returns the earliest timer if it is due at now, otherwise nil.
 func (s *Service[V]) PopDue(now time.Duration) *Timer[V] {
 	if due, ok := s.Next(); !ok || due > now {
 		return nil // law T1: never early
@@ -213,26 +228,26 @@ func (s *Service[V]) PopDue(now time.Duration) *Timer[V] {
 	return s.Pop()
 }
 
-// Schedule ensures that wake is called when the earliest timer is due, and reports whether its owner may sleep: false means that a timer is due
-// already.
+// Schedule ensures that wake is called when the earliest timer is due, and reports
+// whether the owner may sleep: false means that a timer is due already.
 func (s *Service[V]) Schedule() bool {
 	due, ok := s.Next()
 	return !ok || s.ScheduleAt(due)
 }
 
-// ScheduleAt ensures that wake is called at due or earlier, and returns false if due has already passed. It is for owners that keep further
-// deadlines of their own: they pass the earliest of all.
+// ScheduleAt ensures that wake is called at due or earlier, and returns false if due has
+// already passed. It is for owners with other deadlines: they pass the earliest of all.
 func (s *Service[V]) ScheduleAt(due time.Duration) bool {
 	if s.rang.Load() {
 		s.rang.Store(false)
-		s.ringing = false
+		s.pending = false
 	}
 	now := s.Now()
 	for due > now {
-		if s.ringing && now < s.alarmAt && s.alarmAt <= due {
+		if s.pending && now < s.alarmAt && s.alarmAt <= due {
 			return true // an early wake is cheaper than moving the alarm for every element
 		}
-		s.ringing, s.alarmAt = true, due
+		s.pending, s.alarmAt = true, due
 		if s.alarm == nil {
 			s.alarm = s.clock.AfterFunc(due-now, s.ring)
 		} else {
@@ -243,7 +258,7 @@ func (s *Service[V]) ScheduleAt(due time.Duration) bool {
 		if due > now && now-before < settled {
 			return true
 		}
-		s.ringing = false
+		s.pending = false
 	}
 	return false
 }
@@ -253,10 +268,11 @@ func (s *Service[V]) ring() {
 	s.wake()
 }
 
-// Stop ends the wake-ups. Afterwards wake is called at most once more, by a timer that had already fired.
+// Stop stops the alarm. After that wake is called at most once more, by an alarm that had
+// already fired.
 func (s *Service[V]) Stop() {
 	if s.alarm != nil {
 		s.alarm.Stop()
 	}
-	s.ringing = false
+	s.pending = false
 }

@@ -1,12 +1,14 @@
-// Package queuetest is the conformance suite of [queue.Queue]: any implementation or wrapper can run it.
+// Package queuetest is the conformance suite of [queue.Queue], for implementations and
+// wrappers.
 //
 //	func TestMyQueue(t *testing.T) {
 //		queuetest.Run(t, queuetest.Ordered, NewMyQueue)
 //	}
 //
-// [Run] checks the order rules (law Q1), the bounds (law Q2), the input order of All and the panics on misuse, by cases, exhaustively for short
-// inputs, and by random schedules. [Replay] runs a schedule decoded from bytes, for fuzz tests. Both compare the queue with a model that states
-// the laws in a few lines, after every operation.
+// [Run] checks the order (law Q1), the capacity (law Q2), the input order of All and the
+// panics on misuse: with cases, with all short inputs, and with random schedules.
+// [Replay] runs a schedule decoded from bytes, for fuzz tests. Both compare the queue
+// with a simple model after every operation.
 //
-// By convention the suite's control elements have names that begin with W, its records any other.
+// In the suite, the names of control elements begin with W, the names of records do not.
 package queuetest

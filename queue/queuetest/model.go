@@ -27,7 +27,7 @@ func (k Kind) String() string {
 	}
 }
 
-// model is the queue as the laws state it, without regard to cost.
+// model is a simple, slow queue that implements the laws.
 type model struct {
 	kind        Kind
 	items       []item // in input order
@@ -38,12 +38,12 @@ type item struct {
 	entry *queue.Entry[string]
 	name  string
 	wall  bool
-	done  int // the how manieth completion it was; 0: pending
+	done  int // number of its completion, from 1; 0 while it is pending
 }
 
 func (it item) complete() bool { return it.wall || it.done > 0 }
 
-// head returns the index of the entry whose turn it is to leave, or -1. Law Q1.
+// head returns the index of the entry that may leave next, or -1. Law Q1.
 func (m *model) head() int {
 	next := -1
 	for i, it := range m.items {
@@ -51,19 +51,19 @@ func (m *model) head() int {
 			if i == 0 {
 				next = 0
 			}
-			break // nothing behind a wall leaves before it
+			break // later entries leave after the wall
 		}
 		if it.done > 0 && (next < 0 || it.done < m.items[next].done) {
 			next = i
 		}
 		if m.kind == Ordered {
-			break // nothing but the oldest
+			break // only the oldest entry may leave
 		}
 	}
 	return next
 }
 
-// which returns the indices of the pending entries, or of the others.
+// which returns the indices of the pending entries, or of the complete entries.
 func (m *model) which(pending bool) []int {
 	var found []int
 	for i, it := range m.items {

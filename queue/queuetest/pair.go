@@ -8,7 +8,8 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// pair does every operation on the queue under test and on the model, and compares all that can be seen of them.
+// pair runs every operation on the queue under test and on the model, and compares their
+// visible state.
 type pair struct {
 	t       testing.TB
 	q       queue.Queue[string]
@@ -30,7 +31,8 @@ func (p *pair) fatalf(format string, args ...any) {
 	p.t.Fatalf(format, args...)
 }
 
-// put puts a record, or a control element if its name begins with W. Law Q2: if the queue is full, it must panic.
+// put puts a record, or a control element if its name begins with W. Law Q2: if the queue
+// is full, it must panic.
 func (p *pair) put(name string) {
 	p.t.Helper()
 	p.history = append(p.history, "+"+name)
@@ -68,7 +70,8 @@ func (p *pair) complete(i int) {
 	p.check()
 }
 
-// pop removes the head and returns its name. Without a head it must panic, and pop returns "".
+// pop removes the head and returns its name. Without a head it must panic, and pop
+// returns "".
 func (p *pair) pop() string {
 	p.t.Helper()
 	i := p.m.head()
@@ -82,13 +85,13 @@ func (p *pair) pop() string {
 	p.q.Pop()
 	p.m.items = slices.Delete(p.m.items, i, i+1)
 	if it.entry.Value != "" {
-		p.fatalf("the popped entry still holds %q: the queue must let go of its value", it.entry.Value)
+		p.fatalf("the popped entry still holds %q: the queue must release its value", it.entry.Value)
 	}
 	p.check()
 	return it.name
 }
 
-// drain pops all that may leave and returns the names.
+// drain pops all entries that may leave and returns their names.
 func (p *pair) drain() (left []string) {
 	p.t.Helper()
 	for p.q.Head() != nil {
@@ -97,7 +100,7 @@ func (p *pair) drain() (left []string) {
 	return left
 }
 
-// do does steps: +R1 puts a record, +W1 a control element, R1 completes.
+// do runs steps: +R1 puts a record, +W1 a control element, R1 completes the record.
 func (p *pair) do(steps string) {
 	p.t.Helper()
 	for step := range strings.FieldsSeq(steps) {
@@ -123,7 +126,7 @@ func (p *pair) mustPanic(misuse func()) {
 	if !panics(misuse) {
 		p.fatalf("the last step must panic")
 	}
-	p.check() // and change nothing
+	p.check() // the queue must be unchanged
 }
 
 func panics(f func()) (panicked bool) {
@@ -132,7 +135,7 @@ func panics(f func()) (panicked bool) {
 	return
 }
 
-// check compares all that the queue shows with the model.
+// check compares the visible state of the queue with the model.
 func (p *pair) check() {
 	p.t.Helper()
 	var head, first *queue.Entry[string]
@@ -157,7 +160,8 @@ func (p *pair) check() {
 	p.checkInputOrder()
 }
 
-// checkInputOrder compares the entries as All and Next walk them: input order in both kinds, complete ones included.
+// checkInputOrder checks that All and Next return the entries in input order, including
+// complete entries.
 func (p *pair) checkInputOrder() {
 	p.t.Helper()
 	i, next := 0, p.q.First()

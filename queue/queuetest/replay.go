@@ -7,13 +7,16 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Replay runs a schedule decoded from bytes and compares the queue with the model after every operation, misuse included: puts into a full
-// queue, completions of entries that are not pending, pops without a head. Any bytes are a schedule. The first byte is the capacity, each other
-// byte an operation in its upper three bits:
+// Replay runs a schedule decoded from bytes and compares the queue with the model after
+// every operation. Schedules include misuse: puts into a full queue, completions of
+// entries that are not pending, pops without a head. Any bytes are a schedule. The first
+// byte sets the capacity. The upper three bits of each other byte are an operation:
 //
 //	0 1 2  put a record        3  put a control element
-//	4 5    complete the k-th pending entry, k in the lower bits; without any, the k-th of the others, which panics
-//	6      complete the k-th entry that is not pending, which panics
+//	4 5    complete the k-th pending entry, k in the lower bits; without pending entries,
+//	       the k-th complete entry, which panics
+//	6      complete the k-th complete entry, which panics; without complete entries,
+//	       the k-th pending entry
 //	7      pop, 1 to 4 times
 func Replay(tb testing.TB, kind Kind, newQueue func(capacity int) queue.Queue[string], schedule []byte) {
 	tb.Helper()

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Run checks that the queues of newQueue are queues of the given kind.
+// Run checks that newQueue returns queues of the given kind.
 func Run(t *testing.T, kind Kind, newQueue func(capacity int) queue.Queue[string]) {
 	t.Helper()
 	s := suite{kind: kind, newQueue: newQueue}
@@ -48,10 +48,11 @@ func (s suite) empty(t *testing.T) {
 	p.pop() // empty again
 }
 
-// A step does something, then all that may leave does.
+// step runs do, and then pops all entries that may leave: ordered or unordered has their
+// names.
 type step struct{ do, ordered, unordered string }
 
-// both is a step after which both kinds let the same leave.
+// both returns a step after which the same entries leave both kinds.
 func both(do, leaves string) step { return step{do, leaves, leaves} }
 
 // Law Q1, case by case.
@@ -108,18 +109,18 @@ var marbles = []struct {
 		both("+W2 +R3 R3", ""),
 		both("R1", "R1 W1 R2 W2 R3"),
 	}},
-	{"a segment goes on after some of it has left", []step{
+	{"a segment continues after some records have left", []step{
 		both("+R1 +R2 R1", "R1"),
 		{"+R3 R3", "", "R3"},
 		{"+W +R4 R4 R2", "R2 R3 W R4", "R2 W R4"},
 	}},
-	// Facts that Flink's tests of its queues state.
+	// Cases from Flink's tests of its queues.
 	{"Flink, ordered: only the head leaves", []step{
 		both("+R1 +R2 +W +R3", ""),
 		{"R2 R3", "", "R2"},
 		{"R1", "R1 R2 W R3", "R1 W R3"},
 	}},
-	{"Flink, unordered: only what is before the oldest watermark leaves", []step{
+	{"Flink, unordered: only records before the oldest watermark leave", []step{
 		both("+R1 +R2 +W1 +R3 +R4 +W2 +R5 +R6 R3", ""),
 		{"R2", "", "R2"},
 		both("R6 R4", ""),
@@ -151,8 +152,9 @@ func (s suite) marbles(t *testing.T) {
 	}
 }
 
-// everyShortInput tries every row of up to five records and walls with every completion order, and lets entries leave
-// as they can or all at the end. Beside the model it states law Q1 in words of its own.
+// everyShortInput checks every sequence of up to five records and walls with every order
+// of completion. Entries are popped after each completion, or all at the end. It checks
+// law Q1 with lawQ1, independently of the model.
 func (s suite) everyShortInput(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		for walls := range 1 << n {
@@ -188,7 +190,8 @@ func (s suite) everyShortInput(t *testing.T) {
 	}
 }
 
-// lawQ1 returns the order in which in leaves: ordered, as it came; unordered, sorted by completion between walls.
+// lawQ1 returns the order in which the entries of in leave: in input order, or for
+// unordered queues in the order of completion between walls.
 func (s suite) lawQ1(in, completed []string) []string {
 	out := slices.Clone(in)
 	if s.kind == Ordered {
@@ -219,7 +222,7 @@ func permute(names []string, k int, f func([]string)) {
 	}
 }
 
-// Law Q2: everything in the queue takes a slot until it has left.
+// Law Q2: every entry takes a slot until it has left.
 func (s suite) capacity(t *testing.T) {
 	for _, capacity := range []int{0, -1} {
 		if !panics(func() { s.newQueue(capacity) }) {
@@ -231,11 +234,11 @@ func (s suite) capacity(t *testing.T) {
 	p.do("+R1 +R2 +W1 +R3")
 	p.do("+R4 +W2")    // full: both panic
 	p.do("R2 R3")      // complete entries hold their slots
-	p.do("+R4 +W2 R1") // so these panic too
+	p.do("+R4 +W2 R1") // so these puts panic, too
 	p.do("+R4 +W2")
 	p.pop()
-	p.do("+W2")     // a slot is free
-	p.do("+R4 +W3") // and taken
+	p.do("+W2")     // takes the free slot
+	p.do("+R4 +W3") // full again: both panic
 	p.drain()
 	if p.q.Len() != 0 {
 		p.fatalf("%d entries are left", p.q.Len())
@@ -250,7 +253,7 @@ func (s suite) capacity(t *testing.T) {
 	p.pop()
 }
 
-// What is completed or popped twice would leave twice.
+// An entry that is completed or popped twice would leave twice.
 func (s suite) misuse(t *testing.T) {
 	p := s.pair(t, 4)
 	p.do("+R1 +R2 +W +R3")
@@ -271,7 +274,8 @@ func (s suite) misuse(t *testing.T) {
 	p.check()
 }
 
-// The head stays the head until it is popped: its owner may be emitting it. Law Q1: the results of one element are never split.
+// The head stays the head until it is popped: its owner may be emitting it. Law Q1: the
+// results of one element are never split.
 func (s suite) headStays(t *testing.T) {
 	p := s.pair(t, 8)
 	p.do("+R1 +R2 +R3 +W +R4 R2 R4")
@@ -297,7 +301,8 @@ func (s suite) headStays(t *testing.T) {
 	}
 }
 
-// Both kinds remember the input order: a checkpoint needs it. The pair looks at all of it after every operation.
+// Both kinds keep the input order for checkpoints. The pair checks it after every
+// operation.
 func (s suite) inputOrder(t *testing.T) {
 	p := s.pair(t, 8)
 	p.do("+R1 +R2 +R3 +W +R4 R4 R3 R2")
@@ -313,7 +318,7 @@ func (s suite) inputOrder(t *testing.T) {
 		p.fatalf("All is %q, want %q", got, want[s.kind])
 	}
 	all := p.q.All()
-	for range 2 { // a sequence may be walked again
+	for range 2 { // a sequence may be used again
 		n := 0
 		for range all {
 			n++
@@ -324,7 +329,8 @@ func (s suite) inputOrder(t *testing.T) {
 	}
 }
 
-// walk returns up to limit entries in input order, complete ones with a mark.
+// walk returns the names of up to limit entries in input order, with a mark on complete
+// entries.
 func walk(q queue.Queue[string], limit int) (names []string) {
 	for e := range q.All() {
 		name := e.Value
@@ -354,7 +360,7 @@ func (s suite) value(t *testing.T) {
 	p.pop()
 }
 
-// A slot that is used again has nothing of the element before. That a popped entry is emptied is checked by pop.
+// A reused slot is empty. pop checks that a popped entry is empty.
 func (s suite) reuse(t *testing.T) {
 	p := s.pair(t, 4)
 	for round := range 50 {
@@ -364,7 +370,7 @@ func (s suite) reuse(t *testing.T) {
 			p.do("R" + n + suffix)
 		}
 		p.drain()
-		// What was a wall is a record now and the other way round.
+		// Use the slot of a record for a wall, and the slot of a wall for a record.
 		p.do("+W" + n + " +R" + n)
 		p.pop()
 		e := p.q.PutZero()
@@ -378,8 +384,9 @@ func (s suite) reuse(t *testing.T) {
 	}
 }
 
-// many is beyond what an implementation that searches could do in reasonable time: every operation must take constant
-// time, at whatever place of the queue.
+// many checks that every operation takes constant time, at any position of the queue:
+// with this many entries, an implementation that searches would not end in reasonable
+// time.
 func (s suite) many(t *testing.T) {
 	const n, block = 200_000, 8
 	q := s.newQueue(n)
