@@ -22,7 +22,8 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// Law P1: a store that is fenced when it is opened again ends the partition, also if it was opened before.
+// Law P1: a store that is fenced when it is opened again ends the partition, also if it
+// was opened before.
 func TestTakenOverBetweenTwoPipelines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 10)
@@ -52,7 +53,8 @@ func (openingStores) Open(ctx context.Context, _ string, _ uint64) (checkpoint.S
 	return nil, fmt.Errorf("open: %w", context.Cause(ctx))
 }
 
-// A partition that is revoked while its store is being opened has been suspended: nothing of it has begun.
+// A partition that is revoked while its store is being opened has been suspended: nothing
+// of it has begun.
 func TestRevokedWhileItsStoreIsOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newJob(1, 10).config(assigner(func(ctx context.Context, h partitions.Handler) error {
@@ -91,7 +93,8 @@ func (s closing) Close() error {
 	return s.Store.Close()
 }
 
-// A store that is opened although its partition was revoked meanwhile is closed, or the next owner would wait for its lock.
+// A store that is opened although its partition was revoked meanwhile is closed, or the
+// next owner would wait for its lock.
 func TestStoreThatIsOpenedTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 10)
@@ -162,7 +165,7 @@ func TestLogOfAPartition(t *testing.T) {
 				return j.pipeline(ctx, p)
 			}
 		},
-		`level=ERROR msg="partition ended: something else has its store or output" partition=p0 epoch=0 error=`: func(_ *partitions.Config, j *job) {
+		`level=ERROR msg="partition ended: another run has its store or output" partition=p0 epoch=0 error=`: func(_ *partitions.Config, j *job) {
 			j.stores.epochs["p0"] = 1
 		},
 		`level=WARN msg="partition revoked, but not suspended" partition=p0 error=trial`: func(c *partitions.Config, _ *job) {
@@ -249,8 +252,9 @@ func (b *book) String() string {
 	return b.buf.String()
 }
 
-// Law P1: a lock that was taken away is noticed when its lease is to be extended, not when that ends. The worker gets another one, and
-// the partition when it is free again. What the locks say is logged, but for locks that others hold.
+// Law P1: a lock that was taken away is noticed when its lease is to be extended, not
+// when that ends. The worker gets another one, and the partition when it is free again.
+// What the locks say is logged, but for locks that others hold.
 func TestLocksThatAreTakenAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := &trouble{Locks: memory.Open().Locks()}
@@ -305,7 +309,7 @@ func TestLocksThatAreTakenAway(t *testing.T) {
 		require.Empty(t, book.String(), "locks of others are no trouble")
 		locks.set("error")
 		time.Sleep(20 * time.Second)
-		for _, what := range []string{`msg="partitions: looking" lock=g/ error=trial`, `msg="partitions: extending" lock=g/partition/a error=trial`, `msg="partitions: acquiring" lock=g/worker/w error=trial`} {
+		for _, what := range []string{`msg="partitions: polling" lock=g/ error=trial`, `msg="partitions: extending" lock=g/partition/a error=trial`, `msg="partitions: acquiring" lock=g/worker/w error=trial`} {
 			require.Contains(t, book.String(), what)
 		}
 		stop()
@@ -356,7 +360,8 @@ func TestAssignedAgain(t *testing.T) {
 	})
 }
 
-// A revocation that ends late does not forget the next assignment of its partition (law P1).
+// A revocation that ends late does not forget the next assignment of its partition (law
+// P1).
 func TestRevokedLostAndAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running atomic.Int64
@@ -409,7 +414,8 @@ func (h gatedHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// Law P1: partitions whose leases have ended are aborted, whatever the user's logger does meanwhile.
+// Law P1: partitions whose leases have ended are aborted, whatever the user's logger does
+// meanwhile.
 func TestLostWhileTheLoggerWaits(t *testing.T) {
 	for _, message := range []string{"partition lost", "partition assigned"} {
 		t.Run(message, func(t *testing.T) {

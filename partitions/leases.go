@@ -19,34 +19,39 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Leases is an [Assigner] that shares partitions out between all workers with the same locks, group and partitions: evenly, up to one. A worker
-// that joins gets its share from the others, which suspend the partitions that they give up. The share of a worker that leaves is free at once,
-// the share of a worker that dies when its lease has ended.
+// Leases is an [Assigner] that distributes partitions evenly to all workers with the same
+// locks, group and partitions; their numbers differ by at most one. When a worker joins,
+// the others suspend partitions and release them to it. The partitions of a worker that
+// leaves are free at once, the partitions of a worker that dies when its lease has ended.
 //
-// Each partition has a lock, whose fencing number is the epoch, and so has each worker. A worker renews its locks every third of their lease. It
-// loses a partition when another worker has the lock, or when it could not extend it within nine tenths of the lease by its own clock.
+// Each partition has a lock, whose fencing number is the epoch, and so has each worker. A
+// worker extends its locks every third of their lease. It loses a partition when another
+// worker has the lock, or when it could not extend the lock within nine tenths of the
+// lease by its own clock.
 //
-// A worker with a [Config.Monitor] or a [Config.Engine] reports the partitions whose locks no worker holds, as of its last poll.
+// A worker with a [Config.Monitor] or a [Config.Engine] reports the partitions whose
+// locks are free, as of its last poll.
 //
-// Epochs begin anew with a new Group, or if the locks are lost. Stores that have seen higher epochs reject them: each partition ends with
+// With a new Group, or after the loss of the locks, epochs start from the beginning.
+// Stores that have seen higher epochs reject them: each partition ends with
 // [checkpoint.ErrFenced]. So keep the locks and the group as long as the stores.
 type Leases struct {
 	Locks      lock.Locks // required
-	Group      string     // the prefix of the locks' names; required
-	Partitions []string   // their names; the same at each worker
+	Group      string     // prefix of the names of the locks; required; without a slash
+	Partitions []string   // names of the partitions, equal at each worker; required
 
-	Worker string        // the name of this worker, unique in the group; the default is made of the host, the process and a random number
+	Worker string        // name of this worker, unique in the group; the default consists of host, process and a random text
 	Lease  time.Duration // the default is 15 s
-	Poll   time.Duration // how often the worker polls the locks; the default is 1 s, at most a third of Lease
+	Poll   time.Duration // interval between polls of the locks; the default is 1 s, at most a third of Lease
 	Logger *slog.Logger  // errors of Locks are logged at warn level; the default is slog.Default()
-	Clock  clock.Clock   // the default is the machine's
+	Clock  clock.Clock   // the default is the real clock
 }
 
 const (
 	defaultLease = 15 * time.Second
 	defaultPoll  = time.Second
-	atOnce       = 16  // calls of Locks
-	mostAtOnce   = 256 // partitions that are taken before leases are extended again
+	atOnce       = 16  // concurrent calls of Locks
+	mostAtOnce   = 256 // partitions to acquire before leases are extended again
 )
 
 func (l *Leases) complete() error {
@@ -63,7 +68,7 @@ func (l *Leases) complete() error {
 	case len(l.Partitions) == 0:
 		return errors.New("partitions: Leases.Partitions is empty")
 	case unnamed || len(names) < len(l.Partitions):
-		return fmt.Errorf("partitions: Leases.Partitions has an empty name, or the same one twice: %.10q", l.Partitions)
+		return fmt.Errorf("partitions: Leases.Partitions has an empty or duplicate name: %.10q", l.Partitions)
 	case l.Lease < 0 || l.Poll < 0:
 		return fmt.Errorf("partitions: Leases: Lease %v or Poll %v is negative", l.Lease, l.Poll)
 	}
@@ -97,24 +102,25 @@ func (l *Leases) Run(ctx context.Context, h Handler) error {
 	m := &member{
 		Leases: c, handler: h, work: context.WithoutCancel(ctx),
 		workers: c.Group + "/worker/", partitions: c.Group + "/partition/",
-		extended: c.Clock.Now(), looked: c.Clock.Now(), changed: make(chan struct{}, 1), has: map[string]*holding{},
+		extended: c.Clock.Now(), polled: c.Clock.Now(), changed: make(chan struct{}, 1), has: map[string]*holding{},
 	}
 	m.run(ctx)
 	return nil
 }
 
-// member is a worker that takes part. Its loop acquires and extends locks; what is given up, is given up by goroutines.
+// member is a running worker. Its loop acquires and extends locks. A goroutine for each
+// partition revokes it and releases its lock.
 type member struct {
 	Leases
 	handler             Handler
-	work                context.Context     // without an end
+	work                context.Context     // never ends
 	workers, partitions string              // prefixes of the names of the locks
-	self                *holding            // the lock of the worker; nil: it has none
-	extended            time.Time           // when the leases were extended last
-	looked              time.Time           // when the worker looked last which locks are held
-	taken               map[string]struct{} // the names of the locks that were
-	leaving             sync.WaitGroup
-	changed             chan struct{} // capacity 1: a partition was given up
+	self                *holding            // the lock of the worker, or nil
+	extended            time.Time           // when the leases were last extended
+	polled              time.Time           // when the held locks were last read
+	taken               map[string]struct{} // names of the locks that were held at polled
+	leaving             sync.WaitGroup      // goroutines of giveUp
+	changed             chan struct{}       // capacity 1: giveUp has released a partition; the loop receives
 
 	mu  sync.Mutex
 	has map[string]*holding // by partition; guarded by mu
@@ -122,11 +128,11 @@ type member struct {
 
 // holding is a lock that the worker has.
 type holding struct {
-	partition string // "": it is the lock of the worker
+	partition string // "" for the lock of the worker
 	grant     lock.Grant
 	until     time.Time    // the end of the lease, by the worker's clock; owned by the loop
-	end       *clock.Timer // of a partition: rings at until
-	leaving   bool         // it is being given up; guarded by member.mu
+	end       *clock.Timer // calls lost at until; nil for the lock of the worker
+	leaving   bool         // giveUp revokes the partition; guarded by member.mu
 }
 
 func (m *member) run(ctx context.Context) {
@@ -137,7 +143,7 @@ func (m *member) run(ctx context.Context) {
 			m.extended = now
 			m.extendAll()
 		}
-		done := ctx.Done() // nil: it cannot end
+		done := ctx.Done()
 		switch {
 		case !ended:
 			m.balance(ctx)
@@ -148,7 +154,7 @@ func (m *member) run(ctx context.Context) {
 			}
 			return
 		default:
-			done = nil
+			done = nil // do not receive it again
 		}
 		select {
 		case <-poll.C:
@@ -160,28 +166,29 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// balance takes as many partitions as are the worker's share, or gives up those that are too many. It takes a third of a lease
-// at most: meanwhile none is extended.
+// balance acquires partitions up to the worker's share, or gives up partitions beyond it.
+// It takes at most a third of a lease, since leases are not extended meanwhile.
 func (m *member) balance(ctx context.Context) {
 	defer m.report()
 	limit := m.Clock.Now().Add(m.Lease / 3)
 	within, cancel := m.limited(m.work, limit)
 	defer cancel()
 	if m.self == nil {
-		if m.self = m.acquire(within, m.workers+m.Worker, ""); m.self == nil {
+		m.self = m.acquire(within, m.workers+m.Worker, "")
+		if m.self == nil {
 			return
 		}
 	}
-	looking, cancel := m.limited(ctx, limit)
-	held, err := m.Locks.Held(looking, m.Group+"/")
+	polling, cancel := m.limited(ctx, limit)
+	held, err := m.Locks.Held(polling, m.Group+"/")
 	cancel()
 	if err != nil {
-		m.warn("looking", m.Group+"/", err)
+		m.warn("polling", m.Group+"/", err)
 		return
 	}
 	workers, rank := 0, -1
-	m.looked, m.taken = m.Clock.Now(), make(map[string]struct{}, len(held))
-	for _, h := range held { // in order, so the ranks are the same for all workers
+	m.polled, m.taken = m.Clock.Now(), make(map[string]struct{}, len(held))
+	for _, h := range held { // in order of names, so all workers compute the same ranks
 		m.taken[h.Name] = struct{}{}
 		if strings.HasPrefix(h.Name, m.workers) {
 			if h.Name == m.self.grant.Name {
@@ -191,7 +198,7 @@ func (m *member) balance(ctx context.Context) {
 		}
 	}
 	if rank < 0 {
-		return // the lease of the worker has just ended
+		return // the lease of the worker's own lock has just ended
 	}
 	all := len(m.Partitions)
 	share := all / workers
@@ -205,7 +212,7 @@ func (m *member) balance(ctx context.Context) {
 	}
 	var free []string
 	for i := range m.Partitions {
-		name := m.Partitions[(i+rank*all/workers)%all] // not where the others begin
+		name := m.Partitions[(i+rank*all/workers)%all] // each worker starts at another partition
 		if _, taken := m.taken[m.partitions+name]; !taken && !m.knows(name) {
 			free = append(free, name)
 		}
@@ -213,13 +220,14 @@ func (m *member) balance(ctx context.Context) {
 	each(free[:min(len(free), share-len(mine), mostAtOnce)], func(name string) { m.take(within, name) })
 }
 
-// report says which partitions no worker has. What others had when the worker looked last has ended after a lease, as far as is known.
+// report reports the partitions without an owner. If the last poll is older than a lease,
+// other workers may have lost their partitions, so they count as unowned.
 func (m *member) report() {
 	h, ok := m.handler.(unownedHandler)
 	if !ok {
 		return
 	}
-	known := m.Clock.Since(m.looked) <= m.Lease
+	known := m.Clock.Since(m.polled) <= m.Lease
 	var names []string
 	for _, name := range m.Partitions {
 		_, taken := m.taken[m.partitions+name]
@@ -230,7 +238,7 @@ func (m *member) report() {
 	h.unowned(names)
 }
 
-// take tries to get a partition.
+// take acquires a partition and assigns it to the handler, unless another worker has it.
 func (m *member) take(ctx context.Context, partition string) {
 	h := m.acquire(ctx, m.partitions+partition, partition)
 	if h == nil {
@@ -241,18 +249,18 @@ func (m *member) take(ctx context.Context, partition string) {
 	h.end = m.Clock.AfterFunc(max(0, h.until.Sub(m.Clock.Now())), func() { m.lost(h) })
 	m.mu.Unlock()
 	if err := m.handler.Assigned(ctx, partition, h.grant.Fence); err != nil {
-		m.warn("not taken", h.grant.Name, err)
+		m.warn("assigning", h.grant.Name, err)
 		m.giveUp([]*holding{h})
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.has[partition] != h { // the lease has ended before the handler had it (law P1)
+	if m.has[partition] != h { // the lease has ended before Assigned returned (law P1)
 		m.handler.Lost(partition)
 	}
 }
 
-// giveUp has partitions revoked and gives their locks back.
+// giveUp revokes partitions and releases their locks, each on a goroutine of its own.
 func (m *member) giveUp(all []*holding) {
 	for _, h := range all {
 		m.mu.Lock()
@@ -260,7 +268,7 @@ func (m *member) giveUp(all []*holding) {
 		m.mu.Unlock()
 		m.leaving.Go(func() {
 			if err := m.handler.Revoked(m.work, h.partition); err != nil {
-				m.warn("revoking", h.grant.Name, err) // its store is fenced by the next owner
+				m.warn("revoking", h.grant.Name, err) // the next owner fences its store
 			}
 			h.end.Stop()
 			m.release(h)
@@ -273,13 +281,14 @@ func (m *member) giveUp(all []*holding) {
 	}
 }
 
-// lost reports a partition whose lease has ended. One that is being given up is revoked no more. The handler is called under mu, so
-// that it loses no later assignment of the partition.
+// lost reports a partition whose lease has ended to the handler. It calls the handler
+// with mu held, so that the call cannot affect a later assignment of the partition. A
+// partition that is being given up stays in has until giveUp has finished.
 func (m *member) lost(h *holding) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.has[h.partition] != h {
-		return // it was released
+		return // already released
 	}
 	m.handler.Lost(h.partition)
 	if !h.leaving {
@@ -302,11 +311,12 @@ func (m *member) knows(partition string) bool {
 	return m.has[partition] != nil
 }
 
-// holdings returns what the worker has and is not giving up.
+// holdings returns the partitions that the worker has and is not giving up, in the order
+// of Partitions.
 func (m *member) holdings() (all []*holding) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, name := range m.Partitions { // in their order
+	for _, name := range m.Partitions {
 		if h := m.has[name]; h != nil && !h.leaving {
 			all = append(all, h)
 		}
@@ -314,17 +324,19 @@ func (m *member) holdings() (all []*holding) {
 	return all
 }
 
-// count returns how many partitions the worker has, those included that it is giving up.
+// count returns how many partitions the worker has, including those being given up.
 func (m *member) count() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.has)
 }
 
-// leaseFrom returns when a lease ends that is asked for now: early, since clocks differ.
+// leaseFrom returns the end of a lease that is requested now, a tenth early, since clocks
+// differ.
 func (m *member) leaseFrom(now time.Time) time.Time { return now.Add(m.Lease - m.Lease/10) }
 
-// acquire tries to get a lock; nil: another one has it, or the locks do not answer.
+// acquire acquires a lock. It returns nil if another worker has the lock, or the call
+// fails.
 func (m *member) acquire(ctx context.Context, name, partition string) *holding {
 	until := m.leaseFrom(m.Clock.Now())
 	g, err := m.Locks.Acquire(ctx, name, m.Worker, m.Lease)
@@ -337,13 +349,14 @@ func (m *member) acquire(ctx context.Context, name, partition string) *holding {
 	return &holding{partition: partition, grant: g, until: until}
 }
 
-// extendAll extends the leases of all that the worker has, also of what it is giving up.
+// extendAll extends all leases of the worker, including partitions that are being given
+// up.
 func (m *member) extendAll() {
 	m.mu.Lock()
 	all := slices.Collect(maps.Values(m.has))
 	m.mu.Unlock()
 	each(all, func(h *holding) {
-		if m.extend(h) == lock.ErrLost && h.end.Stop() { //nolint:errorlint // extend returns it as it is
+		if m.extend(h) == lock.ErrLost && h.end.Stop() { //nolint:errorlint // extend does not wrap it
 			m.lost(h)
 		}
 	})
@@ -352,7 +365,8 @@ func (m *member) extendAll() {
 	}
 }
 
-// extend extends a lease; nil: the worker has it, until it ends.
+// extend extends a lease. It returns nil if the worker still has the lease, even if the
+// call failed.
 func (m *member) extend(h *holding) error {
 	until := m.leaseFrom(m.Clock.Now())
 	ctx, cancel := m.limited(m.work, h.until)
@@ -365,7 +379,7 @@ func (m *member) extend(h *holding) error {
 		m.warn("extending", h.grant.Name, err)
 	case h.end == nil:
 		h.until = until
-	case h.end.Stop(): // else it has ended: the handler knows
+	case h.end.Stop(): // otherwise lost was called
 		h.until = until
 		h.end.Reset(max(0, until.Sub(m.Clock.Now())))
 	}
@@ -383,7 +397,7 @@ func (m *member) release(h *holding) {
 	}
 }
 
-// limited returns a context that ends at a time of the worker's clock.
+// limited returns a context that ends at until, by the worker's clock.
 func (m *member) limited(ctx context.Context, until time.Time) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	timer := m.Clock.AfterFunc(max(0, until.Sub(m.Clock.Now())), cancel)
@@ -394,7 +408,7 @@ func (m *member) warn(doing, name string, err error) {
 	m.Logger.Warn("partitions: "+doing, slog.String("lock", name), slog.Any("error", err))
 }
 
-// each calls f for all of a list, some at once.
+// each calls f for each element of a list, up to atOnce calls concurrently.
 func each[T any](list []T, f func(T)) {
 	next := make(chan T, len(list))
 	for _, v := range list {

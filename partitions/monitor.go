@@ -14,19 +14,21 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Monitor reports the partitions of a [Run] while it runs: for metrics. It belongs to a single Run at a time. Given to another Run afterwards,
-// it adds up. The zero value is ready for use; it must not be copied. Methods are safe for concurrent use.
+// Monitor reports the partitions of a [Run], for metrics. It belongs to a single Run at a
+// time. With another Run afterwards, it continues its counts. The zero value is ready to
+// use; it must not be copied. Methods are safe for concurrent use.
 type Monitor struct {
-	mu   sync.Mutex
-	run  func() Status // of the Run that goes on; nil: none does
-	lost int           // in those that have ended
+	mu   sync.Mutex    // guards run and lost
+	run  func() Status // status of the present Run, or nil
+	lost int           // partitions that were lost in earlier Runs
 }
 
 // Status is the state of a worker's partitions.
 type Status struct {
-	// Partitions are the worker's, by name, and then the partitions without an owner, as far as this worker knows.
+	// Partitions are the partitions of the worker, by name, followed by the partitions
+	// without an owner that this worker knows.
 	Partitions []jobs.Partition
-	Unowned    int // partitions without an owner; -1 if the assigner does not report them. [Leases] does
+	Unowned    int // partitions without an owner; -1 if the assigner does not report them. [Leases] reports them
 	Lost       int // how often this worker has lost a partition, over all Runs of the monitor
 }
 
@@ -43,7 +45,8 @@ func (m *Monitor) Status() Status {
 	return s
 }
 
-// begin lets the monitor read a Run.
+// begin makes run the source of Status until end. It panics if the monitor has a Run. A
+// nil m is a no-op.
 func (m *Monitor) begin(run func() Status) {
 	if m == nil {
 		return
@@ -74,7 +77,8 @@ const (
 	ended   = "ended"
 )
 
-// unownedHandler is a [Handler] that wants to know which partitions no worker has: that of Run.
+// unownedHandler is a [Handler] to which an assigner reports the partitions without an
+// owner: the worker of Run.
 type unownedHandler interface{ unowned(names []string) }
 
 func (w *worker) unowned(names []string) {
@@ -83,7 +87,7 @@ func (w *worker) unowned(names []string) {
 	w.free, w.knowsFree = names, true
 }
 
-// status is what a monitor reads.
+// status returns the state of the partitions, for Monitor and heartbeats.
 func (w *worker) status() Status {
 	s := Status{Unowned: -1}
 	var more []known
@@ -98,7 +102,7 @@ func (w *worker) status() Status {
 	}
 	free, knows := w.free, w.knowsFree
 	w.mu.Unlock()
-	for i, k := range more { // this is user code, too
+	for i, k := range more { // without the lock: add calls user code
 		k.add(&s.Partitions[i])
 	}
 	slices.SortFunc(s.Partitions, func(a, b jobs.Partition) int { return strings.Compare(a.Name, b.Name) })
@@ -115,13 +119,15 @@ func (w *worker) status() Status {
 	return s
 }
 
-// known is what is known of a partition beside its status.
+// known has the sources of the fields of a jobs.Partition that are computed without a
+// lock.
 type known struct {
-	coordinator *checkpoint.Coordinator // or nil
-	failure     error
+	coordinator *checkpoint.Coordinator // of the present pipeline, or nil
+	failure     error                   // of the last failed pipeline, or nil
 }
 
-// status says how a partition is; without a state it is not here any more. Called with worker.mu held.
+// status returns the state of the partition. State is "" if the partition was lost or not
+// suspended in time. Called with worker.mu held.
 func (r *run) status() (jobs.Partition, known) {
 	p, k := jobs.Partition{Pipeline: r.worker.Name, Name: r.name, Epoch: r.epoch, State: running, Lag: -1}, known{r.coordinator, r.failure}
 	select {
@@ -140,6 +146,8 @@ func (r *run) status() (jobs.Partition, known) {
 	return p, k
 }
 
+// add sets Lag and Why. A failing partition is running again once its pipeline has
+// completed a checkpoint.
 func (k known) add(p *jobs.Partition) {
 	if k.coordinator != nil {
 		if p.State == failing && k.coordinator.Stats().Completed > 0 {
@@ -154,13 +162,14 @@ func (k known) add(p *jobs.Partition) {
 	}
 }
 
-// Bounds of the partitions in a heartbeat.
+// Limits of the partitions in a heartbeat.
 const (
 	maxPartitions = 256
-	mostWhy       = 300 // bytes
+	mostWhy       = 300 // bytes of Partition.Why
 )
 
-// about returns a heartbeat. Of many partitions it has those in trouble first, and then those with the largest lag.
+// about returns a heartbeat. It has at most maxPartitions partitions: first the
+// partitions in trouble, then the partitions with the largest lag.
 func (w *worker) about() jobs.Worker {
 	all := w.status().Partitions
 	if len(all) > maxPartitions {
@@ -182,7 +191,8 @@ func (w *worker) about() jobs.Worker {
 	return jobs.Worker{Partitions: all, Checkpoints: w.checkpoints(all)}
 }
 
-// checkpoints returns the statistics of the checkpoints of partitions, by pipeline and partition.
+// checkpoints returns the statistics of the checkpoints of partitions, by pipeline and
+// partition.
 func (w *worker) checkpoints(of []jobs.Partition) map[string]json.RawMessage {
 	coordinators := make(map[string]*checkpoint.Coordinator, len(of))
 	w.mu.Lock()
@@ -194,12 +204,12 @@ func (w *worker) checkpoints(of []jobs.Partition) map[string]json.RawMessage {
 	w.mu.Unlock()
 	stats := make(map[string]json.RawMessage, len(coordinators))
 	for name, c := range coordinators {
-		stats[name], _ = json.Marshal(c.Stats()) // numbers and texts
+		stats[name], _ = json.Marshal(c.Stats()) // cannot fail for numbers and texts
 	}
 	return stats
 }
 
-// heartbeats says in the engine what this worker has, until the function that it returns is called.
+// heartbeats reports the partitions of this worker to the engine until end is called.
 func (w *worker) heartbeats() (end func(), err error) {
 	if guard.IsNil(w.Engine) {
 		return func() {}, nil

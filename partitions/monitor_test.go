@@ -27,7 +27,8 @@ func (endlessInput) Close() error                   { return nil }
 func (endlessInput) Wait(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 func (i endlessInput) Lag() int64                   { return i.lag }
 
-// plain is a pipeline of a partition with a lag; that of "bad" fails, and that of "dark" does not know its lag.
+// plain is a pipeline of a partition with a lag; that of "bad" fails, and that of "dark"
+// does not know its lag.
 func plain(ctx context.Context, p partitions.Partition) error {
 	lag := int64(7)
 	switch p.Name {
@@ -45,7 +46,8 @@ func plain(ctx context.Context, p partitions.Partition) error {
 	return p.Coordinator.Wait()
 }
 
-// A monitor and the engine say which partitions a worker has, how they are, their lag, and which ones no worker has.
+// A monitor and the engine say which partitions a worker has, how they are, their lag,
+// and which ones no worker has.
 func TestMonitor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -113,7 +115,8 @@ func TestMonitor(t *testing.T) {
 	})
 }
 
-// A partition that another worker has is not without an owner. When that worker dies, it is, until its lease is taken over.
+// A partition that another worker has is not without an owner. When that worker dies, it
+// is, until its lease is taken over.
 func TestMonitorOfTwoWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -157,7 +160,8 @@ func TestMonitorOfTwoWorkers(t *testing.T) {
 	})
 }
 
-// A pipeline that has failed and has completed a checkpoint since runs again; one that has come to its end says so.
+// A pipeline that has failed and has completed a checkpoint since runs again; one that
+// has come to its end says so.
 func TestMonitorOfAPipelineThatRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 100)

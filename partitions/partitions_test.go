@@ -223,8 +223,8 @@ func TestStaticStopped(t *testing.T) {
 type trouble struct {
 	lock.Locks
 	mu sync.Mutex
-	// "": nothing; "error": each call fails; "deaf": it fails after it took effect; "hang": it waits for its context; "lie": leases are
-	// extended in appearance.
+	// "": nothing; "error": each call fails; "deaf": it fails after it took effect;
+	// "hang": it waits for its context; "lie": leases are extended in appearance.
 	cut string
 }
 
@@ -323,7 +323,8 @@ func (o *owners) shares() (shares []int) {
 	return shares
 }
 
-// Law P1 under random joins, leaves and deaths; in the end all partitions are shared out evenly.
+// Law P1 under random joins, leaves and deaths; in the end all partitions are shared out
+// evenly.
 func TestLeasesAtRandom(t *testing.T) {
 	cuts := []string{"error", "deaf", "hang"}
 	for seed := range uint64(50) {
@@ -415,7 +416,8 @@ func (h handler) Revoked(_ context.Context, partition string) error {
 	return nil
 }
 
-// Law P1: a lease that ends before the handler has taken the partition is lost after that.
+// Law P1: a lease that ends before the handler has taken the partition is lost after
+// that.
 func TestLostWhileAssigned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cut := &trouble{Locks: memory.Open().Locks()}
@@ -450,8 +452,8 @@ func (l hangingLock) Acquire(ctx context.Context, name, owner string, lease time
 	return l.Locks.Acquire(ctx, name, owner, lease)
 }
 
-// A partition that cannot be taken, since its lock does not answer or an earlier pipeline of it does not end, costs the worker no
-// other one.
+// A partition that cannot be taken, since its lock does not answer or an earlier pipeline
+// of it does not end, costs the worker no other one.
 func TestOneThatCannotBeTaken(t *testing.T) {
 	for name, hang := range map[string]bool{"lock": true, "handler": false} {
 		t.Run(name, func(t *testing.T) {
@@ -483,7 +485,8 @@ func TestOneThatCannotBeTaken(t *testing.T) {
 	}
 }
 
-// What is being given up is not taken back before that, although its lease has ended; then it is, and stays.
+// What is being given up is not taken back before that, although its lease has ended;
+// then it is, and stays.
 func TestNotTakenWhileRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := memory.Open().Locks()
@@ -569,7 +572,8 @@ func TestLeasesAreQuick(t *testing.T) {
 	})
 }
 
-// Laws P1 and C1: workers join, leave, die and are fooled about their leases, and each output has each row once, in order.
+// Laws P1 and C1: workers join, leave, die and are fooled about their leases, and each
+// output has each row once, in order.
 func TestRunAtRandom(t *testing.T) {
 	seeds := uint64(8)
 	if suite.Race {
@@ -619,7 +623,8 @@ func TestRunAtRandom(t *testing.T) {
 	}
 }
 
-// A pipeline that fails is started again, later each time, and sooner after progress. Others go on.
+// A pipeline that fails is started again, later each time, and sooner after progress.
+// Others go on.
 func TestPipelineThatFails(t *testing.T) {
 	for how, fail := range map[string]func() error{
 		"error":  func() error { return errTrial },
@@ -709,7 +714,8 @@ func (s *unclosableStores) Open(ctx context.Context, partition string, epoch uin
 	return unclosable{store, &s.closed}, err
 }
 
-// A pipeline that has come to its end is not started again because its store could not be closed.
+// A pipeline that has come to its end is not started again because its store could not be
+// closed.
 func TestStoreThatDoesNotClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 10)
@@ -724,7 +730,8 @@ func TestStoreThatDoesNotClose(t *testing.T) {
 	})
 }
 
-// The patience with a pipeline begins when its context ends: one that is lost is not waited for as long as one that is suspended.
+// The patience with a pipeline begins when its context ends: one that is lost is not
+// waited for as long as one that is suspended.
 func TestLostAndStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -811,7 +818,8 @@ func (j *job) failing(fail func() error) func(context.Context, partitions.Partit
 	}
 }
 
-// An output that cannot publish does not hold up the revocation for longer than its limit.
+// An output that cannot publish does not hold up the revocation for longer than its
+// limit.
 func TestOutputThatCannotPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 100)
@@ -853,7 +861,8 @@ func TestOutputTakenOver(t *testing.T) {
 	})
 }
 
-// A partition that another worker has taken over, although the assigner does not know, ends (law P1).
+// A partition that another worker has taken over, although the assigner does not know,
+// ends (law P1).
 func TestTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(2, 100)
@@ -891,14 +900,14 @@ func TestErrors(t *testing.T) {
 		"Leases.Locks is nil":      func(c *partitions.Config) { c.Assigner = &partitions.Leases{} },
 		`Leases.Group "a/b"`:       func(c *partitions.Config) { c.Assigner = &partitions.Leases{Locks: locks, Group: "a/b"} },
 		`Leases.Group "" is empty`: func(c *partitions.Config) { c.Assigner = &partitions.Leases{Locks: locks} },
-		`has an empty name, or the same one twice: ["x" ""]`: func(c *partitions.Config) {
+		`has an empty or duplicate name: ["x" ""]`: func(c *partitions.Config) {
 			c.Assigner = &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"x", ""}}
 		},
 		"Leases: Lease 0s or Poll -1ns is negative": func(c *partitions.Config) {
 			c.Assigner = &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"x"}, Poll: -1}
 		},
 		"Leases.Partitions is empty": func(c *partitions.Config) { c.Assigner = &partitions.Leases{Locks: locks, Group: "g"} },
-		`or the same one twice: ["x" "x"]`: func(c *partitions.Config) {
+		`empty or duplicate name: ["x" "x"]`: func(c *partitions.Config) {
 			c.Assigner = &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"x", "x"}}
 		},
 		"Leases: Lease -1ns or Poll 0s is negative": func(c *partitions.Config) {
@@ -912,7 +921,8 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, partitions.Run(t.Context(), good), "Logger and Clock are optional")
 }
 
-// Directories are stores for the workers of one machine: the next owner waits for the lock of the one before.
+// Directories are stores for the workers of one machine: the next owner waits for the
+// lock of the one before.
 func TestDirs(t *testing.T) {
 	dir := t.TempDir()
 	dirs := partitions.Dirs(filepath.Join(dir, "checkpoints"))

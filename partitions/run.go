@@ -10,27 +10,28 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// run is a partition from its assignment to its end: one pipeline after the other.
+// run runs the pipelines of a partition, one after the other, from its assignment to its
+// end.
 type run struct {
 	worker *worker
 	name   string
 	epoch  uint64
 
-	ctx    context.Context         // of the pipelines: ends when the partition is lost, or was not suspended in time
-	abort  context.CancelCauseFunc // of ctx
-	wanted context.Context         // within ctx: ends when the partition is revoked
-	revoke context.CancelFunc      // of wanted; called with worker.mu held
+	ctx    context.Context         // of the pipelines; ends when the partition is lost, or was not suspended in time
+	abort  context.CancelCauseFunc // cancels ctx
+	wanted context.Context         // a child of ctx; ends when the partition is revoked
+	revoke context.CancelFunc      // cancels wanted; called with worker.mu held
 
-	coordinator *checkpoint.Coordinator // of the pipeline that runs, or nil; guarded by worker.mu
-	failure     error                   // of the last pipeline that has failed; nil: none has; guarded by worker.mu
+	coordinator *checkpoint.Coordinator // of the running pipeline, or nil; guarded by worker.mu
+	failure     error                   // of the last pipeline that has failed, or nil; guarded by worker.mu
 
-	opened bool // whether the store of the last pipeline was opened; owned by serve
+	opened bool // the store of the last pipeline was opened; owned by serve
 
-	done chan struct{} // closed at the end
-	err  error         // why it has ended by itself; read after done
+	done chan struct{} // closed when serve returns
+	err  error         // why serve has ended; read after done
 }
 
-// serve runs pipelines until one comes to its end, or the partition is not wanted here any more.
+// serve runs pipelines until one reaches its end, or the partition is revoked or lost.
 func (r *run) serve() {
 	defer close(r.done)
 	attrs := []any{slog.String("partition", r.name), slog.Uint64("epoch", r.epoch)}
@@ -42,14 +43,15 @@ func (r *run) serve() {
 			r.err = context.Cause(r.ctx)
 			return
 		case ended:
-			if err != nil { // a restart would only close it again
+			if err != nil { // do not restart: a restart would only close the store again
 				log.Error("the store of a partition whose pipeline has ended could not be closed", append(attrs, slog.Any("error", err))...)
 			}
 			r.err = err
 			return
-		// With an epoch the store decides, when it is opened again: an output may be fenced by one that had the partition before.
+		// If the store was opened with an epoch, the next Open decides: the output may
+		// have been fenced by an earlier owner.
 		case guard.Is(err, checkpoint.ErrFenced) && (!r.opened || r.epoch == 0):
-			log.Error("partition ended: something else has its store or output", append(attrs, slog.Any("error", err))...)
+			log.Error("partition ended: another run has its store or output", append(attrs, slog.Any("error", err))...)
 			r.err = err
 			return
 		case r.wanted.Err() != nil:
@@ -62,12 +64,13 @@ func (r *run) serve() {
 		r.failed(err)
 		log.Error("pipeline of a partition failed and will be restarted", append(attrs, slog.Any("error", err), slog.Duration("after", backoff))...)
 		if wait.For(r.wanted, r.worker.Clock, backoff) != nil {
-			return // it is at its last checkpoint
+			return // revoked: the next owner resumes from the last checkpoint
 		}
 	}
 }
 
-// pipeline runs one pipeline. It reports whether that has completed a checkpoint, and whether the partition is done with here.
+// pipeline runs one pipeline. progress is true if it has completed a checkpoint, ended if
+// it must not be restarted.
 func (r *run) pipeline() (progress, ended bool, err error) {
 	var c *checkpoint.Coordinator
 	r.opened = false
@@ -77,19 +80,20 @@ func (r *run) pipeline() (progress, ended bool, err error) {
 			return err
 		}
 		r.opened = true
-		if c, err = checkpoint.NewCoordinator(store, r.worker.Checkpoints...); err != nil {
+		c, err = checkpoint.NewCoordinator(store, r.worker.Checkpoints...)
+		if err != nil {
 			return errors.Join(err, store.Close())
 		}
 		return nil
 	}, newPanicError)
 	if err != nil && r.wanted.Err() != nil && !guard.Is(err, checkpoint.ErrFenced) {
-		return false, true, nil // nothing has begun
+		return false, true, nil // revoked before the pipeline began
 	}
 	if err != nil {
 		return false, false, err
 	}
 	if r.begin(c) {
-		stop := context.AfterFunc(r.ctx, func() { _ = c.Close() }) // ends Wait
+		stop := context.AfterFunc(r.ctx, func() { _ = c.Close() }) // makes Wait return
 		err = guard.Call(func() error {
 			return r.worker.Pipeline(r.ctx, Partition{Name: r.name, Epoch: r.epoch, Coordinator: c})
 		}, newPanicError)
@@ -102,7 +106,8 @@ func (r *run) pipeline() (progress, ended bool, err error) {
 	return c.Stats().Completed > 0, err == nil, errors.Join(err, c.Close())
 }
 
-// begin makes c the coordinator that a revocation suspends; false if there was one.
+// begin makes c the coordinator that a revocation suspends. It returns false if the
+// partition was revoked already.
 func (r *run) begin(c *checkpoint.Coordinator) bool {
 	r.worker.mu.Lock()
 	defer r.worker.mu.Unlock()
@@ -135,7 +140,8 @@ func result(c *checkpoint.Coordinator) error {
 	}
 }
 
-// suspend ends a run that was revoked while it had a coordinator, or none.
+// suspend suspends a revoked run and waits for its end. c is the coordinator at the
+// revocation, or nil.
 func (r *run) suspend(ctx context.Context, c *checkpoint.Coordinator) error {
 	clk := r.worker.Clock
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -143,13 +149,13 @@ func (r *run) suspend(ctx context.Context, c *checkpoint.Coordinator) error {
 	limit := clk.AfterFunc(r.worker.SuspendTimeout, func() { cancel(errSlow) })
 	defer limit.Stop()
 	if c != nil {
-		go func() { // ends before the pipeline, or soon after: an output that cannot publish holds it up for longer than ctx
-			_ = c.Finish(ctx, checkpoint.Suspend) // what the pipeline returns says more
+		go func() { // Finish may block for longer than ctx, if an output cannot publish; it ends soon after the pipeline
+			_ = c.Finish(ctx, checkpoint.Suspend) // the pipeline returns a more detailed error
 		}()
 	}
 	select {
 	case <-r.done:
-	case <-r.ctx.Done(): // it is lost
+	case <-r.ctx.Done(): // the partition is lost
 	case <-ctx.Done():
 		r.abort(context.Cause(ctx))
 	}
@@ -162,7 +168,7 @@ func (r *run) suspend(ctx context.Context, c *checkpoint.Coordinator) error {
 	}
 	r.worker.forget(r)
 	if errors.Is(context.Cause(r.ctx), errLost) {
-		return nil // that was reported
+		return nil // Lost has logged it
 	}
 	return r.err
 }
