@@ -29,12 +29,8 @@ import (
 //	source.Via(op).To(sink)
 //	err = coordinator.Wait()
 //
-// A single checkpoint is under way at a time. A checkpoint that fails, or takes longer
-// than [WithTimeout] allows, is aborted, and the pipeline continues. A restart resumes
-// from the last complete checkpoint. [Coordinator.Stats] counts them, and
-// [WithTolerableFailures] ends a run whose checkpoints keep failing.
-//
-// It is safe for concurrent use.
+// A single checkpoint is under way at a time. A restart resumes from the last complete
+// checkpoint. It is safe for concurrent use.
 type Coordinator struct {
 	store    Store
 	clock    clock.Clock
@@ -366,7 +362,6 @@ func (c *Coordinator) Close() error {
 		c.activity, 2*closePatience)
 }
 
-// closeStore closes the store, or gives up after closePatience.
 func (c *Coordinator) closeStore() error {
 	closed := make(chan error, 1)
 	go func() { closed <- protect(c.store.Close) }()
@@ -416,7 +411,6 @@ func (c *Coordinator) setActivity(format string, args ...any) {
 	c.activity = fmt.Sprintf(format, args...)
 }
 
-// hasEnded reports whether checkpointing has ended.
 func (c *Coordinator) hasEnded() bool { return c.life.Err() != nil }
 
 // awaitIdle waits until no checkpoint is under way. After the end of the run the
@@ -426,7 +420,6 @@ func (c *Coordinator) awaitIdle() {
 	<-c.busy
 }
 
-// take takes one checkpoint.
 func (c *Coordinator) take(ctx context.Context, kind participant.Kind) (uint64, error) {
 	if err := c.acquireBusy(ctx); err != nil {
 		return 0, err
@@ -476,7 +469,6 @@ func (c *Coordinator) take(ctx context.Context, kind participant.Kind) (uint64, 
 	return id, err
 }
 
-// tick triggers the periodic checkpoints.
 func (c *Coordinator) tick(timer *clock.Timer) {
 	defer timer.Stop()
 	for {

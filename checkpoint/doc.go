@@ -36,50 +36,39 @@
 //	another join                                         the run fails when a barrier arrives for the second time
 //	Via or To twice                                      panics
 //
-// The final barrier is checked once more. A [Sink] reports it when its input is closed,
-// and an element that comes between the two fails the run before the final checkpoint is
-// stored. Two mistakes are not detected:
+// A [Sink] reports the final barrier when its input is closed, so an element after the
+// final barrier fails the run before the final checkpoint is stored. Two mistakes are not
+// detected:
 //
 //   - Code of yours, or a PassThrough, splits the stream, each barrier takes a single
 //     branch, and the branches meet again.
 //   - Branches with slow flows of yours meet again: a checkpoint may complete before the
 //     second barrier fails the run.
 //
-// To partition work, run a pipeline for each partition: package partitions does.
+// Package partitions runs a pipeline for each partition of an input.
 //
 // # Stores
 //
-// A store saves a snapshot as a whole and durably, or not at all. Checksums detect later
-// damage; [Latest] then falls back to the snapshot before and reports the damage. A
-// pipeline never starts afresh because its state cannot be read. Package checkpoint/files
-// has a store in a directory, inputs of lines and CSV, and an output; weir's extensions
-// have stores in databases and object stores.
-//
-//	store, err := files.OpenDir("/var/lib/flights/checkpoints")
-//	…
-//	snapshot, skipped, err := checkpoint.Latest(ctx, store)
+// A store saves a snapshot as a whole and durably, or not at all. If the newest snapshot
+// is damaged, [Latest] falls back to the one before and reports the damage. A pipeline
+// never starts afresh because its state cannot be read. Package checkpoint/files has a
+// store in a directory, inputs of lines and CSV, and an output; weir's extensions have
+// stores in databases and object stores. Package checkpointtest checks a store, input or
+// output of your own.
 //
 // # Changing a pipeline
 //
-// A restart needs the participants of the checkpoint, under the same names. Name new
-// operators and sinks with [WithNewParticipants]. Participants cannot be removed or
-// renamed, since their state would be lost, and a source cannot be added. The function,
-// capacity, timeout and strategy of an operator may change. So may the types of its
-// elements, if their codec can read the old elements.
+// A restart needs the participants of the checkpoint, under the same names: see
+// [WithNewParticipants]. The function, capacity, timeout and strategy of an operator may
+// change. So may the types of its elements, if their codec can read the old elements.
 //
 // # Failures
 //
-// [WithTimeout] bounds each step of a checkpoint: the reports, [Store.Save],
-// [Output.Commit]. A periodic checkpoint that fails is aborted, and the next follows.
-// [Coordinator.Stats] counts the failures, and [WithTolerableFailures] ends the run after
-// too many. No other checkpoint follows a final checkpoint, so its Save is repeated until
-// the timeout, and so is every Commit. A run that has lost its store to another run gets
-// [ErrFenced] and ends.
-//
-// Without a checkpoint the run starts afresh. An output may refuse that: see
-// [FreshStarter].
-//
-// Package checkpointtest checks a store, input or output of your own.
+// A periodic checkpoint that fails, or takes longer than [WithTimeout], is aborted, and
+// the next follows. [Coordinator.Stats] counts the failures, and [WithTolerableFailures]
+// ends the run after too many. No other checkpoint follows a final checkpoint, so its Save
+// is repeated until the timeout, and so is every Commit. A run that has lost its store to
+// another run gets [ErrFenced] and ends.
 //
 // # The end of the stream
 //

@@ -133,7 +133,6 @@ func (c *Coordinator) endInput(ctx context.Context) (r *run, announced bool, err
 	return r, err == nil, err
 }
 
-// awaitDrained waits until all participants have reported the marker.
 func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 	remind := c.clock.Ticker(c.timeout)
 	defer remind.Stop()
@@ -167,7 +166,6 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 // The total wait doubles for each later warning.
 const reportPatience = 10 * time.Second
 
-// reminder warns of participants that do not report.
 type reminder struct {
 	c     *Coordinator
 	timer *clock.Timer  // until the next warning

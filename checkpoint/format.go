@@ -48,7 +48,6 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // detect that a part was replaced by the same part of another file.
 func mask(sum uint32) uint32 { return (sum>>15 | sum<<17) + 0xa282ead8 }
 
-// partSum is the checksum that follows a part.
 func partSum(p []byte) uint32 { return mask(crc32.Checksum(p, castagnoli)) }
 
 // WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by
@@ -141,7 +140,6 @@ func ReadSnapshot(r io.Reader, size int64) (*Snapshot, error) {
 	return f.snapshot()
 }
 
-// fileReader reads the parts of a file.
 type fileReader struct {
 	r    *bufio.Reader
 	n    int64  // bytes read

@@ -10,7 +10,6 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// defaultTimeout is the default of [WithTimeout].
 const defaultTimeout = 10 * time.Minute
 
 // Option changes a setting of a [Coordinator]. Options panic if their argument is invalid

@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// member is a participant with its name.
 type member struct {
 	name string
 	participant.Participant
@@ -87,7 +86,6 @@ func (c *Coordinator) newRun(kind participant.Kind) (*run, error) {
 	return r, nil
 }
 
-// await waits until all participants have reported.
 func (c *Coordinator) await(ctx context.Context, r *run) error {
 	timer := c.clock.Timer(c.timeout)
 	defer timer.Stop()

@@ -51,7 +51,6 @@ type Sink[T any] struct {
 
 var _ streams.Sink = (*Sink[any])(nil)
 
-// errNoFinalBarrier reports that a stream has ended without a final barrier.
 var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 
 // NewSink returns a sink that writes to output and takes part in the checkpoints of c

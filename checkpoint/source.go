@@ -116,7 +116,6 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 	return s
 }
 
-// isSource implements streamSource.
 func (*Source[T]) isSource() {}
 
 // Out returns the channel of the elements. Functions of go-streams that branch or join
@@ -233,7 +232,6 @@ func (s *Source[T]) run() {
 	returned = true
 }
 
-// read streams the input until the input or the run ends.
 func (s *Source[T]) read() {
 	waiter, waits := s.input.(Waiter)
 	var overflowers []overflower
@@ -326,7 +324,6 @@ func (s *Source[T]) end(marker participant.Barrier) {
 	s.serve()
 }
 
-// serve sends announced barriers up to the final barrier.
 func (s *Source[T]) serve() {
 	for !s.serveNext(nil) {
 	}

@@ -103,10 +103,8 @@ func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptEr
 		len(skipped), errors.Join(errs...))
 }
 
-// logsTo is a store or an output that logs.
 type logsTo interface{ LogTo(l *slog.Logger) }
 
-// giveLogger gives the coordinator's logger to a store or an output that logs.
 func giveLogger(part any, l *slog.Logger) {
 	if p, ok := part.(logsTo); ok {
 		p.LogTo(l)

@@ -68,7 +68,6 @@ func (c *Coordinator) failed(ctx context.Context, err error) (row int) {
 	return c.stats.FailedInRow
 }
 
-// clearUnderWay updates the stats when a checkpoint has ended.
 func (c *Coordinator) clearUnderWay() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +169,6 @@ func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx cont
 	}
 }
 
-// permanent reports whether repeating the step cannot succeed.
 func permanent(err error) bool {
 	_, taken := errors.AsType[*NumberError](err)
 	_, panicked := errors.AsType[*guard.PanicError](err)

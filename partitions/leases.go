@@ -408,7 +408,6 @@ func (m *member) warn(doing, name string, err error) {
 	m.Logger.Warn("partitions: "+doing, slog.String("lock", name), slog.Any("error", err))
 }
 
-// each calls f for each element of a list, up to atOnce calls concurrently.
 func each[T any](list []T, f func(T)) {
 	next := make(chan T, len(list))
 	for _, v := range list {

@@ -87,7 +87,6 @@ func (w *worker) unowned(names []string) {
 	w.free, w.knowsFree = names, true
 }
 
-// status returns the state of the partitions, for Monitor and heartbeats.
 func (w *worker) status() Status {
 	s := Status{Unowned: -1}
 	var more []known

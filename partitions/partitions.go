@@ -160,7 +160,6 @@ func Run(ctx context.Context, c Config) error {
 
 func newPanicError(recovered any) error { return guard.Recovered("partitions", recovered) }
 
-// worker is the Handler of Run.
 type worker struct {
 	Config
 	parent context.Context // never ends: partitions are suspended after the context of Run has ended
@@ -263,7 +262,6 @@ func (w *worker) Lost(partition string) {
 	})
 }
 
-// forget removes a run that has ended.
 func (w *worker) forget(r *run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

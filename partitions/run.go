@@ -130,7 +130,6 @@ func (r *run) end() {
 	r.coordinator = nil
 }
 
-// result returns how the stream of a coordinator has ended.
 func result(c *checkpoint.Coordinator) error {
 	select {
 	case <-c.Ended():

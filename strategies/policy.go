@@ -76,7 +76,6 @@ func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonSt
 	})}
 }
 
-// asking returns a function that calls s.Decide.
 func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.Attempt[OUT]) (decision.Action, error) {
 	return func(ctx context.Context, a *predicates.Attempt[OUT]) (decision.Action, error) {
 		action, err := s.Decide(ctx, a)
@@ -102,7 +101,6 @@ func PolicyOf[OUT any](retry Retry[OUT]) *Policy[OUT] {
 	panic(fmt.Sprintf("strategies: PolicyOf: %T is neither a *Policy nor an AsyncRetryStrategy", retry))
 }
 
-// byAttempts makes a policy of a strategy without reasons.
 func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	_, isNoRetry := strategy.(noRetry[OUT])
 	p := &Policy[OUT]{held: decision.Hold(decision.Steps[OUT]{
@@ -131,7 +129,6 @@ func named[OUT any]() predicates.Classifier[OUT] {
 	return decision.EachError(predicates.Classifiers(predicates.Named[OUT](), httpretry.Classifier[OUT]()))
 }
 
-// jittered is an [AsyncRetryStrategy] with a jitter.
 type jittered interface{ Jitter() Jitter }
 
 // The reasons of a strategy without reasons. A result proves that the call was answered;
@@ -333,7 +330,6 @@ func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	return predicates.RetryIf(result, exception)
 }
 
-// mustNotBeNil panics in caller's name if v is nil.
 func mustNotBeNil(caller string, v any) {
 	if guard.IsNil(v) {
 		panic(fmt.Sprintf("strategies: %s: nil %T", caller, v))

@@ -36,7 +36,6 @@ func RunInput[T any](t *testing.T, open func(t *testing.T) checkpoint.Input[T], 
 	}
 }
 
-// inputCheck checks rules with inputs of the same elements.
 type inputCheck[T any] struct {
 	open  func() checkpoint.Input[T]
 	equal func(a, b T) bool
@@ -89,7 +88,6 @@ func (p inputCheck[T]) run(r inputRule[T]) (skip string, err error) {
 	return "", r.check(p, all)
 }
 
-// with opens an input, calls f, and closes the input.
 func (p inputCheck[T]) with(f func(in checkpoint.Input[T]) error) error {
 	in := p.open()
 	err := suite.Quiet(func() error { return f(in) })
@@ -117,7 +115,6 @@ func (p inputCheck[T]) next(in checkpoint.Input[T]) (v T, err error) {
 	return v, err
 }
 
-// skip reads n elements.
 func (p inputCheck[T]) skip(in checkpoint.Input[T], n int) error {
 	for i := range n {
 		if _, err := p.next(in); err != nil {
@@ -127,7 +124,6 @@ func (p inputCheck[T]) skip(in checkpoint.Input[T], n int) error {
 	return nil
 }
 
-// rest reads all remaining elements.
 func (p inputCheck[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
 	for {
 		v, err := p.next(in)

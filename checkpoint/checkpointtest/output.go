@@ -143,7 +143,6 @@ func (w *writing[T]) close() {
 	w.out = nil
 }
 
-// endings are the ways in which a run ends before a restart.
 var endings = []string{"a crash", "Close"}
 
 func (w *writing[T]) end(ending string) {
@@ -152,7 +151,6 @@ func (w *writing[T]) end(ending string) {
 	}
 }
 
-// write writes n elements.
 func (w *writing[T]) write(n int) {
 	for range n {
 		w.do(func() error {
@@ -181,7 +179,6 @@ func (w *writing[T]) prepare() (state []byte) {
 	return state
 }
 
-// commit commits the state of the last prepare.
 func (w *writing[T]) commit(state []byte) {
 	w.do(func() error {
 		if err := w.out.Commit(background, bytes.Clone(state)); err != nil {
@@ -198,7 +195,6 @@ func (w *writing[T]) committed() {
 	w.pending, w.prepared = w.pending[w.prepared:], 0
 }
 
-// checkpoint writes n elements and commits them.
 func (w *writing[T]) checkpoint(n int) (state []byte) {
 	w.write(n)
 	state = w.prepare()

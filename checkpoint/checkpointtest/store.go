@@ -85,10 +85,8 @@ var rules = []rule{
 	{name: "a store with only damaged snapshots is not empty", check: allDamagedIsNotEmpty, damages: true},
 }
 
-// background is the context of calls that do not test contexts.
 var background = context.Background()
 
-// open opens a store, calls f, and closes the store.
 func open(p Setup, f func(s checkpoint.Store) error) error {
 	s, err := p.Open()
 	if err != nil {
@@ -294,7 +292,6 @@ func numbersOnlyGrow(p Setup) error {
 	})
 }
 
-// other returns a different snapshot with the same number.
 func other(id uint64) *checkpoint.Snapshot {
 	s := snapshot(id)
 	s.States = map[string]participant.State{"other": {{1}}}
@@ -602,7 +599,6 @@ func (c *concurrent) save(saver byte, last uint64) {
 	}
 }
 
-// read loads the newest snapshot repeatedly, until all numbers are saved.
 func (c *concurrent) read() {
 	newest := uint64(0)
 	for {
@@ -643,7 +639,6 @@ func (c *concurrent) load(id uint64) error {
 	return differ(got, snapshot(id))
 }
 
-// damaged saves 1, 2 and 3, and damages the given snapshots.
 func damaged(p Setup, ids ...uint64) error {
 	if err := open(p, func(s checkpoint.Store) error { return save(s, 1, 2, 3) }); err != nil {
 		return err

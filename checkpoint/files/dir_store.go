@@ -61,7 +61,6 @@ type DirStore struct {
 
 var _ checkpoint.Store = (*DirStore)(nil)
 
-// dirFile is a snapshot in the directory.
 type dirFile struct {
 	checkpoint.Entry
 	damaged bool // as found by Load
@@ -153,7 +152,6 @@ func (d *DirStore) open() error {
 	return nil
 }
 
-// noLock replaces the lock on systems without locks.
 type noLock struct{}
 
 func (noLock) Check() error { return nil }
@@ -208,7 +206,6 @@ func parseFileName(name string) (id uint64, ok bool) {
 
 func (d *DirStore) path(id uint64) string { return filepath.Join(d.dir, fileName(id)) }
 
-// defaultKeepLast is how many snapshots a directory keeps: see [DirStore.KeepLast].
 const defaultKeepLast = 3
 
 // KeepLast sets how many snapshots are kept, from the next Save on; the default is 3.
@@ -386,7 +383,6 @@ func digest(s *checkpoint.Snapshot) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// digestOf returns the digest of the stored file of snapshot id.
 func (d *DirStore) digestOf(id uint64) (sum [sha256.Size]byte, err error) {
 	f, err := d.fs.OpenFile(d.path(id), os.O_RDONLY, 0)
 	if err != nil {
@@ -399,7 +395,6 @@ func (d *DirStore) digestOf(id uint64) (sum [sha256.Size]byte, err error) {
 	return sum, err
 }
 
-// write writes s into a new file and makes its content durable.
 func (d *DirStore) write(ctx context.Context, path string, s *checkpoint.Snapshot) (size int64, err error) {
 	d.step("create")
 	f, err := d.fs.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, filePerm)

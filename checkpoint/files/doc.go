@@ -17,15 +17,13 @@
 //
 // # Durability
 //
-// [DirStore] survives the kill of its process and a power cut at any time: it writes a
-// snapshot to a temporary file, syncs and renames the file, and syncs the directory,
-// before it removes an older snapshot. A directory belongs to a single process at a time:
-// see [LockedError].
+// [DirStore] survives the kill of its process and a power cut at any time. Its directory
+// belongs to a single process at a time: see [LockedError].
 //
 // An [Output] refuses a file that is not empty when the run does not resume from a
-// checkpoint, unless [Output.WithOverwrite] was called. The file belongs to a single run
-// at a time, too: see [Output.Lock]. If another program writes to the file, the run fails
-// and leaves the bytes in place; a restart moves them to a file beside it.
+// checkpoint: see [Output.WithOverwrite]. The file belongs to a single run at a time, too:
+// see [Output.Lock]. If another program writes to the file, the run fails and leaves the
+// bytes in place; a restart moves them to a file beside it.
 //
 // # Hostile bytes
 //

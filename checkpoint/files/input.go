@@ -197,7 +197,6 @@ func (in *LineInput) skipEnd() error {
 // Close implements [checkpoint.Input]. The source closes it; another call has no effect.
 func (in *LineInput) Close() error { return closeOnce(in.file) }
 
-// closeOnce closes f, and returns nil if it was closed before.
 func closeOnce(f *os.File) error {
 	if err := f.Close(); !errors.Is(err, os.ErrClosed) {
 		return err

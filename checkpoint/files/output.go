@@ -82,7 +82,7 @@ func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T)
 }
 
 // NewLineOutput returns an output that appends each string to the file at path, with a
-// line end. It is otherwise like [NewOutput].
+// line end, like [NewOutput].
 func NewLineOutput(path string) *Output[string] {
 	return newFileOutput("NewLineOutput", path, func(dst []byte, v string) ([]byte, error) {
 		return append(append(dst, v...), '\n'), nil
@@ -96,7 +96,6 @@ func NewJSONLinesOutput[T any](path string) *Output[T] {
 	return newFileOutput("NewJSONLinesOutput", path, appendJSONLine[T])
 }
 
-// appendJSONLine appends v and a line end to dst.
 func appendJSONLine[T any](dst []byte, v T) ([]byte, error) {
 	line := bytes.NewBuffer(dst)
 	encoder := json.NewEncoder(line)
@@ -177,7 +176,6 @@ func (o *Output[T]) partPath(number uint64) string {
 	return fmt.Sprintf("%s.part-%d", o.path, number)
 }
 
-// absolute returns the absolute path of the file, for errors.
 func (o *Output[T]) absolute() string {
 	if path, err := filepath.Abs(o.path); err == nil {
 		return path
@@ -295,7 +293,6 @@ func (o *Output[T]) refuse(_, size int64) error {
 	return &strangerError{path: o.absolute(), size: size, left: o.visible}
 }
 
-// strangerError reports that another program writes to the file of an output.
 type strangerError struct {
 	path       string
 	size, left int64

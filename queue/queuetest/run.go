@@ -209,7 +209,6 @@ func (s suite) lawQ1(in, completed []string) []string {
 	return out
 }
 
-// permute calls f with every order of names[k:].
 func permute(names []string, k int, f func([]string)) {
 	if k >= len(names) {
 		f(names)
@@ -424,7 +423,6 @@ func (s suite) many(t *testing.T) {
 	}
 }
 
-// random replays random schedules.
 func (s suite) random(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))

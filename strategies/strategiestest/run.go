@@ -104,7 +104,6 @@ func pureInAnyOrder[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) er
 	return nil
 }
 
-// pureUnderInterleaving alternates between elements at different attempts.
 func pureUnderInterleaving[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) error {
 	const last = 12
 	want := answers(fresh(), probes())
@@ -169,7 +168,6 @@ func predicateIsStable[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT])
 	return nil
 }
 
-// jittered is a strategy with a jitter.
 type jittered interface{ Jitter() strategies.Jitter }
 
 func jitterIsSound[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) error {
