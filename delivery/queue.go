@@ -363,8 +363,10 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 // TakeFailure takes an element that an operator has given up: it goes to the next layer
 // or to the dead letters. It is the argument of [asyncop.WithFailureSink]. When it
 // returns nil, the element is durable there, and its message can be acknowledged (law
-// D1). The history of the message comes from ctx ([message.MetaFromContext]), and the
-// operator's report of the failure is added to it. An element that is not a message gets
+// D1). ctx is the context of the call, or one made by [message.NewContext]. It has the
+// history of the message, to which the operator's report of the failure is added, and the
+// bytes that were received: they are stored, with what the type lacks, unless the program
+// has changed the value. An element that is not a message gets
 // a random id, the same each time it is offered. An element that was cut off by the end
 // of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
@@ -375,7 +377,7 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 }
 
 // Provider returns the external system that was chosen for the message of a call. ctx is
-// the context of the call. At the first call choose is asked, and its choice is stored
+// the context of the call, or one made by [message.NewContext]. At the first call choose is asked, and its choice is stored
 // with the message before Provider returns. It is the same at each attempt and visit, on
 // whichever worker, and the dead letters have it. So a request in doubt goes to the
 // system that may have it.
@@ -385,12 +387,12 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 // It returns an error if the choice cannot be stored: ctx does not belong to a message of
 // this queue, the engine does not keep choices, or it has failed. Then do not call.
 func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, error) {
-	now, found, err := q.ladder.Choose(ctx, "")
-	if found && err == nil && now == "" {
+	now, isOwn := q.ladder.Provider(ctx)
+	if isOwn && now == "" && !consumes(q.engine) {
 		now = choose()
 		return now, q.SetProvider(ctx, now)
 	}
-	return now, q.chosen(ctx, found, err)
+	return now, q.chosen(ctx, isOwn, nil)
 }
 
 // SetProvider stores another choice, for example after the first system has refused for
@@ -399,18 +401,18 @@ func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
 	if provider == "" {
 		return fmt.Errorf("delivery: queue %q: the name of a provider is empty", q.name)
 	}
-	_, found, err := q.ladder.Choose(ctx, provider)
-	return q.chosen(ctx, found, err)
+	isOwn, err := q.ladder.SetProvider(ctx, provider)
+	return q.chosen(ctx, isOwn, err)
 }
 
-func (q *Queue[T]) chosen(ctx context.Context, found bool, err error) error {
+func (q *Queue[T]) chosen(ctx context.Context, isOwn bool, err error) error {
 	meta, _ := message.MetaFromContext(ctx)
 	switch {
 	case consumes(q.engine):
 		return fmt.Errorf("delivery: queue %q: the choice of a provider: a %T cannot keep it with a message; %s", q.name, q.engine, elsewhere)
 	case err != nil:
 		return fmt.Errorf("delivery: queue %q: the choice of a provider for message %q: %w", q.name, meta.ID, err)
-	case !found:
+	case !isOwn:
 		return fmt.Errorf("delivery: queue %q: the choice of a provider: message %q was not received from this queue", q.name, meta.ID)
 	}
 	return nil

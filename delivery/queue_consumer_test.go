@@ -70,10 +70,6 @@ func (r topicsReceiver) Receive(ctx context.Context, _ int) ([]message.Message[[
 
 func (topicsReceiver) Close(context.Context) error { return nil }
 
-func (r topicsReceiver) Received(id store.Identity) ([]byte, bool) {
-	return []byte(r.value), id.ID == "1"
-}
-
 // An ability that the engine lacks is an error of each call, which names the option and the
 // alternative. NewQueue returns, since the engine may be a matter of configuration.
 func TestQueue_AbilityThatTheEngineLacks(t *testing.T) {
@@ -184,7 +180,7 @@ func TestAConsumerKeepsWhatItReceived(t *testing.T) {
 	require.Equal(t, "orders-dead", e.consumed.Dead)
 	require.True(t, e.consumed.IsLayer("orders-retry-7"))
 	require.False(t, e.consumed.IsLayer("others-retry-7"))
-	ctx := message.ContextWithMeta(t.Context(), ms[0].Meta())
+	ctx := message.NewContext(t.Context(), ms[0])
 	require.NoError(t, q.TakeFailure(ctx, asyncop.Failure[charged]{Element: ms[0].Value, Err: context.DeadlineExceeded}))
 	require.Equal(t, whole, string(e.stored["orders-retry-1"][0].Payload))
 	require.NoError(t, q.TakeFailure(ctx, asyncop.Failure[charged]{Element: charged{8}, Err: context.DeadlineExceeded}))

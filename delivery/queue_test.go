@@ -415,7 +415,7 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 		require.NoError(t, poor.Put(t.Context(), "x"))
 		ms, err := poor.Receive(t.Context(), 1)
 		require.NoError(t, err)
-		_, err = poor.Provider(message.ContextWithMeta(t.Context(), ms[0].Meta()), choose)
+		_, err = poor.Provider(message.NewContext(t.Context(), ms[0]), choose)
 		require.NoError(t, err)
 		require.NoError(t, poor.Close(t.Context()))
 	})

@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+
+	"github.com/weirflow/weir/internal/handle"
 )
 
 // acknowledgement is what a message carries beside its value: how it is settled, and its history. It is not generic, so it can
@@ -14,6 +16,10 @@ type acknowledgement struct {
 	settle  func(Settlement) // written once before use, then read-only; nil for a part
 	whole   *whole           // of a part
 	meta    *Meta            // of the message from the source; nil: none
+
+	// delivery is the handle of the message. Its source sets it before it passes the message on.
+	// It is nil for a part, and for a message of a source without leases.
+	delivery handle.Delivery
 }
 
 // resolve settles the message. Law D2: the first call counts.

@@ -21,7 +21,7 @@ func FindLost[T any](m Message[T]) Message[T] {
 func Watch[T any](m Message[T], settle func(Settlement)) Message[T] {
 	a := &acknowledgement{settle: settle}
 	if m.a != nil {
-		a.meta = m.a.meta
+		a.meta, a.delivery = m.a.meta, m.a.delivery
 		if a.meta != nil && m.a.part != 0 {
 			meta := m.Meta()
 			a.meta = &meta

@@ -106,8 +106,8 @@ func MetaFromContext(ctx context.Context) (m Meta, ok bool) {
 	return m, ok
 }
 
-// ContextWithMeta returns a copy of ctx with which [MetaFromContext] returns m. An operator does this for the messages that it
-// gets; this function is for tests, and for calls outside of an operator.
+// ContextWithMeta returns a copy of ctx with which [MetaFromContext] returns m. It is for tests, and
+// for elements that are not messages. For a message, use [NewContext].
 func ContextWithMeta(ctx context.Context, m Meta) context.Context {
 	return context.WithValue(ctx, ctxkey.Message{}, m)
 }

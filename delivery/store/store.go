@@ -52,9 +52,6 @@ type Consumption struct {
 type Receiver interface {
 	Receive(ctx context.Context, n int) ([]message.Message[[]byte], error)
 	Close(ctx context.Context) error
-
-	// Received returns the payload of a message that was received and is not settled.
-	Received(id Identity) (payload []byte, ok bool)
 }
 
 // Store is an engine that leases messages. Engines without an index implement Store and not [Inspector].

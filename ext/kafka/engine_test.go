@@ -146,8 +146,8 @@ func TestALayerHeedsTheServer(t *testing.T) {
 	r := queueOn(c.engine(), "orders", delivery.Layer{Delay: time.Minute})
 	for i, demand := range []time.Duration{time.Hour, time.Second} {
 		ctx := message.ContextWithMeta(t.Context(), message.Meta{ID: numbers(2)[i]})
-		err := predicates.WithPushback(errors.New("429"), demand)
-		require.NoError(t, r.TakeFailure(ctx, asyncop.Failure[string]{Element: "v", Err: err, NoRetryReason: strategies.Refused}))
+		f := asyncop.Failure[string]{Element: "v", Err: errors.New("429"), Demanded: demand, NoRetryReason: strategies.Refused}
+		require.NoError(t, r.TakeFailure(ctx, f))
 	}
 	view := c.view("orders-retry-1", "nobody")
 	entries, err := view.List(t.Context(), store.Filter{}, allOfIt)

@@ -114,7 +114,7 @@ func TestWithTopics_MessagesAsReceived(t *testing.T) {
 		require.NoError(t, err)
 		seen[ms[0].Value.Cents]++
 		if ms[0].Value.Cents == 7 {
-			ctx := message.ContextWithMeta(t.Context(), ms[0].Meta())
+			ctx := message.NewContext(t.Context(), ms[0])
 			require.NoError(t, billing.TakeFailure(ctx, asyncop.Failure[amount]{Element: ms[0].Value, Err: errors.New("down"), NoRetryReason: strategies.Refused}))
 		}
 		ms[0].Ack()

@@ -427,7 +427,7 @@ func TestADeadLetterThatDoesNotFit(t *testing.T) {
 	defer s.Close(context.Background())
 	down := errors.New(strings.Repeat("down ", 800))
 	for i, m := range receive(t, s, 3) {
-		ctx := message.ContextWithMeta(t.Context(), m.Meta())
+		ctx := message.NewContext(t.Context(), m)
 		err := retries.TakeFailure(ctx, asyncop.Failure[string]{Element: m.Value, Err: down, NoRetryReason: strategies.Refused})
 		if i == 2 {
 			require.NoError(t, err)

@@ -246,20 +246,6 @@ func (s *source) messages(entries []*entry) []message.Message[[]byte] {
 	return ms
 }
 
-// Received implements [store.Receiver].
-func (s *source) Received(id store.Identity) (payload []byte, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, of := range s.running {
-		for _, e := range of {
-			if e.meta.ID == id.ID && e.meta.Visit == id.Visit && e.meta.Merges == id.Merges {
-				return e.record.Value, true
-			}
-		}
-	}
-	return nil, false
-}
-
 // settle takes the settlement of a message, from any goroutine.
 func (s *source) settle(e *entry, v message.Settlement) {
 	s.mu.Lock()

@@ -100,7 +100,7 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 		return (*batchStages[IN, OUT])(b)
 	case CostKey:
 		return b
-	case NumberKey, AttemptKey, ctxkey.Borrow, ctxkey.Message: // of an attempt: an attempt around the operator must not answer
+	case NumberKey, AttemptKey, ctxkey.Borrow, ctxkey.Message, ctxkey.Delivery: // of an attempt: an attempt around the operator must not answer
 		return nil
 	}
 	return b.parent().Value(key)

@@ -77,6 +77,11 @@ func (t *Token) Value(key any) any {
 			return s.message.Meta()
 		}
 		return nil // the message of an operator around this one belongs to another element
+	case ctxkey.Delivery:
+		if s := t.signal.Load(); s != nil {
+			return message.DeliveryOf(s.message)
+		}
+		return nil
 	}
 	return t.parent().Value(key)
 }

@@ -44,6 +44,7 @@
 //	ctxkey.Members   none              contexts of its   outer                members of an outer call are not its own
 //	                                   members
 //	ctxkey.Message   its history       none              its history          an outer message belongs to another element
+//	ctxkey.Delivery  its handle        none              its handle           as for its history
 //
 // Outer is the context of a call that the operator runs inside of, if there is one.
 //

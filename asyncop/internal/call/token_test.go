@@ -67,6 +67,7 @@ func TestClaimIsForOne(t *testing.T) {
 // Law D6: an element that is no message has no history, although its operator runs inside of a call for a message and has ended.
 func TestHistoryAroundTheOperator(t *testing.T) {
 	around := context.WithValue(context.Background(), ctxkey.Message{}, "of another element")
+	around = context.WithValue(around, ctxkey.Delivery{}, "of another element")
 	h, _ := newHost(t)
 	h.User, h.Values = around, WithoutMessage(around)
 	h.Life, h.Cancel = context.WithCancelCause(around)
@@ -74,6 +75,8 @@ func TestHistoryAroundTheOperator(t *testing.T) {
 	a := newAttempt(h)
 	a.Cut()
 	require.Nil(t, a.Value(ctxkey.Message{}))
+	require.Nil(t, a.Value(ctxkey.Delivery{}))
+	require.Nil(t, h.Values.Value(ctxkey.Delivery{}))
 }
 
 // Law A2: the first completion counts, the others are counted.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/weirflow/weir/internal/ctxkey"
+	"github.com/weirflow/weir/message"
 )
 
 // WithEnd returns a context with the values of one context and the end of another.
@@ -29,7 +30,7 @@ func WithoutMessage(c context.Context) context.Context {
 	if c.Value(ctxkey.Message{}) == nil {
 		return c
 	}
-	return context.WithValue(c, ctxkey.Message{}, nil)
+	return context.WithValue(context.WithValue(c, ctxkey.Message{}, nil), ctxkey.Delivery{}, nil)
 }
 
 // withMessage is a context with a message. It builds the history on demand.
@@ -39,8 +40,11 @@ type withMessage struct {
 }
 
 func (c *withMessage) Value(key any) any {
-	if _, ok := key.(ctxkey.Message); ok {
+	switch key.(type) {
+	case ctxkey.Message:
 		return c.message.Meta()
+	case ctxkey.Delivery:
+		return message.DeliveryOf(c.message)
 	}
 	return c.Context.Value(key)
 }
@@ -69,7 +73,7 @@ func (c *valued) Value(key any) any {
 // value.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
-	case NumberKey, AttemptKey, ReservationKey, BatchKey, CostKey, ctxkey.Borrow, ctxkey.Members, ctxkey.Stage, ctxkey.Message:
+	case NumberKey, AttemptKey, ReservationKey, BatchKey, CostKey, ctxkey.Borrow, ctxkey.Members, ctxkey.Stage, ctxkey.Message, ctxkey.Delivery:
 		return true
 	}
 	return false

@@ -16,6 +16,7 @@ import (
 // consumed is the source of a queue and its layers on a [store.Consumer]. It opens with the first Receive, so that engines that are away are
 // asked again.
 type consumed[T any] struct {
+	ladder  *Ladder[T]
 	engine  store.Consumer
 	what    store.Consumption
 	codec   codec.Codec[T]
@@ -36,8 +37,10 @@ type opening struct {
 	err      error
 }
 
-func newConsumed[T any](c Config[T]) *consumed[T] {
+func newConsumed[T any](l *Ladder[T]) *consumed[T] {
+	c := l.c
 	s := &consumed[T]{
+		ladder: l,
 		engine: c.Store.(store.Consumer), codec: c.Codec, decoder: decoder.New("ladder", c.Codec), // New has looked
 		what: store.Consumption{Queue: c.Main, IsLayer: c.IsLayer, Dead: c.DeadLetters, Clock: c.Clock, Logger: c.Logger},
 	}
@@ -122,7 +125,9 @@ func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T],
 				m.Reject(decoder.Unreadable(err))
 				continue
 			}
-			ms = append(ms, message.With(m, values[i]))
+			of := store.Message{Meta: m.Meta()}
+			d := &consumedDelivery[T]{source: s, identity: of.Identity(), provider: of.Meta.Provider, payload: m.Value}
+			ms = append(ms, message.Attach(message.With(m, values[i]), d))
 		}
 		if len(ms) > 0 {
 			return ms, nil
@@ -130,17 +135,35 @@ func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T],
 	}
 }
 
-// AsReceived is that of a leases.Source.
-func (s *consumed[T]) AsReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool) {
-	r := s.receiver()
-	if r == nil {
-		return nil, nil, false
-	}
-	if payload, ok = r.Received(id); !ok {
-		return nil, nil, false
-	}
+// consumedDelivery is the handle of a message of a [store.Consumer], which does not keep providers.
+type consumedDelivery[T any] struct {
+	source   *consumed[T]
+	identity store.Identity
+	provider string
+	payload  []byte
+}
+
+// Owner implements [handle.Delivery].
+func (d *consumedDelivery[T]) Owner() any { return d.source.ladder }
+
+// Is implements [handle.Delivery].
+func (d *consumedDelivery[T]) Is(id string, visit, merges int) bool {
+	return d.identity == store.Identity{ID: id, Visit: visit, Merges: merges}
+}
+
+// AsReceived implements [handle.Delivery].
+func (d *consumedDelivery[T]) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) {
+	s := d.source
 	schema = codec.SchemaOf(s.codec)
-	return payload, schema, leases.Same(s.decoder, s.codec, schema, payload, m)
+	return d.payload, schema, leases.Same(s.decoder, s.codec, schema, d.payload, encoded)
+}
+
+// Provider implements [handle.Delivery].
+func (d *consumedDelivery[T]) Provider() string { return d.provider }
+
+// SetProvider implements [handle.Delivery].
+func (d *consumedDelivery[T]) SetProvider(context.Context, string) (isKept bool, err error) {
+	return false, nil
 }
 
 // LeasesLost is that of the receiver, if it counts them.

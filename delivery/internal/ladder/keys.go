@@ -258,8 +258,7 @@ func (k *keys[T]) park(e *keyed[T], ms ...message.Message[T]) {
 
 // watched returns a new message; keys get to know when it is settled.
 func (k *keys[T]) watched(key string, m message.Message[T]) message.Message[T] {
-	meta := m.Meta()
-	return message.New(m.Value, &meta, func(v message.Settlement) {
+	return message.Watch(m, func(v message.Settlement) {
 		m.Settle(v)
 		k.mu.Lock()
 		e := k.get(key)
@@ -364,7 +363,7 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 	parked := make([]store.Message, 0, len(ms))
 	of := make([]message.Message[T], 0, len(ms)) // of parked
 	for _, m := range ms {
-		p, err := l.unvisited(m.Value, m.Meta())
+		p, err := l.unvisited(m)
 		if err != nil {
 			m.Reject(fmt.Errorf("ladder: %w", err))
 			continue

@@ -301,7 +301,7 @@ func TestTheOrderOfAKeyWhenAHandOverFails(t *testing.T) {
 		first := one(t, source)
 		taken := make(chan error)
 		go func() {
-			taken <- l.Take(message.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
+			taken <- l.Take(message.NewContext(t.Context(), first), exhausted(first.Value))
 		}()
 		synctest.Wait()
 		other := one(t, source)
@@ -356,7 +356,7 @@ func TestTheOrderOfAKeyWhenAHandOverFailsLate(t *testing.T) {
 		first := one(t, source)
 		taken := make(chan error)
 		go func() {
-			taken <- l.Take(message.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
+			taken <- l.Take(message.NewContext(t.Context(), first), exhausted(first.Value))
 		}()
 		again := one(t, source) // a minute later
 		require.Equal(t, 2, again.Meta().Visit)
@@ -389,7 +389,7 @@ func TestAHandOverFailsAfterTheSettlement(t *testing.T) {
 		first := one(t, source)
 		taken := make(chan error)
 		go func() {
-			taken <- l.Take(message.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
+			taken <- l.Take(message.NewContext(t.Context(), first), exhausted(first.Value))
 		}()
 		synctest.Wait()
 		first.Nack(0)

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/handle"
 	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
@@ -64,9 +65,13 @@ type Config[T any] struct {
 type Ladder[T any] struct {
 	c      Config[T]
 	router failed.Router[T]
-	open   sync.Map                // of the sources that are not closed, *source[T]
+	open   sync.Map                // of the sources that are not closed, *source[T]; for fail
 	keys   atomic.Pointer[keys[T]] // of the Source that is open; nil: none is, or messages of a key overtake each other
 	doubts sync.Once               // the advice about calls in doubt
+
+	// adopted has the other ladders whose sources are the first of a source of this ladder: their
+	// messages are messages of this ladder, too.
+	adopted sync.Map
 }
 
 // New returns a ladder. The options of a delivery.Queue have looked at numbers and durations.
@@ -127,16 +132,15 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return err
 	}
 	meta := to.Meta
-	if chosen, ok, _ := l.Choose(ctx, ""); ok { // it asks nothing of the store
-		meta.Provider = chosen
+	d := l.deliveryOf(ctx)
+	if d != nil {
+		meta.Provider = d.Provider()
 	}
 	m, err := leases.Encode(l.c.Codec, f.Element, meta)
 	if err != nil {
 		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
-	if received, ok := message.MetaFromContext(ctx); ok {
-		l.keepReceived(received, &m)
-	}
+	keepReceived(d, &m)
 	queue, stored, undo := l.c.DeadLetters, func() {}, func() {}
 	if m.Cause = to.Cause; m.Cause == "" {
 		if queue, m.Delay = l.c.Main, to.Delay; to.Layer != failed.OwnQueue {
@@ -180,46 +184,74 @@ func (l *Ladder[T]) advise(ctx context.Context, id string) {
 		slog.String("id", id), slog.String("queue", l.c.DeadLetters))
 }
 
-// Choose stores the provider of the message that ctx is of, and returns the one that it has; an empty one asks only. found is false if the
-// message is none of a source of this ladder.
-func (l *Ladder[T]) Choose(ctx context.Context, provider string) (now string, found bool, err error) {
+// deliveryOf returns the handle of the message of a call, or nil if the message was not received
+// from a source of this ladder, or is a part or a message that a program has made.
+func (l *Ladder[T]) deliveryOf(ctx context.Context) handle.Delivery {
 	meta, _ := message.MetaFromContext(ctx)
-	id := store.Identity{ID: meta.ID, Visit: meta.Visit, Merges: meta.Merges}
-	l.open.Range(func(key, _ any) bool {
-		now, found, err = key.(*source[T]).choose(ctx, id, provider)
-		return !found
-	})
-	return now, found, err
+	return l.own(message.DeliveryFromContext(ctx), &meta)
 }
 
-// keepReceived gives a message, which was received with meta, the bytes that were received in place of those of its value, unless that has
-// changed.
-func (l *Ladder[T]) keepReceived(meta message.Meta, m *store.Message) {
-	id := store.Identity{ID: meta.ID, Visit: meta.Visit, Merges: meta.Merges}
-	l.open.Range(func(key, _ any) bool {
-		payload, schema, ok := key.(*source[T]).AsReceived(id, m)
-		if ok {
-			m.Payload, m.Schema = payload, schema
-		}
-		return !ok
-	})
+// own returns the handle of a message if it is one of this ladder, and else nil.
+func (l *Ladder[T]) own(d handle.Delivery, meta *message.Meta) handle.Delivery {
+	if d == nil || !d.Is(meta.ID, meta.Visit, meta.Merges) {
+		return nil
+	}
+	owner := d.Owner()
+	_, isAdopted := l.adopted.Load(owner)
+	if owner != any(l) && !isAdopted {
+		return nil
+	}
+	return d
+}
+
+// keepReceived gives a message the bytes that were received in place of those of its value, unless
+// the program has changed the value. So what the type lacks is kept.
+func keepReceived(d handle.Delivery, m *store.Message) {
+	if d == nil {
+		return
+	}
+	payload, schema, isSame := d.AsReceived(m.Payload)
+	if isSame {
+		m.Payload, m.Schema = payload, schema
+	}
+}
+
+// Provider returns the provider of the message of a call, or "". isOwn is false if the message was
+// not received from a source of this ladder, or is not in flight.
+func (l *Ladder[T]) Provider(ctx context.Context) (provider string, isOwn bool) {
+	d := l.deliveryOf(ctx)
+	if d == nil {
+		return "", false
+	}
+	return d.Provider(), true
+}
+
+// SetProvider stores the provider of the message of a call. isOwn is as that of Provider.
+func (l *Ladder[T]) SetProvider(ctx context.Context, provider string) (isOwn bool, err error) {
+	d := l.deliveryOf(ctx)
+	if d == nil {
+		return false, nil
+	}
+	return d.SetProvider(ctx, provider)
 }
 
 // unvisited returns a message that was received, and not visited, as it is stored.
-func (l *Ladder[T]) unvisited(v T, meta message.Meta) (store.Message, error) {
+func (l *Ladder[T]) unvisited(received message.Message[T]) (store.Message, error) {
+	meta := received.Meta()
 	before := meta
 	before.Visit = max(0, meta.Visit-1)
-	m, err := leases.Encode(l.c.Codec, v, before)
+	m, err := leases.Encode(l.c.Codec, received.Value, before)
 	if err != nil {
 		return m, fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
-	l.keepReceived(meta, &m)
+	keepReceived(l.own(message.DeliveryOf(received), &meta), &m)
 	return m, nil
 }
 
 // bury stores a message that is not visited any more.
-func (l *Ladder[T]) bury(ctx context.Context, v T, meta message.Meta, cause store.Cause, why string) error {
-	m, err := l.unvisited(v, meta)
+func (l *Ladder[T]) bury(ctx context.Context, received message.Message[T], cause store.Cause, why string) error {
+	meta := received.Meta()
+	m, err := l.unvisited(received)
 	if err != nil {
 		return err
 	}

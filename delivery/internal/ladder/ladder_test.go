@@ -69,7 +69,7 @@ func exhausted(element string) asyncop.Failure[string] {
 
 func take(t *testing.T, l *ladder.Ladder[string], m message.Message[string]) {
 	t.Helper()
-	require.NoError(t, l.Take(message.ContextWithMeta(t.Context(), m.Meta()), exhausted(m.Value)))
+	require.NoError(t, l.Take(message.NewContext(t.Context(), m), exhausted(m.Value)))
 	m.Ack()
 }
 

@@ -53,6 +53,10 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 		}
 		s.keyed = &keyedStore[T]{l.c.Store.(store.Inspector), s.keys} // New has looked
 	}
+	other, isOfLadder := first.(*source[T])
+	if isOfLadder {
+		l.adopted.Store(any(other.ladder), nil)
+	}
 	if s.first = first; first == nil {
 		s.first = l.main()
 	} else {
@@ -75,9 +79,14 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 // main returns a source of the queue of new messages: on a [store.Consumer] it has the layers as well.
 func (l *Ladder[T]) main() Source[T] {
 	if s, ok := l.c.Store.(store.Store); ok {
-		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, l.c.Options...)
+		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, l.sourceOptions()...)
 	}
-	return newConsumed(l.c)
+	return newConsumed(l)
+}
+
+// sourceOptions returns the options of the sources of the ladder's queues.
+func (l *Ladder[T]) sourceOptions() []leases.SourceOption {
+	return append(slices.Clip(l.c.Options), leases.WithOwner(l))
 }
 
 // add adds a queue of the store to the inputs.
@@ -88,7 +97,7 @@ func (s *source[T]) add(queue string, rate float64, limit int) {
 		from = s.keyed
 	}
 	s.inputs = append(s.inputs, &input[T]{
-		queue: queue, source: leases.NewSource(from, queue, c.DeadLetters, c.Codec, c.Options...), rate: rate, limit: limit,
+		queue: queue, source: leases.NewSource(from, queue, c.DeadLetters, c.Codec, s.ladder.sourceOptions()...), rate: rate, limit: limit,
 	})
 }
 
@@ -397,9 +406,9 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 		var err error
 		switch {
 		case meta.UnsafeToRepeat && !meta.Remembered.After(now):
-			err = s.ladder.bury(ctx, m.Value, meta, store.UnsafeToRepeat, "the server may have forgotten its call in doubt")
+			err = s.ladder.bury(ctx, m, store.UnsafeToRepeat, "the server may have forgotten its call in doubt")
 		case failed.IsPast(meta.Deadline, now):
-			err = s.ladder.bury(ctx, m.Value, meta, store.Expired, "its deadline has passed")
+			err = s.ladder.bury(ctx, m, store.Expired, "its deadline has passed")
 		default:
 			return false
 		}
@@ -435,33 +444,12 @@ func (in *input[T]) mayGive() int {
 func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[T] {
 	in.flying.Add(1)
 	s.flying.Add(1)
-	meta := m.Meta()
-	return message.New(m.Value, &meta, func(v message.Settlement) {
+	return message.Watch(m, func(v message.Settlement) {
 		m.Settle(v)
 		in.flying.Add(-1)
 		s.flying.Add(-1)
 		settle.Wake(s.settled)
 	})
-}
-
-// AsReceived is that of the input which has the message.
-func (s *source[T]) AsReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool) {
-	s.mu.Lock()
-	inputs := slices.Clone(s.inputs)
-	s.mu.Unlock()
-	for _, in := range inputs {
-		if keeps, is := in.source.(keepsReceived); is {
-			if payload, schema, ok = keeps.AsReceived(id, m); ok {
-				return payload, schema, true
-			}
-		}
-	}
-	return nil, nil, false
-}
-
-// keepsReceived is a source that has the bytes of its messages: *leases.Source, *consumed, and the source of another ladder.
-type keepsReceived interface {
-	AsReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool)
 }
 
 // LeasesLost returns how many leases the inputs have lost.
@@ -493,21 +481,6 @@ func (s *source[T]) SettlementsRefused() (n int) {
 
 // countsRefusals is implemented by *leases.Source and by the source of another ladder.
 type countsRefusals interface{ SettlementsRefused() int }
-
-// choose is that of the input which has the message.
-func (s *source[T]) choose(ctx context.Context, id store.Identity, provider string) (now string, found bool, err error) {
-	s.mu.Lock()
-	inputs := slices.Clone(s.inputs)
-	s.mu.Unlock()
-	for _, in := range inputs {
-		if leased, ok := in.source.(*leases.Source[T]); ok {
-			if now, found, err = leased.Choose(ctx, id, provider); found {
-				return now, true, err
-			}
-		}
-	}
-	return "", false, nil
-}
 
 // Close implements delivery.Source.
 func (s *source[T]) Close(ctx context.Context) error {

@@ -267,7 +267,7 @@ func inDoubt() asyncop.Failure[string] {
 func visit(t *testing.T, l *ladder.Ladder[string], m message.Message[string], f asyncop.Failure[string]) exactlyonce.ID {
 	t.Helper()
 	tracker := caller.NewTracker(caller.Config{Name: "charges", Secret: []byte("0123456789abcdef")})
-	ctx := tracker.Accepted(message.ContextWithMeta(t.Context(), m.Meta()), nil, false)
+	ctx := tracker.Accepted(message.NewContext(t.Context(), m), nil, false)
 	id, err := caller.NextID(tracker.AttemptStarted(ctx, 1))
 	require.NoError(t, err)
 	require.NoError(t, l.Take(ctx, f))
@@ -515,7 +515,7 @@ func TestWhatStaysInDoubt(t *testing.T) {
 		},
 		"another operator": func(t *testing.T, l *ladder.Ladder[string], m message.Message[string]) {
 			tracker := caller.NewTracker(caller.Config{Name: "refunds", Secret: []byte("0123456789abcdef")})
-			ctx := tracker.Accepted(message.ContextWithMeta(t.Context(), m.Meta()), nil, false)
+			ctx := tracker.Accepted(message.NewContext(t.Context(), m), nil, false)
 			_, err := caller.NextID(tracker.AttemptStarted(ctx, 1))
 			require.NoError(t, err)
 			require.NoError(t, l.Take(ctx, inDoubt()))

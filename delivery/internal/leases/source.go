@@ -80,19 +80,6 @@ type Source[T any] struct {
 	refusals int // see SettlementsRefused
 }
 
-// held is a message that was received and is not settled in the store. All is guarded by Source.mu, message but for its provider written
-// once.
-type held struct {
-	lease      store.Lease
-	message    store.Message
-	settlement *message.Settlement // nil: in flight
-	written    bool                // settled in the store
-	lost       bool                // its lease is, and was counted
-
-	refusals int       // how often the store has refused to record the settlement
-	due      time.Time // the settlement is not recorded again before
-}
-
 type sourceSettings struct {
 	clock   clock.Clock
 	lease   time.Duration
@@ -100,6 +87,7 @@ type sourceSettings struct {
 	logger  *slog.Logger
 	byKey   store.ByKey // nil without rounds of keys
 	most    int         // messages of a key in flight; 0: no limit
+	owner   any         // of the handles of messages
 }
 
 // SourceOption changes a setting of [NewSource].
@@ -135,6 +123,11 @@ func WithClock(c clock.Clock) SourceOption {
 func WithLogger(l *slog.Logger) SourceOption {
 	guard.RefuseNil("weir: WithLogger", "logger", l)
 	return func(s *sourceSettings) { s.logger = guard.Logger(l) }
+}
+
+// WithOwner sets the ladder of which the source is a part. The default is nil.
+func WithOwner(ladder any) SourceOption {
+	return func(s *sourceSettings) { s.owner = ladder }
 }
 
 // NewSource returns a source of a queue. dead is the queue of its dead letters. It panics if an argument is nil or empty, or
@@ -276,7 +269,7 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 		if l.External && l.Schema == nil {
 			l.Schema = codec.SchemaOf(s.codec)
 		}
-		h := &held{lease: l.Lease, message: l.Message}
+		h := &held{source: s, lease: l.Lease, message: l.Message}
 		h.message.Meta.Visit++
 		s.hold(h)
 		if l.Lapses >= settle.MaxLapses {
@@ -298,7 +291,8 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 			continue
 		}
 		meta := h.message.Meta
-		ms = append(ms, message.New(value, &meta, func(v message.Settlement) { s.settle(h, v) }))
+		m := message.New(value, &meta, func(v message.Settlement) { s.settle(h, v) })
+		ms = append(ms, message.Attach(m, h))
 	}
 	return ms, true, nil
 }
@@ -311,27 +305,14 @@ func (s *Source[T]) decode(l *store.Leased) (value T, err error) {
 	return s.decoder.Decode(l.Schema, l.Payload)
 }
 
-// AsReceived returns the bytes and the schema of a message that is in flight here, if its value is still what was received: m is that value,
-// encoded. So what the type lacks is kept.
-func (s *Source[T]) AsReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool) {
-	s.mu.Lock()
-	h, _ := s.byIdentity(id)
-	s.mu.Unlock()
-	if h == nil {
-		return nil, nil, false
-	}
-	payload, schema = h.message.Payload, h.message.Schema
-	return payload, schema, Same(s.decoder, s.codec, schema, payload, m)
-}
-
-// Same reports whether a payload that was received has the value of m.
-func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload []byte, m *store.Message) bool {
+// Same reports whether a payload that was received has the value of a message that was encoded.
+func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encoded []byte) bool {
 	value, err := d.Decode(schema, payload)
 	if err != nil {
 		return false
 	}
 	same, err := Encode(c, value, message.Meta{})
-	return err == nil && bytes.Equal(same.Payload, m.Payload)
+	return err == nil && bytes.Equal(same.Payload, encoded)
 }
 
 // choose returns what of the messages that were taken goes on, and the leases of those to be released. A message that is in flight here
@@ -391,43 +372,6 @@ func (s *Source[T]) settle(h *held, v message.Settlement) {
 	if alone || s.most > 0 {
 		settle.Wake(s.again)
 	}
-}
-
-// Choose stores the provider of a message that is in flight here, by its identity before the visit. An empty provider stores nothing. It
-// returns the provider that the message has now; found is false if the message is not in flight.
-func (s *Source[T]) Choose(ctx context.Context, id store.Identity, provider string) (now string, found bool, err error) {
-	s.mu.Lock()
-	h, lease := s.byIdentity(id)
-	s.mu.Unlock()
-	if h == nil {
-		return "", false, nil
-	}
-	if now = s.providerOf(h); provider == "" || provider == now {
-		return now, true, nil
-	}
-	if err := s.store.Choose(ctx, provider, lease); err != nil {
-		return now, true, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h.message.Meta.Provider = provider
-	return provider, true, nil
-}
-
-func (s *Source[T]) providerOf(h *held) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return h.message.Meta.Provider
-}
-
-// byIdentity returns a message in flight, and its lease. Called with mu held.
-func (s *Source[T]) byIdentity(id store.Identity) (*held, store.Lease) {
-	for _, h := range s.held {
-		if m := &h.message.Meta; m.ID == id.ID && m.Visit == id.Visit && m.Merges == id.Merges && h.settlement == nil {
-			return h, h.lease
-		}
-	}
-	return nil, store.Lease{}
 }
 
 // Close implements delivery.Source.
