@@ -34,24 +34,24 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// fake is a participant that writes down what it hears. It answers a barrier at once,
-// unless mute.
+// fake is a participant that records the calls of its methods. It reports a barrier at
+// once, unless mute.
 type fake struct {
 	name  string
 	mute  bool
 	fails error
 
-	onPending, onCompleted func() // called last, unless nil
+	onPending, onCompleted func() // called at the end of the method, unless nil
 
 	mu    sync.Mutex
-	heard []string            // guarded by mu
+	calls []string            // guarded by mu
 	last  participant.Barrier // guarded by mu
 }
 
 func (f *fake) note(format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.heard = append(f.heard, fmt.Sprintf(format, args...))
+	f.calls = append(f.calls, fmt.Sprintf(format, args...))
 }
 
 func (f *fake) Pending(b participant.Barrier) {
@@ -78,7 +78,7 @@ func (f *fake) Aborted(id uint64, _ error) { f.note("a%d", id) }
 func (f *fake) history() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return strings.Join(f.heard, " ")
+	return strings.Join(f.calls, " ")
 }
 
 func (f *fake) barrier() participant.Barrier {
@@ -91,7 +91,7 @@ func (f *fake) barrier() participant.Barrier {
 type badStore struct {
 	*checkpointtest.MemoryStore
 	fail bool
-	gate chan struct{} // if set, Save waits
+	gate chan struct{} // if not nil, Save receives from it first
 }
 
 func (s *badStore) Save(ctx context.Context, snap *Snapshot) error {
@@ -104,7 +104,7 @@ func (s *badStore) Save(ctx context.Context, snap *Snapshot) error {
 	return s.MemoryStore.Save(ctx, snap)
 }
 
-// slowHandler waits with every line.
+// slowHandler receives from gate for every line.
 type slowHandler struct {
 	slog.Handler
 	gate chan struct{}
@@ -306,7 +306,7 @@ func TestCoordinator(t *testing.T) {
 	bubble(t, "fail and close end what is under way", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
 		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
-		host := c.Host() // c is another one below, and the second Fail may come late
+		host := c.Host() // c is assigned again below, perhaps before the second Fail
 		time.AfterFunc(time.Second, func() { host.Fail("a", errTest); host.Fail("a", errors.New("too late")) })
 		_, err := c.Trigger(ctx)
 		require.ErrorIs(t, err, errTest)
@@ -317,10 +317,10 @@ func TestCoordinator(t *testing.T) {
 		_, err = c.Trigger(ctx)
 		require.ErrorIs(t, err, ErrClosed)
 	})
-	// C2: what ended the run may be that a barrier came twice, and the states do not fit
+	// C2: a run that failed because a barrier came twice has states that do not fit
 	// together.
 	bubble(t, "what all have reported is not stored if the run has failed", func(t *testing.T) {
-		for range 20 { // which of them is seen first is a matter of luck
+		for range 20 { // select takes either case first
 			a := &fake{name: "a"}
 			c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 			a.onPending = func() { c.Host().Fail("a", errTest) }
@@ -375,7 +375,7 @@ func TestCoordinator(t *testing.T) {
 	bubble(t, "a context that has ended takes no checkpoint", func(t *testing.T) {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		for range 50 { // of several cases that are ready, select takes any
+		for range 50 { // if several cases are ready, select takes any
 			a := &fake{name: "a", mute: true}
 			c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 			_, err := c.Trigger(ended)
@@ -395,7 +395,7 @@ func TestCoordinator(t *testing.T) {
 		marker := a.barrier()
 		var joiners []chan error
 		short, cancel := context.WithCancel(ctx)
-		for range 20 { // any of them might be the first to see that the marker is through
+		for range 20 { // any of the goroutines may be first
 			joined := make(chan error, 1)
 			joiners = append(joiners, joined)
 			go func() { joined <- c.Finish(short, Drain) }()
@@ -424,7 +424,7 @@ func TestCoordinator(t *testing.T) {
 		a := &fake{name: "a", mute: true}
 		c := startWith(t, checkpointtest.NewMemoryStore(), []Option{WithTimeout(time.Minute), WithLogger(slog.New(slow))}, a)
 		c.Host().RequestFinal(participant.Drain)
-		time.Sleep(time.Minute) // whoever drains warns, and takes its time: the other one sees first that the marker is through
+		time.Sleep(time.Minute) // the drainer blocks in its warning, so the other caller is first to see that the marker was reported
 		short, cancel := context.WithCancel(ctx)
 		joined := make(chan error, 1)
 		go func() { joined <- c.Finish(short, Drain) }()
@@ -477,8 +477,8 @@ func TestStartErrors(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A pipeline that is built after the start would run without checkpoints, and look like
-// one that has them.
+// A participant that is registered after the start fails the run: otherwise its part of
+// the pipeline would silently run without checkpoints.
 func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
 	require.NoError(t, os.WriteFile(path, []byte("of an earlier run\n"), 0o600))
@@ -572,8 +572,7 @@ func damage(t *testing.T, dir string, id uint64) {
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 }
 
-// A file that is not empty is somebody's work: without a checkpoint it is emptied only if
-// the caller says so.
+// Without a checkpoint, a file that is not empty is emptied only with WithOverwrite.
 func TestFileOutputDoesNotOverwrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
 	begin := func(output *files.Output[string]) error {

@@ -66,9 +66,9 @@
 //
 // A periodic checkpoint that fails, or takes longer than [WithTimeout], is aborted, and
 // the next follows. [Coordinator.Stats] counts the failures, and [WithTolerableFailures]
-// ends the run after too many. No other checkpoint follows a final checkpoint, so its Save
-// is repeated until the timeout, and so is every Commit. A run that has lost its store to
-// another run gets [ErrFenced] and ends.
+// ends the run after too many. No other checkpoint follows a final checkpoint, so its
+// Save is repeated until the timeout, and so is every Commit. A run that has lost its
+// store to another run gets [ErrFenced] and ends.
 //
 // # The end of the stream
 //

@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// draining starts a coordinator of a and b, and lets it announce the end of the input. b
-// has not reported that.
+// draining starts a coordinator of a and b, and makes it announce the end of the input. b
+// has not reported the marker.
 func draining(t *testing.T, store Store, opts ...Option) (c *Coordinator, a, b *fake) {
 	t.Helper()
 	a, b = &fake{name: "a"}, &fake{name: "b", mute: true}
@@ -250,7 +250,7 @@ func TestSourceIsDrained(t *testing.T) {
 	})
 }
 
-// A participant of the user's that treats all barriers alike needs to know nothing of the
+// A user's participant that treats all barriers alike need not handle the marker of the
 // end of the input.
 func TestDrainWithAPlainSink(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
@@ -277,14 +277,14 @@ func TestDrainWithAPlainSink(t *testing.T) {
 	})
 }
 
-// nothing is a participant that has nothing to do outside of the stream.
+// nothing is a participant that only acts in the stream.
 type nothing struct{}
 
 func (nothing) Pending(participant.Barrier) {}
 func (nothing) Completed(uint64)            {}
 func (nothing) Aborted(uint64, error)       {}
 
-// Whoever asks for the end that comes anyway is not told that it failed.
+// Finish returns nil if the input ends the stream before it does.
 func TestFinishOfAStreamThatEnds(t *testing.T) {
 	for kind, other := range map[Kind]Kind{Drain: Suspend, Suspend: Drain} {
 		bubble(t, kind.String(), func(t *testing.T) {

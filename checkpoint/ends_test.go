@@ -28,11 +28,11 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// recorder is an Input and an Output that writes down what is asked of it.
+// recorder is an Input and an Output that records the calls of its methods.
 type recorder struct {
 	Input[string]
 	fail map[string]error  // by method
-	do   map[string]func() // by method, if it is to do anything else
+	do   map[string]func() // by method: called in it
 
 	mu    sync.Mutex
 	calls []string // guarded by mu
@@ -118,13 +118,13 @@ func TestSource(t *testing.T) {
 	})
 }
 
-// A Start that was forgotten is not a silent hang: source, sink and others are named, on
-// the coordinator's clock.
+// A forgotten Start is logged with the names of all participants, by the coordinator's
+// clock.
 func TestStartThatIsForgotten(t *testing.T) {
 	clk := clock.NewMock()
 	log := make(logLines, 10)
 	c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithClock(clk), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
-	clk.Add(time.Hour)                                                            // nobody has registered
+	clk.Add(time.Hour)                                                            // before the first registration
 	src := NewSource(c, "src", checkpointtest.NewChannelInput(make(chan string))) // idle
 	sink := NewSink[string](c, "sink", newRecorder())
 	c.Host().Register("other", nothing{})
@@ -348,7 +348,7 @@ func TestSink(t *testing.T) {
 	})
 }
 
-// Inputs and outputs may use the memory of a position and of a state again.
+// Inputs and outputs may reuse the memory of a position and of a state.
 func TestPositionsAndStatesAreCopied(t *testing.T) {
 	bubble(t, "reused", func(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
@@ -431,8 +431,8 @@ func readAll[T any](t *testing.T, in Input[T]) (values []T, positions [][]byte) 
 	}
 }
 
-// A job that was drained goes on when its input has grown. The last line may have had no
-// end then.
+// A drained job continues when its input has grown, even if the last line had no line
+// end.
 func TestLinesOfAFileThatGrows(t *testing.T) {
 	for _, tt := range []struct{ was, added, want string }{
 		{"a\nb", "\nc\n", "c 3"},
@@ -471,7 +471,7 @@ func TestLinesOfAFileThatGrows(t *testing.T) {
 	}
 }
 
-// The same of records.
+// The same for records.
 func TestRecordsOfAFileThatGrows(t *testing.T) {
 	for _, tt := range []struct{ was, added, want string }{
 		{"h\na\nb", "\nc\n", "[c] 4"},
@@ -504,8 +504,8 @@ func TestRecordsOfAFileThatGrows(t *testing.T) {
 	}
 }
 
-// The line end of a line that was read without one is not a line, whenever the file gets
-// it.
+// If a line was read without a line end, a line end that is appended later is not an
+// empty line.
 func TestLinesOfAFileThatGrowsWhileItIsRead(t *testing.T) {
 	for _, end := range []string{"\n", "\r\n"} {
 		path := filepath.Join(t.TempDir(), "lines")
@@ -575,7 +575,7 @@ func (in cutOff) Next() (int, error) {
 	return v, err
 }
 
-// When Close returns, the sink leaves its output alone, which may be another run's then.
+// When Close has returned, the sink does not use its output: another run may have it.
 func TestSinkWritesNothingAfterClose(t *testing.T) {
 	c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 	out := &slowOutput{recorder: newRecorder(), gate: make(chan struct{})}
@@ -597,8 +597,8 @@ func TestSinkWritesNothingAfterClose(t *testing.T) {
 	require.Equal(t, []string{"fresh", "write a", "close"}, out.calls)
 }
 
-// Close does not wait for ever: what the output waits for may be the caller of Close. The
-// store is closed when it is safe.
+// Close gives up if a Write hangs, perhaps because the output waits for the caller of
+// Close. The store is closed when the Write has returned.
 func TestCloseWhileAWriteHangs(t *testing.T) {
 	bubble(t, "hangs", func(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
@@ -652,7 +652,7 @@ func TestCloseWaitsForTheInput(t *testing.T) {
 	})
 }
 
-// leaving is an input that takes its time to close.
+// leaving is an input whose Close is slow.
 type leaving struct {
 	Input[int]
 	takes  time.Duration
@@ -667,7 +667,7 @@ func (in *leaving) Close() error {
 	return in.Input.Close()
 }
 
-// slowOutput writes when it may, and then takes its time.
+// slowOutput blocks in Write until it has received twice from its gate.
 type slowOutput struct {
 	*recorder
 	gate    chan struct{}
@@ -676,8 +676,8 @@ type slowOutput struct {
 
 func (o *slowOutput) Write(ctx context.Context, v string) error {
 	o.writing.Store(true)
-	<-o.gate // has begun
-	<-o.gate // may go on
+	<-o.gate // Write has begun
+	<-o.gate // Write may return
 	time.Sleep(10 * time.Millisecond)
 	defer o.writing.Store(false)
 	return o.recorder.Write(ctx, v)
@@ -750,7 +750,7 @@ func TestInputsResumeAtEveryPosition(t *testing.T) {
 	require.Error(t, checkpointtest.NewChannelInput(ch).Seek(nil))
 }
 
-// closedOutput is an output that notes its Close.
+// closedOutput is an output that records its Close.
 type closedOutput struct {
 	Output[string]
 	closed bool
@@ -758,8 +758,8 @@ type closedOutput struct {
 
 func (o *closedOutput) Close() error { o.closed = true; return nil }
 
-// A pipeline that is not started, since another part of it has failed, may have a sink
-// whose input is never closed.
+// If a pipeline is not started because another part has failed, the input of its sink may
+// never be closed.
 func TestSinkThatIsNeverStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := NewCoordinator(checkpointtest.NewMemoryStore())

@@ -32,7 +32,7 @@ func (l *logBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// lines returns what was logged with a text since the last call.
+// lines returns the lines with a text that were logged since the last call.
 func (l *logBuffer) lines(text string) (lines []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,8 +47,8 @@ func (l *logBuffer) lines(text string) (lines []string) {
 
 func (l *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// An operator that is registered and not part of the pipeline reports nothing. It is
-// named long before the checkpoint times out.
+// An operator that is registered but not part of the pipeline does not report. A warning
+// names it long before the checkpoint times out.
 func TestParticipantsThatDoNotReportAreNamed(t *testing.T) {
 	bubble(t, "checkpoint", func(t *testing.T) {
 		var log logBuffer
@@ -117,7 +117,7 @@ func (hangingOutput) Restore(ctx context.Context, _ []byte) error {
 
 func (hangingOutput) Close() error { return nil }
 
-// What a constructor waits for has a context that ends after WithTimeout.
+// The contexts of calls during construction and Start end after WithTimeout.
 func TestBeginningIsBounded(t *testing.T) {
 	bubble(t, "store", func(t *testing.T) {
 		_, err := NewCoordinator(hangingStore{}, WithTimeout(time.Minute))
@@ -142,8 +142,8 @@ func TestBeginningIsBounded(t *testing.T) {
 	}
 }
 
-// A participant that a checkpoint does not know is refused, unless the caller says that
-// it is new.
+// A participant without a state in the checkpoint is refused, unless WithNewParticipants
+// names it.
 func TestNewParticipants(t *testing.T) {
 	store := checkpointtest.NewMemoryStore()
 	require.NoError(t, store.Save(t.Context(), &Snapshot{ID: 4, States: map[string]participant.State{"a": {{1}}}}))
@@ -183,8 +183,8 @@ func TestNewParticipants(t *testing.T) {
 	require.PanicsWithValue(t, "checkpoint: WithNewParticipants: name 1 is empty", func() { WithNewParticipants("a", "") })
 }
 
-// A file may be longer than at the checkpoint that a run resumes from: if newer
-// checkpoints were lost. What is cut off is logged.
+// If newer checkpoints were lost, a file is longer than at the checkpoint that the run
+// resumes from. The cut is logged.
 func TestRestoreLogsWhatItCutsOff(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
 	o := files.NewLineOutput(path)

@@ -21,7 +21,7 @@ func must[T any](v T, err error) T {
 func (s *Snapshot) clone() *Snapshot {
 	out := &Snapshot{ID: s.ID, Kind: s.Kind, Time: s.Time.Round(0).UTC(), States: make(map[string]participant.State, len(s.States))}
 	for name, state := range s.States {
-		whole := make([]byte, 0, state.Size()) // not nil, as if it had been read
+		whole := make([]byte, 0, state.Size()) // not nil, like a state that was read
 		for _, piece := range state {
 			whole = append(whole, piece...)
 		}
@@ -30,7 +30,7 @@ func (s *Snapshot) clone() *Snapshot {
 	return out
 }
 
-// What the tests in package checkpoint_test look into.
+// Constants for the tests in package checkpoint_test.
 const (
 	ClosePatience  = closePatience
 	ReportPatience = reportPatience
@@ -44,7 +44,7 @@ var (
 	ErrInvalidSnapshot = errInvalidSnapshot
 )
 
-// Reporter is what barriers report to.
+// Reporter returns the Reporter of the coordinator's barriers.
 func (c *Coordinator) Reporter() participant.Reporter { return (*host)(c) }
 
 // Take takes one checkpoint.

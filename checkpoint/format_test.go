@@ -23,7 +23,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// firstState is where the first state begins in a file.
+// firstState is the offset of the first state in a file.
 const firstState = preambleSize + headerSize
 
 func written(t testing.TB, s *Snapshot) []byte {
@@ -82,8 +82,8 @@ func TestFormatRoundTrip(t *testing.T) {
 	})
 }
 
-// Equal snapshots have equal files, however their states are cut and their maps are
-// ordered.
+// Equal snapshots have equal files, independent of the cuts of states and the order of
+// maps.
 func TestFormatIsDeterministic(t *testing.T) {
 	want := written(t, someSnapshot())
 	for range 20 {
@@ -93,7 +93,7 @@ func TestFormatIsDeterministic(t *testing.T) {
 	require.Equal(t, want, written(t, s))
 }
 
-// The format, byte by byte: a file that was written once can be read for ever.
+// The format, byte by byte: later versions can read old files.
 func TestFormatIsStable(t *testing.T) {
 	s := someSnapshot().clone()
 	got, err := readBytes(golden.Written(t, "checkpoint-2", written(t, someSnapshot())))
@@ -102,7 +102,7 @@ func TestFormatIsStable(t *testing.T) {
 
 	got, err = readBytes(golden.Read(t, "checkpoint-1"))
 	require.NoError(t, err)
-	s.Kind = Periodic // version 1 did not tell
+	s.Kind = Periodic // version 1 has no kind
 	assert.Equal(t, s, got)
 }
 
@@ -123,7 +123,7 @@ func TestFormatNoticesEveryCut(t *testing.T) {
 	for n := range good {
 		_, err := readBytes(good[:n])
 		requireCorrupt(t, err, "cut after %d", n)
-		_, err = ReadSnapshot(bytes.NewReader(good[:n]), int64(len(good))) // the size is a lie
+		_, err = ReadSnapshot(bytes.NewReader(good[:n]), int64(len(good))) // with a wrong size
 		requireCorrupt(t, err, "ends after %d", n)
 		zeros := append(bytes.Clone(good[:n]), make([]byte, len(good)-n)...)
 		if !bytes.Equal(zeros, good) {
@@ -172,7 +172,7 @@ func TestFormatNoticesForeignFiles(t *testing.T) {
 	}
 }
 
-// A file of a later version is told from a damaged one.
+// A file of a later version is distinguished from a damaged file.
 func TestFormatOfALaterVersion(t *testing.T) {
 	b := written(t, someSnapshot())
 	binary.LittleEndian.PutUint32(b[8:], 3)
@@ -190,8 +190,8 @@ func TestFormatOfALaterVersion(t *testing.T) {
 	require.ErrorAs(t, err, &version)
 }
 
-// reseal makes all checksums and the trailer right again, so that a lie is believed as
-// far as it goes.
+// reseal corrects all checksums and the trailer, so that only checks of the content can
+// find a change.
 func reseal(b []byte, at int, change func(b []byte)) []byte {
 	b = bytes.Clone(b)
 	change(b[at:])
@@ -233,8 +233,7 @@ func TestFormatBelievesNoLength(t *testing.T) {
 	}
 }
 
-// Each part has its own checksum: damage is found where it is, before what follows is
-// believed.
+// Each part has its own checksum: damage is found before the following parts are read.
 func TestFormatNamesTheDamagedPart(t *testing.T) {
 	good := written(t, &Snapshot{ID: 1, States: map[string]participant.State{"name": {[]byte("data")}}})
 	for i := range good {
@@ -338,8 +337,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Large pieces are written as they are: a snapshot is not copied into a buffer of its
-// size.
+// Large pieces are written without a copy of the whole snapshot.
 func TestWriteToCopiesLittle(t *testing.T) {
 	s := &Snapshot{ID: 1, States: map[string]participant.State{"big": {make([]byte, 8<<20), make([]byte, 8<<20)}}}
 	var before, after runtime.MemStats
@@ -350,8 +348,8 @@ func TestWriteToCopiesLittle(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
-// FuzzReadSnapshot: what is read without error is written as the same bytes, or as the
-// same snapshot if it was in an older format.
+// FuzzReadSnapshot checks that a snapshot that was read without error is written as the
+// same bytes, or as the same snapshot if it was in an older format.
 func FuzzReadSnapshot(f *testing.F) {
 	f.Add(written(f, someSnapshot()))
 	f.Add(written(f, &Snapshot{ID: 1}))
@@ -360,7 +358,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	f.Add(written(f, &Snapshot{ID: math.MaxUint64, Time: time.Unix(-1, 1), States: map[string]participant.State{"a": {{1}}}}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// The checksums are made right, or no hostile byte would get far.
+		// Correct the checksums: otherwise they would hide hostile bytes from the parser.
 		for _, b := range [][]byte{b, sealed(b)} {
 			s, err := readBytes(b)
 			if err != nil {
@@ -381,7 +379,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	})
 }
 
-// sealed puts right checksums where a reader looks for them.
+// sealed corrects the checksums at the positions where a reader expects them.
 func sealed(b []byte) []byte {
 	b = bytes.Clone(b)
 	if len(b) < firstState+trailerSize {

@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// A Save that ignores its context stops neither the checkpoints nor their count: each
-// fails until it has returned (law A6).
+// If a Save ignores its context, checkpoints continue: each fails and is counted until
+// the Save has returned (law A6).
 func TestSaveThatIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
@@ -49,7 +49,7 @@ func TestSaveThatIgnoresItsContext(t *testing.T) {
 	})
 }
 
-// stuckStore waits in some methods, whatever their contexts say.
+// stuckStore blocks in some methods and ignores their contexts.
 type stuckStore struct {
 	*checkpointtest.MemoryStore
 	list, close, load func()
@@ -83,7 +83,7 @@ func TestStoreThatHangs(t *testing.T) {
 	})
 }
 
-// hangingRestore waits in FreshStart, whatever its context says.
+// hangingRestore blocks in FreshStart and ignores its context.
 type hangingRestore struct {
 	fragile
 	gate chan struct{}
@@ -91,7 +91,7 @@ type hangingRestore struct {
 
 func (o hangingRestore) FreshStart(context.Context) error { <-o.gate; return nil }
 
-// fragile is an output with an error.
+// fragile is an output whose methods return errors.
 type fragile struct{ write, commit, fresh error }
 
 func (o fragile) FreshStart(context.Context) error      { return o.fresh }
@@ -113,7 +113,7 @@ func TestFreshStartThatHangs(t *testing.T) {
 	})
 }
 
-// hangingSeek waits in Seek.
+// hangingSeek blocks in Seek.
 type hangingSeek struct {
 	Input[int]
 	gate chan struct{}
@@ -136,13 +136,13 @@ func TestSeekThatHangs(t *testing.T) {
 	})
 }
 
-// typedNil is an error whose methods break when it is nil.
+// typedNil is an error whose methods panic when it is nil.
 type typedNil struct{ err error }
 
 func (e *typedNil) Error() string { return e.err.Error() }
 func (e *typedNil) Unwrap() error { return e.err }
 
-// A6: the methods of users' errors may break; that is an error, too.
+// A6: a panic in a method of a user's error becomes an error.
 func TestErrorsThatBreak(t *testing.T) {
 	var broken *typedNil
 	bubble(t, "of a store", func(t *testing.T) {
@@ -190,7 +190,7 @@ type brokenSeek struct {
 
 func (in brokenSeek) Seek([]byte) error { return in.err }
 
-// brokenHandler is a handler of a logger that breaks.
+// brokenHandler is a log handler that panics.
 type brokenHandler struct {
 	slog.Handler
 	breaks func()
@@ -199,7 +199,7 @@ type brokenHandler struct {
 func (h brokenHandler) Enabled(context.Context, slog.Level) bool  { return true }
 func (h brokenHandler) Handle(context.Context, slog.Record) error { h.breaks(); return nil }
 
-// A6: so may a logger. The run goes on.
+// A6: the run continues if a log handler panics.
 func TestLoggerThatBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
 		bubble(t, name, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
 
-// topic is an input over a client that polls batches, as [Waiter] describes it. A nil
-// batch is an error of the client.
+// topic is an input over a client that polls batches, as in the documentation of
+// [Waiter]. A nil batch is an error of the client.
 type topic struct {
 	client chan []string
 	closed chan struct{}
@@ -49,7 +49,7 @@ func (in *topic) Position() []byte     { return []byte{in.offset} }
 func (in *topic) Seek(at []byte) error { in.offset = at[0]; return nil }
 func (in *topic) Close() error         { close(in.closed); return nil }
 
-// readText returns what is on its way from a source.
+// readText returns the elements and barriers that a source has sent.
 func readText(out <-chan any) (all []string) {
 	synctest.Wait()
 	for {
@@ -65,8 +65,8 @@ func readText(out <-chan any) (all []string) {
 	}
 }
 
-// A barrier does not wait for an idle input, and its position is that of the last element
-// that was sent.
+// A barrier does not wait for an idle input. Its position is after the last element that
+// was sent.
 func TestIdleInput(t *testing.T) {
 	bubble(t, "barriers, elements and the end", func(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
@@ -80,7 +80,7 @@ func TestIdleInput(t *testing.T) {
 			return s.States["src"].Bytes()[0]
 		}
 		began := time.Now()
-		for id := range uint64(3) { // no element has come yet
+		for id := range uint64(3) { // before the first element
 			require.Equal(t, id+1, must(c.Trigger(t.Context())))
 			require.Zero(t, position())
 		}
@@ -107,7 +107,7 @@ func TestIdleInput(t *testing.T) {
 		require.NoError(t, c.Start())
 		batch := slices.Repeat([]string{"x"}, 2*Buffer)
 		in.client <- batch
-		synctest.Wait() // the source is held up by a full Out, with one in hand
+		synctest.Wait() // the source blocks at the full Out with an element that it has read
 		done := make(chan uint64, 1)
 		go func() { done <- must(c.Trigger(context.Background())) }()
 		got := slices.Index(append(readText(src.Out()), readText(src.Out())...), "barrier 1 (periodic)")
@@ -140,7 +140,8 @@ func TestIdleInput(t *testing.T) {
 		require.EqualError(t, c.Wait(), `checkpoint: "src" failed: input: broken on purpose`)
 		require.NoError(t, c.Close())
 	})
-	// An error that only looks like an interrupted wait must not be waited out for ever.
+	// An error that looks like an interrupted wait must fail the run, not repeat the
+	// wait.
 	for _, err := range []error{context.Canceled, errTest} {
 		bubble(t, "interrupted by itself: "+err.Error(), func(t *testing.T) {
 			c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
@@ -166,7 +167,7 @@ func TestIdleInput(t *testing.T) {
 	})
 }
 
-// waitFails has an err, at once or when it is interrupted.
+// waitFails returns err from Wait, at once or when it is interrupted.
 type waitFails struct {
 	*topic
 	err   error
@@ -182,7 +183,7 @@ func (in waitFails) Wait(ctx context.Context) error {
 	return in.err
 }
 
-// lagging is an input that knows its lag, or breaks when it is asked.
+// lagging is a Lagger that may panic.
 type lagging struct {
 	Input[int]
 	lag func() int64
@@ -190,7 +191,8 @@ type lagging struct {
 
 func (l lagging) Lag() int64 { return l.lag() }
 
-// The lag of a pipeline is that of its input, if that knows it. One that panics does not.
+// The lag of a pipeline is the lag of its input, if the input is a Lagger. It is unknown
+// if Lag panics.
 func TestLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, input := range map[int64]Input[int]{

@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// written is an output that keeps what is written.
+// written is an output that records the written elements.
 type written[T any] struct{ values []T }
 
 func (w *written[T]) Write(_ context.Context, v T) error      { w.values = append(w.values, v); return nil }
@@ -21,7 +21,7 @@ func (w *written[T]) Commit(context.Context, []byte) error    { return nil }
 func (w *written[T]) Restore(context.Context, []byte) error   { return nil }
 func (w *written[T]) Close() error                            { return nil }
 
-// sinkOf returns what a sink of T writes of an element, and the error it fails with.
+// sinkOf returns the values that a sink of T writes for an element, and its error.
 func sinkOf[T any](t *testing.T, element any) (values []T, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -39,8 +39,8 @@ func sinkOf[T any](t *testing.T, element any) (values []T, err error) {
 	return values, err
 }
 
-// A message with an acknowledgement of its own is released, and the run fails: otherwise
-// it would never be acknowledged.
+// A message with its own acknowledgement is released, and the run fails: otherwise the
+// message would never be acknowledged.
 func TestSinkRefusesAcknowledgements(t *testing.T) {
 	for name, sink := range map[string]func(t *testing.T, element any) (int, error){
 		"string": func(t *testing.T, e any) (int, error) { v, err := sinkOf[string](t, e); return len(v), err },
@@ -60,7 +60,7 @@ func TestSinkRefusesAcknowledgements(t *testing.T) {
 	}
 }
 
-// A message that has only its history is written as its value.
+// A message without an acknowledgement is written as its value.
 func TestSinkTakesHistory(t *testing.T) {
 	m := message.New("a", &message.Meta{ID: "1"}, nil)
 	texts, err := sinkOf[string](t, m)

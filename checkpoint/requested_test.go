@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// failingStore fails so many times to store a checkpoint.
+// failingStore fails to save a checkpoint a number of times.
 type failingStore struct {
 	*checkpointtest.MemoryStore
 	fails atomic.Int64
@@ -27,8 +27,8 @@ func (s *failingStore) Save(ctx context.Context, snapshot *Snapshot) error {
 	return s.MemoryStore.Save(ctx, snapshot)
 }
 
-// A requested checkpoint is taken without an interval, once for many requests, and again
-// until one is complete.
+// A requested checkpoint is taken without an interval, once for many requests, and is
+// repeated until it is complete.
 func TestRequestedCheckpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &failingStore{MemoryStore: checkpointtest.NewMemoryStore()}
@@ -42,7 +42,7 @@ func TestRequestedCheckpoints(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, "p1 c1", f.history())
 
-		f.onPending = func() { c.Host().RequestCheckpoint() } // its own barrier has passed already: another one is needed
+		f.onPending = func() { c.Host().RequestCheckpoint() } // its own barrier has passed already, so another checkpoint is needed
 		f.onCompleted = func() { f.onPending = nil }
 		c.Host().RequestCheckpoint()
 		synctest.Wait()
@@ -63,8 +63,8 @@ func TestRequestedCheckpoints(t *testing.T) {
 	})
 }
 
-// A request that comes while a checkpoint is under way needs another one, whatever
-// becomes of that.
+// A request while a checkpoint is under way needs another checkpoint, even if the first
+// completes.
 func TestRequestDuringACheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
@@ -88,7 +88,8 @@ func TestRequestDuringACheckpoint(t *testing.T) {
 	})
 }
 
-// A run that has ended takes none, and the goroutine that would take them ends.
+// After the end of the run requests have no effect, and the goroutine that serves them
+// ends.
 func TestRequestAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &failingStore{MemoryStore: checkpointtest.NewMemoryStore()}

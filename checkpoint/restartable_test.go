@@ -73,8 +73,8 @@ func TestReportAfterTheEndIsNotStored(t *testing.T) {
 	}
 }
 
-// A report has a state or an error: what has neither would be a checkpoint that its
-// participant cannot resume from.
+// A report without a state and without an error is refused: the participant could not
+// resume from the checkpoint.
 func TestReportWithoutStateIsRefused(t *testing.T) {
 	bubble(t, "nil", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}

@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// troubledStore has a Save of the test's.
+// troubledStore has a Save that the test replaces.
 type troubledStore struct {
 	*checkpointtest.MemoryStore
 	save func(ctx context.Context, s *Snapshot) error
@@ -63,8 +63,8 @@ func untilDone(ctx context.Context, _ *Snapshot) error {
 	return ctx.Err()
 }
 
-// A Save has a context that ends after the timeout, and when Close has waited for a
-// while.
+// The context of a Save ends after the timeout, and when Close has waited for
+// closePatience.
 func TestSaveThatHangs(t *testing.T) {
 	take := map[string]func(c *Coordinator) error{
 		"periodic": func(c *Coordinator) error { _, err := c.Trigger(context.Background()); return err },
@@ -118,8 +118,7 @@ func TestSaveThatHangs(t *testing.T) {
 	}
 }
 
-// A final checkpoint is stored again until the timeout: there is no next one that could
-// do better.
+// A failing Save of a final checkpoint is repeated until the timeout.
 func TestFinalSaveIsTriedAgain(t *testing.T) {
 	for _, kind := range []Kind{Drain, Suspend} {
 		bubble(t, kind.String(), func(t *testing.T) {
@@ -182,7 +181,7 @@ func TestFinalSaveIsTriedAgain(t *testing.T) {
 	})
 }
 
-// troubledOutput has a Commit of the test's.
+// troubledOutput has a Commit that the test replaces.
 type troubledOutput struct {
 	*recorder
 	commit func(ctx context.Context, _ *Snapshot) error
@@ -193,8 +192,8 @@ func (o *troubledOutput) Commit(ctx context.Context, state []byte) error {
 	return o.commit(ctx, nil)
 }
 
-// Commit is tried again until the timeout. After that the run has failed, and a restart
-// commits.
+// A failing Commit is repeated until the timeout. After that the run has failed, and a
+// restart commits.
 func TestCommitIsTriedAgain(t *testing.T) {
 	start := func(commit func(context.Context, *Snapshot) error, opts ...Option) (*Coordinator, *Sink[string], *troubledOutput, *fake) {
 		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), append(opts, WithLogger(quiet()))...))
@@ -285,8 +284,8 @@ func TestCommitIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A Write that hangs holds a checkpoint up until the timeout. Then the run has failed,
-// and a restart commits.
+// A Write that hangs blocks a checkpoint until the timeout. Then the run has failed, and
+// a restart commits.
 func TestCommitDoesNotWaitForEverForAWrite(t *testing.T) {
 	for name, until := range map[string]time.Duration{"until the timeout": time.Minute, "until Close has waited": ClosePatience} {
 		bubble(t, name, func(t *testing.T) {
@@ -326,7 +325,7 @@ func TestCommitDoesNotWaitForEverForAWrite(t *testing.T) {
 	}
 }
 
-// blockedOutput writes nothing until its context ends.
+// blockedOutput blocks in Write until its context ends.
 type blockedOutput struct{ *recorder }
 
 func (o *blockedOutput) Write(ctx context.Context, _ string) error {
@@ -334,8 +333,7 @@ func (o *blockedOutput) Write(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
-// A store that belongs to another run ends this one. Today's number may be free again:
-// that is no reason to go on.
+// A run whose store belongs to another run ends, even if a later number is free again.
 func TestFencedRunEnds(t *testing.T) {
 	for name, lost := range map[string]error{"fenced": ErrFenced, "a number that is taken": &NumberError{Checkpoint: 1, Newest: 7}} {
 		bubble(t, name, func(t *testing.T) {
@@ -364,7 +362,7 @@ func TestFencedRunEnds(t *testing.T) {
 	})
 }
 
-// The caller's own context does not hide that the store is lost.
+// The run ends as fenced even if the caller's context has ended.
 func TestFencedWhileTheCallerGivesUp(t *testing.T) {
 	bubble(t, "trigger", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -469,8 +467,7 @@ func TestTolerableFailures(t *testing.T) {
 	require.PanicsWithValue(t, "checkpoint: WithTolerableFailures: negative number: -1", func() { WithTolerableFailures(-1) })
 }
 
-// An error is a text in JSON, without the secrets of URLs, and all other fields are
-// there.
+// In JSON an error is a text without the secrets of URLs, and no other field is missing.
 func TestStatsAsJSON(t *testing.T) {
 	s := Stats{Completed: 2, Failed: 3, FailedInRow: 1, LastID: 2, LastSize: 7, LastDuration: time.Second, UnderWay: 4}
 	text, err := json.Marshal(s)

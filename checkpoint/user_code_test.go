@@ -20,7 +20,8 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// waysToBreak are what user code does instead of returning, with what becomes of it.
+// waysToBreak has the ways in which user code fails to return, with the text of the
+// error.
 var waysToBreak = map[string]struct {
 	do   func()
 	text string
@@ -37,7 +38,7 @@ func forEachWay(t *testing.T, name string, body func(t *testing.T, do func(), te
 	}
 }
 
-// wholeInput is a recorder that notes all calls of an Input.
+// wholeInput is a recorder of all methods of an Input.
 type wholeInput struct{ *recorder }
 
 func (in wholeInput) Next() (string, error)      { _ = in.note("next"); return in.recorder.Next() }
@@ -97,8 +98,8 @@ func TestInputThatBreaks(t *testing.T) {
 	})
 }
 
-// A6: a panic and runtime.Goexit in a method of an output are errors of the run; upstream
-// is not held up.
+// A6: a panic and runtime.Goexit in a method of an output are errors of the run, and do
+// not block upstream.
 func TestOutputThatBreaks(t *testing.T) {
 	for _, method := range []string{"write", "prepare", "commit", "close"} {
 		forEachWay(t, method, func(t *testing.T, do func(), text string) {
@@ -148,7 +149,8 @@ func TestOutputThatBreaks(t *testing.T) {
 	}
 }
 
-// A6: a participant and a store that break end the run, and hold nothing up.
+// A6: a panic or runtime.Goexit in a participant or a store ends the run, and does not
+// block it.
 func TestParticipantThatBreaks(t *testing.T) {
 	forEachWay(t, "pending", func(t *testing.T, do func(), text string) {
 		a := &fake{name: "a", onPending: do}
@@ -163,8 +165,8 @@ func TestParticipantThatBreaks(t *testing.T) {
 	})
 }
 
-// A6: a flow whose function breaks ends the run with what it did, also if no barrier has
-// passed it yet.
+// A6: a panic or runtime.Goexit in the function of a flow ends the run with that error,
+// even before the first barrier has passed.
 func TestFlowThatBreaks(t *testing.T) {
 	makers := map[string]func(do func()) *weirflow.Flow{
 		"Map": func(do func()) *weirflow.Flow {

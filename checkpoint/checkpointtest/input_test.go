@@ -35,8 +35,8 @@ func TestRunInputAcceptsSoundInputs(t *testing.T) {
 	}
 }
 
-// strictInput does no more than the rules ask for: each Next needs a Wait before, nothing
-// comes after the end, Seek believes in any position, and the same position has different
+// strictInput does no more than the rules require: each Next needs a Wait before, a Next
+// after the end fails, Seek accepts any position, and the same position has different
 // bytes each time.
 type strictInput struct {
 	checkpoint.Input[int]
@@ -76,7 +76,7 @@ func (in *strictInput) Seek(position []byte) error {
 	return nil
 }
 
-// wrongInput is a sound input but for what its functions replace.
+// wrongInput is a sound input, except that its functions replace methods.
 type wrongInput struct {
 	sound    checkpoint.Input[int]
 	next     func(sound checkpoint.Input[int]) (int, error)
@@ -129,7 +129,7 @@ func (w *wrongInput) Close() error {
 	return w.sound.Close()
 }
 
-// Every rule is broken by some input, so none is idle.
+// For each rule there is an input that breaks it.
 func TestRunInputFindsWrongInputs(t *testing.T) {
 	type input = checkpoint.Input[int]
 	opened := 0
@@ -141,7 +141,7 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 				return v + opened, err
 			}},
 			{next: func(input) (int, error) { return 0, errors.New("no") }},
-			{next: func(sound input) (int, error) { // as an io.Reader may
+			{next: func(sound input) (int, error) { // like an io.Reader
 				v, err := sound.Next()
 				if err != nil {
 					v = 1
@@ -163,7 +163,7 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 				p[0] = max(p[0], 1) - 1
 				return p
 			}},
-			{position: func(sound input) []byte { // forgets where it was when it has ended
+			{position: func(sound input) []byte { // loses its position at the end
 				p := sound.Position()
 				if _, err := sound.Next(); err == io.EOF {
 					p[0] = 0
@@ -179,7 +179,7 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 			return p
 		}}},
 		"a position belongs to the caller": {
-			{position: func(sound input) []byte { // one that goes by what it has returned
+			{position: func(sound input) []byte { // reads the bytes that it has returned
 				if at != nil {
 					_ = sound.Seek(at)
 				}

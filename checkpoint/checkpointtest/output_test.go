@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// wrongOutput is a sound output in memory but for what its functions replace.
+// wrongOutput is a sound output in memory, except that its functions replace methods.
 type wrongOutput struct {
 	storage   *wrongStorage
 	written   []int  // and not committed
@@ -23,7 +23,7 @@ type wrongOutput struct {
 
 type wrongStorage struct {
 	visible []int
-	kept    []int // for outputs that keep what they should not
+	kept    []int // for outputs that wrongly keep elements
 	state   []byte
 
 	restore func(o *wrongOutput, state []byte) error
@@ -33,7 +33,7 @@ type wrongStorage struct {
 	close   func(o *wrongOutput) error
 }
 
-// outputState says what is seen once it is committed: Values after the first Before.
+// outputState makes Values visible, after the first Before values, when it is committed.
 type outputState struct {
 	Before int
 	Values []int
@@ -120,7 +120,7 @@ func TestRunOutputAcceptsSoundOutputs(t *testing.T) {
 	})
 }
 
-// Every rule is broken by some output, so none is idle.
+// For each rule there is an output that breaks it.
 func TestRunOutputFindsWrongOutputs(t *testing.T) {
 	no := errors.New("no")
 	wrong := map[string][]wrongStorage{
@@ -135,7 +135,7 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 				return state, err
 			}},
 			{commit: func(*wrongOutput, []byte) error { return nil }},
-			{commit: func(o *wrongOutput, _ []byte) error { // what was written since Prepare, too
+			{commit: func(o *wrongOutput, _ []byte) error { // also commits elements written after Prepare
 				o.storage.visible = append(o.storage.visible, o.written...)
 				return nil
 			}},
@@ -196,7 +196,7 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 				}
 				return nil
 			}},
-			{close: func(o *wrongOutput) error { // discards what was prepared
+			{close: func(o *wrongOutput) error { // discards prepared elements
 				o.storage.state = []byte("closed")
 				return nil
 			}, restore: func(o *wrongOutput, state []byte) error {
@@ -230,7 +230,7 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 			}, close: func(o *wrongOutput) error {
 				o.storage.kept = nil
 				return nil
-			}, restore: func(o *wrongOutput, state []byte) error { // goes on with what a crash has left
+			}, restore: func(o *wrongOutput, state []byte) error { // continues with the elements that a crash has left
 				o.written, o.storage.kept = o.storage.kept, nil
 				_, err := o.publish(state)
 				return err

@@ -54,7 +54,7 @@ func TestRunStoreAcceptsSoundStores(t *testing.T) {
 	})
 }
 
-// wrong is a sound store but for what its functions replace.
+// wrong is a sound store, except that its functions replace methods.
 type wrong struct {
 	checkpoint.Store
 	save  func(next checkpoint.Store, ctx context.Context, s *checkpoint.Snapshot) error
@@ -91,7 +91,7 @@ func (w *wrong) Close() error {
 	return w.Store.Close()
 }
 
-// Every rule is broken by some store, so none is idle.
+// For each rule there is a store that breaks it.
 func TestRunStoreFindsWrongStores(t *testing.T) {
 	ctx := context.Background()
 	last := map[checkpoint.Store]*checkpoint.Snapshot{}

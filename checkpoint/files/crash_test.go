@@ -21,30 +21,30 @@ import (
 	"github.com/weirflow/weir/internal/testing/suite"
 )
 
-// The proof of DirStore's order of writes: a life of a store (the directory made,
-// snapshots saved, old ones removed, the store closed and opened again) during which,
-// before every call that changes anything, the power is cut in every way that package
-// crashfs knows, and the process is killed and started again.
+// These tests check DirStore's order of writes. A life of a store makes the directory,
+// saves snapshots, removes old snapshots, closes the store and opens it again. Before
+// every call that changes the disk, the power is cut in every way that package crashfs
+// knows, and the process is killed and restarted.
 
 const crashDir = "/var/lib/weir/lookup"
 
-// life is one run of the proof.
+// life is the life of a store.
 type life struct {
 	fs    *crashfs.FS
 	keep  int
-	saved []uint64 // promised: Save has returned nil, or a restart has resumed from it
-	maybe []uint64 // not promised, but may be found: being saved, or a Save that failed
+	saved []uint64 // must be found: Save has returned nil, or a restart has resumed from it
+	maybe []uint64 // may be found: Save is running or has failed
 	lie   func(crashfs.Call) bool
-	kills bool // kill the process at every moment, instead of cutting the power
+	kills bool // kill the process at every step, instead of cutting the power
 
 	points int
-	images map[string]bool // disks looked at, so that none is looked at twice
-	broken error           // the first promise that was broken
+	images map[string]bool // disks that were checked, to skip duplicates
+	broken error           // the first violation
 }
 
 func newLife(keep int) *life {
 	fsys := crashfs.New()
-	// The machine has been set up long ago, but for the last directories.
+	// All directories but the last ones are durable.
 	if err := errors.Join(fsys.Mkdir("/var", 0o755), fsys.Mkdir("/var/lib", 0o755)); err != nil {
 		panic(err)
 	}
@@ -53,8 +53,8 @@ func newLife(keep int) *life {
 	return l
 }
 
-// crashSnapshot returns what is saved under a number: short, because every byte of it is
-// torn.
+// crashSnapshot returns the snapshot that is saved under a number. It is short, since
+// writes are torn at every byte.
 func crashSnapshot(id uint64) *checkpoint.Snapshot {
 	return &checkpoint.Snapshot{
 		ID:   id,
@@ -76,7 +76,7 @@ func (l *life) open(fsys *crashfs.FS) (*DirStore, error) {
 	return d, err
 }
 
-// newest is the newest promise, 0 if there is none.
+// newest returns the newest number that must be found, or 0.
 func (l *life) newest() uint64 {
 	if len(l.saved) == 0 {
 		return 0
@@ -84,8 +84,8 @@ func (l *life) newest() uint64 {
 	return l.saved[len(l.saved)-1]
 }
 
-// look opens the store on a disk and compares what it finds with what was promised. It
-// returns what was found.
+// look opens the store on a disk, checks that it has the snapshots that must be found,
+// and returns the numbers of all its snapshots.
 func (l *life) look(fsys *crashfs.FS) (found uint64, d *DirStore, err error) {
 	ctx := context.Background()
 	d, err = l.open(fsys)
@@ -107,7 +107,7 @@ func (l *life) look(fsys *crashfs.FS) (found uint64, d *DirStore, err error) {
 		return 0, d, fmt.Errorf("found %d, saved %v, maybe saved %v", s.ID, l.saved, l.maybe)
 	}
 
-	// The newest, and those that must have been kept, are there as a whole.
+	// The newest snapshots, as many as are kept, must be whole.
 	want := slices.Clone(l.saved)
 	if s.ID != l.newest() {
 		want = append(want, s.ID)
@@ -134,7 +134,7 @@ func (l *life) look(fsys *crashfs.FS) (found uint64, d *DirStore, err error) {
 	return s.ID, d, nil
 }
 
-// diskKey tells disks apart.
+// diskKey returns a key that differs for different disks.
 func diskKey(prefix string, fsys *crashfs.FS) string {
 	files := fsys.Files()
 	b := []byte(prefix)
@@ -144,7 +144,7 @@ func diskKey(prefix string, fsys *crashfs.FS) string {
 	return string(b)
 }
 
-// cut cuts the power at this moment, in every way.
+// cut cuts the power now, in every way.
 func (l *life) cut(fsys *crashfs.FS, where string) {
 	prefix := fmt.Sprint(l.saved, l.maybe, l.keep)
 	for image := range fsys.Images() {
@@ -162,9 +162,9 @@ func (l *life) cut(fsys *crashfs.FS, where string) {
 	}
 }
 
-// kill kills the process at this moment, starts it again, and cuts the power from then
-// on. The restarted process resumes from what it finds, so that is promised as soon as it
-// has seen it; and it saves one more.
+// kill kills the process now, restarts it, and then cuts the power at every step. The
+// restarted process resumes from the newest snapshot, which must be found from then on,
+// and saves another.
 func (l *life) kill(where string) {
 	if l.broken != nil {
 		return
@@ -189,7 +189,7 @@ func (l *life) kill(where string) {
 	l.points, l.broken = l.points+after.points, after.broken
 }
 
-// observe runs a part of the life and lets it crash before every change and at the end.
+// observe runs a part of the life, and crashes before every change and at the end.
 func (l *life) observe(what string, run func() error) {
 	if l.broken != nil {
 		return
@@ -226,8 +226,8 @@ func (l *life) save(d *DirStore, id uint64) error {
 	return err
 }
 
-// live runs the whole life: two openings with saves, then one that keeps less, so that
-// pruning removes several.
+// live runs the whole life: it opens the store twice and saves, then opens it with a
+// smaller KeepLast, so that pruning removes several snapshots.
 func (l *life) live() {
 	var id uint64
 	for _, keep := range []int{l.keep, l.keep, 1} {
@@ -245,8 +245,8 @@ func (l *life) live() {
 	}
 }
 
-// A power cut or a kill at any moment leaves the previous snapshots or those with the new
-// one, whole.
+// A power cut or a kill at any time leaves the previous snapshots whole, with or without
+// the new snapshot.
 func TestDirStoreSurvivesEveryCrash(t *testing.T) {
 	for keep := 1; keep <= 3; keep++ {
 		if suite.Race && keep != 2 {
@@ -258,7 +258,7 @@ func TestDirStoreSurvivesEveryCrash(t *testing.T) {
 					l := newLife(keep)
 					if split {
 						l.fs.SplitRenames()
-						l.fs.FewTears() // all of them are tried with whole renames
+						l.fs.FewTears() // the runs with whole renames use all tears
 					}
 					l.kills = kills
 					l.live()
@@ -270,9 +270,8 @@ func TestDirStoreSurvivesEveryCrash(t *testing.T) {
 	}
 }
 
-// Every sync is needed: with any one of them left out, a promise is broken. The syncs are
-// told apart by what they are for, so that one which is needed in one place only is still
-// found.
+// Every sync is needed: if any is left out, a check fails. The test distinguishes
+// syncs by their purpose, to detect a sync that is needed in only one place.
 func TestDirStoreNeedsEverySync(t *testing.T) {
 	syncs := map[string]func(crashfs.Call) bool{
 		"content of a snapshot":  func(c crashfs.Call) bool { return c.Op == "sync" },
@@ -291,9 +290,8 @@ func TestDirStoreNeedsEverySync(t *testing.T) {
 		})
 	}
 
-	// At opening the directory is synced for those who were killed before they could do
-	// it. One life shows it by itself: the one whose process is killed between renaming
-	// and syncing.
+	// OpenDir syncs the directory for a process that was killed between renaming and
+	// syncing. Only a life with such a kill needs this sync.
 	t.Run("names in the directory, at opening", func(t *testing.T) {
 		l := newLife(2)
 		l.kills = true
@@ -313,9 +311,8 @@ func TestDirStoreNeedsEverySync(t *testing.T) {
 	})
 }
 
-// Whatever call fails, with or without its effect, once or from then on: the error is
-// reported, what was saved before is there, and when the trouble is over the store goes
-// on.
+// If any call fails, with or without its effect, once or from then on, Save reports the
+// error, the earlier snapshots stay, and the store continues when calls succeed again.
 func TestDirStoreSurvivesEveryFailure(t *testing.T) {
 	faults := map[string]crashfs.Fault{
 		"without effect": {Err: syscall.EIO},
@@ -351,8 +348,8 @@ func TestDirStoreSurvivesEveryFailure(t *testing.T) {
 	}
 }
 
-// failAt lives through an opening and three saves of which the last calls fail. It
-// reports whether a call was hit.
+// failAt opens a store and saves three snapshots, while some calls fail. It reports
+// whether a call has failed.
 func (l *life) failAt(at int, fault crashfs.Fault, lasting, again bool) (hit bool, err error) {
 	l.fs.FewTears()
 	d, err := l.open(l.fs)
@@ -400,8 +397,8 @@ func (l *life) failAt(at int, fault crashfs.Fault, lasting, again bool) (hit boo
 	return hit, err
 }
 
-// A number that may be on the disk is taken, also if Save has failed; one that cannot be
-// there is free.
+// The number of a failed Save is used if the snapshot may be on the disk, otherwise it is
+// free.
 func TestDirStoreNumbersOfFailedSaves(t *testing.T) {
 	for op, taken := range map[string]bool{"open": false, "write": false, "sync": false, "close": false, "rename": true, "syncdir": true} {
 		l := newLife(2)
@@ -430,7 +427,7 @@ func TestDirStoreNumbersOfFailedSaves(t *testing.T) {
 	}
 }
 
-// What fails in OpenDir is reported, and a later opening works.
+// OpenDir reports the error of any call, and a later OpenDir succeeds.
 func TestDirStoreOpenSurvivesEveryFailure(t *testing.T) {
 	for at := 0; ; at++ {
 		l := newLife(1)

@@ -79,7 +79,7 @@ func TestDirStoreFiles(t *testing.T) {
 	assert.Equal(t, clone(crashSnapshot(5)), s)
 }
 
-// What is not ours stays; what a crash has left goes.
+// OpenDir removes temporary files of a crash, and leaves other files alone.
 func TestDirStoreOpenCleansUp(t *testing.T) {
 	dir := t.TempDir()
 	others := []string{
@@ -97,7 +97,7 @@ func TestDirStoreOpenCleansUp(t *testing.T) {
 	assert.ElementsMatch(t, append(others, "LOCK", "checkpoint-00000000000000000008.weir"), names(t, dir))
 }
 
-// Damaged snapshots do not push sound ones out.
+// Damaged snapshots do not count for KeepLast.
 func TestDirStoreKeepsSoundOnes(t *testing.T) {
 	var log bytes.Buffer
 	dir := t.TempDir()
@@ -175,7 +175,7 @@ func TestDirStoreNamesPathInErrors(t *testing.T) {
 	require.ErrorContains(t, err, "not a directory")
 }
 
-// A snapshot of an unknown version is not taken for damage.
+// A snapshot of an unknown version does not count as damaged.
 func TestDirStoreOfALaterVersion(t *testing.T) {
 	d := openTest(t, t.TempDir())
 	ctx := t.Context()
@@ -194,7 +194,7 @@ func TestDirStoreOfALaterVersion(t *testing.T) {
 	assert.Equal(t, checkpoint.VersionError{Path: d.path(2), Checkpoint: 2, Version: 200, Supported: 2}, *version)
 }
 
-// A Save that is cancelled half-way leaves nothing, and its number can be used.
+// A Save that is cancelled half-way does not leave a file, and its number stays free.
 func TestDirStoreSaveIsCancelled(t *testing.T) {
 	dir := t.TempDir()
 	cause := errors.New("it took too long")
@@ -219,7 +219,7 @@ func TestDirStoreSaveIsCancelled(t *testing.T) {
 	require.NoError(t, d.Save(t.Context(), big))
 }
 
-// A Save that waits for another one can be cancelled; a Close waits.
+// A Save that waits for another Save can be cancelled. Close waits for a running Save.
 func TestDirStoreSavesOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
@@ -255,7 +255,7 @@ func TestDirStoreStepHook(t *testing.T) {
 	assert.Equal(t, "create write sync rename syncdir create write sync rename syncdir remove", strings.Join(steps, " "))
 }
 
-// An old file that cannot be removed is no trouble for Save; the next one tries again.
+// Save succeeds even if an old file cannot be removed. The next Save repeats the removal.
 func TestDirStoreCannotRemove(t *testing.T) {
 	l := newLife(1)
 	d, err := l.open(l.fs)
@@ -316,8 +316,8 @@ func TestDirStoreIsLocked(t *testing.T) {
 
 const holdEnv = "WEIR_TEST_HOLD_DIR"
 
-// holdDir is the life of a process that has the directory open, and saves the checkpoints
-// whose numbers it reads.
+// holdDir runs in another process: it opens the directory, and saves the checkpoints
+// whose numbers it reads from the standard input.
 func holdDir(dir string) {
 	d, err := OpenDir(dir)
 	if err != nil {
@@ -325,7 +325,7 @@ func holdDir(dir string) {
 	}
 	fmt.Println("open")
 	in := bufio.NewScanner(os.Stdin)
-	for in.Scan() { // until we are killed, or our parent is
+	for in.Scan() { // until this process or its parent is killed
 		id, err := strconv.ParseUint(in.Text(), 10, 64)
 		if err == nil {
 			err = d.Save(context.Background(), crashSnapshot(id))
@@ -342,7 +342,7 @@ type holder struct {
 	out *bufio.Reader
 }
 
-// holdInAnotherProcess starts this program once more, as a holder of the directory.
+// holdInAnotherProcess starts this program as a holder of the directory.
 func holdInAnotherProcess(t *testing.T, dir string) *holder {
 	t.Helper()
 	h := &holder{t: t, cmd: exec.Command(os.Args[0], "-test.run=^TestHoldDir$")}
@@ -367,7 +367,8 @@ func (h *holder) line() string {
 	return strings.TrimSpace(line)
 }
 
-// save has the process save a checkpoint, and returns the error's text, or "<nil>".
+// save makes the process save a checkpoint, and returns the text of its error, or
+// "<nil>".
 func (h *holder) save(id uint64) string {
 	h.t.Helper()
 	_, err := fmt.Fprintln(h.in, id)
@@ -404,8 +405,8 @@ func TestDirStoreLockOfAKilledProcess(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// Somebody removes the file LOCK, or puts another one there: the directory still belongs
-// to the process that has it open.
+// If the file LOCK is removed or replaced, the directory still belongs to the process
+// that has it open.
 func TestDirStoreLockFileIsRemoved(t *testing.T) {
 	for name, damage := range map[string]func(lock string) error{
 		"removed":  os.Remove,
@@ -435,8 +436,8 @@ func TestDirStoreLockFileIsRemoved(t *testing.T) {
 	}
 }
 
-// Somebody removes the whole directory, and a second process makes it anew: the first one
-// saves nothing in there.
+// If the directory is removed and a second process makes it again, the first process does
+// not save there.
 func TestDirStoreDirectoryIsReplaced(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows does not rename the directory of an open file")
@@ -455,13 +456,13 @@ func TestDirStoreDirectoryIsReplaced(t *testing.T) {
 	require.NoError(t, d.Save(t.Context(), crashSnapshot(2)))
 }
 
-// lockOf is a lock that is lost when its function says so.
+// lockOf is a lock whose Check is the function.
 type lockOf func() error
 
 func (l lockOf) Check() error { return l() }
 func (l lockOf) Close() error { return nil }
 
-// A lock that is lost while a snapshot is being written keeps it from being seen.
+// If the lock is lost while a snapshot is written, the snapshot does not become visible.
 func TestDirStoreLosesItsLockWhileWriting(t *testing.T) {
 	lost := errors.New("lost")
 	var written bool

@@ -21,9 +21,9 @@
 // belongs to a single process at a time: see [LockedError].
 //
 // An [Output] refuses a file that is not empty when the run does not resume from a
-// checkpoint: see [Output.WithOverwrite]. The file belongs to a single run at a time, too:
-// see [Output.Lock]. If another program writes to the file, the run fails and leaves the
-// bytes in place; a restart moves them to a file beside it.
+// checkpoint: see [Output.WithOverwrite]. The file belongs to a single run at a time,
+// too: see [Output.Lock]. If another program writes to the file, the run fails and leaves
+// the bytes in place; a restart moves them to a file beside it.
 //
 // # Hostile bytes
 //

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// A program saves what it has done, and goes on from there when it is started again.
+// A program saves its progress, and continues from there when it is restarted.
 func ExampleOpenDir() {
 	dir, err := os.MkdirTemp("", "checkpoints")
 	if err != nil {

@@ -17,7 +17,7 @@ type TroubledDisk struct {
 	fs *crashfs.FS
 }
 
-// NewTroubledDisk returns an empty one.
+// NewTroubledDisk returns an empty disk.
 func NewTroubledDisk() *TroubledDisk {
 	fsys := crashfs.New()
 	if err := errors.Join(fsys.Mkdir("/var", 0o755), fsys.Mkdir("/var/lib", 0o755), fsys.Mkdir("/out", 0o755)); err != nil {
@@ -26,7 +26,7 @@ func NewTroubledDisk() *TroubledDisk {
 	return &TroubledDisk{fsys}
 }
 
-// Fail makes the n-th call from now on fail.
+// Fail makes the n-th call from now fail.
 func (d *TroubledDisk) Fail(n int) {
 	d.fs.OnCall(func(crashfs.Call) *crashfs.Fault {
 		n--
@@ -60,7 +60,7 @@ func (lockless) LockFile(string) (io.Closer, error) { return nil, errors.ErrUnsu
 // NewOutput returns an output of lines.
 func (d *TroubledDisk) NewOutput() checkpoint.Output[string] { return newCrashOutput(d.fs) }
 
-// Lines returns what the outputs have published.
+// Lines returns the lines that the outputs have published.
 func (d *TroubledDisk) Lines() ([]string, error) {
 	text := d.fs.Files()[outputPath]
 	if text == "" {
@@ -97,7 +97,7 @@ func must[T any](v T, err error) T {
 func clone(s *checkpoint.Snapshot) *checkpoint.Snapshot {
 	out := &checkpoint.Snapshot{ID: s.ID, Kind: s.Kind, Time: s.Time.Round(0).UTC(), States: make(map[string]participant.State, len(s.States))}
 	for name, state := range s.States {
-		whole := make([]byte, 0, state.Size()) // not nil, as if it had been read
+		whole := make([]byte, 0, state.Size()) // not nil, like a state that was read
 		for _, piece := range state {
 			whole = append(whole, piece...)
 		}
@@ -106,7 +106,7 @@ func clone(s *checkpoint.Snapshot) *checkpoint.Snapshot {
 	return out
 }
 
-// What the tests in package files_test look into.
+// Names for the tests in package files_test.
 const OutputPath = outputPath
 
 var (
@@ -114,7 +114,7 @@ var (
 	NewOutputDisk  = newOutputDisk
 )
 
-// Quiet returns d, which logs nothing any more.
+// Quiet discards the log of d, and returns d.
 func (d *DirStore) Quiet() *DirStore {
 	d.LogTo(quiet())
 	return d

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A line of which a part could not be read is no line.
+// If a part of a line cannot be read, Next does not return the rest as a line.
 func TestLineThatCannotBeRead(t *testing.T) {
 	path := t.TempDir() + "/in"
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
@@ -27,7 +27,7 @@ func TestLineThatCannotBeRead(t *testing.T) {
 	require.NoError(t, in.Close())
 }
 
-// A program that closes its input, beside the source which does, makes no error of it.
+// A program may close an input that the source closes, too.
 func TestFileInputsAreClosedTwice(t *testing.T) {
 	path := t.TempDir() + "/in"
 	require.NoError(t, os.WriteFile(path, []byte("a,b\n"), 0o600))
@@ -37,8 +37,8 @@ func TestFileInputsAreClosedTwice(t *testing.T) {
 	}
 }
 
-// An error names the line of the file, wherever reading began; and the records behind it
-// can be read.
+// An error names the line of the file even after Seek, and the following records can be
+// read.
 func TestACSVErrorNamesTheLineOfTheFile(t *testing.T) {
 	path := t.TempDir() + "/in"
 	require.NoError(t, os.WriteFile(path, []byte("a,b\n1,1\n2,2\n3\n4,4\n"), 0o600))

@@ -18,10 +18,10 @@ import (
 	"github.com/weirflow/weir/internal/testing/crashfs"
 )
 
-// Tests for files that something else writes to, and for parts that are not whole:
-// nothing is cut off that is not kept.
+// Tests for files to which another program writes, and for damaged parts: all bytes that
+// are cut off are kept.
 
-// put makes what is there the content of a file, without a sync.
+// put replaces the content of a file, without a sync.
 func put(t *testing.T, fsys *crashfs.FS, name, content string) {
 	t.Helper()
 	f, err := fsys.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -44,10 +44,10 @@ func begunOutput(t *testing.T) (fsys *crashfs.FS, o *Output[string], state []byt
 	return fsys, o, must(o.Prepare(ctx))
 }
 
-// found is what may be behind "zero\n" when "one\ntwo\n" is to be published.
+// found has bytes that may follow "zero\n" when "one\ntwo\n" is to be published.
 var found = []struct {
 	behind string
-	cut    string // what is not the run's
+	cut    string // bytes that do not belong to the run
 }{
 	{"", ""},
 	{"o", ""},
@@ -108,7 +108,7 @@ func TestFileOutputRestoreKeepsWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// A checkpoint without new elements does not cut off what others have appended, either.
+// A checkpoint without new elements does not cut off bytes of other programs, either.
 func TestFileOutputCommitOfNothingCutsNothingOff(t *testing.T) {
 	fsys := newOutputDisk(t)
 	o := newCrashOutput(fsys)
@@ -118,8 +118,8 @@ func TestFileOutputCommitOfNothingCutsNothingOff(t *testing.T) {
 	require.Equal(t, "by hand\n", fsys.Files()[outputPath])
 }
 
-// All parts are measured before the file is cut: here an earlier try has appended the
-// first part.
+// The lengths of all parts are checked before the file is cut: here an earlier attempt
+// has appended the first part.
 func TestFileOutputMeasuresItsPartsFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
 		damage func(fsys *crashfs.FS) error
@@ -180,7 +180,7 @@ func TestFileOutputLock(t *testing.T) {
 	require.EqualError(t, err, fmt.Sprintf("checkpoint: %s is the output of another sink or run: locked by process %d", path, os.Getpid()))
 	other := must(NewLineOutput(path + "2").Lock())
 	require.NoError(t, other(), "of the same directory")
-	if runtime.GOOS != "windows" { // where links need a right
+	if runtime.GOOS != "windows" { // where links require a privilege
 		link := filepath.Join(t.TempDir(), "link")
 		require.NoError(t, os.Symlink(dir, link))
 		_, err = NewLineOutput(filepath.Join(link, "out")).Lock()

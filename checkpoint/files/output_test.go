@@ -23,7 +23,8 @@ const outputPath = "/out/lines"
 
 var ctx = context.Background()
 
-// startOutput begins with a state; nil: there is none.
+// startOutput returns an output that was restored from a state, or started afresh if
+// state is nil.
 func startOutput(o *Output[string], state []byte) error {
 	if state == nil {
 		return o.FreshStart(ctx)
@@ -45,16 +46,14 @@ func newOutputDisk(t testing.TB) *crashfs.FS {
 	return fsys
 }
 
-// storedState is a state that a store holds, and what the file contains when it is
-// committed.
+// storedState is a state in a store, and the content of the file once it is committed.
 type storedState struct {
-	state []byte // nil: none yet
+	state []byte // nil before the first
 	want  string
 }
 
-// outputLife writes, prepares and commits, and at every call on the file system lets
-// check see the disk with the states that a store may hold at this moment, the newest
-// last.
+// outputLife writes, prepares and commits. At every call of the file system it calls
+// check with the disk and the states that a store may hold then, the newest last.
 type outputLife struct {
 	fs     *crashfs.FS
 	stored []storedState
@@ -85,7 +84,7 @@ func (l *outputLife) live() error {
 	}
 	all := last.want
 	for i := range 4 {
-		if i != 2 { // one checkpoint has nothing new
+		if i != 2 { // one checkpoint is without new elements
 			for j := range 2 {
 				v := fmt.Sprintf("%d%c", i, 'a'+j)
 				all += v + "\n"
@@ -112,8 +111,8 @@ func (l *outputLife) live() error {
 	return l.run("close", o.Close)
 }
 
-// restores reports whether an output restored on a disk is what the state says, also if
-// it goes on from there.
+// restores returns an error if an output that is restored on a disk does not have the
+// content of the state, or does not continue from there.
 func restores(fsys *crashfs.FS, s storedState) error {
 	before := fsys.Files()
 	o := newCrashOutput(fsys)
@@ -144,8 +143,7 @@ func restores(fsys *crashfs.FS, s storedState) error {
 	return nil
 }
 
-// A power cut at any moment: the newest state that is stored, and each older one, gives
-// exactly its prefix.
+// After a power cut at any time, each stored state restores exactly its content.
 func TestFileOutputSurvivesEveryCrash(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("killed=%t", killed), func(t *testing.T) {
@@ -189,7 +187,7 @@ func TestFileOutputSurvivesEveryCrash(t *testing.T) {
 	}
 }
 
-// A crash in Restore, too: of every disk that the crash of a commit may leave.
+// The same for a crash in Restore, on every disk that a crash in Commit may leave.
 func TestFileOutputSurvivesCrashesOfRestore(t *testing.T) {
 	fsys := newOutputDisk(t)
 	o := newCrashOutput(fsys)
@@ -262,8 +260,8 @@ func TestFileOutputErrors(t *testing.T) {
 	require.Panics(t, func() { NewOutput[int](path, nil) })
 }
 
-// Every call on the disk may fail: the output says so, and a restart finds the last
-// stored state.
+// If any call of the disk fails, the output returns an error, and a restart restores the
+// last stored state.
 func TestFileOutputReportsEveryFault(t *testing.T) {
 	for n := 0; ; n++ {
 		fsys := newOutputDisk(t)
@@ -310,8 +308,8 @@ func TestFileOutputReportsEveryFault(t *testing.T) {
 	}
 }
 
-// Whatever call of a Commit fails, at every length of the trouble: repeated, it succeeds,
-// and what it publishes is there once, also after a power cut then.
+// If any number of calls in a Commit fails, a repeated Commit succeeds and publishes its
+// elements once, even if a power cut follows.
 func TestFileOutputCommitIsRepeatable(t *testing.T) {
 	for name, fault := range map[string]crashfs.Fault{
 		"without effect": {Err: assert.AnError}, "with effect": {Err: assert.AnError, Done: true}, "in part": {Err: assert.AnError, Part: 2},
@@ -363,7 +361,7 @@ func TestFileOutputCommitIsRepeatable(t *testing.T) {
 	}
 }
 
-// No call leaves a file open, but for the part that is being written.
+// Calls do not leave files open, except the part that is being written.
 func TestFileOutputClosesItsFiles(t *testing.T) {
 	for _, fails := range []string{"", "truncate", "sync", "read", "syncdir"} {
 		fsys := newOutputDisk(t)
@@ -399,7 +397,7 @@ func TestFileOutputClosesItsFiles(t *testing.T) {
 	}
 }
 
-// What a restart cuts off is said.
+// Restore logs the bytes that it cuts off.
 func TestFileOutputSaysWhatItCutsOff(t *testing.T) {
 	path := t.TempDir() + "/out"
 	o := NewLineOutput(path)
@@ -429,8 +427,8 @@ func TestFileOutputSaysWhatItCutsOff(t *testing.T) {
 	require.NotContains(t, nowhere.Error(), "had 0 bytes")
 }
 
-// W3: a restart that cannot keep what it cuts off, on a full disk for instance, leaves
-// nothing behind for the next one to add to.
+// W3: a restart that cannot keep the bytes that it cuts off, for instance on a full disk,
+// does not leave an incomplete file.
 func TestFileOutputLeavesNoHalfOfWhatItCutsOff(t *testing.T) {
 	for _, op := range []string{"write", "sync", "close", "syncdir"} {
 		fsys := newOutputDisk(t)
@@ -455,7 +453,7 @@ func TestFileOutputLeavesNoHalfOfWhatItCutsOff(t *testing.T) {
 	}
 }
 
-// A state that no output has made is refused before anything is touched.
+// An invalid state is refused before the file is changed.
 func TestFileOutputRefusesDamagedStates(t *testing.T) {
 	for name, s := range map[string]fileState{
 		"a part that is not there yet": {after: 2, parts: []part{{1, 2}}, next: 1},
@@ -478,8 +476,8 @@ func TestFileOutputRefusesDamagedStates(t *testing.T) {
 	require.Error(t, err)
 }
 
-// An element may be nothing in the file: its part is empty, and a Commit that is repeated
-// does not need it any more.
+// An element may be empty in the file: its part is empty, and a repeated Commit does not
+// need the part.
 func TestFileOutputCommitsEmptyPartsAgain(t *testing.T) {
 	fsys := newOutputDisk(t)
 	o := NewOutput(outputPath, func(dst []byte, v string) ([]byte, error) { return append(dst, v...), nil })
@@ -523,7 +521,7 @@ func FuzzDecodeFilePosition(f *testing.F) {
 	})
 }
 
-// Only what an output may have made is removed.
+// Only files with the name of a part are removed.
 func TestFileOutputRemovesItsPartsOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	mine, others := []string{".part-0", ".part-7"}, []string{".part-007", ".part-", ".part-x", ".part-7.bak", ".part-18446744073709551616"}

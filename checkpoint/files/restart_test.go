@@ -23,13 +23,13 @@ import (
 	"github.com/weirflow/weir/internal/testing/crashfs"
 )
 
-// Laws C1 and C3: source, an operator that holds elements back, and a file, cut at random
-// moments by a failure, Close, Suspend, a kill or a power cut, some with a disk that
-// fails now and then. Every restart resumes, and in the end each line is in the file
-// exactly once. Time is virtual.
+// Laws C1 and C3: a pipeline of a source, an operator that holds elements back, and a
+// file is interrupted at random times by a failure, Close, Suspend, a kill or a power
+// cut, sometimes with a disk that fails now and then. Every restart resumes, and at the
+// end each line is in the file exactly once. Time is virtual.
 func TestCutAndRestart(t *testing.T) {
-	// With one processor the sink hears of a barrier before the coordinator hears of the
-	// end that came before it.
+	// With one processor the sink receives a barrier before the coordinator notices an
+	// earlier end of the run.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	seeds := uint64(60)
 	if testing.Short() {
@@ -67,7 +67,7 @@ type restartJob struct {
 	cuts map[string]int
 }
 
-// run runs the job until it ends or is cut, and reports whether it was done.
+// run runs the job until it ends or is interrupted, and reports whether it was completed.
 func (j *restartJob) run(t *testing.T, cut bool) (done bool) {
 	t.Helper()
 	disk := j.disk
@@ -90,8 +90,7 @@ func (j *restartJob) run(t *testing.T, cut bool) (done bool) {
 	return c.Err() == nil && j.disk == disk && isDrained(t, disk)
 }
 
-// isDrained reports whether the newest checkpoint is that of a stream that came to its
-// end.
+// isDrained reports whether the newest checkpoint is a Drain.
 func isDrained(t *testing.T, disk *crashfs.FS) bool {
 	t.Helper()
 	store := must(files.OpenDirOn(disk))
@@ -112,7 +111,7 @@ func (j *restartJob) cut(c *Coordinator, disk *crashfs.FS, op *delayer) {
 	case "fail":
 		j.cuts[how]++
 		time.AfterFunc(after, func() { c.Host().Fail("op", errKilled) })
-	case "fail at a barrier": // that goes on to the sink all the same
+	case "fail at a barrier": // which the delayer still passes to the sink
 		j.cuts[how]++
 		op.fail.Store(int32(1 + j.rnd.IntN(5)))
 	case "close":
@@ -162,7 +161,7 @@ func (j *restartJob) cut(c *Coordinator, disk *crashfs.FS, op *delayer) {
 	}
 }
 
-// slowInput takes its time.
+// slowInput sleeps before each element.
 type slowInput struct {
 	Input[string]
 	pause time.Duration
@@ -173,7 +172,7 @@ func (in *slowInput) Next() (string, error) {
 	return in.Input.Next()
 }
 
-// delayer is an operator that holds elements back: they are its state.
+// delayer is an operator that holds elements back. Its state is these elements.
 type delayer struct {
 	c     *Coordinator
 	n     int

@@ -61,7 +61,7 @@ func TestDirStoreConforms(t *testing.T) {
 	}
 	for name, damage := range damages {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // it mostly waits for the disk
+			t.Parallel() // the test mostly waits for the disk
 			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Setup {
 				t.Helper()
 				dir := filepath.Join(t.TempDir(), "new", "checkpoints")
@@ -89,8 +89,8 @@ func TestDirStoreConformsOnATroubledDisk(t *testing.T) {
 	})
 }
 
-// Where a system has no locks, a run that another one has overtaken finds that out by its
-// checkpoints (law P1).
+// On a system without locks, a run detects by newer checkpoints that another run has
+// taken over (law P1).
 func TestDirStoreIsFencedByNewerCheckpoints(t *testing.T) {
 	ctx := t.Context()
 	disk := files.NewTroubledDisk()
@@ -111,7 +111,7 @@ func TestDirStoreIsFencedByNewerCheckpoints(t *testing.T) {
 	require.NoError(t, owner.Close())
 }
 
-// failing is a store whose loads fail.
+// failing is a store whose Load fails.
 type failing struct {
 	checkpoint.Store
 	errs map[uint64]error
@@ -124,8 +124,8 @@ func (f failing) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, err
 	return f.Store.Load(ctx, id)
 }
 
-// Only damage is skipped: what may be readable tomorrow is not, and nor is what a newer
-// weir can read.
+// Latest skips only damaged snapshots, not snapshots that may be readable later or by a
+// newer weir.
 func TestLatestSkipsNothingButDamage(t *testing.T) {
 	ctx := t.Context()
 	m := checkpointtest.NewMemoryStore()
@@ -148,15 +148,15 @@ func TestLatestSkipsNothingButDamage(t *testing.T) {
 	}
 }
 
-// forgetfulStore lists what it cannot load.
+// forgetfulStore lists snapshots that it cannot load.
 type forgetfulStore struct{ *checkpointtest.MemoryStore }
 
 func (forgetfulStore) Load(_ context.Context, id uint64) (*checkpoint.Snapshot, error) {
 	return nil, fmt.Errorf("%w: checkpoint %d", checkpoint.ErrNotFound, id)
 }
 
-// A checkpoint that is listed and not there does not make a fresh start, which would undo
-// what sinks have published.
+// If a listed checkpoint is missing, the run fails: a fresh start would undo published
+// elements.
 func TestListedCheckpointThatIsNotThere(t *testing.T) {
 	store := checkpointtest.NewMemoryStore()
 	require.NoError(t, store.Save(t.Context(), &checkpoint.Snapshot{ID: 1}))

@@ -42,8 +42,8 @@ func all[T any](t *testing.T, in checkpoint.Input[T]) (got []T) {
 	}
 }
 
-// Excel writes a byte order mark before "CSV UTF-8". It is not a part of the first
-// column's name, which may be in quotes.
+// Excel writes a byte order mark before "CSV UTF-8". It does not belong to the name of
+// the first column, which may be in quotes.
 func TestOpenCSV_ByteOrderMark(t *testing.T) {
 	for _, header := range []string{"id,name", `"id",name`, `"id","name"`} {
 		in, err := files.OpenCSV(written(t, bom+header+"\r\n1,Ann\r\n2,Bob\r\n"))
@@ -105,8 +105,7 @@ func TestInputsWithAByteOrderMark_FollowTheRules(t *testing.T) {
 	})
 }
 
-// A position that was taken behind the mark, before the first line, is the start of a
-// line.
+// A position after the mark, before the first line, is the start of a line.
 func TestOpenLines_ByteOrderMarkInAFileThatGrows(t *testing.T) {
 	path := written(t, "")
 	in, err := files.OpenLines(path)
@@ -129,7 +128,7 @@ func TestOpenLines_ByteOrderMarkInAFileThatGrows(t *testing.T) {
 	require.Equal(t, []string{"", "two"}, all(t, in))
 }
 
-// A file that is not UTF-8 text is refused, with its name and what to do.
+// A file that is not UTF-8 text is refused. The error has its name and the remedy.
 func TestOpen_FileThatIsNotText(t *testing.T) {
 	var zipped bytes.Buffer
 	w := gzip.NewWriter(&zipped)
@@ -159,7 +158,7 @@ func TestOpen_FileThatIsNotText(t *testing.T) {
 			}
 		})
 	}
-	// Text that only begins like those.
+	// Text whose first bytes are similar.
 	for _, text := range []string{"", "B", "BZh", "PK", "a\x00b\n", "\xff\n", "\x1f\n", "PK\x03\n"} {
 		in, err := files.OpenLines(written(t, text))
 		require.NoError(t, err, "%q", text)
@@ -168,7 +167,7 @@ func TestOpen_FileThatIsNotText(t *testing.T) {
 	}
 }
 
-// A file that was empty when it was opened may turn out not to be text.
+// A file that was empty when it was opened is checked later, too.
 func TestOpenLines_GzipWrittenLater(t *testing.T) {
 	path := written(t, "")
 	in, err := files.OpenLines(path)
@@ -202,7 +201,7 @@ func TestWithMaxLine_Lines(t *testing.T) {
 		_, err = in.Next()
 		require.NoError(t, err)
 		at := in.Position()
-		for range 2 { // again: the rest of the line is not a line
+		for range 2 { // the rest of the line is not returned as a line
 			_, err = in.Next()
 			require.ErrorIs(t, err, files.ErrLineTooLong)
 			require.ErrorContains(t, err, path+": line 2 has more than 10 bytes")
@@ -214,7 +213,7 @@ func TestWithMaxLine_Lines(t *testing.T) {
 	assert.Panics(t, func() { files.WithMaxLine(0) })
 }
 
-// The default bounds a file without line ends: it is not read into memory.
+// The default limit keeps a file without line ends from being read into memory.
 func TestOpenLines_FileWithoutLineEnds(t *testing.T) {
 	path := written(t, "")
 	require.NoError(t, os.Truncate(path, 200<<20))
@@ -256,13 +255,13 @@ func TestWithMaxLine_CSV(t *testing.T) {
 			require.NoError(t, in.Close())
 		}
 	}
-	// A quote that is never closed reads on to the end of the file.
+	// A record with an unclosed quote ends at the end of the file.
 	in, err := open("id,text\n1,\"open\n"+strings.Repeat("2,two\n", 100_000), 1000)
 	require.NoError(t, err)
 	defer in.Close()
 	_, err = in.Next()
 	require.ErrorIs(t, err, files.ErrLineTooLong)
-	// Many short records are no long one.
+	// The limit is per record: many short records are read.
 	in, err = open("id,text\n"+strings.Repeat("2,two\n", 10_000), 10)
 	require.NoError(t, err)
 	defer in.Close()

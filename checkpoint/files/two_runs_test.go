@@ -52,8 +52,8 @@ func (c *copier) close(t *testing.T) {
 	<-c.ended
 }
 
-// Two runs have checkpoints of their own, and the same output: the second is refused
-// until the first has ended, and changes nothing.
+// If two runs with different checkpoints have the same output, the second is refused
+// until the first has ended, and does not change the output.
 func TestTwoRunsWithOneOutput(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	first := newCopier(checkpointtest.NewMemoryStore(), path, make(chan string))
@@ -64,7 +64,7 @@ func TestTwoRunsWithOneOutput(t *testing.T) {
 		require.ErrorContains(t, err, path+" is the output of another sink or run: locked by process")
 		require.ErrorContains(t, err, `state of "out"`)
 		require.Equal(t, err, second.Wait())
-		second.close(t) // it does not take the lock of the first with it
+		second.close(t) // does not release the lock of the first
 	}
 	first.lines <- "one"
 	must(first.Trigger(t.Context()))
@@ -80,8 +80,8 @@ func TestTwoRunsWithOneOutput(t *testing.T) {
 	again.close(t)
 }
 
-// Close of the coordinator gives the output back, even if the input of the sink is still
-// open: another run may begin then. So does Close after a Start that has failed.
+// Close of the coordinator releases the output for another run, even if the input of the
+// sink is still open, and after a failed Start.
 func TestOutputIsFreeWhenCloseReturns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	for _, fails := range []bool{false, true, false} {
@@ -102,8 +102,8 @@ func TestOutputIsFreeWhenCloseReturns(t *testing.T) {
 	}
 }
 
-// Two sinks of a run have the same output: Start refuses the second, and does not change
-// the file.
+// If two sinks of a run have the same output, Start refuses the second and does not
+// change the file.
 func TestTwoSinksWithOneOutput(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
@@ -121,7 +121,7 @@ func TestTwoSinksWithOneOutput(t *testing.T) {
 		return err
 	}
 	same := []string{path, "out", "./out"}
-	if runtime.GOOS != "windows" { // where links need a right
+	if runtime.GOOS != "windows" { // where links require a privilege
 		require.NoError(t, os.Symlink(dir, filepath.Join(dir, "link")))
 		require.NoError(t, os.Symlink("out", filepath.Join(dir, "name")))
 		same = append(same, "link/out", "name", "link/name")
@@ -134,8 +134,8 @@ func TestTwoSinksWithOneOutput(t *testing.T) {
 	require.Empty(t, must(os.ReadFile(path)))
 }
 
-// A run whose output somebody else writes to fails at once, and cuts nothing off. A
-// restart keeps what is not the run's, and goes on.
+// If another program writes to the output, the run fails at once and does not cut off any
+// bytes. A restart keeps the other bytes beside the file, and continues.
 func TestAppendedByOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	c := newCopier(checkpointtest.NewMemoryStore(), path, make(chan string))
@@ -146,7 +146,7 @@ func TestAppendedByOthers(t *testing.T) {
 	must(f.WriteString("by hand\n"))
 	require.NoError(t, f.Close())
 	c.lines <- "two"
-	must(c.Trigger(t.Context())) // it is stored
+	must(c.Trigger(t.Context())) // the checkpoint itself is stored
 	err := c.Wait()
 	require.ErrorIs(t, err, ErrFenced)
 	require.ErrorContains(t, err, path+" has 12 bytes, but this run has left it with 4: something else writes to it")

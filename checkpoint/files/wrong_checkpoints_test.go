@@ -14,8 +14,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/files"
 )
 
-// Checkpoints of another job with the same names are refused, and so are those that do
-// not fit the input: the output stays as it is.
+// Checkpoints of another job with the same names, or that do not fit the input, are
+// refused, and the output stays unchanged.
 func TestWrongCheckpointsDoNotTouchTheOutput(t *testing.T) {
 	lines := func(word string, n int) (s string) {
 		for i := range n {
@@ -28,7 +28,7 @@ func TestWrongCheckpointsDoNotTouchTheOutput(t *testing.T) {
 		require.NoError(t, os.WriteFile(in, []byte(input), 0o600))
 		c := must(NewCoordinator(must(files.OpenDir(checkpoints)), WithLogger(quiet())))
 		output := files.NewLineOutput(out)
-		sink := NewSink(c, "out", output) // before the source, too: the order does not matter
+		sink := NewSink(c, "out", output) // before the source, to show that the order does not matter
 		source := NewSource(c, "in", must(files.OpenLines(in)))
 		err := c.Start()
 		go func() {
@@ -58,13 +58,13 @@ func TestWrongCheckpointsDoNotTouchTheOutput(t *testing.T) {
 			require.Empty(t, must(filepath.Glob(b+"/out.*")))
 		})
 	}
-	same := t.TempDir() // the right ones go on
+	same := t.TempDir() // the right checkpoints are accepted
 	require.NoError(t, run(same, same+"/checkpoints", lines("a", 40)))
 	require.NoError(t, run(same, same+"/checkpoints", lines("a", 90)))
 	require.Equal(t, lines("a", 90), string(must(os.ReadFile(same+"/out"))))
 }
 
-// Of several outputs, all are asked before one is changed.
+// All outputs are checked before any is changed.
 func TestNoOutputIsTouchedIfOneIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(dir+"/in", []byte("one\n"), 0o600))
@@ -90,7 +90,7 @@ func TestNoOutputIsTouchedIfOneIsRefused(t *testing.T) {
 	require.Equal(t, "one\nmore\n", string(must(os.ReadFile(dir+"/a"))))
 }
 
-// The same at a fresh start: no output is emptied for a run that another one refuses.
+// The same at a fresh start: if one output refuses, the others are not emptied.
 func TestNoOutputIsEmptiedIfOneIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(dir+"/a", []byte("of a\n"), 0o600))

@@ -37,9 +37,9 @@ func (k Kind) String() string {
 
 var kindNames = [...]string{"periodic", "drain", "suspend", "end of input"}
 
-// Final reports whether a barrier of this kind is the last element of the stream. A source
-// closes its output after a final barrier. A sink reports the barrier when its input is
-// closed.
+// Final reports whether a barrier of this kind is the last element of the stream. A
+// source closes its output after a final barrier. A sink reports the barrier when its
+// input is closed.
 func (k Kind) Final() bool { return k == Drain || k == Suspend }
 
 // Barrier is the control element that separates the elements of a checkpoint from later
@@ -105,8 +105,9 @@ func (b Barrier) Reordered() Barrier {
 	return b
 }
 
-// IsReordered reports whether b has passed an operator that changes the order of elements.
-// A step that relies on the order of its input after a restart refuses it (law C2).
+// IsReordered reports whether b has passed an operator that changes the order of
+// elements. A step that relies on the order of its input after a restart refuses it (law
+// C2).
 func (b Barrier) IsReordered() bool { return b.reordered }
 
 func (b Barrier) String() string { return fmt.Sprintf("barrier %d (%v)", b.ID, b.Kind) }

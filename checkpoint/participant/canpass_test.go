@@ -39,7 +39,7 @@ func TestCanPass(t *testing.T) {
 	}
 }
 
-// passer is a flow that says whether barriers pass it, whatever it is made of.
+// passer is a Passer around a flow that CanPass rejects.
 type passer struct {
 	*flow.Throttler
 	passes bool
@@ -47,7 +47,7 @@ type passer struct {
 
 func (p passer) PassesBarriers() bool { return p.passes }
 
-// C2: what a flow says of itself goes before what is known of its type.
+// C2: CanPass uses the result of a Passer rather than its type.
 func TestCanPassAsksPassers(t *testing.T) {
 	require.NoError(t, participant.CanPass(passer{passes: true}))
 	require.ErrorContains(t, participant.CanPass(passer{}), "participant_test.passer does not pass")

@@ -42,9 +42,9 @@ func (s State) Bytes() []byte {
 // where schema and value are preceded by their lengths.
 const stateVersion = 2
 
-// MarshalState returns a state that holds a single value, with the schema of its codec. It
-// is for participants whose state is small, such as the position of a source. A panic of
-// the codec becomes an error.
+// MarshalState returns a state that holds a single value, with the schema of its codec.
+// It is for participants whose state is small, such as the position of a source. A panic
+// of the codec becomes an error.
 func MarshalState[T any](c codec.Codec[T], v T) (_ State, err error) {
 	defer recoverTo(&err)
 	value, err := c.Append(nil, v)

@@ -39,7 +39,7 @@ func TestStateOfOneValue(t *testing.T) {
 }
 
 func TestStateNoticesEveryCut(t *testing.T) {
-	// without a schema, and it takes whatever it gets
+	// A codec without a schema, which decodes any bytes.
 	c := codec.Func(
 		func(dst []byte, v int) ([]byte, error) { return append(dst, make([]byte, v)...), nil },
 		func(src []byte) (int, error) { return len(src), nil })
@@ -59,7 +59,7 @@ func TestStateNoticesEveryCut(t *testing.T) {
 	_, err = participant.UnmarshalState(c, participant.State{whole})
 	require.ErrorContains(t, err, "unknown version 1")
 
-	// with a schema
+	// A codec with a schema.
 	state, err = participant.MarshalState(positions(), somewhere)
 	require.NoError(t, err)
 	_, err = participant.UnmarshalState(c, state)
@@ -67,7 +67,7 @@ func TestStateNoticesEveryCut(t *testing.T) {
 	require.ErrorAs(t, err, &wrong, "another codec")
 }
 
-// A6: what a codec does wrong is an error.
+// A6: an error or a panic of a codec becomes an error.
 func TestStateOfACodecThatFails(t *testing.T) {
 	trouble := errors.New("not this one")
 	_, err := participant.MarshalState(codec.Func(
