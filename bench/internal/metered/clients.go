@@ -1,0 +1,178 @@
+package metered
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/destel/rill"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
+)
+
+const (
+	inFlight = 500 // calls of a client, and slots of the operator
+	patience = 2 * time.Minute
+)
+
+// job is the work of a client: it makes rows calls, at the rate that it assumes, until they
+// are answered or budget is spent (0 means no limit). call costs 1.
+type job struct {
+	rows    int
+	assumed float64
+	budget  float64
+	call    func(ctx context.Context) error
+}
+
+// client does a job. done is the number of rows that were answered.
+type client struct {
+	name string
+	run  func(ctx context.Context, j job) (done int, err error)
+	kill func(ask asking, rows int) error // in a process that is killed; nil if it is not
+}
+
+// asking makes the call for a row.
+type asking func(ctx context.Context, row int) (int, error)
+
+var clients = []client{
+	{"weir", runWeir, killedWeir},
+	{"ramp 1 s", runWeirRamp, nil},
+	{"loop", runLoop, killedLoop},
+	{"rill", runRill, killedRill},
+}
+
+// runWeir is an operator with a backend that finds the rate.
+func runWeir(ctx context.Context, j job) (done int, err error) { return runOperator(ctx, j) }
+
+// runWeirRamp is runWeir with a ramp of a second in place of five, for short overloads.
+func runWeirRamp(ctx context.Context, j job) (done int, err error) {
+	return runOperator(ctx, j, backend.Ramp(time.Second))
+}
+
+func runOperator(ctx context.Context, j job, more ...backend.Option) (done int, err error) {
+	quiet := slog.New(slog.DiscardHandler)
+	more = append(more, backend.AdaptiveRate(j.assumed/10, j.assumed, time.Second), backend.WithLogger(quiet))
+	service := backend.New("service", more...)
+	call := asyncop.Blocking(func(ctx context.Context, row int) (int, error) { return row, j.call(ctx) })
+	policy := strategies.ReasonAware(httpretry.Classifier[int](), nil).Idempotent()
+	var atBackend []asyncop.Option
+	if j.budget > 0 {
+		atBackend = append(atBackend, asyncop.Budget(j.budget))
+	}
+	op := asyncop.UnorderedWaitWithRetry(call, patience, inFlight, policy, asyncop.WithTimeoutFromFirstAttempt(),
+		asyncop.WithBackend(service, atBackend...), asyncop.WithContext(ctx), asyncop.WithLogger(quiet))
+	for _, err := range op.Results(numbers(j.rows)) {
+		if errors.Is(err, asyncop.ErrBudgetSpent) {
+			return done, nil
+		}
+		if err != nil {
+			return done, err
+		}
+		done++
+	}
+	return done, nil
+}
+
+func numbers(n int) func(yield func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range n {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// runLoop is the loop that most programs have: a goroutine for each row, a limiter, and
+// exponential back-off. It does not read Retry-After.
+func runLoop(ctx context.Context, j job) (done int, err error) {
+	limiter := newLimiter(j.assumed)
+	var answered, spent atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(inFlight)
+	for range j.rows {
+		group.Go(func() error {
+			waits := backoff.NewExponentialBackOff()
+			waits.InitialInterval, waits.MaxInterval = 100*time.Millisecond, 2*time.Second
+			_, err := backoff.Retry(ctx, func() (struct{}, error) {
+				return struct{}{}, attempt(ctx, limiter, &spent, j)
+			}, backoff.WithBackOff(waits), backoff.WithMaxElapsedTime(patience))
+			return note(err, &answered)
+		})
+	}
+	err = group.Wait()
+	return int(answered.Load()), err
+}
+
+// runRill is a stream of rill with a limiter, whose function repeats a call that failed
+// when Retry-After allows it, or after a back-off.
+func runRill(ctx context.Context, j job) (done int, err error) {
+	limiter := newLimiter(j.assumed)
+	var answered, spent atomic.Int64
+	rows := make([]int, j.rows)
+	err = rill.ForEach(rill.FromSlice(rows, nil), inFlight, func(int) error {
+		wait := 100 * time.Millisecond
+		for {
+			err := attempt(ctx, limiter, &spent, j)
+			var permanent *backoff.PermanentError
+			if err == nil || errors.As(err, &permanent) || ctx.Err() != nil {
+				return note(err, &answered)
+			}
+			pause := wait
+			status, ok := errors.AsType[*httpretry.StatusError](err)
+			if ok && status.HasDelay {
+				pause = status.Delay
+			} else {
+				wait = min(2*wait, 2*time.Second)
+			}
+			err = sleep(ctx, pause)
+			if err != nil {
+				return err
+			}
+		}
+	})
+	return int(answered.Load()), err
+}
+
+func newLimiter(perSecond float64) *rate.Limiter {
+	return rate.NewLimiter(rate.Limit(perSecond), max(1, int(perSecond/20)))
+}
+
+var errSpent = errors.New("metered: the budget is spent")
+
+// attempt makes a call when limiter and budget allow it. An answered call is charged.
+func attempt(ctx context.Context, limiter *rate.Limiter, spent *atomic.Int64, j job) error {
+	err := limiter.Wait(ctx)
+	if err != nil {
+		return backoff.Permanent(fmt.Errorf("metered: wait for the limiter: %w", err))
+	}
+	if j.budget > 0 && float64(spent.Load()) >= j.budget {
+		return backoff.Permanent(errSpent)
+	}
+	err = j.call(ctx)
+	if err == nil {
+		spent.Add(1)
+	}
+	return err
+}
+
+// note counts a row that was answered. A row that the budget has stopped is not an error.
+func note(err error, answered *atomic.Int64) error {
+	switch {
+	case err == nil:
+		answered.Add(1)
+		return nil
+	case errors.Is(err, errSpent):
+		return nil
+	}
+	return err
+}
