@@ -39,7 +39,7 @@ func ExampleOpenDir() {
 			log.Fatal(err) // never a fresh start because of an error
 		default:
 			source, _ := last.State("source")
-			fmt.Printf("going on from checkpoint %d, %s, %d damaged\n", last.ID, source.Bytes(), len(skipped))
+			fmt.Printf("continuing from checkpoint %d, %s, %d damaged\n", last.ID, source.Bytes(), len(skipped))
 			next = last.ID + 1
 		}
 
@@ -57,6 +57,6 @@ func ExampleOpenDir() {
 	run()
 	// Output:
 	// a fresh start
-	// going on from checkpoint 1, line 100, 0 damaged
-	// going on from checkpoint 2, line 200, 0 damaged
+	// continuing from checkpoint 1, line 100, 0 damaged
+	// continuing from checkpoint 2, line 200, 0 damaged
 }
