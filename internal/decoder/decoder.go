@@ -1,4 +1,5 @@
-// Package decoder reads the stored values of a source, which several versions of a program may have written.
+// Package decoder reads the stored values of a source, which several versions of a
+// program may have written.
 package decoder
 
 import (
@@ -8,19 +9,19 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// maxCodecs bounds how many schemas are remembered: payloads decide how many there are, not we.
+// maxCodecs limits the cached schemas, since payloads determine their number.
 const maxCodecs = 100
 
-// Decoder reads values with the codec that fits their schema. Safe for concurrent use.
+// Decoder reads values with the codec for their schema. It is safe for concurrent use.
 type Decoder[T any] struct {
-	user  string // the package that calls, for panics
+	user  string // the calling package, for errors of panics
 	codec codec.Codec[T]
 
 	mu     sync.Mutex
-	codecs map[string]codec.Codec[T] // by schema
+	codecs map[string]codec.Codec[T] // cache by schema; guarded by mu
 }
 
-// New returns a decoder of a codec.
+// New returns a decoder for a codec. user is the name of the calling package.
 func New[T any](user string, c codec.Codec[T]) *Decoder[T] {
 	return &Decoder[T]{user: user, codec: c, codecs: map[string]codec.Codec[T]{}}
 }
@@ -28,10 +29,10 @@ func New[T any](user string, c codec.Codec[T]) *Decoder[T] {
 // Error is the error of a value that cannot be read.
 type Error struct{ error }
 
-// Unwrap returns what the codec has returned, or its panic.
+// Unwrap returns the error or the panic of the codec.
 func (e *Error) Unwrap() error { return e.error }
 
-// Unreadable returns an error as an *[Error].
+// Unreadable wraps err in an *[Error].
 func Unreadable(err error) error { return &Error{err} }
 
 // Decode reads a value that was written with a schema. The error is an *[Error].

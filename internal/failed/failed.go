@@ -1,4 +1,5 @@
-// Package failed turns what an operator says of an element that it has given up into the history of a message.
+// Package failed records the failure of an element in the history of its message, and
+// decides where the message goes.
 package failed
 
 import (
@@ -13,8 +14,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// History returns what is known about a message after a visit has failed (law D6): what ctx has of it
-// ([message.MetaFromContext]), and what the operator knows.
+// History returns the Meta of a message after a failed visit (law D6): the Meta from ctx
+// ([message.MetaFromContext]) with the failure of the operator.
 func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) message.Meta {
 	meta, _ := message.MetaFromContext(ctx)
 	meta.Visit = max(1, meta.Visit)
@@ -23,8 +24,8 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 		meta.FirstFailure = now
 	}
 	meta.LastFailure, meta.LastError = now, guard.Text(f.Err)
-	meta.UnsafeToRepeat = meta.UnsafeToRepeat || f.UnsafeToRepeat() // an earlier call is not less in doubt since
-	meta.Reasons = slices.Clone(meta.Reasons)                       // they are shared
+	meta.UnsafeToRepeat = meta.UnsafeToRepeat || f.UnsafeToRepeat() // an earlier call stays in doubt
+	meta.Reasons = slices.Clone(meta.Reasons)                       // ctx shares the slice
 	meta.Timeline = slices.Concat(meta.Timeline, stepsOf(ctx, meta.Visit))
 	note := func(reason string) {
 		if reason != "" && !slices.Contains(meta.Reasons, reason) {
@@ -38,7 +39,7 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	return meta
 }
 
-// stepsOf returns the calls of a visit that failed; ctx is the context of the failure sink.
+// stepsOf returns the calls of a failed visit. ctx is the context of the failure sink.
 func stepsOf(ctx context.Context, visit int) (calls []message.Step) {
 	steps, _ := ctx.Value(ctxkey.Timeline{}).([]observe.Step)
 	for _, s := range steps {
@@ -54,13 +55,14 @@ func stepsOf(ctx context.Context, visit int) (calls []message.Step) {
 	return calls
 }
 
-// Onward returns what is known about a message for the next queue: its history begins anew.
+// Onward returns the Meta of a message for the next queue, without its history.
 func Onward(m message.Meta) message.Meta {
 	return message.Meta{ID: m.ID, Key: m.Key, Origin: m.Origin, Provider: m.Provider, Deadline: m.Deadline, Headers: m.Headers}
 }
 
-// Afresh makes a dead letter's history that of a message which returns, as for a first visit. A call in doubt whose request is
-// not remembered any more is forgotten, since a person lets it return all the same: its next call is another request.
+// Afresh resets the history of a dead letter that is merged back, as before a first
+// visit. If the server no longer remembers the request of a call in doubt, Afresh removes
+// the doubt: a person has decided to repeat the call, which will be another request.
 func Afresh(meta *message.Meta, now time.Time) {
 	meta.Visit, meta.Attempts = 0, 0
 	meta.Merges++
@@ -69,8 +71,10 @@ func Afresh(meta *message.Meta, now time.Time) {
 	}
 }
 
-// maxDemand bounds what a server may demand. Some send a point in time where seconds are meant: that would be decades.
+// maxDemand limits the delay that a server demands. Some servers send a time instead of
+// seconds, which would be decades.
 const maxDemand = 24 * time.Hour
 
-// Demand returns how long the server wants not to be called, such as by Retry-After.
+// Demand returns the delay that the server demands, for instance with Retry-After: at
+// most maxDemand.
 func Demand[T any](f asyncop.Failure[T]) time.Duration { return min(f.Demanded, maxDemand) }

@@ -16,40 +16,44 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Layer is where failed messages wait for their next visit.
+// Layer is a queue in which failed messages wait for their next visit.
 type Layer struct {
 	Delay  time.Duration
-	Jitter float64 // the share of the delay that is added at random, at most: 0 to 1
+	Jitter float64 // the greatest share of Delay that is added at random: 0 to 1
 }
 
-// In an outage a message whose visits are used up waits once more, in the last layer or in its own queue: what is down is its service. But it
-// may be what breaks the service. So that ends (law W2) when the service has answered between two visits that failed so, and by a bound.
+// In an outage a message whose visits are used up waits again, in the last layer or in
+// its own queue, since its service is down. But the message itself may break the service.
+// So it stops waiting (law W2) if the service has answered other messages between two
+// such visits, and after outageVisits.
 const (
-	outageVisits = 100 // at most, those before the outage included
+	outageVisits = 100 // limit of visits, including visits before the outage
 	outageDelay  = time.Minute
 )
 
-// OwnQueue is the layer of a message that goes back to the queue it came from.
+// OwnQueue is the layer of a message that returns to the queue it came from.
 const OwnQueue = -1
 
-// Router says where failures go. The n-th visit that fails sends a message to the n-th layer, and behind the last one it is a dead letter,
-// unless its backend is down.
+// Router decides where failed messages go. After the n-th failed visit a message goes to
+// the n-th layer. After the last layer it becomes a dead letter, unless its backend is
+// down.
 type Router[T any] struct {
 	Layers    []Layer
-	Returns   bool          // a message may go back to its own queue: OwnQueue
-	Remembers time.Duration // how long the server remembers a request that has an id; 0: each call in doubt is a dead letter
+	Returns   bool          // a message may return to its own queue: OwnQueue
+	Remembers time.Duration // how long the server remembers a request with an id; if 0, each call in doubt becomes a dead letter
 }
 
-// Route is where a failure goes.
+// Route is the destination of a failed message.
 type Route struct {
-	Meta  message.Meta  // with the failure
-	Cause store.Cause   // of a dead letter; "": it goes to a layer
-	Layer int           // its index, or OwnQueue
-	Delay time.Duration // there
+	Meta  message.Meta  // including the failure
+	Cause store.Cause   // of a dead letter; "" if the message goes to a layer
+	Layer int           // index of the layer, or OwnQueue
+	Delay time.Duration // in the layer
 }
 
-// Route returns where a failure goes: ctx is that of the offer. An element that was cut off did not fail, and has an error. One without an
-// id gets a random one, the same at each offer.
+// Route returns the destination of a failed message. ctx is the context of the offer. It
+// returns an error for an element that was cut off, since that is not a failure. A
+// message without an id gets a random id, which is the same at each offer.
 func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Time) (to Route, err error) {
 	if f.Abandoned {
 		return to, fmt.Errorf("the element was cut off, and has not failed: %w", f.Err)
@@ -81,23 +85,25 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 	return to, nil
 }
 
-// waits reports whether a message waits for the end of an outage although its visits are used up:
-// it was called, has failed, and then waited in vain for its backend. (A message that was not
-// called is released by the operator, and does not come here.)
+// waits reports whether a message waits for the end of an outage although its visits are
+// used up: it was called, has failed, and then waited in vain for its backend. (A message
+// that was not called is released by the operator, and does not come here.)
 //
-// The first visit too many, n+1, always waits: the failure before it may not have been part of an
-// outage. Later visits wait only if the service has not answered other messages meanwhile.
+// The first visit too many, n+1, always waits: the failure before it may not have been
+// part of an outage. Later visits wait only if the service has not answered other
+// messages meanwhile.
 func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 	n := len(r.Layers)
 	canWait := f.BackendDown && visit <= outageVisits && (n > 0 || r.Returns)
 	return canWait && (visit <= n+1 || !f.OthersAnswered)
 }
 
-// IsPast says whether a deadline, if there is one, has passed at a time.
+// IsPast reports whether a deadline has passed at a time. The zero deadline never passes.
 func IsPast(deadline, at time.Time) bool { return !deadline.IsZero() && !deadline.After(at) }
 
-// carry notes under which id a call in doubt is to be made again, and reports whether the next visit may make it (law X1): the
-// server remembers it longer than the rest of the layers lasts.
+// carry records in meta the id with which a call in doubt can be repeated. It reports
+// whether the next visit may repeat the call (law X1): the server must remember the
+// request for longer than the remaining layers last.
 func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) bool {
 	if f.UnsafeToRepeat() {
 		element, numbered := ctx.Value(oncewire.ElementKey{}).(oncewire.Element)
@@ -106,7 +112,7 @@ func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before mess
 			request = element.Carried()
 		}
 		var id, other exactlyonce.ID
-		_ = id.UnmarshalText([]byte(request)) // zero: there is none
+		_ = id.UnmarshalText([]byte(request)) // id stays zero without a request
 		began := f.FirstAttempt
 		if began.IsZero() {
 			began = meta.LastFailure.Add(-f.Elapsed)
@@ -114,29 +120,30 @@ func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before mess
 		err := other.UnmarshalText([]byte(before.Request))
 		switch {
 		case !f.Deduplicated || r.Remembers == 0 || numbered && request == "":
-			meta.Remembered = time.Time{} // a request has no id, or none that it keeps
+			meta.Remembered = time.Time{} // a request does not have an id, or does not keep it
 		case !before.UnsafeToRepeat:
 			meta.Request, meta.Remembered = request, began.Add(r.Remembers)
 		case err == nil && (other.Client != id.Client || other.Sequence != id.Sequence):
-			meta.Remembered = time.Time{} // that of another operator is in doubt, too, and there is room for one
+			meta.Remembered = time.Time{} // a request of another operator is in doubt, too, and Meta keeps only one
 		default:
-			meta.Request = request // another attempt; the server may not have seen it, so its time does not begin anew
+			meta.Request = request // a later attempt, which the server may not have received, so Remembered stays
 		}
 	}
 	return r.Remembers > 0 && meta.UnsafeToRepeat && meta.Remembered.After(meta.LastFailure.Add(demanded).Add(r.rest(meta.Visit)))
 }
 
-// rest returns how long the layers last at most that a message goes through from its visit on.
+// rest returns the longest total delay of the layers after a visit.
 func (r *Router[T]) rest(visit int) (d time.Duration) {
 	for i := visit - 1; i < len(r.Layers); i++ {
-		if d += r.Layers[i].longest(); d < 0 {
+		d += r.Layers[i].longest()
+		if d < 0 {
 			return math.MaxInt64
 		}
 	}
 	return d
 }
 
-// longest returns the longest delay of a message.
+// longest returns the longest delay of a message in the layer.
 func (l Layer) longest() time.Duration {
 	if d := l.Delay + time.Duration(l.Jitter*float64(l.Delay)); d >= l.Delay {
 		return d
@@ -144,7 +151,7 @@ func (l Layer) longest() time.Duration {
 	return math.MaxInt64
 }
 
-// delay returns the delay of a message: never less than the layer's (law D3).
+// delay returns the delay of a message in the layer: at least l.Delay (law D3).
 func (l Layer) delay() time.Duration {
 	extra := time.Duration(rand.Float64() * l.Jitter * float64(l.Delay))
 	if d := l.Delay + extra; d >= l.Delay {

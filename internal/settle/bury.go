@@ -11,15 +11,17 @@ import (
 
 const shortError = 256 // bytes
 
-// Bury puts a dead letter that the store may refuse (law W2). It tries three forms, until one
-// is accepted:
+// Bury puts a dead letter that the store may refuse (law W2). It tries three forms, until
+// one is accepted:
 //
 //   - the message with its bytes as received and its whole history
 //   - the message with its bytes and a short history in plain ASCII
-//   - a pointer in plain ASCII: the message without its bytes, with the place where it stays
+//   - a pointer in plain ASCII: the message without its bytes, with the place where it
+//     stays
 //
 // whole is false after the third: the caller leaves the message where it is, and does not
-// deliver it again. The error matches [message.ErrRefused] if the store has refused all three.
+// deliver it again. The error matches [message.ErrRefused] if the store has refused all
+// three.
 func Bury(meta message.Meta, where string, put func(meta message.Meta, whole bool) error) (whole bool, err error) {
 	err = put(meta, true)
 	if !errors.Is(err, message.ErrRefused) {
@@ -37,8 +39,8 @@ func Bury(meta message.Meta, where string, put func(meta message.Meta, whole boo
 	return false, put(short, false)
 }
 
-// plain returns the beginning of s as printable ASCII, with other characters as in a Go string:
-// not every database can store all characters.
+// plain returns the beginning of s as printable ASCII, with other characters as in a Go
+// string: not every database can store all characters.
 func plain(s string) string {
 	var b strings.Builder
 	for i, r := range s {

@@ -1,6 +1,6 @@
-// Package settle writes the settlements of messages to a queue. It has the parts that all sources
-// with leases share: the recorder, which extends leases and writes settlements, and the history and
-// the cause of rejected messages.
+// Package settle writes the settlements of messages to a queue. It has the parts that all
+// sources with leases share: the recorder, which extends leases and writes settlements,
+// and the history and the cause of rejected messages.
 package settle
 
 import (
@@ -16,47 +16,52 @@ const (
 	lastRetry  = time.Second
 )
 
-// Hooks are what a source does for its recorder, on the goroutine of that. Their contexts end only if Close has waited in vain.
+// Hooks are functions of a source that its recorder calls, on the recorder's goroutine.
+// Their contexts end only when the ctx of Close ends.
 type Hooks struct {
-	// Extend extends the leases of what is in flight, and of what is not recorded yet. Nil: there are none.
+	// Extend extends the leases of messages in flight, and of messages whose settlement
+	// is not recorded yet. It is nil if the source does not have leases.
 	Extend func(ctx context.Context)
-	// Record writes some of the settlements, in a time that is short beside a lease. next is the
-	// time until its next call: 0 if settlements are left that can be written now, Idle if Kick
-	// starts the next call. After an error the settlements that were not written are still there.
+	// Record writes some of the settlements, in a time that is short compared to a lease.
+	// next is the time until its next call: 0 if settlements are left that can be written
+	// now, Idle if Kick starts the next call. After an error the source keeps the
+	// settlements that were not written.
 	Record func(ctx context.Context) (next time.Duration, err error)
-	// Failed is called with each error of Record, which is tried again.
+	// Failed is called with each error of Record, which is then repeated.
 	Failed func(err error)
 }
 
 // Idle is returned by [Hooks].Record if no settlement waits.
 const Idle time.Duration = -1
 
-// Recorder writes the settlements of a source, and extends its leases, until it is closed.
+// Recorder writes the settlements of a source, and extends its leases, until it is
+// closed.
 type Recorder struct {
-	// Open ends with Close.
+	// Open ends when Close is called.
 	Open context.Context
-	// Calls is the context for what the source asks of its queue. Close does not end it at once: a call that is broken off may
-	// have taken effect, and what was taken or settled by it would not be known here.
+	// Calls is the context of the source's calls of its queue. Close does not end it at
+	// once: an interrupted call may have taken effect, and its result would be lost.
 	Calls context.Context
 
 	hooks Hooks
 	shut  func()        // ends Open
 	abort func()        // ends Calls
-	kick  chan struct{} // room for one: there are settlements
-	ended chan struct{} // closed when the recorder has ended
+	kick  chan struct{} // capacity 1: there are settlements; Kick sends, run receives
+	ended chan struct{} // closed when run returns
 
 	mu      sync.Mutex
-	failure error // of the last Record, not returned yet
+	failure error // of the last Record, until Failure returns it; guarded by mu
 }
 
-// Start starts a recorder, for leases that last so long. closed is the cause of contexts that Close ends.
+// Start starts a recorder. lease is the length of the leases, closed the cause of
+// contexts that Close ends.
 func Start(c clock.Clock, lease time.Duration, closed error, h Hooks) *Recorder {
 	r := &Recorder{hooks: h, kick: make(chan struct{}, 1), ended: make(chan struct{})}
 	open, shut := context.WithCancelCause(context.Background())
 	calls, abort := context.WithCancelCause(context.Background())
 	r.Open, r.shut = open, func() { shut(closed) }
 	r.Calls, r.abort = calls, func() { abort(closed) }
-	// Made here: a test may move its clock before the goroutine runs.
+	// Make the ticker here, since a test may advance its clock before the goroutine runs.
 	extend := &clock.Ticker{}
 	if h.Extend != nil {
 		extend = c.Ticker(lease / 3)
@@ -76,7 +81,7 @@ func (r *Recorder) run(extend *clock.Ticker, retry *clock.Timer) {
 	wait := firstRetry
 	for {
 		select {
-		case <-extend.C: // first: there may always be settlements
+		case <-extend.C: // first, since kick may always be ready
 			r.hooks.Extend(r.Calls)
 		default:
 		}
@@ -111,10 +116,11 @@ func (r *Recorder) run(extend *clock.Ticker, retry *clock.Timer) {
 	}
 }
 
-// Kick says that there are settlements.
+// Kick makes the recorder call Record, because there are settlements.
 func (r *Recorder) Kick() { Wake(r.kick) }
 
-// Failure returns why settlements could not be recorded, until they are; each error once.
+// Failure returns the error of the last Record, or nil if it succeeded. It returns each
+// error once.
 func (r *Recorder) Failure() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,8 +129,9 @@ func (r *Recorder) Failure() error {
 	return err
 }
 
-// Close ends the recorder, after what it is doing, and calls rest, which records and gives back what is left. When ctx ends,
-// both are broken off. Close may be called again.
+// Close ends the recorder after its present call, and then calls rest, which records the
+// remaining settlements and releases messages. When ctx ends, both are interrupted. Close
+// may be called again.
 func (r *Recorder) Close(ctx context.Context, rest func(ctx context.Context) error) error {
 	r.shut()
 	stop := context.AfterFunc(ctx, r.abort)
@@ -139,7 +146,7 @@ func (r *Recorder) Close(ctx context.Context, rest func(ctx context.Context) err
 	return rest(ctx)
 }
 
-// Wake sends to a channel with room for one.
+// Wake sends to a channel of capacity 1, unless it is full.
 func Wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -29,7 +29,8 @@ func start(failures int) (r *settle.Recorder, record func(context.Context) error
 	}), record
 }
 
-// What was recorded in the end is no failure: a worker that has outlived its server ends without an error.
+// What was recorded in the end is no failure: a worker that has outlived its server ends
+// without an error.
 func TestAFailureThatWasMadeGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, record := start(1)
@@ -56,7 +57,8 @@ func TestAFailureThatStays(t *testing.T) {
 	})
 }
 
-// Regression: the ticker was made on the goroutine of the recorder, so a test that moved its clock first waited for ever.
+// Regression: the ticker was made on the goroutine of the recorder, so a test that moved
+// its clock first waited for ever.
 func TestLeasesAreExtendedFromTheStart(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so the goroutine runs later than this one
 	synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// CauseOf returns the cause of a dead letter: if a call of the message is unsafe to repeat, now or
-// since an earlier visit, that matters more than why the message is not called again. Every dead
+// CauseOf returns the cause of a dead letter: store.UnsafeToRepeat if a call of the
+// message, in this or an earlier visit, is unsafe to repeat, otherwise cause. Every dead
 // letter has its cause from here.
 func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 	if meta.UnsafeToRepeat {
@@ -20,7 +20,8 @@ func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 	return cause
 }
 
-// Rejected notes in the history of a message why it was rejected (law D6), and returns the cause.
+// Rejected records in the history of a message why it was rejected (law D6), and returns
+// the cause.
 func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cause {
 	_, isUnreadable := errors.AsType[*decoder.Error](v.Err)
 	meta.UnsafeToRepeat = meta.UnsafeToRepeat || v.UnsafeToRepeat
@@ -46,7 +47,8 @@ func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cau
 	}
 }
 
-// isRefused looks into an error of user code, which may panic.
+// isRefused reports whether err matches message.ErrRefused. A method of err, which may be
+// a user's error, may panic.
 func isRefused(err error) (is bool) {
 	_ = guard.Call(func() error {
 		is = errors.Is(err, message.ErrRefused)

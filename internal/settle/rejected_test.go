@@ -20,8 +20,8 @@ func TestWhyAMessageWasRejectedHasNoSecrets(t *testing.T) {
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)
 }
 
-// Law W1: a call that an earlier visit has left in doubt decides about the cause, however this
-// visit ended.
+// Law W1: a call that an earlier visit has left in doubt decides about the cause, however
+// this visit ended.
 func TestRejected_CallInDoubt(t *testing.T) {
 	for want, err := range map[store.Cause]error{
 		store.Undecodable: decoder.Unreadable(errors.New("no JSON")),

@@ -1,5 +1,5 @@
-// Package varint reads what encoding/binary's AppendUvarint and AppendVarint have written, from bytes that may be damaged or
-// made to harm.
+// Package varint reads numbers of encoding/binary's AppendUvarint and AppendVarint from
+// bytes that may be damaged or malicious.
 package varint
 
 import (
@@ -10,17 +10,19 @@ import (
 var (
 	// ErrCut is the error of bytes that end too early.
 	ErrCut = errors.New("it is cut off")
-	// ErrNumber is the error of a number that is too large, or longer than it need be: equal values have equal bytes.
+	// ErrNumber is the error of a number that is too large, or has superfluous bytes. So
+	// equal values have equal bytes.
 	ErrNumber = errors.New("a number is malformed")
 )
 
-// Reader reads fields one after the other. After an error it returns zeros, so it need be asked only once.
+// Reader reads fields one after the other. After an error it returns zeros, so check Err
+// once at the end.
 type Reader struct {
-	Rest []byte // what follows; empty after an error
+	Rest []byte // bytes not read yet; empty after an error
 	Err  error  // the first error
 }
 
-// Fail notes the first error.
+// Fail sets Err, unless it is set, and drops Rest.
 func (r *Reader) Fail(err error) {
 	if r.Err == nil {
 		r.Err = err
@@ -43,7 +45,7 @@ func (r *Reader) Uvarint() uint64 {
 	return x
 }
 
-// Varint reads a number with a sign, which is in the lowest bit.
+// Varint reads a signed number, whose sign is in the lowest bit.
 func (r *Reader) Varint() int64 {
 	x := r.Uvarint()
 	return int64(x>>1) ^ -int64(x&1)
@@ -58,10 +60,10 @@ func (r *Reader) Byte() byte {
 	return b[0]
 }
 
-// Bytes reads what AppendBytes wrote. It is a part of Rest and not copied.
+// Bytes reads bytes of AppendBytes. The result is a part of Rest, not a copy.
 func (r *Reader) Bytes() []byte { return r.Take(r.Uvarint()) }
 
-// Take reads n bytes. They are a part of Rest and not copied.
+// Take reads n bytes. The result is a part of Rest, not a copy.
 func (r *Reader) Take(n uint64) []byte {
 	if n > uint64(len(r.Rest)) {
 		r.Fail(ErrCut)
@@ -72,7 +74,7 @@ func (r *Reader) Take(n uint64) []byte {
 	return b
 }
 
-// AppendBytes appends v with its length before it.
+// AppendBytes appends the length of v and v.
 func AppendBytes(dst, v []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(v))), v...)
 }

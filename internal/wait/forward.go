@@ -7,31 +7,32 @@ import (
 	"github.com/benbjohnson/clock"
 )
 
-// Forward is a clock that goes on where it was when the machine's clock is set back. It goes as fast as that one, and a real
-// clock's steps forward do not reach it either: it reads monotonic time. Safe for concurrent use.
+// Forward is a clock that never goes back: it continues when the machine's clock is set
+// back. It runs at the speed of that clock. Since it reads monotonic time, steps forward
+// of a real clock do not affect it, either. It is safe for concurrent use.
 type Forward struct {
 	clock clock.Clock
 
-	mu    sync.Mutex
-	start time.Time     // a reading of clock
-	last  time.Duration // the highest time since start that was read
-	base  time.Time     // what Now returned at start, or would have
+	mu    sync.Mutex    // guards the fields below
+	start time.Time     // the time of clock when Forward was made
+	last  time.Duration // time since start at the last reading
+	base  time.Time     // Now returns base plus the time since start
 }
 
-// NewForward returns a clock that begins at what c shows.
+// NewForward returns a clock that begins at the time of c.
 func NewForward(c clock.Clock) *Forward {
 	now := c.Now()
 	return &Forward{clock: c, start: now, base: now.Round(0)}
 }
 
-// Now returns the time. It is never earlier than what Now has returned before.
+// Now returns the time. It is never earlier than an earlier result.
 func (c *Forward) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now()
 }
 
-// AtLeast sets the clock forward to t, if it shows less, and returns the time.
+// AtLeast sets the clock forward to t if it is behind t, and returns the time.
 func (c *Forward) AtLeast(t time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
