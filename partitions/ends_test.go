@@ -22,7 +22,7 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// Law P1: a store that is fenced when it is opened again ends the partition, also if it
+// Law P1: a store that is fenced when it is opened again ends the partition, even if it
 // was opened before.
 func TestTakenOverBetweenTwoPipelines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestTakenOverBetweenTwoPipelines(t *testing.T) {
 	})
 }
 
-// openingStores open a store for as long as they may.
+// openingStores block in Open until ctx ends.
 type openingStores struct{}
 
 func (openingStores) Open(ctx context.Context, _ string, _ uint64) (checkpoint.Store, error) {
@@ -53,8 +53,8 @@ func (openingStores) Open(ctx context.Context, _ string, _ uint64) (checkpoint.S
 	return nil, fmt.Errorf("open: %w", context.Cause(ctx))
 }
 
-// A partition that is revoked while its store is being opened has been suspended: nothing
-// of it has begun.
+// A partition that is revoked while its store is being opened counts as suspended, since
+// its pipeline has not begun.
 func TestRevokedWhileItsStoreIsOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newJob(1, 10).config(assigner(func(ctx context.Context, h partitions.Handler) error {
@@ -67,7 +67,7 @@ func TestRevokedWhileItsStoreIsOpened(t *testing.T) {
 	})
 }
 
-// lateStores open stores as they are asked to.
+// lateStores open stores after calling opens.
 type lateStores struct {
 	partitions.Stores
 	opens  func(ctx context.Context) error // before the store is opened
@@ -93,8 +93,8 @@ func (s closing) Close() error {
 	return s.Store.Close()
 }
 
-// A store that is opened although its partition was revoked meanwhile is closed, or the
-// next owner would wait for its lock.
+// If a partition is revoked while its store is being opened, the store is closed:
+// otherwise the next owner would wait for its lock.
 func TestStoreThatIsOpenedTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 10)
@@ -111,7 +111,7 @@ func TestStoreThatIsOpenedTooLate(t *testing.T) {
 	})
 }
 
-// A store that cannot be opened is opened again, after a back-off.
+// Opening a store is repeated after a back-off.
 func TestStoreThatCannotBeOpenedYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 10)
@@ -130,7 +130,7 @@ func TestStoreThatCannotBeOpenedYet(t *testing.T) {
 	})
 }
 
-// What a pipeline returns while it is suspended is the error of the revocation.
+// The error of a pipeline during its suspension is the error of the revocation.
 func TestPipelineThatFailsWhileItIsSuspended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newJob(1, 10).config(assigner(func(ctx context.Context, h partitions.Handler) error {
@@ -148,7 +148,7 @@ func TestPipelineThatFailsWhileItIsSuspended(t *testing.T) {
 	})
 }
 
-// The log says what becomes of a partition, and nothing of one that comes to its end.
+// The log shows how partitions end, except partitions that reach the end of their input.
 func TestLogOfAPartition(t *testing.T) {
 	for want, change := range map[string]func(c *partitions.Config, j *job){
 		"": func(*partitions.Config, *job) {},
@@ -197,7 +197,7 @@ func TestLogOfAPartition(t *testing.T) {
 				c := j.config(partitions.Static("p0"))
 				c.Logger = slog.New(slog.NewTextHandler(&book, &slog.HandlerOptions{Level: slog.LevelWarn}))
 				change(&c, j)
-				_ = partitions.Run(t.Context(), c) // the log is asked
+				_ = partitions.Run(t.Context(), c) // the test checks the log
 				require.Contains(t, book.String(), want)
 				if want == "" {
 					require.Empty(t, book.String())
@@ -221,7 +221,7 @@ func (c *counting) Extend(ctx context.Context, g lock.Grant, d time.Duration) er
 	return c.Locks.Extend(ctx, g, d)
 }
 
-// A lease is extended three times within its time, however often the worker looks.
+// A lease is extended three times within its length, independent of the polls.
 func TestLeasesAreExtendedThreeTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := &counting{Locks: memory.Open().Locks()}
@@ -252,9 +252,9 @@ func (b *book) String() string {
 	return b.buf.String()
 }
 
-// Law P1: a lock that was taken away is noticed when its lease is to be extended, not
-// when that ends. The worker gets another one, and the partition when it is free again.
-// What the locks say is logged, but for locks that others hold.
+// Law P1: the loss of a lock is detected when its lease is extended, not when the lease
+// ends. The worker acquires its own lock again, and the partition when it is free. Errors
+// of the locks are logged, except ErrHeld.
 func TestLocksThatAreTakenAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := &trouble{Locks: memory.Open().Locks()}
@@ -317,7 +317,7 @@ func TestLocksThatAreTakenAway(t *testing.T) {
 	})
 }
 
-// Leases that are shorter than the time between two looks are extended in time.
+// Leases that are shorter than the interval between polls are extended in time.
 func TestShortLeases(t *testing.T) {
 	for _, lease := range []time.Duration{100 * time.Millisecond, time.Second, 2 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -336,7 +336,7 @@ func TestShortLeases(t *testing.T) {
 	}
 }
 
-// A partition that the handler does not take is released, and taken again later.
+// A partition is released if Assigned returns an error, and acquired again later.
 func TestAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &partitions.Leases{Locks: memory.Open().Locks(), Group: "g", Partitions: []string{"a"}, Logger: quiet}
@@ -360,7 +360,7 @@ func TestAssignedAgain(t *testing.T) {
 	})
 }
 
-// A revocation that ends late does not forget the next assignment of its partition (law
+// A revocation that ends late does not remove the next assignment of its partition (law
 // P1).
 func TestRevokedLostAndAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -373,7 +373,7 @@ func TestRevokedLostAndAssignedAgain(t *testing.T) {
 				revoked := make(chan struct{})
 				go func() {
 					defer close(revoked)
-					_ = h.Revoked(ctx, "p0") // it is lost meanwhile
+					_ = h.Revoked(ctx, "p0") // the partition is lost meanwhile
 				}()
 				synctest.Wait()
 				h.Lost("p0")
@@ -398,7 +398,7 @@ func TestRevokedLostAndAssignedAgain(t *testing.T) {
 	})
 }
 
-// gatedHandler is a user's slog.Handler that waits at one message.
+// gatedHandler is a user's slog.Handler that blocks at one message.
 type gatedHandler struct {
 	slog.Handler
 	message string
@@ -414,8 +414,8 @@ func (h gatedHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// Law P1: partitions whose leases have ended are aborted, whatever the user's logger does
-// meanwhile.
+// Law P1: partitions whose leases have ended are aborted even if the user's logger
+// blocks.
 func TestLostWhileTheLoggerWaits(t *testing.T) {
 	for _, message := range []string{"partition lost", "partition assigned"} {
 		t.Run(message, func(t *testing.T) {
@@ -449,7 +449,7 @@ func TestLostWhileTheLoggerWaits(t *testing.T) {
 	}
 }
 
-// A6: a user's logger may break; the partitions are served all the same.
+// A6: partitions run even if a user's logger panics.
 func TestLoggerThatBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -475,7 +475,7 @@ func TestLoggerThatBreaks(t *testing.T) {
 	}
 }
 
-// brokenHandler is a slog.Handler that breaks.
+// brokenHandler is a slog.Handler that panics.
 type brokenHandler struct {
 	slog.Handler
 	breaks func()

@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// endless is a context without an end, as context.Background() is, until it is given one.
+// endless is a context that cannot end, like context.Background(), until the test sets
+// its end.
 type endless struct {
 	context.Context
 	over atomic.Bool
@@ -26,7 +27,7 @@ func (c *endless) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// A context that cannot end is one that has not ended.
+// Run accepts a context whose Done returns nil.
 func TestLeasesOfAContextWithoutAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())

@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// endlessInput has a lag, and no elements.
+// endlessInput is an input with a lag but without elements.
 type endlessInput struct{ lag int64 }
 
 func (endlessInput) Next() (int, error)             { panic("it waits") }
@@ -27,8 +27,8 @@ func (endlessInput) Close() error                   { return nil }
 func (endlessInput) Wait(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 func (i endlessInput) Lag() int64                   { return i.lag }
 
-// plain is a pipeline of a partition with a lag; that of "bad" fails, and that of "dark"
-// does not know its lag.
+// plain is the pipeline of a partition with a lag. The pipeline of "bad" fails, and the
+// lag of "dark" is unknown.
 func plain(ctx context.Context, p partitions.Partition) error {
 	lag := int64(7)
 	switch p.Name {
@@ -46,8 +46,8 @@ func plain(ctx context.Context, p partitions.Partition) error {
 	return p.Coordinator.Wait()
 }
 
-// A monitor and the engine say which partitions a worker has, how they are, their lag,
-// and which ones no worker has.
+// A monitor and the engine report the partitions of a worker, their states and lag, and
+// the partitions without an owner.
 func TestMonitor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -93,7 +93,7 @@ func TestMonitor(t *testing.T) {
 		require.Positive(t, stored.Completed)
 		require.Empty(t, stored.LastError)
 
-		cut.set("error") // the locks do not answer
+		cut.set("error") // calls of the locks fail
 		time.Sleep(30 * time.Second)
 		s := m.Status()
 		require.Equal(t, 4, s.Unowned)
@@ -115,8 +115,8 @@ func TestMonitor(t *testing.T) {
 	})
 }
 
-// A partition that another worker has is not without an owner. When that worker dies, it
-// is, until its lease is taken over.
+// A partition of another worker has an owner. When that worker dies, the partition is
+// unowned until another worker acquires it.
 func TestMonitorOfTwoWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -160,8 +160,8 @@ func TestMonitorOfTwoWorkers(t *testing.T) {
 	})
 }
 
-// A pipeline that has failed and has completed a checkpoint since runs again; one that
-// has come to its end says so.
+// A pipeline that has completed a checkpoint since its failure is running again. A
+// pipeline at the end of its input has ended.
 func TestMonitorOfAPipelineThatRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 100)

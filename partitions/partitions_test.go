@@ -65,7 +65,7 @@ func (s *stores) Open(_ context.Context, partition string, epoch uint64) (checkp
 	return m, nil
 }
 
-// table is what a partition's output has published.
+// table has the rows that the output of a partition has published.
 type table struct {
 	mu   sync.Mutex
 	rows []int
@@ -89,7 +89,7 @@ type job struct {
 	stores *stores
 
 	permits       *backend.Backend // of all partitions
-	running, most atomic.Int64     // calls at once
+	running, most atomic.Int64     // concurrent calls: now, and at most so far
 
 	done    sync.WaitGroup // one for each partition
 	drained sync.Map       // their names
@@ -148,7 +148,7 @@ func (j *job) pipeline(ctx context.Context, p partitions.Partition) error {
 	return op.Wait()
 }
 
-// kind returns what the last checkpoint of a partition was for.
+// kind returns the kind of the last checkpoint of a partition.
 func (s *stores) kind(partition string) (checkpoint.Kind, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +180,7 @@ func (j *job) check(t *testing.T) {
 	}
 }
 
-// A worker alone runs all partitions to their ends.
+// A single worker runs all partitions to their ends.
 func TestStatic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(3, 100)
@@ -189,7 +189,7 @@ func TestStatic(t *testing.T) {
 	})
 }
 
-// Permits bound the calls of all partitions together.
+// Permits limit the calls of all partitions together.
 func TestPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(3, 100)
@@ -200,7 +200,7 @@ func TestPermits(t *testing.T) {
 	})
 }
 
-// A worker that is stopped suspends its partitions; another one goes on.
+// A worker that is stopped suspends its partitions, and another worker resumes them.
 func TestStaticStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(3, 100)
@@ -219,12 +219,13 @@ func TestStaticStopped(t *testing.T) {
 	})
 }
 
-// trouble is what happens between a worker and the locks.
+// trouble is a fault between a worker and the locks.
 type trouble struct {
 	lock.Locks
 	mu sync.Mutex
-	// "": nothing; "error": each call fails; "deaf": it fails after it took effect;
-	// "hang": it waits for its context; "lie": leases are extended in appearance.
+	// "" has no effect; "error": each call fails; "deaf": it fails after it took effect;
+	// "hang": it blocks until its context ends; "lie": Extend returns nil without an
+	// effect.
 	cut string
 }
 
@@ -323,7 +324,7 @@ func (o *owners) shares() (shares []int) {
 	return shares
 }
 
-// Law P1 under random joins, leaves and deaths; in the end all partitions are shared out
+// Law P1 under random joins, leaves and deaths. At the end all partitions are distributed
 // evenly.
 func TestLeasesAtRandom(t *testing.T) {
 	cuts := []string{"error", "deaf", "hang"}
@@ -364,16 +365,16 @@ func TestLeasesAtRandom(t *testing.T) {
 				switch k := between(6); {
 				case n == 0 || n < 5 && k < 3:
 					start(i)
-				case k == 3: // it leaves
+				case k == 3: // the worker leaves
 					w := between(n)
 					workers[w].stop()
 					workers = slices.Delete(workers, w, w+1)
-				case k == 4: // it is cut off from the locks for good
+				case k == 4: // the worker is cut off from the locks for good
 					w := between(n)
 					workers[w].locks.set(cuts[between(len(cuts))])
 					workers[w].stop()
 					workers = slices.Delete(workers, w, w+1)
-				default: // for a while
+				default: // the worker is cut off for a while
 					w := workers[between(n)].locks
 					w.set(cuts[between(len(cuts))])
 					time.AfterFunc(time.Duration(between(20000))*time.Millisecond, func() { w.set("") })
@@ -400,7 +401,7 @@ func TestLeasesAtRandom(t *testing.T) {
 	}
 }
 
-// handler is what a test makes of an assignment.
+// handler is a Handler of functions.
 type handler struct {
 	assigned      func(ctx context.Context, partition string) error
 	revoked, lost func(partition string)
@@ -416,8 +417,7 @@ func (h handler) Revoked(_ context.Context, partition string) error {
 	return nil
 }
 
-// Law P1: a lease that ends before the handler has taken the partition is lost after
-// that.
+// Law P1: if a lease ends before Assigned has returned, the partition is lost after that.
 func TestLostWhileAssigned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cut := &trouble{Locks: memory.Open().Locks()}
@@ -441,7 +441,7 @@ func TestLostWhileAssigned(t *testing.T) {
 	})
 }
 
-// hangingLock does not answer when it is asked for the partition a.
+// hangingLock blocks when partition a is acquired.
 type hangingLock struct{ lock.Locks }
 
 func (l hangingLock) Acquire(ctx context.Context, name, owner string, lease time.Duration) (lock.Grant, error) {
@@ -452,8 +452,8 @@ func (l hangingLock) Acquire(ctx context.Context, name, owner string, lease time
 	return l.Locks.Acquire(ctx, name, owner, lease)
 }
 
-// A partition that cannot be taken, since its lock does not answer or an earlier pipeline
-// of it does not end, costs the worker no other one.
+// If a partition cannot be acquired, because its lock or an earlier pipeline hangs, the
+// worker keeps its other partitions.
 func TestOneThatCannotBeTaken(t *testing.T) {
 	for name, hang := range map[string]bool{"lock": true, "handler": false} {
 		t.Run(name, func(t *testing.T) {
@@ -485,8 +485,8 @@ func TestOneThatCannotBeTaken(t *testing.T) {
 	}
 }
 
-// What is being given up is not taken back before that, although its lease has ended;
-// then it is, and stays.
+// A partition that is being given up is not acquired again before it has been released,
+// even if its lease has ended. After that it is acquired, and stays.
 func TestNotTakenWhileRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := memory.Open().Locks()
@@ -516,14 +516,14 @@ func TestNotTakenWhileRevoked(t *testing.T) {
 		}()
 		synctest.Wait()
 		other, leave := context.WithCancel(t.Context())
-		go func() { // b is given up for it
+		go func() { // the first worker gives up b for this one
 			w := &partitions.Leases{Locks: locks, Group: "g", Partitions: names, Worker: "2", Logger: quiet}
 			nothing := func(string) {}
 			ended <- w.Run(other, handler{func(context.Context, string) error { return nil }, nothing, nothing})
 		}()
 		time.Sleep(5 * time.Second)
 		cut.set("error")
-		time.Sleep(20 * time.Second) // the other one has both by now
+		time.Sleep(20 * time.Second) // the other worker has both by now
 		leave()
 		require.NoError(t, <-ended)
 		cut.set("")
@@ -572,7 +572,7 @@ func TestLeasesAreQuick(t *testing.T) {
 	})
 }
 
-// Laws P1 and C1: workers join, leave, die and are fooled about their leases, and each
+// Laws P1 and C1: workers join, leave, die, and lose leases without being told, and each
 // output has each row once, in order.
 func TestRunAtRandom(t *testing.T) {
 	seeds := uint64(8)
@@ -608,7 +608,7 @@ func TestRunAtRandom(t *testing.T) {
 					time.AfterFunc(end, func() { cut.set("error"); time.AfterFunc(5*time.Second, stop) })
 				case 2:
 					time.AfterFunc(end, func() { cut.set("hang"); time.AfterFunc(5*time.Second, stop) })
-				case 3: // it never learns that it has lost its partitions, but by their stores
+				case 3: // only the stores show the worker that it has lost its partitions
 					time.AfterFunc(end, func() { cut.set("lie"); time.AfterFunc(20*time.Second, stop) })
 				}
 				select {
@@ -623,8 +623,8 @@ func TestRunAtRandom(t *testing.T) {
 	}
 }
 
-// A pipeline that fails is started again, later each time, and sooner after progress.
-// Others go on.
+// A pipeline that fails is restarted after a growing back-off, which a completed
+// checkpoint resets. Other pipelines continue.
 func TestPipelineThatFails(t *testing.T) {
 	for how, fail := range map[string]func() error{
 		"error":  func() error { return errTrial },
@@ -663,7 +663,7 @@ func TestPipelineThatFails(t *testing.T) {
 	}
 }
 
-// A pipeline that does not end is left behind, and named.
+// A pipeline that does not end is abandoned, and the error names it.
 func TestStuckPipeline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(2, 10)
@@ -675,7 +675,7 @@ func TestStuckPipeline(t *testing.T) {
 				<-release
 			} else {
 				checkpoint.NewSource(p.Coordinator, "source", checkpointtest.NewChannelInput(make(chan int)))
-				<-p.Coordinator.Ended() // it is never started
+				<-p.Coordinator.Ended() // without Start
 			}
 			return nil
 		}
@@ -714,8 +714,7 @@ func (s *unclosableStores) Open(ctx context.Context, partition string, epoch uin
 	return unclosable{store, &s.closed}, err
 }
 
-// A pipeline that has come to its end is not started again because its store could not be
-// closed.
+// A pipeline at its end is not restarted, even if its store could not be closed.
 func TestStoreThatDoesNotClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 10)
@@ -730,8 +729,8 @@ func TestStoreThatDoesNotClose(t *testing.T) {
 	})
 }
 
-// The patience with a pipeline begins when its context ends: one that is lost is not
-// waited for as long as one that is suspended.
+// abortPatience begins when the context of a pipeline ends, so Run waits less long for a
+// lost pipeline than for a pipeline that is being suspended.
 func TestLostAndStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -751,7 +750,7 @@ func TestLostAndStuck(t *testing.T) {
 	})
 }
 
-// What is lost is released to the same worker only when its pipeline has ended.
+// A lost partition is assigned to the same worker again only when its pipeline has ended.
 func TestLostAndAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 10)
@@ -818,8 +817,7 @@ func (j *job) failing(fail func() error) func(context.Context, partitions.Partit
 	}
 }
 
-// An output that cannot publish does not hold up the revocation for longer than its
-// limit.
+// An output that cannot publish delays the revocation at most by its limit.
 func TestOutputThatCannotPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 100)
@@ -828,7 +826,7 @@ func TestOutputThatCannotPublish(t *testing.T) {
 		c.Checkpoints = []checkpoint.Option{checkpoint.WithInterval(time.Hour), checkpoint.WithLogger(quiet)}
 		ctx, cancel := context.WithCancel(t.Context())
 		c.Pipeline = j.failing(func() error {
-			if ctx.Err() != nil { // it is the last checkpoint
+			if ctx.Err() != nil { // the last checkpoint
 				return errTrial
 			}
 			return nil
@@ -843,7 +841,7 @@ func TestOutputThatCannotPublish(t *testing.T) {
 	})
 }
 
-// A stale owner may fence an output, but not the store: the owner goes on.
+// If a stale owner fences the output but not the store, the owner continues.
 func TestOutputTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 100)
@@ -861,8 +859,8 @@ func TestOutputTakenOver(t *testing.T) {
 	})
 }
 
-// A partition that another worker has taken over, although the assigner does not know,
-// ends (law P1).
+// A partition ends if another worker has taken it over, even if the assigner has not
+// noticed (law P1).
 func TestTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(2, 100)
@@ -921,8 +919,7 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, partitions.Run(t.Context(), good), "Logger and Clock are optional")
 }
 
-// Directories are stores for the workers of one machine: the next owner waits for the
-// lock of the one before.
+// With directories, the next owner waits for the lock of the previous owner.
 func TestDirs(t *testing.T) {
 	dir := t.TempDir()
 	dirs := partitions.Dirs(filepath.Join(dir, "checkpoints"))
@@ -946,7 +943,7 @@ func TestDirs(t *testing.T) {
 	require.Len(t, matches, 1)
 }
 
-// What an idle partition costs.
+// The cost of an idle partition.
 func TestIdlePartitions(t *testing.T) {
 	count := 1000
 	if suite.Race {
@@ -975,7 +972,7 @@ func TestIdlePartitions(t *testing.T) {
 		},
 	}
 	used := func() (goroutines int, bytes uint64) {
-		for range 3 { // each shrinks the stacks by half
+		for range 3 { // each collection halves the stacks
 			runtime.GC()
 		}
 		var m runtime.MemStats
@@ -989,7 +986,7 @@ func TestIdlePartitions(t *testing.T) {
 	go func() { ended <- partitions.Run(ctx, c) }()
 	running.Wait()
 	var goroutines, kB float64
-	for begun, last := time.Now(), 0.; time.Since(begun) < time.Minute; last = goroutines { // until they have come to rest
+	for begun, last := time.Now(), 0.; time.Since(begun) < time.Minute; last = goroutines { // until the number is stable
 		after, bytesAfter := used()
 		goroutines, kB = float64(after-before)/float64(count), float64(bytesAfter-bytesBefore)/float64(count)/1e3
 		if goroutines == last && (kB <= 54 || suite.Race) {

@@ -47,8 +47,8 @@ func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cau
 	}
 }
 
-// isRefused reports whether err matches message.ErrRefused. A method of err, which may be
-// a user's error, may panic.
+// isRefused reports whether err matches message.ErrRefused. It returns false if a method
+// of err, which may be a user's error, panics.
 func isRefused(err error) (is bool) {
 	_ = guard.Call(func() error {
 		is = errors.Is(err, message.ErrRefused)
