@@ -19,8 +19,8 @@ func BenchmarkSteady(b *testing.B) {
 	})
 }
 
-// All slots taken, completed in reverse order and left, per element: with the allocations
-// beyond the entries kept.
+// The cost per element of filling the queue, completing in reverse order and popping,
+// with allocations beyond the entries that are kept.
 func BenchmarkBurst(b *testing.B) {
 	forEachMode(b, func(b *testing.B, newQueue func(int) Queue[int], capacity int) {
 		q := newQueue(capacity)

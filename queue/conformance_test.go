@@ -21,7 +21,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// Laws Q1 and Q2 under random schedules; see [queuetest.Replay] for what the bytes mean.
+// Laws Q1 and Q2 under random schedules: see [queuetest.Replay] for the bytes.
 func FuzzQueue(f *testing.F) {
 	const put, wall, complete, again, pop = 0 << 5, 3 << 5, 4 << 5, 6 << 5, 7 << 5
 	f.Add([]byte{3, put, put, put, wall, put, complete | 1, complete, complete | 1, complete, pop | 3}) // doc.go's picture
@@ -37,7 +37,7 @@ func FuzzQueue(f *testing.F) {
 	})
 }
 
-// A queue that breaks a law must not pass, or the suite is worth nothing.
+// The suite fails for a queue that breaks a law.
 func TestSuiteFindsBrokenQueues(t *testing.T) {
 	unordered := queue.NewUnordered[string]
 	tests := []struct {
@@ -81,7 +81,7 @@ type noPop struct{ queue.Queue[string] }
 
 func (q noPop) Pop() {}
 
-// fakeT remembers a failure instead of reporting it.
+// fakeT records a failure instead of reporting it.
 type fakeT struct {
 	testing.TB
 	failure string

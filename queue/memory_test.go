@@ -31,8 +31,8 @@ func TestPopLetsGoOfTheValue(t *testing.T) {
 	}
 }
 
-// A burst must not pin memory: the popped entries and the capacity of the rings that are
-// kept are bounded.
+// A burst must not pin memory: the numbers of popped entries and the capacity of rings
+// that are kept are limited.
 func TestMemoryOfABurstIsGivenBack(t *testing.T) {
 	const burst = 20 * maxFree
 	fill := func(q Queue[int]) {
@@ -81,13 +81,13 @@ func chained[V any](l *list[V]) (n int) {
 
 func liveHeap() int64 {
 	runtime.GC()
-	runtime.GC() // what the first one found is swept
+	runtime.GC() // sweeps after the first collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// Section 5: nothing is allocated at steady state, whatever is in the queue.
+// Section 5: the steady state does not allocate, for any content of the queue.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
 	const capacity, block = 4096, 8
 	for name, newQueue := range map[string]func(int) Queue[int]{"ordered": NewOrdered[int], "unordered": NewUnordered[int]} {
@@ -140,8 +140,8 @@ func (w *window) fill() {
 	}
 }
 
-// step completes one element, lets leave what may, and fills up; in the long run it is
-// one of each.
+// step completes an element, pops the entries that may leave, and fills the queue: on
+// average one of each.
 func (w *window) step() {
 	w.q.Complete(w.ring[(w.done^7)%len(w.ring)])
 	w.done++

@@ -201,8 +201,8 @@ func (s *ExponentialBackoffStrategy[OUT]) BackoffTime(currentAttempts int) time.
 	return max(s.initial, time.Duration(math.Round(d)))
 }
 
-// NoRetry returns the strategy that never retries. Only with NoRetry, or [PolicyOf] of it,
-// an operator allows a timeout of 0, which means no timeout.
+// NoRetry returns the strategy that never retries. Only with NoRetry, or [PolicyOf] of
+// it, an operator allows a timeout of 0, which means no timeout.
 func NoRetry[OUT any]() AsyncRetryStrategy[OUT] {
 	return noRetry[OUT]{}
 }

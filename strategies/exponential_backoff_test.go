@@ -65,7 +65,7 @@ func TestExponentialBackoffDelays(t *testing.T) {
 		{1<<53 + 1, longest, 1, []time.Duration{1<<53 + 1, 1<<53 + 1}}, // the nearest float64 is below
 		{1<<53 + 3, longest, 1, []time.Duration{1<<53 + 3, 1<<53 + 3}}, // above
 		{longest, longest, 1, []time.Duration{longest, longest}},
-		{longest - 1, longest, 1, []time.Duration{longest - 1, longest - 1}}, // a float64 cannot tell it from longest
+		{longest - 1, longest, 1, []time.Duration{longest - 1, longest - 1}}, // the same float64 as longest
 		{1, longest, math.MaxFloat64, []time.Duration{1, longest, longest}},
 	}
 	for _, tt := range tests {
@@ -100,7 +100,7 @@ func TestExponentialBackoffFarOut(t *testing.T) {
 	}
 }
 
-// drawn is a random strategy with what it was made from.
+// drawn is a random strategy with its arguments.
 type drawn struct {
 	*strategies.ExponentialBackoffStrategy[int]
 
@@ -138,8 +138,9 @@ func TestExponentialBackoffIsBoundedAndMonotone(t *testing.T) {
 	})
 }
 
-// The definition, iterated in 200-bit arithmetic, differs by what float64
-// arithmetic may lose: half a nanosecond, and 2⁻⁵² of the delay per step.
+// The delay may differ from the definition, iterated in 200-bit arithmetic, by
+
+// the error of float64: half a nanosecond, and 2⁻⁵² of the delay per step.
 func TestExponentialBackoffFollowsItsDefinition(t *testing.T) {
 	exact := func(x float64) *big.Float { return new(big.Float).SetPrec(200).SetFloat64(x) }
 	rapid.Check(t, func(t *rapid.T) {
@@ -168,7 +169,7 @@ func TestExponentialBackoffIsPureUnderInterleaving(t *testing.T) {
 		alone := func(n int) time.Duration {
 			return strategies.ExponentialBackoff[int](1, s.initial, s.max, s.multiplier).BackoffTime(n)
 		}
-		attempts := make([]int, 4) // of four elements that take turns at random
+		attempts := make([]int, 4) // of four elements in random order
 		for _, i := range rapid.SliceOf(rapid.IntRange(0, len(attempts)-1)).Draw(t, "order") {
 			attempts[i]++
 			if got, want := s.BackoffTime(attempts[i]), alone(attempts[i]); got != want {

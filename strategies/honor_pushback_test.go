@@ -46,7 +46,7 @@ func TestHonorPushback(t *testing.T) {
 	}
 }
 
-// A demand that is found elsewhere.
+// A demand that is found by a function in more.
 func TestHonorPushbackWithMore(t *testing.T) {
 	byText := func(a *attempt) (time.Duration, bool) { return time.Hour, errors.Is(a.Err, io.EOF) }
 	never := func(*attempt) (time.Duration, bool) { return decision.Never, true }
@@ -64,7 +64,7 @@ func TestHonorPushbackWithMore(t *testing.T) {
 	assert.Equal(t, time.Minute, got.Delay, "the outcome's own comes first")
 }
 
-// No jitter brings anybody back before the server wants it.
+// Jitter does not shorten a delay that a server demands.
 func TestJitterSparesPushback(t *testing.T) {
 	p := strategies.ReasonAware(say(allowing), strategies.HonorPushback(strategies.BestEffort[string]())).
 		WithJitter(strategies.FullJitter)
@@ -76,7 +76,8 @@ func TestJitterSparesPushback(t *testing.T) {
 	}
 }
 
-// Whatever strategy a policy asks, what the server demands counts, unless it is ignored.
+// A policy obeys the delay of the server with any strategy, unless IgnorePushback is
+// used.
 func TestPolicyHeedsPushback(t *testing.T) {
 	const own = 100 * ms
 	decideOn := func(p *strategies.Policy[string], demand time.Duration) decision.Decision {

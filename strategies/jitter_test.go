@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// jitters are all of them, each with the range it promises for a base that is not too
-// great to be spread.
+// jitters has all jitters with their ranges, for a base that is small enough to be
+// spread.
 var jitters = []struct {
 	name   string
 	jitter strategies.Jitter
@@ -34,7 +34,7 @@ func TestJitterStaysInBounds(t *testing.T) {
 	for _, tt := range jitters {
 		t.Run(tt.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				// Up to a month, where a float64 has single nanoseconds.
+				// Up to a month, for which a float64 is exact to the nanosecond.
 				base := time.Duration(rapid.Int64Range(0, int64(30*24*time.Hour)).Draw(t, "base"))
 				random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 				low, high := tt.bounds(base)
@@ -104,7 +104,7 @@ func TestJitterAtTheEdges(t *testing.T) {
 	}
 }
 
-// Where a float64 rounds a base up, the spread must not outgrow the base.
+// If a float64 rounds a base up, the spread must not exceed the base.
 func TestProportionalJitterOfGreatBases(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, base := range []time.Duration{1<<53 + 3, math.MaxInt64} {

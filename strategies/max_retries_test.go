@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// hidesAll is a wrapper that forgets what it wraps; wraps is one that does not.
+// hidesAll is a wrapper without Unwrap; wraps is a wrapper with Unwrap.
 type hidesAll struct {
 	strategies.AsyncRetryStrategy[int]
 }
@@ -65,7 +65,7 @@ func TestMaxRetriesOf(t *testing.T) {
 	}
 }
 
-// A best effort that is bounded stays one: it does not repeat what may have taken effect.
+// A BestEffort with a limit still does not repeat a call that may have taken effect.
 func TestBestEffortWithMaxRetries(t *testing.T) {
 	unsafe := predicates.NewReason("TEST", false, false)
 	s := strategies.BestEffort[int]().WithMaxRetries(2)

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// R21: nothing exported fails fast. NoRetry is not such a strategy: it switches retries
-// and classification off.
+// R21: no exported strategy fails fast. NoRetry does not count: it switches retries and
+// classification off.
 func TestNoExportedFailFast(t *testing.T) {
 	failFast := regexp.MustCompile(`(?i)fail_?fast|never_?retry|fast_?fail`)
 	exported := 0

@@ -39,12 +39,12 @@ type (
 	decide  = strategies.ReasonStrategyFunc[string]
 )
 
-// say is a classifier that names r, whatever the outcome.
+// say returns a classifier that always returns r.
 func say(r predicates.Reason) predicates.Classifier[string] {
 	return func(*attempt) (predicates.Reason, bool) { return r, true }
 }
 
-// answer is a strategy with one answer; it counts how often it was asked.
+// answer is a strategy that always returns the same action, and counts its calls.
 func answer(asked *int, action strategies.Action, err error) strategies.ReasonStrategy[string] {
 	return decide(func(context.Context, *attempt) (strategies.Action, error) {
 		*asked++
@@ -143,13 +143,13 @@ func TestAlwaysRetryDoesNotAsk(t *testing.T) {
 		assert.Equal(t, want, d.Delay)
 	}
 	a := failedAttempt(4)
-	a.Remaining = 100 * ms // what it asks for, exactly
+	a.Remaining = 100 * ms // exactly the delay
 	d := decision.StepsOf(p).Decide(t.Context(), a, &decision.Situation{})
 	assert.True(t, d.Capped, "bounded by the timeout")
 	assert.Zero(t, asked)
 }
 
-// R30: two seconds into two and a half, a delay of one becomes a half.
+// R30: a delay is cut to the remaining time: 1 s becomes 0.5 s after 2 of 2.5 s.
 func TestCap(t *testing.T) {
 	tests := []struct {
 		delay, remaining, want time.Duration
@@ -160,7 +160,7 @@ func TestCap(t *testing.T) {
 		{499 * ms, 500 * ms, 499 * ms, false},
 		{0, 1, 0, false},
 		{0, 0, 0, true},
-		{time.Second, -time.Second, 0, true}, // the deadline passed while the strategy thought
+		{time.Second, -time.Second, 0, true}, // the deadline passed during Decide
 		{time.Hour, decision.NoDeadline, time.Hour, false},
 		{decision.NoDeadline - 1, decision.NoDeadline, decision.NoDeadline - 1, false},
 	}
@@ -177,7 +177,7 @@ func TestCap(t *testing.T) {
 	}
 }
 
-// R12: a refusal is a refusal, and no delay is a delay.
+// R12: the zero Action refuses a retry, and RetryAfter(0) retries at once.
 func TestZeroDelayIsADelay(t *testing.T) {
 	var asked int
 	d := decision.StepsOf(strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(0), nil))).
@@ -321,7 +321,7 @@ func TestJitterComesBeforeTheCapAndSparesDemandedDelays(t *testing.T) {
 	}
 }
 
-// What the strategy sees: the reason, and a stage that is one of the three.
+// The strategy sees the reason, and one of the three stages.
 func TestWhatTheStrategySees(t *testing.T) {
 	var saw attempt
 	p := strategies.ReasonAware(
@@ -396,7 +396,7 @@ func TestMaxDelay(t *testing.T) {
 		func() { strategies.ReasonAware(say(allowing), nil).WithMaxDelay(-1) })
 }
 
-// The steps one by one decide what all at once do, whatever changes in between.
+// Separate steps and a single call make the same decision, even if a changes in between.
 func TestStepsOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rapid.SampledFrom([]predicates.Reason{{}, allowing, forbidden, always}).Draw(t, "reason")
@@ -425,7 +425,7 @@ func TestStepsOneByOne(t *testing.T) {
 			d = decision.StepsOf(p).Conclude(a, got, after)
 		}
 
-		// The model, in other words: who has the last word?
+		// The model.
 		want := decision.Refused
 		now := before
 		if ask {
@@ -483,7 +483,7 @@ func BenchmarkDecide(b *testing.B) {
 		for outcome, a := range attempts {
 			b.Run("strategy="+kind+"/outcome="+outcome, func(b *testing.B) {
 				b.ReportAllocs()
-				view := new(attempt) // as an operator reuses it
+				view := new(attempt) // reused, as by an operator
 				for b.Loop() {
 					*view = a
 					decision.StepsOf(p).Decide(context.Background(), view, &decision.Situation{})
@@ -497,7 +497,7 @@ type panicsInAs struct{ error }
 
 func (panicsInAs) As(any) bool { panic("broken") }
 
-// The stage is read from the error, whose methods are code of a user.
+// A panic in a method of the error, which is user code, makes the decision fail.
 func TestErrorThatPanicsWhenItsStageIsRead(t *testing.T) {
 	errBroken := panicsInAs{errors.New("of the call")}
 	p := strategies.ReasonAware(predicates.ByException[int](predicates.HasException, predicates.CircuitBreakerOpen), nil)
@@ -507,13 +507,13 @@ func TestErrorThatPanicsWhenItsStageIsRead(t *testing.T) {
 		withoutLine(d.Err.Error()))
 }
 
-// withoutLine returns text with an N for the line number of a place in a test.
+// withoutLine replaces the line number of a test file in text by N.
 func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "_test.go:N ") }
 
 var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
-// An attempt may be shown again, about another outcome: what was found about the first is
-// not told of the second.
+// An attempt may be reused for another outcome: results of the first do not affect the
+// second.
 func TestReasonOfAnEarlierOutcomeIsForgotten(t *testing.T) {
 	seen := predicates.Unknown
 	p := strategies.ReasonAware(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
@@ -532,7 +532,7 @@ func TestReasonOfAnEarlierOutcomeIsForgotten(t *testing.T) {
 	require.True(t, d.Reason.IsZero(), "%v", d.Reason)
 }
 
-// What was refused for good is accepted, whoever would try again.
+// A rejection is accepted even if the strategy would retry.
 func TestRejectionIsNotRetried(t *testing.T) {
 	rejected := predicates.NewRejection("REJECTED")
 	for _, finishing := range []bool{false, true} {

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// A FLIP-232 strategy as a policy: whatever the strategy does, the policy does.
+// PolicyOf a FLIP-232 strategy decides as the strategy does.
 func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		maxRetries := rapid.IntRange(0, 5).Draw(t, "maxRetries")
@@ -122,7 +122,7 @@ func TestPolicyOfLooksAtWhatHasAPredicate(t *testing.T) {
 	assert.PanicsWithValue(t, "strategies: PolicyOf: nil <nil>", func() { strategies.PolicyOf[string](nil) })
 }
 
-// typedNil has a predicate that is nil inside.
+// typedNil is a strategy whose predicate is a typed nil.
 type typedNil struct{}
 
 func (typedNil) CanRetry(int) bool             { return true }
@@ -143,8 +143,8 @@ func TestPolicyOfTakesTheJitter(t *testing.T) {
 	assert.NotNil(t, decision.StepsOf(strategies.PolicyOf[string](s.WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException))).Jitter)
 }
 
-// A policy is no strategy in disguise: it has no methods that go by attempts, and its
-// predicate is that of its reasons.
+// A policy does not have CanRetry and BackoffTime, and its predicate depends on its
+// reasons.
 func TestPolicyIsARetry(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
 	var carried strategies.Retry[string] = aware
@@ -167,8 +167,8 @@ func TestPolicyIsARetry(t *testing.T) {
 	assert.Nil(t, strategies.PolicyOf(strategies.NoRetry[string]()).RetryPredicate())
 }
 
-// A type that embeds a policy is none. With the other two methods it is a strategy that
-// has the policy's predicate.
+// A type that embeds a policy is not a policy. With the other two methods it is a
+// strategy with the predicate of the policy.
 func TestWhatEmbedsAPolicy(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
 	for _, r := range []strategies.Retry[string]{once{aware}, &once{aware}} {
@@ -204,7 +204,7 @@ func TestPolicyBuildersReturnCopies(t *testing.T) {
 	assert.Equal(t, decision.TooManyWaiting, decision.StepsOf(full).Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).NoRetryReason)
 }
 
-// R7: false by default, per operator, per element. The element's own word counts.
+// R7: false by default, per operator, per element. The method of the element decides.
 func TestIdempotence(t *testing.T) {
 	p := strategies.ReasonAware(say(forbidden), nil)
 	assert.False(t, decision.StepsOf(p).IsIdempotent("x"))
@@ -238,7 +238,7 @@ func TestDecidesAtOnce(t *testing.T) {
 		{strategies.HonorPushback(best), true},
 		{custom, false},
 		{strategies.HonorPushback(custom), false},
-		{overriding{best}, false}, // it may block, whatever it embeds
+		{overriding{best}, false}, // it may block, even if it embeds a BestEffort
 		{struct {
 			strategies.ReasonStrategy[string]
 		}{best}, false},
@@ -285,8 +285,7 @@ func TestReasonStrategyConstructorsPanic(t *testing.T) {
 	}
 }
 
-// R3: of joined errors a classifier of one's own sees each, and unknown ones are the
-// unsafe side.
+// R3: a user's classifier sees each joined error, and an unknown error counts as unsafe.
 func TestPolicyOfJoinedErrors(t *testing.T) {
 	busy, sentinel := errors.New("busy"), errors.New("lookup failed")
 	refused := predicates.NewReason("REFUSED", true, false)

@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// builtin is what the strategies with a retry limit have in common. S is the
-// strategy's own type: every builder method returns it.
+// builtin has the common methods of strategies with a retry limit. S is the type of the
+// strategy, which every setter returns.
 type builtin[S any] interface {
 	strategies.AsyncRetryStrategy[int]
 	Jitter() strategies.Jitter

@@ -37,7 +37,7 @@ func BenchmarkStartStop(b *testing.B) {
 	})
 }
 
-// Stop any of the pending timers and start it anew, which is what a retry does.
+// Stop any of the pending timers and start it again, as a retry does.
 func BenchmarkRestart(b *testing.B) {
 	forEachPending(b, func(b *testing.B, pending int) {
 		delays := randomDelays()
@@ -69,7 +69,7 @@ func BenchmarkRestart(b *testing.B) {
 	})
 }
 
-// Hand out the first timer and arm it anew behind the others.
+// Pop the first timer and arm it again after the others.
 func BenchmarkPop(b *testing.B) {
 	forEachPending(b, func(b *testing.B, pending int) {
 		b.Run("impl=heap", func(b *testing.B) {
@@ -95,7 +95,8 @@ func forEachPending(b *testing.B, bench func(b *testing.B, pending int)) {
 	}
 }
 
-// randomDelays returns delays of 1 to 2 hours: nothing fires meanwhile.
+// randomDelays returns delays of 1 to 2 hours, so that timers do not fire during the
+// test.
 func randomDelays() []time.Duration {
 	r := rand.New(rand.NewPCG(1, 2))
 	delays := make([]time.Duration, 8192)

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// heapModel is a heap as law T1 states it, without regard to cost.
+// heapModel is a simple, slow heap that implements law T1.
 type heapModel struct{ armed []armed } // in arming order
 
 type armed struct {
@@ -25,7 +25,7 @@ type armed struct {
 func (m *heapModel) first() int {
 	least := -1
 	for i, a := range m.armed {
-		if least < 0 || a.due < m.armed[least].due { // equal ones stay in arming order
+		if least < 0 || a.due < m.armed[least].due { // equal due times stay in arming order
 			least = i
 		}
 	}
@@ -37,7 +37,7 @@ func (m *heapModel) index(t *Timer[int]) int {
 }
 
 // replayHeap runs operations decoded from bytes on a heap and the model. The upper two
-// bits of a byte tell the operation, the lower ones its timer and due time.
+// bits of a byte are the operation, the lower bits its timer and due time.
 func replayHeap(t require.TestingT, ops []byte) {
 	var (
 		h    Heap[int]
@@ -88,7 +88,7 @@ func replayHeap(t require.TestingT, ops []byte) {
 	}
 }
 
-// checkHeap compares what the heap shows with the model, and checks its own books.
+// checkHeap compares the heap with the model, and checks the positions of its timers.
 func checkHeap(t require.TestingT, h *Heap[int], m *heapModel, pool []Timer[int]) {
 	require.Equal(t, len(m.armed), h.Len())
 	due, ok := h.Next()
@@ -100,7 +100,7 @@ func checkHeap(t require.TestingT, h *Heap[int], m *heapModel, pool []Timer[int]
 		require.Equal(t, m.armed[i].due, due)
 		require.Same(t, m.armed[i].timer, h.Peek())
 	}
-	for i := range pool { // many times: plain comparisons
+	for i := range pool { // plain comparisons, since this runs often
 		if armed := m.index(&pool[i]) >= 0; armed != pool[i].Armed() || pool[i].Value != i {
 			require.FailNow(t, "the state of a timer", "timer %d: armed is %t, value %d", i, pool[i].Armed(), pool[i].Value)
 		}
@@ -125,7 +125,7 @@ func checkHeap(t require.TestingT, h *Heap[int], m *heapModel, pool []Timer[int]
 func TestHeapAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { replayHeap(t, rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "ops")) })
 
-	r := rand.NewPCG(1, 2) // longer ones than rapid likes to draw
+	r := rand.NewPCG(1, 2) // longer schedules than rapid usually draws
 	for range 50 {
 		ops := make([]byte, 300)
 		for i := range ops {
@@ -145,7 +145,7 @@ func FuzzHeap(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ops []byte) { replayHeap(t, ops) })
 }
 
-// Law T1: equal due times in arming order, however many and whatever was cancelled in
+// Law T1: equal due times in arming order, for many timers and with cancelled timers in
 // between.
 func TestEqualDueTimesFireInArmingOrder(t *testing.T) {
 	const n = 5000
@@ -158,7 +158,7 @@ func TestEqualDueTimesFireInArmingOrder(t *testing.T) {
 	for i := 0; i < n; i += 3 {
 		require.True(t, h.Cancel(&timers[i]))
 	}
-	for i := 0; i < n; i += 6 { // armed again: they are last now
+	for i := 0; i < n; i += 6 { // arm some again, which are then last
 		h.Arm(&timers[i], time.Second)
 	}
 	var want, got []int
@@ -176,8 +176,7 @@ func TestEqualDueTimesFireInArmingOrder(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-// A cancelled item is replaced by the last one, which may belong above it: the one case
-// in which it moves up.
+// The last item replaces a cancelled item. In this case it has to move up.
 func TestCancelMovesTheLastItemUp(t *testing.T) {
 	var h Heap[int]
 	dues := []time.Duration{0, 100, 1, 2, 3, 101, 102, 103, 104, 4, 5} // 5..8 are below 1, 9 and 10 below 2
@@ -223,8 +222,7 @@ func TestArmOfAnArmedTimerPanics(t *testing.T) {
 	assert.Zero(t, h.Len())
 }
 
-// What a burst took is given back once the heap is empty, and small heaps keep their
-// capacity.
+// An emptied heap releases the memory of a burst, and small heaps keep their capacity.
 func TestHeapMemoryOfABurstIsGivenBack(t *testing.T) {
 	for name, empty := range map[string]func(h *Heap[int], timers []Timer[int]){
 		"pop": func(h *Heap[int], timers []Timer[int]) {
@@ -259,7 +257,7 @@ func TestHeapMemoryOfABurstIsGivenBack(t *testing.T) {
 }
 
 func TestHeapLetsGoOfTimers(t *testing.T) {
-	var h Heap[*int] // a pointer: what has none shares memory with others if it is small, on 32 bits
+	var h Heap[*int] // with a pointer: small values without pointers share memory on 32-bit systems
 	arm := func(due time.Duration) weak.Pointer[Timer[*int]] {
 		timer := new(Timer[*int])
 		h.Arm(timer, due)
@@ -275,7 +273,7 @@ func TestHeapLetsGoOfTimers(t *testing.T) {
 	runtime.KeepAlive(&h)
 }
 
-// Law T1: arm and cancel allocate nothing once the heap has grown.
+// Law T1: Arm and Cancel do not allocate once the heap has grown.
 func TestArmAndCancelAllocateNothing(t *testing.T) {
 	var h Heap[int]
 	timers := make([]Timer[int], 10_001)
@@ -294,7 +292,7 @@ func TestArmAndCancelAllocateNothing(t *testing.T) {
 		at++
 	}), "pop and arm")
 
-	var small Heap[int] // empties every time
+	var small Heap[int] // is emptied every time
 	small.Arm(&Timer[int]{}, 0)
 	small.Pop()
 	var timer Timer[int]

@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// job is run on the loop at now, when its timer, due at due, was handed out.
+// job runs on the loop at now, when its timer, due at due, was popped.
 type job func(due, now time.Duration)
 
-// loop is an event loop as doc.go has it: the owner of a service, which others ask to arm
-// and cancel.
+// loop is the event loop of doc.go: it owns a service, and arms and cancels timers for
+// other goroutines.
 type loop struct {
 	service *Service[job]
 	wake    chan struct{}
@@ -84,8 +84,7 @@ func (l *loop) run() {
 	}
 }
 
-// Law T1 on the real clock in virtual time: every timer is handed out at its exact
-// instant.
+// Law T1 on the real clock in virtual time: every timer is popped at its exact instant.
 func TestRealClockIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -119,7 +118,7 @@ func TestRealClockIsExact(t *testing.T) {
 		assert.Equal(t, 500, fired+cancelled)
 		assert.Positive(t, cancelled)
 
-		// Idle costs nothing: a year passes without a wake-up.
+		// An idle service is not woken for a year.
 		wakes := l.wakes
 		time.Sleep(365 * 24 * time.Hour)
 		synctest.Wait()
@@ -148,8 +147,8 @@ func TestRealClockEarlierTimerWhileAsleep(t *testing.T) {
 	})
 }
 
-// One large Add passes many due times; the loop arms the next one each time. Law T1: each
-// is handed out at its due time or later, in order, and none is left.
+// One large Add passes many due times; the loop arms the next timer each time. Law T1:
+// each timer is popped at its due time or later, in order, and all are popped.
 func TestLargeStepsOfAMock(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, 100 * ms, 10 * ms, 7 * ms} {
 		t.Run(step.String(), func(t *testing.T) {
@@ -187,8 +186,8 @@ func TestLargeStepsOfAMock(t *testing.T) {
 	}
 }
 
-// A mock that is moved without regard to the loop, on real goroutines: nothing is early
-// and nothing is lost.
+// On real goroutines, with a mock that is moved without waiting for the loop, timers are
+// neither early nor lost.
 func TestMockMovesWhileTheLoopWorks(t *testing.T) {
 	mock := clock.NewMock()
 	l := newLoop(mock)
@@ -222,7 +221,7 @@ func TestMockMovesWhileTheLoopWorks(t *testing.T) {
 	<-ended
 }
 
-// Start and stop, many times: the loop ends whatever the alarm is doing.
+// Start and stop, many times: the loop ends in any state of the alarm.
 func TestStartStop(t *testing.T) {
 	for i := range 300 {
 		l := newLoop(clock.New())
@@ -232,7 +231,7 @@ func TestStartStop(t *testing.T) {
 			l.service.Arm(&Timer[job]{Value: func(_, _ time.Duration) {}}, time.Duration(i)*time.Microsecond)
 		})
 		if i%2 == 0 {
-			time.Sleep(time.Duration(i) * time.Microsecond) // around the alarm, on either side
+			time.Sleep(time.Duration(i) * time.Microsecond) // shortly before and after the alarm
 		}
 		l.stop()
 		<-ended

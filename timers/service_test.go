@@ -13,8 +13,8 @@ import (
 
 const ms = time.Millisecond
 
-// probe is a clock.Mock that counts what a service does with it, and can move between a
-// reading and what follows it.
+// probe is a clock.Mock that counts the calls of a service, and can move just after a
+// reading.
 type probe struct {
 	*clock.Mock
 	readings  int
@@ -42,8 +42,8 @@ func (p *probe) AfterFunc(d time.Duration, f func()) *clock.Timer {
 	return p.alarm
 }
 
-// bench is a service on a probe without a loop. It lives in a synctest bubble, where
-// wakes can be counted exactly.
+// bench is a service on a probe without a loop. It runs in a synctest bubble, where the
+// calls of wake can be counted exactly.
 type bench struct {
 	*Service[string]
 	t     *testing.T
@@ -78,7 +78,7 @@ func (b *bench) move(d time.Duration) int {
 	return n
 }
 
-// due pops what is due.
+// due pops the timers that are due.
 func (b *bench) due() (names []string) {
 	for timer := b.PopDue(b.Now()); timer != nil; timer = b.PopDue(b.Now()) {
 		names = append(names, timer.Value)
@@ -118,7 +118,7 @@ func TestInstants(t *testing.T) {
 	})
 }
 
-// Law T1: idle costs nothing.
+// Law T1: an idle service does not have an alarm.
 func TestIdleServiceSetsNoAlarm(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		assert.True(t, b.Schedule())
@@ -192,7 +192,7 @@ func TestLaterTimerLeavesTheAlarm(t *testing.T) {
 func TestStrayWakesAreHarmless(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.arm("a", 10*ms)
-		for range 5 { // a loop that was woken by something else
+		for range 5 { // the loop was woken for another reason
 			require.True(t, b.Schedule())
 			assert.Empty(t, b.due())
 			assert.Zero(t, b.move(ms))
@@ -203,8 +203,8 @@ func TestStrayWakesAreHarmless(t *testing.T) {
 	})
 }
 
-// A clock.Mock fires a Reset(0) only at its next Add: what is due must not be left to the
-// alarm.
+// A clock.Mock fires a Reset(0) only at its next Add, so the alarm must not be used for
+// timers that are due.
 func TestDueTimersAreNotLeftToTheAlarm(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.move(10 * ms)
@@ -225,7 +225,7 @@ func TestDueTimersAreNotLeftToTheAlarm(t *testing.T) {
 	})
 }
 
-// An owner with deadlines of its own passes the earliest of all.
+// An owner with other deadlines passes the earliest of all.
 func TestScheduleAt(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.arm("a", 20*ms)
@@ -240,8 +240,8 @@ func TestScheduleAt(t *testing.T) {
 	})
 }
 
-// A mock clock may move between the reading and the alarm, which would then ring that
-// much late: after the last Add of a test, never.
+// A mock clock may move between reading it and setting the alarm, which would then fire
+// too late: after the last Add of a test, never.
 func TestClockMovesBeforeTheAlarmIsSet(t *testing.T) {
 	t.Run("a part of the way", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bench) {
@@ -281,7 +281,7 @@ func TestClockMovesBeforeTheAlarmIsSet(t *testing.T) {
 			assert.False(t, b.Schedule())
 			assert.Equal(t, []string{"a"}, b.due())
 
-			b.arm("b", 30*ms) // the alarm set in vain, for 20 ms, is not taken for one of its own
+			b.arm("b", 30*ms) // the useless alarm for 20 ms does not count as pending
 			require.True(t, b.ScheduleAt(25*ms))
 			assert.Equal(t, 1, b.move(15*ms))
 			require.True(t, b.Schedule())
@@ -305,9 +305,9 @@ func TestClockMovesBeforeTheAlarmIsSet(t *testing.T) {
 	})
 }
 
-// A clock.Mock first moves to an alarm's time and then, in a second step, ends it and
-// starts its function. A loop that sets the alarm anew between the two loses it: the call
-// that belongs to the old time is the only sign.
+// A clock.Mock first moves to an alarm's time and then, in a second step, ends the alarm
+// and starts its function. If the loop resets the alarm in between, the new alarm is
+// lost: the only sign is the call for the old time.
 func TestAlarmEndedByTheOldRing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.arm("a", 10*ms)
@@ -316,7 +316,7 @@ func TestAlarmEndedByTheOldRing(t *testing.T) {
 		assert.Equal(t, []string{"a"}, b.due())
 		b.arm("b", 20*ms)
 		require.True(t, b.Schedule())
-		b.clock.alarm.Stop() // what Mock's second step does
+		b.clock.alarm.Stop() // as in the second step of a Mock
 		b.clock.ring()
 		<-b.wakes
 
@@ -327,8 +327,8 @@ func TestAlarmEndedByTheOldRing(t *testing.T) {
 	})
 }
 
-// The last thing that Mock.Add does is to set the time: an alarm set just before may lie
-// in the past and yet not ring.
+// Mock.Add sets the time last, so an alarm that was set just before may be in the past
+// without firing.
 func TestAlarmThatTheClockPassedOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.arm("a", 10*ms)
@@ -361,8 +361,8 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// Law T1 under random schedules: never early, in order, and a wake-up by the time that
-// was asked for.
+// Law T1 under random schedules: timers are in order and never early, and wake is called
+// in time.
 func TestServiceAgainstModel(t *testing.T) {
 	for seed := range uint64(150) {
 		inBubble(t, func(t *testing.T, b *bench) {
@@ -393,7 +393,7 @@ func TestServiceAgainstModel(t *testing.T) {
 						require.Positive(t, woken, "seed %d: no wake-up for %v at %v", seed, m.armed[i].due, service.Now())
 					}
 				}
-				if woken > 0 || r.IntN(3) == 0 { // the loop comes by
+				if woken > 0 || r.IntN(3) == 0 { // the loop runs
 					for {
 						i := m.first()
 						got := service.PopDue(service.Now())

@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// steps answers from a table and panics beyond it: the suite must not ask there.
+// steps returns delays from a table and panics beyond it, where the suite must not call
+// it.
 type steps []time.Duration
 
 func (s steps) CanRetry(n int) bool             { return n <= len(s) }
@@ -34,7 +35,7 @@ func TestRunAcceptsSoundStrategies(t *testing.T) {
 	})
 }
 
-// broken is a sound strategy but for what its fields replace.
+// broken is a sound strategy, except that its fields replace methods.
 type broken struct {
 	canRetry  func(n int) bool
 	backoff   func(n int) time.Duration
@@ -65,7 +66,7 @@ func (b *broken) RetryPredicate() predicates.AsyncRetryPredicate[int] {
 
 func (b *broken) Jitter() strategies.Jitter { return b.jitter }
 
-// flink keeps the delay of the attempt before, as Flink's strategy does.
+// flink keeps the previous delay, like Flink's strategy.
 func flink() strategies.AsyncRetryStrategy[int] {
 	delay := time.Second
 	return &broken{backoff: func(n int) time.Duration {
@@ -78,7 +79,7 @@ func flink() strategies.AsyncRetryStrategy[int] {
 	}}
 }
 
-// counting takes the calls of all elements for the attempts of one.
+// counting wrongly counts the calls for all elements as the attempts of one element.
 func counting() strategies.AsyncRetryStrategy[int] {
 	calls := 0
 	return &broken{canRetry: func(int) bool {
