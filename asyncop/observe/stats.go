@@ -26,7 +26,7 @@ type Stats struct {
 	WaitingForRetry int64 // elements in back-off, or whose retry waits for a permit
 	WaitingToLeave  int64 // of InFlight, complete elements that wait for their turn in the order of the results, or for downstream
 	WaitingForKey   int64 // elements that wait for another element of their key, or for its call: see KeyOrderedWait
-	Attempts        int64 // calls begun, including retries and each element of a batch
+	Attempts        int64 // attempts begun, including retries, each element of a batch, and lookups that need no call of their own
 	RetriesOnResult int64 // retries begun because of a result
 	RetriesOnError  int64 // retries begun because of an error
 

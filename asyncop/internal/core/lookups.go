@@ -40,16 +40,21 @@ type lineage struct {
 	decision  decision.Decision // the last one
 }
 
-// start starts an attempt of s if it needs no call of its own. Otherwise, if its key waits
-// for a retry, s waits as well. It reports whether it did either.
+// start makes s wait if its key waits for a retry. Otherwise it starts an attempt of s if
+// the attempt needs no call of its own. It reports whether it did either. The wait comes
+// first, because a call that has just failed may still be joined, and s would then fail
+// after the decision about this call.
 func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	g := l.core
 	if !g.mayBegin(s) {
 		return false
 	}
+	if l.waitForRetry(s) {
+		return true
+	}
 	r := l.reserve(s)
 	if r == nil {
-		return l.waitForRetry(s)
+		return false
 	}
 	defer r.Release()
 	if g.backend != nil {
