@@ -21,7 +21,7 @@ func endedWith(results ...string) *predicates.Attempt[string] {
 	return &predicates.Attempt[string]{Number: 1, Results: results}
 }
 
-// names asserts that c names want for a; none means that it ends the chain.
+// names asserts that c returns want for a. The zero Reason means that c ends the chain.
 func names(t *testing.T, c classifier, a *predicates.Attempt[string], want predicates.Reason) {
 	t.Helper()
 	r, ok := c(a)
@@ -80,7 +80,7 @@ func TestNamed(t *testing.T) {
 	knowsNot(t, c, endedWith("x"))
 }
 
-// codeOf is the code of a statusError, or a result's last letter.
+// codeOf returns the code of a statusError, or the last letter of a result.
 func codeOf(a *predicates.Attempt[string]) (int, bool) {
 	if e, ok := errors.AsType[*statusError](a.Err); ok {
 		return e.code, true
@@ -127,7 +127,7 @@ func TestClassifierConstructorsPanic(t *testing.T) {
 	}
 }
 
-// Results pass a chain on every success, so that must cost nothing to speak of.
+// A chain is called for the results of every success, so it must be cheap.
 func TestClassifyingResultsAllocatesNothing(t *testing.T) {
 	c := predicates.Classifiers(
 		predicates.Named[string](),

@@ -12,11 +12,11 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// retryIfResult and retryIfException take what a strategy's methods take.
+// retryIfResult and retryIfException have the parameters of the methods of a strategy.
 func retryIfResult(predicates.ResultPredicate[row])  {}
 func retryIfException(predicates.ExceptionPredicate) {}
 
-// The spellings a user will try. That they compile is the test.
+// The spellings that a user will try must compile.
 func TestCombinatorsInferTheirTypes(t *testing.T) {
 	plainError := func(err error) bool { return err == io.EOF }
 	plainResult := func(rows []row) bool { return len(rows) > 1 }

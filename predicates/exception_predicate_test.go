@@ -24,12 +24,12 @@ type statusError struct{ code int }
 
 func (e *statusError) Error() string { return fmt.Sprintf("status %d", e.code) }
 
-// codes cannot be compared: errors.Is must not panic over it.
+// codes is not comparable: errors.Is must not panic for it.
 type codes []int
 
 func (codes) Error() string { return "codes" }
 
-// actingError answers errors.Is and errors.As by itself, without wrapping anything.
+// actingError has its own Is and As, and does not wrap another error.
 type actingError struct{ code int }
 
 func (actingError) Error() string        { return "acting" }
@@ -55,7 +55,7 @@ func wrappings(err error) map[string]error {
 	}
 }
 
-// chains are the wrappings of err without another error beside it.
+// chains are the wrappings of err without another joined error.
 func chains(err error) map[string]error {
 	return map[string]error{
 		"bare":        err,

@@ -43,7 +43,7 @@ func TestWeakestOf(t *testing.T) {
 		{strongByName, []predicates.Reason{strong, none}},
 		{strongByName, []predicates.Reason{none, always, strong}},
 		{weak, []predicates.Reason{none, weak}},
-		// A rejection had no effect, and is no reason to try again.
+		// A rejection had no effect, and is not a reason to retry.
 		{rejected, []predicates.Reason{rejected}},
 		{rejected, []predicates.Reason{rejected, rejectedToo}},
 		{reasonA, []predicates.Reason{rejected, reasonA}},
@@ -55,14 +55,14 @@ func TestWeakestOf(t *testing.T) {
 	}
 }
 
-// R3: what one request of a call did not do another may have done.
+// R3: if a request had no effect, another request of the call may have had one.
 func TestStageOfJoinedErrors(t *testing.T) {
 	refused, lost := withStage(predicates.ClientDispatch, errBusy), withStage(predicates.NetworkTime, io.EOF)
 	for _, err := range bothOrders(refused, lost) {
 		assert.Equal(t, predicates.NetworkTime, decision.StageOf(err, predicates.Unreported), "%v", err)
 		assert.Equal(t, predicates.ResponseReceived, decision.StageOf(err, predicates.ResponseReceived), "%v", err)
 	}
-	for _, err := range bothOrders(refused, errOther) { // what is not reported may have been sent
+	for _, err := range bothOrders(refused, errOther) { // an unreported request may have been sent
 		assert.Equal(t, predicates.NetworkTime, decision.StageOf(err, predicates.Unreported), "%v", err)
 		assert.Equal(t, predicates.ClientDispatch, decision.StageOf(err, predicates.ClientDispatch), "%v", err)
 	}
@@ -104,7 +104,7 @@ func TestNamedJoinedErrors(t *testing.T) {
 	// In one chain the reason is about the stage it is named in, or is in.
 	names(t, c, failedWith(withStage(predicates.NetworkTime, named(strong))), strong)
 	names(t, c, failedWith(predicates.WithReason(withStage(predicates.NetworkTime, io.EOF), strong)), strong)
-	names(t, c, failedWith(predicates.WithReason(errors.Join(io.EOF, errOther), strong)), strong) // it knows both
+	names(t, c, failedWith(predicates.WithReason(errors.Join(io.EOF, errOther), strong)), strong) // it applies to both
 }
 
 func TestEachError(t *testing.T) {
@@ -137,8 +137,7 @@ func TestEachError(t *testing.T) {
 	assert.Equal(t, []string{whole.Error()}, seen, "a single one: the attempt as it is")
 }
 
-// What one error says about the stage is its own evidence; what was reported is true of
-// all.
+// The stage of an error applies to this error, a reported stage applies to all errors.
 func TestEachErrorHasItsOwnStage(t *testing.T) {
 	var seen []predicates.Stage
 	c := decision.EachError(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
@@ -171,7 +170,7 @@ func TestEachErrorHasItsOwnStage(t *testing.T) {
 	assert.Equal(t, predicates.NetworkTime, a.Stage, "the evidence is not lost")
 }
 
-// R3: an error that no classifier knows may be that of a request that took effect.
+// R3: the request of an error that no classifier knows may have taken effect.
 func TestAnUnknownErrorBesideOthersIsTheUnsafeSide(t *testing.T) {
 	strongByName := predicates.NewReason("STRONG", false, false)
 	table := predicates.ByException[string](predicates.ErrorIs(errBusy), strong)
@@ -196,7 +195,7 @@ func TestAnUnknownErrorBesideOthersIsTheUnsafeSide(t *testing.T) {
 			names(t, decision.EachError(c, errClosed), failedWith(err), strongByName)
 
 			a = failedWith(err)
-			a.Stage = predicates.ClientDispatch // the function says that nothing was sent
+			a.Stage = predicates.ClientDispatch // reported by the function: not sent
 			names(t, c, a, strong)
 		}
 	}
@@ -233,14 +232,14 @@ func TestHarmlessErrors(t *testing.T) {
 		func() { decision.EachError(predicates.Named[string](), errOther, nil) })
 }
 
-// posing is an error that claims to be another.
+// posing is an error whose Is matches another error.
 type posing struct{ as, err error }
 
 func (e posing) Error() string        { return "posing" }
 func (e posing) Is(target error) bool { return target == e.as }
 func (e posing) Unwrap() error        { return e.err }
 
-// silent is an error that could demand something and does not.
+// silent is a ServerPushback without a demand.
 type silent struct{ err error }
 
 func (e silent) Error() string                        { return "silent" }

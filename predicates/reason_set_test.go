@@ -32,7 +32,7 @@ func TestReasonSetOfABA(t *testing.T) {
 	assert.LessOrEqual(t, unsafe.Sizeof(s), unsafe.Sizeof(uintptr(0)), "a set costs a pointer")
 }
 
-// Reasons of the same name that allow different things are different ones.
+// Reasons with the same name but different properties are different reasons.
 func TestReasonSetTellsPropertiesApart(t *testing.T) {
 	same := []predicates.Reason{
 		predicates.NewReason("A", true, true), predicates.NewReason("A", false, false), reasonA,

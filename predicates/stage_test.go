@@ -54,7 +54,7 @@ func TestStageOf(t *testing.T) {
 		{errBusy, predicates.ClientDispatch, predicates.ClientDispatch},
 		{at(predicates.ClientDispatch), predicates.Unreported, predicates.ClientDispatch},
 		{at(predicates.NetworkTime), predicates.Unreported, predicates.NetworkTime},
-		{at(predicates.ClientDispatch), predicates.NetworkTime, predicates.NetworkTime}, // the later is the safe one
+		{at(predicates.ClientDispatch), predicates.NetworkTime, predicates.NetworkTime}, // the later stage is the safe one
 		{at(predicates.ResponseReceived), predicates.NetworkTime, predicates.ResponseReceived},
 		{at(predicates.NetworkTime), predicates.ResponseReceived, predicates.ResponseReceived},
 	}

@@ -84,7 +84,7 @@ func TestErrorMapIsForUnknownStatuses(t *testing.T) {
 		assert.Equal(t, tt.with, reason.Name(), "%v", tt.status)
 		assert.Equal(t, tt.withAnswer, ok, "%v", tt.status)
 
-		current.Store(nil) // none has come yet
+		current.Store(nil) // before the first map arrives
 		reason, ok = classify(t, current.Load, err)
 		if tt.status == 0x86 {
 			assert.Equal(t, couchbase.KVTemporaryFailure, reason)
@@ -93,7 +93,7 @@ func TestErrorMapIsForUnknownStatuses(t *testing.T) {
 		}
 		assert.Equal(t, tt.withAnswer, ok, "%v", tt.status)
 
-		_, ok = classify(t, nil, err) // nobody has one
+		_, ok = classify(t, nil, err) // without an error map
 		assert.Equal(t, tt.status == 0x86, ok, "%v", tt.status)
 	}
 	_, ok := classify(t, func() *couchbase.ErrorMap { return m }, &couchbase.KVError{Command: 0x53, Status: 0x7ff0})

@@ -44,7 +44,7 @@ func TestJoinedErrors(t *testing.T) {
 	}
 }
 
-// What another request of the call has sent, no response to this one takes back.
+// A response to one request does not remove the doubt about another request of the call.
 func TestReasonsOfACallInDoubt(t *testing.T) {
 	for _, err := range []error{
 		&couchbase.KVError{Command: 0x01, Status: couchbase.TemporaryFailure},

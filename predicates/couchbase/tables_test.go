@@ -122,8 +122,8 @@ func TestIdempotentRequests(t *testing.T) {
 	}
 }
 
-// classify returns the answer of the whole chain: a reason and true, none and true
-// (accepted for good), or false.
+// classify returns the result of the whole chain: a reason and true, the zero Reason and
+// true (accepted for good), or false.
 func classify(t *testing.T, errorMap func() *couchbase.ErrorMap, err error) (predicates.Reason, bool) {
 	t.Helper()
 	a := &predicates.Attempt[string]{Number: 1, Err: fmt.Errorf("call: %w", err)}
@@ -203,7 +203,7 @@ func TestQueryAndAnalyticsCodes(t *testing.T) {
 		{couchbase.Query, list{{5000, text}}, "QUERY_INDEX_NOT_FOUND"},
 		{couchbase.Query, list{{5000, "queryport.indexNotfound"}}, ""},
 		{couchbase.Query, list{{5000, ""}}, ""},
-		{couchbase.Query, list{{12016, text}}, ""}, // the text alone does not do
+		{couchbase.Query, list{{12016, text}}, ""}, // the text alone is not enough
 		{couchbase.Query, list{{23000, ""}}, ""},   // a code of analytics
 		{couchbase.Query, nil, ""},
 		{couchbase.Query, list{{4070, ""}, {5000, text}}, "QUERY_PREPARED_STATEMENT_FAILURE"},
@@ -222,7 +222,7 @@ func TestQueryAndAnalyticsCodes(t *testing.T) {
 		assert.Equal(t, tt.want, reason.Name(), "%v %v", tt.service, tt.errors)
 		assert.Equal(t, tt.want != "", ok)
 	}
-	for code := range 25000 { // nothing else is listed
+	for code := range 25000 { // other codes are not listed
 		for _, s := range []couchbase.Service{couchbase.Query, couchbase.Analytics} {
 			a := &predicates.Attempt[string]{Err: &couchbase.QueryError{Service: s, Errors: list{{code, text}}}}
 			_, ok := couchbase.Classifier[string](nil)(a)
@@ -242,7 +242,7 @@ func TestSearchAndViewStatuses(t *testing.T) {
 	views := map[int]bool{
 		300: true, 301: true, 303: true, 307: true, 401: true, 408: true, 409: true, 412: true, 416: true, 417: true,
 		501: true, 502: true, 503: true, 504: true,
-		500: true, // an empty body does not say that it is permanent
+		500: true, // an empty body is not permanent
 	}
 	for status := 100; status < 600; status++ {
 		want := ""

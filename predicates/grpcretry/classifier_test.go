@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// code, statusError and statusCode are shaped like codes.Code, the errors of gRPC and
+// code, statusError and statusCode imitate codes.Code, the errors of gRPC and
 // status.Code.
 type code uint32
 
@@ -86,7 +86,7 @@ func TestTableOfOnesOwn(t *testing.T) {
 	}
 }
 
-// A6, with what gRPC-Go makes of several values.
+// A6, with several values as in gRPC-Go.
 func TestPushback(t *testing.T) {
 	tests := []struct {
 		values []string
@@ -156,7 +156,7 @@ func TestJoinedErrors(t *testing.T) {
 	}
 }
 
-// A message that is too large the first time is so the next time.
+// A message that is too large is too large for a retry, too.
 func TestTooLarge(t *testing.T) {
 	c := grpcretry.Classifier[string](statusCode)
 	for text, permanent := range map[string]bool{
@@ -182,7 +182,7 @@ func TestTooLarge(t *testing.T) {
 	assert.Equal(t, grpcretry.Unavailable, reason, "another code")
 }
 
-// What one call has done, the refusal of another does not take back.
+// The refusal of one call does not remove the doubt about another.
 func TestRejectedAfterAnotherCall(t *testing.T) {
 	reason, ok := grpcretry.Classifier[string](statusCode)(&predicates.Attempt[string]{Err: statusError(6), InDoubt: true})
 	assert.True(t, ok)

@@ -72,8 +72,8 @@ func TestStatuses(t *testing.T) {
 		asAny := &predicates.Attempt[any]{Results: []any{&http.Response{StatusCode: status}}}
 		assert.Equal(t, row.reason, classify(asAny), "%d", status)
 
-		// What is left of it after a redirect that changed the method, or beside a
-		// request that may have had an effect.
+		// The weakened reason after a redirect that changed the method, or together with
+		// a request that may have had an effect.
 		redirected := &predicates.Attempt[int]{Err: &httpretry.StatusError{StatusCode: status, Redirected: true}}
 		beside := &predicates.Attempt[int]{Err: &httpretry.StatusError{StatusCode: status}, InDoubt: true}
 		besideResult := &predicates.Attempt[any]{Results: []any{&http.Response{StatusCode: status}}, InDoubt: true}
@@ -103,7 +103,7 @@ func TestOtherOutcomes(t *testing.T) {
 	assert.Equal(t, none, classify(&predicates.Attempt[int]{Err: &url.Error{Err: context.Canceled}}))
 	assert.Equal(t, netretry.ConnectionLost, classify(&predicates.Attempt[int]{Err: &url.Error{Err: io.EOF}}))
 	assert.Equal(t, netretry.TimedOut, classify(&predicates.Attempt[int]{Err: &url.Error{Err: context.DeadlineExceeded}}))
-	for _, text := range []string{ // errors of net/http that have neither type nor value
+	for _, text := range []string{ // errors of net/http that have only a text
 		"http: server closed idle connection", "net/http: HTTP/1.x transport connection broken: EOF",
 		"http2: client connection lost",
 		`http2: server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=NO_ERROR, debug=""`,
@@ -119,7 +119,7 @@ func TestOtherOutcomes(t *testing.T) {
 		assert.Equal(t, netretry.ConnectionLost, lost, text)
 		assert.False(t, lost.AllowsNonIdempotentRetry())
 	}
-	for _, text := range []string{ // the same the next time
+	for _, text := range []string{ // a retry would fail the same way
 		"stream error: stream ID 3; HTTP_1_1_REQUIRED; received from peer",
 		"stream error: stream ID 3; INADEQUATE_SECURITY; received from peer",
 		`stream error: stream ID 1; PROTOCOL_ERROR; invalid header field name "A"`,
@@ -144,7 +144,7 @@ func TestStatusCode(t *testing.T) {
 		assert.Equal(t, tt.want != 0, ok)
 	}
 
-	// A row of one's own comes first.
+	// A user's row comes first.
 	c := predicates.Classifiers(
 		predicates.ByCode(httpretry.StatusCode[int](), map[int]predicates.Reason{503: httpretry.TooManyRequests, 500: {}}),
 		httpretry.Classifier[int]())
@@ -157,7 +157,7 @@ func TestStatusCode(t *testing.T) {
 	}
 }
 
-// Results that cannot hold a response are not looked at one by one.
+// Results that cannot hold a response are not checked one by one.
 func TestClassifyingResultsAllocatesNothing(t *testing.T) {
 	c := httpretry.Classifier[[4]int]()
 	a := &predicates.Attempt[[4]int]{Results: make([][4]int, 100)}

@@ -61,7 +61,7 @@ func (c *h2Conn) goAway(last, code uint32) {
 	c.send(frameGoAway, 0, 0, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, last), code)...)
 }
 
-// ok answers with 200 and, where body says so, with a part of a body.
+// ok answers with 200 and, if body is set, with a part of a body.
 func (c *h2Conn) ok(stream uint32, body string) {
 	const status200 = 0x88 // indexed in HPACK's static table
 	if body == "" {
@@ -72,7 +72,7 @@ func (c *h2Conn) ok(stream uint32, body string) {
 	c.send(frameData, 0, stream, []byte(body)...)
 }
 
-// next returns the stream of the next request, after all of it has come.
+// next returns the stream of the next request, after the whole request has arrived.
 func (c *h2Conn) next() (stream uint32, ok bool) {
 	for {
 		var head [9]byte
@@ -120,8 +120,8 @@ func serveH2(t *testing.T, answer func(c *h2Conn, stream uint32) bool) *h2Server
 			}
 			s.requests.Add(1)
 			if !answer(c, stream) {
-				// Read on, so that what was sent is not lost with a reset of the
-				// connection.
+				// Continue to read, so that a reset of the connection does not discard
+				// the data that was sent.
 				_ = conn.(*net.TCPConn).CloseWrite()
 				_, _ = io.Copy(io.Discard, conn)
 				return
@@ -151,12 +151,12 @@ func h2Clients(t *testing.T) (plain, tracing *http.Client) {
 	return &http.Client{Transport: base}, &http.Client{Transport: httpretry.Transport(base)}
 }
 
-// onceOnly is a body that net/http cannot read a second time, so that it does not repeat
-// requests by itself.
+// onceOnly is a body that net/http cannot read again, so that it does not repeat requests
+// by itself.
 func onceOnly() io.Reader { return struct{ io.Reader }{strings.NewReader("body")} }
 
-// How a stream can end before its answer, with its reason through a plain client and
-// through Transport.
+// The ways in which a stream can end before its answer, with the reason for a plain
+// client and with Transport.
 func TestHTTP2StreamsThatEnd(t *testing.T) {
 	reset := func(code uint32) func(c *h2Conn, stream uint32) bool {
 		return func(c *h2Conn, stream uint32) bool { c.reset(stream, code); return true }
@@ -214,14 +214,14 @@ func TestHTTP2StreamsThatEnd(t *testing.T) {
 	}
 }
 
-// A server that shuts down names the last request that it has looked at and takes no
-// connection any more. net/http repeats a request that was not looked at on a new
-// connection, which is refused.
+// A server that shuts down names the last request that it has processed, and refuses new
+// connections. net/http repeats an unprocessed request on a new connection, which is
+// refused.
 func TestHTTP2GoAwayAndNoServerAnyMore(t *testing.T) {
 	for below, want := range map[uint32]predicates.Reason{0: netretry.ConnectionLost, 1: netretry.NotConnected} {
 		var s *h2Server
 		s = serveH2(t, func(c *h2Conn, stream uint32) bool {
-			if stream == 1 { // the first one warms the connection up
+			if stream == 1 { // the first request only opens the connection
 				c.ok(stream, "")
 				return true
 			}
@@ -243,8 +243,7 @@ func TestHTTP2GoAwayAndNoServerAnyMore(t *testing.T) {
 	}
 }
 
-// The same from a server of net/http over TLS, whatever the client's HTTP/2 looks like
-// there.
+// The same with a server of net/http over TLS.
 func TestHTTP2OfARealServer(t *testing.T) {
 	var requests atomic.Int32
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -45,7 +45,7 @@ func run(t *testing.T, call func(ctx context.Context) error) (calls int, failed 
 	return calls, failed
 }
 
-// request makes a request as the documentation says.
+// request makes a request as shown in the documentation.
 func request(ctx context.Context, client *http.Client, method, url string) error {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader("body"))
 	if err != nil {
@@ -61,8 +61,8 @@ func accepting(t *testing.T) *server {
 	})
 }
 
-// What the first request of a call may have done, no refusal of the second takes back;
-// what it has not done is no hindrance.
+// A refusal of the second request of a call does not remove the doubt about the first. If
+// the first had no effect, the call is repeated.
 func TestCallOfTwoRequests(t *testing.T) {
 	answering := func(status int) func(t *testing.T) string {
 		return func(t *testing.T) string {
@@ -93,7 +93,7 @@ func TestCallOfTwoRequests(t *testing.T) {
 				_, client := clients(t)
 				firstURL, secondURL := first.url(t), second(t)
 				calls, failed := run(t, func(ctx context.Context) error {
-					_ = request(ctx, client, first.method, firstURL) // the function can live without it
+					_ = request(ctx, client, first.method, firstURL) // the function ignores the error
 					return request(ctx, client, http.MethodPost, secondURL)
 				})
 				want := 1
@@ -108,7 +108,7 @@ func TestCallOfTwoRequests(t *testing.T) {
 	}
 }
 
-// A request that is still under way when its call is over may be sent any time.
+// A request that is still under way when its call has ended may be sent later.
 func TestCallThatLeavesARequestBehind(t *testing.T) {
 	dialing := make(chan struct{})
 	base := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -173,7 +173,7 @@ func TestClientTimeoutWhileDialing(t *testing.T) {
 	assert.True(t, failed.UnsafeToRepeat())
 }
 
-// A context that is over before anything begins.
+// A context that has ended before the call.
 func TestContextOverBeforeTheRequest(t *testing.T) {
 	s := accepting(t)
 	_, client := clients(t)
@@ -204,8 +204,8 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed.Store(true); return nil }
 
-// A connection from the pool that is dead before a byte was written: net/http takes
-// another one, and that is refused.
+// If a connection from the pool is dead before a byte was written, net/http opens
+// another, which is refused.
 func TestPostOnADeadConnection(t *testing.T) {
 	s := accepting(t)
 	var conns atomic.Int32
@@ -227,7 +227,7 @@ func TestPostOnADeadConnection(t *testing.T) {
 	assert.EqualValues(t, 1, s.posts.Load())
 }
 
-// dyingConn takes one request and no byte of a second one.
+// dyingConn accepts one request, and fails at the first byte of the second.
 type dyingConn struct {
 	net.Conn
 	err    error
@@ -241,8 +241,8 @@ func (c *dyingConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A Retry-After is heeded by default; one that the element's time does not cover makes no
-// attempt.
+// A Retry-After is obeyed by default. If it exceeds the element's time, no attempt
+// follows.
 func TestRetryAfterByDefault(t *testing.T) {
 	for delay, want := range map[time.Duration]struct {
 		calls int

@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// The headers by which metered services demand a delay.
+// The headers with which metered services demand a delay.
 func TestCheckResponse_HeadersOfRateLimits(t *testing.T) {
 	const date = "Thu, 01 Jan 2026 00:00:00 GMT"
 	for name, tt := range map[string]struct {

@@ -84,7 +84,7 @@ func TestCheckResponse(t *testing.T) {
 	assert.True(t, ok)
 	assert.Equal(t, 3*time.Second, delay)
 
-	resp.Header.Set("Retry-After", "0") // the least to wait, so nothing is demanded
+	resp.Header.Set("Retry-After", "0") // the shortest wait, so it is not a demand
 	_, ok = decision.PushbackOf(&predicates.Attempt[int]{Err: httpretry.CheckResponse(resp)})
 	assert.False(t, ok)
 	_, ok = httpretry.Pushback(&predicates.Attempt[*http.Response]{Results: []*http.Response{resp}})

@@ -120,8 +120,7 @@ func TestSeveralResponses(t *testing.T) {
 	assert.Equal(t, time.Minute, delay)
 }
 
-// R2: what precedes the call has not sent it, if the function says so about this very
-// status.
+// R2: a request before the call has not sent the call, if the function marks its status.
 func TestStatusBeforeTheCall(t *testing.T) {
 	before := func(code int) error {
 		return fmt.Errorf("token: %w", &predicates.StageError{Stage: predicates.ClientDispatch, Err: statusOf(code)})
@@ -153,8 +152,7 @@ func TestStatusBeforeTheCall(t *testing.T) {
 	}
 }
 
-// The same through a policy, which shows the classifier the stage that it has found for
-// all of them.
+// The same with a policy, which passes the classifier the stage of all errors.
 func TestJoinedErrorsUnderAPolicy(t *testing.T) {
 	at := func(s predicates.Stage, err error) error { return &predicates.StageError{Stage: s, Err: err} }
 	post := func(err error) error { return &url.Error{Op: "Post", URL: "http://x", Err: err} }

@@ -17,8 +17,7 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// The key of a service is often in the query: no text that weir makes of a failure has
-// it.
+// The key of a service is often in the query: weir's error texts do not contain it.
 func TestStatusError_HidesTheSecretsOfItsURL(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) }))
 	defer s.Close()
@@ -56,7 +55,8 @@ func TestStatusError_HidesTheSecretsOfItsURL(t *testing.T) {
 	}
 }
 
-// The error of net/http itself has the query. weir's log lines and progress lines do not.
+// The error of net/http itself contains the query. weir's log lines and progress lines do
+// not.
 func TestURLError_SecretsInLogLines(t *testing.T) {
 	var log, line bytes.Buffer
 	op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ int) (int, error) {

@@ -15,15 +15,15 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// requests counts those in doubt.
+// requests counts the requests in doubt.
 type requests int
 
 func (r *requests) ReportStage(predicates.Stage) {}
 func (r *requests) ReportSent(bool) bool         { *r++; return true }
 func (r *requests) ReportRefused(bool)           { *r-- }
 
-// Answers of a tracker have reasons of their own, and what they say about the effect is
-// known to Transport (X1).
+// Answers of a tracker have their own reasons, and Transport knows whether they prove
+// that the request had no effect (X1).
 func TestAnswersOfATracker(t *testing.T) {
 	for _, tt := range []struct {
 		status    int
@@ -31,7 +31,7 @@ func TestAnswersOfATracker(t *testing.T) {
 		want      string
 		rejection bool
 		allows    bool // a POST that was not deduplicated
-		inDoubt   bool // it stays
+		inDoubt   bool // the request stays in doubt
 	}{
 		{http.StatusConflict, oncewire.InProgress, "HTTP_409_IN_PROGRESS", false, false, true},
 		{http.StatusServiceUnavailable, oncewire.Full, "HTTP_503_TRACKER_FULL", false, true, false},

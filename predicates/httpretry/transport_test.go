@@ -25,7 +25,7 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// server is a real server whose failures a test chooses. It counts what it got.
+// server is a real server whose failures a test chooses. It counts its requests.
 type server struct {
 	*httptest.Server
 	posts atomic.Int32
@@ -44,8 +44,8 @@ func serve(t *testing.T, handler http.HandlerFunc) *server {
 	return s
 }
 
-// refusing returns the URL of a server that does not exist: its port is that of a
-// client, so that nobody else gets it meanwhile.
+// refusing returns the URL of a server that does not exist. A client uses its port, so
+// that no other server can listen there meanwhile.
 func refusing(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -78,7 +78,7 @@ func post(t *testing.T, client *http.Client, url string) (*predicates.Attempt[st
 	return a, classify(a)
 }
 
-// do is what the documentation tells users to do.
+// do makes a request as shown in the documentation.
 func do(client *http.Client, req *http.Request) error {
 	resp, err := client.Do(req)
 	if err != nil {
@@ -141,7 +141,7 @@ func TestPostFailsInEachStage(t *testing.T) {
 	}
 }
 
-// The POST that a 303 answered has taken effect, whatever becomes of the GET after it.
+// A POST that was answered with 303 has taken effect, even if the following GET fails.
 func TestPostIsNotRepeatedForWhatFollowsARedirect(t *testing.T) {
 	plain, tracing := clients(t)
 	overloaded := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) })
@@ -163,8 +163,8 @@ func TestPostIsNotRepeatedForWhatFollowsARedirect(t *testing.T) {
 	}
 }
 
-// Of a call that makes two, one is refused and the other lost on the way back, in
-// whatever order it joins their errors.
+// A call makes two POSTs: one is refused, and the answer to the other is lost. The order
+// of the joined errors does not matter.
 func TestPostIsNotRepeatedForTheOneBesideIt(t *testing.T) {
 	_, tracing := clients(t)
 	lost, lostReason := post(t, tracing, serve(t, hangUp).URL)
@@ -180,7 +180,7 @@ func TestPostIsNotRepeatedForTheOneBesideIt(t *testing.T) {
 	}
 }
 
-// A chain that keeps the method at its end only.
+// A chain of redirects whose last redirect keeps the method.
 func TestPostIsNotRepeatedAfterMixedRedirects(t *testing.T) {
 	_, tracing := clients(t)
 	second := serve(t, redirectTo(refusing(t), 307))
@@ -222,7 +222,8 @@ func TestTransportOverTLS(t *testing.T) {
 	}
 }
 
-// A server that accepts and then says nothing, or hangs up, while TLS is being agreed on.
+// A server that accepts the connection, and then does not answer or closes it during the
+// TLS handshake.
 func TestHandshakeThatDoesNotEnd(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -287,8 +288,8 @@ func TestTimeoutsOfTheClient(t *testing.T) {
 	a = call(deadline{t.Context(), sent})
 	assert.Equal(t, netretry.TimedOut, classify(a), "%v", a.Err)
 
-	// The client's own time may be over before anything was sent, if the machine is busy:
-	// then once more, with more time.
+	// On a busy machine the timeout of the client may end before the request was sent:
+	// repeat the test with more time.
 	for client.Timeout = 200 * time.Millisecond; ; client.Timeout *= 2 {
 		if a = call(t.Context()); classify(a) == netretry.TimedOut {
 			break
@@ -299,7 +300,7 @@ func TestTimeoutsOfTheClient(t *testing.T) {
 	assert.EqualValues(t, 3, s.posts.Load())
 }
 
-// deadline is a context whose deadline is over when done is closed.
+// deadline is a context whose deadline has passed when done is closed.
 type deadline struct {
 	context.Context
 	done <-chan struct{}
@@ -320,7 +321,7 @@ type roundTripper func(req *http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// A base that does not support tracing proves nothing by its silence.
+// A base that does not support tracing does not prove a stage.
 func TestTransportWithoutTracing(t *testing.T) {
 	broken := errors.New("broken")
 	rt := httpretry.Transport(roundTripper(func(*http.Request) (*http.Response, error) { return nil, broken }))
@@ -330,8 +331,8 @@ func TestTransportWithoutTracing(t *testing.T) {
 	assert.Equal(t, predicates.Unreported, decision.StageOf(err, predicates.Unreported))
 }
 
-// Once a header was written, another connection that cannot be made proves nothing: who
-// knows why base repeats requests?
+// If another connection cannot be made after a header was written, the request may have
+// been executed: base may repeat requests for any reason.
 func TestTransportStageIsSticky(t *testing.T) {
 	for _, wrote := range []bool{false, true} {
 		rt := httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -353,8 +354,8 @@ func TestTransportStageIsSticky(t *testing.T) {
 	}
 }
 
-// A base that repeats requests itself: a refusal of the second one says nothing about the
-// first.
+// If base repeats a request, a refusal of the repetition proves nothing about the first
+// request.
 func TestBaseThatRepeatsRequests(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusNotFound} {
 		for _, lost := range []bool{false, true} {
@@ -387,7 +388,8 @@ func TestBaseThatRepeatsRequests(t *testing.T) {
 	}
 }
 
-// A base may give a request up on its own: its context is not the request's.
+// A base may give up a request for its own reasons, even if the context of the request
+// has not ended.
 func TestBaseWithATimeoutOfItsOwn(t *testing.T) {
 	for connected, want := range map[bool]predicates.Stage{false: predicates.ClientDispatch, true: predicates.NetworkTime} {
 		rt := httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -403,8 +405,8 @@ func TestBaseWithATimeoutOfItsOwn(t *testing.T) {
 	}
 }
 
-// A connection from the pool that cannot be used, and a body that net/http has closed by
-// then, so that it cannot take another one: nothing was sent.
+// If a connection from the pool cannot be used, and the body was closed, net/http cannot
+// use another connection: the request was not sent.
 func TestBodyThatCannotBeReadAgain(t *testing.T) {
 	base := &http.Transport{}
 	base.RegisterProtocol("http", roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -412,7 +414,7 @@ func TestBodyThatCannotBeReadAgain(t *testing.T) {
 		trace.GetConn("host:80")
 		trace.GotConn(httptrace.GotConnInfo{})
 		_ = req.Body.Close()
-		return nil, http.ErrSkipAltProtocol // net/http goes on by itself
+		return nil, http.ErrSkipAltProtocol // net/http continues by itself
 	}))
 	for _, rt := range []http.RoundTripper{base, roundTripper(base.RoundTrip)} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://host/", onceOnly())
@@ -424,14 +426,14 @@ func TestBodyThatCannotBeReadAgain(t *testing.T) {
 	}
 }
 
-// A base that breaks its contract is for http.Client to name.
+// http.Client reports a base that breaks its contract.
 func TestBaseWithoutAnAnswer(t *testing.T) {
 	client := &http.Client{Transport: httpretry.Transport(roundTripper(func(*http.Request) (*http.Response, error) { return nil, nil }))}
 	_, err := client.Get("http://host/") //nolint:bodyclose,noctx // there is none
 	assert.ErrorContains(t, err, "nil *Response")
 }
 
-// A proxy that cannot reach the server, or does not want to, has not sent the request.
+// A proxy that cannot reach the server, or refuses to, has not sent the request.
 func TestProxyThatRefuses(t *testing.T) {
 	for status, want := range map[int]predicates.Reason{
 		403: none, 407: none, 429: netretry.NotConnected, 502: netretry.NotConnected, 503: netretry.NotConnected, 504: netretry.NotConnected,
@@ -449,8 +451,8 @@ func TestProxyThatRefuses(t *testing.T) {
 	}
 }
 
-// HTTP/2 may take another connection without asking for it: then the one before has not
-// served the request.
+// HTTP/2 may use another connection without calling GetConn: then the request was not
+// processed on the first.
 func TestTransportWithAnotherConnection(t *testing.T) {
 	for _, method := range []string{http.MethodPost, http.MethodGet} { // net/http repeats a GET that was sent
 		base := &http.Transport{}
@@ -471,8 +473,8 @@ func TestTransportWithAnotherConnection(t *testing.T) {
 	}
 }
 
-// HTTP/2 does not wait for the goroutine that is about to write when the request is given
-// up.
+// When a request is cancelled, HTTP/2 does not wait for the goroutine that may be about
+// to write it.
 func TestTransportWithAConnectionAndNoTime(t *testing.T) {
 	for _, byContext := range []bool{true, false} {
 		ctx, cancel := context.WithCancel(t.Context())

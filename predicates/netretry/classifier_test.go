@@ -31,7 +31,7 @@ func classify(err error, reported predicates.Stage) (predicates.Reason, predicat
 	return reason, a.Stage
 }
 
-// timeoutError is a timeout that is no net.Error.
+// timeoutError is a timeout that is not a net.Error.
 type timeoutError struct{ timeout bool }
 
 func (e timeoutError) Error() string { return "maybe a timeout" }
@@ -169,13 +169,13 @@ func TestReasonsByKindAndStage(t *testing.T) {
 	}
 }
 
-// A timeout that is labelled "no socket" would have calls repeated that were sent.
+// If timeouts counted as "not connected", calls that were sent would be repeated.
 func TestTimeoutsMayHaveBeenSent(t *testing.T) {
 	for _, err := range []error{
 		context.DeadlineExceeded, os.ErrDeadlineExceeded, op("read", os.ErrDeadlineExceeded),
 		timeoutError{true},
 		&url.Error{Op: "Post", Err: context.DeadlineExceeded},
-		&url.Error{Op: "Post", Err: op("dial", os.ErrDeadlineExceeded)}, // maybe that of a redirect
+		&url.Error{Op: "Post", Err: op("dial", os.ErrDeadlineExceeded)}, // perhaps after a redirect
 	} {
 		for _, stage := range []predicates.Stage{predicates.Unreported, predicates.NetworkTime, predicates.ResponseReceived} {
 			reason, _ := classify(err, stage)
@@ -219,7 +219,7 @@ func TestClassifierOf(t *testing.T) {
 	assert.PanicsWithValue(t, "netretry: ClassifierOf: nil kind", func() { netretry.ClassifierOf[int](nil) })
 }
 
-// R3: a dial that was refused says nothing of what was joined with it.
+// R3: a refused dial proves nothing about the errors that are joined with it.
 func TestJoinedErrors(t *testing.T) {
 	refused := op("dial", syscallError("connect", syscall.ECONNREFUSED))
 	unknown := errors.New("FATAL: terminating connection (SQLSTATE 57P01)")

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// The errors of real sockets, whatever they look like on this system.
+// The errors of real sockets of this system.
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
@@ -53,7 +53,7 @@ func TestRealRefusal(t *testing.T) {
 func TestRealUnknownHost(t *testing.T) {
 	_, err := net.Dial("tcp", "no.such.host.invalid:1")
 	reason, _ := classify(err, predicates.Unreported)
-	assert.NotEqual(t, netretry.ConnectionLost, reason, "%#v", err) // a resolver may say anything else
+	assert.NotEqual(t, netretry.ConnectionLost, reason, "%#v", err) // a resolver may return any other error
 	assert.NotEqual(t, netretry.TimedOut, reason, "%#v", err)
 }
 
