@@ -365,8 +365,8 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 // returns nil, the element is durable there, and its message can be acknowledged (law
 // D1). ctx is the context of the call, or one made by [message.NewContext]. It has the
 // history of the message, to which the operator's report of the failure is added, and the
-// bytes that were received: they are stored, with what the type lacks, unless the program
-// has changed the value. An element that is not a message gets
+// bytes that were received. These bytes are stored, including members that the type lacks,
+// unless the program has changed the value. An element that is not a message gets
 // a random id, the same each time it is offered. An element that was cut off by the end
 // of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {

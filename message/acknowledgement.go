@@ -5,11 +5,12 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/weirflow/weir/internal/handle"
+	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// acknowledgement is what a message carries beside its value: how it is settled, and its history. It is not generic, so it can
-// go from message to message. Safe for concurrent use.
+// acknowledgement is what a message carries beside its value: how it is settled, and its
+// history. It is not generic, so it can go from message to message. Safe for concurrent
+// use.
 type acknowledgement struct {
 	settled atomic.Bool
 	part    uint32           // 1, 2, … of whole; 0: it is no part
@@ -17,9 +18,9 @@ type acknowledgement struct {
 	whole   *whole           // of a part
 	meta    *Meta            // of the message from the source; nil: none
 
-	// delivery is the handle of the message. Its source sets it before it passes the message on.
-	// It is nil for a part, and for a message of a source without leases.
-	delivery handle.Delivery
+	// delivery is the handle of the message. Its source sets it before it passes the
+	// message on. It is nil for a part, and for a message of a source without leases.
+	delivery ctxkey.Handle
 }
 
 // resolve settles the message. Law D2: the first call counts.
@@ -34,7 +35,8 @@ func (a *acknowledgement) resolve(v Settlement) {
 	a.settle(v)
 }
 
-// history returns the Meta of the message. A part has an id of its own: else a store would take two parts for one message.
+// history returns the Meta of the message. A part has an id of its own: else a store
+// would take two parts for one message.
 func (a *acknowledgement) history() Meta {
 	if a == nil || a.meta == nil {
 		return Meta{}
@@ -63,7 +65,8 @@ type whole struct {
 	settlement Settlement // on the parts that are
 }
 
-// add notes the settlement of a part. The last one settles the whole: before, its redelivery would run beside its own parts.
+// add notes the settlement of a part. The last one settles the whole: before, its
+// redelivery would run beside its own parts.
 func (w *whole) add(v Settlement) {
 	w.mu.Lock()
 	w.settlement = w.settlement.and(v)

@@ -8,8 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// appendEscaped appends s as printable text without a space at either end, which headers, JSON and tables carry unchanged: what
-// is not printable, percent signs and the special characters become %XX, byte by byte.
+// appendEscaped appends s as printable text without a space at either end, which headers,
+// JSON and tables carry unchanged: what is not printable, percent signs and the special
+// characters become %XX, byte by byte.
 func appendEscaped(dst []byte, s, special string) []byte {
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])

@@ -32,8 +32,9 @@ const (
 	headerMerges         = "Weir-Merges"
 )
 
-// ours are the names in small letters. A later version may add names: this one passes them on (law W4). Nothing else may be added to
-// what a message carries, neither here nor to the JSON form, since a header is what every engine keeps.
+// ours are the names in small letters. A later version may add names: this one passes
+// them on (law W4). Nothing else may be added to what a message carries, neither here nor
+// to the JSON form, since a header is what every engine keeps.
 var ours = func() map[string]bool {
 	var m Meta
 	names := map[string]bool{
@@ -97,7 +98,8 @@ func (m *Meta) instants() [5]instant {
 	}
 }
 
-// ToHeaders returns m as headers of a message in another system: the user's headers unchanged, and these, if they are not zero:
+// ToHeaders returns m as headers of a message in another system: the user's headers
+// unchanged, and these, if they are not zero:
 //
 //	Weir-Id                orders/0/17
 //	Weir-Key               customer-5
@@ -119,12 +121,14 @@ func (m *Meta) instants() [5]instant {
 //	Weir-Provider          acquirer-2
 //	Weir-Merges            1
 //
-// Weir-Outcome-Unknown is the header of UnsafeToRepeat, under the name that earlier versions read.
+// Weir-Outcome-Unknown is the header of UnsafeToRepeat, under the name that earlier
+// versions read.
 //
-// Texts are UTF-8; in them, unprintable characters, percent signs, spaces at either end, and commas in a reason are written as
-// %XX. Times are in UTC, to the nanosecond.
+// Texts are UTF-8; in them, unprintable characters, percent signs, spaces at either end,
+// and commas in a reason are written as %XX. Times are in UTC, to the nanosecond.
 //
-// The error names a field that is over its limit or cannot be written. The map belongs to the caller.
+// The error names a field that is over its limit or cannot be written. The map belongs to
+// the caller.
 func (m Meta) ToHeaders() (map[string]string, error) {
 	if err := m.fit(); err != nil {
 		return nil, refused(m.ID, err)
@@ -164,9 +168,10 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 	return h, nil
 }
 
-// MetaFromHeaders returns the Meta that [Meta.ToHeaders] has written. The names of weir's headers are not case-sensitive. Other headers, from
-// the user or a later version of weir, are in Meta.Headers. The error names a header that is damaged, over its limit, or there twice; the others
-// are in the Meta all the same.
+// MetaFromHeaders returns the Meta that [Meta.ToHeaders] has written. The names of weir's
+// headers are not case-sensitive. Other headers, from the user or a later version of
+// weir, are in Meta.Headers. The error names a header that is damaged, over its limit, or
+// there twice; the others are in the Meta all the same.
 func MetaFromHeaders(h map[string]string) (Meta, error) {
 	m, err := metaFromHeaders(h)
 	if err != nil {
@@ -248,7 +253,8 @@ func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 	return others
 }
 
-// take returns a header, unless it is missing or longer than one of long bytes can be when it is escaped.
+// take returns a header, unless it is missing or longer than one of long bytes can be
+// when it is escaped.
 func (r *headerReader) take(name string, long int) (value string, ok bool) {
 	canonical := strings.ToLower(name)
 	value, ok = r.ours[canonical]

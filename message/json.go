@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/internal/unknown"
 )
 
-// storedMeta is Meta as JSON. Texts that identify something are escaped as in headers, since JSON cannot hold what is not
-// UTF-8; those that only describe are made UTF-8.
+// storedMeta is Meta as JSON. Texts that identify something are escaped as in headers,
+// since JSON cannot hold what is not UTF-8; those that only describe are made UTF-8.
 type storedMeta struct {
 	ID             string            `json:"id,omitempty"`
 	Key            string            `json:"key,omitempty"`
@@ -31,7 +31,8 @@ type storedMeta struct {
 	Headers        map[string]string `json:"headers,omitempty"`
 }
 
-// metas are what has the members of storedMeta. A later version adds no member, but a header: see ours.
+// metas are what has the members of storedMeta. A later version adds no member, but a
+// header: see ours.
 var metas = unknown.Kind{Prefix: reserved + "Meta-", Known: []string{
 	"id", "key", "origin", "visit", "attempts", "firstFailure", "lastFailure", "due", "lastError", "reasons", "outcomeUnknown",
 	"request", "remembered", "provider", "merges", "headers",
@@ -43,7 +44,8 @@ type storedOrigin struct {
 	Position  string `json:"position,omitempty"`
 }
 
-// MarshalJSON returns m as it is stored: an object without zero fields. The error names a field that is over its limit.
+// MarshalJSON returns m as it is stored: an object without zero fields. The error names a
+// field that is over its limit.
 func (m Meta) MarshalJSON() ([]byte, error) {
 	if err := m.fit(); err != nil {
 		return nil, refused(m.ID, err)
@@ -76,8 +78,8 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	return metas.Append(b, members), err
 }
 
-// UnmarshalJSON reads the output of MarshalJSON. A member that it does not know is a header whose name begins with "Weir-Meta-", and MarshalJSON
-// writes it as it was.
+// UnmarshalJSON reads the output of MarshalJSON. A member that it does not know is a
+// header whose name begins with "Weir-Meta-", and MarshalJSON writes it as it was.
 func (m *Meta) UnmarshalJSON(b []byte) error {
 	read, err := metaFromJSON(b)
 	if err != nil {
@@ -138,7 +140,8 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 	return m, m.fit()
 }
 
-// known returns m with those of its headers read that an earlier version has passed on, since it did not know them.
+// known returns m with those of its headers read that an earlier version has passed on,
+// since it did not know them.
 func (m Meta) known() (Meta, error) {
 	passed := maps.Clone(m.Headers)
 	maps.DeleteFunc(passed, func(name, _ string) bool { return !isOurs(name) })

@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of the stored forms. An identifier that is too long is refused; a description is cut.
+// Limits of the stored forms. An identifier that is too long is refused; a description is
+// cut.
 const (
 	maxName    = 1 << 10 // bytes of id, key, request, provider and the parts of the origin
 	maxError   = 4 << 10 // bytes of LastError
@@ -96,8 +97,9 @@ func checkYear(at time.Time) error {
 	return nil
 }
 
-// isOurs says whether a header, in any case, is one that this version knows. Other reserved ones are those of later versions,
-// which are kept and passed on like the user's (law W4).
+// isOurs says whether a header, in any case, is one that this version knows. Other
+// reserved ones are those of later versions, which are kept and passed on like the user's
+// (law W4).
 func isOurs(name string) bool {
 	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved) && ours[strings.ToLower(name)]
 }

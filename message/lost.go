@@ -2,12 +2,13 @@ package message
 
 import "runtime"
 
-// FindLost returns a message that takes the place of m. If it, and all messages that [With] and [Split] made from it, are garbage collected and
-// not settled, a step of the pipeline has dropped it: m is settled as Failed, with [ErrLost]. Without FindLost such a message waits for the end of its
-// lease, if its source has leases.
+// FindLost returns a message that takes the place of m. If it, and all messages that
+// [With] and [Split] made from it, are garbage collected and not settled, a step of the
+// pipeline has dropped it: m is settled as Failed, with [ErrLost]. Without FindLost such
+// a message waits for the end of its lease, if its source has leases.
 //
-// It is for tests and for debugging: it takes about half a microsecond and an allocation, and a message is found when the garbage collector
-// runs, some time after its loss.
+// It is for tests and for debugging: it takes about half a microsecond and an allocation,
+// and a message is found when the garbage collector runs, some time after its loss.
 func FindLost[T any](m Message[T]) Message[T] {
 	if !m.Pending() {
 		return m
@@ -17,7 +18,8 @@ func FindLost[T any](m Message[T]) Message[T] {
 	return watched
 }
 
-// Watch returns a message that takes the place of m: settle gets its settlement, and must settle m.
+// Watch returns a message that takes the place of m: settle gets its settlement, and must
+// settle m.
 func Watch[T any](m Message[T], settle func(Settlement)) Message[T] {
 	a := &acknowledgement{settle: settle}
 	if m.a != nil {

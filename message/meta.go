@@ -9,59 +9,69 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// Meta describes a message beside its value: its origin, and its history so far (law D6). It is
-// replaced at each hop, never appended to. [Meta.ToHeaders] is the form in which it travels, JSON the form in which it is
-// stored.
+// Meta describes a message beside its value: its origin, and its history so far (law D6).
+// It is replaced at each hop, never appended to. [Meta.ToHeaders] is the form in which it
+// travels, JSON the form in which it is stored.
 type Meta struct {
-	// ID identifies the message: a queue keeps only one of two messages with the same id. It is derived from the origin ([Origin.ID]), so a
-	// hand-over that is repeated after a crash has the same id. At most 1,024 bytes.
+	// ID identifies the message: a queue keeps only one of two messages with the same id.
+	// It is derived from the origin ([Origin.ID]), so a hand-over that is repeated after
+	// a crash has the same id. At most 1,024 bytes.
 	ID string
-	// Key is the key by which messages are ordered or taken in turn, or "". At most 1,024 bytes; they need not be text.
+	// Key is the key by which messages are ordered or taken in turn, or "". At most 1,024
+	// bytes; they need not be text.
 	Key string
 	// Origin is where the message was first seen.
 	Origin Origin
 
-	// Visit counts the passages through an operator, from 1. Each may consist of several attempts. Sources return the number of the passage that
-	// follows; messages stored before the first have 0.
+	// Visit counts the passages through an operator, from 1. Each may consist of several
+	// attempts. Sources return the number of the passage that follows; messages stored
+	// before the first have 0.
 	Visit int
 	// Attempts counts the calls that were begun in all visits before this one.
 	Attempts int
 	// FirstFailure and LastFailure are when visits failed; zero if none did.
 	FirstFailure, LastFailure time.Time
-	// Due is when the message may be delivered, at the earliest (law D3); zero: at any time.
+	// Due is when the message may be delivered, at the earliest (law D3); zero: at any
+	// time.
 	Due time.Time
-	// Deadline is the time after which the message is useless; zero: never. A queue does not deliver it after that (delivery.Deadline).
+	// Deadline is the time after which the message is useless; zero: never. A queue does
+	// not deliver it after that (delivery.Deadline).
 	Deadline time.Time
-	// LastError is the message of the error of the last failure. A stored form has its first 4,096 bytes.
+	// LastError is the message of the error of the last failure. A stored form has its
+	// first 4,096 bytes.
 	LastError string
-	// Reasons are the reasons why calls were retried or failed, by name, the latest last. A stored form has the last 64.
+	// Reasons are the reasons why calls were retried or failed, by name, the latest last.
+	// A stored form has the last 64.
 	Reasons []string
-	// Timeline lists the calls of all visits. A stored form has the first 8 and the last 24.
+	// Timeline lists the calls of all visits. A stored form has the first 8 and the last
+	// 24.
 	Timeline []Step
-	// UnsafeToRepeat is true if a failed call may have taken effect, is not idempotent, and no
-	// predicate asked for a repeat (asyncop.Failure.UnsafeToRepeat). It stays true until a person
-	// sends the message back nevertheless. Its stored names are Weir-Outcome-Unknown and
-	// outcomeUnknown.
+	// UnsafeToRepeat is true if a failed call may have taken effect, is not idempotent,
+	// and no predicate asked for a repeat (asyncop.Failure.UnsafeToRepeat). It stays true
+	// until a person sends the message back nevertheless. Its stored names are
+	// Weir-Outcome-Unknown and outcomeUnknown.
 	UnsafeToRepeat bool
-	// Request is the id under which that call was made, in the form of exactlyonce.ID, or "". The next visit uses it again, so
-	// the server finds the call. At most 1,024 bytes.
-	Request string
-	// Remembered is the time until which the server remembers that call; zero: it does not. Until then, the call may be repeated under the
-	// same id.
-	Remembered time.Time
-	// Provider is the external system that was chosen for the message, or "": later calls go there as well. At most 1,024
+	// Request is the id under which that call was made, in the form of exactlyonce.ID, or
+	// "". The next visit uses it again, so the server finds the call. At most 1,024
 	// bytes.
+	Request string
+	// Remembered is the time until which the server remembers that call; zero: it does
+	// not. Until then, the call may be repeated under the same id.
+	Remembered time.Time
+	// Provider is the external system that was chosen for the message, or "": later calls
+	// go there as well. At most 1,024 bytes.
 	Provider string
 	// Merges counts the returns from the dead letters.
 	Merges int
 
-	// Headers are the user's headers. At most 1 MiB, names included, in a stored form. Names that begin with "Weir-" are reserved: such a header
-	// was written by a later version of weir, and is passed on (law W4).
+	// Headers are the user's headers. At most 1 MiB, names included, in a stored form.
+	// Names that begin with "Weir-" are reserved: such a header was written by a later
+	// version of weir, and is passed on (law W4).
 	Headers map[string]string
 }
 
-// Origin is a place in a source: a partition and an offset of a topic, a sequence number of a stream, a line of a file. Each
-// part has at most 1,024 bytes.
+// Origin is a place in a source: a partition and an offset of a topic, a sequence number
+// of a stream, a line of a file. Each part has at most 1,024 bytes.
 type Origin struct {
 	Source    string // such as the name of the topic, stream, table or file
 	Partition string // "" where there are none
@@ -99,15 +109,16 @@ func (o Origin) IDIn(incarnation string) string {
 	return string(b)
 }
 
-// MetaFromContext returns the metadata of the message that a function of an operator is called for; ok is false outside of a call, and for
-// elements that are not messages. It must not be changed: the maps and slices in it are shared.
+// MetaFromContext returns the metadata of the message that a function of an operator is
+// called for; ok is false outside of a call, and for elements that are not messages. It
+// must not be changed: the maps and slices in it are shared.
 func MetaFromContext(ctx context.Context) (m Meta, ok bool) {
 	m, ok = ctx.Value(ctxkey.Message{}).(Meta)
 	return m, ok
 }
 
-// ContextWithMeta returns a copy of ctx with which [MetaFromContext] returns m. It is for tests, and
-// for elements that are not messages. For a message, use [NewContext].
+// ContextWithMeta returns a copy of ctx with which [MetaFromContext] returns m. It is for
+// tests, and for elements that are not messages. For a message, use [NewContext].
 func ContextWithMeta(ctx context.Context, m Meta) context.Context {
 	return context.WithValue(ctx, ctxkey.Message{}, m)
 }

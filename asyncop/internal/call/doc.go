@@ -44,8 +44,8 @@
 //	ctxkey.Members   none              contexts of its   outer                members of an outer call are not its own
 //	                                   members
 //	ctxkey.Message   its history       none              its history          an outer message belongs to another element
-//	ctxkey.Delivery  its handle        none              its handle           as for its history
 //
+// ctxkey.Delivery is treated as ctxkey.Message: it returns the handle of the message.
 // Outer is the context of a call that the operator runs inside of, if there is one.
 //
 // A context ends with its attempt or question, the context of a batch with its last

@@ -143,25 +143,25 @@ type consumedDelivery[T any] struct {
 	payload  []byte
 }
 
-// Owner implements [handle.Delivery].
+// Owner implements [ctxkey.Handle].
 func (d *consumedDelivery[T]) Owner() any { return d.source.ladder }
 
-// Is implements [handle.Delivery].
+// Is implements [ctxkey.Handle].
 func (d *consumedDelivery[T]) Is(id string, visit, merges int) bool {
 	return d.identity == store.Identity{ID: id, Visit: visit, Merges: merges}
 }
 
-// AsReceived implements [handle.Delivery].
+// AsReceived implements [ctxkey.Handle].
 func (d *consumedDelivery[T]) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) {
 	s := d.source
 	schema = codec.SchemaOf(s.codec)
 	return d.payload, schema, leases.Same(s.decoder, s.codec, schema, d.payload, encoded)
 }
 
-// Provider implements [handle.Delivery].
+// Provider implements [ctxkey.Handle].
 func (d *consumedDelivery[T]) Provider() string { return d.provider }
 
-// SetProvider implements [handle.Delivery].
+// SetProvider implements [ctxkey.Handle].
 func (d *consumedDelivery[T]) SetProvider(context.Context, string) (isKept bool, err error) {
 	return false, nil
 }

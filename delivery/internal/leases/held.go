@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/handle"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/message"
 )
 
@@ -24,7 +24,7 @@ type held struct {
 	due      time.Time // the settlement is not recorded again before
 }
 
-var _ handle.Delivery = (*held)(nil)
+var _ ctxkey.Handle = (*held)(nil)
 
 // sourceOfHeld is a *Source, for its messages in flight.
 type sourceOfHeld interface {
@@ -34,24 +34,24 @@ type sourceOfHeld interface {
 	setProvider(ctx context.Context, h *held, provider string) (isKept bool, err error)
 }
 
-// Owner implements [handle.Delivery].
+// Owner implements [ctxkey.Handle].
 func (h *held) Owner() any { return h.source.ownerOf() }
 
-// Is implements [handle.Delivery].
+// Is implements [ctxkey.Handle].
 func (h *held) Is(id string, visit, merges int) bool {
 	m := &h.message.Meta
 	return m.ID == id && m.Visit == visit && m.Merges == merges
 }
 
-// AsReceived implements [handle.Delivery].
+// AsReceived implements [ctxkey.Handle].
 func (h *held) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) {
 	return h.source.asReceived(h, encoded)
 }
 
-// Provider implements [handle.Delivery].
+// Provider implements [ctxkey.Handle].
 func (h *held) Provider() string { return h.source.providerOf(h) }
 
-// SetProvider implements [handle.Delivery].
+// SetProvider implements [ctxkey.Handle].
 func (h *held) SetProvider(ctx context.Context, provider string) (isKept bool, err error) {
 	return h.source.setProvider(ctx, h, provider)
 }

@@ -23,7 +23,7 @@ func (s *Source[T]) extend(ctx context.Context) {
 	if len(leases) == 0 {
 		return
 	}
-	// A message whose lease was lost stays in flight: if it comes again, it joins.
+	// A message whose lease was lost stays in flight: if it is delivered again, it joins.
 	err := s.store.Extend(ctx, s.lease, leases...)
 	if lost, ok := errors.AsType[*store.LeaseError](err); ok {
 		s.mu.Lock()
