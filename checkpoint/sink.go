@@ -56,7 +56,7 @@ var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 // NewSink returns a sink that writes to output and takes part in the checkpoints of c
 // under a name. If the pipeline resumes, Start of the coordinator undoes all output after
 // the checkpoint ([Output.Restore]); otherwise it calls FreshStart of an output that is a
-// [FreshStarter]. Start fails if either does. NewSink panics if c or output is nil.
+// [FreshStarter]. Start fails if this call fails. NewSink panics if c or output is nil.
 func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	guard.RefuseNil("checkpoint: NewSink", "coordinator", c)
 	guard.RefuseNil("checkpoint: NewSink", "output", output)

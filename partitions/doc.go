@@ -36,7 +36,7 @@
 // A partition has a single owner (law P1). When it is revoked, its pipeline is suspended:
 // a checkpoint stores the elements in flight, and the next owner resumes from there. When
 // it is lost, the context of its pipeline ends at once. A worker that was stopped for
-// longer than its lease cannot detect that in time. Then the store refuses its
+// longer than its lease detects it too late. Then the store refuses its
 // checkpoints, so its [checkpoint.Output] does not publish, and the run ends with
 // [checkpoint.ErrFenced].
 //

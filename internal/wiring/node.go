@@ -34,11 +34,13 @@ func NodeOf(step any) *Node {
 // Linked nodes send each other three signals, which do not wait behind elements of the
 // stream:
 //
-//	signal        direction    sent                                             effect on each step that it reaches
-//	checkpointed  downstream   at wiring, if a step takes part in checkpoints   a next step that cannot pass barriers panics
-//	failure       upstream     when a step fails or is cancelled                it ends with a DownstreamError, which names the failed step
-//	cut           downstream   when a cancelled step has not delivered its      it ends, and gives up elements that its next step does not take
-//	                           results within the grace
+//   - checkpointed, downstream: a step takes part in checkpoints. Sent at wiring; a next
+//     step that cannot pass barriers panics.
+//   - failure, upstream: a step has failed or was cancelled. Each step that it reaches
+//     ends with a [DownstreamError], which names the failed step.
+//   - cut, downstream: a cancelled step has not delivered its results within the grace.
+//     Each step that it reaches ends, and gives up elements that its next step does not
+//     take.
 //
 // In the other direction a failure travels in the stream, as a [Failure] behind the last
 // element.
@@ -70,8 +72,8 @@ type Node struct {
 	cut          error            // first cut of an earlier step
 }
 
-// DownstreamError is the reason why a step of a pipeline has ended: a later step failed or
-// was cancelled, so the results of the step are not processed.
+// DownstreamError is the reason why a step of a pipeline has ended: a later step failed
+// or was cancelled, so the results of the step are not processed.
 type DownstreamError struct {
 	Step string // the step that failed: its kind, and its name or the types of its elements, such as `operator "enrich"`
 	Err  error  // its error
