@@ -43,13 +43,13 @@
 //
 // # Permits
 //
-// A load has the permit and the goroutine of the lookup that began it. A hit, and a lookup
-// that joins a load, needs neither: it starts while all permits are taken, and while a
-// backend refuses calls, and takes nothing from the rates and limits of a backend. This
-// requires that the operator knows the [Function]: it is the function of the operator, or
-// is inside [Join] and asyncop.HandleFailure only. Inside a wrapper of your own, which may
-// look up another key than its element, each lookup takes a permit, and a hit gets back
-// what it has taken from the rates.
+// A load has the permit and the goroutine of the lookup that began it. A hit, and a
+// lookup that joins a load, needs neither. It starts while all permits are taken, and
+// while a backend refuses calls, and does not use the rates and limits of a backend. This
+// requires that the operator knows the [Function]: it is the function of the operator,
+// or is inside [Join] and asyncop.HandleFailure only. Inside a wrapper of your own, which
+// may look up another key than its element, each lookup takes a permit, and a hit gets
+// back what it has taken from the rates.
 //
 // # Reasons
 //

@@ -30,9 +30,9 @@
 // observers come first, then the values of the operator's context.
 //
 //	key              attempt           batch             other tokens         why
-//	NumberKey        its number        none              their number, or 0   a batch is for several attempts
-//	AttemptKey          the attempt       none              outer                a blocking call keeps the permit of its attempt
-//	CostKey          its cost          shared by its     outer                the function reports the real cost
+//	NumberKey        its number        nil               their number, or 0   a batch has several attempts
+//	AttemptKey       the attempt       nil               outer                a blocking call keeps its permit
+//	CostKey          its cost          shared by its     outer                calls report costs
 //	                                   members
 //	ReservationKey   its outcome       outer             outer                an attempt without a permit has one
 //	BatchKey         a member: its     outer             outer                the function joins the batch
@@ -40,7 +40,7 @@
 //	BackendKey       true for its      true for its      outer                a call lends its permit to operators inside of it
 //	                 own; or outer     own; or outer
 //	ctxkey.Stage     the attempt       all its members   outer                clients report stages and requests
-//	ctxkey.Borrow    the attempt       none              outer                a batch makes one call for all its members
+//	ctxkey.Borrow    the attempt       nil               outer                a batch makes one call
 //	ctxkey.Members   none              contexts of its   outer                members of an outer call are not its own
 //	                                   members
 //	ctxkey.Message   its history       none              its history          an outer message belongs to another element

@@ -19,8 +19,8 @@ type Lookups[IN any] interface {
 	// Reserve returns the outcome for an attempt that needs no call of its own, or nil.
 	// number is the number of the attempt.
 	Reserve(in IN, number int) Reservation
-	// LookupKey returns the key of an element. ok is false if elements with this key
-	// share nothing.
+	// LookupKey returns the key of an element. ok is false for a key whose elements do
+	// not share calls.
 	LookupKey(in IN) (key any, ok bool)
 	// Changes returns a number that grows when Reserve may return an outcome for an
 	// element for which it has returned nil.

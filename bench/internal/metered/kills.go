@@ -34,7 +34,8 @@ const killCalls = 16
 // rows in a process that is to be killed.
 const childEnv = "WEIR_BENCH_METERED"
 
-// killResult is what a client has done that was killed and started again.
+// killResult describes the output and the calls of a client that was killed and started
+// again.
 type killResult struct {
 	kills      int
 	paidTwice  int // calls for rows that were paid for before

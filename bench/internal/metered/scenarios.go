@@ -9,7 +9,7 @@ import (
 // limit is the provider's limit, in calls a second.
 const limit = 200
 
-// result is what a client has done in a scenario.
+// result describes the run of a client in a scenario.
 type result struct {
 	counts
 
@@ -17,7 +17,7 @@ type result struct {
 	took time.Duration
 }
 
-// scenario is a provider with a job, and what to measure.
+// scenario is a provider with a job, and the numbers that the table shows.
 type scenario struct {
 	name    string
 	rows    int

@@ -72,7 +72,8 @@ func (t *Tally) AttachGroups(groups func() []observe.Group) {
 // Failed is failures that are alike.
 type Failed struct{ Error, Reason string }
 
-// Bounds of failures: each group is a time series, and may be of one operator after the other.
+// Bounds of failures. Each group is a time series, and operators that run one after the
+// other may share it.
 const (
 	maxFailed = 100
 	topFailed = 10
@@ -204,7 +205,8 @@ type Reading struct {
 // End is how attempts ended, and the reason that a classifier gave.
 type End struct{ End, Reason string }
 
-// Read returns what there is. All endings, and all ends of attempts without a reason, are in it from the beginning.
+// Read returns the counts so far. They include all endings, and all ends of attempts
+// without a reason, from the beginning.
 func (t *Tally) Read() Reading {
 	t.letGo()
 	r := Reading{Stats: t.past, Ended: map[string]int64{}, InDoubt: t.inDoubt, Ends: map[End]int64{}, Failed: t.topGroups()}

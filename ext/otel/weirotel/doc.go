@@ -68,7 +68,7 @@
 //	weir.elements.capacity, .in_flight, .waiting_for_retry,
 //	.waiting_for_key, .waiting_to_leave, .deciding up-down counters, {element}
 //	weir.elements.oldest_age                       gauge, s
-//	weir.last_error.age                            gauge, s; since the last error of an attempt, or timeout of an element; 0 if there was none
+//	weir.last_error.age                            gauge, s; 0 before the first error
 //	weir.results.emitted                           counter, {result}
 //	weir.attempts, weir.attempts.timed_out         counters, {attempt}
 //	weir.attempts.ended                            counter, {attempt}; by weir.attempt.outcome (result, empty, error) and weir.reason

@@ -98,7 +98,7 @@ func (m *Metrics) observe(in *instruments) {
 	failures := in.counter("weir.element.failures",
 		"Elements that were handed over or dropped, by what their errors have in common: the ten groups with the most.", "{element}")
 	oldest := in.gauge("weir.elements.oldest_age", "Time since the oldest element in flight took its slot; 0 if there is none.", "s")
-	lastError := in.gauge("weir.last_error.age", "Time since the last error of an attempt, or timeout of an element; 0 if there was none since the start.", "s")
+	lastError := in.gauge("weir.last_error.age", "Time since the last error of an attempt, or timeout of an element; 0 before the first error.", "s")
 
 	own := metric.WithAttributeSet(attribute.NewSet(m.operator))
 	in.register(func(_ context.Context, o metric.Observer) error {

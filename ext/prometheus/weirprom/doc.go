@@ -28,12 +28,14 @@
 //	weir_elements_in_flight                      elements with a slot
 //	weir_elements_waiting_for_retry              of these, in back-off or waiting for a permit for their retry
 //	weir_elements_waiting_for_key                of these, waiting for another one of their key, or for its call
-//	weir_elements_waiting_to_leave               of these, complete and waiting for their turn in the order of the results, or for downstream
+//	weir_elements_waiting_to_leave               of these, complete: older ones or downstream
+//	                                             delay them
 //	weir_elements_deciding                       of these, whose strategy is being asked off the loop
 //	weir_calls_limit                             calls that may run at once
 //	weir_calls_running                           calls that run, even after the end of their operator
 //	weir_oldest_element_age_seconds              since the oldest element in flight took its slot; 0 if there is none
-//	weir_last_error_age_seconds                  since the last error of an attempt, or timeout of an element; 0 if there was none
+//	weir_last_error_age_seconds                  since the last failed attempt; 0 before the
+//	                                             first
 //	weir_attempt_duration_seconds                histogram: from the begin of an attempt until its end is known
 //	weir_element_duration_seconds                histogram: from the slot to the end of an element, over all attempts
 //	weir_element_queue_duration_seconds          histogram: from the slot to the first attempt

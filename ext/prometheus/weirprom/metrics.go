@@ -72,8 +72,9 @@ func WithBuckets(bounds ...time.Duration) Option {
 	return func(m *Metrics) { m.buckets = b }
 }
 
-// New returns the metrics of the operator with this name, which is their label operator. Give them to the operator by
-// [asyncop.WithObserver], and register them: a registry refuses two with the same name. It panics if the name is empty.
+// New returns the metrics of the operator with this name, which is their label operator.
+// Give them to the operator by [asyncop.WithObserver], and register them: a registry
+// refuses two with the same name. It panics if the name is empty.
 func New(operator string, opts ...Option) *Metrics {
 	if operator == "" {
 		panic("weirprom: New: empty name")
@@ -83,7 +84,7 @@ func New(operator string, opts ...Option) *Metrics {
 	}
 	m := &Metrics{
 		oldest: desc("weir_oldest_element_age_seconds", "Time since the oldest element in flight took its slot; 0 if there is none."),
-		erred:  desc("weir_last_error_age_seconds", "Time since the last error of an attempt, or timeout of an element; 0 if there was none since the start."),
+		erred:  desc("weir_last_error_age_seconds", "Time since the last error of an attempt, or timeout of an element; 0 before the first error."),
 		ended:  desc("weir_elements_ended_total", "Elements by how they ended.", "how"),
 		doubt:  desc("weir_elements_in_doubt_total", "Elements that were not emitted although an attempt may have taken effect."),
 		failed: desc("weir_element_failures_total", "Elements that were handed over or dropped, by what their errors have in common: the ten groups with the most.",
