@@ -21,8 +21,8 @@
 //
 // The permit of an attempt becomes free when the loop has released the attempt and its
 // function does not run. The goroutine that sets the last bit of this condition frees the
-// permit: the loop in [Token.Release] and [Token.Cut], or the goroutine of a call when the
-// call completes or its function returns. Bits are not cleared, so this happens once.
+// permit: the loop in [Token.Release] and [Token.Cut], or the goroutine of a call when
+// the call completes or its function returns. Bits are not cleared, so this happens once.
 //
 // # Contexts
 //
