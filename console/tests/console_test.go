@@ -388,7 +388,7 @@ func TestAnEditedPayload(t *testing.T) {
 // fields of the form, browsers turn each line end into CR LF.
 func submitted(t *testing.T, h http.Handler, text, path string, more url.Values) *httptest.ResponseRecorder {
 	t.Helper()
-	form := regexp.MustCompile(`(?s)<form method="(get|post)" action="(`+path+`[^"]*)"[^>]*>(.*?)</form>`).FindStringSubmatch(text)
+	form := regexp.MustCompile(`(?s)<form method="(get|post)" action="(` + path + `[^"]*)"[^>]*>(.*?)</form>`).FindStringSubmatch(text)
 	require.NotNil(t, form, text)
 	values := url.Values{}
 	for _, hidden := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllStringSubmatch(form[3], -1) {
