@@ -9,7 +9,6 @@ import (
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/predicates/httpretry"
 )
 
 // Policy defines the retries of an operator: a classifier that finds the reason of an
@@ -126,7 +125,7 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 // named returns the classifier for failures that the policy's own classifier does not
 // know, or that has none. It does not decide about retries.
 func named[OUT any]() predicates.Classifier[OUT] {
-	return decision.EachError(predicates.Classifiers(predicates.Named[OUT](), httpretry.Classifier[OUT]()))
+	return decision.EachError(predicates.Classifiers(predicates.Named[OUT](), decision.NamedErrors[OUT]))
 }
 
 type jittered interface{ Jitter() Jitter }

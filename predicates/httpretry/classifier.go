@@ -11,6 +11,8 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
+func init() { decision.SetNamedErrors(Classifier[struct{}]()) }
+
 // Classifier returns a classifier of HTTP calls: by the status of each [*StatusError] or
 // each *http.Response among the results, otherwise by the error of the connection. See
 // the package documentation for its table, and for calls with several requests.
