@@ -53,6 +53,17 @@ var (
 	join       = reflect.TypeOf(errors.Join(errors.ErrUnsupported))
 )
 
+var plain = reflect.TypeOf(errors.ErrUnsupported)
+
+// isPlain reports whether err is a text made by errors.New, perhaps wrapped by
+// fmt.Errorf. Such an error has no reason of its own, and its methods run no code of users.
+func isPlain(err error) bool {
+	for reflect.TypeOf(err) == wrapped {
+		err = errors.Unwrap(err)
+	}
+	return reflect.TypeOf(err) == plain
+}
+
 func textOnly(err error) bool {
 	t := reflect.TypeOf(err)
 	return t == wrapped || t == wrappedAll || t == join

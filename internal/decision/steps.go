@@ -130,10 +130,11 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 	return isKnown, nil
 }
 
-// NeedsName reports whether the reason of the failure is to be found by FindName: the attempt has
-// failed, and the classifier does not know it or has no reasons.
+// NeedsName reports whether the reason of the failure must be found by FindName: the attempt
+// has failed, the classifier does not know it or has no reasons, and its error may have a
+// reason.
 func (p *Steps[OUT]) NeedsName(a *predicates.Attempt[OUT], isKnown bool) bool {
-	return a.Err != nil && p.Named != nil && (p.ByAttempts || !isKnown)
+	return a.Err != nil && p.Named != nil && (p.ByAttempts || !isKnown) && !isPlain(a.Err)
 }
 
 // FindName returns the reason that the error of an attempt has of itself, or none: by
