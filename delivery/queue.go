@@ -214,11 +214,14 @@ type PutOption func(*store.Message)
 // ID sets the id of a message. Putting an id that is already queued has no effect, and
 // Put returns nil, so a program that does not know whether its Put took effect can repeat
 // it. An id is remembered while its message is in the queue: not after it was done, and
-// not while it waits in a layer or among the dead letters. Do not put an id again before
-// its message is done: a layer and the dead letters keep one message of an id and a
-// visit, so a second message that fails is lost. With the option [WithKeepKeyOrder] a
-// second message is acknowledged without a call while the first waits in a layer, and
-// logged. The default is a random id. It has at most 1,024 bytes.
+// not while it waits in a layer or among the dead letters.
+//
+// A put under the id of a message that has left the queue is a message of its own (law
+// W5). Both are kept in layers, among the dead letters and in the next queues. But the id
+// also names the request of the message, so a service that recognizes ids takes the second
+// message for a repetition of the first. A corrected order needs a new id.
+//
+// The default is a random id. It has at most 1,024 bytes.
 func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
 
 // After delays the first visit of a message, by the engine's clock. A message with a
@@ -309,7 +312,7 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 
 // PutAll implements [Sink]: it rejects values that it cannot put, and puts all or none of
 // the others, where a transaction of the engine has room for them: see [store.Engine].
-// They keep id, key, origin, provider, deadline and headers; their visits begin anew. To
+// They keep id, origins, key, provider, deadline and headers; their visits begin anew. To
 // put values of your own, make messages of them:
 //
 //	message.New(order, &message.Meta{ID: order.Number}, nil)

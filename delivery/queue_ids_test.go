@@ -14,6 +14,7 @@ import (
 	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/predicates"
 )
 
 // doubtful is an engine whose first puts take effect, and fail.
@@ -56,5 +57,35 @@ func TestAPutInDoubtOfWhatHasNoID(t *testing.T) {
 		}
 		require.Len(t, entriesOf(t, engine.Engine, jobs.DeadLetters()), 2)
 		require.Len(t, entriesOf(t, engine.Engine, "results"), 2)
+	})
+}
+
+// Law W5: the results of two accepted puts under one id both reach the next queue, and their
+// failures both reach the dead letters.
+func TestRun_TwoPutsUnderOneID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		in, out := delivery.NewQueue[job](engine, "in", noLog), delivery.NewQueue[string](engine, "out", noLog)
+		run := func(f func(context.Context, job) (string, error)) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := delivery.Run(ctx, in, operate(in, f), out, silently)
+			require.NoError(t, err)
+		}
+		for _, address := range []job{"address A", "address B"} {
+			require.NoError(t, in.Put(t.Context(), address, delivery.ID("17")))
+			run(func(_ context.Context, v job) (string, error) { return string(v) + "!", nil })
+			require.NoError(t, in.Put(t.Context(), address, delivery.ID("18")))
+			run(func(_ context.Context, v job) (string, error) {
+				return "", predicates.WithReason(errors.New("no such "+string(v)), predicates.NewRejection("NO_SUCH_ADDRESS"))
+			})
+		}
+		results, dead := entriesOf(t, engine, "out"), entriesOf(t, engine, in.DeadLetters())
+		require.Len(t, results, 2)
+		require.Equal(t, `"address A!"`, string(results[0].Payload))
+		require.Equal(t, `"address B!"`, string(results[1].Payload))
+		require.Len(t, dead, 2)
+		require.Equal(t, "NO_SUCH_ADDRESS: no such address B", dead[1].Meta.LastError)
+		require.Equal(t, "18", dead[1].Meta.ID)
 	})
 }

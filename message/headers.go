@@ -12,6 +12,7 @@ import (
 // Names of the headers.
 const (
 	headerID             = "Weir-Id"
+	headerPut            = "Weir-Put"
 	headerKey            = "Weir-Key"
 	headerSource         = "Weir-Origin-Source"
 	headerPartition      = "Weir-Origin-Partition"
@@ -61,9 +62,10 @@ type text struct {
 
 // The fields of a Meta that are headers. Arrays, so that nothing of this is allocated.
 
-func (m *Meta) texts() [8]text {
+func (m *Meta) texts() [9]text {
 	return [...]text{
 		{headerID, &m.ID, maxName},
+		{headerPut, &m.Put, maxName},
 		{headerKey, &m.Key, maxName},
 		{headerSource, &m.Origin.Source, maxName},
 		{headerPartition, &m.Origin.Partition, maxName},
@@ -102,6 +104,7 @@ func (m *Meta) instants() [5]instant {
 // unchanged, and these, if they are not zero:
 //
 //	Weir-Id                orders/0/17
+//	Weir-Put               orders//5
 //	Weir-Key               customer-5
 //	Weir-Origin-Source     orders
 //	Weir-Origin-Partition  0

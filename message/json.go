@@ -63,13 +63,16 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 		s.Reasons = append(s.Reasons, readable(r))
 	}
 	members, headers := metas.Split(m.Headers)
-	s.Headers = make(map[string]string, len(headers)+2) // omitted if it is empty
+	s.Headers = make(map[string]string, len(headers)+3) // omitted if it is empty
 	for name, value := range headers {
 		s.Headers[escape(name, "")] = escape(value, "")
 	}
 	// No members: the version before passes headers on.
 	if !m.Deadline.IsZero() {
 		s.Headers[headerDeadline] = m.Deadline.Format(time.RFC3339Nano)
+	}
+	if m.Put != "" {
+		s.Headers[headerPut] = escape(escape(m.Put, ""), "") // as a header that was passed on
 	}
 	if len(m.Timeline) > 0 {
 		s.Headers[headerTimeline] = escape(escape(timelineText(m.Timeline), ""), "") // as a header that was passed on

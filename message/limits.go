@@ -26,6 +26,7 @@ const reserved = "Weir-"
 func (m *Meta) fit() error {
 	for _, f := range []struct{ name, value string }{
 		{"ID", m.ID},
+		{"Put", m.Put},
 		{"Key", m.Key},
 		{"Origin.Source", m.Origin.Source},
 		{"Origin.Partition", m.Origin.Partition},

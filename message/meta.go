@@ -23,6 +23,12 @@ type Meta struct {
 	// Origin is where the message was first seen.
 	Origin Origin
 
+	// Put is the origin of the put: where the message was when it was first taken. Queues
+	// set it, and pass it on with the message to layers, dead letters and other queues.
+	// There it distinguishes the message from a later put under the same id (law W5). It
+	// is "" until the message is taken. At most 1,024 bytes. Its stored name is Weir-Put.
+	Put string
+
 	// Visit counts the passages through an operator, from 1. Each may consist of several
 	// attempts. Sources return the number of the passage that follows; messages stored
 	// before the first have 0.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
@@ -22,27 +23,30 @@ import (
 
 // StoreSetup opens the stores of one test, which share their messages.
 type StoreSetup struct {
-	// Open opens a store. Several may be open at once, and each finds the messages that the others have put.
+	// Open opens a store. Several may be open at once, and each finds the messages that
+	// the others have put.
 	Open func() (store.Store, error)
 	// Wait lets the time d pass on the stores' clock.
 	Wait func(d time.Duration)
 	// RealTime says that time also passes without Wait. Some rules are not checked then.
 	RealTime bool
-	// SetBack sets the machine's clock back by d. Nil: it cannot be set, and the rule about it is not checked.
+	// SetBack sets the machine's clock back by d. Nil: it cannot be set, and the rule
+	// about it is not checked.
 	SetBack func(d time.Duration)
-	// Unit is the delay and lease that the suite counts in; 0 means a second. With real time it must be long against a call of
-	// the store.
+	// Unit is the delay and lease that the suite counts in; 0 means a second. With real
+	// time it must be long against a call of the store.
 	Unit time.Duration
-	// Full opens a store of its own that is full after a few messages of 1 KiB, at most 10,000. If it is nil, the
-	// rule is not checked.
+	// Full opens a store of its own that is full after a few messages of 1 KiB, at most
+	// 10,000. If it is nil, the rule is not checked.
 	Full func() (store.Store, error)
 }
 
-// RunStore checks stores against the rules of [store.Store], and of [store.Inspector], [store.Keeper] and jobs if they implement these, in a
-// subtest for each rule. newSetup returns new, empty storage each time.
+// RunStore checks stores against the rules of [store.Store], and of [store.Inspector],
+// [store.Keeper] and jobs if they implement these, in a subtest for each rule. newSetup
+// returns new, empty storage each time.
 func RunStore(t *testing.T, newSetup func(t *testing.T) StoreSetup) {
 	t.Helper()
-	for _, r := range slices.Concat(storeRules, workerRules, jobRules) {
+	for _, r := range slices.Concat(storeRules, putRules, workerRules, jobRules) {
 		t.Run(r.name, func(t *testing.T) {
 			setup := newSetup(t)
 			if r.setsClock && setup.SetBack == nil {
@@ -58,7 +62,8 @@ func RunStore(t *testing.T, newSetup func(t *testing.T) StoreSetup) {
 	}
 }
 
-// A storeRule panics with a broken to say how a store breaks it, so that the suite can be tested with stores that do.
+// A storeRule panics with a broken to say how a store breaks it, so that the suite can be
+// tested with stores that do.
 type storeRule struct {
 	name      string
 	check     func(*storeBench)
@@ -74,6 +79,9 @@ func (r storeRule) run(setup StoreSetup) (err error) {
 	}
 	b := &storeBench{StoreSetup: setup, ctx: context.Background()}
 	defer func() {
+		for _, s := range b.sources {
+			err = errors.Join(err, s.Close(b.ctx))
+		}
 		for _, s := range b.opened {
 			err = errors.Join(err, s.Close())
 		}
@@ -134,8 +142,9 @@ var storeRules = []storeRule{
 type storeBench struct {
 	StoreSetup
 	store.Store
-	ctx    context.Context
-	opened []store.Store
+	ctx     context.Context
+	opened  []store.Store
+	sources []delivery.Source[string] // closed at the end of the rule, also if it fails
 }
 
 func (b *storeBench) open() store.Store {
@@ -224,7 +233,7 @@ func delayed(id string, d time.Duration) store.Message {
 func full(id string) store.Message {
 	return store.Message{
 		Meta: message.Meta{
-			ID: id, Key: "key", Origin: message.Origin{Source: "orders", Partition: "3", Position: "17"},
+			ID: id, Put: "receipts//9", Key: "key", Origin: message.Origin{Source: "orders", Partition: "3", Position: "17"},
 			Visit: 2, Attempts: 7, FirstFailure: time.Unix(1_700_000_000, 123_456_000).UTC(), LastFailure: time.Unix(1_700_000_100, 1000).UTC(),
 			LastError: "no answer", Reasons: []string{"SOCKET_NOT_AVAILABLE", "TIMED_OUT"}, UnsafeToRepeat: true, Provider: "bank", Merges: 1,
 			Request: `"0af7651916cd43dd8448eb211c80319c";seq=2;attempt=9`, Remembered: time.Unix(1_700_000_200, 2000).UTC(),

@@ -2,6 +2,7 @@ package deliverytest
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -106,7 +107,7 @@ func (w *wrong) Move(ctx context.Context, moves ...store.Move) error {
 
 // findings runs the rules of a name, or all for "", and returns the names of those that a store breaks.
 func findings(w wrong, rule string) (names []string) {
-	for _, r := range storeRules {
+	for _, r := range slices.Concat(storeRules, putRules) {
 		if rule != "" && rule != r.name {
 			continue
 		}
@@ -146,6 +147,13 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 			}
 			return next.Put(bg, queue, ms...)
 		}}, "never early"},
+		"the origin of a put is forgotten": {wrong{put: func(next store.Inspector, queue string, ms []store.Message) error {
+			ms = slices.Clone(ms)
+			for i := range ms {
+				ms[i].Meta.Put = ""
+			}
+			return next.Put(bg, queue, ms...)
+		}}, "the origin of a put"},
 		"one message of a Put is lost": {wrong{put: func(next store.Inspector, queue string, ms []store.Message) error {
 			return next.Put(bg, queue, ms[:max(0, len(ms)-1)]...)
 		}}, "what was put is taken"},

@@ -280,6 +280,10 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 	}
 	leased, err := r.claim(ctx, entries)
 	claimed := len(leased)
+	for i := range leased { // law W5
+		l := &leased[i]
+		l.Meta.Put = storearg.OriginOfPut(r.Queue, &l.Meta, l.Position, l.Lease.Entry)
+	}
 	if err == nil {
 		leased, err = r.undamaged(ctx, leased)
 	}

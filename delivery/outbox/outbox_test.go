@@ -105,6 +105,23 @@ func TestRelayPublishesInOrder(t *testing.T) {
 	})
 }
 
+// Law W5: a message that is staged after the first one under its id was published is not lost
+// in the queue where the first one waits.
+func TestRelay_SecondMessageUnderAnID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.config()
+		c.Publish = func(ctx context.Context, ms []store.Message) error { return w.store.Put(ctx, "orders", ms...) }
+		for range 2 {
+			w.stage(0, "17", "17") // the second one changes nothing
+			w.relay(w.store, c, 100*time.Millisecond)
+		}
+		orders, err := w.store.Count(t.Context(), "orders", store.Filter{})
+		require.NoError(t, err)
+		require.Equal(t, 2, orders.Messages)
+	})
+}
+
 // Law D3.
 func TestRelayIsNotEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -60,15 +60,19 @@ func CauseNamed(name string) Cause {
 	return Cause(name)
 }
 
-// Identity distinguishes the messages of a queue.
+// Identity distinguishes the messages of a queue. A store keeps one message of each
+// identity in a queue. Two puts of a user under one id have the same identity while the
+// first is in the queue, since both have no origin. Messages that were handed over have the
+// origins of their puts, so they are kept apart (law W5).
 type Identity struct {
 	ID            string
 	Visit, Merges int
+	Put           string // message.Meta.Put
 }
 
 // Identity returns the identity of m in its queue.
 func (m *Message) Identity() Identity {
-	return Identity{m.Meta.ID, m.Meta.Visit, m.Meta.Merges}
+	return Identity{m.Meta.ID, m.Meta.Visit, m.Meta.Merges, m.Meta.Put}
 }
 
 // Validate returns an error for a message that every store must refuse.

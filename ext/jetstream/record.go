@@ -238,15 +238,20 @@ func text(subject string) (string, error) {
 	return string(b), err
 }
 
-// identity returns the last part of the subject of a message. Messages of a source ([NewSource]) with one id and
-// two subjects are two messages (law D1).
+// identity returns the last part of the subject of a message. Messages of a source
+// ([NewSource]) with one id and two subjects are two messages (law D1), and so are messages
+// with one id and the origins of two puts (law W5).
 func identity(m *store.Message) string {
 	id := m.Identity()
 	b := varint.AppendBytes(nil, []byte(id.ID))
 	b = binary.AppendUvarint(b, uint64(id.Visit))
 	b = binary.AppendUvarint(b, uint64(id.Merges))
-	if on := m.Meta.Headers[headers.Subject]; on != "" {
+	on := m.Meta.Headers[headers.Subject]
+	if on != "" || id.Put != "" {
 		b = varint.AppendBytes(b, []byte(on))
+	}
+	if id.Put != "" { // else as earlier versions write it (law W4)
+		b = varint.AppendBytes(b, []byte(id.Put))
 	}
 	sum := sha256.Sum256(b)
 	return base64.RawURLEncoding.EncodeToString(sum[:24])

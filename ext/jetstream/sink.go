@@ -56,10 +56,11 @@ type Sink[T any] struct {
 // NewSink returns a sink that publishes the values of messages to a stream, with their metadata in
 // headers. It panics if an argument is nil or the stream has no name.
 //
-// Each message has its subject, a space and its id as Nats-Msg-Id, so the server stores it once on its
-// subject within the Duplicates window of the stream, which is 2 minutes by default. Each also names
-// the expected stream: a subject of another stream is an error. PutAll returns nil when the server has
-// confirmed all messages. Several messages are not one transaction.
+// Each message has its subject, its id and, if it has one, the origin of its put as Nats-Msg-Id,
+// with spaces in between. So the server stores it once on its subject within the Duplicates window
+// of the stream, which is 2 minutes by default. Each also names the expected stream: a subject of
+// another stream is an error. PutAll returns nil when the server has confirmed all messages.
+// Several messages are not one transaction.
 //
 // A fault that only a person can mend ends a run with its reason: a stream that does not exist, a
 // subject that belongs to no stream or to another one, and a missing subject. A message that can never
@@ -174,7 +175,11 @@ func (s *Sink[T]) encode(subject string, m message.Message[T]) (*nats.Msg, error
 	}
 	out.Header.Set(jetstream.ExpectedStreamHeader, s.config.Stream)
 	if meta.ID != "" { // with the subject, because a result has the id of its message, and may be in the same stream
-		out.Header.Set(jetstream.MsgIDHeader, subject+" "+out.Header.Get("Weir-Id"))
+		id := subject + " " + out.Header.Get("Weir-Id")
+		if meta.Put != "" { // law W5: the server would drop the result of a later put under the id
+			id += " " + out.Header.Get("Weir-Put")
+		}
+		out.Header.Set(jetstream.MsgIDHeader, id)
 	}
 	return out, nil
 }

@@ -61,6 +61,7 @@ func (s *source) arrived(fetches kgo.Fetches) {
 		if !r.Attrs.IsControl() {
 			m, err := metaOf(r, in)
 			m.Visit++
+			m.Put = originOfPut(&m, r, in)
 			e.meta, e.damaged = &m, err
 			e.timer.Value = e
 		}

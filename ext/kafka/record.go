@@ -68,7 +68,21 @@ func metaOf(r *kgo.Record, in incarnation) (message.Meta, error) {
 	return m, err
 }
 
-// metaOfHeaders returns what the headers say. Most records of a topic that others write have none, and should not cost more for it.
+// originOfPut returns the origin of the put of a message that a worker takes from a
+// record (law W5): the place of the record, unless the message was handed over.
+func originOfPut(m *message.Meta, r *kgo.Record, in incarnation) string {
+	switch {
+	case m.Put != "":
+		return m.Put
+	case len(r.Headers) == 0:
+		return m.ID // of the same place
+	default:
+		return place(r).IDIn(string(in))
+	}
+}
+
+// metaOfHeaders returns what the headers say. Most records of a topic that others write
+// have none, and should not cost more for it.
 func metaOfHeaders(hs []kgo.RecordHeader) (m message.Meta, err error) {
 	if len(hs) == 0 {
 		return m, nil
@@ -96,7 +110,8 @@ func metaOfHeaders(hs []kgo.RecordHeader) (m message.Meta, err error) {
 	return m, err
 }
 
-// record returns a record for a topic. The key of the message is the key of the record, and no header.
+// record returns a record for a topic. The key of the message is the key of the record,
+// and no header.
 func record(topic string, payload []byte, m message.Meta) (*kgo.Record, error) {
 	r := &kgo.Record{Topic: topic, Value: payload}
 	if m.Key != "" {
@@ -126,8 +141,9 @@ func record(topic string, payload []byte, m message.Meta) (*kgo.Record, error) {
 	return r, nil
 }
 
-// earlierPrefix begins the names of headers that were there several times: all but the last, "Weir-Earlier-1-name" and so on. So a map has
-// them all, and they pass through other engines.
+// earlierPrefix begins the names of headers that were there several times: all but the
+// last, "Weir-Earlier-1-name" and so on. So a map has them all, and they pass through
+// other engines.
 const earlierPrefix = "Weir-Earlier-"
 
 // inOrder gives headers back that were there several times.

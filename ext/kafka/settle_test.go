@@ -23,6 +23,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/strategies"
@@ -68,9 +69,30 @@ func TestMetaOfARecord(t *testing.T) {
 	ms := receive(t, c.source("orders"), 2)
 	m := ms[1].Meta()
 	assert.Regexp(t, `^orders:[\w-]{8}/0/1$`, m.ID)
+	assert.Equal(t, m.ID, m.Put)
 	assert.Equal(t, "key 1", m.Key)
 	assert.Equal(t, message.Origin{Source: "orders", Partition: "0", Position: "1"}, m.Origin)
 	assert.Equal(t, 1, m.Visit)
+}
+
+// Law W5: two records with one id are two messages, wherever they are handed over. A record
+// that a worker has handed over keeps the origin of its put.
+func TestSource_TwoRecordsUnderOneID(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	engine := memory.Open()
+	receipts := delivery.NewQueue[string](engine, "receipts")
+	first := message.New("address A", &message.Meta{ID: "17"}, nil)
+	second := message.New("address B", &message.Meta{ID: "17"}, nil)
+	again := message.New("address C", &message.Meta{ID: "17", Put: "shop//5"}, nil)
+	require.NoError(t, c.sink("orders").PutAll(t.Context(), []message.Message[string]{first, second, again, again}))
+	ms := receive(t, c.source("orders"), 4)
+	assert.Equal(t, "shop//5", ms[3].Meta().Put)
+	for range 2 { // the worker dies after the hand-over, and its successor repeats it
+		require.NoError(t, receipts.PutAll(t.Context(), ms))
+	}
+	stored, err := engine.List(t.Context(), "receipts", store.Filter{}, allOfIt)
+	require.NoError(t, err)
+	assert.ElementsMatch(t, []string{`"address A"`, `"address B"`, `"address C"`}, payloads(stored))
 }
 
 // TestARecordWithoutHeadersIsCheap checks that only the strings of its place, id and key are made.

@@ -39,8 +39,9 @@ func TestSinkKeepsWhatIsKnown(t *testing.T) {
 	assert.Empty(t, settlements, "the caller acknowledges")
 	got := receive(t, c.source("invoices"), 1)[0]
 	assert.Equal(t, "an invoice", got.Value)
+	assert.Regexp(t, `^invoices:[\w-]{8}/0/0$`, got.Meta().Put)
 	assert.Equal(t, message.Meta{
-		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Headers: meta.Headers, Visit: 1,
+		ID: meta.ID, Put: got.Meta().Put, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Headers: meta.Headers, Visit: 1,
 	}, got.Meta())
 }
 

@@ -21,28 +21,33 @@ import (
 )
 
 const (
-	// maxPoll bounds the records of one poll: so many may arrive after a partition is found to be full.
+	// maxPoll bounds the records of one poll: so many may arrive after a partition is
+	// found to be full.
 	maxPoll = 100
-	// maxHeld bounds the messages of a partition that wait here, for their time or to be put.
+	// maxHeld bounds the messages of a partition that wait here, for their time or to be
+	// put.
 	maxHeld = 1000
 	// maxHeldBytes bounds their keys and values in the same way.
 	maxHeldBytes = storearg.MaxBytes
-	// fetchWait is the longest answer to a fetch. A partition that was paused is fetched again only after it.
+	// fetchWait is the longest answer to a fetch. A partition that was paused is fetched
+	// again only after it.
 	fetchWait = 500 * time.Millisecond
 	// lookAgain is how often the source looks for layers of other versions.
 	lookAgain = 5 * time.Minute
-	// endWait bounds each of the last steps of a source: its dead letters, its commit, and the leave of the group.
+	// endWait bounds each of the last steps of a source: its dead letters, its commit,
+	// and the leave of the group.
 	endWait = 10 * time.Second
 )
 
 var errClosed = errors.New("kafka: the source is closed")
 
-// source returns the records of topics as messages, as a member of a consumer group: a [store.Receiver]. Sources of a group, on any number of
-// machines, share the partitions.
+// source returns the records of topics as messages, as a member of a consumer group: a
+// [store.Receiver]. Sources of a group, on any number of machines, share the partitions.
 //
-// Of each partition it commits the lowest offset that is not settled. What is settled above it goes into the metadata of the
-// commit, so the next owner of the partition does not deliver it again. Before the metadata is full, the source stops fetching
-// that partition until something is settled.
+// Of each partition it commits the lowest offset that is not settled. What is settled
+// above it goes into the metadata of the commit, so the next owner of the partition does
+// not deliver it again. Before the metadata is full, the source stops fetching that
+// partition until something is settled.
 //
 // A message that was nacked waits in memory and is delivered again by this source, later messages of its partition meanwhile.
 // The time until which it waits is committed, too. A message whose header Weir-Due is in the future waits in the same way.

@@ -175,8 +175,9 @@ func TestMergeOfATopic(t *testing.T) {
 		back[m.Value] = m.Meta()
 	}
 	assert.Len(t, back, 30)
+	assert.Regexp(t, `^orders:[\w-]{8}/\d/\d+$`, back["7"].Put)
 	assert.Equal(t, message.Meta{
-		ID: "orders/0/7", Origin: letter(7).Meta.Origin, Key: "0", Visit: 1, Merges: 1, Provider: "south", LastError: "down", Reasons: []string{"DOWN"},
+		ID: "orders/0/7", Put: back["7"].Put, Origin: letter(7).Meta.Origin, Key: "0", Visit: 1, Merges: 1, Provider: "south", LastError: "down", Reasons: []string{"DOWN"},
 	}, back["7"])
 
 	merged, err = c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders", LeaveLapsed: true}, nil)

@@ -32,7 +32,7 @@ func TestKilledWorkersOfTwoVersions(t *testing.T) {
 	older := workerkill.Older(t, "8c775bb644e02a59b305c1a239db22b38a8d062d", "ext/postgres")
 	server := pgtest.Start(t)
 	require.NoError(t, postgres.New(connect(t, server.URL())).Migrate(t.Context()))
-	workerkill.Run(t, workerkill.Config{DSN: server.URL(), Open: openForWorkers, Programs: []string{older, ""}})
+	workerkill.Run(t, workerkill.Config{DSN: server.URL(), Open: openForWorkers, Programs: []string{older, ""}, MayDouble: true})
 }
 
 func openForWorkers(ctx context.Context, url string) (workerkill.Engine, error) {

@@ -26,7 +26,7 @@ func TestKilledWorkers(t *testing.T) {
 func TestKilledWorkersOfTwoVersions(t *testing.T) {
 	older := workerkill.Older(t, "8c775bb644e02a59b305c1a239db22b38a8d062d", "ext/sqlite")
 	workerkill.Run(t, workerkill.Config{
-		DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers, Programs: []string{older, ""},
+		DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers, Programs: []string{older, ""}, MayDouble: true,
 	})
 }
 

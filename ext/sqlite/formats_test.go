@@ -27,10 +27,13 @@ func TestFormatOfTables(t *testing.T) {
 	require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 	golden.Fill(t, written)
 	tables := golden.Database{DB: db.Writer(), Files: sqlite.New(db).Migrations(), Tables: []string{"weir_messages", "weir_messages_clock", "weir_locks", "weir_records"}}
-	script := golden.Written(t, "engine-6.sql", tables.Script(t))
-
-	olddb, old := open("old.db")
-	golden.Run(t.Context(), t, olddb.Writer(), script)
-	require.NoError(t, sqlite.New(olddb).Migrate(t.Context()))
-	require.Equal(t, golden.Contents(t, written), golden.Contents(t, old))
+	for name, script := range map[string][]byte{
+		"7.db": golden.Written(t, "engine-7.sql", tables.Script(t)),
+		"6.db": golden.Read(t, "engine-6.sql"),
+	} {
+		olddb, old := open(name)
+		golden.Run(t.Context(), t, olddb.Writer(), script)
+		require.NoError(t, sqlite.New(olddb).Migrate(t.Context()))
+		require.Equal(t, golden.Contents(t, written), golden.Contents(t, old), name)
+	}
 }

@@ -49,3 +49,23 @@ func TestMigrate(t *testing.T) {
 	delete(files, "0004_d.sql")
 	assert.ErrorContains(t, apply(dbs[0]), "x.sql is not named like 0001_tables.sql")
 }
+
+// Law W4: the index of law W5 does not raise the version of the tables, so a program of the
+// version before may start beside it.
+func TestMigrate_CompatibleFile(t *testing.T) {
+	db, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	for range 2 {
+		require.NoError(t, New(db).Migrate(t.Context()))
+		var version, compatible int
+		require.NoError(t, db.Reader().QueryRowContext(t.Context(),
+			"SELECT max(version) FROM weir_migrations WHERE component = 'sqlitestore'").Scan(&version))
+		require.NoError(t, db.Reader().QueryRowContext(t.Context(),
+			"SELECT max(version) FROM weir_migrations WHERE component = 'sqlitestore compatible'").Scan(&compatible))
+		require.Equal(t, []int{6, 7}, []int{version, compatible})
+	}
+	_, err = db.Writer().ExecContext(t.Context(), "INSERT INTO weir_migrations (component, version) VALUES ('sqlitestore', 8)")
+	require.NoError(t, err)
+	require.ErrorContains(t, New(db).Migrate(t.Context()), "the database has version 8, and this program knows 6")
+}

@@ -57,7 +57,9 @@ func stepsOf(ctx context.Context, visit int) (calls []message.Step) {
 
 // Onward returns the Meta of a message for the next queue, without its history.
 func Onward(m message.Meta) message.Meta {
-	return message.Meta{ID: m.ID, Key: m.Key, Origin: m.Origin, Provider: m.Provider, Deadline: m.Deadline, Headers: m.Headers}
+	return message.Meta{
+		ID: m.ID, Put: m.Put, Key: m.Key, Origin: m.Origin, Provider: m.Provider, Deadline: m.Deadline, Headers: m.Headers,
+	}
 }
 
 // Afresh resets the history of a dead letter that is merged back, as before a first

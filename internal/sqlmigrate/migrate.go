@@ -43,8 +43,9 @@ func Apply(ctx context.Context, db *sql.DB, d Dialect, component string, files f
 
 // Ensure does the same as Apply, and returns the names of the files that it has run. If
 // there are no files to run, it only reads. It refuses a database to which more files
-// were applied, since that belongs to a later version of weir. If the user of the
-// database may not run the files, the error contains the statements.
+// were applied, since that belongs to a later version of weir, unless the first line of
+// the other files begins with "-- compatible". If the user of the database may not run
+// the files, the error contains the statements.
 func Ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) (made []string, err error) {
 	made, err = ensure(ctx, db, d, component, files)
 	if err != nil {
@@ -56,15 +57,12 @@ func Ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files 
 // CheckVersion returns an error if a later version of weir has made the tables of this
 // component. Tables that are missing or of an earlier version are not an error.
 func CheckVersion(ctx context.Context, db *sql.DB, component string, files fs.FS) error {
-	names, err := fs.Glob(files, "*.sql")
+	all, err := read(component, files)
 	if err != nil {
 		return err
 	}
-	version, err := versionIn(ctx, db, component)
-	switch {
-	case err == nil && version > len(names):
-		err = tooNew(version, len(names))
-	case lacksTable(err):
+	_, err = pending(ctx, db, component, all)
+	if lacksTable(err) {
 		return nil
 	}
 	if err != nil {
@@ -79,47 +77,111 @@ func lacksTable(err error) bool {
 }
 
 func ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) (made []string, err error) {
-	names, err := fs.Glob(files, "*.sql") // sorted by name
+	all, err := read(component, files)
 	if err != nil {
 		return nil, err
 	}
-	if len(names) == 0 {
+	if len(all) == 0 {
 		return nil, errors.New("no files")
 	}
-	for i, name := range names {
-		version, err := versionOf(name)
-		if err != nil {
-			return nil, err
-		}
-		if version != i+1 {
-			return nil, fmt.Errorf("%s is the file number %d", name, i+1)
-		}
-	}
-	version, err := versionIn(ctx, db, component)
+	rest, err := pending(ctx, db, component, all)
+	_, isTooNew := errors.AsType[tooNewError](err)
 	switch {
 	case sqlState(err) == insufficientPrivilege: // the table exists, and belongs to another user
-		return nil, guard.MarkPermanent(fmt.Errorf("%w: the tables exist, and %w", err, lacksRights(tablesOf(files, names))))
+		return nil, guard.MarkPermanent(fmt.Errorf("%w: the tables exist, and %w", err, lacksRights(tablesOf(all))))
+	case isTooNew:
+		return nil, err
 	case err != nil: // the table does not exist, or the error returns below
-		version = 0
-	case version > len(names):
-		return nil, tooNew(version, len(names))
-	case version == len(names):
+		rest = all
+	case len(rest) == 0:
 		return nil, nil
 	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	made, err = applyIn(ctx, tx, d, component, files, names)
+	made, err = applyIn(ctx, tx, d, component, all)
 	if err != nil {
-		return nil, explainRights(errors.Join(err, tx.Rollback()), component, files, names, version)
+		return nil, explainRights(errors.Join(err, tx.Rollback()), len(rest) == len(all), rest)
 	}
 	return made, tx.Commit()
 }
 
-func tooNew(version, known int) error {
-	return guard.MarkPermanent(fmt.Errorf("the database has version %d, and this program knows %d: it needs a later version of weir", version, known))
+// compatible is the first line of a file that programs of earlier versions need not know:
+// they may start beside it. Such a file does not count for the version of the component,
+// since a program refuses a version that it does not know.
+const compatible = "-- compatible"
+
+// file is a file of statements.
+type file struct {
+	name      string
+	number    int
+	component string // of its row in weir_migrations
+	text      string
 }
+
+// read returns the files of a component, in order.
+func read(component string, files fs.FS) (all []file, err error) {
+	names, err := fs.Glob(files, "*.sql") // sorted by name
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range names {
+		number, err := versionOf(name)
+		if err != nil {
+			return nil, err
+		}
+		if number != i+1 {
+			return nil, fmt.Errorf("%s is the file number %d", name, i+1)
+		}
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			return nil, err
+		}
+		f := file{name, number, component, string(text)}
+		if strings.HasPrefix(f.text, compatible) {
+			f.component = component + " compatible"
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// pending returns the files that were not applied. It returns an error if a later version of
+// weir has applied files that programs must know.
+func pending(ctx context.Context, q querier, component string, all []file) (rest []file, err error) {
+	versions := map[string]int{}
+	known := 0
+	for _, f := range all {
+		version, isRead := versions[f.component]
+		if !isRead {
+			version, err = versionIn(ctx, q, f.component)
+			if err != nil {
+				return nil, err
+			}
+			versions[f.component] = version
+		}
+		if f.component == component {
+			known = f.number
+		}
+		if f.number > version {
+			rest = append(rest, f)
+		}
+	}
+	if versions[component] > known {
+		return nil, tooNew(versions[component], known)
+	}
+	return rest, nil
+}
+
+// tooNewError is the error of a database that a later version of weir has changed.
+type tooNewError struct{ version, known int }
+
+func (e tooNewError) Error() string {
+	return fmt.Sprintf("the database has version %d, and this program knows %d: it needs a later version of weir", e.version, e.known)
+}
+
+func tooNew(version, known int) error { return guard.MarkPermanent(tooNewError{version, known}) }
 
 // querier is a database or a transaction.
 type querier interface {
@@ -144,45 +206,35 @@ func lacksRights(tables []string) error {
 var createTable = regexp.MustCompile(`CREATE TABLE IF NOT EXISTS (\w+)`)
 
 // tablesOf returns the names of the tables that the files create.
-func tablesOf(files fs.FS, names []string) (tables []string) {
-	for _, name := range names {
-		text, err := fs.ReadFile(files, name)
-		if err != nil {
-			continue // return the tables of the other files
-		}
-		for _, match := range createTable.FindAllSubmatch(text, -1) {
-			tables = append(tables, string(match[1]))
+func tablesOf(all []file) (tables []string) {
+	for _, f := range all {
+		for _, match := range createTable.FindAllStringSubmatch(f.text, -1) {
+			tables = append(tables, match[1])
 		}
 	}
 	return tables
 }
 
-// explainRights adds the statements of the files after version to an error that reports
-// that the user may not run them. It returns other errors unchanged.
-func explainRights(err error, component string, files fs.FS, names []string, version int) error {
+// explainRights adds the statements of the files that were not applied to an error that
+// reports that the user may not run them, and the table of migrations if isNew is true. It
+// returns other errors unchanged.
+func explainRights(err error, isNew bool, rest []file) error {
 	text := err.Error()
 	if sqlState(err) != insufficientPrivilege && !strings.Contains(text, "readonly database") {
 		return err
 	}
 	var b strings.Builder
-	if version == 0 {
+	if isNew {
 		b.WriteString(table + ";\n")
 	}
-	for i, name := range names {
-		if i < version {
-			continue
-		}
-		statements, readErr := fs.ReadFile(files, name)
-		if readErr != nil {
-			return errors.Join(err, readErr)
-		}
+	for _, f := range rest {
 		fmt.Fprintf(&b, "%s\nINSERT INTO weir_migrations (component, version) VALUES ('%s', %d) ON CONFLICT DO NOTHING;\n",
-			strings.TrimSpace(string(statements)), component, i+1)
+			strings.TrimSpace(f.text), f.component, f.number)
 	}
 	return guard.MarkPermanent(fmt.Errorf("%w: this user may not make the tables: let a user who may make them run these statements:\n%s", err, &b))
 }
 
-func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, files fs.FS, names []string) (made []string, err error) {
+func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, all []file) (made []string, err error) {
 	if d == PostgreSQL {
 		// Lock before creating the table: concurrent creations fail, even with IF NOT
 		// EXISTS.
@@ -200,30 +252,25 @@ func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, files
 			return nil, err
 		}
 	}
-	version, err := versionIn(ctx, tx, component)
+	rest, err := pending(ctx, tx, component, all)
 	if err != nil {
 		return nil, err
 	}
-	if version > len(names) {
-		return nil, tooNew(version, len(names))
-	}
-	for i := version; i < len(names); i++ {
-		if err := applyFile(ctx, tx, component, i+1, files, names[i]); err != nil {
-			return nil, fmt.Errorf("%s: %w", names[i], err)
+	for _, f := range rest {
+		err := applyFile(ctx, tx, f)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}
+		made = append(made, f.name)
 	}
-	return names[version:], nil
+	return made, nil
 }
 
-func applyFile(ctx context.Context, tx *sql.Tx, component string, version int, files fs.FS, name string) error {
-	text, err := fs.ReadFile(files, name)
-	if err != nil {
+func applyFile(ctx context.Context, tx *sql.Tx, f file) error {
+	if _, err := tx.ExecContext(ctx, f.text); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, string(text)); err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, "INSERT INTO weir_migrations (component, version) VALUES ($1, $2)", component, version)
+	_, err := tx.ExecContext(ctx, "INSERT INTO weir_migrations (component, version) VALUES ($1, $2)", f.component, f.number)
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
 )
@@ -36,8 +37,9 @@ func (s *keyedStore[T]) Take(ctx context.Context, queue string, limit int, lease
 		}
 		e := k.get(meta.Key)
 		e.running++
-		k.removed(e, meta.ID)
-		k.taken[at] = taken{key: meta.Key, id: meta.ID, visit: meta.Visit, merges: meta.Merges}
+		d := leases.DeliveryOf(meta)
+		k.removed(e, d)
+		k.taken[at] = taken{key: meta.Key, of: d, visit: meta.Visit, merges: meta.Merges}
 	}
 	return ms, err
 }
@@ -85,7 +87,7 @@ func (s *keyedStore[T]) takeParked(ctx context.Context, limit int, lease time.Du
 				k.size--
 			}
 			e.running++
-			k.taken[entryRef{k.blocked, m.Lease.Entry}] = taken{key: key, id: m.Meta.ID, parked: true}
+			k.taken[entryRef{k.blocked, m.Lease.Entry}] = taken{key: key, of: leases.DeliveryOf(&m.Meta), parked: true}
 			ms = append(ms, *m)
 		}
 		k.mu.Unlock()
@@ -175,7 +177,7 @@ func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
 			e.parked++
 			k.size++
 		default:
-			k.wait(t.key, t.id, waiting{l.Queue, true, k.clock.Now(), t.visit, t.merges})
+			k.wait(t.key, t.of, waiting{l.Queue, true, k.clock.Now(), t.visit, t.merges})
 		}
 		k.next(t.key)
 	}

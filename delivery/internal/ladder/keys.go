@@ -11,6 +11,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
@@ -39,21 +40,21 @@ type keys[T any] struct {
 
 	mu      sync.Mutex // guards what follows; not held while the store or a message is called
 	of      map[string]*keyed[T]
-	size    int                  // messages that are held, parked or wait
-	free    []string             // keys whose next parked message may be taken
-	taken   map[entryRef]taken   // in flight
-	copies  map[string]bool      // ids that come once more as new ones, and were handed over before a kill
-	ready   []message.Message[T] // to be delivered
-	parking []message.Message[T] // to be parked
-	checked time.Time            // when messages that are overdue were looked for
-	warned  bool                 // that there is another worker
-	wake    []func()             // those who wait for a key to get free, or for something to be ready
+	size    int                      // messages that are held, parked or wait
+	free    []string                 // keys whose next parked message may be taken
+	taken   map[entryRef]taken       // in flight
+	copies  map[leases.Delivery]bool // are redelivered as new ones, and were handed over before a kill
+	ready   []message.Message[T]     // to be delivered
+	parking []message.Message[T]     // to be parked
+	checked time.Time                // when messages that are overdue were looked for
+	warned  bool                     // that there is another worker
+	wake    []func()                 // those who wait for a key to get free, or for something to be ready
 }
 
 // keyed is what is known of a key. Guarded by keys.mu.
 type keyed[T any] struct {
 	running   int // in flight here; more than one for the moment between a hand-over and its acknowledgement
-	waits     map[string]waiting
+	waits     map[leases.Delivery]waiting
 	parked    int // in the queue
 	parking   int // not there yet
 	held      []message.Message[T]
@@ -89,23 +90,24 @@ type entryRef struct{ queue, entry string }
 
 // taken is a message that was taken from the store.
 type taken struct {
-	key, id string
-	visit   int // of those it has had, the last
-	merges  int
-	parked  bool // from the queue Blocked
+	key    string
+	of     leases.Delivery
+	visit  int // its last one
+	merges int
+	parked bool // from the queue Blocked
 }
 
 func newKeys[T any](c Config[T]) *keys[T] {
 	return &keys[T]{
 		clock: c.Clock, logger: c.Logger, limit: c.MaxBlocked, blocked: c.Blocked,
-		of: map[string]*keyed[T]{}, taken: map[entryRef]taken{}, copies: map[string]bool{}, checked: c.Clock.Now(),
+		of: map[string]*keyed[T]{}, taken: map[entryRef]taken{}, copies: map[leases.Delivery]bool{}, checked: c.Clock.Now(),
 	}
 }
 
 func (k *keys[T]) get(key string) *keyed[T] {
 	e := k.of[key]
 	if e == nil {
-		e = &keyed[T]{waits: map[string]waiting{}}
+		e = &keyed[T]{waits: map[leases.Delivery]waiting{}}
 		k.of[key] = e
 	}
 	return e
@@ -129,23 +131,23 @@ func (k *keys[T]) isIdle() bool {
 
 // resumer is a source of new messages that delivers what an earlier process has left before all others, in order: a *leases.Source.
 type resumer interface {
-	Resume(ctx context.Context) (ids []string, err error)
+	Resume(ctx context.Context) ([]leases.Delivery, error)
 }
 
 // restore finds what an earlier process has left in queues, which are Blocked and layers. After an error it is called again.
 func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []string, inputs []*input[T]) error {
-	left := map[string]bool{}
+	left := map[leases.Delivery]bool{}
 	for _, in := range inputs {
 		r, ok := in.source.(resumer)
 		if !ok || !in.fresh {
 			continue
 		}
-		ids, err := r.Resume(ctx)
+		deliveries, err := r.Resume(ctx)
 		if err != nil {
 			return err
 		}
-		for _, id := range ids {
-			left[id] = true
+		for _, d := range deliveries {
+			left[d] = true
 		}
 	}
 	parked := map[string]int{}
@@ -166,8 +168,8 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []strin
 	return nil
 }
 
-// find notes the messages that wait in a layer, and counts those of Blocked by key. left are ids that the sources of new messages will deliver again.
-func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, left map[string]bool, parked map[string]int) error {
+// find notes the messages that wait in a layer, and counts those of Blocked by key. left are those that the sources of new messages will deliver again.
+func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, left map[leases.Delivery]bool, parked map[string]int) error {
 	for page := (store.Page{Max: pageSize}); ; {
 		entries, err := s.List(ctx, queue, store.Filter{}, page)
 		if err != nil {
@@ -179,15 +181,16 @@ func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, lef
 		page.After = entries[len(entries)-1].Position
 		k.mu.Lock()
 		for i := range entries {
-			if id := entries[i].Meta.ID; left[id] {
-				k.copies[id] = true
+			d := leases.DeliveryOf(&entries[i].Meta)
+			if left[d] {
+				k.copies[d] = true
 			}
 			switch meta := &entries[i].Meta; {
 			case meta.Key == "":
 			case queue == k.blocked:
 				parked[meta.Key]++
 			default:
-				k.wait(meta.Key, meta.ID, waiting{queue, true, meta.Due, meta.Visit, meta.Merges})
+				k.wait(meta.Key, d, waiting{queue, true, meta.Due, meta.Visit, meta.Merges})
 			}
 		}
 		k.mu.Unlock()
@@ -195,12 +198,12 @@ func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, lef
 }
 
 // wait notes that a message waits in a layer; a kill can leave it in two. It runs under mu.
-func (k *keys[T]) wait(key, id string, w waiting) *keyed[T] {
+func (k *keys[T]) wait(key string, d leases.Delivery, w waiting) *keyed[T] {
 	e := k.get(key)
-	if _, again := e.waits[id]; !again {
+	if _, again := e.waits[d]; !again {
 		k.size++
 	}
-	e.waits[id] = w
+	e.waits[d] = w
 	return e
 }
 
@@ -211,19 +214,21 @@ func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
 		return m, true
 	}
 	k.mu.Lock()
-	if k.copies[meta.ID] { // it may be done by now
-		delete(k.copies, meta.ID)
+	d := leases.DeliveryOf(&meta)
+	if k.copies[d] { // it may be done by now
+		delete(k.copies, d)
 		k.mu.Unlock()
 		m.Ack()
 		return m, false
 	}
 	e := k.get(meta.Key)
-	switch w, waits := e.waits[meta.ID]; {
-	case waits && w.stored && !w.precedes(meta), e.running > 0 && k.isTaken(meta.Key, meta.ID):
-		// A redelivery: it was handed over, and not acknowledged (laws D1, D2). Another message with its id looks the same.
+	switch w, waits := e.waits[d]; {
+	case waits && w.stored && !w.precedes(meta), e.running > 0 && k.isTaken(meta.Key, d):
+		// A redelivery: it was handed over, and not acknowledged (laws D1, D2). A later put
+		// under its id is another delivery (law W5).
 		k.mu.Unlock()
-		k.logger.Warn("weir: a message is taken for a redelivery, because a message with its id waits in a layer or is in flight: "+
-			"it is acknowledged without a call", "id", meta.ID, "key", meta.Key)
+		k.logger.Warn("weir: a message is redelivered, and was handed over before: it waits in a layer or is in flight, "+
+			"so this delivery is acknowledged without a call", "id", meta.ID, "key", meta.Key)
 		m.Ack()
 		return m, false
 	case e.running > 0: // also while it is handed over: if that fails, it comes again before this one
@@ -242,9 +247,9 @@ func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
 }
 
 // isTaken reports whether a message of the store is in flight. It runs under mu.
-func (k *keys[T]) isTaken(key, id string) bool {
+func (k *keys[T]) isTaken(key string, d leases.Delivery) bool {
 	for _, t := range k.taken {
-		if t.key == key && t.id == id {
+		if t.key == key && t.of == d {
 			return true
 		}
 	}
@@ -304,26 +309,26 @@ func (k *keys[T]) next(key string) {
 }
 
 // handOver notes that a message goes to a layer, before it does. undo takes that back; stored says that it is there.
-func (k *keys[T]) handOver(meta message.Meta, queue string, d time.Duration) (stored, undo func()) {
-	key, id := meta.Key, meta.ID
+func (k *keys[T]) handOver(meta message.Meta, queue string, delay time.Duration) (stored, undo func()) {
+	key, d := meta.Key, leases.DeliveryOf(&meta)
 	if key == "" {
 		return func() {}, func() {}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	e := k.wait(key, id, waiting{queue: queue, due: k.clock.Now().Add(d), visit: meta.Visit, merges: meta.Merges})
+	e := k.wait(key, d, waiting{queue: queue, due: k.clock.Now().Add(delay), visit: meta.Visit, merges: meta.Merges})
 	stored = func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if w, ok := e.waits[id]; ok && w.queue == queue { // it may have come back already
+		if w, ok := e.waits[d]; ok && w.queue == queue { // it may have come back already
 			w.stored = true
-			e.waits[id] = w
+			e.waits[d] = w
 		}
 	}
 	undo = func() {
 		k.mu.Lock()
-		if e.waits[id].queue == queue { // else it was stored all the same, has come back, and waits in another layer
-			k.removed(e, id)
+		if e.waits[d].queue == queue { // else it was stored all the same, has come back, and waits in another layer
+			k.removed(e, d)
 		}
 		k.next(key) // its delivery may have ended before
 		wake := k.wake
@@ -336,9 +341,9 @@ func (k *keys[T]) handOver(meta message.Meta, queue string, d time.Duration) (st
 }
 
 // removed notes that a message waits no more. It runs under mu.
-func (k *keys[T]) removed(e *keyed[T], id string) {
-	if _, ok := e.waits[id]; ok {
-		delete(e.waits, id)
+func (k *keys[T]) removed(e *keyed[T], d leases.Delivery) {
+	if _, ok := e.waits[d]; ok {
+		delete(e.waits, d)
 		k.size--
 	}
 }
@@ -402,7 +407,11 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 // check looks for messages that should have come back, and frees the keys of those that are gone: a person may have purged
 // them.
 func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
-	type late struct{ key, id, queue string }
+	type late struct {
+		key   string
+		of    leases.Delivery
+		queue string
+	}
 	var all []late
 	now := k.clock.Now()
 	k.mu.Lock()
@@ -412,24 +421,24 @@ func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	}
 	k.checked = now
 	for key, e := range k.of {
-		for id, w := range e.waits {
+		for d, w := range e.waits {
 			if w.stored && now.Sub(w.due) > overdue {
-				all = append(all, late{key, id, w.queue})
+				all = append(all, late{key, d, w.queue})
 			}
 		}
 	}
 	k.mu.Unlock()
 	for _, l := range all {
-		found, err := s.List(ctx, l.queue, store.Filter{IDs: []string{l.id}}, store.Page{Max: 1})
+		found, err := s.List(ctx, l.queue, store.Filter{IDs: []string{l.of.ID}}, store.Page{Max: pageSize})
 		if err != nil {
 			return fmt.Errorf("ladder: messages waiting in %q: %w", l.queue, err)
 		}
-		if len(found) > 0 {
+		if slices.ContainsFunc(found, func(e store.Entry) bool { return leases.DeliveryOf(&e.Meta) == l.of }) {
 			continue
 		}
 		k.mu.Lock()
-		if e := k.of[l.key]; e != nil && e.waits[l.id].queue == l.queue {
-			k.removed(e, l.id)
+		if e := k.of[l.key]; e != nil && e.waits[l.of].queue == l.queue {
+			k.removed(e, l.of)
 			k.next(l.key)
 		}
 		k.mu.Unlock()

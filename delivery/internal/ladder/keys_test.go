@@ -869,11 +869,40 @@ func TestAMessageThatIsTakenForARedelivery(t *testing.T) {
 	})
 }
 
+// Law W5: a later put under the id of a message that waits in a layer is another message. It
+// waits behind it.
+func TestASecondPutUnderTheIDOfAMessageThatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		l := build(t, blocking(memory))
+		parked := func() int {
+			n, err := memory.Count(t.Context(), "blocked", store.Filter{})
+			require.NoError(t, err)
+			return n.Messages
+		}
+		source := l.Source(nil)
+		putRaw(t, memory, "new", func(*message.Meta) {}, "a1")
+		take(t, l, one(t, source))
+		synctest.Wait() // it is out of the queue
+		putRaw(t, memory, "new", func(*message.Meta) {}, "a1")
+		nothing(t, source)
+		require.Equal(t, 1, parked())
+		first := one(t, source)
+		require.Equal(t, 2, first.Meta().Visit)
+		first.Ack()
+		second := one(t, source)
+		require.Equal(t, 1, second.Meta().Visit)
+		require.NotEqual(t, first.Meta().Put, second.Meta().Put)
+		second.Ack()
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
 // Laws D1, D2: a new message with the id of one that waits in a layer is a redelivery, unless it has had a later visit. Then another worker,
 // which keeps no order, has taken it from the layer: it is parked behind what waits.
 func TestALaterVisitOfAMessageThatWaits(t *testing.T) {
-	again := func(visit int) func(m *message.Meta) { // that has been merged once before
-		return func(m *message.Meta) { m.Visit, m.Merges = visit, 1 }
+	again := func(visit int) func(m *message.Meta) { // of one put, merged once before
+		return func(m *message.Meta) { m.Visit, m.Merges, m.Put = visit, 1, "first//1" }
 	}
 	for how, failsHere := range map[string]bool{"handed over": true, "found after a restart": false} {
 		for _, back := range []bool{false, true} {

@@ -34,19 +34,23 @@ const (
 // errSourceClosed is returned by a source that was closed.
 var errSourceClosed = errors.New("weir: the source is closed")
 
-// Source returns the messages of a queue, as a delivery.Source: it extends their leases while they are in flight and records
-// how they are settled. Any number of sources, on any number of machines, share a queue.
+// Source returns the messages of a queue, as a delivery.Source: it extends their leases
+// while they are in flight and records how they are settled. Any number of sources, on
+// any number of machines, share a queue.
 //
-// A message that was rejected, or whose payload the codec cannot read, goes to the queue of the
-// dead letters, as it is. If the store fails to record settlements, they are tried again until
-// the source is closed. If the store refuses to record the settlement of one message, that
-// message alone is tried again, for 3 s; then it stays in its queue, and is not delivered again.
+// A message that was rejected, or whose payload the codec cannot read, goes to the queue
+// of the dead letters, as it is. If the store fails to record settlements, they are tried
+// again until the source is closed. If the store refuses to record the settlement of one
+// message, that message alone is tried again, for 3 s; then it stays in its queue, and is
+// not delivered again.
 //
-// A message whose lease has ended may have killed its process. It is returned alone, and the next one after 100 ms, or more the more often
-// its leases have ended, or when it is settled. After five ended leases it goes to the dead letters.
+// A message whose lease has ended may have killed its process. It is returned alone, and
+// the next one after 100 ms, or more the more often its leases have ended, or when it is
+// settled. After five ended leases it goes to the dead letters.
 //
-// The Visit of a message that Receive returns is one more than the visits that are stored. A redelivery of a message that is
-// in flight here, since its lease was lost, joins that one (law D2).
+// The Visit of a message that Receive returns is one more than the visits that are
+// stored. A redelivery of a message that is in flight here, since its lease was lost,
+// joins that one (law D2).
 type Source[T any] struct {
 	store       store.Store
 	queue, dead string
@@ -65,8 +69,9 @@ type Source[T any] struct {
 	left      []int64       // of what Resume has found, and was not taken yet; owned by the Receive
 	after     string        // the round continues after this key; owned by the Receive
 
-	// releasing has capacity 1: the goroutine that releases messages and forgets them, or notes what was taken. A message
-	// that was released can be taken again before it is forgotten, and must not join itself.
+	// releasing has capacity 1: the goroutine that releases messages and forgets them, or
+	// notes what was taken. A message that was released can be taken again before it is
+	// forgotten, and must not join itself.
 	releasing chan struct{}
 
 	mu      sync.Mutex
@@ -271,6 +276,7 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 		}
 		h := &held{source: s, lease: l.Lease, message: l.Message}
 		h.message.Meta.Visit++
+		h.message.Meta.Put = storearg.OriginOfPut(s.queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
 		s.hold(h)
 		if l.Lapses >= settle.MaxLapses {
 			err := settle.LapsedError(l.Lapses)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 const resumePage = 500 // entries that are looked at at once
@@ -19,7 +20,7 @@ const resumePage = 500 // entries that are looked at at once
 // called before the first Receive. A message that was nacked with a delay is delivered
 // after its delay. Resume finds nothing if the store is no [store.Inspector]. It stops looking
 // behind the first 500 messages in a row that were never taken.
-func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
+func (s *Source[T]) Resume(ctx context.Context) (deliveries []Delivery, err error) {
 	i, ok := s.store.(store.Inspector)
 	if !ok {
 		return nil, nil
@@ -39,7 +40,7 @@ func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 			if e := &entries[n]; e.Fence > 0 && !e.Held && (!e.LeasedUntil.IsZero() || !e.Meta.Due.After(s.clock.Now())) {
 				fresh = 0
 				left = append(left, e.Position)
-				ids = append(ids, e.Meta.ID)
+				deliveries = append(deliveries, Delivery{e.Meta.ID, storearg.OriginOfPut(s.queue, &e.Meta, e.Position, "")})
 			}
 		}
 		page.After = entries[len(entries)-1].Position
@@ -47,7 +48,7 @@ func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 	s.receiving <- struct{}{}
 	defer func() { <-s.receiving }()
 	s.left = left
-	return ids, nil
+	return deliveries, nil
 }
 
 // takeNext takes messages: first those that an earlier source has left, one at a time and

@@ -97,6 +97,8 @@ func TestUndecodableStopsNothing(t *testing.T) {
 			require.NotEmpty(t, letters[i].Meta.LastError)
 			require.Equal(t, want.Payload, letters[i].Payload)
 			require.Equal(t, want.Schema, letters[i].Schema)
+			want.Meta.Put = letters[i].Meta.Put
+			require.Contains(t, want.Meta.Put, "q//")
 			require.Equal(t, want.Identity(), letters[i].Identity())
 		}
 	})

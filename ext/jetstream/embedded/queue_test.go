@@ -190,8 +190,9 @@ func TestPublishedAndReceived(t *testing.T) {
 	s := newSource(t, js, stream, time.Minute)
 	m := one(t, s)
 	require.Equal(t, "one", m.Value)
+	require.Regexp(t, "^"+stream+`:\w+//1$`, m.Meta().Put)
 	require.Equal(t, message.Meta{
-		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Visit: 1,
+		ID: meta.ID, Put: m.Meta().Put, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Visit: 1,
 		Headers: map[string]string{"Traceparent": "00-1", "Nats-Subject": stream + ".customer"},
 	}, m.Meta())
 	m.Ack()

@@ -1,7 +1,9 @@
-// Package headers reads the headers of messages that weir, or another program, has published.
+// Package headers reads the headers of messages that weir, or another program, has
+// published.
 package headers
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -17,7 +19,8 @@ import (
 // Schema is the name of the header with the schema of the codec, in base64.
 const Schema = "Weir-Schema"
 
-// Subject is the name of the header with the subject of a message, which the server gives it in republished messages.
+// Subject is the name of the header with the subject of a message, which the server gives
+// it in republished messages.
 const Subject = "Nats-Subject"
 
 const reserved = "Nats-"
@@ -29,12 +32,13 @@ type Place struct {
 	Seq         uint64
 }
 
-// Incarnation distinguishes streams of the same name, of which one was created after the other was
-// deleted.
+// Incarnation distinguishes streams of the same name, of which one was created after the
+// other was deleted.
 func Incarnation(created time.Time) string { return strconv.FormatInt(created.UnixNano(), 36) }
 
-// Read returns the metadata of a message from its headers, its subject and its place. It returns the
-// sound headers with an error, too. A message without an id gets one from its place.
+// Read returns the metadata of a message from its headers, its subject and its place. It
+// returns the sound headers with an error, too. A message without an id gets one from its
+// place, and so does a message without the origin of its put.
 func Read(all nats.Header, subject string, at Place) (meta message.Meta, schema []byte, err error) {
 	h := make(map[string]string, 8)
 	for name, values := range all {
@@ -53,9 +57,9 @@ func Read(all nats.Header, subject string, at Place) (meta message.Meta, schema 
 	if meta.Origin == (message.Origin{}) {
 		meta.Origin = here
 	}
-	if meta.ID == "" {
-		meta.ID = here.IDIn(at.Incarnation)
-	}
+	place := here.IDIn(at.Incarnation)
+	meta.ID = cmp.Or(meta.ID, place)
+	meta.Put = cmp.Or(meta.Put, place) // law W5
 	schema, damaged := ReadSchema(all)
 	return meta, schema, errors.Join(err, damaged)
 }
@@ -72,7 +76,8 @@ func ReadSchema(h nats.Header) (schema []byte, err error) {
 	return schema, nil
 }
 
-// OfServer says whether a header is one of the server: it is about the message it came with.
+// OfServer says whether a header is one of the server: it is about the message it came
+// with.
 func OfServer(name string) bool {
 	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved)
 }
