@@ -133,10 +133,10 @@
 // # Messages
 //
 // An operator also takes a [message.Message]: an element whose source keeps it until it
-// is done, and delivers it again if it failed or was released. The function gets the value,
-// and each result leaves as a message. The acknowledgement moves on to the result, or to
-// several results as its parts. Without a result, the operator settles the message itself
-// (laws D1, D2). The message is
+// is done, and delivers it again if it failed or was released. The function gets the
+// value, and each result leaves as a message. The acknowledgement moves on to the result,
+// or to several results as its parts. Without a result, the operator settles the message
+// itself (laws D1, D2). The message is
 //
 //   - done if it ended without a result
 //   - handed over if it was dropped, or was taken by the failure sink

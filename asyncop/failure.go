@@ -29,21 +29,21 @@ type Failure[IN any] struct {
 	// strategy has named it. If the classifier does not know the outcome, or the strategy
 	// does not have reasons (FLIP-232, NoRetry), it is the reason that the error has of
 	// itself: by [predicates.WithReason], or by package httpretry, which knows HTTP
-	// statuses and errors of connections. A rejection ([predicates.NewRejection]), such as
-	// a status of 402, means that the call was refused for good, without effect.
+	// statuses and errors of connections. A rejection ([predicates.NewRejection]), such
+	// as a status of 402, means that the call was refused for good, without effect.
 	Reason predicates.Reason
 	// Reasons are the reasons of its retries, if a reason-aware strategy has named them.
 	Reasons predicates.ReasonSet
 
-	// Demanded is how long the service asked not to be called, by Retry-After or a pushback
-	// in Err; 0 if it did not ask.
+	// Demanded is how long the service asked not to be called, by Retry-After or a
+	// pushback in Err; 0 if it did not ask.
 	Demanded time.Duration
 
-	// BackendDown is true if the element waited for its backend until its time ran out: Err
-	// is a *TimeoutError that matches [ErrBackendDown]. The element was called before, or is not a message:
-	// a message that was never called is released, and has not failed. OthersAnswered is
-	// true if, besides, the service has answered other calls between this failure of a
-	// message and its failure of the same kind before.
+	// BackendDown is true if the element waited for its backend until its time ran out:
+	// Err is a *TimeoutError that matches [ErrBackendDown]. The element was called
+	// before, or is not a message: a message that was never called is released, and has
+	// not failed. OthersAnswered is true if, besides, the service has answered other
+	// calls between this failure of a message and its failure of the same kind before.
 	BackendDown, OthersAnswered bool
 
 	// InDoubt is true if an attempt may have taken effect: see [TimeoutError.InDoubt].
@@ -70,10 +70,10 @@ type Failure[IN any] struct {
 //     predicate that asks for a repeat states that such calls may be repeated, even if
 //     the retries are used up. The reasons of a reason-aware strategy do not state this.
 //
-// A FLIP-232 strategy does not know whether a call had an effect. With such a strategy, and
-// with NoRetry, each failure is in doubt unless its stage is ClientDispatch or its Reason
-// proves the contrary. If the calls are idempotent, declare it with [predicates.Idempotent]
-// or strategies.PolicyOf(strategy).Idempotent().
+// A FLIP-232 strategy does not know whether a call had an effect. With such a strategy,
+// and with NoRetry, each failure is in doubt unless its stage is ClientDispatch or its
+// Reason proves the contrary. If the calls are idempotent, declare it with
+// [predicates.Idempotent] or strategies.PolicyOf(strategy).Idempotent().
 func (f Failure[IN]) UnsafeToRepeat() bool {
 	return unsafeToRepeat(f.InDoubt, f.NoRetryReason, f.policy, f.Element)
 }

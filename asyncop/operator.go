@@ -374,9 +374,9 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 // are discarded and counted.
 //
 // If ctx ends first, Stop cancels the remaining elements and returns when Err is set,
-// with an error that matches [ErrStopped] and the cause of ctx. The failure sink and the function's Close may still be running then, so wait for Done
-// before the program ends. Stop always waits for a running Open, and for the Close of a
-// clean end.
+// with an error that matches [ErrStopped] and the cause of ctx. The failure sink and the
+// function's Close may still be running then, so wait for Done before the program ends.
+// Stop always waits for a running Open, and for the Close of a clean end.
 //
 // If the checkpoint.Coordinator drains the stream, and the marker of the end of the input
 // has reached the operator, Stop only waits: the coordinator ends the operator.

@@ -5,8 +5,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// policy is the policy of the operator, as its failures use it: a *decision.Steps. It is nil in a
-// failure that no operator has made.
+// policy is the policy of the operator, as its failures use it: a *decision.Steps. It is
+// nil in a failure that no operator has made.
 type policy interface {
 	// IsIdempotent is user code.
 	IsIdempotent(element any) bool

@@ -11,7 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// Backend is a service that operators call. See the package documentation. It is safe for concurrent use.
+// Backend is a service that operators call. See the package documentation. It is safe for
+// concurrent use.
 type Backend struct {
 	attached
 	settings
@@ -35,7 +36,8 @@ type Backend struct {
 	lines    []line // of the log, to be written without mu
 }
 
-// New returns a backend that is up. Its name is in its log lines and errors. It panics if name is empty.
+// New returns a backend that is up. Its name is in its log lines and errors. It panics if
+// name is empty.
 func New(name string, opts ...Option) *Backend {
 	s := newSettings(name, opts)
 	b := &Backend{settings: s, epoch: s.clock.Now(), limit: s.limit, rate: s.rate, callRate: s.callRate, tuner: s.tuner, tenants: newTenants(s.tenantRate)}
@@ -57,7 +59,8 @@ const (
 	retryBurst       = 100
 )
 
-// Hold holds the backend: no call starts until [Backend.Resume]. Running calls continue. The reason is in Stats and errors.
+// Hold holds the backend: no call starts until [Backend.Resume]. Running calls continue.
+// The reason is in Stats and errors.
 func (b *Backend) Hold(reason string) {
 	t := b.now()
 	b.mu.Lock()
@@ -71,8 +74,8 @@ func (b *Backend) Hold(reason string) {
 	b.log(slog.LevelWarn, "backend: held")
 }
 
-// Resume makes a backend that is held or down try its service now: with a single call, then a ramp (law B4). If a call is trying it already, another
-// one may.
+// Resume makes a backend that is held or down try its service now: with a single call,
+// then a ramp (law B4). If a call is trying it already, another one may.
 func (b *Backend) Resume() {
 	t := b.now()
 	b.mu.Lock()
@@ -89,8 +92,9 @@ func (b *Backend) Resume() {
 	b.handOut(t, nil)
 }
 
-// SetLimit changes how many calls may run at a time; with 0 none starts. Running calls beyond the new limit continue. An adaptive limit adapts
-// from n, within its bounds. It panics if n is negative.
+// SetLimit changes how many calls may run at a time; with 0 none starts. Running calls
+// beyond the new limit continue. An adaptive limit adapts from n, within its bounds. It
+// panics if n is negative.
 func (b *Backend) SetLimit(n int) {
 	mustNotBeNegative("SetLimit", n)
 	t := b.now()
@@ -103,8 +107,8 @@ func (b *Backend) SetLimit(n int) {
 	b.handOut(t, nil)
 }
 
-// bound changes the limit. Permits that were reserved beyond it are taken back, first from
-// the seats that were served last.
+// bound changes the limit. Permits that were reserved beyond it are taken back, first
+// from the seats that were served last.
 func (b *Backend) bound(n int) {
 	b.limit = n
 	for i := len(b.waiting) - 1; i >= 0 && b.used > n; i-- {
@@ -242,8 +246,8 @@ func (l line) write(logger *slog.Logger) {
 	logger.Log(context.Background(), l.level, l.text, l.args...)
 }
 
-// handOut reserves free permits for seats that sleep, in turn (law B3), and wakes the seats
-// that would sleep too long. It reports whether asker, which is awake, is next.
+// handOut reserves free permits for seats that sleep, in turn (law B3), and wakes the
+// seats that would sleep too long. It reports whether asker, which is awake, is next.
 func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	if len(b.waiting) == 0 {
 		return false
@@ -270,8 +274,9 @@ func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	return false
 }
 
-// first returns the seat whose turn it is, or nil: of those that wait, the first one that is asker, sleeps, or has just been woken. One
-// that is awake for longer runs user code, which may take its time.
+// first returns the seat whose turn it is, or nil: of those that wait, the first one that
+// is asker, sleeps, or has just been woken. One that is awake for longer runs user code,
+// which may take its time.
 func (b *Backend) first(t time.Duration, asker *seat) *seat {
 	for _, p := range b.waiting {
 		switch {
@@ -294,7 +299,8 @@ func (b *Backend) first(t time.Duration, asker *seat) *seat {
 // comes is how long the turn of a seat is kept that was woken and has not asked.
 const comes = 10 * time.Millisecond
 
-// rouse wakes the seats that would sleep for longer than they must. first is the one whose turn it is.
+// rouse wakes the seats that would sleep for longer than they must. first is the one
+// whose turn it is.
 func (b *Backend) rouse(t time.Duration, first *seat) {
 	if b.state == Held || b.state == Up && b.used >= b.limit && t >= b.paused {
 		return // a permit that comes back wakes one

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// bucket is a bucket of tokens that time fills. The zero bucket covers everything. Its owner guards it.
+// bucket is a bucket of tokens that time fills. The zero bucket covers everything. Its
+// owner guards it.
 type bucket struct {
 	perNano float64 // tokens that come in a nanosecond
 	burst   float64
@@ -42,7 +43,8 @@ func (k *bucket) empty(t time.Duration) {
 	k.at = max(k.at, t)
 }
 
-// wait returns how long a full rate takes until an attempt of this cost may start; 0: it may. The bucket is filled.
+// wait returns how long a full rate takes until an attempt of this cost may start; 0: it
+// may. The bucket is filled.
 func (k *bucket) wait(cost float64) time.Duration {
 	missing := min(cost, k.burst) - k.level
 	if missing <= rounding || !k.isSet() {
@@ -68,15 +70,16 @@ func (k *bucket) takes(cost float64) time.Duration {
 	return time.Duration(min(cost/k.perNano, float64(longestWait)))
 }
 
-// take takes the tokens of an attempt; give is its reverse. A debt is paid within longestWait.
+// take takes the tokens of an attempt; give is its reverse. A debt is paid within
+// longestWait.
 func (k *bucket) take(cost float64) {
 	if k.isSet() {
 		k.level = max(k.level-cost, -k.perNano*float64(longestWait))
 	}
 }
 
-// settle replaces the estimated cost of a call by its real cost. The refund of a call that
-// was throttled pays debts only, because the service has asked for fewer calls.
+// settle replaces the estimated cost of a call by its real cost. The refund of a call
+// that was throttled pays debts only, because the service has asked for fewer calls.
 func (k *bucket) settle(estimate, cost float64, throttled bool) {
 	switch {
 	case cost > estimate:

@@ -1,5 +1,6 @@
-// Package backend protects the service that operators call: how many calls may run, how fast they start, how many are retries, and whether the
-// service is up at all. A Backend belongs to a single service, and all operators that call the service share it.
+// Package backend protects the service that operators call: how many calls may run, how
+// fast they start, how many are retries, and whether the service is up at all. A Backend
+// belongs to a single service, and all operators that call the service share it.
 //
 //	pay := backend.New("payments",
 //		backend.Adaptive(8, 200),                 // calls at a time, found by measuring; or backend.Limit(50)
@@ -13,13 +14,13 @@
 //	overloaded   503, 529, a lost call               a demanded time is obeyed in the same way; the call counts as lost
 //	down         too many calls were lost            the states below
 //
-// A throttle is an answer of a service that works: the backend stays up. If the call has a
-// tenant, only the tenant waits. Demanded delays are obeyed up to [LongestPause].
+// A throttle is an answer of a service that works: the backend stays up. If the call has
+// a tenant, only the tenant waits. Demanded delays are obeyed up to [LongestPause].
 //
-// Lost calls are timeouts, and failures that package netretry, httpretry or grpcretry names as a
-// refused or broken connection, 408, 502, 503, 504, 529, DEADLINE_EXCEEDED or UNAVAILABLE. The
-// operator's strategy names them (strategies.ReasonAware); without it only errors of net and
-// httpretry are known. Every other outcome is an answer.
+// Lost calls are timeouts, and failures that package netretry, httpretry or grpcretry
+// names as a refused or broken connection, 408, 502, 503, 504, 529, DEADLINE_EXCEEDED or
+// UNAVAILABLE. The operator's strategy names them (strategies.ReasonAware); without it
+// only errors of net and httpretry are known. Every other outcome is an answer.
 //
 // # States
 //
@@ -29,16 +30,17 @@
 //	           ▲                │ lost                                         │ relapse
 //	           └────────────────┴──────────────────────────────────────────────┘     by hand: held
 //
-// Lost calls take the backend down for 1 s ([LossShare]). After a lost probe it is down again
-// for an eighth of the outage so far, at least 1 s and at most 10 s, or for the delay that the
-// service demands. Two successive probes are never of
-// the same element, unless no other element has asked for a second or more. A probe that has
-// not ended after ten seconds lets another element try; the first answer counts. Calls in flight
-// when the backend goes down run to their end, and are not evidence about the time after it.
+// Lost calls take the backend down for 1 s ([LossShare]). After a lost probe it is down
+// again for an eighth of the outage so far, at least 1 s and at most 10 s, or for the
+// delay that the service demands. Two successive probes are never of the same element,
+// unless no other element has asked for a second or more. A probe that has not ended
+// after ten seconds lets another element try; the first answer counts. Calls in flight
+// when the backend goes down run to their end, and are not evidence about the time after
+// it.
 //
-// After a successful probe the rate at which calls start grows to its value before the outage,
-// in proportion to the time and within [Ramp], however long a call takes. A relapse takes the
-// backend down for 1 s again.
+// After a successful probe the rate at which calls start grows to its value before the
+// outage, in proportion to the time and within [Ramp], however long a call takes. A
+// relapse takes the backend down for 1 s again.
 //
 // # Laws
 //
@@ -52,13 +54,14 @@
 //
 // # Tenants
 //
-// Elements of other tenants overtake a tenant that must wait, if its operator has elements of others. An operator with a FIFO input, or in
-// ordered mode, fills up with the elements of a tenant that floods: then all wait. Fairness between tenants needs a queue that serves tenants in
-// turn (delivery.WithFairByKey), and an unordered operator.
+// Elements of other tenants overtake a tenant that must wait, if its operator has
+// elements of others. An operator with a FIFO input, or in ordered mode, fills up with
+// the elements of a tenant that floods: then all wait. Fairness between tenants needs a
+// queue that serves tenants in turn (delivery.WithFairByKey), and an unordered operator.
 //
 // # The adaptive limit
 //
 // [Adaptive] compares how long calls take with how long they take beside half as many, which it tries every twelve seconds. While twice the
-// calls cost less than a fifth more time, the limit grows by a tenth a step; from two fifths on it shrinks, as it does if more than a twentieth
-// of the calls is lost.
+// calls cost less than a fifth more time, the limit grows by a tenth a step; from two
+// fifths on it shrinks, as it does if more than a twentieth of the calls is lost.
 package backend

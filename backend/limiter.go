@@ -5,10 +5,12 @@ import (
 	"time"
 )
 
-// adaptive finds out how many calls a service can answer at a time. It compares how long calls take with how long they take beside half
-// as many. While twice the calls cost less than a fifth more time, the limit grows; from two fifths on it shrinks: what it adds then only
-// waits in the service's queue. It asks again every ten seconds what half as many cost, so a service that gets slower does not look like
-// one that has a queue. Guarded by Backend.mu.
+// adaptive finds out how many calls a service can answer at a time. It compares how long
+// calls take with how long they take beside half as many. While twice the calls cost less
+// than a fifth more time, the limit grows; from two fifths on it shrinks: what it adds
+// then only waits in the service's queue. It asks again every ten seconds what half as
+// many cost, so a service that gets slower does not look like one that has a queue.
+// Guarded by Backend.mu.
 type adaptive struct {
 	least, most float64
 	limit       float64
@@ -69,7 +71,8 @@ func (a *adaptive) set(n int) int {
 	return a.now()
 }
 
-// sample takes the time of a call that has ended, beside so many others, and returns the limit.
+// sample takes the time of a call that has ended, beside so many others, and returns the
+// limit.
 func (a *adaptive) sample(t, took time.Duration, inUse int) int {
 	d := float64(took)
 	a.n++

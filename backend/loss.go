@@ -42,8 +42,8 @@ var losses = predicates.ReasonSet{}.With(
 // ofError finds the reasons of errors for which the operator has none.
 var ofError = predicates.Classifiers(predicates.Named[struct{}](), httpretry.Classifier[struct{}]())
 
-// signalOf classifies the end of an attempt, and returns the delay that the service demands, or
-// 0. A demand without a reason that is known is a throttle.
+// signalOf classifies the end of an attempt, and returns the delay that the service
+// demands, or 0. A demand without a reason that is known is a throttle.
 func signalOf(o *gate.Evidence) (s signal, demanded time.Duration) {
 	if o.Err == nil && o.Reason.IsZero() && o.Pushback <= 0 {
 		return answered, 0

@@ -2,10 +2,10 @@ package backend
 
 import "time"
 
-// onset judges the calls that start after a loss, up to the number of the window. Answers to
-// calls that started before an outage arrive for as long as a call takes. Among the last calls
-// they would hide the outage. Calls that are still running count as answered. The zero onset
-// is off. Guarded by Backend.mu.
+// onset judges the calls that start after a loss, up to the number of the window. Answers
+// to calls that started before an outage arrive for as long as a call takes. Among the
+// last calls they would hide the outage. Calls that are still running count as answered.
+// The zero onset is off. Guarded by Backend.mu.
 type onset struct {
 	isOn    bool
 	since   time.Duration // when the loss was noticed

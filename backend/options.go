@@ -32,9 +32,10 @@ type settings struct {
 	logger     *slog.Logger
 }
 
-// The pauses of a backend that is down, if its service has not named a time: firstPause, and
-// after a lost probe a pauseShare-th of the outage so far, up to longerPause. So a backend is
-// down for an eighth longer than its service at most, and a long outage has few probes.
+// The pauses of a backend that is down, if its service has not named a time: firstPause,
+// and after a lost probe a pauseShare-th of the outage so far, up to longerPause. So a
+// backend is down for an eighth longer than its service at most, and a long outage has
+// few probes.
 const (
 	firstPause  = time.Second
 	pauseShare  = 8
@@ -55,14 +56,16 @@ func newSettings(name string, opts []Option) settings {
 	return s
 }
 
-// Limit lets n calls run at a time. By default calls are not limited. [Backend.SetLimit] changes it. It panics if n is negative.
+// Limit lets n calls run at a time. By default calls are not limited. [Backend.SetLimit]
+// changes it. It panics if n is negative.
 func Limit(n int) Option {
 	mustNotBeNegative("Limit", n)
 	return func(s *settings) { s.limit, s.least = n, 0 }
 }
 
-// Adaptive lets from least to most calls run at a time: as many as the service answers without a queue, found by measuring how long
-// calls take and which are lost. It starts with least. It panics unless 1 ≤ least ≤ most.
+// Adaptive lets from least to most calls run at a time: as many as the service answers
+// without a queue, found by measuring how long calls take and which are lost. It starts
+// with least. It panics unless 1 ≤ least ≤ most.
 func Adaptive(least, most int) Option {
 	if least < 1 || most < least {
 		panic(fmt.Sprintf("backend: Adaptive: want 1 ≤ least ≤ most: %d, %d", least, most))
@@ -70,22 +73,22 @@ func Adaptive(least, most int) Option {
 	return func(s *settings) { s.limit, s.least = most, least }
 }
 
-// Rate lets calls with a total cost of n start in each time per. A call costs 1 unless the
-// operator has asyncop.Cost, and an estimated cost is replaced by the real cost that the call
-// reports (asyncop.ReportCost). An element waits for the rate within its timeout, so the
-// timeout must be longer than the elements ahead of it take at this rate: with 1,000 slots
-// and 10 calls a second, longer than 100 s and the retries. A pause saves up at most a twentieth of n, or 1 if that is more,
-// and no time per has more than n and that. A call that costs more than what is saved up
-// starts, and later calls wait until it is paid for, up to an hour. [CallRate] limits the
-// number of calls beside it. By default the rate is not limited. It panics if n or per is not
-// positive.
+// Rate lets calls with a total cost of n start in each time per. A call costs 1 unless
+// the operator has asyncop.Cost, and an estimated cost is replaced by the real cost that
+// the call reports (asyncop.ReportCost). An element waits for the rate within its
+// timeout, so the timeout must be longer than the elements ahead of it take at this rate:
+// with 1,000 slots and 10 calls a second, longer than 100 s and the retries. A pause
+// saves up at most a twentieth of n, or 1 if that is more, and no time per has more than
+// n and that. A call that costs more than what is saved up starts, and later calls wait
+// until it is paid for, up to an hour. [CallRate] limits the number of calls beside it.
+// By default the rate is not limited. It panics if n or per is not positive.
 func Rate(n float64, per time.Duration) Option {
 	r := newBucket("Rate", n, per)
 	return func(s *settings) { s.rate, s.tuner = r, tuner{} }
 }
 
-// CallRate lets n calls start in each time per, whatever they cost. It applies beside [Rate]
-// or [AdaptiveRate], for providers that limit both calls and tokens:
+// CallRate lets n calls start in each time per, whatever they cost. It applies beside
+// [Rate] or [AdaptiveRate], for providers that limit both calls and tokens:
 //
 //	backend.New("llm", backend.CallRate(500, time.Minute), backend.Rate(200_000, time.Minute))
 //
@@ -95,12 +98,13 @@ func CallRate(n float64, per time.Duration) Option {
 	return func(s *settings) { s.callRate = r }
 }
 
-// AdaptiveRate is a [Rate] that follows the limit of the service, between least and most for
-// each time per. It starts with most. An answer that says that calls come too fast (429,
-// RESOURCE_EXHAUSTED) lowers the rate by a twentieth, at most once a second. While no such
-// answer comes, the rate grows: by a tenth each second at first, and by a four-hundredth
-// each second near the rate at which the service last refused a call. Answers to calls with a
-// tenant do not change the rate. It panics unless 0 < least ≤ most and per is positive.
+// AdaptiveRate is a [Rate] that follows the limit of the service, between least and most
+// for each time per. It starts with most. An answer that says that calls come too fast
+// (429, RESOURCE_EXHAUSTED) lowers the rate by a twentieth, at most once a second. While
+// no such answer comes, the rate grows: by a tenth each second at first, and by a
+// four-hundredth each second near the rate at which the service last refused a call.
+// Answers to calls with a tenant do not change the rate. It panics unless 0 < least ≤
+// most and per is positive.
 func AdaptiveRate(least, most float64, per time.Duration) Option {
 	r := newBucket("AdaptiveRate", most, per)
 	if !(least > 0 && least <= most) { // in this form NaN fails too
@@ -111,15 +115,17 @@ func AdaptiveRate(least, most float64, per time.Duration) Option {
 	}
 }
 
-// TenantRate is [Rate] for each tenant alone (asyncop.Tenant). Calls without a tenant do not count.
+// TenantRate is [Rate] for each tenant alone (asyncop.Tenant). Calls without a tenant do
+// not count.
 func TenantRate(n float64, per time.Duration) Option {
 	r := newBucket("TenantRate", n, per)
 	return func(s *settings) { s.tenantRate = r }
 }
 
-// RetryBudget bounds retries to this share of the first attempts, and ten a second, and a hundred at once. A retry beyond it is not made: its
-// element ends with the outcome that it has. Retries of attempts that met an outage are not charged. By default retries are not bounded. It
-// panics if share is not in [0, 1].
+// RetryBudget bounds retries to this share of the first attempts, and ten a second, and a
+// hundred at once. A retry beyond it is not made: its element ends with the outcome that
+// it has. Retries of attempts that met an outage are not charged. By default retries are
+// not bounded. It panics if share is not in [0, 1].
 func RetryBudget(share float64) Option {
 	if !(share >= 0 && share <= 1) { // in this form NaN fails too
 		panic(fmt.Sprintf("backend: RetryBudget: share outside [0, 1]: %v", share))
@@ -127,10 +133,11 @@ func RetryBudget(share float64) Option {
 	return func(s *settings) { s.retryShare = share }
 }
 
-// LossShare sets when lost calls take the backend down: when more than this share of window
-// calls is lost, of the last calls that have ended, or of the calls that started after a loss.
-// The default is half of 100. The backend also goes down when as many calls in a row are lost
-// as are running, but at least five. It panics unless 0 < share ≤ 1 and window ≥ 1.
+// LossShare sets when lost calls take the backend down: when more than this share of
+// window calls is lost, of the last calls that have ended, or of the calls that started
+// after a loss. The default is half of 100. The backend also goes down when as many calls
+// in a row are lost as are running, but at least five. It panics unless 0 < share ≤ 1 and
+// window ≥ 1.
 func LossShare(share float64, window int) Option {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("backend: LossShare: share %v, window %d: want a share above 0 and up to 1, and a window of 1 or more", share, window))
@@ -148,8 +155,8 @@ func LongestPause(d time.Duration) Option {
 }
 
 // Ramp sets how long the load takes to grow back after an outage: the rate at which calls
-// start grows from 0 to its value before the outage, however long a call takes. The default is
-// 5 s. It panics if d is not positive.
+// start grows from 0 to its value before the outage, however long a call takes. The
+// default is 5 s. It panics if d is not positive.
 func Ramp(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("backend: Ramp: not positive: %v", d))
@@ -157,11 +164,12 @@ func Ramp(d time.Duration) Option {
 	return func(s *settings) { s.ramp = d }
 }
 
-// DryRun keeps the backend up: it reports when it would have gone down, by a log line and Stats.WouldHaveTripped. Limit, rate, retry budget and
-// [Backend.Hold] stay in force.
+// DryRun keeps the backend up: it reports when it would have gone down, by a log line and
+// Stats.WouldHaveTripped. Limit, rate, retry budget and [Backend.Hold] stay in force.
 func DryRun() Option { return func(s *settings) { s.dryRun = true } }
 
-// WithClock sets the clock, which must be the operators'. The default is the real clock. It panics if c is nil.
+// WithClock sets the clock, which must be the operators'. The default is the real clock.
+// It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	if c == nil {
 		panic("backend: WithClock: nil clock")
@@ -169,7 +177,8 @@ func WithClock(c clock.Clock) Option {
 	return func(s *settings) { s.clock = c }
 }
 
-// WithLogger sets the logger; the default is slog.Default(). Going down is logged at WARN, coming back at INFO. It panics if l is nil.
+// WithLogger sets the logger; the default is slog.Default(). Going down is logged at
+// WARN, coming back at INFO. It panics if l is nil.
 func WithLogger(l *slog.Logger) Option {
 	if l == nil {
 		panic("backend: WithLogger: nil logger")

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// pace measures how many calls start in a second while the backend is up, for the ramp after
-// an outage. Before an outage is noticed, calls may start slowly because earlier calls hang:
-// so an earlier, higher rate fades over a minute. Guarded by Backend.mu.
+// pace measures how many calls start in a second while the backend is up, for the ramp
+// after an outage. Before an outage is noticed, calls may start slowly because earlier
+// calls hang: so an earlier, higher rate fades over a minute. Guarded by Backend.mu.
 type pace struct {
 	begun   time.Duration // of the present window
 	count   float64       // calls of the window

@@ -9,8 +9,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// seat is the seat of an operator. A seat that is refused sleeps until it is woken, or as long as Wait says: it has neither a
-// goroutine nor a timer here (law B2).
+// seat is the seat of an operator. A seat that is refused sleeps until it is woken, or as
+// long as Wait says: it has neither a goroutine nor a timer here (law B2).
 type seat struct {
 	backend *Backend
 	sleeper gate.Sleeper
@@ -91,8 +91,8 @@ func (b *Backend) begin(t time.Duration, a *gate.Request) gate.Answer {
 	return gate.Answer{}
 }
 
-// ask starts an attempt if everything allows it: state, pause, tenant, limit, rates, ramp and
-// the order of the seats. Otherwise nothing is taken.
+// ask starts an attempt if everything allows it: state, pause, tenant, limit, rates, ramp
+// and the order of the seats. Otherwise nothing is taken.
 func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 	b := p.backend
 	b.advance(t)
@@ -136,8 +136,8 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 	return b.begin(t, a)
 }
 
-// mayProbe returns when an element may try the service; 0: now. Those that have met the outage let the others go first, and the last one
-// all (law B4), unless none comes.
+// mayProbe returns when an element may try the service; 0: now. Those that have met the
+// outage let the others go first, and the last one all (law B4), unless none comes.
 func (p *seat) mayProbe(t time.Duration, a *gate.Request) time.Duration {
 	b := p.backend
 	wait := time.Duration(min(a.Outages, 3)) * time.Second
@@ -257,8 +257,9 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	b.mu.Lock()
 	defer b.unlock()
 	b.settle(t, o, cost, s == throttled)
-	// The wait of the element before its call has cut the call off, not the service, if the
-	// service answers other calls. On the ramp the elements that waited longest go first.
+	// The wait of the element before its call has cut the call off, not the service, if
+	// the service answers other calls. On the ramp the elements that waited longest go
+	// first.
 	if o.Cut && s == lost && (b.state == Ramping || b.answeredAt > begun) {
 		o.Ignored, s, demanded = true, answered, 0
 	}
@@ -352,8 +353,8 @@ func effectOf(isThrottled, outage bool) gate.Effect {
 	return gate.Counts
 }
 
-// merge adds the end of the attempt of one element to the end of a call for several. After the
-// last attempt, o and the results are the end of the call.
+// merge adds the end of the attempt of one element to the end of a call for several.
+// After the last attempt, o and the results are the end of the call.
 func merge(c *gate.Call, o *gate.Evidence, s signal, demanded time.Duration) (signal, time.Duration) {
 	c.Left--
 	c.Answered = c.Answered || !o.Ignored && s == answered
@@ -431,8 +432,8 @@ func (p *seat) weigh(t time.Duration, o *gate.Evidence, s signal, demanded time.
 	return effectOf(s == throttled, s == lost && !b.dryRun && (b.state != Up || b.calls.row > 1 || begun < b.begun))
 }
 
-// throttle obeys an answer that asks for fewer calls (law B6): it delays the tenant of the
-// call, or all calls if it has none. It is not evidence of an outage.
+// throttle obeys an answer that asks for fewer calls (law B6): it delays the tenant of
+// the call, or all calls if it has none. It is not evidence of an outage.
 func (b *Backend) throttle(t, begun time.Duration, name string, demanded time.Duration) {
 	b.counts.Throttled++
 	if name == "" {
@@ -462,7 +463,8 @@ func (b *Backend) lose(t, begun time.Duration, name string, demanded time.Durati
 	}
 }
 
-// delay pauses a tenant, or all calls if name is empty. A backend with DryRun is not paused.
+// delay pauses a tenant, or all calls if name is empty. A backend with DryRun is not
+// paused.
 func (b *Backend) delay(t time.Duration, name string, demanded time.Duration) {
 	switch {
 	case b.dryRun:
@@ -521,8 +523,8 @@ func (p *seat) Wait(now time.Time, wants int) time.Duration {
 	return wait
 }
 
-// mustSleep returns how long the seat has to sleep, as far as is known. first is the seat that
-// is next.
+// mustSleep returns how long the seat has to sleep, as far as is known. first is the seat
+// that is next.
 func (p *seat) mustSleep(t time.Duration, first *seat) time.Duration {
 	b := p.backend
 	lent := p.calls < p.lent

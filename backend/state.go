@@ -88,8 +88,8 @@ func (b *Backend) enter(s State, t time.Duration) {
 	}
 }
 
-// obey pauses all calls for a delay that the service demands (law B6). Then the calls start at
-// the same rate as before, from an empty bucket, so that there is no burst.
+// obey pauses all calls for a delay that the service demands (law B6). Then the calls
+// start at the same rate as before, from an empty bucket, so that there is no burst.
 func (b *Backend) obey(t, demanded time.Duration) {
 	until := t + min(demanded, b.longest)
 	if until <= b.paused {
@@ -114,9 +114,9 @@ const (
 	shortPause = 100 * time.Millisecond // after a throttle that demands no delay
 )
 
-// goDown takes the backend down: for the delay d that the service demands, or, if d is 0, for
-// a pause that grows with the outage. A relapse begins with the shortest pause again, so that
-// short outages do not add up to a long one (law B4).
+// goDown takes the backend down: for the delay d that the service demands, or, if d is 0,
+// for a pause that grows with the outage. A relapse begins with the shortest pause again,
+// so that short outages do not add up to a long one (law B4).
 func (b *Backend) goDown(t, d time.Duration, why string) {
 	if b.dryRun {
 		b.wouldGoDown(t, d, why)
@@ -144,7 +144,8 @@ func (b *Backend) goDown(t, d time.Duration, why string) {
 	}
 }
 
-// wouldGoDown notes that a backend without DryRun would be down, unless it would be down already.
+// wouldGoDown notes that a backend without DryRun would be down, unless it would be down
+// already.
 func (b *Backend) wouldGoDown(t, d time.Duration, why string) {
 	b.resetEvidence()
 	isDown := t < b.until
@@ -159,8 +160,8 @@ func (b *Backend) wouldGoDown(t, d time.Duration, why string) {
 	b.logBecause(why, slog.LevelWarn, "backend: would be down without DryRun")
 }
 
-// startRamp begins the ramp after a successful probe. If the answer to the probe asks for a
-// delay, the ramp begins after it.
+// startRamp begins the ramp after a successful probe. If the answer to the probe asks for
+// a delay, the ramp begins after it.
 func (b *Backend) startRamp(t time.Duration) {
 	b.takeBack(t)
 	b.enter(Ramping, max(t, b.paused))
@@ -194,7 +195,8 @@ func (b *Backend) rampWait(t time.Duration) time.Duration {
 	return max(1, min(next, b.since+b.ramp)-t)
 }
 
-// startWait returns how long it takes until rates and ramp allow a call of this cost, or 0.
+// startWait returns how long it takes until rates and ramp allow a call of this cost, or
+// 0.
 func (b *Backend) startWait(t time.Duration, cost float64) time.Duration {
 	b.fillRates(t)
 	return max(b.rate.wait(cost), b.callRate.wait(1), b.rampWait(t))
@@ -206,8 +208,8 @@ func (b *Backend) fillRates(t time.Duration) {
 	b.callRate.fill(t)
 }
 
-// takeStart takes the part of a call from rates and ramp. A ramp that was not used saves up
-// little.
+// takeStart takes the part of a call from rates and ramp. A ramp that was not used saves
+// up little.
 func (b *Backend) takeStart(t time.Duration, cost float64) {
 	b.rate.take(cost)
 	b.callRate.take(1)
@@ -244,7 +246,8 @@ func (b *Backend) allowed(t time.Duration) int {
 	return 0
 }
 
-// probes returns for how long the probe under way keeps others away; 0: there is none, or it takes too long.
+// probes returns for how long the probe under way keeps others away; 0: there is none, or
+// it takes too long.
 func (b *Backend) probes(t time.Duration) time.Duration {
 	if !b.trying {
 		return 0

@@ -2,9 +2,9 @@ package backend
 
 import "time"
 
-// tuner finds the rate that a service accepts (AdaptiveRate). A refusal lowers the rate; it
-// grows while there is no refusal: fast far below the rate that was refused last, slowly near
-// it. The zero tuner leaves a rate as it is. Guarded by Backend.mu.
+// tuner finds the rate that a service accepts (AdaptiveRate). A refusal lowers the rate;
+// it grows while there is no refusal: fast far below the rate that was refused last,
+// slowly near it. The zero tuner leaves a rate as it is. Guarded by Backend.mu.
 type tuner struct {
 	least, most float64       // tokens in a nanosecond
 	refused     float64       // rate at the last refusal; 0 if there was none
@@ -24,8 +24,8 @@ const (
 // isOn reports whether there is a rate to find.
 func (u *tuner) isOn() bool { return u.most > 0 }
 
-// lower lowers the rate of k after a refusal at t, of a call that began at begun. Calls that
-// were under way when the rate was lowered last say nothing about the present rate.
+// lower lowers the rate of k after a refusal at t, of a call that began at begun. Calls
+// that were under way when the rate was lowered last say nothing about the present rate.
 func (u *tuner) lower(k *bucket, t, begun time.Duration) {
 	if !u.isOn() || u.refused > 0 && (begun < u.lowered || t < u.lowered+lowerEach) {
 		return

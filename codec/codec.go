@@ -15,33 +15,39 @@ import (
 //	Gob[T]()               what encoding/gob needs     a gob stream, types included: large
 //	Func(append, decode)   two functions               yours: protobuf, …
 //
-// A codec is safe for concurrent use: states are encoded while the pipeline continues. For every v that Append takes, Decode
-// returns an equal value. Decode does not panic, whatever bytes it gets: it returns an error. Its memory is bounded by the number
-// of bytes times the size of the Go types that they are read into.
+// A codec is safe for concurrent use: states are encoded while the pipeline continues.
+// For every v that Append takes, Decode returns an equal value. Decode does not panic,
+// whatever bytes it gets: it returns an error. Its memory is bounded by the number of
+// bytes times the size of the Go types that they are read into.
 //
 // Package codectest checks a codec of your own against these rules.
 //
-// The next version of the program reads the stored values. A codec that depends on the types of this version should be
-// a [SchemaCodec].
+// The next version of the program reads the stored values. A codec that depends on the
+// types of this version should be a [SchemaCodec].
 type Codec[T any] interface {
-	// Append appends the encoding of v to dst and returns the extended buffer. With an error, the returned buffer is ignored, and dst must be
-	// unchanged up to its length. It must not keep a reference to dst.
+	// Append appends the encoding of v to dst and returns the extended buffer. With an
+	// error, the returned buffer is ignored, and dst must be unchanged up to its length.
+	// It must not keep a reference to dst.
 	Append(dst []byte, v T) ([]byte, error)
 
-	// Decode returns the value that src, as a whole, encodes. It must not change src, or keep a reference to it.
+	// Decode returns the value that src, as a whole, encodes. It must not change src, or
+	// keep a reference to it.
 	Decode(src []byte) (T, error)
 }
 
-// SchemaCodec is a codec that describes how it encodes. The description is stored once beside many values, and the values
-// are decoded under it. So a program can read the values of another version of itself, in which fields were added, removed
-// or moved, and it refuses the values of another codec.
+// SchemaCodec is a codec that describes how it encodes. The description is stored once
+// beside many values, and the values are decoded under it. So a program can read the
+// values of another version of itself, in which fields were added, removed or moved, and
+// it refuses the values of another codec.
 type SchemaCodec[T any] interface {
 	Codec[T]
 
-	// Schema returns the description of the format that Append writes. The caller must not change it.
+	// Schema returns the description of the format that Append writes. The caller must
+	// not change it.
 	Schema() []byte
 
-	// WithSchema returns a codec whose Decode reads values written under the schema, or an error if it cannot.
+	// WithSchema returns a codec whose Decode reads values written under the schema, or
+	// an error if it cannot.
 	WithSchema(schema []byte) (Codec[T], error)
 }
 
@@ -53,8 +59,9 @@ func SchemaOf[T any](c Codec[T]) []byte {
 	return nil
 }
 
-// WithSchema returns the codec that decodes values that were stored beside a schema: c itself, or the codec that c makes from the schema. The
-// error is a *[Error] if they do not fit, for example because another codec was used to store them.
+// WithSchema returns the codec that decodes values that were stored beside a schema: c
+// itself, or the codec that c makes from the schema. The error is a *[Error] if they do
+// not fit, for example because another codec was used to store them.
 func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	s, ok := c.(SchemaCodec[T])
 	switch {
@@ -67,7 +74,8 @@ func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	}
 }
 
-// Func makes a codec from two functions, which must follow the rules of [Codec]. With protobuf:
+// Func makes a codec from two functions, which must follow the rules of [Codec]. With
+// protobuf:
 //
 //	codec.Func(
 //		func(dst []byte, m *pb.Row) ([]byte, error) { return proto.MarshalOptions{}.MarshalAppend(dst, m) },
@@ -88,8 +96,8 @@ type codecFunc[T any] struct {
 func (c codecFunc[T]) Append(dst []byte, v T) ([]byte, error) { return c.appendTo(dst, v) }
 func (c codecFunc[T]) Decode(src []byte) (T, error)           { return c.decode(src) }
 
-// namedSchema is the schema of a codec whose values describe themselves: a name, so that they are not taken for those of
-// others.
+// namedSchema is the schema of a codec whose values describe themselves: a name, so that
+// they are not taken for those of others.
 type namedSchema string
 
 const (

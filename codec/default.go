@@ -13,8 +13,9 @@ import (
 	"unicode"
 )
 
-// Default returns [JSON] for values that must be decoded exactly as they were, such as the elements of a checkpoint. It refuses types and values
-// that JSON would change silently.
+// Default returns [JSON] for values that must be decoded exactly as they were, such as
+// the elements of a checkpoint. It refuses types and values that JSON would change
+// silently.
 //
 // Default panics with a *[Error], which names the type and the path to it, for
 //   - unexported fields, interfaces, and fields that share a name: tag a field with `json:"-"` to leave it out;
@@ -25,8 +26,9 @@ import (
 //     [JSON];
 //   - tags with a name that encoding/json does not take, and the option string of a string.
 //
-// Append refuses values that JSON cannot express: NaN, infinite numbers, pointers in a circle, values that are nested more than 10,000 deep,
-// strings that are not UTF-8 (use []byte). In a part of T that has MarshalJSON of its own, such strings are not noticed.
+// Append refuses values that JSON cannot express: NaN, infinite numbers, pointers in a
+// circle, values that are nested more than 10,000 deep, strings that are not UTF-8 (use
+// []byte). In a part of T that has MarshalJSON of its own, such strings are not noticed.
 //
 // Not kept are:
 //   - which pointers, slices and maps share memory, and capacities;
@@ -34,9 +36,10 @@ import (
 //   - of a json.RawMessage spaces and nil, which becomes null; of a json.Number "", which becomes 0;
 //   - values that the tags omitempty and omitzero leave out: an empty slice is decoded as nil.
 //
-// Fields are matched by name, or, without an exact match, ignoring case. An added field is zero, a field that was removed is skipped, the order
-// does not matter. A field whose type has changed so that JSON cannot read it makes Decode fail. JSON can decode the output of Default, and the
-// other way round.
+// Fields are matched by name, or, without an exact match, ignoring case. An added field
+// is zero, a field that was removed is skipped, the order does not matter. A field whose
+// type has changed so that JSON cannot read it makes Decode fail. JSON can decode the
+// output of Default, and the other way round.
 func Default[T any]() Codec[T] {
 	w := walk{exact: true, seen: map[visit]bool{}}
 	if found := w.find(reflect.TypeFor[T](), true, ""); found != nil {
@@ -46,7 +49,8 @@ func Default[T any]() Codec[T] {
 	return jsonCodec[T]{text: !w.raw, nests: w.nests}
 }
 
-// walk looks for what encoding/json loses in silence, in a type and its parts. It goes the way of encoding/json.
+// walk looks for what encoding/json loses in silence, in a type and its parts. It goes
+// the way of encoding/json.
 type walk struct {
 	exact     bool           // looks for all losses; else only for methods that are not called
 	documents bool           // allows an any in maps and slices: see CheckType
@@ -157,7 +161,8 @@ func (w *walk) methods(t reflect.Type, addressable bool, path string) (writes bo
 	return writes, nil
 }
 
-// unpaired refuses a type that has the method of an interface, and not that of its counterpart.
+// unpaired refuses a type that has the method of an interface, and not that of its
+// counterpart.
 func unpaired(t reflect.Type, path string, has, lacks reflect.Type) *Error {
 	return &Error{Path: path, Reason: t.String() + " has " + has.Method(0).Name + " and no " + lacks.Method(0).Name}
 }
@@ -177,8 +182,8 @@ func (w *walk) key(k reflect.Type, path string) *Error {
 	return nil
 }
 
-// fields looks at the fields of a struct, and at those of structs that are embedded in it, which JSON takes for its own. names are
-// those that it has.
+// fields looks at the fields of a struct, and at those of structs that are embedded in
+// it, which JSON takes for its own. names are those that it has.
 func (w *walk) fields(t reflect.Type, addressable bool, path string, names map[string]bool) *Error {
 	for f := range t.Fields() {
 		path := path + "." + f.Name
@@ -237,7 +242,8 @@ func (w *walk) embedded(t reflect.Type, addressable bool, path string, names map
 	return w.fields(t, addressable, path, names)
 }
 
-// promoting returns the name of a field whose methods t may have in place of its own, beside other fields.
+// promoting returns the name of a field whose methods t may have in place of its own,
+// beside other fields.
 func promoting(t reflect.Type) string {
 	if t.Kind() == reflect.Struct && t.NumField() > 1 {
 		for f := range t.Fields() {
@@ -266,8 +272,9 @@ var (
 	errDeep   = errors.New("the value is nested more deeply than JSON can be read")
 )
 
-// replacement is what encoding/json writes in place of bytes that are not UTF-8: an escape, as which it writes nothing else. With
-// GOEXPERIMENT=jsonv2 it is the character, and a string that has it is refused, too.
+// replacement is what encoding/json writes in place of bytes that are not UTF-8: an
+// escape, as which it writes nothing else. With GOEXPERIMENT=jsonv2 it is the character,
+// and a string that has it is refused, too.
 var replacement = func() []byte {
 	b, _ := json.Marshal("\xff")
 	return bytes.Trim(b, `"`)

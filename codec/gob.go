@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// Gob returns a codec that writes every value as a gob stream of its own: for types that are made for encoding/gob. Every
-// value repeats its types, so it is large and slow: see the table of the package. Types in interfaces must be registered with
-// [gob.Register].
+// Gob returns a codec that writes every value as a gob stream of its own: for types that
+// are made for encoding/gob. Every value repeats its types, so it is large and slow: see
+// the table of the package. Types in interfaces must be registered with [gob.Register].
 //
 // Not every value is decoded as it was:
 //

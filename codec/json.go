@@ -6,18 +6,18 @@ import (
 	"reflect"
 )
 
-// JSON returns a codec that writes values as encoding/json does: the payloads of messages,
-// for example. A value that JSON cannot express is refused (NaN, complex numbers,
-// channels). Some values are changed, which [Default] refuses: strings that are not UTF-8,
-// numbers in an any (all float64), unexported fields (zero), a time's location.
-// [CheckType] finds the types among them.
+// JSON returns a codec that writes values as encoding/json does: the payloads of
+// messages, for example. A value that JSON cannot express is refused (NaN, complex
+// numbers, channels). Some values are changed, which [Default] refuses: strings that are
+// not UTF-8, numbers in an any (all float64), unexported fields (zero), a time's
+// location. [CheckType] finds the types among them.
 //
-// JSON reads plain JSON that was stored without a schema, such as the payload of a message
-// that another program has put. It skips a byte order mark before it.
+// JSON reads plain JSON that was stored without a schema, such as the payload of a
+// message that another program has put. It skips a byte order mark before it.
 //
 // In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer
-// receivers. JSON panics for a type with such a map, with a *[Error] that names the path to
-// it: let the map hold pointers.
+// receivers. JSON panics for a type with such a map, with a *[Error] that names the path
+// to it: let the map hold pointers.
 func JSON[T any]() Codec[T] {
 	w := walk{seen: map[visit]bool{}}
 	if found := w.find(reflect.TypeFor[T](), true, ""); found != nil {
@@ -65,7 +65,8 @@ func (jsonCodec[T]) Decode(src []byte) (v T, err error) {
 
 func (jsonCodec[T]) Schema() []byte { return []byte(schemaJSON) }
 
-// WithSchema also takes values without a schema, which other programs have written in plain JSON.
+// WithSchema also takes values without a schema, which other programs have written in
+// plain JSON.
 func (c jsonCodec[T]) WithSchema(schema []byte) (Codec[T], error) {
 	if len(schema) == 0 {
 		return c, nil

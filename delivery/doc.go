@@ -1,10 +1,14 @@
-// Package delivery has queues, workers and messages. A [Queue] lives on an engine, with its layers of retries and its dead letters. [Run] is a
-// worker: it takes messages from a queue, calls an operator, and puts the results elsewhere. docs/first-worker.md has a program.
+// Package delivery has queues, workers and messages. A [Queue] lives on an engine, with
+// its layers of retries and its dead letters. [Run] is a worker: it takes messages from a
+// queue, calls an operator, and puts the results elsewhere. docs/first-worker.md has a
+// program.
 //
-// Messages are elements of a stream that are acknowledged individually, when all their results are safe. So any number of workers can share a
-// queue, and a worker does not keep a position in it.
+// Messages are elements of a stream that are acknowledged individually, when all their
+// results are safe. So any number of workers can share a queue, and a worker does not
+// keep a position in it.
 //
-// A source of your own wraps each item that it receives in a message, which has a value, an acknowledgement, and metadata:
+// A source of your own wraps each item that it receives in a message, which has a value,
+// an acknowledgement, and metadata:
 //
 //	meta := &message.Meta{ID: origin.ID(), Origin: origin, Key: row.Customer}
 //	m := message.New(row, meta, func(v message.Settlement) {
@@ -29,30 +33,39 @@
 //		reply.Ack()
 //	}
 //
-// Operators ([github.com/weirflow/weir/asyncop]) and the flows of package flow do that for functions on values, and [Run] is a whole worker:
-// source, operator and sink, with a drain at the end.
+// Operators ([github.com/weirflow/weir/asyncop]) and the flows of package flow do that
+// for functions on values, and [Run] is a whole worker: source, operator and sink, with a
+// drain at the end.
 //
 // # Guarantees
 //
-// Each message is settled exactly once: the first of Ack, Nack, Release and Reject counts, on whichever copy and goroutine (law D2). A message that was
-// split is settled after its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once. A message
-// redelivered after a crash has the same id ([message.Origin.ID]), and so have its parts, if they are made in the same order.
+// Each message is settled exactly once: the first of Ack, Nack, Release and Reject
+// counts, on whichever copy and goroutine (law D2). A message that was split is settled
+// after its parts, and acknowledged only if all of them are (D1). So a message is
+// delivered at least once. A message redelivered after a crash has the same id
+// ([message.Origin.ID]), and so have its parts, if they are made in the same order.
 //
-// The acknowledgement takes a word beside the value. [message.With] does not allocate, [message.Split] does so three times.
+// The acknowledgement takes a word beside the value. [message.With] does not allocate,
+// [message.Split] does so three times.
 //
 // # History
 //
 // [message.Meta] has the origin of a message and its history: visits, attempts, failures. A function of an operator reads it with [message.MetaFromContext]. In
-// other systems it travels as headers ([message.Meta.ToHeaders]), and it is stored as JSON.
+// other systems it travels as headers ([message.Meta.ToHeaders]), and it is stored as
+// JSON.
 //
 // # Flows that do not know messages
 //
-// A flow of go-streams whose function takes rows panics on a Message of a row; give it a function on messages, with [message.With] inside. If a step
-// drops a message without settling it, the message is redelivered at the end of its lease: [message.FindLost] finds such steps.
+// A flow of go-streams whose function takes rows panics on a Message of a row; give it a
+// function on messages, with [message.With] inside. If a step drops a message without
+// settling it, the message is redelivered at the end of its lease: [message.FindLost]
+// finds such steps.
 //
 // # Checkpoints
 //
-// With checkpoints (package checkpoint) the position of the source belongs to the checkpoint: a message with an acknowledgement of its own is
-// refused there. A message without an acknowledgement, which only has its history, passes. The history is not part of a checkpoint: an element
-// that is restored is a value, and so are its results. Put data that must survive a restart into the value.
+// With checkpoints (package checkpoint) the position of the source belongs to the
+// checkpoint: a message with an acknowledgement of its own is refused there. A message
+// without an acknowledgement, which only has its history, passes. The history is not part
+// of a checkpoint: an element that is restored is a value, and so are its results. Put
+// data that must survive a restart into the value.
 package delivery

@@ -22,7 +22,8 @@ const (
 	answerWait = 2 * time.Second
 )
 
-// Monitor reports the state of a [Run] while it runs: for metrics, and for the probes of Kubernetes or a load balancer.
+// Monitor reports the state of a [Run] while it runs: for metrics, and for the probes of
+// Kubernetes or a load balancer.
 //
 //	monitor := &delivery.Monitor{}
 //	http.Handle("/healthz", monitor)
@@ -30,8 +31,9 @@ const (
 //	…
 //	summary, err := delivery.Run(ctx, orders, op, receipts, delivery.WithMonitor(monitor))
 //
-// It belongs to a single Run at a time. Given to another Run afterwards, it adds up. The zero value is ready for use; it must not be copied.
-// Methods are safe for concurrent use.
+// It belongs to a single Run at a time. Given to another Run afterwards, it adds up. The
+// zero value is ready for use; it must not be copied. Methods are safe for concurrent
+// use.
 type Monitor struct {
 	mu      sync.Mutex
 	run     func() Status // of the Run that goes on; nil: none does
@@ -49,15 +51,19 @@ type Status struct {
 	Summary         // of all Runs of the monitor; Received - InFlight is the sum of its other numbers
 	InFlight    int // received, and not settled
 	Redelivered int // of Received: messages that had a visit before
-	// LeasesLost is how many messages were delivered again while the worker had them, because it or its engine did not extend their leases in
-	// time: their calls are repeated. A source that is not a queue counts them if it has a method LeasesLost() int.
+	// LeasesLost is how many messages were delivered again while the worker had them,
+	// because it or its engine did not extend their leases in time: their calls are
+	// repeated. A source that is not a queue counts them if it has a method LeasesLost()
+	// int.
 	LeasesLost int
-	// SettlementsRefused is how often the engine has refused to record how a message was settled.
-	// The message is tried alone for 3 s, and then stays in its queue without another delivery:
-	// see docs/dead-letters.md. Only a source that is a queue counts them.
+	// SettlementsRefused is how often the engine has refused to record how a message was
+	// settled. The message is tried alone for 3 s, and then stays in its queue without
+	// another delivery: see docs/dead-letters.md. Only a source that is a queue counts
+	// them.
 	SettlementsRefused int
-	// ClockOffset is how far the engine's clock was ahead of the machine's at the last heartbeat, which comes every 20 s; 0 if no engine keeps
-	// jobs (package jobs). With two engines it is the larger offset.
+	// ClockOffset is how far the engine's clock was ahead of the machine's at the last
+	// heartbeat, which comes every 20 s; 0 if no engine keeps jobs (package jobs). With
+	// two engines it is the larger offset.
 	ClockOffset time.Duration
 
 	// State is one of:
@@ -69,7 +75,8 @@ type Status struct {
 	//	draining   it has stopped receiving
 	//	ended      Run has returned
 	State string
-	// Err is the reason why it fails, is flooded, drains or has ended; nil if it was asked to.
+	// Err is the reason why it fails, is flooded, drains or has ended; nil if it was
+	// asked to.
 	Err error
 }
 
@@ -87,8 +94,10 @@ func (m *Monitor) Status() Status {
 	return m.before.plus(m.run())
 }
 
-// Ready returns nil if the worker receives and its engines answer, else the reason. It asks the engines that keep jobs, at most once in ten
-// seconds while they answer, for two seconds at most. Other sources and sinks are not asked: a source that fails shows in Receive.
+// Ready returns nil if the worker receives and its engines answer, else the reason. It
+// asks the engines that keep jobs, at most once in ten seconds while they answer, for two
+// seconds at most. Other sources and sinks are not asked: a source that fails shows in
+// Receive.
 func (m *Monitor) Ready(ctx context.Context) error {
 	s := m.Status()
 	switch {
@@ -100,9 +109,10 @@ func (m *Monitor) Ready(ctx context.Context) error {
 	return errors.New("delivery: the worker is " + s.State)
 }
 
-// ServeHTTP answers requests whose path ends with healthz or readyz: 200, or 503 with the reason. Healthz fails only when Run has returned,
-// since restarting the process would not repair an engine. Readyz fails when [Monitor.Ready] does. The reason may name hosts and tables: do not
-// expose it publicly.
+// ServeHTTP answers requests whose path ends with healthz or readyz: 200, or 503 with the
+// reason. Healthz fails only when Run has returned, since restarting the process would
+// not repair an engine. Readyz fails when [Monitor.Ready] does. The reason may name hosts
+// and tables: do not expose it publicly.
 func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch path.Base(r.URL.Path) {
@@ -216,7 +226,8 @@ func (s Status) plus(t Status) Status {
 // losesLeases is a source that counts the leases that it has lost.
 type losesLeases interface{ LeasesLost() int }
 
-// countsRefusals is a source that counts the settlements that its engine has refused to record.
+// countsRefusals is a source that counts the settlements that its engine has refused to
+// record.
 type countsRefusals interface{ SettlementsRefused() int }
 
 // status is what a monitor reads.

@@ -218,8 +218,8 @@ type PutOption func(*store.Message)
 //
 // A put under the id of a message that has left the queue is a message of its own (law
 // W5). Both are kept in layers, among the dead letters and in the next queues. But the id
-// also names the request of the message, so a service that recognizes ids takes the second
-// message for a repetition of the first. A corrected order needs a new id.
+// also names the request of the message, so a service that recognizes ids takes the
+// second message for a repetition of the first. A corrected order needs a new id.
 //
 // The default is a random id. It has at most 1,024 bytes.
 func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
@@ -368,8 +368,8 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 // returns nil, the element is durable there, and its message can be acknowledged (law
 // D1). ctx is the context of the call, or one made by [message.NewContext]. It has the
 // history of the message, to which the operator's report of the failure is added, and the
-// bytes that were received. These bytes are stored, including members that the type lacks,
-// unless the program has changed the value. An element that is not a message gets
+// bytes that were received. These bytes are stored, including members that the type
+// lacks, unless the program has changed the value. An element that is not a message gets
 // a random id, the same each time it is offered. An element that was cut off by the end
 // of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
@@ -380,10 +380,10 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 }
 
 // Provider returns the external system that was chosen for the message of a call. ctx is
-// the context of the call, or one made by [message.NewContext]. At the first call choose is asked, and its choice is stored
-// with the message before Provider returns. It is the same at each attempt and visit, on
-// whichever worker, and the dead letters have it. So a request in doubt goes to the
-// system that may have it.
+// the context of the call, or one made by [message.NewContext]. At the first call choose
+// is asked, and its choice is stored with the message before Provider returns. It is the
+// same at each attempt and visit, on whichever worker, and the dead letters have it. So a
+// request in doubt goes to the system that may have it.
 //
 //	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
 //

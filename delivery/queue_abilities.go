@@ -52,7 +52,8 @@ func (s *queueSettings) firstMissing(engine store.Engine) (what, alternative str
 	return "", ""
 }
 
-// missingInConsumer names the first option that an engine without leases does not support.
+// missingInConsumer names the first option that an engine without leases does not
+// support.
 func (s *queueSettings) missingInConsumer(engine store.Engine) string {
 	_, isConsumer := engine.(store.Consumer)
 	switch {

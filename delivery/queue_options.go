@@ -77,11 +77,11 @@ func WithLayers(layers ...Layer) QueueOption {
 // request ([WithIdempotencyWindow]).
 //
 // A message that was not called, because its backend was down, has not failed: it is
-// released, and its visit does not count. If it was called and then waited for its backend
-// until its time ran out ([asyncop.ErrBackendDown]), it has failed. With its visits used
-// up, it waits in the last layer again, or for a minute in the queue if it has no layers. It becomes a dead letter after 100 visits in
-// all, or after its second visit too many if the service has answered others since the
-// visit before.
+// released, and its visit does not count. If it was called and then waited for its
+// backend until its time ran out ([asyncop.ErrBackendDown]), it has failed. With its
+// visits used up, it waits in the last layer again, or for a minute in the queue if it
+// has no layers. It becomes a dead letter after 100 visits in all, or after its second
+// visit too many if the service has answered others since the visit before.
 func RetryAfter(delays ...time.Duration) QueueOption {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {

@@ -34,7 +34,8 @@ type Operator[IN, OUT any] interface {
 	// not reach the body of the loop.
 	Messages(input iter.Seq2[message.Message[IN], error]) iter.Seq2[message.Message[OUT], error]
 
-	// Stop with a context that has ended aborts Messages: messages in flight are released.
+	// Stop with a context that has ended aborts Messages: messages in flight are
+	// released.
 	Stop(ctx context.Context) error
 }
 

@@ -7,7 +7,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// The waits of the flood guard. A message that has failed says that the service may be down; only another message says that it is up.
+// The waits of the flood guard. A message that has failed says that the service may be
+// down; only another message says that it is up.
 const (
 	firstPause = time.Second
 	lastPause  = 5 * time.Second
@@ -34,8 +35,9 @@ func evidenceOf(v message.Settlement, again bool) evidence {
 	return unanswered
 }
 
-// flood finds out that most of the last new messages have failed (law D5). It judges blocks of them in the order in which they were
-// received: those that fail may end much sooner than the others. Guarded by tally.mu.
+// flood finds out that most of the last new messages have failed (law D5). It judges
+// blocks of them in the order in which they were received: those that fail may end much
+// sooner than the others. Guarded by tally.mu.
 type flood struct {
 	share  float64
 	window int
@@ -55,7 +57,8 @@ type block struct {
 
 func newFlood(share float64, window int) flood { return flood{share: share, window: window} }
 
-// receive notes a message, and returns its block; nil for a probe, and for a message that has failed before.
+// receive notes a message, and returns its block; nil for a probe, and for a message that
+// has failed before.
 func (f *flood) receive(again bool) *block {
 	if f.stopped || again {
 		return nil

@@ -16,7 +16,8 @@ const (
 	firstWait  = 100 * time.Millisecond // it doubles
 	lastWait   = 10 * time.Second
 	sourceWait = 5 * time.Minute // a source that fails for so long ends the run
-	// A Receive that takes longer has waited for messages. An attempt to connect ends sooner: after 130 s on Linux.
+	// A Receive that takes longer has waited for messages. An attempt to connect ends
+	// sooner: after 130 s on Linux.
 	connectWait = sourceWait / 2
 )
 
@@ -91,8 +92,9 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	}
 }
 
-// freeSlots waits until the operator can take messages, and returns how many to receive; 0: the run or the operator has ended. What would have no slot stays in
-// the source, for others.
+// freeSlots waits until the operator can take messages, and returns how many to receive;
+// 0: the run or the operator has ended. What would have no slot stays in the source, for
+// others.
 func (w *worker[IN, OUT]) freeSlots() int {
 	if w.awaitSlots == nil {
 		return w.batch
@@ -100,7 +102,8 @@ func (w *worker[IN, OUT]) freeSlots() int {
 	return min(w.batch, w.awaitSlots(w.receiving))
 }
 
-// pass passes messages on to the operator, and releases the rest if it is to stop. It returns false if the operator takes no more.
+// pass passes messages on to the operator, and releases the rest if it is to stop. It
+// returns false if the operator takes no more.
 func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(message.Message[IN], error) bool) bool {
 	for i, m := range ms {
 		if w.receiving.Err() != nil || !probe && w.flooded() {

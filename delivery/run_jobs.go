@@ -64,14 +64,16 @@ func lacksOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
 	return nil
 }
 
-// sameQueue reports whether the ends of a worker are one queue, of an engine that keeps one message of an id.
+// sameQueue reports whether the ends of a worker are one queue, of an engine that keeps
+// one message of an id.
 func sameQueue[IN, OUT any](source Source[IN], sink Sink[OUT]) bool {
 	a, is := source.(*Queue[IN])
 	b, too := sink.(*Queue[OUT]) // what embeds one may give results other ids
 	return is && too && a.name == b.name && !consumes(a.engine) && reflect.TypeOf(a.engine).Comparable() && a.engine == b.engine
 }
 
-// beside runs jobs of engines, and says there what this worker does, until the function that it returns is called.
+// beside runs jobs of engines, and says there what this worker does, until the function
+// that it returns is called.
 func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	aborted := context.AfterFunc(w.working, cancel) // it ends beside the rest
@@ -160,7 +162,8 @@ func (w *worker[IN, OUT]) backend() gate.Backend {
 // asyncop are.
 type operatorWithBackend interface{ Backend() asyncop.Backend }
 
-// steer returns a function that passes orders to the operator's backend, or nil if it has none.
+// steer returns a function that passes orders to the operator's backend, or nil if it has
+// none.
 func (w *worker[IN, OUT]) steer() func(jobs.BackendOrder) {
 	b := w.backend()
 	if b == nil {

@@ -82,11 +82,11 @@ func WithDrain(d time.Duration) RunOption {
 // window is less than 1.
 //
 // A message has failed if it was settled as [message.HandedOver] or [message.Failed]: the
-// failure sink has taken it, the failure policy has dropped it, or it was nacked. Three kinds of messages do not count as failed, since
-// they show that the service answers, or are not evidence about it: a message whose retry
-// succeeded; a message that was refused for good, by a rejection
-// (asyncop.Failure.Reason) or by [message.Message.Reject]; and a message that has
-// failed before, and comes from a layer.
+// failure sink has taken it, the failure policy has dropped it, or it was nacked. Three
+// kinds of messages do not count as failed, since they show that the service answers, or
+// are not evidence about it: a message whose retry succeeded; a message that was refused
+// for good, by a rejection (asyncop.Failure.Reason) or by [message.Message.Reject]; and a
+// message that has failed before, and comes from a layer.
 //
 // After a second, Run receives a tenth of the window, by default ten messages. If enough
 // of them are answered, it resumes; if not, it tries again after two seconds, four, and

@@ -19,7 +19,8 @@ const (
 	maxRefused = 10 // tries of a result that the sink does not take while it takes others
 )
 
-// fill puts results into the sink until there are no more, and releases them after a break. So the body of the loop never waits for long.
+// fill puts results into the sink until there are no more, and releases them after a
+// break. So the body of the loop never waits for long.
 func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 	f := filling[OUT]{results: results}
 	wait := firstWait
@@ -41,7 +42,8 @@ func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 		if len(f.left) == 0 || err == nil {
 			continue
 		}
-		// The fault is the sink's: all wait until it is back, which holds up the source by the leases of what it has given.
+		// The fault is the sink's: all wait until it is back, which holds up the source
+		// by the leases of what it has given.
 		w.logger.Warn("delivery: the sink has failed, and its results are put again", slog.Any("error", err), slog.Int("messages", len(f.left)),
 			slog.Duration("wait", wait))
 		w.sleep(w.working, wait)
@@ -68,7 +70,8 @@ type refusal[OUT any] struct {
 	due     time.Time     // of the next try
 }
 
-// failed notes a try. One that the sink was perhaps down for does not count: an outage rejects nothing.
+// failed notes a try. One that the sink was perhaps down for does not count: an outage
+// rejects nothing.
 func (r *refusal[OUT]) failed(f *filling[OUT], now time.Time) {
 	if f.took > r.took || r.tries > 0 && !f.down {
 		r.tries++
@@ -77,8 +80,9 @@ func (r *refusal[OUT]) failed(f *filling[OUT], now time.Time) {
 	r.due = now.Add(r.wait)
 }
 
-// collect waits for something to put, and adds results that are at hand. It returns false if there will be nothing more. Refused results are
-// bounded: it holds up others when it is as much as is put at once.
+// collect waits for something to put, and adds results that are at hand. It returns false
+// if there will be nothing more. Refused results are bounded: it holds up others when it
+// is as much as is put at once.
 func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 	if len(f.left) == 0 {
 		if f.results == nil && len(f.refused) == 0 {
@@ -122,8 +126,9 @@ func (f *filling[OUT]) add(m message.Message[OUT], ok bool) {
 	}
 }
 
-// withID returns a result that has an id, at random if need be: a sink that has taken it without saying so knows it again. What comes from
-// a source has an id, but for some that have no engine.
+// withID returns a result that has an id, at random if need be: a sink that has taken it
+// without saying so knows it again. What comes from a source has an id, but for some that
+// have no engine.
 func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	if m.Meta().ID != "" { // its copy must not escape
 		return m
@@ -144,7 +149,8 @@ func (f *filling[OUT]) next() time.Time {
 	return slices.MinFunc(f.refused, func(a, b refusal[OUT]) int { return a.due.Compare(b.due) }).due
 }
 
-// putAgain puts the refused results that are due, one by one. The last try rejects it (law W2).
+// putAgain puts the refused results that are due, one by one. The last try rejects it
+// (law W2).
 func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	now := w.clock.Now()
 	rest := f.refused[:0]
@@ -171,9 +177,10 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	f.refused = rest
 }
 
-// put puts what is left into the sink, together and if that fails in portions, and those one by one, so that one of them does not hold up others
-// (law D4), and costs no put for each. Without an error the rest is left; else all is left if the sink has taken none, or what it has not taken is
-// added to refused.
+// put puts what is left into the sink, together and if that fails in portions, and those
+// one by one, so that one of them does not hold up others (law D4), and costs no put for
+// each. Without an error the rest is left; else all is left if the sink has taken none,
+// or what it has not taken is added to refused.
 func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	if len(f.left) == 0 || w.working.Err() != nil {
 		return context.Cause(w.working)
@@ -206,7 +213,8 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	return w.putEach(f, all, rest, worked, err)
 }
 
-// putEach puts all one by one, after they were not taken together. rest is what is left beside them.
+// putEach puts all one by one, after they were not taken together. rest is what is left
+// beside them.
 func (w *worker[IN, OUT]) putEach(f *filling[OUT], all, rest []message.Message[OUT], worked bool, err error) error {
 	var failed []message.Message[OUT]
 	refused := 0 // of failed: another one was taken after it
@@ -247,7 +255,8 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], all, rest []message.Message[O
 	return nil
 }
 
-// putSome puts messages into the sink, and acknowledges them then (law D1). One that the sink can never take is rejected (law W2).
+// putSome puts messages into the sink, and acknowledges them then (law D1). One that the
+// sink can never take is rejected (law W2).
 func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) error {
 	refused := false
 	err := guard.Call(func() error {

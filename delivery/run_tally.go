@@ -10,9 +10,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Summary counts the messages that [Run] has received, by settlement. Received is the sum of the other
-// numbers: a message that was delivered twice counts twice. Its JSON is part of the stored report of
-// a worker, so it keeps the names that other versions read.
+// Summary counts the messages that [Run] has received, by settlement. Received is the sum
+// of the other numbers: a message that was delivered twice counts twice. Its JSON is part
+// of the stored report of a worker, so it keeps the names that other versions read.
 type Summary struct {
 	Received   int
 	Done       int           `json:"Acknowledged"` // the sink has its results, or it had none
@@ -75,8 +75,8 @@ type tally struct {
 	failing        error           // of its last answer
 }
 
-// received notes messages, and returns others in their place whose settlements are counted. ended gets what each says; it may be nil, and has
-// room for all.
+// received notes messages, and returns others in their place whose settlements are
+// counted. ended gets what each says; it may be nil, and has room for all.
 func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) []message.Message[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,7 +129,8 @@ func (t *tally) unsettled() int {
 	return t.counts.Received - t.settled
 }
 
-// sum returns the summary at the end: what is not settled was released by the end of the source.
+// sum returns the summary at the end: what is not settled was released by the end of the
+// source.
 func (t *tally) sum(elapsed time.Duration) Summary {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,7 +1,8 @@
 // Package exactlyonce lets a call that may be repeated take effect once.
 //
-// An answer can get lost on its way back. The caller then cannot know whether its request took effect, and repeats it. With an
-// [ID], which is the same in every attempt, the server finds the earlier attempt and gives its answer again.
+// An answer can get lost on its way back. The caller then cannot know whether its request
+// took effect, and repeats it. With an [ID], which is the same in every attempt, the
+// server finds the earlier attempt and gives its answer again.
 //
 // # Vocabulary
 //
@@ -14,7 +15,8 @@
 //
 // # Callers and servers
 //
-// They do not import each other. This package has the types that both use, and that a handler and a store of records need.
+// They do not import each other. This package has the types that both use, and that a
+// handler and a store of records need.
 //
 //   - The caller is package [github.com/weirflow/weir/exactlyonce/caller]: it numbers the elements of a stream and sends the ids.
 //   - The server is package [github.com/weirflow/weir/exactlyonce/server]: it finds the earlier attempts of a request and decides
@@ -27,5 +29,6 @@
 //
 // # Sources
 //
-// Kudu's design document "RPC Retry and Failover" and its ResultTracker; RIFL (Lee et al., SOSP 2015).
+// Kudu's design document "RPC Retry and Failover" and its ResultTracker; RIFL (Lee et
+// al., SOSP 2015).
 package exactlyonce

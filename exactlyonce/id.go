@@ -12,14 +12,17 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// Header is the HTTP header and the gRPC metadata that carries an [ID], in the form of [ID.String].
+// Header is the HTTP header and the gRPC metadata that carries an [ID], in the form of
+// [ID.String].
 const Header = "Exactly-Once"
 
-// maxHeader bounds the header: 34 bytes for the client, the numbers and the step with their names, and some spaces.
+// maxHeader bounds the header: 34 bytes for the client, the numbers and the step with
+// their names, and some spaces.
 const maxHeader = 256
 
-// Client identifies an incarnation of a client. It is random, so that a program that has lost its sequence numbers cannot take up the identity
-// of its predecessor. The zero value is not a client.
+// Client identifies an incarnation of a client. It is random, so that a program that has
+// lost its sequence numbers cannot take up the identity of its predecessor. The zero
+// value is not a client.
 type Client [16]byte
 
 // NewClient returns 128 random bits.
@@ -35,8 +38,8 @@ func (c Client) IsZero() bool { return c == Client{} }
 // String returns 32 hexadecimal digits.
 func (c Client) String() string { return hex.EncodeToString(c[:]) }
 
-// ID identifies an attempt of a request. Client, Sequence and Step are the same in all attempts of a request, whichever
-// server they go to.
+// ID identifies an attempt of a request. Client, Sequence and Step are the same in all
+// attempts of a request, whichever server they go to.
 type ID struct {
 	Client   Client
 	Sequence int64  // from 1 to 999,999,999,999,999
@@ -44,13 +47,15 @@ type ID struct {
 	Attempt  int    // from 1 to 999,999,999; attempts are compared for equality only
 	First    int64  // the client does not repeat requests below it, from 1 to Sequence; 0: unknown
 
-	// Age is the time since the request was first sent, rounded up to seconds; 0 when it is first sent. A service that may have forgotten the
-	// request since then refuses it as stale.
+	// Age is the time since the request was first sent, rounded up to seconds; 0 when it
+	// is first sent. A service that may have forgotten the request since then refuses it
+	// as stale.
 	Age time.Duration
 }
 
-// Validate returns an error of class [ErrInvalid] that names the field and its value. Among the rules is that First is not
-// above Sequence: such a request would declare itself done.
+// Validate returns an error of class [ErrInvalid] that names the field and its value.
+// Among the rules is that First is not above Sequence: such a request would declare
+// itself done.
 func (id ID) Validate() error {
 	switch {
 	case id.Client.IsZero():
@@ -85,7 +90,8 @@ func isStepByte(b byte) bool {
 		b == '.' || b == '_' || b == ':' || b == '-'
 }
 
-// String returns the id as an item of a structured header field (RFC 9651), a string with parameters:
+// String returns the id as an item of a structured header field (RFC 9651), a string with
+// parameters:
 //
 //	"0af7651916cd43dd8448eb211c80319c";seq=17;attempt=2;first=12;step="charge";age=90
 //
@@ -114,7 +120,8 @@ func (id ID) String() string {
 	return string(b)
 }
 
-// MarshalText implements encoding.TextMarshaler in the form of String. It refuses an id that is not valid.
+// MarshalText implements encoding.TextMarshaler in the form of String. It refuses an id
+// that is not valid.
 func (id ID) MarshalText() ([]byte, error) {
 	if err := id.Validate(); err != nil {
 		return nil, err
@@ -122,8 +129,10 @@ func (id ID) MarshalText() ([]byte, error) {
 	return []byte(id.String()), nil
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler: it reads what String has written. Parameters may come in any order and have spaces before
-// them; a parameter that comes twice or breaks a limit is refused, and an unknown parameter is ignored. The error is of class [ErrInvalid].
+// UnmarshalText implements encoding.TextUnmarshaler: it reads what String has written.
+// Parameters may come in any order and have spaces before them; a parameter that comes
+// twice or breaks a limit is refused, and an unknown parameter is ignored. The error is
+// of class [ErrInvalid].
 func (id *ID) UnmarshalText(text []byte) error {
 	parsed, err := parse(string(text))
 	if err == nil {

@@ -5,49 +5,64 @@ import (
 	"time"
 )
 
-// Records are answers that outlive the process, and are shared by the servers of a service. A request is identified by scope,
-// client, sequence number and step.
+// Records are answers that outlive the process, and are shared by the servers of a
+// service. A request is identified by scope, client, sequence number and step.
 //
-// A request whose answer is gone is stale ([ErrStale]), after a restart and at every server. That holds for requests below a mark, for requests whose
-// answer was collected, and for a silent client up to the highest number with an answer: that number becomes its mark. Requests that it has not
-// made are new. The mark of a client is removed when it has been silent for 24 times as long.
+// A request whose answer is gone is stale ([ErrStale]), after a restart and at every
+// server. That holds for requests below a mark, for requests whose answer was collected,
+// and for a silent client up to the highest number with an answer: that number becomes
+// its mark. Requests that it has not made are new. The mark of a client is removed when
+// it has been silent for 24 times as long.
 //
-// The age of an answer counts from when it was stored, or from when it was last asked for, if the Records have a method Touch(ctx
-// context.Context, requests []Request) error: server.Results calls it before Collect with the requests that were asked for.
+// The age of an answer counts from when it was stored, or from when it was last asked
+// for, if the Records have a method Touch(ctx context.Context, requests []Request) error:
+// server.Results calls it before Collect with the requests that were asked for.
 //
-// Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent use.
+// Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent
+// use.
 type Records interface {
-	// Find returns the answer of a request, which is not found if the request is new: never seen, or every attempt so far has failed without an
-	// effect. It returns an error that matches ErrStale if the request stays in doubt, and ErrMismatch if both fingerprints are set and differ, even
-	// if the answer is gone but the fingerprint is not. It does not wait for transactions that have not committed. The caller must not change
-	// the answer.
+	// Find returns the answer of a request, which is not found if the request is new:
+	// never seen, or every attempt so far has failed without an effect. It returns an
+	// error that matches ErrStale if the request stays in doubt, and ErrMismatch if both
+	// fingerprints are set and differ, even if the answer is gone but the fingerprint is
+	// not. It does not wait for transactions that have not committed. The caller must not
+	// change the answer.
 	Find(ctx context.Context, req Request) (answer []byte, found bool, err error)
 
-	// Acknowledge raises the mark of the client of each request to its First, never lowers one, and removes the answers below it. A First of 0 says
-	// only that the client is not silent. Of the requests only Scope, Client and First are set. An open transaction that has put for a client may
-	// block the mark of that client, for seconds at most: the error then says so, and the mark has to be set again.
+	// Acknowledge raises the mark of the client of each request to its First, never
+	// lowers one, and removes the answers below it. A First of 0 says only that the
+	// client is not silent. Of the requests only Scope, Client and First are set. An open
+	// transaction that has put for a client may block the mark of that client, for
+	// seconds at most: the error then says so, and the mark has to be set again.
 	Acknowledge(ctx context.Context, marks []Request) error
 
-	// Collect removes answers that were stored before answers. Of a client without an answer or mark since clients, which is not after answers,
-	// only a mark is left, and that is removed after a silence 24 times as long. Removal may be late by another AnswerAge, or time of silence,
-	// so that its cost can be in proportion to the number of removed rows. It works in steps that block others briefly, passes over clients
-	// whose transactions stay open, and returns how many answers, and how many clients as a whole, it removed. Several servers may collect at
-	// the same time.
+	// Collect removes answers that were stored before answers. Of a client without an
+	// answer or mark since clients, which is not after answers, only a mark is left, and
+	// that is removed after a silence 24 times as long. Removal may be late by another
+	// AnswerAge, or time of silence, so that its cost can be in proportion to the number
+	// of removed rows. It works in steps that block others briefly, passes over clients
+	// whose transactions stay open, and returns how many answers, and how many clients as
+	// a whole, it removed. Several servers may collect at the same time.
 	Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error)
 }
 
-// Store is Records that are written in transactions of type TX, such as *sql.Tx or pgx.Tx (law X2).
+// Store is Records that are written in transactions of type TX, such as *sql.Tx or pgx.Tx
+// (law X2).
 type Store[TX any] interface {
 	Records
 
-	// Put stores the answer of req as a part of tx, the transaction of its effect: both are committed, or neither. It
-	// checks that the request is new as seen by tx, and that this holds when tx commits: of two transactions that store an
-	// answer of the same request one waits for the other, and then fails.
+	// Put stores the answer of req as a part of tx, the transaction of its effect: both
+	// are committed, or neither. It checks that the request is new as seen by tx, and
+	// that this holds when tx commits: of two transactions that store an answer of the
+	// same request one waits for the other, and then fails.
 	//
-	// After an error the caller must roll back. Errors are ErrInProgress if another attempt has stored its answer, ErrStale, ErrMismatch, ErrInvalid,
-	// or an error of the database. A Put under a mark or beside a collection that has not committed either sees it or makes it wait.
+	// After an error the caller must roll back. Errors are ErrInProgress if another
+	// attempt has stored its answer, ErrStale, ErrMismatch, ErrInvalid, or an error of
+	// the database. A Put under a mark or beside a collection that has not committed
+	// either sees it or makes it wait.
 	//
-	// When the answer to COMMIT is lost, Find returns the outcome, but only once the database has ended the transaction. An attempt that repeats
-	// the call too early fails in its Put, or waits there.
+	// When the answer to COMMIT is lost, Find returns the outcome, but only once the
+	// database has ended the transaction. An attempt that repeats the call too early
+	// fails in its Put, or waits there.
 	Put(ctx context.Context, tx TX, req Request, answer []byte) error
 }

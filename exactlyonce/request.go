@@ -13,16 +13,17 @@ import (
 type Request struct {
 	ID
 
-	// Scope is the authenticated principal. Ids are separate for each scope, so that a client cannot ask for the answers of another client by
-	// its id.
+	// Scope is the authenticated principal. Ids are separate for each scope, so that a
+	// client cannot ask for the answers of another client by its id.
 	Scope string
 
-	// Fingerprint is a hash of the content of the request. Attempts whose fingerprints differ are not the same request. Zero is not compared.
+	// Fingerprint is a hash of the content of the request. Attempts whose fingerprints
+	// differ are not the same request. Zero is not compared.
 	Fingerprint [32]byte
 }
 
-// Validate returns an error of class [ErrInvalid], as [ID.Validate] does, and if the scope is not UTF-8 without the character NUL, which every
-// database takes.
+// Validate returns an error of class [ErrInvalid], as [ID.Validate] does, and if the
+// scope is not UTF-8 without the character NUL, which every database takes.
 func (r Request) Validate() error {
 	if !utf8.ValidString(r.Scope) || strings.ContainsRune(r.Scope, 0) {
 		return fmt.Errorf("%w: scope %q is not UTF-8, or has the character NUL", ErrInvalid, r.Scope)
@@ -30,8 +31,8 @@ func (r Request) Validate() error {
 	return r.ID.Validate()
 }
 
-// RequestFromContext returns the request that is being handled under ctx, which a [Store] needs. Requests that the handler makes itself have an
-// identity of their own.
+// RequestFromContext returns the request that is being handled under ctx, which a [Store]
+// needs. Requests that the handler makes itself have an identity of their own.
 func RequestFromContext(ctx context.Context) (Request, bool) {
 	req, ok := ctx.Value(oncewire.RequestKey{}).(Request)
 	return req, ok

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Response is an HTTP response in the form in which server.Results.Handler stores it. A handler needs it if it stores its answer
-// itself, in a [Store]:
+// Response is an HTTP response in the form in which server.Results.Handler stores it. A
+// handler needs it if it stores its answer itself, in a [Store]:
 //
 //	response := exactlyonce.Response{Status: http.StatusCreated, Body: body}
 //	err := store.Put(ctx, tx, request, response.Encode())
@@ -26,7 +26,8 @@ type Response struct {
 	Body   []byte
 }
 
-// hopByHop are the headers that belong to one connection (RFC 9110, 7.6.1), and Set-Cookie, which belongs to one session.
+// hopByHop are the headers that belong to one connection (RFC 9110, 7.6.1), and
+// Set-Cookie, which belongs to one session.
 var hopByHop = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authentication-Info", "Proxy-Connection", "Te", "Trailer",
 	"Transfer-Encoding", "Upgrade", "Set-Cookie",
@@ -35,8 +36,9 @@ var hopByHop = []string{
 // responseVersion is the first byte of a stored response.
 const responseVersion = 1
 
-// Encode returns the bytes to be stored. They leave out Set-Cookie, the headers that belong to a connection or that Connection names, and
-// trailers. Responses that are otherwise equal have equal bytes.
+// Encode returns the bytes to be stored. They leave out Set-Cookie, the headers that
+// belong to a connection or that Connection names, and trailers. Responses that are
+// otherwise equal have equal bytes.
 func (r Response) Encode() []byte {
 	var names []string
 	for name, values := range r.Header {
@@ -59,7 +61,8 @@ func (r Response) Encode() []byte {
 	return append(b, r.Body...)
 }
 
-// isGuessed reports whether net/http sets a header that is not there. Without values it must not.
+// isGuessed reports whether net/http sets a header that is not there. Without values it
+// must not.
 func isGuessed(name string) bool { return name == "Content-Type" || name == "Date" }
 
 func (r Response) connectionNames(name string) bool {
@@ -73,7 +76,8 @@ func (r Response) connectionNames(name string) bool {
 	return false
 }
 
-// Decode reads what Encode has written. Body is a part of stored. After an error the response is as it was.
+// Decode reads what Encode has written. Body is a part of stored. After an error the
+// response is as it was.
 func (r *Response) Decode(stored []byte) error {
 	decoded, err := decode(stored)
 	if err == nil {

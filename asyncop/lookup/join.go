@@ -19,8 +19,8 @@ import (
 // key returns the key of an element. It is called on the loop, at least once for each
 // attempt, and again while the element waits. join is called for each value with the
 // element, on the goroutine that delivers the value. An element without a value does not
-// have a result. key and join must not block, and must be safe for concurrent use. A panic
-// fails the element.
+// have a result. key and join must not block, and must be safe for concurrent use. A
+// panic fails the element.
 //
 // Elements share values, which must not be changed. Join panics if an argument is nil,
 // and if values has a Timeout method for other types, which would not be called: put

@@ -42,8 +42,8 @@ type lookups[K comparable, V any] struct{ f *Function[K, V] }
 // Reserve implements call.Lookups.
 func (l lookups[K, V]) Reserve(key K, number int) call.Reservation { return l.f.reserve(key, number) }
 
-// LookupKey implements call.Lookups. Elements do not share calls if their key is not equal
-// to itself, such as NaN.
+// LookupKey implements call.Lookups. Elements do not share calls if their key is not
+// equal to itself, such as NaN.
 func (lookups[K, V]) LookupKey(key K) (any, bool) { return key, same(key, key) }
 
 // Changes implements call.Lookups.

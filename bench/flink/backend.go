@@ -8,8 +8,9 @@ import (
 	"github.com/weirflow/weir/bench/internal/sleep"
 )
 
-// backend is a remote system with callbacks, as Backend.java is: it answers every call after the same delay, from one
-// goroutine. Its calls come due in the order they came in, so a list is all it needs.
+// backend is a remote system with callbacks, as Backend.java is: it answers every call
+// after the same delay, from one goroutine. Its calls come due in the order they came in,
+// so a list is all it needs.
 type backend struct {
 	delay  time.Duration
 	answer func(c pending)

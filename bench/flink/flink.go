@@ -22,7 +22,8 @@ type Group struct {
 	servers []*server
 }
 
-// flinkRows are the rows that run in Java. Only the job counts as peer: it is what a user runs.
+// flinkRows are the rows that run in Java. Only the job counts as peer: it is what a user
+// runs.
 var flinkRows = []struct {
 	impl, driver string
 	kind         bench.Kind
@@ -34,11 +35,12 @@ var flinkRows = []struct {
 	{"java-backend", "floor", bench.Floor, hasBackendRow},
 }
 
-// hasBackendRow: where the calls and not the retries decide, it matters what the backend alone allows.
+// hasBackendRow: where the calls and not the retries decide, it matters what the backend
+// alone allows.
 func hasBackendRow(w work) bool { return w.fn == callback && (!w.fails || w.calls > 0) }
 
-// roomyGC is a GOGC for rows that show what garbage collection costs weir: the JVM starts with a heap that it hardly has to
-// collect in a run.
+// roomyGC is a GOGC for rows that show what garbage collection costs weir: the JVM starts
+// with a heap that it hardly has to collect in a run.
 const roomyGC = 800
 
 // Groups returns all groups.
@@ -94,7 +96,8 @@ func Published() []bench.Work {
 	return bench.Works(groups)
 }
 
-// Measure runs the rows in turn, round after round, after rounds that do not count. progress is called after each run.
+// Measure runs the rows in turn, round after round, after rounds that do not count.
+// progress is called after each run.
 func (g *Group) Measure(rounds int, progress func(bench.Row, bench.Sample)) (report bench.Report, err error) {
 	defer func() {
 		for _, s := range g.servers {

@@ -14,7 +14,8 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// server is the Java process of one row: nothing else shapes what its compiler makes of the row.
+// server is the Java process of one row: nothing else shapes what its compiler makes of
+// the row.
 type server struct {
 	java   string
 	driver string
@@ -61,7 +62,8 @@ func (s *server) start() (err error) {
 	return s.cmd.Start()
 }
 
-// run sends a line and returns the answer. A process that does not answer in time is killed.
+// run sends a line and returns the answer. A process that does not answer in time is
+// killed.
 func (s *server) run(line string) (bench.Sample, error) {
 	if _, err := io.WriteString(s.in, line+"\n"); err != nil {
 		return nil, err

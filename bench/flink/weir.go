@@ -19,8 +19,8 @@ import (
 
 type operator = asyncop.AsyncWaitOperator[int64, int64]
 
-// drivers are the ways to run weir's operator; each is a row of every group. A new driver is one entry here with a method
-// of run, one in bench.Series, and its aims in aims.
+// drivers are the ways to run weir's operator; each is a row of every group. A new driver
+// is one entry here with a method of run, one in bench.Series, and its aims in aims.
 var drivers = []struct {
 	impl  string
 	drive func(r *run, op *operator) error
@@ -115,7 +115,8 @@ func (r *run) operate(drive func(*run, *operator) error) error {
 	return nil
 }
 
-// results drives the operator by Results. As on the Java side, the input does not end before all have come out.
+// results drives the operator by Results. As on the Java side, the input does not end
+// before all have come out.
 func (r *run) results(op *operator) error {
 	input := func(yield func(int64) bool) {
 		for i := range int64(r.n) {
@@ -134,7 +135,8 @@ func (r *run) results(op *operator) error {
 	return nil
 }
 
-// chained drives the operator by ResultsOf. Its input ends at once: the operator makes all retries nevertheless.
+// chained drives the operator by ResultsOf. Its input ends at once: the operator makes
+// all retries nevertheless.
 func (r *run) chained(op *operator) error {
 	next := int64(0)
 	input := func() (v int64, ok bool) {
@@ -227,7 +229,8 @@ func (r *run) function() (fn asyncop.AsyncFunction[int64, int64], end func()) {
 	}), b.close
 }
 
-// floor is what the backend alone allows: a semaphore with as many permits as there may be calls, and no operator.
+// floor is what the backend alone allows: a semaphore with as many permits as there may
+// be calls, and no operator.
 func (r *run) floor() error {
 	permits := make(chan struct{}, cmp.Or(r.work.calls, r.capacity))
 	b := newBackend(r.answer, func(c pending) {

@@ -133,7 +133,8 @@ func (w work) group() bench.Group {
 	return g
 }
 
-// line is the work as the Java side reads it. Flink has no finer delays than milliseconds.
+// line is the work as the Java side reads it. Flink has no finer delays than
+// milliseconds.
 func (w work) line(driver string, n int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "driver=%s fn=%s mode=%s armed=%t fail=%t n=%d capacity=%d calls=%d threads=%d answer_us=%d delay_ms=%d timeout_ms=%d",
@@ -147,7 +148,8 @@ func (w work) line(driver string, n int) string {
 	return b.String()
 }
 
-// busy is the work as the JIT needs it before the first round: many calls soon, also where the work makes few or waits.
+// busy is the work as the JIT needs it before the first round: many calls soon, also
+// where the work makes few or waits.
 func (w work) busy(short bool) (work, int) {
 	if w.fn == callback {
 		w.capacity, w.calls, w.answer, w.delay = 10_000, 0, 200*time.Microsecond, 5*time.Millisecond

@@ -51,7 +51,8 @@ workers that start later.`,
 	return c
 }
 
-// backendRows returns a row for each backend of a worker, and one for what is ordered of a backend that no worker has.
+// backendRows returns a row for each backend of a worker, and one for what is ordered of
+// a backend that no worker has.
 func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, err error) {
 	workers, err := j.Workers(ctx)
 	if err != nil {

@@ -128,8 +128,8 @@ func (a *app) holding(b *bulk, c *cobra.Command, all string) *cobra.Command {
 	return c
 }
 
-// chosen runs a job over the messages that the flags choose. It processes all messages of a
-// queue only if the flags ask for that.
+// chosen runs a job over the messages that the flags choose. It processes all messages of
+// a queue only if the flags ask for that.
 func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 	if err := b.read(a, c, ids); err != nil {
 		return err
@@ -244,8 +244,9 @@ func (a *app) work(ctx context.Context, c *cobra.Command, db *database, b *bulk)
 	return a.done(b.spec, job.Progress, err)
 }
 
-// lastOf returns a time before which the messages have arrived that match now, for a purge: what comes while a person thinks stays. It is
-// zero for a topic, which is purged as it was when it was opened.
+// lastOf returns a time before which the messages have arrived that match now, for a
+// purge: what comes while a person thinks stays. It is zero for a topic, which is purged
+// as it was when it was opened.
 func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
 	if _, ok := db.store.(inspected); !ok || s.Do != store.Purge {
 		return time.Time{}, nil
@@ -261,8 +262,8 @@ func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
 	return last[0].Arrived.Add(time.Microsecond), nil
 }
 
-// warnOfRepeats tells the person, before the question, how many messages a merge leaves in
-// place or sends back although a call may have taken effect.
+// warnOfRepeats tells the person, before the question, how many messages a merge leaves
+// in place or sends back although a call may have taken effect.
 func (a *app) warnOfRepeats(ctx context.Context, db *database, b *bulk) error {
 	if b.spec.Do != store.Merge || b.yes {
 		return nil

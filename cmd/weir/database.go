@@ -30,8 +30,8 @@ import (
 // connectTimeout is how long a connection may take.
 const connectTimeout = 10 * time.Second
 
-// database is what the commands look into. Its tables and streams are made by the programs; this command makes tables only if it is asked
-// to.
+// database is what the commands look into. Its tables and streams are made by the
+// programs; this command makes tables only if it is asked to.
 type database struct {
 	store   queues
 	locks   lock.Locks // nil: there are none
@@ -48,9 +48,11 @@ type queues interface {
 	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
 	Queues(ctx context.Context) ([]string, error)
 
-	// matching returns how many messages a job would affect, or why there can be no such job.
+	// matching returns how many messages a job would affect, or why there can be no such
+	// job.
 	matching(ctx context.Context, s jobs.Spec) (int, error)
-	// do starts a job and runs it, unless it is to be left to workers. show gets what was done so far.
+	// do starts a job and runs it, unless it is to be left to workers. show gets what was
+	// done so far.
 	do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs.Progress)) (jobs.Job, error)
 	// empty reports whether a queue has no messages.
 	empty(ctx context.Context, queue string) (bool, error)
@@ -126,8 +128,8 @@ type deniedError struct{ error }
 
 func (e *deniedError) Unwrap() error { return e.error }
 
-// with opens the database, runs f, and closes it. The context of f ends when the server says that something is not allowed: its
-// client would wait for an answer.
+// with opens the database, runs f, and closes it. The context of f ends when the server
+// says that something is not allowed: its client would wait for an answer.
 func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -216,9 +218,9 @@ type versioned interface {
 	CheckVersion(ctx context.Context) error
 }
 
-// checked returns db, or closes it and returns an error if a later version of weir has made
-// its tables. A worker refuses such a database too: this version would write what the later
-// one does not expect.
+// checked returns db, or closes it and returns an error if a later version of weir has
+// made its tables. A worker refuses such a database too: this version would write what
+// the later one does not expect.
 func (db *database) checked(ctx context.Context, s versioned) (*database, error) {
 	err := s.CheckVersion(ctx)
 	if err == nil {

@@ -35,8 +35,9 @@ func (a *app) dead() *cobra.Command {
 
 func queueOf(c *cobra.Command) string { return c.Flag("queue").Value.String() }
 
-// deadOf returns the queue whose dead letters a command is about. If --queue is not given and the default has no messages, it is an error
-// that names the others with dead letters; a command that only reads takes the only one.
+// deadOf returns the queue whose dead letters a command is about. If --queue is not given
+// and the default has no messages, it is an error that names the others with dead
+// letters; a command that only reads takes the only one.
 func (a *app) deadOf(ctx context.Context, c *cobra.Command, db *database, reads bool) (string, error) {
 	queue := queueOf(c)
 	if queue != deadQueue || c.Flag("queue").Changed {
@@ -81,7 +82,8 @@ func newEntry(e store.Entry) entry {
 	return entry{e.Position, e.Arrived, e.LeasedUntil, e.Held, e.Message}
 }
 
-// withoutSecretsIn hides the secrets of URLs in the errors of a message, which another program may have stored.
+// withoutSecretsIn hides the secrets of URLs in the errors of a message, which another
+// program may have stored.
 func withoutSecretsIn(m *store.Message) {
 	m.Meta.LastError = guard.WithoutSecrets(m.Meta.LastError)
 	m.Meta.Timeline = slices.Clone(m.Meta.Timeline)
@@ -519,7 +521,8 @@ import starts and one when it ends, except on Kafka, which has no log.`,
 	return c
 }
 
-// interruptible returns a reader that ends with ctx, also while r waits for a terminal or a pipe.
+// interruptible returns a reader that ends with ctx, also while r waits for a terminal or
+// a pipe.
 func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	read, write := io.Pipe()
 	go func() { // cannot be broken off, and stays behind
@@ -577,8 +580,8 @@ func (a *app) importFrom(ctx context.Context, db *database, spec importSpec, in 
 	return errors.Join(a.print(text+"\n"), err)
 }
 
-// importWithoutLog imports into an engine that can neither look into its queues nor keep a
-// log, which is Kafka.
+// importWithoutLog imports into an engine that can neither look into its queues nor keep
+// a log, which is Kafka.
 func (a *app) importWithoutLog(ctx context.Context, q queues, spec importSpec, in io.Reader) error {
 	if spec.replace {
 		return usagef("--replace is for sqlite:, postgres:// and nats://")

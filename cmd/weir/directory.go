@@ -26,13 +26,15 @@ const (
 	deadQueue  = "dead"
 )
 
-// directory is the dead letters that package deadfile has left. It is read without its lock, so the program may run; nothing is changed.
+// directory is the dead letters that package deadfile has left. It is read without its
+// lock, so the program may run; nothing is changed.
 type directory struct {
 	path string
 	read *memory.Engine // what is in the file
 }
 
-// openDirectory reads the dead letters of a directory. note gets what a person should know of them.
+// openDirectory reads the dead letters of a directory. note gets what a person should
+// know of them.
 func openDirectory(ctx context.Context, path string, c clock.Clock, note func(format string, args ...any)) (*database, error) {
 	path, err := url.PathUnescape(path)
 	if err != nil {
@@ -69,7 +71,8 @@ func openDirectory(ctx context.Context, path string, c clock.Clock, note func(fo
 	return &database{store: d, closers: []func() error{d.read.Close}}, nil
 }
 
-// readDirectory reads the lines of a file. What is not ended by a line end is being written.
+// readDirectory reads the lines of a file. What is not ended by a line end is being
+// written.
 func readDirectory(ctx context.Context, r io.Reader, c clock.Clock, note func(format string, args ...any)) (*memory.Engine, error) {
 	now := clock.NewMock() // a dead letter has arrived when it failed last
 	s := memory.Open(memory.WithClock(now))

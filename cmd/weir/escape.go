@@ -15,8 +15,8 @@ func escaped(s string) string { return guard.Visible(s, "") }
 // escapedLines is escaped for a text with lines and tabs.
 func escapedLines(s string) string { return guard.Visible(s, "\n\t") }
 
-// escapedJSON returns the same JSON with what is not printable written as \u202e: JSON itself escapes only the first 32
-// characters.
+// escapedJSON returns the same JSON with what is not printable written as \u202e: JSON
+// itself escapes only the first 32 characters.
 func escapedJSON(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// knownCauses are the names of the causes of dead letters. The stored name of a cause is accepted
-// as well.
+// knownCauses are the names of the causes of dead letters. The stored name of a cause is
+// accepted as well.
 var knownCauses = func() (names []string) {
 	for _, c := range []store.Cause{
 		store.Permanent, store.Exhausted, store.UnsafeToRepeat, store.Undecodable, store.Lapsed, store.Expired, store.Refused,

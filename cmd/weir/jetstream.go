@@ -17,7 +17,8 @@ import (
 //
 //	nats://user:password@host:4222,host:4222/STREAM?ca=FILE
 //
-// The user without a password is a token. The scheme tls and the parameters ca and cert encrypt the connection.
+// The user without a password is a token. The scheme tls and the parameters ca and cert
+// encrypt the connection.
 func openJetStream(ctx context.Context, address string, c clock.Clock, denied func(error)) (*database, error) {
 	u, err := parseServers(address, "creds", "nkey", "ca", "cert", "key")
 	if err != nil {

@@ -70,7 +70,8 @@ func openKafka(ctx context.Context, address string) (*database, error) {
 	return &database{store: k, closers: []func() error{k.close}}, nil
 }
 
-// sasl returns how the user logs in. PLAIN sends the password as it is: only TLS hides it.
+// sasl returns how the user logs in. PLAIN sends the password as it is: only TLS hides
+// it.
 func (s servers) sasl(encrypted bool) ([]kgo.Opt, error) {
 	plaintext := s.query.Get("plaintext")
 	if plaintext != "" && plaintext != "true" && plaintext != "false" {
@@ -108,7 +109,8 @@ type topics struct {
 	views   map[string]*kafka.View
 }
 
-// view opens a topic. All commands see it as it is now. A topic of the group shows what the group has not settled.
+// view opens a topic. All commands see it as it is now. A topic of the group shows what
+// the group has not settled.
 func (k *topics) view(ctx context.Context, topic string) (*kafka.View, error) {
 	if v := k.views[topic]; v != nil {
 		return v, nil
@@ -126,8 +128,9 @@ func (k *topics) view(ctx context.Context, topic string) (*kafka.View, error) {
 	return v, err
 }
 
-// known returns the topics of the group, sorted: those for which it has committed, and the
-// topics of the queue that has the name of the group, which may not have a commit yet.
+// known returns the topics of the group, sorted: those for which it has committed, and
+// the topics of the queue that has the name of the group, which may not have a commit
+// yet.
 func (k *topics) known(ctx context.Context) ([]string, error) {
 	if k.group == "" || k.looked {
 		return k.ofGroup, nil
@@ -239,7 +242,8 @@ func (k *topics) do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs
 	return job, err
 }
 
-// empty reports whether nothing was ever put in a topic. That there is none is found by the merge.
+// empty reports whether nothing was ever put in a topic. That there is none is found by
+// the merge.
 func (k *topics) empty(ctx context.Context, topic string) (bool, error) {
 	ends, err := kadm.NewClient(k.client).ListEndOffsets(ctx, topic)
 	if err != nil {

@@ -47,7 +47,8 @@ type outboxJSON struct {
 	Error    string    `json:"lastError,omitempty"`
 }
 
-// relays returns the outboxes of relays, and why the last of their messages could not be published: relays say so each 20 s.
+// relays returns the outboxes of relays, and why the last of their messages could not be
+// published: relays say so each 20 s.
 func (a *app) relays(ctx context.Context, db *database) (map[string]string, error) {
 	in, ok := db.store.(inspected)
 	if !ok || !in.keeps() {

@@ -10,7 +10,8 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// startProgress shows how far a job has come, on a terminal only. before was done by earlier runs of it.
+// startProgress shows how far a job has come, on a terminal only. before was done by
+// earlier runs of it.
 func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop func()) {
 	if total <= 100 || !isTerminal(a.err) {
 		return func(jobs.Progress) {}, func() {} // it is over before it can be read, or is not read
@@ -27,7 +28,8 @@ func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop f
 // handled returns how many messages a job is through with.
 func handled(p jobs.Progress) int { return p.Done + p.Looping + p.Unsafe + p.Lapsed + p.Skipped }
 
-// stepLog is the log of jobs that run here: it tells a person why a step is made again, once for each cause.
+// stepLog is the log of jobs that run here: it tells a person why a step is made again,
+// once for each cause.
 type stepLog struct {
 	slog.Handler
 	app   *app

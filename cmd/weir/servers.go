@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// servers is the URL of a cluster: scheme://user:password@host:port,host:port/name?parameters.
+// servers is the URL of a cluster:
+// scheme://user:password@host:port,host:port/name?parameters.
 type servers struct {
 	scheme   string
 	user     *url.Userinfo // nil: none
@@ -21,7 +22,8 @@ type servers struct {
 	query    url.Values
 }
 
-// parseServers reads a URL, which url.Parse refuses if it has several hosts. Errors have no text of it but names of parameters.
+// parseServers reads a URL, which url.Parse refuses if it has several hosts. Errors have
+// no text of it but names of parameters.
 func parseServers(address string, parameters ...string) (s servers, err error) {
 	invalid := usagef("the URL of the database is not valid: special characters of a user or password are percent-encoded")
 	scheme, rest, ok := strings.Cut(address, "://")

@@ -56,7 +56,8 @@ func (output) String() string { return "" }
 // Type implements pflag.Value.
 func (output) Type() string { return "format" }
 
-// width returns how many characters fit in a line: as COLUMNS says, or the terminal; elsewhere there is no limit.
+// width returns how many characters fit in a line: as COLUMNS says, or the terminal;
+// elsewhere there is no limit.
 func (a *app) width() int {
 	if a.wide {
 		return math.MaxInt
@@ -84,7 +85,8 @@ func (a *app) table(columns []column, rows [][]string) error {
 	return (&pages{app: a, columns: columns}).write(rows)
 }
 
-// pages is a table that is written page by page, so that it need not be in memory. The first page sets the widths of columns.
+// pages is a table that is written page by page, so that it need not be in memory. The
+// first page sets the widths of columns.
 type pages struct {
 	app     *app
 	columns []column
@@ -166,7 +168,8 @@ func (p *pages) render(rows [][]string, header bool) string {
 // ellipsis shortens a cell to the width of its column.
 func ellipsis(cell string, width int) string { return text.Snip(cell, width, "…") }
 
-// fit makes columns narrower, the widest first, until all fit. The last ones get nothing if that is not enough.
+// fit makes columns narrower, the widest first, until all fit. The last ones get nothing
+// if that is not enough.
 func fit(columns []column, widths []int, limit int) {
 	total := gap * (len(widths) - 1)
 	for _, w := range widths {

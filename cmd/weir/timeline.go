@@ -8,8 +8,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// showTimeline writes the timeline of a message: a line for each call, and its error on the
-// next line unless the call before had the same one.
+// showTimeline writes the timeline of a message: a line for each call, and its error on
+// the next line unless the call before had the same one.
 func (a *app) showTimeline(e *store.Entry) error {
 	calls := e.Meta.Timeline
 	if len(calls) == 0 {

@@ -23,7 +23,8 @@ import (
 // topGroups is how many groups of failures top shows.
 const topGroups = 5
 
-// topShare is how much of the time top may count: a queue of millions is counted less often.
+// topShare is how much of the time top may count: a queue of millions is counted less
+// often.
 const topShare = 10
 
 func (a *app) top() *cobra.Command {
@@ -124,7 +125,8 @@ func (t *top) live(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// fit leaves what fits the terminal: a line that wraps, or has left it, cannot be drawn over.
+// fit leaves what fits the terminal: a line that wraps, or has left it, cannot be drawn
+// over.
 func (t *top) fit(text string) string {
 	columns, rows, err := term.GetSize(int(t.out.Fd()))
 	if err != nil || rows < 3 || columns < 1 {
@@ -292,7 +294,8 @@ func (t *top) drawBackends(s *topJSON) error {
 	}, rows)
 }
 
-// topPartitions is how many partitions top shows: those in trouble first, then those with the largest lag.
+// topPartitions is how many partitions top shows: those in trouble first, then those with
+// the largest lag.
 const topPartitions = 10
 
 // drawPartitions shows who has which partition.
@@ -405,7 +408,8 @@ func rate(r float64) string {
 	return strconv.Itoa(int(math.Round(r)))
 }
 
-// countsOf reads what it knows of the numbers of a worker, which may be of another version.
+// countsOf reads what it knows of the numbers of a worker, which may be of another
+// version.
 func countsOf(w jobs.Worker) (done, failed int) {
 	var counts struct{ Acknowledged, HandedOver, Rejected, Nacked int }
 	_ = json.Unmarshal(w.Counts, &counts)

@@ -93,8 +93,8 @@ func (a *app) serve(ctx context.Context, address string, g *gate, ui http.Handle
 // gate admits browsers that have the address that weir ui has printed.
 //
 // Cookies do not know ports: a browser sends a cookie of 127.0.0.1 to every server of the
-// machine, including servers of other users. So the console is below a secret path, and the
-// cookie is limited to that path. A server on another port never gets the cookie.
+// machine, including servers of other users. So the console is below a secret path, and
+// the cookie is limited to that path. A server on another port never gets the cookie.
 type gate struct {
 	code string // in the printed address, and the value of the cookie
 	path string // begins with a slash, and is as secret as the code

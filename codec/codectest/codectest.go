@@ -13,9 +13,11 @@ import (
 	"github.com/weirflow/weir/internal/testing/suite"
 )
 
-// Run checks a codec against the rules of [codec.Codec], in a subtest for each rule, and against the rules of [codec.SchemaCodec] if it is such
-// a codec. The values are examples that it must take, at least two different values. Fill every field, since a codec that loses a field decodes
-// its zero value. equal reports whether a value has survived; nil stands for reflect.DeepEqual.
+// Run checks a codec against the rules of [codec.Codec], in a subtest for each rule, and
+// against the rules of [codec.SchemaCodec] if it is such a codec. The values are examples
+// that it must take, at least two different values. Fill every field, since a codec that
+// loses a field decodes its zero value. equal reports whether a value has survived; nil
+// stands for reflect.DeepEqual.
 func Run[T any](t *testing.T, c codec.Codec[T], equal func(a, b T) bool, values ...T) {
 	t.Helper()
 	s := codecSample[T]{codec: c, equal: suite.EqualOr(equal), values: values}
@@ -167,7 +169,8 @@ func (s codecSample[T]) bearsDamage() error {
 // memoryLimit is far more than a decoder needs for the few bytes that it gets here.
 const memoryLimit = 64 << 20
 
-// bears reports whether decode panics, or takes much memory, over bytes that are b in part or not at all.
+// bears reports whether decode panics, or takes much memory, over bytes that are b in
+// part or not at all.
 func bears(b []byte, decode func(src []byte)) error {
 	for _, src := range suite.Spoiled(b) {
 		var before, after runtime.MemStats

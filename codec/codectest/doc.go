@@ -1,4 +1,5 @@
-// Package codectest has a conformance suite for codecs: the rules that weir relies on, for its own codecs and for yours.
+// Package codectest has a conformance suite for codecs: the rules that weir relies on,
+// for its own codecs and for yours.
 //
 //	func TestMyCodec(t *testing.T) {
 //		codectest.Run(t, MyCodec{}, nil, Row{}, Row{Key: "a", Values: []int{1}})

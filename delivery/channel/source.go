@@ -13,12 +13,15 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// NewSource returns a source of the values of c. A message that is nacked waits in memory, and is redelivered before the values in c. The source
-// ends when c is closed and all messages are acknowledged or rejected. Rejected messages are logged as errors. Values taken from the channel cannot
-// be released: the error of Close reports how many messages are not done.
+// NewSource returns a source of the values of c. A message that is nacked waits in
+// memory, and is redelivered before the values in c. The source ends when c is closed and
+// all messages are acknowledged or rejected. Rejected messages are logged as errors.
+// Values taken from the channel cannot be released: the error of Close reports how many
+// messages are not done.
 //
-// meta returns the metadata of a value, such as its id; it may be nil, and may return nil. Receive adds 1 to its Visit, so the first visit is 1,
-// as with any other source. It panics if c is nil.
+// meta returns the metadata of a value, such as its id; it may be nil, and may return
+// nil. Receive adds 1 to its Visit, so the first visit is 1, as with any other source. It
+// panics if c is nil.
 func NewSource[T any](c <-chan T, meta func(v T) *message.Meta) delivery.Source[T] {
 	guard.RefuseNil("channel: NewSource", "channel", c)
 	return newSource(c, meta, clock.New())

@@ -42,15 +42,17 @@ const maxBatch = 4 << 20
 // errClosed is the error of a [File] that was closed.
 var errClosed = errors.New("deadfile: closed")
 
-// Entry is a dead letter. Without an id it gets a random id, so the same element handed over again after a crash is another entry. Without the
-// time of a failure, it gets the time of Append.
+// Entry is a dead letter. Without an id it gets a random id, so the same element handed
+// over again after a crash is another entry. Without the time of a failure, it gets the
+// time of Append.
 type Entry[T any] struct {
 	Value T
 	Meta  message.Meta
 	Cause store.Cause
 }
 
-// File keeps dead letters in a file of JSON lines. [Open] makes a File. Safe for concurrent use.
+// File keeps dead letters in a file of JSON lines. [Open] makes a File. Safe for
+// concurrent use.
 type File[T any] struct {
 	dir    string
 	fs     vfs.FS
@@ -81,8 +83,8 @@ type call struct {
 
 // Open opens the dead letters in a directory, which it makes if it is missing; c encodes
 // the values. A line that a crash has torn at the end of the file is cut off: it was not
-// durable, so no Append has returned nil for it. A damaged line goes to damaged.jsonl, and
-// is logged as an error.
+// durable, so no Append has returned nil for it. A damaged line goes to damaged.jsonl,
+// and is logged as an error.
 //
 // A directory belongs to a single File of a single process. The log is slog.Default().
 // Open panics if c is nil, or if it would drop or change parts of T (codec.CheckType).
@@ -136,8 +138,8 @@ func (f *File[T]) unlock() error {
 	return f.lock.Close()
 }
 
-// recover brings the directory to a state as after a Close. A process that was killed may have left names and contents that can
-// be seen and are not durable.
+// recover brings the directory to a state as after a Close. A process that was killed may
+// have left names and contents that can be seen and are not durable.
 func (f *File[T]) recover() error {
 	infos, err := f.fs.ReadDir(f.dir)
 	if err != nil {
@@ -244,14 +246,18 @@ func (f *File[T]) rewrite(name string, from vfs.File) error {
 	return f.fs.SyncDir(f.dir)
 }
 
-// Append stores dead letters. It returns nil when all of them are durable (law D1). After an error, some may be stored: appending them again is
-// harmless if they have ids. Calls of several goroutines share a sync.
+// Append stores dead letters. It returns nil when all of them are durable (law D1). After
+// an error, some may be stored: appending them again is harmless if they have ids. Calls
+// of several goroutines share a sync.
 //
-// If the disk is full, or a write fails otherwise, the call stores none of them, and later calls may succeed. After a sync that has failed the
-// contents of the disk are unknown: every later call returns that error, until the directory is closed and opened again.
+// If the disk is full, or a write fails otherwise, the call stores none of them, and
+// later calls may succeed. After a sync that has failed the contents of the disk are
+// unknown: every later call returns that error, until the directory is closed and opened
+// again.
 //
-// If ctx ends before, Append returns its cause. It panics without an entry. An entry has at most 16 MiB, as a line: the error for a larger
-// entry, or for a value that the codec cannot encode, matches [message.ErrRefused].
+// If ctx ends before, Append returns its cause. It panics without an entry. An entry has
+// at most 16 MiB, as a line: the error for a larger entry, or for a value that the codec
+// cannot encode, matches [message.ErrRefused].
 func (f *File[T]) Append(ctx context.Context, entries ...Entry[T]) error {
 	if len(entries) == 0 {
 		panic("deadfile: Append: no entry")
@@ -306,7 +312,8 @@ func (f *File[T]) append(ctx context.Context, bodies [][]byte) error {
 	}
 }
 
-// write writes what waits, as long as there is something. What comes during a sync shares the next one.
+// write writes what waits, as long as there is something. What comes during a sync shares
+// the next one.
 func (f *File[T]) write() {
 	for {
 		f.mu.Lock()
@@ -383,7 +390,8 @@ func (f *File[T]) checkLock() error {
 	return err
 }
 
-// undo takes back what was written since the last sync that has worked, because of an error, which it returns.
+// undo takes back what was written since the last sync that has worked, because of an
+// error, which it returns.
 func (f *File[T]) undo(reason error) error {
 	err := f.file.Truncate(f.length)
 	if err == nil {
@@ -423,7 +431,8 @@ func (f *File[T]) closeDead() error {
 	return err
 }
 
-// Close waits for calls of Append and closes the directory. While a replay ([File.Replay]) is open it only returns an error. Close may be called again.
+// Close waits for calls of Append and closes the directory. While a replay
+// ([File.Replay]) is open it only returns an error. Close may be called again.
 func (f *File[T]) Close() error {
 	f.using <- struct{}{}
 	replays := f.replays

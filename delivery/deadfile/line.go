@@ -16,9 +16,10 @@ import (
 //
 //	{"batch":512,"meta":{…},"cause":"exhausted","payload":{…},"schema":"…","crc":"e3069283"}
 //
-// batch is where in the file the batch of the line begins. A batch is durable before the next one begins, so what comes before
-// the batch of a sound line was durable: if it cannot be read, it was damaged, and not cut off by a crash. crc is the CRC-32C
-// of what stands before it.
+// batch is where in the file the batch of the line begins. A batch is durable before the
+// next one begins, so what comes before the batch of a sound line was durable: if it
+// cannot be read, it was damaged, and not cut off by a crash. crc is the CRC-32C of what
+// stands before it.
 type line struct {
 	batch int64
 	store.Message

@@ -54,7 +54,8 @@ type item[T any] struct {
 	due   time.Time // it was nacked before; zero: at any time
 }
 
-// mark names a line: a hash, since the places of lines change when a damaged file is repaired.
+// mark names a line: a hash, since the places of lines change when a damaged file is
+// repaired.
 type mark [12]byte
 
 func markOf(raw []byte) mark {
@@ -69,16 +70,22 @@ type settlement struct {
 	dead []byte    // the body of the line of a dead letter that it becomes again
 }
 
-// Replay takes the dead letters out of the file, and returns them as a source of messages; new dead letters go to a new file. If there are dead
-// letters that an earlier Replay has not finished, it returns those instead. Only one Replay can be open at a time; close it before the file.
+// Replay takes the dead letters out of the file, and returns them as a source of
+// messages; new dead letters go to a new file. If there are dead letters that an earlier
+// Replay has not finished, it returns those instead. Only one Replay can be open at a
+// time; close it before the file.
 //
-// The source delivers the contents of the file when it was made, with Merges increased and without visits and attempts, and ends when all of it is
-// done. An acknowledged message is not delivered again. A rejected message becomes a dead letter again, with the error of the rejection. A nacked
-// message is redelivered after its delay; a Replay after a Close or a crash continues where this one was. If a power cut undoes an
-// acknowledgement, the message is redelivered, with the same id (law D1). A Receive reports a recorded error once. When all is done, Close removes
-// the dead letters that were replayed; it ignores its context, since it waits only for the disk.
+// The source delivers the contents of the file when it was made, with Merges increased
+// and without visits and attempts, and ends when all of it is done. An acknowledged
+// message is not delivered again. A rejected message becomes a dead letter again, with
+// the error of the rejection. A nacked message is redelivered after its delay; a Replay
+// after a Close or a crash continues where this one was. If a power cut undoes an
+// acknowledgement, the message is redelivered, with the same id (law D1). A Receive
+// reports a recorded error once. When all is done, Close removes the dead letters that
+// were replayed; it ignores its context, since it waits only for the disk.
 //
-// A dead letter that the codec cannot read stays a dead letter, with the cause [store.Undecodable].
+// A dead letter that the codec cannot read stays a dead letter, with the cause
+// [store.Undecodable].
 func (f *File[T]) Replay() (delivery.Source[T], error) {
 	r, err := f.replay()
 	if err != nil {
@@ -137,7 +144,8 @@ func (f *File[T]) newReplay() (*replay[T], error) {
 	return r, nil
 }
 
-// takeOut gives the file of dead letters the name under which it is replayed, unless an earlier one has it.
+// takeOut gives the file of dead letters the name under which it is replayed, unless an
+// earlier one has it.
 func (f *File[T]) takeOut() error {
 	if _, err := f.fs.Stat(f.path(replayName)); err == nil {
 		return f.repair(replayName)
@@ -171,8 +179,8 @@ func (f *File[T]) removeIfThere(name string) error {
 	return errors.Join(err, f.fs.SyncDir(f.dir))
 }
 
-// marks reads what an earlier replay has recorded: until when a line waits; zero: it is done. A line of the record that was
-// torn is passed over, and its message comes again.
+// marks reads what an earlier replay has recorded: until when a line waits; zero: it is
+// done. A line of the record that was torn is passed over, and its message comes again.
 func (f *File[T]) marks() (map[mark]time.Time, error) {
 	all := make(map[mark]time.Time)
 	file, err := f.fs.OpenFile(f.path(doneName), os.O_RDONLY, 0)
@@ -192,7 +200,8 @@ func (f *File[T]) marks() (map[mark]time.Time, error) {
 	return all, err
 }
 
-// appendMark appends a line of the record: the mark, and for a message that waits the time until when, in nanoseconds.
+// appendMark appends a line of the record: the mark, and for a message that waits the
+// time until when, in nanoseconds.
 func appendMark(dst []byte, m mark, due time.Time) []byte {
 	dst = hex.AppendEncode(dst, m[:])
 	if !due.IsZero() {
@@ -351,8 +360,9 @@ func (r *replay[T]) record() {
 	}
 }
 
-// write records settlements. A dead letter is durable before it is done (law D1). What cannot be recorded comes again from the
-// next replay. It returns the record, or nil if that is to be opened again.
+// write records settlements. A dead letter is durable before it is done (law D1). What
+// cannot be recorded comes again from the next replay. It returns the record, or nil if
+// that is to be opened again.
 func (r *replay[T]) write(to vfs.File, settlements []settlement) (vfs.File, error) {
 	var dead [][]byte
 	for _, v := range settlements {
@@ -434,8 +444,9 @@ func (r *replay[T]) isComplete() bool {
 	return r.read && r.left == 0 && r.complete && len(r.settled) == 0
 }
 
-// Close implements [delivery.Source]: it records what was settled. When all is done, it removes the dead letters that were replayed. It ignores
-// ctx, since it waits only for the disk.
+// Close implements [delivery.Source]: it records what was settled. When all is done, it
+// removes the dead letters that were replayed. It ignores ctx, since it waits only for
+// the disk.
 func (r *replay[T]) Close(context.Context) error {
 	r.mu.Lock()
 	again := r.closed

@@ -88,7 +88,8 @@ func scan(r io.Reader) (found, error) {
 		}
 		return nil
 	})
-	// What a crash cuts off has no line end, or zeros where nothing was written. All else in the last batch may be damage.
+	// What a crash cuts off has no line end, or zeros where nothing was written. All else
+	// in the last batch may be damage.
 	for i, p := range doubtful {
 		if cut[i] {
 			f.torn = append(f.torn, p)

@@ -1,5 +1,5 @@
-// Package deliverytest has conformance suites for the stores, sources and locks that plug into package delivery. [RunStore] checks stores of
-// messages:
+// Package deliverytest has conformance suites for the stores, sources and locks that plug
+// into package delivery. [RunStore] checks stores of messages:
 //
 //	func TestMyStore(t *testing.T) {
 //		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StoreSetup {
@@ -25,5 +25,6 @@
 //		}, strconv.Itoa)
 //	}
 //
-// Run them with -race: some rules are about calls from many goroutines. A suite cannot kill your process or cut its power.
+// Run them with -race: some rules are about calls from many goroutines. A suite cannot
+// kill your process or cut its power.
 package deliverytest

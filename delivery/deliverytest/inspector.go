@@ -29,7 +29,8 @@ func entryIDs(es []store.Entry) []string {
 	return list
 }
 
-// sourceResumes checks that a source delivers first what an earlier one, which died, has taken: one at a time, in the order of the queue.
+// sourceResumes checks that a source delivers first what an earlier one, which died, has
+// taken: one at a time, in the order of the queue.
 func sourceResumes(b *storeBench) {
 	b.inspector()
 	for _, id := range []string{"a", "b", "c", "d"} {

@@ -321,7 +321,8 @@ func jobHold(b *storeBench) {
 	b.wait(2)
 	b.must(slices.Equal(ids(b.take("q", 3)), []string{leased.Meta.ID}), "what is not held is not taken")
 
-	// The lease of the first has ended: it is held as well, and who had it cannot release it.
+	// The lease of the first has ended: it is held as well, and who had it cannot release
+	// it.
 	b.wait(4)
 	late := b.list("q", store.Filter{IDs: []string{leased.Meta.ID}}, everything)[0]
 	job = p.do(jobs.Spec{Do: store.Hold, Queue: "q", Filter: store.Filter{IDs: []string{leased.Meta.ID}}})
@@ -337,7 +338,8 @@ func jobHold(b *storeBench) {
 	b.must(slices.Equal(got, []string{"0", "10", "2", "4", "6", "8"}), "after the release Take returned %v", got)
 }
 
-// jobHoldEndless checks that what waits for the longest delay is not held, can be held and released, and be made due.
+// jobHoldEndless checks that what waits for the longest delay is not held, can be held
+// and released, and be made due.
 func jobHoldEndless(b *storeBench) {
 	p := b.process()
 	endless := newMessage("endless")
@@ -368,7 +370,8 @@ func jobHoldEndless(b *storeBench) {
 	isHeld(false, "when it was released")
 }
 
-// jobDue checks that what waits for its delay is due at once, where it is, with all that is known of it.
+// jobDue checks that what waits for its delay is due at once, where it is, with all that
+// is known of it.
 func jobDue(b *storeBench) {
 	p := b.process()
 	waits, held, leased, now := full("waits"), full("held"), newMessage("leased"), newMessage("now")
@@ -581,7 +584,8 @@ func jobLog(b *storeBench) {
 		_, err = check()
 		b.ok(err, "Log after a line is back")
 	}
-	// The last line with another text and its right hash, but not that at the end of the log.
+	// The last line with another text and its right hash, but not that at the end of the
+	// log.
 	before, _, _ := strings.Cut(rs[4].Value, " ")
 	_, text, _ := strings.Cut(rs[5].Value, " ")
 	text = strings.Replace(text, "ann", "bob", 1)
@@ -600,7 +604,8 @@ func jobLog(b *storeBench) {
 	b.must(err != nil, "a line was added, and the log is whole")
 }
 
-// jobBackends checks that what is ordered of a backend reaches a worker, and is in the log.
+// jobBackends checks that what is ordered of a backend reaches a worker, and is in the
+// log.
 func jobBackends(b *storeBench) {
 	p := b.process()
 	_, err := p.HoldBackend(b.ctx, "pay", "", "no")

@@ -19,11 +19,13 @@ type LockSetup struct {
 	Open func() (lock.Locks, error)
 	// Wait lets the time d pass on the locks' clock.
 	Wait func(d time.Duration)
-	// Unit is the lease that the suite counts in; 0 means a second. With real time it must be long against a call.
+	// Unit is the lease that the suite counts in; 0 means a second. With real time it
+	// must be long against a call.
 	Unit time.Duration
 }
 
-// RunLocks checks locks against the rules of [lock.Locks], in a subtest for each rule. newSetup returns new storage, without a lock, each time.
+// RunLocks checks locks against the rules of [lock.Locks], in a subtest for each rule.
+// newSetup returns new storage, without a lock, each time.
 func RunLocks(t *testing.T, newSetup func(t *testing.T) LockSetup) {
 	t.Helper()
 	for _, r := range lockRules {

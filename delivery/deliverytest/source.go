@@ -24,24 +24,29 @@ type Queue[T any] struct {
 	// End, which may be nil, ends the queue: when all is done, Receive returns io.EOF.
 	End func()
 
-	// Keeps says that the queue outlives its sources: messages that are not settled when a source is closed are delivered by the next source.
+	// Keeps says that the queue outlives its sources: messages that are not settled when
+	// a source is closed are delivered by the next source.
 	Keeps bool
-	// Shared says that several sources of the queue may be open at once, as in several processes.
+	// Shared says that several sources of the queue may be open at once, as in several
+	// processes.
 	Shared bool
-	// Lease is the longest time that a message stays with a source that has died; 0: leases are not checked. Kill, which needs a Lease, ends a
-	// source as a crash of its process would.
+	// Lease is the longest time that a message stays with a source that has died; 0:
+	// leases are not checked. Kill, which needs a Lease, ends a source as a crash of its
+	// process would.
 	Lease time.Duration
 	Kill  func(source delivery.Source[T])
 
-	// Delay is the delay that messages are nacked with, and the time that the suite waits for messages that must not come. Default 100 ms. It
-	// must be larger than the queue's unit of time.
+	// Delay is the delay that messages are nacked with, and the time that the suite waits
+	// for messages that must not come. Default 100 ms. It must be larger than the queue's
+	// unit of time.
 	Delay time.Duration
 	// Equal reports whether two values are the same; nil stands for reflect.DeepEqual.
 	Equal func(a, b T) bool
 }
 
-// RunSource checks sources against the rules of [delivery.Source], in a subtest for each rule. open makes a new, empty queue each time; value
-// returns the i-th of different values.
+// RunSource checks sources against the rules of [delivery.Source], in a subtest for each
+// rule. open makes a new, empty queue each time; value returns the i-th of different
+// values.
 func RunSource[T any](t *testing.T, open func(t *testing.T) Queue[T], value func(i int) T) {
 	t.Helper()
 	for _, r := range sourceRules[T]() {

@@ -625,8 +625,8 @@ func fullRefuses(b *storeBench) {
 	b.must(len(ms) == put, "%d were put before the store was full, %d are there", put, len(ms))
 }
 
-// longestDelay checks that each engine has the same longest delay, and can store the time that it
-// ends.
+// longestDelay checks that each engine has the same longest delay, and can store the time
+// that it ends.
 func longestDelay(b *storeBench) {
 	b.inspector()
 	b.put("q", newMessage("now"), delayed("never", math.MaxInt64), delayed("longest", storearg.LongestDelay))

@@ -28,8 +28,8 @@ var putRules = []storeRule{
 	{name: "a put that is repeated", check: repeatedPut},
 }
 
-// originOfAPut checks that messages which differ only in the origin of their put are two, and
-// that a message with the same origin changes nothing.
+// originOfAPut checks that messages which differ only in the origin of their put are two,
+// and that a message with the same origin changes nothing.
 func originOfAPut(b *storeBench) {
 	user, first, second := newMessage("a"), newMessage("a"), newMessage("a")
 	first.Meta.Put, second.Meta.Put = "orders//5", "orders//6"
@@ -47,8 +47,8 @@ func originOfAPut(b *storeBench) {
 	b.must(same(b.takeOne("q", 20).Message, again), "a message whose predecessor is done was not put")
 }
 
-// entryOfOneMessage checks that a message keeps its entry and its position, and that no later
-// message has them: the origin of a put is derived from them.
+// entryOfOneMessage checks that a message keeps its entry and its position, and that no
+// later message has them: the origin of a put is derived from them.
 func entryOfOneMessage(b *storeBench) {
 	b.put("q", newMessage("a"))
 	first := b.takeOne("q", 1)
@@ -77,7 +77,8 @@ func (b *storeBench) receiveOne(s delivery.Source[string]) message.Message[strin
 	return ms[0]
 }
 
-// source returns a source of a queue, which is closed at the end of the rule at the latest.
+// source returns a source of a queue, which is closed at the end of the rule at the
+// latest.
 func (b *storeBench) source(q *delivery.Queue[string]) delivery.Source[string] {
 	s := q.Source(nil)
 	b.sources = append(b.sources, s)
@@ -106,8 +107,8 @@ func (b *storeBench) quietQueue(name string, opts ...delivery.QueueOption) *deli
 
 var bothAddresses = []string{`"address A"`, `"address B"`}
 
-// putTwice puts "address A", lets use have it, and then does the same with "address B" under
-// the same id.
+// putTwice puts "address A", lets use have it, and then does the same with "address B"
+// under the same id.
 func (b *storeBench) putTwice(q *delivery.Queue[string], use func(message.Message[string])) {
 	for _, v := range []string{"address A", "address B"} {
 		b.ok(q.Put(b.ctx, v, delivery.ID("17")), "Put")
@@ -119,8 +120,8 @@ func (b *storeBench) putTwice(q *delivery.Queue[string], use func(message.Messag
 	}
 }
 
-// twoPutsDeadLetters checks that a dead letter does not replace the next message under its
-// id, and that both return to their queue.
+// twoPutsDeadLetters checks that a dead letter does not replace the next message under
+// its id, and that both return to their queue.
 func twoPutsDeadLetters(b *storeBench) {
 	q := b.quietQueue("orders")
 	b.putTwice(q, func(m message.Message[string]) {

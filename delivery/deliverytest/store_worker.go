@@ -39,7 +39,8 @@ func ofKey(key string, n int) (ms []store.Message) {
 	return ms
 }
 
-// round takes messages by key until a round has ended, and returns how many of each key; from is where it begins.
+// round takes messages by key until a round has ended, and returns how many of each key;
+// from is where it begins.
 func (b *storeBench) round(from string, limit, each int, except ...string) (got map[string]int, keys []string) {
 	got = map[string]int{}
 	for r := (store.KeyRound{After: from, Each: each, Except: except}); ; {
@@ -109,7 +110,8 @@ func byKeyDue(b *storeBench) {
 	b.must(b.RealTime && got["b"] >= 1 || got["b"] == 1 && len(got) == 1, "of one message that is due TakeByKey took %v", got)
 }
 
-// byKeyWorker checks that a worker has messages of all keys, and no more of one than it may.
+// byKeyWorker checks that a worker has messages of all keys, and no more of one than it
+// may.
 func byKeyWorker(b *storeBench) {
 	b.byKey()
 	quiet := slog.New(slog.DiscardHandler)
@@ -159,8 +161,9 @@ type sinkOf func(ms []message.Message[string])
 
 func (f sinkOf) PutAll(_ context.Context, ms []message.Message[string]) error { f(ms); return nil }
 
-// workerTakesBySlots checks that a worker leaves to others what it has no slot for: at first all of that, and then all but two messages for each
-// slot that has become free, which it may expect to become free again at once.
+// workerTakesBySlots checks that a worker leaves to others what it has no slot for: at
+// first all of that, and then all but two messages for each slot that has become free,
+// which it may expect to become free again at once.
 func workerTakesBySlots(b *storeBench) {
 	b.inspector()
 	const slots = 3

@@ -37,7 +37,8 @@ type seen struct {
 	safe    bool          // its message is stored; guarded by storing
 }
 
-// begin notes a request, and returns the first one with its key, or nil if that was another request.
+// begin notes a request, and returns the first one with its key, or nil if that was
+// another request.
 func (m *memory) begin(key, request hash) *seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()

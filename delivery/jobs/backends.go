@@ -14,7 +14,8 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Backend is the state of a service as a worker that calls it reports it: see package backend.
+// Backend is the state of a service as a worker that calls it reports it: see package
+// backend.
 type Backend struct {
 	Name    string    `json:"name"`
 	State   string    `json:"state"`         // up, down, probing, ramping, held
@@ -26,7 +27,8 @@ type Backend struct {
 	Waiting int       `json:"waiting"` // operators
 }
 
-// BackendOrder is an order of people to the backends with a name, in all workers. It holds until the next order.
+// BackendOrder is an order of people to the backends with a name, in all workers. It
+// holds until the next order.
 type BackendOrder struct {
 	Backend string    `json:"backend"`
 	Event   string    `json:"event"`           // the last event: hold, resume, limit
@@ -46,14 +48,15 @@ const backendKind = "backend"
 // orderMembers are those of a BackendOrder.
 var orderMembers = unknown.Kind{Known: []string{"backend", "event", "held", "limit", "by", "why", "at"}}
 
-// Records keep the names that earlier versions know, because workers of two versions run side by side during a rollout (law W4). Both names
-// are read.
+// Records keep the names that earlier versions know, because workers of two versions run
+// side by side during a rollout (law W4). Both names are read.
 const (
 	resumeEvent       = "resume"
 	storedResumeEvent = "open"
 )
 
-// storedStates has the stored names of states of a backend that differ from the present ones.
+// storedStates has the stored names of states of a backend that differ from the present
+// ones.
 var storedStates = map[string]string{"up": "open", "down": "closed"}
 
 // stored returns the order with the names of its record.
@@ -83,7 +86,8 @@ func storedBackends(list []Backend) []Backend {
 	return list
 }
 
-// readBackends gives reports that were read from a record the present names of their states.
+// readBackends gives reports that were read from a record the present names of their
+// states.
 func readBackends(list []Backend) {
 	for i := range list {
 		for name, stored := range storedStates {
@@ -94,20 +98,22 @@ func readBackends(list []Backend) {
 	}
 }
 
-// HoldBackend keeps calls of the backends with this name from starting, in all workers of the engine, until [Jobs.ResumeBackend]. Calls that run
-// are not ended. Workers that start later are held as well. It reaches workers on PostgreSQL and in memory at once, and others within about a
-// second.
+// HoldBackend keeps calls of the backends with this name from starting, in all workers of
+// the engine, until [Jobs.ResumeBackend]. Calls that run are not ended. Workers that
+// start later are held as well. It reaches workers on PostgreSQL and in memory at once,
+// and others within about a second.
 func (j *Jobs) HoldBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "hold", by, why, func(o *BackendOrder) { o.Held = why + " (" + by + ")" })
 }
 
-// ResumeBackend ends a hold. The backends try their service, and their load grows back, even if they went down for another reason.
+// ResumeBackend ends a hold. The backends try their service, and their load grows back,
+// even if they went down for another reason.
 func (j *Jobs) ResumeBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, resumeEvent, by, why, func(o *BackendOrder) { o.Held = "" })
 }
 
-// LimitBackend lets n calls run at a time, in each process; with a negative n as many as its program says. An adaptive limit adapts from there,
-// within its bounds.
+// LimitBackend lets n calls run at a time, in each process; with a negative n as many as
+// its program says. An adaptive limit adapts from there, within its bounds.
 func (j *Jobs) LimitBackend(ctx context.Context, name string, n int, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "limit", by, why, func(o *BackendOrder) {
 		if o.Limit = nil; n >= 0 {
@@ -116,7 +122,8 @@ func (j *Jobs) LimitBackend(ctx context.Context, name string, n int, by, why str
 	})
 }
 
-// orderBackend changes what is wanted of a backend, and appends a line to the log, in one transaction (law J2).
+// orderBackend changes what is wanted of a backend, and appends a line to the log, in one
+// transaction (law J2).
 func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, change func(o *BackendOrder)) (o BackendOrder, err error) {
 	switch {
 	case by == "" || why == "":
@@ -158,8 +165,8 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 	return o, err
 }
 
-// BackendOrders returns the orders of people to backends. The reports of workers about their backends are in [Worker]. An order that cannot be
-// read has only a name.
+// BackendOrders returns the orders of people to backends. The reports of workers about
+// their backends are in [Worker]. An order that cannot be read has only a name.
 func (j *Jobs) BackendOrders(ctx context.Context) ([]BackendOrder, error) {
 	return orders(ctx, j.engine)
 }

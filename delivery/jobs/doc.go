@@ -1,5 +1,5 @@
-// Package jobs runs bulk actions on the messages of an engine: it sends dead letters back, removes messages, holds and releases them, and makes
-// them due.
+// Package jobs runs bulk actions on the messages of an engine: it sends dead letters
+// back, removes messages, holds and releases them, and makes them due.
 //
 //	j, err := jobs.New(engine, jobs.Config{})
 //	…
@@ -10,9 +10,10 @@
 //
 // # Runners
 //
-// A job is kept in the engine. Any process that has the engine open runs it: each worker (delivery.Run) looks for jobs every 20 s, and
-// [Jobs.Run] runs a job at once. A single process at a time runs the jobs of a queue, the oldest first: it holds a lock with a lease of 30 s. If
-// it dies, another process continues.
+// A job is kept in the engine. Any process that has the engine open runs it: each worker
+// (delivery.Run) looks for jobs every 20 s, and [Jobs.Run] runs a job at once. A single
+// process at a time runs the jobs of a queue, the oldest first: it holds a lock with a
+// lease of 30 s. If it dies, another process continues.
 //
 // # Guarantees
 //
@@ -27,12 +28,15 @@
 //
 // # The log
 //
-// Each start, pause, resume, cancel and end of a job is a line of a log, in the same transaction. Lines are only appended. Each has the hash of
-// the line before, so [Jobs.Log] finds a line that was changed or removed, even the last. A user who can write to the database can write the
-// whole log anew: to notice that, keep the hash of a line elsewhere.
+// Each start, pause, resume, cancel and end of a job is a line of a log, in the same
+// transaction. Lines are only appended. Each has the hash of the line before, so
+// [Jobs.Log] finds a line that was changed or removed, even the last. A user who can
+// write to the database can write the whole log anew: to notice that, keep the hash of a
+// line elsewhere.
 //
 // # Workers
 //
-// A running worker reports its state every 20 s: [Jobs.Workers] lists the reports. [Jobs.HoldBackend] and its siblings steer the services that
-// workers call; their orders are in the log, too. [Groups] shows the dead letters of a queue by similar failures.
+// A running worker reports its state every 20 s: [Jobs.Workers] lists the reports.
+// [Jobs.HoldBackend] and its siblings steer the services that workers call; their orders
+// are in the log, too. [Groups] shows the dead letters of a queue by similar failures.
 package jobs

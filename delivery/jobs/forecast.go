@@ -13,8 +13,8 @@ import (
 // to be looked at first, unless its Spec asks for them. now is the time for which it is
 // asked. s is a [store.Inspector]; two of its methods are enough.
 //
-// Forecast reads all of them, page by page. If ctx ends meanwhile, it returns the counts so
-// far, and an error.
+// Forecast reads all of them, page by page. If ctx ends meanwhile, it returns the counts
+// so far, and an error.
 func Forecast(ctx context.Context, s store.Lister, queue string, f store.Filter, now time.Time) (map[store.Repetition]int, error) {
 	counts := map[store.Repetition]int{}
 	err := storearg.Each(ctx, s, queue, f, func(e store.Entry) error {

@@ -10,11 +10,13 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// Group is a group of similar dead letters: they have the same cause, reason and error, apart from numbers and ids in its text.
+// Group is a group of similar dead letters: they have the same cause, reason and error,
+// apart from numbers and ids in its text.
 type Group struct {
 	Cause  store.Cause `json:"cause"`
 	Reason string      `json:"reason,omitempty"` // the last reason of a message; "": none was named
-	// Error is the common text of their last errors: words with a digit, and quoted words, are #. At most 200 bytes.
+	// Error is the common text of their last errors: words with a digit, and quoted
+	// words, are #. At most 200 bytes.
 	Error string `json:"error,omitempty"`
 
 	Count       int       `json:"count"`
@@ -29,8 +31,9 @@ type Group struct {
 const maxGroups = 500
 
 // Groups returns the dead letters of a queue that match f in groups, the largest first.
-// Groups reads all of them, page by page, and keeps 500 groups at most: when there are more, the smallest are merged into the last group, which
-// has Rest. Messages that arrive after it began are left out.
+// Groups reads all of them, page by page, and keeps 500 groups at most: when there are
+// more, the smallest are merged into the last group, which has Rest. Messages that arrive
+// after it began are left out.
 func Groups(ctx context.Context, s store.Lister, queue string, f store.Filter) ([]Group, error) {
 	g := counting.NewGroups(maxGroups)
 	if err := storearg.Each(ctx, s, queue, f, func(e store.Entry) error {

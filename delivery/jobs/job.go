@@ -26,11 +26,12 @@ type Spec struct {
 	Max    int          `json:"max,omitempty"`   // the most messages; 0: no limit
 	Rate   float64      `json:"rate,omitempty"`  // messages a second; 0: no limit
 
-	// Of a Merge: an entry that was merged so often stays, which ends the loop of a message that fails each time; 0 means 5.
+	// Of a Merge: an entry that was merged so often stays, which ends the loop of a
+	// message that fails each time; 0 means 5.
 	MaxMerges int `json:"maxMerges,omitempty"`
-	// Of a Merge: include entries in doubt ([store.RepeatInDoubt]). Their calls may have taken
-	// effect, and would be repeated under another id. Entries that the server still remembers
-	// (Meta.Remembered) are merged in any case, under the same id.
+	// Of a Merge: include entries in doubt ([store.RepeatInDoubt]). Their calls may have
+	// taken effect, and would be repeated under another id. Entries that the server still
+	// remembers (Meta.Remembered) are merged in any case, under the same id.
 	UnsafeToRepeat bool `json:"outcomeUnknown,omitempty"`
 	// Of a Merge: leave entries in place whose workers died or hung while they had them
 	// ([store.RepeatLookFirst]). The console and the command set it, unless the person
@@ -47,7 +48,8 @@ type Progress struct {
 	Looping int `json:"looping"`          // stayed, since they were merged MaxMerges times
 	Unsafe  int `json:"inDoubt"`          // stayed, since their calls are in doubt (store.RepeatInDoubt)
 	Lapsed  int `json:"lapsed,omitempty"` // stayed, since a person should look first (LeaveLapsed)
-	// Skipped messages were taken by a worker, are gone, could not be moved, or were already in the wanted state.
+	// Skipped messages were taken by a worker, are gone, could not be moved, or were
+	// already in the wanted state.
 	Skipped int `json:"skipped"`
 }
 
@@ -64,7 +66,8 @@ type Job struct {
 	Error     string    `json:"error,omitempty"`  // of the last step, which is tried again
 	Runner    string    `json:"runner,omitempty"` // the process that ran the last step
 
-	// Where it is. A later version may know actions and filters that this version does not.
+	// Where it is. A later version may know actions and filters that this version does
+	// not.
 	Format int       `json:"format"`
 	After  int64     `json:"after,omitempty"` // of its last step
 	Until  int64     `json:"until,omitempty"`
@@ -90,7 +93,8 @@ func (s *Spec) format() int {
 	}
 }
 
-// State returns running, paused, cancelled, done, or unreadable. Error has the reason then, and the job can only be cancelled.
+// State returns running, paused, cancelled, done, or unreadable. Error has the reason
+// then, and the job can only be cancelled.
 func (j *Job) State() string {
 	switch {
 	case j.unreadable:

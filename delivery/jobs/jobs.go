@@ -42,12 +42,14 @@ type Config struct {
 	Clock  clock.Clock   // for waits; the default is the machine's
 	Logger *slog.Logger  // for failures, at warn level; the default is slog.Default()
 
-	// Local lets jobs and log live in this process, and end with it, if the engine is no [store.Keeper] but a [store.Inspector]. Such jobs only
-	// merge, purge and make due, and leave leased messages alone. If the process is killed, the messages it had claimed return after 30 s; then
-	// start the job again.
+	// Local lets jobs and log live in this process, and end with it, if the engine is no
+	// [store.Keeper] but a [store.Inspector]. Such jobs only merge, purge and make due,
+	// and leave leased messages alone. If the process is killed, the messages it had
+	// claimed return after 30 s; then start the job again.
 	Local bool
 
-	// Offset, if it is not nil, gets the [Worker.ClockOffset] of each report of [Jobs.Work]. It must not block.
+	// Offset, if it is not nil, gets the [Worker.ClockOffset] of each report of
+	// [Jobs.Work]. It must not block.
 	Offset func(d time.Duration)
 }
 
@@ -58,7 +60,8 @@ type Jobs struct {
 	Config
 }
 
-// New returns the jobs of an engine. It returns an error if the engine is not a [store.Keeper], unless [Config] has Local.
+// New returns the jobs of an engine. It returns an error if the engine is not a
+// [store.Keeper], unless [Config] has Local.
 func New(e store.Engine, c Config) (*Jobs, error) {
 	keeper, ok := e.(store.Keeper)
 	if i, looks := e.(store.Inspector); looks && !ok && c.Local {
@@ -92,7 +95,8 @@ func (j *Jobs) update(ctx context.Context, f func(ctx context.Context, tx store.
 	return err
 }
 
-// Start starts a job, and returns it with its id, which is the number of its line in the log. It affects the messages that match now.
+// Start starts a job, and returns it with its id, which is the number of its line in the
+// log. It affects the messages that match now.
 func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	if err := s.check(); err != nil {
 		return Job{}, err
@@ -158,12 +162,13 @@ func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why 
 	return appendLine(ctx, tx, Line{At: tx.Now().UTC(), Event: event, By: by, Why: why, Job: *job})
 }
 
-// Get returns a job. The error matches [fs.ErrNotExist] if the id is unknown; jobs that ended long ago are only in the log. For a job that cannot
-// be read, it returns an error, and a Job with the known fields.
+// Get returns a job. The error matches [fs.ErrNotExist] if the id is unknown; jobs that
+// ended long ago are only in the log. For a job that cannot be read, it returns an error,
+// and a Job with the known fields.
 func (j *Jobs) Get(ctx context.Context, id int) (Job, error) { return get(ctx, j.engine, id) }
 
-// List returns the jobs, the newest first: all unfinished jobs, and the last 1,000 of the others. The State of a job that cannot be read is
-// unreadable.
+// List returns the jobs, the newest first: all unfinished jobs, and the last 1,000 of the
+// others. The State of a job that cannot be read is unreadable.
 func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 	open, err := all(ctx, j.engine, kindJob)
 	if err != nil {
@@ -197,7 +202,8 @@ func get(ctx context.Context, from reader, id int) (Job, error) {
 	return Job{}, missingError(id)
 }
 
-// missingError is the error for the id of a job that is not there. fs.ErrNotExist itself speaks of a file.
+// missingError is the error for the id of a job that is not there. fs.ErrNotExist itself
+// speaks of a file.
 type missingError int
 
 func (id missingError) Error() string { return fmt.Sprintf("jobs: there is no job %d", int(id)) }
@@ -232,7 +238,8 @@ func each(ctx context.Context, from reader, kind string, f func(r store.Record) 
 	}
 }
 
-// Pause stops a job until [Jobs.Resume]. Its effects so far stay. Pausing a paused job has no effect.
+// Pause stops a job until [Jobs.Resume]. Its effects so far stay. Pausing a paused job
+// has no effect.
 func (j *Jobs) Pause(ctx context.Context, id int, by, why string) (Job, error) {
 	return j.order(ctx, id, "pause", by, why, func(job *Job, _ time.Time) bool {
 		was := job.Paused

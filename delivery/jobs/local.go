@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// local keeps records in memory: see Config.Local. What it lists it claims, so that it can move and remove that.
+// local keeps records in memory: see Config.Local. What it lists it claims, so that it
+// can move and remove that.
 type local struct {
 	store.Inspector
 	memory *memory.Engine

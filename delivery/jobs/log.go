@@ -71,8 +71,8 @@ func headOf(ctx context.Context, from reader) (head store.Record, n int, hash st
 // lineName sorts as the number does.
 func lineName(n int) string { return fmt.Sprintf("%012d", n) }
 
-// Log returns the lines of the log, the oldest first. It ends with an error at a line that was changed, is missing or was added by others, and
-// names it.
+// Log returns the lines of the log, the oldest first. It ends with an error at a line
+// that was changed, is missing or was added by others, and names it.
 func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		var last Line
@@ -98,7 +98,8 @@ func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 	}
 }
 
-// checkEnd returns an error if a line, which is the last that was read, cannot be that. Another one may have been written since.
+// checkEnd returns an error if a line, which is the last that was read, cannot be that.
+// Another one may have been written since.
 func (j *Jobs) checkEnd(ctx context.Context, last Line) error {
 	_, n, hash, err := headOf(ctx, j.engine)
 	if err == nil && n > last.N {

@@ -14,12 +14,14 @@ type Partition struct {
 	Pipeline string `json:"pipeline,omitempty"`
 	Name     string `json:"name"`
 	Epoch    uint64 `json:"epoch,omitempty"` // of its assignment to the worker; 0: it has none
-	// State is one of: running, failing (its pipeline has failed, and has not completed a checkpoint since), leaving, ended, [Unowned].
+	// State is one of: running, failing (its pipeline has failed, and has not completed a
+	// checkpoint since), leaving, ended, [Unowned].
 	State string `json:"state"`
 	Lag   int64  `json:"lag"`           // elements that were not read yet; -1 if the input does not know
 	Why   string `json:"why,omitempty"` // of failing: the last error
 
-	// Of [Owners]: the ID of the worker that has it, "" if none has, and when the worker reported.
+	// Of [Owners]: the ID of the worker that has it, "" if none has, and when the worker
+	// reported.
 	Worker string    `json:"-"`
 	Seen   time.Time `json:"-"`
 }
@@ -27,9 +29,10 @@ type Partition struct {
 // InTrouble reports whether the partition is without an owner, or its pipeline fails.
 func (p *Partition) InTrouble() bool { return p.State == Unowned || p.State == "failing" }
 
-// Owners returns the partitions in the reports of workers, with their owners: partitions in trouble first, then by pipeline and name. If several
-// workers report the same partition, the worker with the highest epoch owns it. A partition is without an owner if a worker reports that later,
-// and the owner has not reported since: it was killed.
+// Owners returns the partitions in the reports of workers, with their owners: partitions
+// in trouble first, then by pipeline and name. If several workers report the same
+// partition, the worker with the highest epoch owns it. A partition is without an owner
+// if a worker reports that later, and the owner has not reported since: it was killed.
 func Owners(workers []Worker) (list []Partition) {
 	type key struct{ pipeline, name string }
 	owned, unowned := map[key]Partition{}, map[key]Partition{}

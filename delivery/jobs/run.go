@@ -153,7 +153,8 @@ func (j *Jobs) runAll(ctx context.Context, queue string) error {
 	}
 }
 
-// run makes steps of a job until it is over, paused, or ctx ends. A step that fails is made again.
+// run makes steps of a job until it is over, paused, or ctx ends. A step that fails is
+// made again.
 func (j *Jobs) run(ctx context.Context, job Job) error {
 	pause, size, changed := firstWait, stepSize, 0
 	for job.runs() {
@@ -181,7 +182,8 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 	return nil
 }
 
-// rest waits before the next step, and returns the job as it is then. It ends when the job is stopped, so that the next one can begin.
+// rest waits before the next step, and returns the job as it is then. It ends when the
+// job is stopped, so that the next one can begin.
 func (j *Jobs) rest(ctx context.Context, job Job, d time.Duration) (Job, error) {
 	for ; d > 0 && job.runs(); d -= lookEach {
 		if err := wait.For(ctx, j.Clock, min(d, lookEach)); err != nil {
@@ -206,7 +208,8 @@ func (j *Jobs) noteError(ctx context.Context, job Job, cause error) {
 	_ = j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return j.write(ctx, tx, &job, "", "", "") })
 }
 
-// step makes one step of a job in one transaction, and returns the job and how long to wait for the next step.
+// step makes one step of a job in one transaction, and returns the job and how long to
+// wait for the next step.
 func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Duration, err error) {
 	if l, ok := j.engine.(*local); ok {
 		defer func() { err = errors.Join(err, l.release(ctx, job.Queue)) }()
@@ -286,9 +289,9 @@ func (j *Jobs) skip(ctx context.Context, job Job, e store.Entry, cause error) (J
 	return next, 0, err
 }
 
-// LeaveInPlace decides whether a merge leaves an entry in place at the time now, because its
-// call is in doubt or a person should look first: see [store.Message.Repetition]. It counts
-// such an entry in p, and returns true.
+// LeaveInPlace decides whether a merge leaves an entry in place at the time now, because
+// its call is in doubt or a person should look first: see [store.Message.Repetition]. It
+// counts such an entry in p, and returns true.
 func (s *Spec) LeaveInPlace(e *store.Entry, now time.Time, p *Progress) bool {
 	switch r := e.Repetition(now); {
 	case r == store.RepeatInDoubt && !s.UnsafeToRepeat:

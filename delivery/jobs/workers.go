@@ -22,8 +22,9 @@ const (
 	goodbye   = time.Second  // to remove a worker that ends
 )
 
-// Worker is the report of a worker about itself, made every 20 s. Its counts (delivery.Summary), the state of its operators (asyncop.Stats) and
-// its checkpoints (checkpoint.Stats) are JSON, since workers may be of other versions.
+// Worker is the report of a worker about itself, made every 20 s. Its counts
+// (delivery.Summary), the state of its operators (asyncop.Stats) and its checkpoints
+// (checkpoint.Stats) are JSON, since workers may be of other versions.
 type Worker struct {
 	ID      string    `json:"id"`
 	Host    string    `json:"host"`
@@ -31,7 +32,8 @@ type Worker struct {
 	Version string    `json:"version"` // of weir in the program
 	Since   time.Time `json:"since"`   // by the engine's clock, as Seen
 	Seen    time.Time `json:"seen"`    // when it reported
-	// ClockOffset is how far the engine's clock is ahead of the clock of the worker's machine. The time of the engine's answer is its error.
+	// ClockOffset is how far the engine's clock is ahead of the clock of the worker's
+	// machine. The time of the engine's answer is its error.
 	ClockOffset time.Duration     `json:"clockOffset,omitempty"` // in ns
 	Queues      []string          `json:"queues,omitempty"`
 	Reads       string            `json:"reads,omitempty"`  // the queue whose messages it takes, with its layers
@@ -41,12 +43,14 @@ type Worker struct {
 	Backends    []Backend         `json:"backends,omitempty"`
 
 	Checkpoints map[string]json.RawMessage `json:"checkpoints,omitempty"` // by pipeline, or pipeline/partition
-	// Partitions are the worker's, and those that have no owner as far as it knows, at most 256: see package partitions.
+	// Partitions are the worker's, and those that have no owner as far as it knows, at
+	// most 256: see package partitions.
 	Partitions []Partition `json:"partitions,omitempty"`
 }
 
-// Workers returns the workers of the engine. A killed worker is among them for two minutes, and until another worker notices. A worker whose
-// report cannot be read has only an ID.
+// Workers returns the workers of the engine. A killed worker is among them for two
+// minutes, and until another worker notices. A worker whose report cannot be read has
+// only an ID.
 func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 	err = each(ctx, j.engine, kindWorker, func(r store.Record) error {
 		var w Worker
@@ -60,9 +64,10 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 	return list, err
 }
 
-// Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its messages. Without jobs that takes a transaction every 20
-// s. about returns the report, without what names the process. steer, which may be nil, gets the orders of people to backends, at the start and
-// when they have changed, and perhaps again.
+// Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its
+// messages. Without jobs that takes a transaction every 20 s. about returns the report,
+// without what names the process. steer, which may be nil, gets the orders of people to
+// backends, at the start and when they have changed, and perhaps again.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
 	defer b.runs.Wait()
@@ -107,8 +112,8 @@ type beats struct {
 	running map[string]bool // queues
 }
 
-// beat says what the worker does, removes those that are gone, and returns the jobs to run, and those that cannot be read: in one
-// transaction.
+// beat says what the worker does, removes those that are gone, and returns the jobs to
+// run, and those that cannot be read: in one transaction.
 func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	w := b.about()
 	w.ID, w.PID, w.Version = b.id, os.Getpid(), version()
@@ -201,7 +206,8 @@ func (b *beats) run(ctx context.Context, queue string) {
 	})
 }
 
-// end removes the worker, or others do so later. Whether its last beat was kept is not known: ctx may have ended meanwhile.
+// end removes the worker, or others do so later. Whether its last beat was kept is not
+// known: ctx may have ended meanwhile.
 func (b *beats) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()

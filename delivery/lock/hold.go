@@ -10,7 +10,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// releaseWait is how long a lock may take to be released. After that its lease ends by itself.
+// releaseWait is how long a lock may take to be released. After that its lease ends by
+// itself.
 const releaseWait = 5 * time.Second
 
 // Option changes how [Hold] works.
@@ -101,7 +102,8 @@ func Hold(ctx context.Context, l Locks, name, owner string, lease time.Duration,
 	return err
 }
 
-// keep extends a grant whenever again ticks, until ctx ends, or the grant is lost: ErrLost. end rings at until.
+// keep extends a grant whenever again ticks, until ctx ends, or the grant is lost:
+// ErrLost. end rings at until.
 func keep(
 	ctx context.Context, c clock.Clock, l Locks, g Grant, lease time.Duration, until time.Time, end *clock.Timer, again *clock.Ticker,
 ) error {

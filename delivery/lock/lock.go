@@ -1,4 +1,5 @@
-// Package lock has locks that processes and machines share: each has an owner, a lease and a fencing number.
+// Package lock has locks that processes and machines share: each has an owner, a lease
+// and a fencing number.
 //
 //	grant, err := locks.Acquire(ctx, "booking-17", worker, 10*time.Second)
 //	if errors.Is(err, lock.ErrHeld) {
@@ -8,10 +9,12 @@
 //
 // # Guarantees
 //
-// At most one grant of a name is valid. A grant is valid until it is released, or until another grant is given after its lease has ended, or for
-// a day after that. The fencing number is higher with each grant of a name. An owner that was paused for longer than its lease cannot notice
-// that in time. So the system that it writes to must refuse it: the SQL engines check a grant in the transaction of the write (their Guard), and
-// other systems can compare fencing numbers.
+// At most one grant of a name is valid. A grant is valid until it is released, or until
+// another grant is given after its lease has ended, or for a day after that. The fencing
+// number is higher with each grant of a name. An owner that was paused for longer than
+// its lease cannot notice that in time. So the system that it writes to must refuse it:
+// the SQL engines check a grant in the transaction of the write (their Guard), and other
+// systems can compare fencing numbers.
 //
 // [Hold] keeps a lock while a function runs. Engines that have locks: ext/sqlite,
 // ext/postgres, ext/jetstream and, for tests, delivery/memory. deliverytest.RunLocks
@@ -38,21 +41,25 @@ var (
 	ErrLost = errors.New("lock: the grant is lost")
 )
 
-// Locks gives locks. Names and owners are UTF-8 without NUL, and not empty. Safe for concurrent use. An error that does not
-// match ErrHeld or ErrLost leaves open whether the call took effect.
+// Locks gives locks. Names and owners are UTF-8 without NUL, and not empty. Safe for
+// concurrent use. An error that does not match ErrHeld or ErrLost leaves open whether the
+// call took effect.
 type Locks interface {
-	// Acquire gives the lock of a name to an owner for the time of the lease, or returns a *[Holding] as an error. It does not wait. The owner is only a
-	// text for people: the same owner cannot acquire its lock a second time.
+	// Acquire gives the lock of a name to an owner for the time of the lease, or returns
+	// a *[Holding] as an error. It does not wait. The owner is only a text for people:
+	// the same owner cannot acquire its lock a second time.
 	Acquire(ctx context.Context, name, owner string, lease time.Duration) (Grant, error)
 
-	// Extend makes the lease end after the time d from now. It returns ErrLost if the grant is not valid. A grant whose lease has ended is valid
-	// until another grant is given.
+	// Extend makes the lease end after the time d from now. It returns ErrLost if the
+	// grant is not valid. A grant whose lease has ended is valid until another grant is
+	// given.
 	Extend(ctx context.Context, g Grant, d time.Duration) error
 
 	// Release releases the lock. It returns ErrLost if the grant is not valid.
 	Release(ctx context.Context, g Grant) error
 
-	// Held returns the locks whose names begin with prefix and whose leases have not ended, in the order of their names.
+	// Held returns the locks whose names begin with prefix and whose leases have not
+	// ended, in the order of their names.
 	Held(ctx context.Context, prefix string) ([]Holding, error)
 }
 

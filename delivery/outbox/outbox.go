@@ -1,5 +1,6 @@
-// Package outbox brings messages that were staged in a transaction to another system: a job that belongs to a change of the database is sent if
-// and only if the change was committed.
+// Package outbox brings messages that were staged in a transaction to another system: a
+// job that belongs to a change of the database is sent if and only if the change was
+// committed.
 //
 // The job is staged beside the change:
 //
@@ -14,38 +15,47 @@
 //
 //	err := outbox.Relay(ctx, engine, engine.Locks(), outbox.Config{Queue: mails.Name(), Publish: publish})
 //
-// Consumers that use the same database do not need a relay: the queue is a delivery.Queue like any other.
+// Consumers that use the same database do not need a relay: the queue is a delivery.Queue
+// like any other.
 //
 // # Guarantees
 //
-// A staged message is published at least once, whenever a process is killed; a message of a transaction that was rolled back is never published.
-// Messages are published in the order of their positions, in sequential batches; a message with a delay is not published before it is due by the
-// clock of the relay. Only messages for which Publish has returned nil are removed. A message of a transaction that commits late is not,
-// whatever its position, nor is another message with the same id. A message that is published again has the same id.
+// A staged message is published at least once, whenever a process is killed; a message of
+// a transaction that was rolled back is never published. Messages are published in the
+// order of their positions, in sequential batches; a message with a delay is not
+// published before it is due by the clock of the relay. Only messages for which Publish
+// has returned nil are removed. A message of a transaction that commits late is not,
+// whatever its position, nor is another message with the same id. A message that is
+// published again has the same id.
 //
 // # Failures
 //
-// After an error of Publish, messages are published individually, until the batch is done. If the
-// first message fails ten times in a row, for about ten seconds, each further attempt is for the
-// next message in the queue: up to 16 of them, then a pause of up to 5 s. Once a message succeeds,
-// the system is up, so the messages that failed before it are refused: they are tried again, then
-// wait for 1 s, then twice as long, up to 10 minutes, while the others are published. For 10 minutes
-// after that, the next message is tried as soon as one fails. So refused messages, however many,
-// delay the others by about ten seconds in all. A message that is refused loses its place. An outage
-// of more than ten seconds, or of any length within 10 minutes after a message was refused, may
-// change the order by one message.
+// After an error of Publish, messages are published individually, until the batch is
+// done. If the first message fails ten times in a row, for about ten seconds, each
+// further attempt is for the next message in the queue: up to 16 of them, then a pause of
+// up to 5 s. Once a message succeeds, the system is up, so the messages that failed
+// before it are refused: they are tried again, then wait for 1 s, then twice as long, up
+// to 10 minutes, while the others are published. For 10 minutes after that, the next
+// message is tried as soon as one fails. So refused messages, however many, delay the
+// others by about ten seconds in all. A message that is refused loses its place. An
+// outage of more than ten seconds, or of any length within 10 minutes after a message was
+// refused, may change the order by one message.
 //
-// A message refused 16 times, which takes about an hour, goes to the dead letters: the queue with the outbox's name followed by " dead". While
-// every message fails, all stay, however long that lasts. An error that matches [store.ErrFull] does not refuse messages: the same messages are
-// tried again each second.
+// A message refused 16 times, which takes about an hour, goes to the dead letters: the
+// queue with the outbox's name followed by " dead". While every message fails, all stay,
+// however long that lasts. An error that matches [store.ErrFull] does not refuse
+// messages: the same messages are tried again each second.
 //
-// A message that is damaged in the store is not published: it goes to the dead letters at once, with the cause [store.Undecodable].
+// A message that is damaged in the store is not published: it goes to the dead letters at
+// once, with the cause [store.Undecodable].
 //
-// A message whose relay died while it published may have killed it. From then on it is published alone, and after the fifth relay that died with
-// it, it goes to the dead letters, with the cause [store.Lapsed].
+// A message whose relay died while it published may have killed it. From then on it is
+// published alone, and after the fifth relay that died with it, it goes to the dead
+// letters, with the cause [store.Lapsed].
 //
-// A single relay works at a time, by the lock of the queue's name. If its process dies, another relay takes over when the lease has ended. A
-// relay that was stopped for longer than its lease may publish a batch a second time.
+// A single relay works at a time, by the lock of the queue's name. If its process dies,
+// another relay takes over when the lease has ended. A relay that was stopped for longer
+// than its lease may publish a batch a second time.
 package outbox
 
 import (
@@ -93,8 +103,8 @@ const (
 // Config configures [Relay]. Queue and Publish are required.
 type Config struct {
 	Queue string // of the staged messages; also the name of the lock
-	// Publish sends messages. When it returns nil they are durable. After an error they are sent again, individually, after a back-off of 10 ms
-	// to 5 s.
+	// Publish sends messages. When it returns nil they are durable. After an error they
+	// are sent again, individually, after a back-off of 10 ms to 5 s.
 	Publish func(ctx context.Context, ms []store.Message) error
 
 	Owner   string        // in the lock; the default is the host's name and the process id
@@ -137,9 +147,10 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// Relay publishes the messages of a queue while it has the lock, until ctx ends, and returns the cause of that. Errors of the store, the locks
-// and Publish do not end it. It must be the only consumer of its queue. Any number of relays may run. On an engine that keeps jobs each reports
-// every 20 s, and runs jobs, as a worker does: see package jobs.
+// Relay publishes the messages of a queue while it has the lock, until ctx ends, and
+// returns the cause of that. Errors of the store, the locks and Publish do not end it. It
+// must be the only consumer of its queue. Any number of relays may run. On an engine that
+// keeps jobs each reports every 20 s, and runs jobs, as a worker does: see package jobs.
 func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) error {
 	if err := c.complete(); err != nil {
 		return err
@@ -183,7 +194,8 @@ type relay struct {
 	notified chan struct{} // capacity 1
 	worked   bool          // it has published something since it got the lock
 
-	// What Publish has failed for. A message is not refused before another one was published since.
+	// What Publish has failed for. A message is not refused before another one was
+	// published since.
 	failures  int            // in a row
 	doubt     int64          // up to here messages go one by one
 	probed    int64          // the last message that failed alone, or 0 after a message was published
@@ -195,7 +207,8 @@ type relay struct {
 	pauses int // since something was published
 	tried  int // messages since the last pause
 
-	// What is owed to the store. A lease that is neither settled nor released counts as that of a relay that died.
+	// What is owed to the store. A lease that is neither settled nor released counts as
+	// that of a relay that died.
 	published []store.Lease
 	back      []store.Lease
 	due       map[int64]bool // released, so they were due: the store's clock, which may go ahead, says when again
@@ -260,7 +273,8 @@ func (r *relay) run(ctx context.Context) error {
 	}
 }
 
-// batch publishes what comes next, and removes it. It returns how many messages it has tried.
+// batch publishes what comes next, and removes it. It returns how many messages it has
+// tried.
 func (r *relay) batch(ctx context.Context) (int, error) {
 	var after int64
 	if r.failures > patience { // else from the first one, as each time
@@ -338,7 +352,8 @@ func (r *relay) settle(ctx context.Context) error {
 	return nil
 }
 
-// release releases what was not published, and what else is owed, also after the end of ctx: no relay has died.
+// release releases what was not published, and what else is owed, also after the end of
+// ctx: no relay has died.
 func (r *relay) release(ctx context.Context, leased []store.Leased) {
 	if len(r.due) >= maxDoubts {
 		clear(r.due)
@@ -354,7 +369,8 @@ func (r *relay) release(ctx context.Context, leased []store.Leased) {
 	cancel()
 }
 
-// undamaged returns messages without those that cannot be read any more, which become dead letters (law W2).
+// undamaged returns messages without those that cannot be read any more, which become
+// dead letters (law W2).
 func (r *relay) undamaged(ctx context.Context, leased []store.Leased) (whole []store.Leased, err error) {
 	for i, l := range leased {
 		if l.Damage == nil {
@@ -370,8 +386,9 @@ func (r *relay) undamaged(ctx context.Context, leased []store.Leased) (whole []s
 	return whole, nil
 }
 
-// suspects returns what is to be published now. A message whose relay died is alone: it may kill its process, and would take others along
-// (law D4). What has killed many is a dead letter (law W2).
+// suspects returns what is to be published now. A message whose relay died is alone: it
+// may kill its process, and would take others along (law D4). What has killed many is a
+// dead letter (law W2).
 func (r *relay) suspects(ctx context.Context, leased []store.Leased) ([]store.Leased, error) {
 	if !slices.ContainsFunc(leased, func(l store.Leased) bool { return l.Lapses > 0 }) {
 		return leased, nil
@@ -391,9 +408,10 @@ func (r *relay) suspects(ctx context.Context, leased []store.Leased) ([]store.Le
 // lister is the method List of a [store.Inspector].
 type lister = func(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
 
-// next returns the first messages after a position that are due and do not wait. It returns a
-// single message as long as a message is in doubt. All pages come from one snapshot: otherwise
-// messages of a transaction that commits between two pages would be published in the wrong order.
+// next returns the first messages after a position that are due and do not wait. It
+// returns a single message as long as a message is in doubt. All pages come from one
+// snapshot: otherwise messages of a transaction that commits between two pages would be
+// published in the wrong order.
 func (r *relay) next(ctx context.Context, after int64) (due []store.Entry, err error) {
 	due, enough, err := r.nextOf(ctx, r.store.List, after, 1)
 	if err != nil || enough {
@@ -411,8 +429,8 @@ func (r *relay) next(ctx context.Context, after int64) (due []store.Entry, err e
 	return due, err
 }
 
-// nextOf is next for a number of pages. enough is true if more pages would hardly make the batch
-// larger.
+// nextOf is next for a number of pages. enough is true if more pages would hardly make
+// the batch larger.
 func (r *relay) nextOf(ctx context.Context, list lister, after int64, pages int) (due []store.Entry, enough bool, err error) {
 	// From the beginning each time: a transaction that commits late has a low position.
 	seen := map[int64]bool{}
@@ -485,8 +503,8 @@ func (r *relay) failed(ctx context.Context, entries []store.Leased, err error) {
 	}
 }
 
-// nextPause returns how long to wait after a failure: with patience for the first message, longer
-// each time. Then more and more messages are tried before each pause.
+// nextPause returns how long to wait after a failure: with patience for the first
+// message, longer each time. Then more and more messages are tried before each pause.
 func (r *relay) nextPause() time.Duration {
 	if r.failures < patience {
 		return min(maxRetry, minPoll<<r.failures)
@@ -500,7 +518,8 @@ func (r *relay) nextPause() time.Duration {
 	return pause
 }
 
-// refuse is called after something was published: what failed before did not fail for an outage.
+// refuse is called after something was published: what failed before did not fail for an
+// outage.
 func (r *relay) refuse(ctx context.Context) error {
 	doubted := r.doubted
 	r.doubted = nil

@@ -2,7 +2,8 @@ package store
 
 import "time"
 
-// Add counts n messages with the same cause and reasons. They arrived at oldest or later, and the first can be taken at next; zero: none can.
+// Add counts n messages with the same cause and reasons. They arrived at oldest or later,
+// and the first can be taken at next; zero: none can.
 func (c *Counts) Add(cause Cause, reasons []string, n int, oldest, next time.Time, last int64) {
 	if c.Messages == 0 || oldest.Before(c.Oldest) {
 		c.Oldest = oldest

@@ -14,14 +14,16 @@
 //
 // # Guarantees
 //
-// A message stays until it is settled, moved or purged: a store does not remove messages by age, number or size. A full store refuses messages
-// with an error (law D5). A message is not taken before its delay has passed (law D3). How late it is taken depends on how often the consumer
-// asks. A consumer that dies loses its leases in time, and its messages are taken by another consumer, so delivery is at least once.
+// A message stays until it is settled, moved or purged: a store does not remove messages
+// by age, number or size. A full store refuses messages with an error (law D5). A message
+// is not taken before its delay has passed (law D3). How late it is taken depends on how
+// often the consumer asks. A consumer that dies loses its leases in time, and its
+// messages are taken by another consumer, so delivery is at least once.
 //
 // # Engines
 //
-// Programs use queues (delivery.NewQueue). This package is for authors of engines. An engine declares its abilities by the interfaces that it
-// implements:
+// Programs use queues (delivery.NewQueue). This package is for authors of engines. An
+// engine declares its abilities by the interfaces that it implements:
 //
 //   - [Engine]: it takes messages
 //   - [Store]: it leases them, so that any number of workers share a queue
@@ -39,8 +41,8 @@
 //	ext/postgres      x       x           x       x       x
 //	ext/jetstream     x       x                   x       x
 //
-// Where an engine is not a Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms. Package deliverytest checks an engine
-// of your own.
+// Where an engine is not a Waker, consumers poll an empty queue: after 5 ms at first,
+// then every 100 ms. Package deliverytest checks an engine of your own.
 //
 // # Concurrency
 //

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Filter chooses messages. All fields that are set must match; the zero value matches every message.
+// Filter chooses messages. All fields that are set must match; the zero value matches
+// every message.
 type Filter struct {
 	IDs      []string  `json:"ids,omitempty"` // any of them
 	Key      string    `json:"key,omitempty"`

@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// messageJSON is a message as JSON. One of the payloads is set, or none if there is no payload.
+// messageJSON is a message as JSON. One of the payloads is set, or none if there is no
+// payload.
 type messageJSON struct {
 	Meta          message.Meta    `json:"meta"`
 	Cause         Cause           `json:"cause,omitempty"`
@@ -28,7 +29,8 @@ var messages = unknown.Kind{
 	Prefix: "Weir-Message-", Known: []string{"meta", "cause", "payload", "payloadBase64", "schema", "batch", "crc"},
 }
 
-// MarshalJSON returns m without its delay, in a single line. A JSON payload is embedded as it is; any other payload is base64.
+// MarshalJSON returns m without its delay, in a single line. A JSON payload is embedded
+// as it is; any other payload is base64.
 func (m Message) MarshalJSON() ([]byte, error) {
 	j := messageJSON{Meta: m.Meta, Cause: m.Cause, Schema: m.Schema}
 	later, headers := messages.Split(m.Meta.Headers)
@@ -47,7 +49,8 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return messages.Append(bytes.TrimSuffix(b.Bytes(), []byte("\n")), later), nil
 }
 
-// isLine says whether a payload is JSON that stays the same, byte for byte, as a part of other JSON.
+// isLine says whether a payload is JSON that stays the same, byte for byte, as a part of
+// other JSON.
 func isLine(payload []byte) bool {
 	if !utf8.Valid(payload) || !json.Valid(payload) || string(payload) == "null" {
 		return false
@@ -56,8 +59,9 @@ func isLine(payload []byte) bool {
 	return json.Compact(&b, payload) == nil && bytes.Equal(b.Bytes(), payload) && !bytes.ContainsAny(payload, "\u2028\u2029<>&")
 }
 
-// UnmarshalJSON reads the output of MarshalJSON, even if it was reformatted. A member that it does not know is a header whose name begins with
-// "Weir-Message-", and MarshalJSON writes it as it was.
+// UnmarshalJSON reads the output of MarshalJSON, even if it was reformatted. A member
+// that it does not know is a header whose name begins with "Weir-Message-", and
+// MarshalJSON writes it as it was.
 func (m *Message) UnmarshalJSON(b []byte) error {
 	var j messageJSON
 	later, err := messages.Unmarshal(b, &j)

@@ -8,26 +8,30 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 )
 
-// ErrChanged is returned by [Tx.Write] for a record that another transaction has written since it was read.
+// ErrChanged is returned by [Tx.Write] for a record that another transaction has written
+// since it was read.
 var ErrChanged = errors.New("store: another transaction changed the record")
 
-// Keeper is an engine that keeps records beside its messages, and changes both in one transaction. Jobs (package jobs) and the reports of
-// workers are kept in records.
+// Keeper is an engine that keeps records beside its messages, and changes both in one
+// transaction. Jobs (package jobs) and the reports of workers are kept in records.
 type Keeper interface {
 	Inspector
 
 	// Locks returns the locks of the engine. They end with it.
 	Locks() lock.Locks
 
-	// Records returns up to limit records of a kind whose names follow after, in the byte order of their names.
+	// Records returns up to limit records of a kind whose names follow after, in the byte
+	// order of their names.
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
-	// Update runs f in a transaction, which commits if f returns nil. If f returns an error, it rolls back and returns that error. f may run
-	// more than once, so it must set its results anew each time, not add to them. It must use only tx of the engine.
+	// Update runs f in a transaction, which commits if f returns nil. If f returns an
+	// error, it rolls back and returns that error. f may run more than once, so it must
+	// set its results anew each time, not add to them. It must use only tx of the engine.
 	Update(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
-	// Watch calls changed when a transaction that has called [Tx.Announce] was committed, until ctx ends or it fails, and returns the reason. It
-	// first calls changed as soon as it would not miss one. changed does not block. An engine that cannot do so returns [errors.ErrUnsupported];
-	// then what is announced is read once a second.
+	// Watch calls changed when a transaction that has called [Tx.Announce] was committed,
+	// until ctx ends or it fails, and returns the reason. It first calls changed as soon
+	// as it would not miss one. changed does not block. An engine that cannot do so
+	// returns [errors.ErrUnsupported]; then what is announced is read once a second.
 	Watch(ctx context.Context, changed func()) error
 }
 
@@ -39,11 +43,13 @@ type Tx interface {
 	// Records is [Keeper.Records], in the transaction.
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
-	// Write writes a record if its stored version is r's, and increments the version. Version 0 stands for a record that does not exist. Without
-	// a value the record is removed. If another transaction was faster, it returns ErrChanged.
+	// Write writes a record if its stored version is r's, and increments the version.
+	// Version 0 stands for a record that does not exist. Without a value the record is
+	// removed. If another transaction was faster, it returns ErrChanged.
 	Write(ctx context.Context, r Record) error
 
-	// Announce makes the commit call the functions of [Keeper.Watch], on all machines. An engine that cannot watch ignores it.
+	// Announce makes the commit call the functions of [Keeper.Watch], on all machines. An
+	// engine that cannot watch ignores it.
 	Announce()
 	// Edit changes messages, and reports for each whether it did.
 	Edit(ctx context.Context, edits ...Edit) (done []bool, err error)
@@ -56,7 +62,8 @@ type Record struct {
 	Value      string // UTF-8 without NUL, up to 16 MiB
 }
 
-// Edit changes a message that [Inspector.List] has shown. It is not done if the message is gone, leased, or was taken since it was shown.
+// Edit changes a message that [Inspector.List] has shown. It is not done if the message
+// is gone, leased, or was taken since it was shown.
 type Edit struct {
 	Do    Action
 	Queue string
@@ -69,17 +76,20 @@ type Action string
 
 // The actions.
 const (
-	// Merge puts a message into another queue, and removes it from its own. A job sends dead letters back so, to be processed again as for a
-	// first visit, with their history: it adds 1 to Meta.Merges. An edit puts the message of its entry, which is due after its Delay. It is not
-	// done if a message with the same identity is there.
+	// Merge puts a message into another queue, and removes it from its own. A job sends
+	// dead letters back so, to be processed again as for a first visit, with their
+	// history: it adds 1 to Meta.Merges. An edit puts the message of its entry, which is
+	// due after its Delay. It is not done if a message with the same identity is there.
 	Merge Action = "merge"
 	// Purge removes messages for good. An edit does so even while they are leased.
 	Purge Action = "purge"
 	// Hold keeps messages from being taken and claimed, until they are released.
 	Hold Action = "hold"
-	// Release lets held messages be taken again when they are due. It is not done if a message is not held.
+	// Release lets held messages be taken again when they are due. It is not done if a
+	// message is not held.
 	Release Action = "release"
-	// Due makes messages due now that wait for their delay, such as those of a layer. They keep their place, visits and order of keys. It is not
-	// done if a message is due or held.
+	// Due makes messages due now that wait for their delay, such as those of a layer.
+	// They keep their place, visits and order of keys. It is not done if a message is due
+	// or held.
 	Due Action = "due"
 )

@@ -13,7 +13,8 @@ import (
 
 // Message is a message as a store keeps it.
 type Message struct {
-	// Meta is the metadata of the message. The store sets Meta.Due when the message is put, by its own clock.
+	// Meta is the metadata of the message. The store sets Meta.Due when the message is
+	// put, by its own clock.
 	Meta message.Meta
 	// Payload is the encoded value. A store does not look into it.
 	Payload []byte
@@ -21,12 +22,13 @@ type Message struct {
 	Schema []byte
 	// Cause is the reason why the message is a dead letter. It is empty in other queues.
 	Cause Cause
-	// Delay is how long after Put the message is due, at least 0. It is 0 in messages that were taken or listed.
+	// Delay is how long after Put the message is due, at least 0. It is 0 in messages
+	// that were taken or listed.
 	Delay time.Duration
 }
 
-// Cause is the reason why a message is a dead letter. Stores keep its bytes, and String returns
-// the name that people see: they differ for UnsafeToRepeat.
+// Cause is the reason why a message is a dead letter. Stores keep its bytes, and String
+// returns the name that people see: they differ for UnsafeToRepeat.
 type Cause string
 
 // The causes that weir sets.
@@ -40,8 +42,8 @@ const (
 	Refused        Cause = "refused"         // a sink or a layer can never take its result ([message.ErrRefused]): too large, for example
 )
 
-// unsafeToRepeat is how people see UnsafeToRepeat. Its stored name is older, and workers of
-// earlier versions look for that name.
+// unsafeToRepeat is how people see UnsafeToRepeat. Its stored name is older, and workers
+// of earlier versions look for that name.
 const unsafeToRepeat = "unsafe to repeat"
 
 // String returns the name that people see, such as "unsafe to repeat".
@@ -62,8 +64,8 @@ func CauseNamed(name string) Cause {
 
 // Identity distinguishes the messages of a queue. A store keeps one message of each
 // identity in a queue. Two puts of a user under one id have the same identity while the
-// first is in the queue, since both have no origin. Messages that were handed over have the
-// origins of their puts, so they are kept apart (law W5).
+// first is in the queue, since both have no origin. Messages that were handed over have
+// the origins of their puts, so they are kept apart (law W5).
 type Identity struct {
 	ID            string
 	Visit, Merges int

@@ -2,9 +2,9 @@ package store
 
 import "time"
 
-// Repetition is the answer to the question whether a dead letter may be sent back, so that
-// its service is called again. [Message.Repetition] returns it. The jobs, the command and
-// the console all ask there, so they never contradict each other.
+// Repetition is the answer to the question whether a dead letter may be sent back, so
+// that its service is called again. [Message.Repetition] returns it. The jobs, the
+// command and the console all ask there, so they never contradict each other.
 type Repetition uint8
 
 // The answers of [Message.Repetition].
@@ -42,8 +42,8 @@ func (r Repetition) String() string {
 	return "unknown"
 }
 
-// Repetition returns whether m may be sent back at the time now, if it is a dead letter. It
-// uses only what is stored with the message, in this order:
+// Repetition returns whether m may be sent back at the time now, if it is a dead letter.
+// It uses only what is stored with the message, in this order:
 //
 //	Meta.UnsafeToRepeat    Meta.Remembered    Cause                             answer
 //	true                   zero or passed     any                               in doubt

@@ -10,26 +10,33 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Engine keeps messages. It declares its other abilities by the interfaces that it implements: [Store] (leases) or [Consumer], [Inspector]
-// (filters and positions), [ByKey], [Waker], and lock.Locks for work that only a single process may do. A queue checks for the
-// interfaces that its options need when it is made.
+// Engine keeps messages. It declares its other abilities by the interfaces that it
+// implements: [Store] (leases) or [Consumer], [Inspector] (filters and positions),
+// [ByKey], [Waker], and lock.Locks for work that only a single process may do. A queue
+// checks for the interfaces that its options need when it is made.
 //
-// The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, do not keep references to their arguments,
-// and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated. After Close they return
-// [ErrClosed].
+// The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for
+// concurrent use, do not keep references to their arguments, and return soon after ctx
+// has ended. After an error a call may have taken effect or not, and can be repeated.
+// After Close they return [ErrClosed].
 type Engine interface {
-	// Put stores messages durably. All of them are stored, or none, where a transaction of the engine has room for them: on SQLite and PostgreSQL for
-	// any number, on JetStream for 1,000; on Kafka, which has none for them, an error is a [*PutError] if some may be stored. Putting a message whose
-	// identity is already queued has no effect, even if it is leased, or twice in the call. The error matches [ErrFull] if the engine is full.
+	// Put stores messages durably. All of them are stored, or none, where a transaction
+	// of the engine has room for them: on SQLite and PostgreSQL for any number, on
+	// JetStream for 1,000; on Kafka, which has none for them, an error is a [*PutError]
+	// if some may be stored. Putting a message whose identity is already queued has no
+	// effect, even if it is leased, or twice in the call. The error matches [ErrFull] if
+	// the engine is full.
 	Put(ctx context.Context, queue string, ms ...Message) error
 
-	// Close releases the resources of the engine. Leases end by themselves. A second Close has no effect.
+	// Close releases the resources of the engine. Leases end by themselves. A second
+	// Close has no effect.
 	Close() error
 }
 
-// Consumer is an engine without leases: the workers of a queue share it as members of a group, such as the consumers of a topic. A queue on a
-// Consumer refuses options that need an index or a lease: see delivery.NewQueue. Its Put may store some of the messages only, with a
-// [*PutError], and does not compare identities.
+// Consumer is an engine without leases: the workers of a queue share it as members of a
+// group, such as the consumers of a topic. A queue on a Consumer refuses options that
+// need an index or a lease: see delivery.NewQueue. Its Put may store some of the messages
+// only, with a [*PutError], and does not compare identities.
 type Consumer interface {
 	Engine
 
@@ -41,7 +48,8 @@ type Consumer interface {
 type Consumption struct {
 	Queue  string
 	Layers []string
-	// IsLayer reports whether a queue is a layer: messages may also wait in layers that only another version of the program has.
+	// IsLayer reports whether a queue is a layer: messages may also wait in layers that
+	// only another version of the program has.
 	IsLayer func(name string) bool
 	Dead    string // where rejected messages go, with their bytes as received
 	Clock   clock.Clock
@@ -54,33 +62,41 @@ type Receiver interface {
 	Close(ctx context.Context) error
 }
 
-// Store is an engine that leases messages. Engines without an index implement Store and not [Inspector].
+// Store is an engine that leases messages. Engines without an index implement Store and
+// not [Inspector].
 type Store interface {
 	Engine
 
-	// Take leases up to max messages that are due, the earliest due first, and returns them: none if none is due. It does not wait. A message is
-	// not returned before its delay has passed by the clock of the store (law D3). That clock does not go back when the clock of the machine does,
-	// except on PostgreSQL: there it is the clock of the database server, and a message is as much later as that is set back. Nor is a message
-	// taken again before its lease has ended. It stops after the message with which the payloads reach
-	// 16 MiB: so at least one message is returned, whatever its size.
+	// Take leases up to max messages that are due, the earliest due first, and returns
+	// them: none if none is due. It does not wait. A message is not returned before its
+	// delay has passed by the clock of the store (law D3). That clock does not go back
+	// when the clock of the machine does, except on PostgreSQL: there it is the clock of
+	// the database server, and a message is as much later as that is set back. Nor is a
+	// message taken again before its lease has ended. It stops after the message with
+	// which the payloads reach 16 MiB: so at least one message is returned, whatever its
+	// size.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
-	// Extend makes the leases end after the time d from now, even if that is sooner than before.
+	// Extend makes the leases end after the time d from now, even if that is sooner than
+	// before.
 	Extend(ctx context.Context, d time.Duration, leases ...Lease) error
 
 	// Done removes messages that were taken.
 	Done(ctx context.Context, leases ...Lease) error
 
-	// Release makes messages available again. They are due again after the delay, at least 0.
+	// Release makes messages available again. They are due again after the delay, at
+	// least 0.
 	Release(ctx context.Context, delay time.Duration, leases ...Lease) error
-	// Choose sets Meta.Provider of a message that was taken. When it returns nil, that is as safe as the message. A store that cannot keep it
-	// returns [errors.ErrUnsupported].
+	// Choose sets Meta.Provider of a message that was taken. When it returns nil, that is
+	// as safe as the message. A store that cannot keep it returns
+	// [errors.ErrUnsupported].
 	Choose(ctx context.Context, provider string, lease Lease) error
 }
 
-// A lease that was lost is refused by Extend, Done, Release and Move with a *[LeaseError] that names it; the others of the
-// call are not affected. A lease is lost when the message was settled, purged, or taken again. One that has ended, and whose
-// message no one has taken since, is not lost.
+// A lease that was lost is refused by Extend, Done, Release and Move with a *[LeaseError]
+// that names it; the others of the call are not affected. A lease is lost when the
+// message was settled, purged, or taken again. One that has ended, and whose message no
+// one has taken since, is not lost.
 
 // Lease is the right to settle a message that was taken.
 type Lease struct {
@@ -93,14 +109,17 @@ type Lease struct {
 type Leased struct {
 	Message
 	Lease Lease
-	// Position is the place of the message in its queue, if the store is an [Inspector]: see [Entry].
+	// Position is the place of the message in its queue, if the store is an [Inspector]:
+	// see [Entry].
 	Position int64
-	// Lapses is how many of its leases in this queue have ended before it was settled or released: its consumers died, or hung.
+	// Lapses is how many of its leases in this queue have ended before it was settled or
+	// released: its consumers died, or hung.
 	Lapses int
-	// External reports that another program may have put the message: without a schema of its own it has the schema of
-	// the queue's codec.
+	// External reports that another program may have put the message: without a schema of
+	// its own it has the schema of the queue's codec.
 	External bool
-	// Damage says which part of it cannot be read, so that it goes to the dead letters as undecodable, with the bytes that are left; nil if all can.
+	// Damage says which part of it cannot be read, so that it goes to the dead letters as
+	// undecodable, with the bytes that are left; nil if all can.
 	Damage error
 }
 
@@ -109,16 +128,18 @@ type Inspector interface {
 	Store
 	Lister
 
-	// Purge removes the messages that match, leased messages included, and returns how many it removed. Messages put after the call began stay.
-	// It may work in steps, so that others need not wait: after an error some may be gone.
+	// Purge removes the messages that match, leased messages included, and returns how
+	// many it removed. Messages put after the call began stay. It may work in steps, so
+	// that others need not wait: after an error some may be gone.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
-	// Claim leases messages that match and are neither leased nor held, due or not, in the order of their positions. It stops at 16 MiB, as
-	// Take does.
+	// Claim leases messages that match and are neither leased nor held, due or not, in
+	// the order of their positions. It stops at 16 MiB, as Take does.
 	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
 
-	// Move settles leases, and puts a message in another queue for each, in a transaction: a crash leaves the old or the new. Messages whose
-	// lease was lost are not put.
+	// Move settles leases, and puts a message in another queue for each, in a
+	// transaction: a crash leaves the old or the new. Messages whose lease was lost are
+	// not put.
 	Move(ctx context.Context, moves ...Move) error
 
 	// Queues returns the names of the queues that are not empty, in order.
@@ -127,49 +148,58 @@ type Inspector interface {
 
 // Lister is the part of an [Inspector] that lists and counts messages.
 type Lister interface {
-	// List returns messages of a queue in the order of their positions, due or not, leased or not, without changing them. To get the next page,
-	// set [Page.After] to the position of the last entry. Messages that others put and remove meanwhile do not change a page that was read, and
-	// do not move messages from page to page. Like Take it stops at 16 MiB, so only an empty page means the end.
+	// List returns messages of a queue in the order of their positions, due or not,
+	// leased or not, without changing them. To get the next page, set [Page.After] to the
+	// position of the last entry. Messages that others put and remove meanwhile do not
+	// change a page that was read, and do not move messages from page to page. Like Take
+	// it stops at 16 MiB, so only an empty page means the end.
 	List(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)
 
 	// Count counts the messages that match.
 	Count(ctx context.Context, queue string, f Filter) (Counts, error)
 }
 
-// Snapshotter is an Inspector that gives out positions before a transaction commits, such as
-// PostgreSQL. There, a page of List may show a message of a transaction whose earlier messages the
-// pages before it did not show yet. Other Inspectors give out positions in the order of the commits.
+// Snapshotter is an Inspector that gives out positions before a transaction commits, such
+// as PostgreSQL. There, a page of List may show a message of a transaction whose earlier
+// messages the pages before it did not show yet. Other Inspectors give out positions in
+// the order of the commits.
 type Snapshotter interface {
-	// Snapshot calls f with a function that lists messages as [Inspector.List] does, as they were at
-	// the first call of list. f must only list, and return soon: the engine keeps a transaction open
-	// meanwhile. f may run more than once, so it must set its results anew each time. Snapshot
-	// returns the error of f.
+	// Snapshot calls f with a function that lists messages as [Inspector.List] does, as
+	// they were at the first call of list. f must only list, and return soon: the engine
+	// keeps a transaction open meanwhile. f may run more than once, so it must set its
+	// results anew each time. Snapshot returns the error of f.
 	Snapshot(ctx context.Context, f func(list func(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)) error) error
 }
 
 // ByKey is a store that takes the messages of keys ([message.Meta].Key) in turn.
 type ByKey interface {
-	// TakeByKey is [Store.Take] for messages of the keys after r.After, in an order that the
-	// store chooses. It takes from up to max keys that have messages that are due, the same
-	// number from each, at least 1. The next call continues at next, which is "" if there are no
-	// more keys, even if the call took no message. At the start of a round, messages without a
-	// key come first if they are among the oldest messages that are due.
+	// TakeByKey is [Store.Take] for messages of the keys after r.After, in an order that
+	// the store chooses. It takes from up to max keys that have messages that are due,
+	// the same number from each, at least 1. The next call continues at next, which is ""
+	// if there are no more keys, even if the call took no message. At the start of a
+	// round, messages without a key come first if they are among the oldest messages that
+	// are due.
 	TakeByKey(ctx context.Context, queue string, r KeyRound, max int, lease time.Duration) (taken []Leased, next string, err error)
 }
 
-// KeyRound is the rest of a round of keys: [ByKey.TakeByKey] visits each key once in a round.
+// KeyRound is the rest of a round of keys: [ByKey.TakeByKey] visits each key once in a
+// round.
 type KeyRound struct {
 	After  string   // next of the previous call, or "" to start a round
 	Each   int      // maximum number of messages of one key, at least 1
 	Except []string // keys to skip
 }
 
-// Waker is a store that says when to look into a queue. Without it consumers poll an empty queue: after 5 ms at first, then every 100 ms.
+// Waker is a store that says when to look into a queue. Without it consumers poll an
+// empty queue: after 5 ms at first, then every 100 ms.
 type Waker interface {
-	// Wake calls wake when a message of a queue may have become due: it was put or released, or its delay or its lease has ended. It does so
-	// until ctx ends or it fails, and returns the reason: [ErrClosed] if the store was closed. It first calls wake as soon as it would not miss
-	// an event. misses says that it may miss events all the same, so that the consumer polls as well: a store that only knows of puts, for example.
-	// After an error consumers log it, poll every 100 ms, and call Wake again after a second.
+	// Wake calls wake when a message of a queue may have become due: it was put or
+	// released, or its delay or its lease has ended. It does so until ctx ends or it
+	// fails, and returns the reason: [ErrClosed] if the store was closed. It first calls
+	// wake as soon as it would not miss an event. misses says that it may miss events all
+	// the same, so that the consumer polls as well: a store that only knows of puts, for
+	// example. After an error consumers log it, poll every 100 ms, and call Wake again
+	// after a second.
 	Wake(ctx context.Context, queue string, wake func(misses bool)) error
 }
 
@@ -183,8 +213,9 @@ type Page struct {
 // Entry is a message as [Inspector.List] shows it.
 type Entry struct {
 	Message
-	// Position is the place in the queue: later messages have higher positions, from 1 on, and no position is used twice. Messages that were put
-	// at the same time by several clients of a database may appear in another order than their positions.
+	// Position is the place in the queue: later messages have higher positions, from 1
+	// on, and no position is used twice. Messages that were put at the same time by
+	// several clients of a database may appear in another order than their positions.
 	Position    int64
 	Arrived     time.Time // when it was put in this queue, by the store's clock
 	LeasedUntil time.Time // zero: it is not leased

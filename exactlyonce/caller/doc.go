@@ -1,4 +1,5 @@
-// Package caller makes requests that take effect once: it gives them the ids of package exactlyonce.
+// Package caller makes requests that take effect once: it gives them the ids of package
+// exactlyonce.
 //
 // A [Tracker] numbers the elements of a stream, and [Transport] sends the ids:
 //
@@ -9,14 +10,16 @@
 //
 // A function that makes several requests for an element names them by [WithStep].
 //
-// In an operator with checkpoints (asyncop.WithCheckpoints) the tracker's state is a part of them. After a restart, an element
-// is called under the number that it had before.
+// In an operator with checkpoints (asyncop.WithCheckpoints) the tracker's state is a part
+// of them. After a restart, an element is called under the number that it had before.
 //
-// Reason-aware retries (strategies.ReasonAware) know from the attempt that its requests are deduplicated: a call that was lost in
-// flight is then repeated, even if it must not happen twice. A request without an id in the same call prevents that, and so
-// does [exactlyonce.ErrStale].
+// Reason-aware retries (strategies.ReasonAware) know from the attempt that its requests
+// are deduplicated: a call that was lost in flight is then repeated, even if it must not
+// happen twice. A request without an id in the same call prevents that, and so does
+// [exactlyonce.ErrStale].
 //
-// The package does not import an operator: a program without an operator calls the methods of its tracker itself.
+// The package does not import an operator: a program without an operator calls the
+// methods of its tracker itself.
 //
 // # Concurrency
 //

@@ -17,7 +17,8 @@ type endpoint struct {
 	below  bool // path ends with a slash, and names all that is below it
 }
 
-// mustParseEndpoint reads an absolute URL. A path that ends with a slash names all that is below it, as in http.ServeMux.
+// mustParseEndpoint reads an absolute URL. A path that ends with a slash names all that
+// is below it, as in http.ServeMux.
 func mustParseEndpoint(s string) endpoint {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -38,7 +39,8 @@ func (e endpoint) names(origin, path string) bool {
 	return origin == e.origin && (path == e.path || e.below && strings.HasPrefix(path, e.path))
 }
 
-// originOf returns scheme, host and port, in one form for equal ones; "" if u does not say where it goes.
+// originOf returns scheme, host and port, in one form for equal ones; "" if u does not
+// say where it goes.
 func originOf(u *url.URL) string {
 	if u.Opaque != "" || u.Host == "" {
 		return ""
@@ -53,7 +55,8 @@ func originOf(u *url.URL) string {
 	return scheme + "://" + host
 }
 
-// cleanPath resolves what a server would resolve, so that /charges/../refunds is not taken for a path below /charges/.
+// cleanPath resolves what a server would resolve, so that /charges/../refunds is not
+// taken for a path below /charges/.
 func cleanPath(p string) string {
 	c := path.Clean("/" + p)
 	if strings.HasSuffix(p, "/") && c != "/" {

@@ -10,7 +10,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// clientOf returns the client that a message is for the trackers of a name: always the same.
+// clientOf returns the client that a message is for the trackers of a name: always the
+// same.
 func clientOf(secret []byte, name, message string) (c exactlyonce.Client) {
 	b := []byte("weir message 1")
 	for _, s := range [...]string{name, message} {
@@ -27,7 +28,8 @@ func clientOf(secret []byte, name, message string) (c exactlyonce.Client) {
 
 // resume goes on where the earlier visits of a message were.
 func (e *element) resume(meta message.Meta) {
-	// A redelivery may have been sent before without a trace here. From the second attempt on, records are looked for.
+	// A redelivery may have been sent before without a trace here. From the second
+	// attempt on, records are looked for.
 	made := int64(meta.Attempts) + 1
 	var id exactlyonce.ID
 	err := id.UnmarshalText([]byte(meta.Request))
@@ -48,7 +50,8 @@ func (t *Tracker) hasCheckpoints() bool {
 	return t.saved.used
 }
 
-// Carried returns the id of the latest request, if the element is a message, which keeps the id for its next visit in message.Meta.Request.
+// Carried returns the id of the latest request, if the element is a message, which keeps
+// the id for its next visit in message.Meta.Request.
 func (e *element) Carried() string {
 	if e.client.IsZero() {
 		return ""

@@ -21,60 +21,78 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// ErrNoID is the class of errors of requests that cannot be given an id: see [NextID]. The request was not sent.
+// ErrNoID is the class of errors of requests that cannot be given an id: see [NextID].
+// The request was not sent.
 var ErrNoID = errors.New("exactlyonce: the request lacks an id")
 
 const defaultWindow = 1 << 16
 
 // Config are the settings of a [Tracker]. The zero value has the defaults.
 type Config struct {
-	// Window bounds the incomplete numbers; 0 stands for 65,536. Each takes about 100 bytes. With checkpoints it should cover the elements of
-	// about two intervals, since their numbers are released by checkpoints: when it is full, the tracker asks for a checkpoint.
+	// Window bounds the incomplete numbers; 0 stands for 65,536. Each takes about 100
+	// bytes. With checkpoints it should cover the elements of about two intervals, since
+	// their numbers are released by checkpoints: when it is full, the tracker asks for a
+	// checkpoint.
 	Window int
 
-	// Refuse lets elements in while the window is full. Their requests fail with [exactlyonce.ErrFull]; each new attempt asks again for a
-	// number. Without it the tracker holds the input back, as far as it is asked ([Tracker.TryAdmit]). Not with checkpoints,
-	// which need the numbers in the order of the elements.
+	// Refuse lets elements in while the window is full. Their requests fail with
+	// [exactlyonce.ErrFull]; each new attempt asks again for a number. Without it the
+	// tracker holds the input back, as far as it is asked ([Tracker.TryAdmit]). Not with
+	// checkpoints, which need the numbers in the order of the elements.
 	Refuse bool
 
-	// Name distinguishes the requests of this tracker from requests of others for the same messages, such as "charges". It is required where
-	// elements are messages with an id (message.Message), except with checkpoints: see [Tracker]. It must not change as long as messages wait.
+	// Name distinguishes the requests of this tracker from requests of others for the
+	// same messages, such as "charges". It is required where elements are messages with
+	// an id (message.Message), except with checkpoints: see [Tracker]. It must not change
+	// as long as messages wait.
 	Name string
 
-	// Secret keeps others who are the same principal at the server from computing the ids of messages. It is required with Name, and has at
-	// least 16 bytes. All trackers of that name must have the same secret, which must not change as long as messages wait.
+	// Secret keeps others who are the same principal at the server from computing the ids
+	// of messages. It is required with Name, and has at least 16 bytes. All trackers of
+	// that name must have the same secret, which must not change as long as messages
+	// wait.
 	Secret []byte
 
-	// Clock measures how long ago a request was first sent ([exactlyonce.ID.Age]). Default: the real clock.
+	// Clock measures how long ago a request was first sent ([exactlyonce.ID.Age]).
+	// Default: the real clock.
 	Clock clock.Clock
 }
 
-// Tracker numbers elements, so that each of their requests has the same id in every attempt. It is an observer and a
-// gate of an operator (asyncop.WithObserver):
+// Tracker numbers elements, so that each of their requests has the same id in every
+// attempt. It is an observer and a gate of an operator (asyncop.WithObserver):
 //
 //	TryAdmit ─▶ Accepted ─▶ AttemptStarted ─▶ … ─▶ AttemptStarted ─▶ Ended
 //	 room?      a number     requests under its context have ids      the number is released
 //
-// A program without an operator calls these methods itself. [Transport] sends the ids, and [NextID] is for other clients.
+// A program without an operator calls these methods itself. [Transport] sends the ids,
+// and [NextID] is for other clients.
 //
-// In an operator that takes part in checkpoints (asyncop.WithCheckpoints), the tracker's state goes into them: it is an
-// observe.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer holds its element
-// is complete. Requests are not sent before the first checkpoint of a fresh start is complete; the tracker asks for it at once. The input must
-// have the same order after a restart: it comes straight from a source, or through steps that keep the order. A program that takes checkpoints
-// of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
+// In an operator that takes part in checkpoints (asyncop.WithCheckpoints), the tracker's
+// state goes into them: it is an observe.CheckpointedObserver. A restored element keeps
+// its number, and a number is released when a checkpoint that no longer holds its element
+// is complete. Requests are not sent before the first checkpoint of a fresh start is
+// complete; the tracker asks for it at once. The input must have the same order after a
+// restart: it comes straight from a source, or through steps that keep the order. A
+// program that takes checkpoints of its own calls [Tracker.Restore] and
+// [Tracker.Snapshot] itself.
 //
-// The tracker remembers incomplete numbers only, and each by itself: a slow request keeps its own number, and keeps the
-// first incomplete number where it is, but does not affect others.
+// The tracker remembers incomplete numbers only, and each by itself: a slow request keeps
+// its own number, and keeps the first incomplete number where it is, but does not affect
+// others.
 //
 // # Messages
 //
-// A message may be redelivered: after a crash, from a layer of a ladder, on another worker, whose tracker has another client. So its requests
-// get an id that is made of Name and Secret in Config and the id of the message: it is the same in each visit. Trackers with the same name give
-// the same ids to the same message. Each message is a client of its own, whose numbers begin anew when it returns from the dead letters. It does
-// not count in the window, and lacks a first incomplete number, so the server keeps the answer for its configured ages, and bounds how many
-// messages it remembers (server.Config).
+// A message may be redelivered: after a crash, from a layer of a ladder, on another
+// worker, whose tracker has another client. So its requests get an id that is made of
+// Name and Secret in Config and the id of the message: it is the same in each visit.
+// Trackers with the same name give the same ids to the same message. Each message is a
+// client of its own, whose numbers begin anew when it returns from the dead letters. It
+// does not count in the window, and lacks a first incomplete number, so the server keeps
+// the answer for its configured ages, and bounds how many messages it remembers
+// (server.Config).
 //
-// One tracker may serve several operators, unless it takes part in checkpoints. It is safe for concurrent use.
+// One tracker may serve several operators, unless it takes part in checkpoints. It is
+// safe for concurrent use.
 type Tracker struct {
 	config Config
 	start  time.Time
@@ -126,8 +144,9 @@ type (
 // minSecret is the shortest secret, in bytes: an id has as many.
 const minSecret = 16
 
-// NewTracker returns a tracker with an identity of its own. It panics if the window is negative, the secret is too short, or there is
-// a name without a secret or the other way round.
+// NewTracker returns a tracker with an identity of its own. It panics if the window is
+// negative, the secret is too short, or there is a name without a secret or the other way
+// round.
 func NewTracker(config Config) *Tracker {
 	switch {
 	case config.Window < 0:
@@ -144,7 +163,8 @@ func NewTracker(config Config) *Tracker {
 	return &Tracker{config: config, start: config.Clock.Now(), client: exactlyonce.NewClient(), next: 1}
 }
 
-// Client returns the identity of the tracker. [Tracker.Restore] replaces it by the state's identity.
+// Client returns the identity of the tracker. [Tracker.Restore] replaces it by the
+// state's identity.
 func (t *Tracker) Client() exactlyonce.Client {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,12 +173,12 @@ func (t *Tracker) Client() exactlyonce.Client {
 
 // ---- The gate
 
-// TryAdmit reports whether another element fits into the window. It reserves nothing: N operators that share a tracker may exceed the window by
-// N elements.
+// TryAdmit reports whether another element fits into the window. It reserves nothing: N
+// operators that share a tracker may exceed the window by N elements.
 //
-// With checkpoints elements wait until a checkpoint that holds the identity is complete, or the tracker was restored from it: a
-// restart would not know the numbers of requests that were sent before (law X1). If a checkpoint would make room, TryAdmit asks
-// for it.
+// With checkpoints elements wait until a checkpoint that holds the identity is complete,
+// or the tracker was restored from it: a restart would not know the numbers of requests
+// that were sent before (law X1). If a checkpoint would make room, TryAdmit asks for it.
 func (t *Tracker) TryAdmit() bool {
 	t.mu.Lock()
 	admitted, request := t.config.Refuse || t.hasNumberLocked(), t.requestLocked()
@@ -173,8 +193,9 @@ func (t *Tracker) hasNumberLocked() bool {
 	return t.incomplete < t.config.Window && (t.saved.durable || !t.saved.used)
 }
 
-// Notify calls f once, as soon as TryAdmit may return true: at once if it would now. f must not block. It may be called from any goroutine, and
-// TryAdmit may return false again by then.
+// Notify calls f once, as soon as TryAdmit may return true: at once if it would now. f
+// must not block. It may be called from any goroutine, and TryAdmit may return false
+// again by then.
 func (t *Tracker) Notify(f func()) {
 	t.mu.Lock()
 	if !t.config.Refuse && !t.hasNumberLocked() {
@@ -186,7 +207,8 @@ func (t *Tracker) Notify(f func()) {
 	f()
 }
 
-// unlockAndNotify releases mu and calls those who wait for room, if there is some, or asks for a checkpoint that makes some.
+// unlockAndNotify releases mu and calls those who wait for room, if there is some, or
+// asks for a checkpoint that makes some.
 func (t *Tracker) unlockAndNotify() {
 	var calls []func()
 	switch {
@@ -211,8 +233,8 @@ var (
 	_ observe.Gate                 = (*Tracker)(nil)
 )
 
-// Accepted gives an element its number, the lowest that was not used yet. The context that it returns is to be the parent of
-// the contexts of the element's attempts.
+// Accepted gives an element its number, the lowest that was not used yet. The context
+// that it returns is to be the parent of the contexts of the element's attempts.
 //
 // A restored element keeps its number (law X1): see [Tracker.Restored].
 //
@@ -269,8 +291,9 @@ func (t *Tracker) appendLocked(e *element) {
 	t.incomplete++
 }
 
-// AttemptStarted returns the context of an attempt of the element that ctx belongs to, whose parent Accepted has returned.
-// n is the number of the attempt, from 1. Without an element it returns ctx.
+// AttemptStarted returns the context of an attempt of the element that ctx belongs to,
+// whose parent Accepted has returned. n is the number of the attempt, from 1. Without an
+// element it returns ctx.
 func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
 	e := t.elementIn(ctx)
 	if e == nil {
@@ -302,8 +325,9 @@ func (t *Tracker) idsOf(e *element) *attemptIDs {
 // AttemptEnded is empty: a tracker ignores attempts.
 func (t *Tracker) AttemptEnded(context.Context, observe.Outcome) {}
 
-// Ended releases the number of the element that ctx belongs to: none of its requests is sent from now on. With checkpoints the
-// number is kept until the next is complete. A second call is ignored.
+// Ended releases the number of the element that ctx belongs to: none of its requests is
+// sent from now on. With checkpoints the number is kept until the next is complete. A
+// second call is ignored.
 func (t *Tracker) Ended(ctx context.Context, _ observe.Ending) {
 	e := t.elementIn(ctx)
 	if e == nil {
@@ -349,19 +373,22 @@ func (t *Tracker) elementIn(ctx context.Context) *element {
 
 // ---- Requests
 
-// WithStep returns a context for a request among several that a function makes for its element. The name is part of the id, so it must be the
-// same in every attempt, even in the next version of the program: "reserve", "charge". It has at most 64 letters, digits and ._:- characters.
+// WithStep returns a context for a request among several that a function makes for its
+// element. The name is part of the id, so it must be the same in every attempt, even in
+// the next version of the program: "reserve", "charge". It has at most 64 letters, digits
+// and ._:- characters.
 //
-// Requests with the same step are the same request: the server executes a single request. A function that repeats or
-// hedges a request itself therefore has to name it.
+// Requests with the same step are the same request: the server executes a single request.
+// A function that repeats or hedges a request itself therefore has to name it.
 func WithStep(ctx context.Context, step string) context.Context {
 	a, _ := ctx.Value(attemptKey{}).(*attemptIDs)
 	return context.WithValue(ctx, stepKey{}, named{a, step})
 }
 
-// NextID returns the id for the next sending of a request under ctx, the context of an element's attempt. Each call takes an attempt number of
-// its own. [Transport] calls it; clients of other protocols do it themselves, once for each sending, and report the request under
-// [predicates.WithDeduplicated].
+// NextID returns the id for the next sending of a request under ctx, the context of an
+// element's attempt. Each call takes an attempt number of its own. [Transport] calls it;
+// clients of other protocols do it themselves, once for each sending, and report the
+// request under [predicates.WithDeduplicated].
 //
 // Errors are of class [ErrNoID]:
 //   - ctx does not belong to an element of a tracker;
@@ -370,14 +397,15 @@ func WithStep(ctx context.Context, step string) context.Context {
 //   - the attempt has made another request without a step: name both by [WithStep];
 //   - the element has ended, or its tracker lacks a complete checkpoint.
 //
-// Or they are [exactlyonce.ErrFull], if the tracker has refused the element, and [exactlyonce.ErrInvalid], if the step's
-// name is invalid.
+// Or they are [exactlyonce.ErrFull], if the tracker has refused the element, and
+// [exactlyonce.ErrInvalid], if the step's name is invalid.
 func NextID(ctx context.Context) (exactlyonce.ID, error) {
 	_, id, err := begin(ctx, 0)
 	return id, err
 }
 
-// named is a step of an attempt. One of another attempt, such as that of an element around this one, does not count.
+// named is a step of an attempt. One of another attempt, such as that of an element
+// around this one, does not count.
 type named struct {
 	ids  *attemptIDs
 	step string
@@ -390,7 +418,8 @@ type outgoing struct {
 	step string
 }
 
-// requestIn returns the request that is made under ctx. Each redirect makes another request of it.
+// requestIn returns the request that is made under ctx. Each redirect makes another
+// request of it.
 func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 	if r, ok := ctx.Value(sendingKey{}).(outgoing); ok {
 		return r, nil // a sending of one that an outer Transport has begun
@@ -424,7 +453,8 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 	return outgoing{ctx, a, step}, nil
 }
 
-// redirected returns the step of a request after redirects. If that is too long, the hash of the step stands for the step.
+// redirected returns the step of a request after redirects. If that is too long, the hash
+// of the step stands for the step.
 func redirected(step string, redirects int) string {
 	suffix := ":redirect" + strconv.Itoa(redirects)
 	if len(step) <= oncewire.MaxStep && len(step)+len(suffix) > oncewire.MaxStep {
@@ -434,8 +464,8 @@ func redirected(step string, redirects int) string {
 	return step + suffix
 }
 
-// isOfMany reports whether ctx is that of a call for many elements whose attempts are not a, which may belong to an element
-// around the operator.
+// isOfMany reports whether ctx is that of a call for many elements whose attempts are not
+// a, which may belong to an element around the operator.
 func isOfMany(ctx context.Context, a *attemptIDs) bool {
 	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
 	for _, m := range members {
@@ -465,7 +495,8 @@ func (r outgoing) next() (exactlyonce.ID, error) {
 	return id, id.Validate()
 }
 
-// age returns how long ago the first request of e was sent, rounded up to seconds. In the first sending it is 0.
+// age returns how long ago the first request of e was sent, rounded up to seconds. In the
+// first sending it is 0.
 func (e *element) age() time.Duration {
 	now := int64(e.tracker.config.Clock.Since(e.tracker.start))
 	if e.sent.CompareAndSwap(0, now|1) {
@@ -474,7 +505,8 @@ func (e *element) age() time.Duration {
 	return max(0, time.Duration(now-e.sent.Load())+time.Second-1).Truncate(time.Second)
 }
 
-// sentAt notes that a request of e was sent at a time, which may have been in another process.
+// sentAt notes that a request of e was sent at a time, which may have been in another
+// process.
 func (e *element) sentAt(at time.Time) {
 	if !at.IsZero() {
 		e.sent.Store(int64(at.Sub(e.tracker.start)) | 1)

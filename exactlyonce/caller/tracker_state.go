@@ -32,18 +32,22 @@ type snapshot struct {
 	ended      []*element
 }
 
-// stateVersion is the first byte of a state. Version 1 had the numbers of the elements, too, and version 2 no time of the first sending.
+// stateVersion is the first byte of a state. Version 1 had the numbers of the elements,
+// too, and version 2 no time of the first sending.
 const stateVersion = 3
 
-// Restore lets t take part in checkpoints. It is called before the first element, with the state that [Tracker.Snapshot] has returned for the
-// checkpoint that the program resumes from, and with the numbers of its elements, ascending. The tracker then continues with the identity and
-// the numbers of its predecessor. At a fresh start both are nil.
+// Restore lets t take part in checkpoints. It is called before the first element, with
+// the state that [Tracker.Snapshot] has returned for the checkpoint that the program
+// resumes from, and with the numbers of its elements, ascending. The tracker then
+// continues with the identity and the numbers of its predecessor. At a fresh start both
+// are nil.
 //
-// request, if it is not nil, is called when a checkpoint would let elements in: see [Tracker.TryAdmit]. It must not wait for
-// it.
+// request, if it is not nil, is called when a checkpoint would let elements in: see
+// [Tracker.TryAdmit]. It must not wait for it.
 //
-// Restore fails if the state or the numbers are damaged, if the config has Refuse, and if the tracker is in use already: a tracker
-// that takes part in checkpoints belongs to a single operator.
+// Restore fails if the state or the numbers are damaged, if the config has Refuse, and if
+// the tracker is in use already: a tracker that takes part in checkpoints belongs to a
+// single operator.
 func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	client, next, sent := exactlyonce.Client{}, int64(1), time.Time{}
 	if state != nil {
@@ -88,8 +92,9 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	return nil
 }
 
-// Restored is Accepted for an element of a checkpoint. It keeps the number that it had; with 0 it gets a number. Elements are
-// restored after [Tracker.Restore], in the order in which they were accepted, and before others are accepted.
+// Restored is Accepted for an element of a checkpoint. It keeps the number that it had;
+// with 0 it gets a number. Elements are restored after [Tracker.Restore], in the order in
+// which they were accepted, and before others are accepted.
 func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Context {
 	if number == 0 {
 		return t.Accepted(ctx, in, false)
@@ -105,8 +110,10 @@ func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Co
 	return context.WithValue(ctx, oncewire.ElementKey{}, e)
 }
 
-// Number returns the number of the element that ctx belongs to, for its part of a checkpoint. It is 0 if the element has none,
-// and -1 if it must not get a number, because its number was lost (law X1). A message whose requests have its own id needs none.
+// Number returns the number of the element that ctx belongs to, for its part of a
+// checkpoint. It is 0 if the element has none, and -1 if it must not get a number,
+// because its number was lost (law X1). A message whose requests have its own id needs
+// none.
 func (t *Tracker) Number(ctx context.Context) int64 {
 	e := t.elementIn(ctx)
 	switch {
@@ -120,12 +127,15 @@ func (t *Tracker) Number(ctx context.Context) int64 {
 	return e.number
 }
 
-// Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and when the first of its incomplete requests was sent,
-// which is now if none was. It goes into the same checkpoint as the elements that have not ended, each with its number ([Tracker.Number]), and is taken at the same moment.
-// Checkpoints have ascending numbers; not all need complete.
+// Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and
+// when the first of its incomplete requests was sent, which is now if none was. It goes
+// into the same checkpoint as the elements that have not ended, each with its number
+// ([Tracker.Number]), and is taken at the same moment. Checkpoints have ascending
+// numbers; not all need complete.
 //
-// The input after those elements must have the same order after a restart: each element then gets the number that it had. (An element in
-// another's place would get the answer of the other, or ErrMismatch if the server compares fingerprints.)
+// The input after those elements must have the same order after a restart: each element
+// then gets the number that it had. (An element in another's place would get the answer
+// of the other, or ErrMismatch if the server compares fingerprints.)
 func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -151,8 +161,9 @@ func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	return binary.AppendUvarint(b, uint64(max(0, first.Unix()))) // 0: nothing is incomplete
 }
 
-// Completed reports that a checkpoint is stored: numbers of elements that had ended before its snapshot are released. That includes earlier
-// checkpoints that did not complete.
+// Completed reports that a checkpoint is stored: numbers of elements that had ended
+// before its snapshot are released. That includes earlier checkpoints that did not
+// complete.
 func (t *Tracker) Completed(checkpoint uint64) {
 	t.mu.Lock()
 	t.saved.durable = t.saved.durable || t.saved.asked && checkpoint >= t.saved.first
@@ -165,8 +176,8 @@ func (t *Tracker) Completed(checkpoint uint64) {
 	t.unlockAndNotify()
 }
 
-// requestLocked returns what asks for a checkpoint if one would let elements in: the first one, or one that releases numbers.
-// Else nil.
+// requestLocked returns what asks for a checkpoint if one would let elements in: the
+// first one, or one that releases numbers. Else nil.
 func (t *Tracker) requestLocked() func() {
 	s := &t.saved
 	if s.request == nil || s.requested || t.hasNumberLocked() || len(s.ended) == 0 && (s.durable || s.asked) {

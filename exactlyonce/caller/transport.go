@@ -13,12 +13,14 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// Transport returns base with the ids of a [Tracker], for requests to the endpoints that are named:
+// Transport returns base with the ids of a [Tracker], for requests to the endpoints that
+// are named:
 //
 //	client := &http.Client{Transport: caller.Transport(nil, "https://pay.example.com/charges")}
 //
-// An endpoint is an absolute URL. A path that ends with a slash names all paths below it. Name only endpoints that recognise the ids, such as a
-// service behind the middleware of package server, since calls are repeated because of that (see below).
+// An endpoint is an absolute URL. A path that ends with a slash names all paths below it.
+// Name only endpoints that recognise the ids, such as a service behind the middleware of
+// package server, since calls are repeated because of that (see below).
 //
 //	request                                  its id
 //	to a named endpoint                      that of the element and step (WithStep); a new attempt number each time
@@ -28,7 +30,8 @@ import (
 //	after a redirect to another host         none, also if the endpoint is named
 //	no id can be given: see NextID           fails, and nothing is sent
 //
-// Answers that come from the server's tracker, not from its service, become errors. They match, under [errors.Is]:
+// Answers that come from the server's tracker, not from its service, become errors. They
+// match, under [errors.Is]:
 //
 //	ErrStale       the call stays in doubt, and is not repeated
 //	ErrMismatch    refused for good
@@ -40,17 +43,19 @@ import (
 //
 // # Retries
 //
-// A request with an id is reported as deduplicated ([predicates.WithDeduplicated]). A reason-aware strategy therefore repeats a call that was lost in
-// flight, unless the call has sent another request: requests without an id are reported as such. For that, Transport includes
-// [httpretry.Transport]: base need not be a Transport of httpretry.
+// A request with an id is reported as deduplicated ([predicates.WithDeduplicated]). A
+// reason-aware strategy therefore repeats a call that was lost in flight, unless the call
+// has sent another request: requests without an id are reported as such. For that,
+// Transport includes [httpretry.Transport]: base need not be a Transport of httpretry.
 //
-// Hedges and retries around Transport send the same request again, so the function has to name it by [WithStep]. Below Transport, they carry its
-// attempt number, which is correct; to give them their own numbers, make another Transport their base:
+// Hedges and retries around Transport send the same request again, so the function has to
+// name it by [WithStep]. Below Transport, they carry its attempt number, which is
+// correct; to give them their own numbers, make another Transport their base:
 //
 //	caller.Transport(hedged(caller.Transport(nil, endpoint)), endpoint)
 //
-// A nil base stands for http.DefaultTransport. Transport panics if no endpoint is named, or if any is not such a URL. The
-// result is safe for concurrent use if base is.
+// A nil base stands for http.DefaultTransport. Transport panics if no endpoint is named,
+// or if any is not such a URL. The result is safe for concurrent use if base is.
 func Transport(base http.RoundTripper, endpoints ...string) http.RoundTripper {
 	if len(endpoints) == 0 {
 		panic("caller: Transport: no endpoint is named")
@@ -103,7 +108,8 @@ func (t *transport) CloseIdleConnections() {
 	}
 }
 
-// names reports whether req goes to a named endpoint. With a Host of its own, it goes to another service.
+// names reports whether req goes to a named endpoint. With a Host of its own, it goes to
+// another service.
 func (t *transport) names(req *http.Request) bool {
 	if req.Host != "" && req.Host != req.URL.Host {
 		return false
@@ -117,7 +123,8 @@ func (t *transport) names(req *http.Request) bool {
 	return false
 }
 
-// withoutID returns req without an id that a Transport around this one, or a program that copies headers, has given it.
+// withoutID returns req without an id that a Transport around this one, or a program that
+// copies headers, has given it.
 func withoutID(req *http.Request) *http.Request {
 	if _, ok := req.Header[exactlyonce.Header]; !ok {
 		return req
@@ -147,7 +154,8 @@ func begin(ctx context.Context, hops int) (outgoing, exactlyonce.ID, error) {
 	return r, id, err
 }
 
-// refusal returns the error for an answer of the server's tracker; nil for one of the service. It closes the body.
+// refusal returns the error for an answer of the server's tracker; nil for one of the
+// service. It closes the body.
 func (r outgoing) refusal(resp *http.Response, id exactlyonce.ID) error {
 	status := httpretry.CheckResponse(resp)
 	result := oncewire.Of(resp.Header)
@@ -191,7 +199,8 @@ func (e *answerError) Error() string {
 
 func (e *answerError) Is(target error) bool { return target == e.class }
 
-// Unwrap returns the status, which classifiers read. It returns nil for a stale request, since 410 would count as a refusal without effect.
+// Unwrap returns the status, which classifiers read. It returns nil for a stale request,
+// since 410 would count as a refusal without effect.
 func (e *answerError) Unwrap() error {
 	if e.class == exactlyonce.ErrStale { //nolint:errorlint // set from classes
 		return nil

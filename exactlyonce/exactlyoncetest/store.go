@@ -23,16 +23,18 @@ import (
 
 // Setup is a database for a test.
 type Setup[TX any] struct {
-	// Open opens the records as another server of the service does. The test closes what it opens.
+	// Open opens the records as another server of the service does. The test closes what
+	// it opens.
 	Open func() exactlyonce.Store[TX]
 	// Begin begins a transaction as a user does. It may wait for another one to end.
 	Begin func(ctx context.Context) (Transaction[TX], error)
-	// Add is an effect: it adds 1 to the counter of that name as part of a transaction. Names are new each time, except within a request.
+	// Add is an effect: it adds 1 to the counter of that name as part of a transaction.
+	// Names are new each time, except within a request.
 	Add func(ctx context.Context, tx TX, name string) error
 	// Count returns the committed value of a counter.
 	Count func(ctx context.Context, name string) (int, error)
-	// Again reports whether a transaction that failed with this error may be tried again as it is, as after a
-	// serialization failure. Nil: never.
+	// Again reports whether a transaction that failed with this error may be tried again
+	// as it is, as after a serialization failure. Nil: never.
 	Again func(err error) bool
 }
 
@@ -43,8 +45,8 @@ type Transaction[TX any] struct {
 	Rollback func(ctx context.Context) error
 }
 
-// RunStore checks the rules of [exactlyonce.Store], in a subtest for each rule. newSetup returns a new, empty database each time; its records take
-// the time from c.
+// RunStore checks the rules of [exactlyonce.Store], in a subtest for each rule. newSetup
+// returns a new, empty database each time; its records take the time from c.
 func RunStore[TX any](t *testing.T, newSetup func(t *testing.T, c clock.Clock) Setup[TX]) {
 	t.Helper()
 	for _, rule := range []struct {
@@ -118,7 +120,8 @@ const (
 	stale     = "stale"
 )
 
-// StateOf names what [exactlyonce.Records.Find] has found: "new", "completed" or "stale", which is no error then.
+// StateOf names what [exactlyonce.Records.Find] has found: "new", "completed" or "stale",
+// which is no error then.
 func StateOf(answer []byte, found bool, err error) (string, []byte, error) {
 	switch {
 	case errors.Is(err, exactlyonce.ErrStale):
@@ -349,8 +352,8 @@ func (b *bench[TX]) marks() {
 	b.state(s, isNew, request(c, 99))
 }
 
-// A transaction that has put below a mark holds the mark up until its record is committed, or sees the mark: a request
-// whose record is gone is never run again.
+// A transaction that has put below a mark holds the mark up until its record is
+// committed, or sees the mark: a request whose record is gone is never run again.
 func (b *bench[TX]) putBesideMark() {
 	s, other := b.setup.Open(), b.setup.Open()
 	for range 5 {
@@ -470,7 +473,8 @@ func (b *bench[TX]) silentClients() {
 	b.collect(s, cut, cut, 0, 0)
 	b.collect(s, cut, cut, 0, 0)
 	for range 2 {
-		// What a silent client has asked for is stale, and what it has not is new: it was idle, or restarts.
+		// What a silent client has asked for is stale, and what it has not is new: it was
+		// idle, or restarts.
 		b.state(s, stale, request(clients["silent"], 1))
 		assert.ErrorIs(b, b.put(s, request(clients["silent"], 1), answer), exactlyonce.ErrStale)
 		b.state(s, stale, request(clients["mark of old"], 1))
@@ -491,7 +495,8 @@ func (b *bench[TX]) silentClients() {
 	require.NoError(b, b.put(s, request(clients["silent"], 2), answer))
 	assert.Equal(b, answer, b.state(s, completed, request(clients["silent"], 2)))
 
-	// After 24 times that silence nothing is left, but of those that were heard meanwhile.
+	// After 24 times that silence nothing is left, but of those that were heard
+	// meanwhile.
 	b.clock.Add(30 * time.Minute)
 	mark("mark")
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 2, 5)
@@ -501,8 +506,8 @@ func (b *bench[TX]) silentClients() {
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 0, 1)
 }
 
-// longRequest runs a request for longer than ClientSilence, and another one for 24 times as
-// long, on two servers that collect. A later request of the client was answered in the
+// longRequest runs a request for longer than ClientSilence, and another one for 24 times
+// as long, on two servers that collect. A later request of the client was answered in the
 // meantime. The long requests store their answers, and a late attempt of the request that
 // was answered is not executed again (law X1).
 func (b *bench[TX]) longRequest() {
@@ -595,8 +600,8 @@ func (b *bench[TX]) manyCollected() {
 	b.collect(s, b.clock.Now(), b.clock.Now(), 0, 0)
 }
 
-// oneEffect is a random history: attempts of the same requests at three servers, some rolled back, while marks and
-// collections go on. Law X1.
+// oneEffect is a random history: attempts of the same requests at three servers, some
+// rolled back, while marks and collections go on. Law X1.
 func (b *bench[TX]) oneEffect() {
 	const requests, attempts, workers = 40, 4, 6
 	client := exactlyonce.NewClient()

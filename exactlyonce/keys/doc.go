@@ -1,5 +1,6 @@
-// Package keys lets an HTTP service finish each request once, although its clients repeat requests and its processes die. A client names a
-// request by an idempotency key. The service stores the progress of the request, and the next attempt continues from there.
+// Package keys lets an HTTP service finish each request once, although its clients repeat
+// requests and its processes die. A client names a request by an idempotency key. The
+// service stores the progress of the request, and the next attempt continues from there.
 //
 //	store := keys.New(db, keys.PostgreSQL, keys.Config{})
 //	rides := store.Operation("create_ride", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -40,8 +41,9 @@
 //     refuses.
 //   - The recovery point is the name of the last step that is done: started, …, finished.
 //
-// A run calls the handler from its beginning. Steps that are done do not run again: they return the stored result, which is JSON. So a handler
-// decides by its request and by the results of its steps, and never by values that may differ between two runs.
+// A run calls the handler from its beginning. Steps that are done do not run again: they
+// return the stored result, which is JSON. So a handler decides by its request and by the
+// results of its steps, and never by values that may differ between two runs.
 //
 // # Keys
 //
@@ -73,13 +75,15 @@
 //     exactlyonce.ErrInProgress. PostgreSQL ends that transaction when the lock's timeout has passed; then another run takes over. SQLite
 //     has one writer for all requests: while another process writes, each attempt waits, and gets exactlyonce.ErrInProgress after 10 s.
 //
-// Servers compare times of their own clocks. A server whose clock is ahead by more than the lock's timeout takes over from a run that still
-// works. The work of that run is lost, but its effects are not duplicated.
+// Servers compare times of their own clocks. A server whose clock is ahead by more than
+// the lock's timeout takes over from a run that still works. The work of that run is
+// lost, but its effects are not duplicated.
 //
 // # Databases
 //
-// Any driver of database/sql for SQLite or PostgreSQL. [Keys.Migrate] makes the tables weir_keys and weir_key_steps. With
-// ext/sqlite pass DB.Writer(). Serialization failures are recognised by SQLSTATE (pgx, lib/pq) and by the result code of SQLite
+// Any driver of database/sql for SQLite or PostgreSQL. [Keys.Migrate] makes the tables
+// weir_keys and weir_key_steps. With ext/sqlite pass DB.Writer(). Serialization failures
+// are recognised by SQLSTATE (pgx, lib/pq) and by the result code of SQLite
 // (modernc.org/sqlite).
 //
 // # Concurrency
@@ -88,6 +92,6 @@
 //
 // # Sources
 //
-// Brandur Leach, "Implementing Stripe-like Idempotency Keys in Postgres" (2017); the IETF draft "The Idempotency-Key HTTP
-// Header Field".
+// Brandur Leach, "Implementing Stripe-like Idempotency Keys in Postgres" (2017); the IETF
+// draft "The Idempotency-Key HTTP Header Field".
 package keys

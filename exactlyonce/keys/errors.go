@@ -46,7 +46,8 @@ func explain(err error) error {
 	return sqlmigrate.Explain(err, "keys.Keys.Migrate", "weir_keys", "weir_key_steps")
 }
 
-// isConflict reports whether a transaction that failed with err can be tried again as it is.
+// isConflict reports whether a transaction that failed with err can be tried again as it
+// is.
 func isConflict(err error) bool {
 	if e, ok := errors.AsType[interface {
 		error

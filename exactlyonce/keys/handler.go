@@ -16,26 +16,31 @@ const header = "Idempotency-Key"
 
 // HandlerConfig configures [Operation.Handler].
 type HandlerConfig struct {
-	// User returns the authenticated user; keys are separate for each user. A request that is not ok gets 403. Required; a service with a single
-	// user returns a constant.
+	// User returns the authenticated user; keys are separate for each user. A request
+	// that is not ok gets 403. Required; a service with a single user returns a constant.
 	User func(req *http.Request) (user string, ok bool)
-	// Key returns an entity-level key, such as payment-1234-refund. An error is answered with 400. Default: the
-	// request-level key in the header Idempotency-Key, bare or in double quotes; without it the answer is 400.
+	// Key returns an entity-level key, such as payment-1234-refund. An error is answered
+	// with 400. Default: the request-level key in the header Idempotency-Key, bare or in
+	// double quotes; without it the answer is 400.
 	Key func(req *http.Request, body []byte) (key string, err error)
-	// Fingerprint hashes the content of a request: the same key with another fingerprint is refused. Default: method, path, query, Content-Type
-	// and body, JSON as JSON (see [Request]).
+	// Fingerprint hashes the content of a request: the same key with another fingerprint
+	// is refused. Default: method, path, query, Content-Type and body, JSON as JSON (see
+	// [Request]).
 	Fingerprint func(req *http.Request, body []byte) [32]byte
-	// MismatchStatus is the status for a key that had other content: 409 (default) or 422.
+	// MismatchStatus is the status for a key that had other content: 409 (default) or
+	// 422.
 	MismatchStatus int
-	// MaxBody bounds the body. A request with a longer body gets 413, one whose body does not come in time or whole 408. Default 1 MiB.
+	// MaxBody bounds the body. A request with a longer body gets 413, one whose body does
+	// not come in time or whole 408. Default 1 MiB.
 	MaxBody int64
 }
 
-// Handler returns the operation as an HTTP handler. Put authentication and authorisation around it. A client that goes away
-// does not end the run.
+// Handler returns the operation as an HTTP handler. Put authentication and authorisation
+// around it. A client that goes away does not end the run.
 //
-// A response to an earlier attempt has the header Exactly-Once-Result: replayed. Answers in place of the operation's are
-// problem documents (RFC 9457), with this header and a type urn:weir:exactly-once: and the same value:
+// A response to an earlier attempt has the header Exactly-Once-Result: replayed. Answers
+// in place of the operation's are problem documents (RFC 9457), with this header and a
+// type urn:weir:exactly-once: and the same value:
 //
 //	in-progress  409         a run has the lock, or transactions collide; Retry-After
 //	mismatch     409 or 422  the key had other content

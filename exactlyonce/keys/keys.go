@@ -38,7 +38,8 @@ func (d Dialect) Migrations() fs.FS {
 // component names the tables in weir_migrations.
 const component = "keys"
 
-// Migrate makes the tables, or updates them to this version. It can be called at each start.
+// Migrate makes the tables, or updates them to this version. It can be called at each
+// start.
 func (k *Keys) Migrate(ctx context.Context) error {
 	dialect := [...]sqlmigrate.Dialect{SQLite: sqlmigrate.SQLite, PostgreSQL: sqlmigrate.PostgreSQL}[k.dialect]
 	return sqlmigrate.Apply(ctx, k.db, dialect, component, k.dialect.Migrations())
@@ -52,23 +53,26 @@ func (k *Keys) CheckVersion(ctx context.Context) error {
 
 // Config are the settings of [Keys]. The zero value has the defaults.
 type Config struct {
-	// LockTimeout is how long a step of a run may take, after which another run may take over. Each step restarts it, and the step's context
-	// ends with it. Default 90 s.
+	// LockTimeout is how long a step of a run may take, after which another run may take
+	// over. Each step restarts it, and the step's context ends with it. Default 90 s.
 	LockTimeout time.Duration
 	// Retention is how long a request is kept after it was finished. After that its key
 	// means a new request, whether or not [Keys.Reap] has removed it. An unfinished
 	// request stays until it is finished, or until [Keys.End]. Default 24 h.
 	Retention time.Duration
-	// CompleteAfter is how long an unfinished request must rest before Complete takes it up, so that its client can repeat it first; each run
-	// adds as much again. Complete gives up when Retention is over since the request came. Default 5 minutes.
+	// CompleteAfter is how long an unfinished request must rest before Complete takes it
+	// up, so that its client can repeat it first; each run adds as much again. Complete
+	// gives up when Retention is over since the request came. Default 5 minutes.
 	CompleteAfter time.Duration
 	// Clock is the clock for all these times. Default: the wall clock.
 	Clock clock.Clock
-	// Logger logs errors that are not returned: requests that could not be completed, or unlocked. Default slog.Default().
+	// Logger logs errors that are not returned: requests that could not be completed, or
+	// unlocked. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// Keys are the requests with idempotency keys in a database. They are safe for concurrent use.
+// Keys are the requests with idempotency keys in a database. They are safe for concurrent
+// use.
 type Keys struct {
 	db      *sql.DB
 	dialect Dialect
@@ -80,8 +84,8 @@ type Keys struct {
 	operations map[string]*Operation
 }
 
-// New returns the keys in db, which has its tables, or gets them by [Keys.Migrate]. It panics if db is nil, the dialect is unknown or a duration is
-// negative.
+// New returns the keys in db, which has its tables, or gets them by [Keys.Migrate]. It
+// panics if db is nil, the dialect is unknown or a duration is negative.
 func New(db *sql.DB, d Dialect, c Config) *Keys {
 	guard.RefuseNil("keys: New", "db", db)
 	if d != SQLite && d != PostgreSQL {
@@ -112,11 +116,14 @@ type Operation struct {
 	handler func(ctx context.Context, run *Run) (exactlyonce.Response, error)
 }
 
-// Operation registers a handler, which brings a request to its end, in steps. A response that it returns without an error is stored, if it has
-// not called [Run.Finish]. With an error the request is not finished; the response, if it has a status, is sent and not stored.
+// Operation registers a handler, which brings a request to its end, in steps. A response
+// that it returns without an error is stored, if it has not called [Run.Finish]. With an
+// error the request is not finished; the response, if it has a status, is sent and not
+// stored.
 //
-// The name, of 1 to 50 bytes, is stored with requests: it must stay the same as long as some
-// of them may be unfinished. Operation panics if the name is taken or not valid, or if handler is nil.
+// The name, of 1 to 50 bytes, is stored with requests: it must stay the same as long as
+// some of them may be unfinished. Operation panics if the name is taken or not valid, or
+// if handler is nil.
 func (k *Keys) Operation(name string, handler func(ctx context.Context, run *Run) (exactlyonce.Response, error)) *Operation {
 	if handler == nil {
 		panic("keys: Operation: handler is nil")

@@ -60,7 +60,8 @@ type position struct {
 	id        string
 }
 
-// statusOf reads the status in the first bytes of a response: behind the version of [exactlyonce.Response.Encode].
+// statusOf reads the status in the first bytes of a response: behind the version of
+// [exactlyonce.Response.Encode].
 func statusOf(response []byte) int {
 	in := varint.Reader{Rest: response}
 	if in.Byte() != 1 {

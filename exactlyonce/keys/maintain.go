@@ -14,9 +14,11 @@ import (
 // page is how many rows one statement of the maintenance reads or removes.
 const page = 500
 
-// Complete runs the requests that are not finished, rest for CompleteAfter and are not locked, in turn. It returns how many it finished, and how
-// many failed. Failures are logged, and later calls try again, less and less often: with the defaults about 24 times. When the retention of a
-// request is over, Complete gives up: see [Keys.Reap] and [Keys.End]. Several servers may call it at once. The error comes from the database.
+// Complete runs the requests that are not finished, rest for CompleteAfter and are not
+// locked, in turn. It returns how many it finished, and how many failed. Failures are
+// logged, and later calls try again, less and less often: with the defaults about 24
+// times. When the retention of a request is over, Complete gives up: see [Keys.Reap] and
+// [Keys.End]. Several servers may call it at once. The error comes from the database.
 func (k *Keys) Complete(ctx context.Context) (completed, failed int, err error) {
 	for last := ""; ; {
 		now := k.config.Clock.Now()
@@ -81,9 +83,11 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 	return err == nil, err
 }
 
-// End ends a request that is not finished, for example because Complete has given it up: later attempts get response, for another retention. It
-// is for a person who has checked the outcome of the calls of its steps, as with "weir keys end": [Keys.List] has the ids. A run that has the request
-// cannot commit afterwards. The error is exactlyonce.ErrInvalid if no such request is unfinished.
+// End ends a request that is not finished, for example because Complete has given it up:
+// later attempts get response, for another retention. It is for a person who has checked
+// the outcome of the calls of its steps, as with "weir keys end": [Keys.List] has the
+// ids. A run that has the request cannot commit afterwards. The error is
+// exactlyonce.ErrInvalid if no such request is unfinished.
 func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {
 	stored := response.Encode()
 	if err := new(exactlyonce.Response).Decode(stored); err != nil {
@@ -99,8 +103,9 @@ func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response
 	return nil
 }
 
-// Reap removes finished requests whose retention is over; their keys belong to new requests then. Requests that are not
-// finished stay until a client finishes them, or [Keys.End]: it returns how many of them are past their retention, and logs that.
+// Reap removes finished requests whose retention is over; their keys belong to new
+// requests then. Requests that are not finished stay until a client finishes them, or
+// [Keys.End]: it returns how many of them are past their retention, and logs that.
 func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 	now := k.now()
 	for more := true; more; {
@@ -167,7 +172,8 @@ func removeIn(ctx context.Context, tx *sql.Tx, stepsSQL, requestsSQL string, arg
 	return int(n), err
 }
 
-// Maintain calls Complete and Reap at once and then at the interval every, until ctx ends, and returns its cause. Errors are logged.
+// Maintain calls Complete and Reap at once and then at the interval every, until ctx
+// ends, and returns its cause. Errors are logged.
 func (k *Keys) Maintain(ctx context.Context, every time.Duration) error {
 	if every <= 0 {
 		panic(fmt.Sprintf("keys: Maintain: every is %v", every))

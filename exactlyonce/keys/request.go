@@ -19,16 +19,17 @@ const (
 	maxPoint  = 50
 )
 
-// Request is the request of a client. It is stored, so that another run can continue it. All fields but the body are UTF-8 without the character
-// NUL.
+// Request is the request of a client. It is stored, so that another run can continue it.
+// All fields but the body are UTF-8 without the character NUL.
 type Request struct {
 	User string // who asks; a key is unique for each user
 	Key  string // 1 to 255 bytes
 
 	// The content of the request. The same key with a different content is refused. JSON
 	// is compared as JSON: the order of members, white space and a charset of UTF-8 make
-	// no difference. Values nested deeper than 64 levels are compared byte by byte, and so
-	// is a body that is not valid JSON or has half of a surrogate pair, such as "\ud800".
+	// no difference. Values nested deeper than 64 levels are compared byte by byte, and
+	// so is a body that is not valid JSON or has half of a surrogate pair, such as
+	// "\ud800".
 	Method      string // at most 10 bytes
 	Path        string // at most 100 bytes
 	Query       string
@@ -71,8 +72,8 @@ func (r *Request) fingerprint(operation string) [32]byte {
 }
 
 // isAsked reports whether the request that is stored under the key, whose fingerprint is
-// stored, has the content of r. Earlier versions stored other fingerprints (law W4): of the
-// bytes, and of JSON without its mark.
+// stored, has the content of r. Earlier versions stored other fingerprints (law W4): of
+// the bytes, and of JSON without its mark.
 func (r *Request) isAsked(operation string, stored []byte) bool {
 	if r.fingerprint(operation) == [32]byte(stored) {
 		return true

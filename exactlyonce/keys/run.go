@@ -19,7 +19,8 @@ const (
 	loadWait = 5 * time.Second // for a run whose COMMIT had no answer, also after the context has ended
 )
 
-// Run is an attempt to bring a request to its end. It belongs to its handler, and is not safe for concurrent use.
+// Run is an attempt to bring a request to its end. It belongs to its handler, and is not
+// safe for concurrent use.
 type Run struct {
 	Request
 
@@ -36,14 +37,18 @@ type Run struct {
 // ID returns the request's own, random id: 32 hexadecimal digits.
 func (r *Run) ID() string { return r.id }
 
-// Phase runs work, whose result can be encoded as JSON, in a serializable transaction that commits the recovery point name, too (law X2). If the
-// request has done this step, Phase returns the stored result and work does not run. work may run several times, each in a new transaction, and
-// must not use another connection of the database. name has 1 to 50 bytes, and belongs to one step: Phase panics if a step before it has the same.
+// Phase runs work, whose result can be encoded as JSON, in a serializable transaction
+// that commits the recovery point name, too (law X2). If the request has done this step,
+// Phase returns the stored result and work does not run. work may run several times, each
+// in a new transaction, and must not use another connection of the database. name has 1
+// to 50 bytes, and belongs to one step: Phase panics if a step before it has the same.
 //
-// Errors come from work and the database, or match exactlyonce.ErrInProgress: another run has taken over, since this
-// one was slower than the lock's timeout, and its last step was rolled back; or the transaction was tried again too often because of others. The
-// request may be repeated. Another error names the steps if the handler does not have those that its request has done: it was changed, or decides
-// by a value that differs between runs. That is a bug; the request is unlocked and not finished.
+// Errors come from work and the database, or match exactlyonce.ErrInProgress: another run
+// has taken over, since this one was slower than the lock's timeout, and its last step
+// was rolled back; or the transaction was tried again too often because of others. The
+// request may be repeated. Another error names the steps if the handler does not have
+// those that its request has done: it was changed, or decides by a value that differs
+// between runs. That is a bug; the request is unlocked and not finished.
 func Phase[T any](ctx context.Context, r *Run, name string, work func(ctx context.Context, tx *sql.Tx) (T, error)) (T, error) {
 	return decode[T](r.step(ctx, name, func(ctx context.Context, tx *sql.Tx) ([]byte, error) {
 		result, err := work(ctx, tx)
@@ -60,11 +65,14 @@ func (r *Run) Phase(ctx context.Context, name string, work func(ctx context.Cont
 	return err
 }
 
-// Call asks another service, outside of any transaction, and commits its result with the recovery point name. key is derived from the request
-// and name: it is the same in every run, and different for different users; pass it on as the idempotency key. The context ends when the lock
-// does. After an error the result is not stored, and a later run calls again with the same key.
+// Call asks another service, outside of any transaction, and commits its result with the
+// recovery point name. key is derived from the request and name: it is the same in every
+// run, and different for different users; pass it on as the idempotency key. The context
+// ends when the lock does. After an error the result is not stored, and a later run calls
+// again with the same key.
 //
-// The errors are the same as for [Phase], with the errors of call in place of the errors of work.
+// The errors are the same as for [Phase], with the errors of call in place of the errors
+// of work.
 func Call[T any](ctx context.Context, r *Run, name string, call func(ctx context.Context, key string) (T, error)) (T, error) {
 	return decode[T](r.step(ctx, name, nil, func(ctx context.Context) ([]byte, error) {
 		result, err := call(ctx, r.id+"-"+name)
@@ -75,7 +83,8 @@ func Call[T any](ctx context.Context, r *Run, name string, call func(ctx context
 	}))
 }
 
-// decode makes the result of its stored form, also in the run that has stored it: all see the same.
+// decode makes the result of its stored form, also in the run that has stored it: all see
+// the same.
 func decode[T any](stored []byte, err error) (T, error) {
 	var result T
 	if err != nil {
@@ -87,7 +96,8 @@ func decode[T any](stored []byte, err error) (T, error) {
 	return result, nil
 }
 
-// step passes one step: it returns the stored result, or does what is given. One of work and call is nil.
+// step passes one step: it returns the stored result, or does what is given. One of work
+// and call is nil.
 func (r *Run) step(ctx context.Context, name string, work func(ctx context.Context, tx *sql.Tx) ([]byte, error),
 	call func(ctx context.Context) ([]byte, error),
 ) ([]byte, error) {
@@ -148,8 +158,9 @@ func (r *Run) misfit(stored, asked string) error {
 		r.operation.name, r.id, stored, r.position+1, asked)
 }
 
-// Finish is the last phase: it runs work and commits the response that work returns, in a single transaction. The request is
-// finished then, and later attempts get the same response. The response's status must be from 200 to 999.
+// Finish is the last phase: it runs work and commits the response that work returns, in a
+// single transaction. The request is finished then, and later attempts get the same
+// response. The response's status must be from 200 to 999.
 func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error)) (exactlyonce.Response, error) {
 	if r.response != nil {
 		return exactlyonce.Response{}, r.misfit(finished, finished)
@@ -193,8 +204,8 @@ func (r *Run) whileLocked(ctx context.Context) (context.Context, context.CancelF
 	return k.within(ctx, expires.Sub(k.config.Clock.Now()))
 }
 
-// commit runs work in a transaction that moves the request on to point. If that has committed without an answer, the
-// run is loaded again.
+// commit runs work in a transaction that moves the request on to point. If that has
+// committed without an answer, the run is loaded again.
 func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Context, tx *sql.Tx) error) (loaded bool, err error) {
 	for try := 1; ; try++ {
 		ended, err := r.try(ctx, point, work)

@@ -55,8 +55,8 @@ type Counts struct {
 	Users      int // with requests
 }
 
-// Count counts the requests. It reads an index of the table from end to end, so do not call it at each scrape of a metric. The error comes from
-// the database.
+// Count counts the requests. It reads an index of the table from end to end, so do not
+// call it at each scrape of a metric. The error comes from the database.
 func (k *Keys) Count(ctx context.Context) (c Counts, err error) {
 	err = errors.Join(
 		k.db.QueryRowContext(ctx, countSQL).Scan(&c.Records, &c.Users),

@@ -33,7 +33,8 @@ type row struct {
 	done        bool // there is a response
 }
 
-// The numbers of parameters come in order, for drivers of SQLite that count instead of reading them.
+// The numbers of parameters come in order, for drivers of SQLite that count instead of
+// reading them.
 const (
 	columns = `id, principal, idempotency_key, request_method, request_path, request_query, request_type, request_body,
 	operation, fingerprint, last_run_at, locked_at, fence, recovery_point, expires_at, response, response IS NOT NULL`
@@ -52,7 +53,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 1, '` + sta
 WHERE id IN (` + takenSQL + `)`
 	takenSQL = `SELECT id FROM weir_keys WHERE id = $3 AND fence = $4 AND coalesce(locked_at, 0) = $5 AND response IS NULL`
 
-	// The run before may be frozen in a transaction, which has the row: nobody waits for it. (SQLite has one writer.)
+	// The run before may be frozen in a transaction, which has the row: nobody waits for
+	// it. (SQLite has one writer.)
 	takePostgreSQL = `UPDATE weir_keys SET locked_at = $1, last_run_at = $2, fence = fence + 1
 WHERE id IN (` + takenSQL + ` FOR UPDATE SKIP LOCKED)`
 
@@ -60,11 +62,13 @@ WHERE id IN (` + takenSQL + ` FOR UPDATE SKIP LOCKED)`
 
 	unlockSQL = `UPDATE weir_keys SET locked_at = NULL WHERE id = $1 AND fence = $2 AND response IS NULL`
 
-	// First in each transaction: it locks out other runs, and finds that this one is locked out.
+	// First in each transaction: it locks out other runs, and finds that this one is
+	// locked out.
 	advanceSQL = `UPDATE weir_keys SET recovery_point = $1, locked_at = $2
 WHERE id = $3 AND fence = $4 AND recovery_point = $5 AND response IS NULL`
 
-	// The transaction of a process that is frozen ends with its lock, so that another run can take over.
+	// The transaction of a process that is frozen ends with its lock, so that another run
+	// can take over.
 	advancePostgreSQL = advanceSQL + ` RETURNING set_config('idle_in_transaction_session_timeout', $6, true)`
 
 	endSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL, fence = fence + 1, expires_at = $2 + expires_at - created_at
@@ -72,7 +76,8 @@ WHERE id = $3 AND response IS NULL`
 
 	stepSQL = `INSERT INTO weir_key_steps (key_id, position, name, result) VALUES ($1, $2, $3, $4)`
 
-	// The retention begins again: an answer that is lost must be there when its client asks again, however late the request was finished.
+	// The retention begins again: an answer that is lost must be there when its client
+	// asks again, however late the request was finished.
 	finishSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL, expires_at = $2 + expires_at - created_at WHERE id = $3`
 
 	// Each run makes the next rest longer.
@@ -133,7 +138,8 @@ func (k *Keys) steps(ctx context.Context, id string) (steps []step, err error) {
 	return steps, errors.Join(rows.Err(), rows.Close())
 }
 
-// within returns a context that ends after d. (The mock clock's own contexts have a data race.)
+// within returns a context that ends after d. (The mock clock's own contexts have a data
+// race.)
 func (k *Keys) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if d <= 0 { // a mock clock would wait for its next step
@@ -148,7 +154,8 @@ func (k *Keys) within(ctx context.Context, d time.Duration) (context.Context, co
 
 func (k *Keys) now() int64 { return k.config.Clock.Now().UnixMicro() }
 
-// claimWait bounds how long the database may take to say how far a request has come, and to lock it.
+// claimWait bounds how long the database may take to say how far a request has come, and
+// to lock it.
 const claimWait = 10 * time.Second
 
 // claim returns a run that has the lock, or the response of a request that is finished.

@@ -33,8 +33,8 @@ type Config struct {
 	// at most half of each bound, more is refused with ErrFull. So is a new client while
 	// the marks of clients that were evicted within ClientSilence take half of MaxBytes.
 	// When others need room, a principal that takes more than half of a bound loses the
-	// answers that were asked for least recently, and then the clients that are silent for
-	// the longest time: those requests are STALE. A client whose requests run is not
+	// answers that were asked for least recently, and then the clients that are silent
+	// for the longest time: those requests are STALE. A client whose requests run is not
 	// removed. If numbers of removed answers take room, every request below about half of
 	// them becomes STALE, including requests that were never seen.
 

@@ -26,7 +26,8 @@ const (
 	roleWorker   = "worker"
 )
 
-// child is the process of a server, a provider or a worker, if the supervisor has started this one. It does not return then.
+// child is the process of a server, a provider or a worker, if the supervisor has started
+// this one. It does not return then.
 func child() {
 	procs.Child(func(s settings) error {
 		switch s.Role {

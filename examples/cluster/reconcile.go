@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/ext/jetstream"
 )
 
-// declineOf: a provider declines one order in so many. Those are the poison: they can never be charged.
+// declineOf: a provider declines one order in so many. Those are the poison: they can
+// never be charged.
 const declineOf = 50
 
 func isPoison(seed uint64, o bank.Order) bool {

@@ -43,8 +43,8 @@ func newTopology() (topology, error) {
 	return t, nil
 }
 
-// freePorts returns addresses. Their ports are below those that connections get, so that a server which was killed finds them free
-// when it is started again.
+// freePorts returns addresses. Their ports are below those that connections get, so that
+// a server which was killed finds them free when it is started again.
 func freePorts(n int) (addresses []string, err error) {
 	for tries := 0; len(addresses) < n; tries++ {
 		address := fmt.Sprintf("127.0.0.1:%d", 12_000+rand.IntN(18_000))
@@ -109,7 +109,8 @@ const (
 	lease    = 2 * time.Second // after it the orders of a worker that was killed go to another one
 )
 
-// openEngine opens the engine in the cluster; the first one makes the stream. It waits until the cluster has a leader.
+// openEngine opens the engine in the cluster; the first one makes the stream. It waits
+// until the cluster has a leader.
 func openEngine(ctx context.Context, js jetstream.JetStream) (*weirjs.Engine, error) {
 	return weirjs.New(ctx, js, weirjs.WithStream(stream), weirjs.WithReplicas(replicas), weirjs.WithLogger(quiet))
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// run is the command: it starts the processes, kills them, starts them again, and compares what is left with the orders.
+// run is the command: it starts the processes, kills them, starts them again, and
+// compares what is left with the orders.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return show.Command("cluster", errOut,
 		func() (config, error) { return parse(args, out) },
@@ -58,7 +59,8 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 type member struct {
 	settings
 
-	// Guarded by supervisor.mu. Written by the goroutine of run alone, but for leads and the change from isStarting to isUp.
+	// Guarded by supervisor.mu. Written by the goroutine of run alone, but for leads and
+	// the change from isStarting to isUp.
 	process *procs.Process
 	state   string
 	leads   bool // it is a server, and leads the orders
@@ -221,8 +223,8 @@ func (s *supervisor) openEngine(ctx context.Context) error {
 	}
 }
 
-// publish puts the orders into their queue, spread over the duration. What is not confirmed is put again: with its id, so it is there
-// once.
+// publish puts the orders into their queue, spread over the duration. What is not
+// confirmed is put again: with its id, so it is there once.
 func (s *supervisor) publish(ctx context.Context) error {
 	queue, _ := queuesOn(s.engine)
 	const tick = 100 * time.Millisecond
@@ -249,8 +251,9 @@ func (s *supervisor) publish(ctx context.Context) error {
 	return nil
 }
 
-// trouble kills servers and workers, and starts them again, until the duration is over and one of each was killed. A server is killed
-// only if the others have all that it has: a cluster of three survives the loss of one.
+// trouble kills servers and workers, and starts them again, until the duration is over
+// and one of each was killed. A server is killed only if the others have all that it has:
+// a cluster of three survives the loss of one.
 func (s *supervisor) trouble(ctx context.Context) error {
 	end := time.Now().Add(s.Duration)
 	type start struct {
@@ -291,7 +294,8 @@ func (s *supervisor) trouble(ctx context.Context) error {
 	return nil
 }
 
-// victim chooses one that is up: every second time a server, if one may be killed, and every second of those leads the orders.
+// victim chooses one that is up: every second time a server, if one may be killed, and
+// every second of those leads the orders.
 func (s *supervisor) victim() *member {
 	role := roleWorker
 	if s.random.IntN(2) == 0 {
@@ -331,7 +335,8 @@ func (s *supervisor) kill(m *member) {
 	m.process.Kill()
 }
 
-// check finds processes that have ended by themselves. A worker may, when the cluster does not answer for long.
+// check finds processes that have ended by themselves. A worker may, when the cluster
+// does not answer for long.
 func (s *supervisor) check() error {
 	for _, p := range s.providers {
 		if p.HasEnded() {
@@ -391,11 +396,12 @@ func (s *supervisor) watch(ctx context.Context) {
 	}
 }
 
-// isMute reports that the cluster does not answer: a stream has no leader at the moment. It runs under mu.
+// isMute reports that the cluster does not answer: a stream has no leader at the moment.
+// It runs under mu.
 func (s *supervisor) isMute() bool { return !s.looked.IsZero() && time.Since(s.looked) > time.Second }
 
-// look counts the orders, on their path: they are put into the next queue before they are removed from the previous one. So an order
-// may be counted twice, and is never missed.
+// look counts the orders, on their path: they are put into the next queue before they are
+// removed from the previous one. So an order may be counted twice, and is never missed.
 func (s *supervisor) look(ctx context.Context) error {
 	var now counts
 	kills := s.killsOf(roleServer)

@@ -10,7 +10,8 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// startView shows what happens: redrawn in place on a terminal, else a line for each event and each second.
+// startView shows what happens: redrawn in place on a terminal, else a line for each
+// event and each second.
 func (s *supervisor) startView(w io.Writer) (stop func()) {
 	var draw func(last bool)
 	every := time.Second
@@ -48,8 +49,8 @@ func (s *supervisor) startView(w io.Writer) (stop func()) {
 	return show.Every(every, draw)
 }
 
-// progress is a line. It runs under mu. What is to do is what has arrived and is neither paid nor dead: a message that a killed worker
-// has done waits in the stream as well.
+// progress is a line. It runs under mu. What is to do is what has arrived and is neither
+// paid nor dead: a message that a killed worker has done waits in the stream as well.
 func (s *supervisor) progress() string {
 	arrived := max(s.arrived, s.now.paid+s.now.dead) // they may be done before the cluster has confirmed them
 	todo := arrived - s.now.paid - s.now.dead

@@ -36,7 +36,8 @@ func queuesOn(e *jetstream.Engine) (*delivery.Queue[bank.Order], *delivery.Queue
 
 var quiet = slog.New(slog.DiscardHandler) // what is killed all the time has much to say
 
-// work is the process of a worker. It has nothing of its own: what it knows is in the cluster.
+// work is the process of a worker. It has nothing of its own: what it knows is in the
+// cluster.
 func work(s settings) error {
 	ctx := context.Background()
 	var client exactlyonce.Client

@@ -55,7 +55,8 @@ func (c *checkpointed) attach(in *durable.Input, out *durable.Output) {
 	c.sink = checkpoint.NewSink(c.coordinator, "output", out)
 }
 
-// start lets the pipeline begin. It fails if the checkpoint does not fit: run must be called all the same, and returns at once.
+// start lets the pipeline begin. It fails if the checkpoint does not fit: run must be
+// called all the same, and returns at once.
 func (c *checkpointed) start() error { return c.coordinator.Start() }
 
 // run streams all flights through p and returns when the final checkpoint is
@@ -70,7 +71,8 @@ func (c *checkpointed) run(p *pipeline) error {
 }
 
 // suspend ends the pipeline with a checkpoint that has all that is in flight, to be
-// resumed from, also when all of the input was read. It reports false if the pipeline came to its end by itself before.
+// resumed from, also when all of the input was read. It reports false if the pipeline
+// came to its end by itself before.
 func (c *checkpointed) suspend(ctx context.Context) (bool, error) {
 	err := c.coordinator.Finish(ctx, checkpoint.Suspend)
 	if errors.Is(err, checkpoint.ErrEnded) {

@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// deadLetters are the flights that were given up, each with its history, as lines of the input. A nil one takes none.
+// deadLetters are the flights that were given up, each with its history, as lines of the
+// input. A nil one takes none.
 type deadLetters struct {
 	input string
 	file  *deadfile.File[flights.Flight]
@@ -30,7 +31,8 @@ func openDeadLetters(dir, input string) (*deadLetters, error) {
 	return &deadLetters{input, file}, nil
 }
 
-// take stores a flight. The id is its place in the input, so one that is offered again after a restart has the same.
+// take stores a flight. The id is its place in the input, so one that is offered again
+// after a restart has the same.
 func (d *deadLetters) take(ctx context.Context, f failure) error {
 	if d == nil {
 		return nil
@@ -46,7 +48,8 @@ func (d *deadLetters) close() error {
 	return d.file.Close()
 }
 
-// appendLine writes a flight as a line of the input, in a JSON string: jq -r .payload makes an input of the file.
+// appendLine writes a flight as a line of the input, in a JSON string: jq -r .payload
+// makes an input of the file.
 func appendLine(dst []byte, f flights.Flight) ([]byte, error) {
 	line, err := json.Marshal(f.InputLine())
 	return append(dst, line...), err

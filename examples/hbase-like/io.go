@@ -15,7 +15,8 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
 
-// source reads flights into a channel, which it closes at the end: of the input, at its first error, or of the context.
+// source reads flights into a channel, which it closes at the end: of the input, at its
+// first error, or of the context.
 type source struct {
 	out  chan any
 	done chan struct{}
@@ -91,7 +92,8 @@ func (in *input) close() {
 	}
 }
 
-// countRows counts the lines of a file but for the header, for the progress alone; -1 if it cannot be read twice.
+// countRows counts the lines of a file but for the header, for the progress alone; -1 if
+// it cannot be read twice.
 func countRows(name string) int {
 	if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
 		return -1
@@ -107,7 +109,8 @@ func countRows(name string) int {
 	return max(0, rows-1)
 }
 
-// interruptible is a reader whose Read returns when ctx ends, even while a terminal or a pipe has nothing to read.
+// interruptible is a reader whose Read returns when ctx ends, even while a terminal or a
+// pipe has nothing to read.
 type interruptible struct {
 	ctx context.Context
 	r   io.Reader

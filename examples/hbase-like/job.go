@@ -87,7 +87,8 @@ func exitStatus(s *cli.Summary) int {
 	return exitOK
 }
 
-// job is one run: the store, the client, the pipeline between input and output, and the ledger that watches it.
+// job is one run: the store, the client, the pipeline between input and output, and the
+// ledger that watches it.
 type job struct {
 	cfg        cli.Config
 	stderr     io.Writer
@@ -168,7 +169,8 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (s *cli.Summary, err error)
 	return s, err
 }
 
-// startStore starts the cluster, fills its table as far as it is not late, and connects the client.
+// startStore starts the cluster, fills its table as far as it is not late, and connects
+// the client.
 func (j *job) startStore(airports []flights.Airport) error {
 	cfg := store.Config{
 		Servers:    3,
@@ -199,10 +201,12 @@ func (j *job) closeStore() {
 	_ = j.cluster.Close() // it is not needed any more
 }
 
-// errCutOff is the cause of what ends when the time to drain is over, or at the second interrupt.
+// errCutOff is the cause of what ends when the time to drain is over, or at the second
+// interrupt.
 var errCutOff = errors.New("cut off after an interrupt")
 
-// watchInterrupts stops the pipeline at the first interrupt, and cuts it off at the second.
+// watchInterrupts stops the pipeline at the first interrupt, and cuts it off at the
+// second.
 func (j *job) watchInterrupts(finished <-chan struct{}) {
 	select {
 	case <-finished:
@@ -217,7 +221,8 @@ func (j *job) watchInterrupts(finished <-chan struct{}) {
 	})
 }
 
-// withGrace runs end with a context that is cut off when the time to drain is over, at the next interrupt, or when end says so.
+// withGrace runs end with a context that is cut off when the time to drain is over, at
+// the next interrupt, or when end says so.
 func (j *job) withGrace(end func(ctx context.Context, cutOff func())) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -273,8 +278,9 @@ func (j *job) summary(input string, elapsed time.Duration) *cli.Summary {
 	}
 }
 
-// settled returns the books once every flight is accounted for, and how many the operators did not accept. They go on counting
-// those until upstream has closed their input, which may be a moment after they are done.
+// settled returns the books once every flight is accounted for, and how many the
+// operators did not accept. They go on counting those until upstream has closed their
+// input, which may be a moment after they are done.
 func (j *job) settled() (ledger.Balance, int) {
 	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
 		notTaken := 0

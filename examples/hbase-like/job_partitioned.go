@@ -29,7 +29,8 @@ import (
 // maxWorkerLife bounds the life of a worker whose supervisor does not end it.
 const maxWorkerLife = time.Hour
 
-// partitionedJob starts the workers of -partitions, and kills some of them. The store is in this process.
+// partitionedJob starts the workers of -partitions, and kills some of them. The store is
+// in this process.
 type partitionedJob struct {
 	*job
 	name string // of the input
@@ -231,7 +232,8 @@ func (p *partitionedJob) start() error {
 	return nil
 }
 
-// reported takes a report. Two workers may report a partition at the same time, when it has just moved: the later epoch counts.
+// reported takes a report. Two workers may report a partition at the same time, when it
+// has just moved: the later epoch counts.
 func (p *partitionedJob) reported(worker string, r workerReport) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -286,7 +288,8 @@ func (p *partitionedJob) sample() progress.State {
 	return s
 }
 
-// join proves each output against its part of the input, and writes all to -out, in their order.
+// join proves each output against its part of the input, and writes all to -out, in their
+// order.
 func (p *partitionedJob) join(airports []flights.Airport) (*durable.Proof, error) {
 	all := &durable.Proof{}
 	joined, err := os.Create(p.cfg.Out + ".joining")

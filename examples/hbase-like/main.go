@@ -1,7 +1,9 @@
-// Command hbase-like enriches 20,000 flights by asynchronous look-ups in an HBase-like store that is late and faulty, with
-// weir's AsyncWaitOperator in a go-streams pipeline. See README.md, and hbase-like -h.
+// Command hbase-like enriches 20,000 flights by asynchronous look-ups in an HBase-like
+// store that is late and faulty, with weir's AsyncWaitOperator in a go-streams pipeline.
+// See README.md, and hbase-like -h.
 //
-// pipeline.go is the part that uses weir, checkpointed.go what -checkpoint puts around it, partitioned.go what -partitions does.
+// pipeline.go is the part that uses weir, checkpointed.go what -checkpoint puts around
+// it, partitioned.go what -partitions does.
 package main
 
 import (

@@ -36,7 +36,8 @@ type workerSettings struct {
 	Store  string // the address of the store
 }
 
-// partitionNames are the names of the partitions. They have the number of all in them: with another number, all begins anew.
+// partitionNames are the names of the partitions. They have the number of all in them:
+// with another number, all begins anew.
 func partitionNames(cfg cli.Config) []string {
 	names := make([]string, cfg.Partitions)
 	for i := range names {
@@ -130,7 +131,8 @@ func workPartitions(s workerSettings) error {
 	})
 }
 
-// pipeline runs the pipeline of a partition: that of checkpointed.go, with the coordinator of the partition.
+// pipeline runs the pipeline of a partition: that of checkpointed.go, with the
+// coordinator of the partition.
 func (w *partitionWorker) pipeline(ctx context.Context, p partitions.Partition) (err error) {
 	defer func() {
 		if err != nil && ctx.Err() == nil {

@@ -22,8 +22,8 @@ import (
 //	flights ─▶ origin ─▶ destination ─▶ format ─▶ output
 //	             └──────────┴─ given up ─▶ dead letters, ledger
 //
-// A flight is one type all the way, so the two look-ups are one function used twice, and each retries for itself: a late
-// destination does not look the origin up again.
+// A flight is one type all the way, so the two look-ups are one function used twice, and
+// each retries for itself: a late destination does not look the origin up again.
 type pipeline struct {
 	client *hclient.Client
 	book   *ledger.Ledger
@@ -38,7 +38,8 @@ type (
 	failure = asyncop.Failure[flights.Flight]
 )
 
-// newPipeline starts the two operators; more may make them take part in checkpoints, which know them by their names.
+// newPipeline starts the two operators; more may make them take part in checkpoints,
+// which know them by their names.
 func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, dead *deadLetters, more ...asyncop.Option) *pipeline {
 	p := &pipeline{client: client, book: book, dead: dead, format: cfg.Format}
 	wait := asyncop.OrderedWaitWithRetry[flights.Flight, flights.Flight]
@@ -60,7 +61,8 @@ func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, de
 	return p
 }
 
-// get is the asynchronous function: it starts a Get and returns; the client calls back when it has the row.
+// get is the asynchronous function: it starts a Get and returns; the client calls back
+// when it has the row.
 func (p *pipeline) get(of func(*flights.Flight) *flights.Airport) asyncop.AsyncFunction[flights.Flight, flights.Flight] {
 	return asyncop.Func(func(ctx context.Context, f flights.Flight, result asyncop.ResultFuture[flights.Flight]) error {
 		p.book.Attempt(f, asyncop.AttemptFromContext(ctx))
@@ -83,8 +85,9 @@ func (p *pipeline) get(of func(*flights.Flight) *flights.Airport) asyncop.AsyncF
 	})
 }
 
-// strategy says what is worth another try, and when: rows that are not there yet, regions that have moved, connections that
-// broke. Everything else, such as a row that makes no sense, will not get better.
+// strategy says what is worth another try, and when: rows that are not there yet, regions
+// that have moved, connections that broke. Everything else, such as a row that makes no
+// sense, will not get better.
 func strategy(r cli.Retry) strategies.Retry[flights.Flight] {
 	jitter := map[string]strategies.Jitter{"equal": strategies.EqualJitter, "full": strategies.FullJitter}[r.Jitter]
 	trouble := predicates.AnyOf(
@@ -133,8 +136,9 @@ func (p *pipeline) takeGivenUp(ctx context.Context, f failure) error {
 	return nil
 }
 
-// stop takes no more flights, lets those in flight come out until ctx ends, and cuts off the rest. What the first look-up
-// drains is the second one's input, which ends by itself then, so that is only stopped when time is over.
+// stop takes no more flights, lets those in flight come out until ctx ends, and cuts off
+// the rest. What the first look-up drains is the second one's input, which ends by itself
+// then, so that is only stopped when time is over.
 func (p *pipeline) stop(ctx context.Context) {
 	_ = p.origin.Stop(ctx) // run returns the error
 	select {

@@ -59,8 +59,8 @@ type counts struct {
 	tokens                                          int
 }
 
-// startProvider starts the provider. It also enters the directory of the run, which is the
-// argument of the program or weir-metered among the temporary files, and writes
+// startProvider starts the provider. It also enters the directory of the run, which is
+// the argument of the program or weir-metered among the temporary files, and writes
 // prompts.txt if it is missing. A run that is complete is removed.
 func startProvider() *provider {
 	dir := filepath.Join(os.TempDir(), "weir-metered")

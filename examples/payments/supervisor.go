@@ -267,8 +267,8 @@ func (s *supervisor) put(ctx context.Context, orders []bank.Order) error {
 	return err
 }
 
-// check finds processes that have ended by themselves. A worker continues by itself, unless
-// something is wrong with it.
+// check finds processes that have ended by themselves. A worker continues by itself,
+// unless something is wrong with it.
 func (s *supervisor) check() error {
 	for name, p := range s.providers {
 		if p.HasEnded() && !(s.down && name == bank.South) {

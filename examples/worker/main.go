@@ -1,4 +1,5 @@
-// Command worker packs orders that wait in a queue in shop.db. Its arguments are numbers of orders to be put there first. See README.md.
+// Command worker packs orders that wait in a queue in shop.db. Its arguments are numbers
+// of orders to be put there first. See README.md.
 package main
 
 import (

@@ -21,7 +21,8 @@ const (
 // batchRoom is more than these headers add to a message.
 const batchRoom = 128
 
-// batch publishes messages in one transaction, and returns the sequence number of the last one.
+// batch publishes messages in one transaction, and returns the sequence number of the
+// last one.
 func (s *Engine) batch(ctx context.Context, ms []*nats.Msg) (uint64, error) {
 	nc := s.js.Conn()
 	id := nuid.Next()

@@ -20,16 +20,18 @@ import (
 const (
 	maxBatch = 1000 // messages of a transaction: the server's bound
 
-	// goneFor is how long the server keeps the mark of a message that is gone: until the indexes have seen it. One that has not, since its
-	// connection was broken, is read anew.
+	// goneFor is how long the server keeps the mark of a message that is gone: until the
+	// indexes have seen it. One that has not, since its connection was broken, is read
+	// anew.
 	goneFor = 2 * time.Minute
 
-	// trust is how long the difference between the clocks of the server and of this machine is taken to be as it was.
+	// trust is how long the difference between the clocks of the server and of this
+	// machine is taken to be as it was.
 	trust = 10 * time.Second
 )
 
-// Engine keeps messages in queues in a stream of JetStream. It is a [store.Keeper] and a [store.Waker]. Safe for
-// concurrent use.
+// Engine keeps messages in queues in a stream of JetStream. It is a [store.Keeper] and a
+// [store.Waker]. Safe for concurrent use.
 type Engine struct {
 	js     jetstream.JetStream
 	owned  bool // Open has opened the connection
@@ -60,11 +62,13 @@ var (
 	_ store.Waker  = (*Engine)(nil)
 )
 
-// closeWait is how long Close waits for what is under way, and then for the end of the indexes.
+// closeWait is how long Close waits for what is under way, and then for the end of the
+// indexes.
 const closeWait = 2 * time.Second
 
-// Close implements [store.Engine]. It closes the connection if [Open] has opened it. With servers that do not answer it takes about four
-// seconds: calls that are under way are broken off after two.
+// Close implements [store.Engine]. It closes the connection if [Open] has opened it. With
+// servers that do not answer it takes about four seconds: calls that are under way are
+// broken off after two.
 func (s *Engine) Close() error {
 	s.mu.Lock()
 	first := !s.closed
@@ -102,7 +106,8 @@ func (s *Engine) closeIndexes() {
 	}
 }
 
-// do calls f unless the store is closed or ctx has ended. The context of f ends when Close waits no longer.
+// do calls f unless the store is closed or ctx has ended. The context of f ends when
+// Close waits no longer.
 func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) error {
 	s.mu.Lock()
 	closed := s.closed
@@ -130,7 +135,8 @@ func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) erro
 	return err
 }
 
-// index returns the index of a queue, which is to have the message last: with all that is there, or else with what has come so far.
+// index returns the index of a queue, which is to have the message last: with all that is
+// there, or else with what has come so far.
 func (s *Engine) index(ctx context.Context, queue string, last uint64, all bool) (*index, error) {
 	for tries := 0; ; tries++ {
 		s.mu.Lock()
@@ -182,7 +188,8 @@ func (s *Engine) index(ctx context.Context, queue string, last uint64, all bool)
 	}
 }
 
-// keepIndex is how long an index is kept that is not used, if another one is opened then (law W3). A Wake that waits opens its own again.
+// keepIndex is how long an index is kept that is not used, if another one is opened then
+// (law W3). A Wake that waits opens its own again.
 const keepIndex = 10 * time.Minute
 
 // unused returns the indexes that have not been used for so long. Called with mu held.
@@ -196,7 +203,8 @@ func (s *Engine) unused() map[string]*index {
 	return all
 }
 
-// forget ends an index that gets nothing any more, or is not used. It does not wait for that: the client may be replacing its consumer.
+// forget ends an index that gets nothing any more, or is not used. It does not wait for
+// that: the client may be replacing its consumer.
 func (s *Engine) forget(queue string, ix *index) {
 	s.mu.Lock()
 	mine := s.indexes[queue] == ix
@@ -209,7 +217,8 @@ func (s *Engine) forget(queue string, ix *index) {
 	}
 }
 
-// latest returns the index of a queue as it is now, whoever has changed it; nil: nothing was ever put.
+// latest returns the index of a queue as it is now, whoever has changed it; nil: nothing
+// was ever put.
 func (s *Engine) latest(ctx context.Context, queue string) (*index, error) {
 	last, err := s.lastSeq(ctx, s.queueSubject(queue)+"*")
 	if err != nil || last == 0 && s.opened(queue) == nil {
@@ -238,7 +247,8 @@ func (s *Engine) now(ctx context.Context) (uint64, error) {
 	return uint64(info.TimeStamp.UnixNano()), nil
 }
 
-// surelyLater reports that a time has certainly not come by the server's clock, without a request to the server.
+// surelyLater reports that a time has certainly not come by the server's clock, without a
+// request to the server.
 func (s *Engine) surelyLater(at uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +256,8 @@ func (s *Engine) surelyLater(at uint64) bool {
 	return now.Sub(s.looked) < trust && now.Add(s.ahead+time.Second).UnixNano() < int64(at)
 }
 
-// read returns what the server has on a subject; nil: nothing, or what another program has put in its place.
+// read returns what the server has on a subject; nil: nothing, or what another program
+// has put in its place.
 func (s *Engine) read(ctx context.Context, subject string) (*record, error) {
 	r, err := s.readAny(ctx, subject)
 	return r, s.ignoreOther(err)
@@ -263,7 +274,8 @@ func (s *Engine) readSeq(ctx context.Context, seq uint64) (*record, error) {
 	return recordOf(s.found(ctx, m, err))
 }
 
-// lastSeq returns the sequence number of the last message on subjects, whosever it is; 0: there is none.
+// lastSeq returns the sequence number of the last message on subjects, whosever it is; 0:
+// there is none.
 func (s *Engine) lastSeq(ctx context.Context, subjects string) (uint64, error) {
 	m, err := s.last(ctx, subjects)
 	if m == nil {
@@ -291,7 +303,8 @@ func (s *Engine) found(ctx context.Context, m *jetstream.RawStreamMsg, err error
 	return nil, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
 }
 
-// ignoreOther logs the error for a message of another program, and returns any other error.
+// ignoreOther logs the error for a message of another program, and returns any other
+// error.
 func (s *Engine) ignoreOther(err error) error {
 	if other, ok := errors.AsType[*otherError](err); ok {
 		logOther(s.logger, other)
@@ -300,7 +313,8 @@ func (s *Engine) ignoreOther(err error) error {
 	return err
 }
 
-// logOther says that there is a message that no store has published. It belongs to no queue, and stops none (law D4).
+// logOther says that there is a message that no store has published. It belongs to no
+// queue, and stops none (law D4).
 func logOther(logger *slog.Logger, err error) {
 	logger.Warn("weir: ignored a message that another program published to the stream of the engine", "error", err)
 }
@@ -357,7 +371,8 @@ func (s *Engine) published(ctx context.Context, err error) error {
 	return fmt.Errorf("jetstream: stream %s: %w", s.name, pubs.Refused(err))
 }
 
-// Wake implements [store.Waker]. It may miss events: it does not know when delays and leases end.
+// Wake implements [store.Waker]. It may miss events: it does not know when delays and
+// leases end.
 func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	for {
 		var changed chan struct{}

@@ -18,8 +18,9 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// index has when each message of a queue can be taken: what the headers in the stream say, and what this store has changed. It
-// may be behind, so each message is read before it is taken.
+// index has when each message of a queue can be taken: what the headers in the stream
+// say, and what this store has changed. It may be behind, so each message is read before
+// it is taken.
 type index struct {
 	consumer jetstream.Consumer
 	iterator jetstream.MessagesContext
@@ -267,7 +268,8 @@ func (ix *index) count(match func(it *item) bool) (c store.Counts) {
 	return c
 }
 
-// refresh notes what the server has on a subject, after a look at what the index had; nil: nothing.
+// refresh notes what the server has on a subject, after a look at what the index had;
+// nil: nothing.
 func (ix *index) refresh(identity string, had uint64, r *record) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -297,7 +299,8 @@ func (ix *index) held(e entry, fence uint64) (uint64, bool) {
 	return it.seq, true
 }
 
-// due returns up to limit items that can be taken, those due first before others, up to that with which they have room bytes.
+// due returns up to limit items that can be taken, those due first before others, up to
+// that with which they have room bytes.
 func (ix *index) due(now uint64, limit, room int) []item {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -326,9 +329,11 @@ func (ix *index) next() (ready uint64, ok bool) {
 }
 
 const (
-	// lookAgain is how long sync waits for a message that may have been removed before it came.
+	// lookAgain is how long sync waits for a message that may have been removed before it
+	// came.
 	lookAgain = 20 * time.Millisecond
-	// behind is how long a Take waits for a server that is behind. What it has comes later then. Who looks into the queue waits for longer.
+	// behind is how long a Take waits for a server that is behind. What it has comes
+	// later then. Who looks into the queue waits for longer.
 	behind    = 2 * time.Second
 	farBehind = 10 * time.Second
 
@@ -336,8 +341,9 @@ const (
 	expiry    = 10 * time.Second
 )
 
-// sync waits until the index has what was in the queue when it was opened, and what this store has published. If it must have all, it
-// returns an error when nothing more comes; else it goes on without.
+// sync waits until the index has what was in the queue when it was opened, and what this
+// store has published. If it must have all, it returns an error when nothing more comes;
+// else it goes on without.
 func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
 	begun, before := s.clock.Now(), uint64(0)
 	for {
@@ -376,8 +382,9 @@ func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
 	}
 }
 
-// goOn notes what need not be waited for, after a while without a change: what the leader has not got, and with all being false the rest. It
-// returns true if it is too late for that.
+// goOn notes what need not be waited for, after a while without a change: what the leader
+// has not got, and with all being false the rest. It returns true if it is too late for
+// that.
 func (ix *index) goOn(last, wanted uint64, waited time.Duration, all bool) (late bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -392,8 +399,8 @@ func (ix *index) goOn(last, wanted uint64, waited time.Duration, all bool) (late
 
 func readingFailed(err error) error { return fmt.Errorf("jetstream: reading the queue: %w", err) }
 
-// unbroken returns nil if the client has the consumer that it had at first. It does not answer while it replaces that, with servers that may
-// not answer either.
+// unbroken returns nil if the client has the consumer that it had at first. It does not
+// answer while it replaces that, with servers that may not answer either.
 func (ix *index) unbroken(ctx context.Context, c clock.Clock) error {
 	timer := c.Timer(farBehind)
 	defer timer.Stop()
@@ -433,7 +440,8 @@ func (ix *index) failed() bool {
 	return ix.err != nil
 }
 
-// close ends the index. What the server keeps for it goes after some minutes at the latest.
+// close ends the index. What the server keeps for it goes after some minutes at the
+// latest.
 func (ix *index) close(ctx context.Context, s *Engine) {
 	ix.end()
 	late := s.clock.AfterFunc(behind, ix.iterator.Stop) // it may be replacing its consumer, with servers that do not answer

@@ -20,7 +20,8 @@ func indexed(f *store.Filter) bool {
 	return len(f.IDs) == 0 && f.Key == "" && f.Source == "" && f.Provider == "" && f.Error == ""
 }
 
-// matchIndex says whether an item may match: what a filter asks for beside that is in the body.
+// matchIndex says whether an item may match: what a filter asks for beside that is in the
+// body.
 func matchIndex(f *store.Filter, it *item) bool {
 	known := store.Filter{Cause: f.Cause, Reason: f.Reason, Since: f.Since, Before: f.Before}
 	e := store.Entry{Arrived: instant(it.arrived)}
@@ -34,8 +35,9 @@ type found struct {
 	store.Entry
 }
 
-// visit calls f for the messages of a page that match, in the order of their positions, until it returns false. It reads those that may
-// match from the leader of the stream, several at once, since a consumer may be at a server that is behind.
+// visit calls f for the messages of a page that match, in the order of their positions,
+// until it returns false. It reads those that may match from the leader of the stream,
+// several at once, since a consumer may be at a server that is behind.
 func (s *Engine) visit(ctx context.Context, queue string, filter *store.Filter, p store.Page, f func(m found) bool) error {
 	ix, err := s.latest(ctx, queue)
 	if err != nil || ix == nil {
@@ -107,8 +109,8 @@ func (s *Engine) current(ctx context.Context, ix *index, queue string, it item) 
 	return r, nil
 }
 
-// List implements [store.Inspector]. It reads the messages of the page. With a filter on their content it also reads messages before them that
-// do not match.
+// List implements [store.Inspector]. It reads the messages of the page. With a filter on
+// their content it also reads messages before them that do not match.
 func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
 	return list, s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Page(queue, p), queue); err != nil {
@@ -123,8 +125,8 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 	})
 }
 
-// Count implements [store.Inspector]. It comes from the index, unless the filter is for ids, a key, a source, a provider or an error: then it
-// reads the messages.
+// Count implements [store.Inspector]. It comes from the index, unless the filter is for
+// ids, a key, a source, a provider or an error: then it reads the messages.
 func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
 	err = s.do(ctx, func(ctx context.Context) (err error) {
 		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
@@ -406,7 +408,8 @@ func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
 	})
 }
 
-// hasMessages reports whether a queue is not empty. Only if its last message is a mark it looks into the index.
+// hasMessages reports whether a queue is not empty. Only if its last message is a mark it
+// looks into the index.
 func (s *Engine) hasMessages(ctx context.Context, queue string) (bool, error) {
 	r, err := s.readAny(ctx, s.queueSubject(queue)+"*")
 	switch {

@@ -83,9 +83,11 @@ func (s *Engine) records(ctx context.Context, kind, after string, limit int) (li
 	return list, nil
 }
 
-// Update implements [store.Keeper]. The edits and records of f are a transaction of the server, of at most 1,000 messages: an edit that moves a
-// message takes two of them, and each other edit and each record takes one. An Update of more returns an error that matches
-// [message.ErrRefused]. Reads of f see the state at the time of the read, without f's own changes.
+// Update implements [store.Keeper]. The edits and records of f are a transaction of the
+// server, of at most 1,000 messages: an edit that moves a message takes two of them, and
+// each other edit and each record takes one. An Update of more returns an error that
+// matches [message.ErrRefused]. Reads of f see the state at the time of the read, without
+// f's own changes.
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		for try := range maxTries {
@@ -93,7 +95,8 @@ func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 			if err != nil {
 				return err
 			}
-			// At first it trusts its index. If that was behind, or others were faster, it asks the server for each message.
+			// At first it trusts its index. If that was behind, or others were faster, it
+			// asks the server for each message.
 			t := &tx{s: s, now: now, sure: try > 0, at: map[string]int{}, indexes: map[string]*index{}}
 			if err := f(ctx, t); err != nil {
 				return err
@@ -254,7 +257,8 @@ func (t *tx) put(ctx context.Context, e *store.Edit) (put, error) {
 	return p, err
 }
 
-// look returns the message that an edit is about, without a body unless that is needed; nil: it is gone.
+// look returns the message that an edit is about, without a body unless that is needed;
+// nil: it is gone.
 func (t *tx) look(ctx context.Context, e *store.Edit, it item, p *put) (r *record, err error) {
 	if it.identity == "" {
 		return nil, nil

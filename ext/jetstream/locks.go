@@ -18,10 +18,12 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// locks are those of an engine: messages of its stream. Time is the server's. Names have at most 1,024 bytes.
+// locks are those of an engine: messages of its stream. Time is the server's. Names have
+// at most 1,024 bytes.
 type locks struct{ s *Engine }
 
-// Locks implements [store.Keeper]. They end with the engine. The name of a lock has at most 1,024 bytes.
+// Locks implements [store.Keeper]. They end with the engine. The name of a lock has at
+// most 1,024 bytes.
 func (s *Engine) Locks() lock.Locks { return locks{s} }
 
 // keepName is how long the server keeps a name after its last lease.

@@ -10,9 +10,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The names of queues stand in the stream, for [Engine.Queues]. A process publishes a name again before it puts something into the queue
-// later than nameAgain after the last time. So where a name is older than nameOld, nobody puts without publishing it first, and it can go
-// when the queue is empty (law W3).
+// The names of queues stand in the stream, for [Engine.Queues]. A process publishes a
+// name again before it puts something into the queue later than nameAgain after the last
+// time. So where a name is older than nameOld, nobody puts without publishing it first,
+// and it can go when the queue is empty (law W3).
 const (
 	nameAgain = 5 * time.Minute
 	nameOld   = 2 * nameAgain
@@ -44,7 +45,8 @@ func (s *Engine) nameQueue(ctx context.Context, queue string) error {
 	return nil
 }
 
-// forgetNames looks at the next names in the stream. After an error they are looked at another time.
+// forgetNames looks at the next names in the stream. After an error they are looked at
+// another time.
 func (s *Engine) forgetNames(ctx context.Context) {
 	for range namesLooked {
 		if s.forgetName(ctx) != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Put implements [store.Engine]. Up to 1,000 messages are a transaction; more are put in portions.
+// Put implements [store.Engine]. Up to 1,000 messages are a transaction; more are put in
+// portions.
 func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Put(queue, ms...), queue); err != nil {
@@ -48,7 +49,8 @@ func (s *Engine) put(ctx context.Context, queue string, ms ...store.Message) err
 		}
 		seen[p.subject] = true
 	}
-	// The server has them one after the other: none shall be due before another one of this call, by its delay.
+	// The server has them one after the other: none shall be due before another one of
+	// this call, by its delay.
 	slices.SortStableFunc(puts, func(a, b put) int { return cmp.Compare(a.span, b.span) })
 	for some := range slices.Chunk(puts, maxBatch) {
 		if err := s.transact(ctx, some, nil); err != nil {
@@ -115,8 +117,8 @@ func (s *Engine) look(ctx context.Context, p *put) error {
 // maxTries bounds how often something is tried whose messages change each time.
 const maxTries = 100
 
-// transact puts messages that are not there, and marks records as gone, in one transaction. It returns errChanged if a record
-// has changed.
+// transact puts messages that are not there, and marks records as gone, in one
+// transaction. It returns errChanged if a record has changed.
 func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) error {
 	for try := range maxTries {
 		var ms []*nats.Msg
@@ -182,7 +184,8 @@ func ownPut(p put, moved []*record) bool {
 	return false
 }
 
-// publishAll publishes messages in one transaction, and returns the sequence number of the last one.
+// publishAll publishes messages in one transaction, and returns the sequence number of
+// the last one.
 func (s *Engine) publishAll(ctx context.Context, ms []*nats.Msg) (uint64, error) {
 	leave, err := s.admit(ctx, ms)
 	if err != nil {
@@ -202,7 +205,8 @@ func (s *Engine) publishAll(ctx context.Context, ms []*nats.Msg) (uint64, error)
 	for try := 0; ; try++ {
 		seq, err := s.batch(ctx, ms)
 		api, _ := errors.AsType[*jetstream.APIError](err)
-		// A server takes a bounded number of transactions at once, and loses them when it restarts.
+		// A server takes a bounded number of transactions at once, and loses them when it
+		// restarts.
 		if again := api != nil && (api.ErrorCode == errCodeBatchMissing || api.ErrorCode == errCodeTooManyBatches); !again || try == maxTries {
 			if err != nil {
 				err = s.published(ctx, err)

@@ -20,8 +20,9 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// headerState is the header with the state of a message: a letter, and numbers of 16 hexadecimal digits. All have one length,
-// so that a change of state fits into a stream that is full; for replicated streams see admit.
+// headerState is the header with the state of a message: a letter, and numbers of 16
+// hexadecimal digits. All have one length, so that a change of state fits into a stream
+// that is full; for replicated streams see admit.
 const headerState = "Weir-State"
 
 // The letters.
@@ -75,7 +76,8 @@ func (s state) String() string {
 	return fmt.Sprintf("%c%016x%016x%016x%016x%016x", s.kind, s.position, s.arrived, s.lapses<<fenceBits|s.fence, s.due, s.span)
 }
 
-// The lapses are the first digits of the fence, where versions without them had zeros: they pass them on.
+// The lapses are the first digits of the fence, where versions without them had zeros:
+// they pass them on.
 const (
 	fenceBits = 56
 	maxLapses = 1<<(64-fenceBits) - 1
@@ -165,12 +167,14 @@ func (r *record) holds(e entry, fence uint64) bool {
 	return r != nil && r.kind == leased && r.position == e.position && r.fence == fence
 }
 
-// isMark reports whether r says that the message at a position was removed when it had been taken so often.
+// isMark reports whether r says that the message at a position was removed when it had
+// been taken so often.
 func (r *record) isMark(position, fence uint64) bool {
 	return r != nil && r.kind == removed && r.position == position && r.fence == fence
 }
 
-// message returns what was put. If that is damaged, it returns all its bytes, which stop no other message (law D4).
+// message returns what was put. If that is damaged, it returns all its bytes, which stop
+// no other message (law D4).
 func (r *record) message() (m store.Message, damage error) {
 	in := varint.Reader{Rest: r.body}
 	head := in.Bytes()
@@ -208,8 +212,8 @@ func body(m *store.Message) ([]byte, error) {
 
 func instant(ns uint64) time.Time { return time.Unix(0, int64(ns)).UTC() }
 
-// The subjects: weir.store.<stream>.<queue>.<identity>, and those of what is beside the messages, which begin with a sign that the name of
-// a queue does not have there.
+// The subjects: weir.store.<stream>.<queue>.<identity>, and those of what is beside the
+// messages, which begin with a sign that the name of a queue does not have there.
 const (
 	root = "weir.store."
 
@@ -218,7 +222,8 @@ const (
 	nameToken   = "=queue."  // and the name of a queue in which something was put
 )
 
-// maxQueue is how long the name of a queue may be, so that subjects fit into the server's lines.
+// maxQueue is how long the name of a queue may be, so that subjects fit into the server's
+// lines.
 const maxQueue = 1024
 
 // maxSubject is how long a subject may be.
@@ -239,8 +244,8 @@ func text(subject string) (string, error) {
 }
 
 // identity returns the last part of the subject of a message. Messages of a source
-// ([NewSource]) with one id and two subjects are two messages (law D1), and so are messages
-// with one id and the origins of two puts (law W5).
+// ([NewSource]) with one id and two subjects are two messages (law D1), and so are
+// messages with one id and the origins of two puts (law W5).
 func identity(m *store.Message) string {
 	id := m.Identity()
 	b := varint.AppendBytes(nil, []byte(id.ID))

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// window is how many messages are published and not confirmed, at most: enough for servers that
-	// write many at once.
+	// window is how many messages are published and not confirmed, at most: enough for
+	// servers that write many at once.
 	window = 1000
 	// confirmWithin is how long to wait for the next confirmation.
 	confirmWithin = 10 * time.Second
@@ -33,15 +33,16 @@ const (
 type SinkConfig struct {
 	// Stream is the name of the stream, which must exist. The sink does not change it.
 	Stream string
-	// Subject is the subject to publish to. The default is the only subject of the stream, if it does
-	// not have wildcards.
+	// Subject is the subject to publish to. The default is the only subject of the
+	// stream, if it does not have wildcards.
 	Subject string
-	// SubjectOf returns the subject of a message, if not nil. The answer "" stands for Subject.
+	// SubjectOf returns the subject of a message, if not nil. The answer "" stands for
+	// Subject.
 	SubjectOf func(message.Meta) string
 }
 
-// Sink publishes values to a stream that other programs read or write. It is a delivery.Sink. Safe for
-// concurrent use.
+// Sink publishes values to a stream that other programs read or write. It is a
+// delivery.Sink. Safe for concurrent use.
 type Sink[T any] struct {
 	config SinkConfig
 	js     jetstream.JetStream
@@ -53,19 +54,20 @@ type Sink[T any] struct {
 	subject string // Config.Subject or its default; "" if only SubjectOf has subjects
 }
 
-// NewSink returns a sink that publishes the values of messages to a stream, with their metadata in
-// headers. It panics if an argument is nil or the stream has no name.
+// NewSink returns a sink that publishes the values of messages to a stream, with their
+// metadata in headers. It panics if an argument is nil or the stream has no name.
 //
-// Each message has its subject, its id and, if it has one, the origin of its put as Nats-Msg-Id,
-// with spaces in between. So the server stores it once on its subject within the Duplicates window
-// of the stream, which is 2 minutes by default. Each also names the expected stream: a subject of
-// another stream is an error. PutAll returns nil when the server has confirmed all messages.
-// Several messages are not one transaction.
+// Each message has its subject, its id and, if it has one, the origin of its put as
+// Nats-Msg-Id, with spaces in between. So the server stores it once on its subject within
+// the Duplicates window of the stream, which is 2 minutes by default. Each also names the
+// expected stream: a subject of another stream is an error. PutAll returns nil when the
+// server has confirmed all messages. Several messages are not one transaction.
 //
-// A fault that only a person can mend ends a run with its reason: a stream that does not exist, a
-// subject that belongs to no stream or to another one, and a missing subject. A message that can never
-// be published, because it is too large or has a header or a subject that is not valid, is refused
-// ([message.ErrRefused]) and goes to the dead letters of the worker's queue.
+// A fault that only a person can mend ends a run with its reason: a stream that does not
+// exist, a subject that belongs to no stream or to another one, and a missing subject. A
+// message that can never be published, because it is too large or has a header or a
+// subject that is not valid, is refused ([message.ErrRefused]) and goes to the dead
+// letters of the worker's queue.
 func NewSink[T any](js jetstream.JetStream, c codec.Codec[T], config SinkConfig) *Sink[T] {
 	guard.RefuseNil("jetstream: NewSink", "JetStream", js)
 	guard.RefuseNil("jetstream: NewSink", "codec", c)
@@ -75,8 +77,8 @@ func NewSink[T any](js jetstream.JetStream, c codec.Codec[T], config SinkConfig)
 	return &Sink[T]{config: config, js: js, pubs: pubs.Own(js, 2*confirmWithin), codec: c}
 }
 
-// Close ends the subscription for confirmations on the caller's connection. The sink must not be used
-// afterwards.
+// Close ends the subscription for confirmations on the caller's connection. The sink must
+// not be used afterwards.
 func (s *Sink[T]) Close() {
 	if s.pubs != s.js {
 		s.pubs.CleanupPublisher()
@@ -115,7 +117,8 @@ func (s *Sink[T]) PutAll(ctx context.Context, ms []message.Message[T]) error {
 	return s.error(ctx, out[worst].Subject, errs[worst])
 }
 
-// open looks at the stream, and returns the subject of messages that SubjectOf has none for.
+// open looks at the stream, and returns the subject of messages that SubjectOf has none
+// for.
 func (s *Sink[T]) open(ctx context.Context) (subject string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,8 +150,8 @@ func (s *Sink[T]) open(ctx context.Context) (subject string, err error) {
 	return subject, nil
 }
 
-// errNoSubject is the error of a message for which neither SubjectOf nor the configuration has a
-// subject.
+// errNoSubject is the error of a message for which neither SubjectOf nor the
+// configuration has a subject.
 var errNoSubject = errors.New("SubjectOf has returned an empty subject, and SinkConfig.Subject is empty: set one of them")
 
 // encode returns a message as it is published.
@@ -191,8 +194,8 @@ func checkSubject(subject string) error {
 	return nil
 }
 
-// errCodeOtherStream is the server's number for a message whose subject belongs to another stream than
-// the expected one.
+// errCodeOtherStream is the server's number for a message whose subject belongs to
+// another stream than the expected one.
 const errCodeOtherStream = 10060
 
 // error returns the error of a publication. One that only a person can mend is permanent.

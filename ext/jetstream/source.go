@@ -32,8 +32,8 @@ const (
 	fetchWait = time.Second // how long the server keeps a request for a first message
 	flushWait = 5 * time.Second
 
-	// restartSlack lengthens a delay: a server that has restarted may end a delay up to a second early,
-	// because it stores whole seconds.
+	// restartSlack lengthens a delay: a server that has restarted may end a delay up to a
+	// second early, because it stores whole seconds.
 	restartSlack = time.Second
 	// forever is ten years: a longer time counts as that.
 	forever = 10 * 365 * 24 * time.Hour
@@ -41,39 +41,42 @@ const (
 
 var errSourceClosed = errors.New("jetstream: the source is closed")
 
-// SourceConfig are the settings of a source. Stream, Consumer, DeadLetters and DeadLetterQueue are
-// required.
+// SourceConfig are the settings of a source. Stream, Consumer, DeadLetters and
+// DeadLetterQueue are required.
 type SourceConfig struct {
 	// Stream is the name of the stream, which must exist. The source does not change it.
 	Stream string
-	// Consumer is the name of the durable consumer that all workers share. The source makes it if it
-	// is missing, unless NoConsumer is set.
+	// Consumer is the name of the durable consumer that all workers share. The source
+	// makes it if it is missing, unless NoConsumer is set.
 	Consumer string
-	// AckWait is the AckWait of the consumer when the source makes it: the messages of a worker that
-	// was killed go to others after that time. The default is 30 s.
+	// AckWait is the AckWait of the consumer when the source makes it: the messages of a
+	// worker that was killed go to others after that time. The default is 30 s.
 	AckWait time.Duration
-	// NoConsumer makes a missing consumer an error: an administrator makes it, with the explicit
-	// AckPolicy, and without MaxDeliver, BackOff, HeadersOnly and DeliverSubject.
+	// NoConsumer makes a missing consumer an error: an administrator makes it, with the
+	// explicit AckPolicy, and without MaxDeliver, BackOff, HeadersOnly and
+	// DeliverSubject.
 	NoConsumer bool
-	// DeadLetters has the queue DeadLetterQueue for messages that are rejected or that the codec cannot
-	// read. They are put there with their bytes and headers as received.
+	// DeadLetters has the queue DeadLetterQueue for messages that are rejected or that
+	// the codec cannot read. They are put there with their bytes and headers as received.
 	DeadLetters     store.Engine
 	DeadLetterQueue string
 
 	Logger *slog.Logger // the default is slog.Default()
 }
 
-// NewSource returns a source of the messages of a stream that other programs write, through a durable
-// consumer. It panics if a required setting is missing. The first Receive opens the consumer. An error
-// that only a person can mend, such as a missing stream or a consumer that would drop messages, ends
-// a run.
+// NewSource returns a source of the messages of a stream that other programs write,
+// through a durable consumer. It panics if a required setting is missing. The first
+// Receive opens the consumer. An error that only a person can mend, such as a missing
+// stream or a consumer that would drop messages, ends a run.
 //
-// The id of a message is in weir's headers, or is made of the name of the stream, the time at which it
-// was created and the sequence number. The header Nats-Subject of its Meta is the subject.
+// The id of a message is in weir's headers, or is made of the name of the stream, the
+// time at which it was created and the sequence number. The header Nats-Subject of its
+// Meta is the subject.
 //
-// While a message is in flight, the source extends its AckWait. A message that is nacked returns after
-// the delay, which the server keeps, and counts in MaxAckPending meanwhile. The source does not count
-// deliveries, so a message that kills its worker is redelivered without end.
+// While a message is in flight, the source extends its AckWait. A message that is nacked
+// returns after the delay, which the server keeps, and counts in MaxAckPending meanwhile.
+// The source does not count deliveries, so a message that kills its worker is redelivered
+// without end.
 func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceConfig) delivery.Source[T] {
 	guard.RefuseNil("jetstream: NewSource", "JetStream", js)
 	guard.RefuseNil("jetstream: NewSource", "codec", c)
@@ -90,9 +93,10 @@ func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceCon
 	}
 }
 
-// source is a [delivery.Source]. Receive starts a fetch if none is under way, and waits for its first
-// messages. A fetch is not broken off, because the server would deliver its messages again only after
-// their AckWait: those that arrive when Receive has returned are for the next Receive.
+// source is a [delivery.Source]. Receive starts a fetch if none is under way, and waits
+// for its first messages. A fetch is not broken off, because the server would deliver its
+// messages again only after their AckWait: those that arrive when Receive has returned
+// are for the next Receive.
 type source[T any] struct {
 	config  SourceConfig
 	js      jetstream.JetStream
@@ -214,7 +218,8 @@ func (s *source[T]) open(ctx context.Context) error {
 	return nil
 }
 
-// fitsSource returns the error for a consumer that would drop messages, or deliver them otherwise.
+// fitsSource returns the error for a consumer that would drop messages, or deliver them
+// otherwise.
 func fitsSource(c jetstream.ConsumerConfig) error {
 	switch {
 	case c.AckPolicy != jetstream.AckExplicitPolicy:
@@ -246,8 +251,8 @@ func (s *source[T]) failed(err error) error {
 	return err
 }
 
-// take returns messages that have arrived, or starts a fetch. The first fetch of a Receive asks for
-// those that are there, the next ones wait for a message.
+// take returns messages that have arrived, or starts a fetch. The first fetch of a
+// Receive asks for those that are there, the next ones wait for a message.
 func (s *source[T]) take(n int, first bool) ([]*delivered, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -380,9 +385,10 @@ func (s *source[T]) settle(h *delivered, v message.Settlement) {
 	s.recorder.Kick()
 }
 
-// extend extends the AckWait of all messages that are not done. It leaves those alone whose AckWait may
-// have ended: another worker may have them, and may have set a delay (laws D3, P1). While the
-// connection is broken it sends nothing, because the client would send it later.
+// extend extends the AckWait of all messages that are not done. It leaves those alone
+// whose AckWait may have ended: another worker may have them, and may have set a delay
+// (laws D3, P1). While the connection is broken it sends nothing, because the client
+// would send it later.
 func (s *source[T]) extend(ctx context.Context) {
 	now := s.clock.Now()
 	s.mu.Lock()
@@ -416,8 +422,8 @@ func (s *source[T]) extend(ctx context.Context) {
 // isLeased reports that no other worker can have a message. Called with mu held.
 func (s *source[T]) isLeased(h *delivered, now time.Time) bool { return now.Sub(h.leased) < s.lease }
 
-// record answers deliveries, and waits until the server has the answers. Rejected messages are last,
-// because their dead letters may take long.
+// record answers deliveries, and waits until the server has the answers. Rejected
+// messages are last, because their dead letters may take long.
 func (s *source[T]) record(ctx context.Context) (next time.Duration, err error) {
 	s.mu.Lock()
 	settled := s.settled
@@ -480,9 +486,9 @@ func (s *source[T]) flush(ctx context.Context) error {
 	return s.js.Conn().FlushWithContext(ctx)
 }
 
-// answer answers the delivery of a message that was not rejected. An acknowledgement counts
-// even if another worker has the message. A Nack would change the delay that the other worker has set,
-// so it is not sent then (laws D3, P1).
+// answer answers the delivery of a message that was not rejected. An acknowledgement
+// counts even if another worker has the message. A Nack would change the delay that the
+// other worker has set, so it is not sent then (laws D3, P1).
 func (s *source[T]) answer(_ context.Context, h *delivered) error {
 	s.mu.Lock()
 	msg, v, ours := h.msg, h.settlement, s.isLeased(h, s.clock.Now())
@@ -512,8 +518,8 @@ func (s *source[T]) answer(_ context.Context, h *delivered) error {
 	return err
 }
 
-// ignoreAnswered ignores the client's error for a delivery that was answered before: the connection
-// broke afterwards.
+// ignoreAnswered ignores the client's error for a delivery that was answered before: the
+// connection broke afterwards.
 func ignoreAnswered(err error) error {
 	if errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
 		return nil
@@ -521,8 +527,8 @@ func ignoreAnswered(err error) error {
 	return err
 }
 
-// bury puts a rejected message into the dead letters, and then acknowledges it. One that does not fit
-// stays in its stream, and its dead letter has its place (law W2).
+// bury puts a rejected message into the dead letters, and then acknowledges it. One that
+// does not fit stays in its stream, and its dead letter has its place (law W2).
 func (s *source[T]) bury(ctx context.Context, h *delivered) error {
 	got := s.received(h)
 	m := store.Message{Meta: got.meta, Schema: got.schema, Payload: got.msg.Data()}

@@ -67,7 +67,8 @@ func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, nil
 }
 
-// part is how many messages are taken in a transaction: one is read while others are taken.
+// part is how many messages are taken in a transaction: one is read while others are
+// taken.
 const part = 128
 
 // takeSome takes messages that are as the index says.
@@ -257,7 +258,8 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	})
 }
 
-// Done implements [store.Store]. Up to 1,000 messages are a transaction, if their leases are still valid.
+// Done implements [store.Store]. Up to 1,000 messages are a transaction, if their leases
+// are still valid.
 func (s *Engine) Done(ctx context.Context, leases ...store.Lease) error {
 	return s.do(ctx, func(ctx context.Context) error { return s.done(ctx, leases) })
 }
@@ -294,7 +296,8 @@ func (s *Engine) done(ctx context.Context, leases []store.Lease) error {
 	return err
 }
 
-// notRemoved returns the error for those of the leases whose messages were not removed by their leases: the answer to that was lost.
+// notRemoved returns the error for those of the leases whose messages were not removed by
+// their leases: the answer to that was lost.
 func (s *Engine) notRemoved(ctx context.Context, leases []store.Lease) error {
 	removed := make([]bool, len(leases))
 	errs := make([]error, len(leases))
@@ -341,8 +344,9 @@ func (s *Engine) removeAll(ctx context.Context, marks []mark) error {
 	return nil
 }
 
-// remove removes a state, or returns errChanged if it is not there. A mark takes its place, so that others see it; in a stream that is
-// full there may be no room for one until the state is gone.
+// remove removes a state, or returns errChanged if it is not there. A mark takes its
+// place, so that others see it; in a stream that is full there may be no room for one
+// until the state is gone.
 func (s *Engine) remove(ctx context.Context, queue string, r *record) error {
 	_, err := s.publish(ctx, r.subject, r.then(removed, 0), "", nil, r.seq)
 	if errors.Is(err, store.ErrFull) {

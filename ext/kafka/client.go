@@ -14,16 +14,17 @@ import (
 
 var making sync.Mutex
 
-// makeClient is kgo.NewClient, for options that others use at the same time: it writes to the codecs of kgo.ProducerBatchCompression.
+// makeClient is kgo.NewClient, for options that others use at the same time: it writes to
+// the codecs of kgo.ProducerBatchCompression.
 func makeClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	making.Lock()
 	defer making.Unlock()
 	return kgo.NewClient(opts...)
 }
 
-// newClient returns a client. Its error reports faulty options, or that the brokers refuse the
-// authentication, which the client would repeat forever. Brokers that do not answer are not an error,
-// because they may be back soon.
+// newClient returns a client. Its error reports faulty options, or that the brokers
+// refuse the authentication, which the client would repeat forever. Brokers that do not
+// answer are not an error, because they may be back soon.
 func newClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	client, err := makeClient(opts...)
 	if err != nil {
@@ -48,7 +49,8 @@ func authentication(err error) error {
 	return nil
 }
 
-// lacking marks an error that says that the principal has no right: another try would not give it one. right names what it needs.
+// lacking marks an error that says that the principal has no right: another try would not
+// give it one. right names what it needs.
 func lacking(err error, right string) error {
 	for _, denied := range []error{
 		kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed, kerr.ClusterAuthorizationFailed,

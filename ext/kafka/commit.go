@@ -43,7 +43,8 @@ func (s *source) commits(tick *clock.Ticker) {
 	}
 }
 
-// puts puts dead letters, again when retry rings, until the source is closed. A put may take long: it must not hold up commits (law D4).
+// puts puts dead letters, again when retry rings, until the source is closed. A put may
+// take long: it must not hold up commits (law D4).
 func (s *source) puts(retry *clock.Timer) {
 	defer retry.Stop()
 	wait := firstRetry
@@ -76,8 +77,8 @@ func (s *source) failed(what string, err error) {
 	wake(s.given)
 }
 
-// isRebalance says whether a commit was refused since the group is being rebalanced. What was not committed then is committed
-// after it, or is delivered again elsewhere.
+// isRebalance says whether a commit was refused since the group is being rebalanced. What
+// was not committed then is committed after it, or is delivered again elsewhere.
 func isRebalance(err error) bool {
 	for _, e := range []error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
 		if errors.Is(err, e) {
@@ -127,8 +128,10 @@ func (s *source) commitWith(ctx context.Context, client *kgo.Client) error {
 	return nil
 }
 
-// commit commits positions for a group. They are filled in when the commit is about to be sent: those of that moment, and none of a partition
-// that was lost since (law P1). The generation of the group is in the request by then, so what is lost from there on is refused.
+// commit commits positions for a group. They are filled in when the commit is about to be
+// sent: those of that moment, and none of a partition that was lost since (law P1). The
+// generation of the group is in the request by then, so what is lost from there on is
+// refused.
 func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, fill func(partitionID, *kmsg.OffsetCommitRequestTopicPartition) bool) error {
 	positions := map[string]map[int32]kgo.EpochOffset{}
 	for _, id := range partitions {
@@ -177,9 +180,9 @@ func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, f
 }
 
 // putAll puts what is to be put. After an error all that was not put is still there, and
-// the next call begins with another record, so that a record which cannot be put delays no
-// other (law D4). If the brokers refuse even the pointer to a record, only a person can
-// help: the error is permanent, and ends the run.
+// the next call begins with another record, so that a record which cannot be put delays
+// no other (law D4). If the brokers refuse even the pointer to a record, only a person
+// can help: the error is permanent, and ends the run.
 func (s *source) putAll(ctx context.Context) error {
 	for {
 		e, m := s.nextPut()
@@ -211,7 +214,8 @@ func (s *source) nextPut() (*entry, store.Message) {
 	return e, m
 }
 
-// bury puts the message of a record. A dead letter that does not fit has less history, or points to its record, which stays in its topic (law W2).
+// bury puts the message of a record. A dead letter that does not fit has less history, or
+// points to its record, which stays in its topic (law W2).
 func bury(ctx context.Context, put putFunc, r *kgo.Record, m store.Message) error {
 	where := fmt.Sprintf("topic %s, partition %d, offset %d", r.Topic, r.Partition, r.Offset)
 	_, err := settle.Bury(m.Meta, where, func(meta message.Meta, whole bool) error {

@@ -20,12 +20,15 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// Group is a [partitions.Assigner]: Kafka's group protocol shares the partitions of topics out between the workers of a consumer group. Their
-// names are such as "orders/3" ([Group.Partition]). The member of the group does not read records: each pipeline has an input ([OpenInput]).
+// Group is a [partitions.Assigner]: Kafka's group protocol shares the partitions of
+// topics out between the workers of a consumer group. Their names are such as "orders/3"
+// ([Group.Partition]). The member of the group does not read records: each pipeline has
+// an input ([OpenInput]).
 //
-// The epoch of an assignment is one more than the epoch before, which is in the metadata of the committed offset. It is at least the time in
-// milliseconds, so it also rises when the brokers have forgotten the group (offsets.retention.minutes). A commit has the group's generation, so
-// a member that was expelled does not get an epoch.
+// The epoch of an assignment is one more than the epoch before, which is in the metadata
+// of the committed offset. It is at least the time in milliseconds, so it also rises when
+// the brokers have forgotten the group (offsets.retention.minutes). A commit has the
+// group's generation, so a member that was expelled does not get an epoch.
 //
 // The group must not have other members, such as workers of a queue.
 type Group struct {
@@ -130,7 +133,8 @@ func (m *member) assigned(_ context.Context, client *kgo.Client, parts map[strin
 	client.PauseFetchPartitions(parts)
 }
 
-// fetched begins with partitions. It is called again with the same ones if its context ended, so those that are here already are skipped.
+// fetched begins with partitions. It is called again with the same ones if its context
+// ended, so those that are here already are skipped.
 func (m *member) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	var news []partitionID
 	now := m.clock.Now()
@@ -203,7 +207,8 @@ func (m *member) forget(id partitionID) {
 	delete(m.has, id)
 }
 
-// position fills in what to commit of a partition; false: it is not here any more (law P1).
+// position fills in what to commit of a partition; false: it is not here any more (law
+// P1).
 func (m *member) position(id partitionID, c *kmsg.OffsetCommitRequestTopicPartition) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -21,15 +21,19 @@ type InputConfig[T any] struct {
 	Client    []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others
 	Topic     string
 	Partition int32
-	// Decode returns the element of a record. Its error fails the pipeline each time it is restarted, unless DeadLetters is set.
+	// Decode returns the element of a record. Its error fails the pipeline each time it
+	// is restarted, unless DeadLetters is set.
 	Decode func(r *kgo.Record) (T, error)
-	// DeadLetters stores a record that Decode has refused, unchanged, as [store.Undecodable]; then the input continues behind it. A restart may
-	// store a record again, with the same id. A function that calls Put of an engine stores it in a queue there.
+	// DeadLetters stores a record that Decode has refused, unchanged, as
+	// [store.Undecodable]; then the input continues behind it. A restart may store a
+	// record again, with the same id. A function that calls Put of an engine stores it in
+	// a queue there.
 	DeadLetters func(ctx context.Context, ms ...store.Message) error
-	// ToEnd makes the input end after the records that the partition has when it is opened. Otherwise it never ends.
+	// ToEnd makes the input end after the records that the partition has when it is
+	// opened. Otherwise it never ends.
 	ToEnd bool
-	// Group commits the position of each complete checkpoint, so that tools which watch a group's lag see it. It is the assigner of the
-	// partition, or nil.
+	// Group commits the position of each complete checkpoint, so that tools which watch a
+	// group's lag see it. It is the assigner of the partition, or nil.
 	Group *Group
 }
 
@@ -58,12 +62,15 @@ var (
 	_ checkpoint.Lagger     = (*input[int])(nil)
 )
 
-// OpenInput returns an input that begins at the first record of a partition. It asks the brokers for the offset.
+// OpenInput returns an input that begins at the first record of a partition. It asks the
+// brokers for the offset.
 //
-// Its position is an offset and the leader's epoch, and it is part of the checkpoint: it does not need a group, and does not read offsets of a
-// group. Only committed records are read.
+// Its position is an offset and the leader's epoch, and it is part of the checkpoint: it
+// does not need a group, and does not read offsets of a group. Only committed records are
+// read.
 //
-// If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error rather than skip records.
+// If the records at a position are gone, by the topic's retention or since its log was
+// cut, Next returns an error rather than skip records.
 func OpenInput[T any](ctx context.Context, c InputConfig[T]) (checkpoint.Input[T], error) {
 	in, err := openInput(ctx, c)
 	if err != nil {
@@ -129,8 +136,9 @@ func (in *input[T]) Seek(position []byte) error {
 	return nil
 }
 
-// Lag implements [checkpoint.Lagger]. It counts offsets. While nothing is fetched, since downstream takes nothing, it asks the brokers for the
-// end, at most once in 15 s: the answer is in a later call.
+// Lag implements [checkpoint.Lagger]. It counts offsets. While nothing is fetched, since
+// downstream takes nothing, it asks the brokers for the end, at most once in 15 s: the
+// answer is in a later call.
 func (in *input[T]) Lag() int64 {
 	return in.lag.now(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lagWait)
@@ -179,7 +187,8 @@ func (in *input[T]) Commit(ctx context.Context, position []byte) error {
 	return in.c.Group.commit(ctx, partitionID{in.c.Topic, in.c.Partition}, offset, leaderEpoch)
 }
 
-// Wait implements [checkpoint.Waiter]. The position passes records that are among the dead letters.
+// Wait implements [checkpoint.Waiter]. The position passes records that are among the
+// dead letters.
 func (in *input[T]) Wait(ctx context.Context) error {
 	for in.value == nil {
 		switch {

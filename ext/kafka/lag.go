@@ -12,7 +12,8 @@ const (
 	lagWait = 5 * time.Second  // for the answer
 )
 
-// lag is how far the position of an input is behind the end of its partition. Safe for concurrent use. The zero value is ready for use.
+// lag is how far the position of an input is behind the end of its partition. Safe for
+// concurrent use. The zero value is ready for use.
 type lag struct {
 	asks sync.WaitGroup
 
@@ -38,7 +39,8 @@ func (l *lag) know(end int64) {
 	l.end, l.known = max(l.end, end), clock.New().Now()
 }
 
-// now returns the lag. If the end has not been heard of for a while, it calls ask, which knows it then, on a goroutine.
+// now returns the lag. If the end has not been heard of for a while, it calls ask, which
+// knows it then, on a goroutine.
 func (l *lag) now(ask func()) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -26,24 +26,31 @@ const (
 	mergeBatch       = 500 // entries of a transaction
 )
 
-// mergeGroup returns the group whose offsets say what of a topic was merged. It is also the transactional id of merges.
+// mergeGroup returns the group whose offsets say what of a topic was merged. It is also
+// the transactional id of merges.
 func mergeGroup(topic string) string { return "weir-merge-" + topic }
 
-// Merge sends dead letters to a topic, to be processed again as for a first visit, with their history. It adds 1 to Meta.Merges. Of the Spec it
-// reads To, which is the topic, Filter, Max, Rate, MaxMerges, UnsafeToRepeat and LeaveLapsed. It runs in this process, since brokers do not keep jobs.
-// progress, which may be nil, gets the counts so far. Merge returns its counts even with an error.
+// Merge sends dead letters to a topic, to be processed again as for a first visit, with
+// their history. It adds 1 to Meta.Merges. Of the Spec it reads To, which is the topic,
+// Filter, Max, Rate, MaxMerges, UnsafeToRepeat and LeaveLapsed. It runs in this process,
+// since brokers do not keep jobs. progress, which may be nil, gets the counts so far.
+// Merge returns its counts even with an error.
 //
 //	begin · entries into To · offsets of the group weir-merge-TOPIC · end
 //
-// Each entry returns once for readers that read only committed records, as a worker does, even when a merge is killed or two run at once: the
-// later merge ends the other, which returns an error. Skipped is always 0.
+// Each entry returns once for readers that read only committed records, as a worker does,
+// even when a merge is killed or two run at once: the later merge ends the other, which
+// returns an error. Skipped is always 0.
 //
-// Entries merged at the beginning of a partition are then removed from the topic. Entries merged behind a kept entry are remembered by the
-// group: brokers forget that after offsets.retention.minutes without a merge (7 days by default), and then those entries appear again. So merge
-// or purge the rest before. The group remembers gaps among the last 20,000 records of a partition, and at least 750 gaps that are further apart;
-// Merge returns an error before that runs full.
+// Entries merged at the beginning of a partition are then removed from the topic. Entries
+// merged behind a kept entry are remembered by the group: brokers forget that after
+// offsets.retention.minutes without a merge (7 days by default), and then those entries
+// appear again. So merge or purge the rest before. The group remembers gaps among the
+// last 20,000 records of a partition, and at least 750 gaps that are further apart; Merge
+// returns an error before that runs full.
 //
-// A record whose headers are damaged stays, and so does a record that is larger than the topic To takes. They are an error at the end.
+// A record whose headers are damaged stays, and so does a record that is larger than the
+// topic To takes. They are an error at the end.
 func (v *View) Merge(ctx context.Context, c jobs.Spec, progress func(jobs.Progress)) (jobs.Progress, error) {
 	switch {
 	case !v.merges:
@@ -104,7 +111,8 @@ func (m *merge) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer m.client.Close()
-	// This ends other merges, and a transaction that a killed one has left. What they have committed is stable from here on.
+	// This ends other merges, and a transaction that a killed one has left. What they
+	// have committed is stable from here on.
 	if _, _, err := m.client.ProducerID(ctx); err != nil {
 		return err
 	}
@@ -217,8 +225,9 @@ func (m *merge) flush(ctx context.Context) error {
 	return err
 }
 
-// send sends the batch in one transaction. If the broker refuses it as too large, nothing was sent: each record is to be sent alone then,
-// and one that is refused leaves the batch.
+// send sends the batch in one transaction. If the broker refuses it as too large, nothing
+// was sent: each record is to be sent alone then, and one that is refused leaves the
+// batch.
 func (m *merge) send(ctx context.Context, alone bool) error {
 	if err := m.client.BeginTransaction(); err != nil {
 		return err
@@ -283,7 +292,8 @@ func (m *merge) commit(ctx context.Context) error {
 	return addOffsets(ctx, m.client, m.id, m.view.topic, at...)
 }
 
-// tidy removes what was merged at the beginning of partitions: brokers do not remember groups for ever.
+// tidy removes what was merged at the beginning of partitions: brokers do not remember
+// groups for ever.
 func (m *merge) tidy(ctx context.Context) error {
 	cut := kadm.Offsets{}
 	for _, p := range m.view.parts {

@@ -19,11 +19,13 @@ import (
 // OutputConfig configures an output. TransactionalID, Topic and Encode are required.
 type OutputConfig[T any] struct {
 	Client []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.TransactionTimeout and others
-	// TransactionalID is the unique name of the output, the same in each run. It is also the group whose offset for partition 0 of the topic is
-	// the number of records that are published.
+	// TransactionalID is the unique name of the output, the same in each run. It is also
+	// the group whose offset for partition 0 of the topic is the number of records that
+	// are published.
 	TransactionalID string
 	Topic           string
-	// Encode returns the record of an element: key, value and headers. Its topic is Topic, and the partition is chosen by the key.
+	// Encode returns the record of an element: key, value and headers. Its topic is
+	// Topic, and the partition is chosen by the key.
 	Encode func(v T) (*kgo.Record, error)
 }
 
@@ -47,25 +49,31 @@ var _ checkpoint.Output[int] = (*output[int])(nil)
 
 // NewOutput returns an output. It connects when it is first used.
 //
-// The output writes to a topic exactly once, for consumers that read only committed records (read_committed).
+// The output writes to a topic exactly once, for consumers that read only committed
+// records (read_committed).
 //
-// A transaction of Kafka cannot be prepared and then committed by another run. So the state of a checkpoint has the records that are not
-// published yet, and their ordinal: how many records come before them. Commit publishes them in a transaction, together with the new ordinal, as
-// an offset of a group. After a crash at any moment the ordinal says which records were published.
+// A transaction of Kafka cannot be prepared and then committed by another run. So the
+// state of a checkpoint has the records that are not published yet, and their ordinal:
+// how many records come before them. Commit publishes them in a transaction, together
+// with the new ordinal, as an offset of a group. After a crash at any moment the ordinal
+// says which records were published.
 //
 //	checkpoint   Prepare: ordinal 40, records 41 to 45
 //	Commit       begin · records 41 to 45 · ordinal 45 · end      it is known: 40 or 45
 //	Restore      end what an earlier run has begun · ordinal 45? done : publish
 //
-// A run that begins with the same transactional id ends the previous run: the broker refuses its transactions, and Commit returns
-// [checkpoint.ErrFenced]. Without a checkpoint an output appends to the topic.
+// A run that begins with the same transactional id ends the previous run: the broker
+// refuses its transactions, and Commit returns [checkpoint.ErrFenced]. Without a
+// checkpoint an output appends to the topic.
 //
-// The elements of an interval between checkpoints are in memory and in the state. Brokers forget the ordinal after offsets.retention.minutes (7
-// days by default) without a publication. A run that knows how many records are published goes on. But Restore refuses a state with records then,
-// since it cannot be known whether they are published.
+// The elements of an interval between checkpoints are in memory and in the state. Brokers
+// forget the ordinal after offsets.retention.minutes (7 days by default) without a
+// publication. A run that knows how many records are published goes on. But Restore
+// refuses a state with records then, since it cannot be known whether they are published.
 //
-// Write returns an error for an element that is larger than the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default). Let the topic
-// take as much (max.message.bytes): Commit and Restore fail, and name the record, until it does.
+// Write returns an error for an element that is larger than the client takes
+// (kgo.ProducerBatchMaxBytes, about 1 MB by default). Let the topic take as much
+// (max.message.bytes): Commit and Restore fail, and name the record, until it does.
 func NewOutput[T any](c OutputConfig[T]) (checkpoint.Output[T], error) {
 	o, err := newOutput(c)
 	if err != nil {
@@ -115,7 +123,8 @@ func (o *output[T]) fresh(ctx context.Context) error {
 	}
 	n, known, err := o.ordinal(ctx)
 	if err == nil && !known {
-		// No transaction is open and none was: a missing ordinal will mean that it was forgotten.
+		// No transaction is open and none was: a missing ordinal will mean that it was
+		// forgotten.
 		first := kadm.Offsets{}
 		first.Add(kadm.Offset{Topic: o.c.Topic, Partition: 0, At: 0, LeaderEpoch: -1})
 		err = o.admin.CommitAllOffsets(ctx, o.c.TransactionalID, first)
@@ -128,7 +137,8 @@ func (o *output[T]) fresh(ctx context.Context) error {
 	return nil
 }
 
-// ordinal returns how many records are published. It waits for transactions that are being ended.
+// ordinal returns how many records are published. It waits for transactions that are
+// being ended.
 func (o *output[T]) ordinal(ctx context.Context) (n int64, known bool, err error) {
 	offsets, err := committed(kadm.RequireStable(ctx), o.admin, o.c.TransactionalID)
 	if err != nil {
@@ -214,8 +224,9 @@ func (o *output[T]) Commit(ctx context.Context, state []byte) error {
 	return nil
 }
 
-// publish publishes what is not published yet of records that come after an ordinal. Only the ordinal says that a transaction was committed:
-// the client may have aborted it and report success, see commitTransaction.
+// publish publishes what is not published yet of records that come after an ordinal. Only
+// the ordinal says that a transaction was committed: the client may have aborted it and
+// report success, see commitTransaction.
 func (o *output[T]) publish(ctx context.Context, base int64, records [][]byte) error {
 	if o.fenced != nil || len(records) == 0 {
 		return o.fenced
@@ -239,9 +250,11 @@ func (o *output[T]) publish(ctx context.Context, base int64, records [][]byte) e
 	return err
 }
 
-// published ends what an attempt before has left, and returns how many records are published. They must be base or more.
+// published ends what an attempt before has left, and returns how many records are
+// published. They must be base or more.
 func (o *output[T]) published(ctx context.Context, base, target int64) (int64, error) {
-	// A transaction of an attempt before this one may be open, or its end not known. This decides it.
+	// A transaction of an attempt before this one may be open, or its end not known. This
+	// decides it.
 	err := o.client.AbortBufferedRecords(ctx)
 	if err == nil {
 		err = o.client.EndTransaction(ctx, kgo.TryAbort)
@@ -281,9 +294,10 @@ func (o *output[T]) transact(ctx context.Context, records [][]byte, ordinal int6
 	return nil
 }
 
-// commitTransaction commits a transaction whose records are all acknowledged. The client sends the first records for a topic before it notes
-// its partitions, and aborts a transaction, without an error, if it has noted none. AbortBufferedRecords, which finds nothing to abort, waits
-// until it has.
+// commitTransaction commits a transaction whose records are all acknowledged. The client
+// sends the first records for a topic before it notes its partitions, and aborts a
+// transaction, without an error, if it has noted none. AbortBufferedRecords, which finds
+// nothing to abort, waits until it has.
 func commitTransaction(ctx context.Context, client *kgo.Client) error {
 	if err := client.AbortBufferedRecords(ctx); err != nil {
 		return err
@@ -298,7 +312,8 @@ func position(partition int32, offset int64, metadata string) kmsg.TxnOffsetComm
 	return p
 }
 
-// addOffsets puts offsets of a topic into the transaction of a client. Its group has the name of the transactional id.
+// addOffsets puts offsets of a topic into the transaction of a client. Its group has the
+// name of the transactional id.
 func addOffsets(ctx context.Context, client *kgo.Client, group, topic string, at ...kmsg.TxnOffsetCommitRequestTopicPartition) error {
 	topics, err := kadm.NewClient(client).ListTopics(ctx, topic)
 	if err != nil {
@@ -372,7 +387,8 @@ func (o *output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) e
 	return addOffsets(ctx, o.client, o.c.TransactionalID, o.c.Topic, position(0, ordinal, ""))
 }
 
-// failed returns the error of a step of a transaction. The next attempt ends the transaction.
+// failed returns the error of a step of a transaction. The next attempt ends the
+// transaction.
 func (o *output[T]) failed(step string, err error) error {
 	if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) {
 		return o.lost(err)

@@ -38,7 +38,8 @@ type part struct {
 	changed, committed int // how often something was settled or nacked, and as of which change it was committed
 }
 
-// state is what becomes of an entry: ready → running → waiting → running … → putting → settled.
+// state is what becomes of an entry: ready → running → waiting → running … → putting →
+// settled.
 type state uint8
 
 const (

@@ -9,14 +9,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// nextBroker is how long Ping waits for an answer before it asks one more broker. So it asks thirty
-// brokers within lookEvery.
+// nextBroker is how long Ping waits for an answer before it asks one more broker. So it
+// asks thirty brokers within lookEvery.
 const nextBroker = 100 * time.Millisecond
 
-// Ping returns nil as soon as one of the client's brokers answers. It asks one more broker every
-// 100 ms, and at once after an error, until one answers, all have failed or ctx ends. The client's
-// own Ping waits for the first broker as long as ctx lasts, so a broker that accepts connections
-// and is silent hides the others. A refused authentication ends Ping with the refusal.
+// Ping returns nil as soon as one of the client's brokers answers. It asks one more
+// broker every 100 ms, and at once after an error, until one answers, all have failed or
+// ctx ends. The client's own Ping waits for the first broker as long as ctx lasts, so a
+// broker that accepts connections and is silent hides the others. A refused
+// authentication ends Ping with the refusal.
 func Ping(ctx context.Context, client *kgo.Client) error {
 	if len(client.DiscoveredBrokers()) > 0 {
 		_, err := askAny(ctx, knownBrokers(client), askForBrokers)
@@ -26,9 +27,10 @@ func Ping(ctx context.Context, client *kgo.Client) error {
 	if err != nil {
 		return err
 	}
-	// The client has not seen the answer, and would send each request that any broker can answer to a
-	// random address. So it forgets the addresses before the one that has answered, and learns the
-	// addresses of all brokers from that one. Its requests that wait for a silent broker are repeated.
+	// The client has not seen the answer, and would send each request that any broker can
+	// answer to a random address. So it forgets the addresses before the one that has
+	// answered, and learns the addresses of all brokers from that one. Its requests that
+	// wait for a silent broker are repeated.
 	seeds, _ := client.OptValue(kgo.SeedBrokers).([]string)
 	if first.broker == 0 || first.broker >= len(seeds) {
 		return client.Ping(ctx)

@@ -17,8 +17,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// putWait is how long a record waits for a partition that has no leader or too few replicas in sync, unless the options of the client say
-// otherwise: longer than brokers need to notice that one of them died (broker.session.timeout.ms, 9 s).
+// putWait is how long a record waits for a partition that has no leader or too few
+// replicas in sync, unless the options of the client say otherwise: longer than brokers
+// need to notice that one of them died (broker.session.timeout.ms, 9 s).
 const putWait = 15 * time.Second
 
 // producer writes records that are in all replicas in sync when produce returns.
@@ -42,8 +43,9 @@ func newProducer(opts []kgo.Opt) (*producer, error) {
 	return &producer{client, opts, clock.New()}, nil
 }
 
-// produce returns for each record why it may not be safe. The errors are nil if all are. No record waits for the client's linger: the caller
-// has given all that it has. One that can never be written has an error that matches [message.ErrRefused].
+// produce returns for each record why it may not be safe. The errors are nil if all are.
+// No record waits for the client's linger: the caller has given all that it has. One that
+// can never be written has an error that matches [message.ErrRefused].
 func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error, error) {
 	results := p.client.ProduceSync(ctx, records...)
 	if results.FirstErr() == nil {
@@ -73,8 +75,9 @@ func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error,
 	return nil, nil // alone has written what was refused with its batch
 }
 
-// alone writes the records of a batch that was too large, each by itself: the broker has refused the batch. Those that are refused then are too
-// large themselves. A client of its own, since others produce with that of the producer.
+// alone writes the records of a batch that was too large, each by itself: the broker has
+// refused the batch. Those that are refused then are too large themselves. A client of
+// its own, since others produce with that of the producer.
 func (p *producer) alone(ctx context.Context, records []*kgo.Record, failed map[*kgo.Record]error) (err error) {
 	var single *kgo.Client
 	for _, r := range records {
@@ -97,12 +100,14 @@ func (p *producer) alone(ctx context.Context, records []*kgo.Record, failed map[
 	return nil
 }
 
-// refused says whether a record, or the batch that it was in, was refused for what it is, such as its size.
+// refused says whether a record, or the batch that it was in, was refused for what it is,
+// such as its size.
 func refused(err error) bool {
 	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord)
 }
 
-// put writes messages with their whole history. They are due after their delay, by the clock of this host.
+// put writes messages with their whole history. They are due after their delay, by the
+// clock of this host.
 func (p *producer) put(ctx context.Context, topic string, ms []store.Message) error {
 	records := make([]*kgo.Record, len(ms))
 	for i, m := range ms {
@@ -126,12 +131,14 @@ func (p *producer) put(ctx context.Context, topic string, ms []store.Message) er
 	return err
 }
 
-// coordinatorTries is how often a coordinator is asked that is not there: for half a minute, as long as the client tries other requests.
+// coordinatorTries is how often a coordinator is asked that is not there: for half a
+// minute, as long as the client tries other requests.
 const coordinatorTries = 35
 
-// committed returns what a group has committed. With kadm.RequireStable it waits for transactions that commit for the group: brokers answer to
-// the end of a transaction before they have ended it everywhere, and report an error and no offset until then. It also waits for the
-// coordinator, which the client does for all other requests.
+// committed returns what a group has committed. With kadm.RequireStable it waits for
+// transactions that commit for the group: brokers answer to the end of a transaction
+// before they have ended it everywhere, and report an error and no offset until then. It
+// also waits for the coordinator, which the client does for all other requests.
 func committed(ctx context.Context, admin *kadm.Client, group string) (kadm.OffsetResponses, error) {
 	pause := time.Millisecond
 	for try := 1; ; try++ {

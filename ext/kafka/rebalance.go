@@ -156,8 +156,9 @@ func (s *source) arrive(p *part, e *entry) {
 	s.ready = append(s.ready, e)
 }
 
-// restart forgets what is known of a partition behind an offset to which its consumer was set back: by a reset, or since the
-// log was cut. It is delivered again. Called with mu held.
+// restart forgets what is known of a partition behind an offset to which its consumer was
+// set back: by a reset, or since the log was cut. It is delivered again. Called with mu
+// held.
 func (s *source) restart(p *part, offset int64) {
 	s.detach(p)
 	p.progress, p.delays, p.entries, p.busy = offsets.New(offset, nil), nil, map[int64]*entry{}, 0
@@ -169,8 +170,8 @@ func same(a, b *kgo.Record) bool {
 	return a.Timestamp.Equal(b.Timestamp) && a.LeaderEpoch == b.LeaderEpoch
 }
 
-// revoked gives partitions up: what is in flight of them may be settled within a time, and is committed; then the next owner
-// gets them.
+// revoked gives partitions up: what is in flight of them may be settled within a time,
+// and is committed; then the next owner gets them.
 func (s *source) revoked(_ context.Context, client *kgo.Client, m map[string][]int32) {
 	parts := s.leave(m)
 	if len(parts) == 0 {
@@ -224,16 +225,16 @@ func (s *source) isIdle(p *part) bool {
 	return p.busy == 0
 }
 
-// lost drops partitions that this member no longer owns, without a commit (law P1).
-// The client calls it, as the other callbacks, with itself: source.client is not set yet when the
-// first join of the group fails.
+// lost drops partitions that this member no longer owns, without a commit (law P1). The
+// client calls it, as the other callbacks, with itself: source.client is not set yet when
+// the first join of the group fails.
 func (s *source) lost(_ context.Context, client *kgo.Client, m map[string][]int32) {
 	s.leave(m)
 	s.forget(client, m)
 }
 
-// forget drops partitions. It remembers their running messages, which must not run a second time
-// here.
+// forget drops partitions. It remembers their running messages, which must not run a
+// second time here.
 func (s *source) forget(client *kgo.Client, m map[string][]int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,7 +252,8 @@ func (s *source) forget(client *kgo.Client, m map[string][]int32) {
 	client.ResumeFetchPartitions(m) // a pause outlives an assignment
 }
 
-// LeasesLost returns how many messages were not settled when their partitions were lost, or had to be given up.
+// LeasesLost returns how many messages were not settled when their partitions were lost,
+// or had to be given up.
 func (s *source) LeasesLost() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -49,8 +49,9 @@ var errClosed = errors.New("kafka: the source is closed")
 // not deliver it again. Before the metadata is full, the source stops fetching that
 // partition until something is settled.
 //
-// A message that was nacked waits in memory and is delivered again by this source, later messages of its partition meanwhile.
-// The time until which it waits is committed, too. A message whose header Weir-Due is in the future waits in the same way.
+// A message that was nacked waits in memory and is delivered again by this source, later
+// messages of its partition meanwhile. The time until which it waits is committed, too. A
+// message whose header Weir-Due is in the future waits in the same way.
 type source struct {
 	client *kgo.Client // set by newSource; the client's callbacks run earlier, so they use their own argument
 	sourceSettings
@@ -81,7 +82,8 @@ type source struct {
 	closed     bool
 }
 
-// putFunc stores messages. It returns nil when they are durable. The same messages may come again.
+// putFunc stores messages. It returns nil when they are durable. The same messages may
+// come again.
 type putFunc = func(ctx context.Context, ms ...store.Message) error
 
 // sourceSettings are required, but for the client's options.
@@ -96,8 +98,9 @@ type sourceSettings struct {
 	others         func(ctx context.Context) ([]string, error) // layers of other versions, which may come to be at any time
 }
 
-// newSource returns a source of topics for a group. The error is that of the options of the client, or says that the brokers refuse its
-// authentication. If they do not answer, it returns after 3 s at most. The source must be closed.
+// newSource returns a source of topics for a group. The error is that of the options of
+// the client, or says that the brokers refuse its authentication. If they do not answer,
+// it returns after 3 s at most. The source must be closed.
 func newSource(group string, topics []string, set sourceSettings) (*source, error) {
 	s := &source{
 		sourceSettings: set, start: set.clock.Now(),
@@ -193,7 +196,8 @@ func (s *source) setWant(n int) {
 	s.want = n
 }
 
-// take returns messages to be returned, or how long the first that waits has to wait; 0: none waits.
+// take returns messages to be returned, or how long the first that waits has to wait; 0:
+// none waits.
 func (s *source) take(n int) (entries []*entry, wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +241,8 @@ func (s *source) run(e *entry) {
 	e.part.held -= e.size()
 }
 
-// messages makes messages of entries. One whose headers cannot be read goes to the dead letters.
+// messages makes messages of entries. One whose headers cannot be read goes to the dead
+// letters.
 func (s *source) messages(entries []*entry) []message.Message[[]byte] {
 	ms := make([]message.Message[[]byte], 0, len(entries))
 	for _, e := range entries {
@@ -275,7 +280,8 @@ func (s *source) settle(e *entry, v message.Settlement) {
 	}
 }
 
-// stop notes that a message is not being worked on any more. It returns false if its partition was lost. Called with mu held.
+// stop notes that a message is not being worked on any more. It returns false if its
+// partition was lost. Called with mu held.
 func (s *source) stop(e *entry) bool {
 	of := s.running[e.id]
 	if of[e.record.Offset] == e {
@@ -291,8 +297,8 @@ func (s *source) stop(e *entry) bool {
 	return true
 }
 
-// wait lets a message wait in memory. That of a partition that is being given up is not delivered here any more. Called with mu
-// held.
+// wait lets a message wait in memory. That of a partition that is being given up is not
+// delivered here any more. Called with mu held.
 func (s *source) wait(e *entry, d time.Duration) {
 	e.state = waiting
 	if !e.part.leaving {
@@ -350,8 +356,9 @@ func (s *source) Close(ctx context.Context) error {
 	}
 }
 
-// end records what was settled and leaves the group. It runs on a goroutine of its own and always ends: a member that nobody asks for messages
-// would keep its partitions from the others.
+// end records what was settled and leaves the group. It runs on a goroutine of its own
+// and always ends: a member that nobody asks for messages would keep its partitions from
+// the others.
 func (s *source) end() {
 	defer close(s.left)
 	s.ended.Wait()

@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Headers of dead letters as others know them. Spring Kafka writes numbers as bytes, the highest first; Kafka Connect as text.
+// Headers of dead letters as others know them. Spring Kafka writes numbers as bytes, the
+// highest first; Kafka Connect as text.
 const (
 	springTopic     = "kafka_dlt-original-topic"
 	springPartition = "kafka_dlt-original-partition" // 4 bytes
@@ -36,7 +37,8 @@ const (
 	connectClass     = "__connect.errors.exception.class.name"
 )
 
-// springHeaders returns what Spring Kafka and Kafka Connect would have written with a dead letter.
+// springHeaders returns what Spring Kafka and Kafka Connect would have written with a
+// dead letter.
 func springHeaders(m *store.Message) (h []kgo.RecordHeader) {
 	add := func(name, value string) {
 		if value != "" {
@@ -61,8 +63,9 @@ func springHeaders(m *store.Message) (h []kgo.RecordHeader) {
 	return h
 }
 
-// takeSpring takes the history of a message from headers of Spring Kafka or Kafka Connect. What it can read, it removes. weir's own headers say
-// more, so where they are the others are only removed.
+// takeSpring takes the history of a message from headers of Spring Kafka or Kafka
+// Connect. What it can read, it removes. weir's own headers say more, so where they are
+// the others are only removed.
 func takeSpring(headers map[string]string, m *message.Meta) {
 	text := func(names ...string) (value string) {
 		for _, name := range names {

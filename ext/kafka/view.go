@@ -21,11 +21,13 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// View shows the messages in a topic of dead letters or a layer, as of the moment when it was opened: it does not have later records. It reads
-// the topic for each call, some hundred thousand records a second. It is not safe for concurrent use.
+// View shows the messages in a topic of dead letters or a layer, as of the moment when it
+// was opened: it does not have later records. It reads the topic for each call, some
+// hundred thousand records a second. It is not safe for concurrent use.
 //
-// A record has its position from its partition and offset: partition·2⁴⁴ + offset + 1. So entries are in the order of arrival in each partition
-// only. The time of arrival is the record's.
+// A record has its position from its partition and offset: partition·2⁴⁴ + offset + 1. So
+// entries are in the order of arrival in each partition only. The time of arrival is the
+// record's.
 type View struct {
 	topic  string
 	group  string // has settled what is not shown
@@ -53,8 +55,9 @@ func positionOf(partition int32, offset int64) int64 {
 	return int64(partition)<<positionBits | (offset + 1)
 }
 
-// OpenView opens a view of a topic, without the records that a group has settled: the workers' group for a layer or a source, "" for dead
-// letters, without entries that were merged. opts are options of the client. The view must be closed.
+// OpenView opens a view of a topic, without the records that a group has settled: the
+// workers' group for a layer or a source, "" for dead letters, without entries that were
+// merged. opts are options of the client. The view must be closed.
 func OpenView(ctx context.Context, topic, group string, opts ...kgo.Opt) (*View, error) {
 	if topic == "" {
 		return nil, errors.New("kafka: OpenView: a topic without a name")
@@ -150,8 +153,9 @@ func (p *viewPart) progress() *offsets.Progress {
 	return offsets.New(p.low, done)
 }
 
-// read calls f for the records of a partition from an offset up to the end, until f returns false. Records that were compacted away, and
-// markers of transactions, do not come.
+// read calls f for the records of a partition from an offset up to the end, until f
+// returns false. Records that were compacted away, and markers of transactions, do not
+// come.
 func (v *View) read(ctx context.Context, p *viewPart, from int64, f func(r *kgo.Record, in incarnation) (bool, error)) error {
 	if from >= p.end {
 		return nil
@@ -254,8 +258,9 @@ func entryOf(r *kgo.Record, in incarnation) store.Entry {
 // causePrefix begins the name of the class in headers of others.
 const causePrefix = "weir: "
 
-// List returns entries that match, in the order of their positions. To get the next page, set [store.Page.After] to the position of the last
-// entry. A record whose headers are damaged is undecodable.
+// List returns entries that match, in the order of their positions. To get the next page,
+// set [store.Page.After] to the position of the last entry. A record whose headers are
+// damaged is undecodable.
 func (v *View) List(ctx context.Context, f store.Filter, p store.Page) (list []store.Entry, err error) {
 	if err := storearg.Page(v.topic, p); err != nil {
 		return nil, err
@@ -283,7 +288,8 @@ func (v *View) Count(ctx context.Context, f store.Filter) (c store.Counts, err e
 	return c, err
 }
 
-// Put writes messages to the topic as dead letters. Messages that are put twice are there twice.
+// Put writes messages to the topic as dead letters. Messages that are put twice are there
+// twice.
 func (v *View) Put(ctx context.Context, ms ...store.Message) error {
 	if err := storearg.Put(v.topic, ms...); err != nil {
 		return err
@@ -296,8 +302,9 @@ func (v *View) Put(ctx context.Context, ms ...store.Message) error {
 	return p.put(ctx, v.topic, ms)
 }
 
-// Purge removes all that the view has from the topic, for all its readers (DeleteRecords). A log can only be cut off at its beginning, so it
-// does not take a filter.
+// Purge removes all that the view has from the topic, for all its readers
+// (DeleteRecords). A log can only be cut off at its beginning, so it does not take a
+// filter.
 func (v *View) Purge(ctx context.Context) error {
 	cut := kadm.Offsets{}
 	for _, p := range v.parts {

@@ -22,9 +22,9 @@ func nextKey(after string) string {
 	return `(SELECT ` + keyOf + ` FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` > ` + after + ` ORDER BY ` + keyOf + ` LIMIT 1)`
 }
 
-// selectDueKeys returns up to $3 keys after $2 that have messages that are due. It visits at most a
-// thousand keys, with one step of the index for each, and returns the other keys that it visited,
-// too. The last row has no key if there are no more keys.
+// selectDueKeys returns up to $3 keys after $2 that have messages that are due. It visits
+// at most a thousand keys, with one step of the index for each, and returns the other
+// keys that it visited, too. The last row has no key if there are no more keys.
 func (s *Engine) selectDueKeys() string {
 	return `WITH RECURSIVE clock AS MATERIALIZED (SELECT ` + s.now + ` AS now), keys (key, found, looked) AS (
 			SELECT ` + nextKey("$2") + `, 0, 1
@@ -62,7 +62,8 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 	return taken, next, err
 }
 
-// What is leased of some keys, and of those without. Another worker may have chosen the same.
+// What is leased of some keys, and of those without. Another worker may have chosen the
+// same.
 const (
 	ofKeys = `position = ANY (ARRAY(SELECT m.position FROM unnest($4::text[]) WITH ORDINALITY AS keys (key, n), LATERAL (
 			SELECT position FROM weir_messages WHERE queue = $2 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` = keys.key AND at <= (SELECT now FROM clock)` + storesql.ExceptRefused + `

@@ -21,7 +21,8 @@ var dialect = storesql.Dialect{
 	Key:       keyOf,
 	HasReason: "meta->'reasons' ? %s",
 	HasError:  "strpos(meta->>'lastError', %s) > 0",
-	// What a filter compares with has microseconds, too: rounded up, both bounds choose the same.
+	// What a filter compares with has microseconds, too: rounded up, both bounds choose
+	// the same.
 	Time: func(t time.Time) any {
 		if up := t.Truncate(time.Microsecond); up.Before(t) {
 			return up.Add(time.Microsecond)
@@ -30,9 +31,11 @@ var dialect = storesql.Dialect{
 	},
 }
 
-// where returns the condition of a page of a queue, and its order. Its parameters follow args: queue, After, Until, and those of the
-// filter. An expression keeps PostgreSQL from going through the queue where the filter has ids or a key, for which there is an index. The index
-// of keys has no order of positions, and all messages of a key would be sorted for each of its pages: only the first page goes by it.
+// where returns the condition of a page of a queue, and its order. Its parameters follow
+// args: queue, After, Until, and those of the filter. An expression keeps PostgreSQL from
+// going through the queue where the filter has ids or a key, for which there is an index.
+// The index of keys has no order of positions, and all messages of a key would be sorted
+// for each of its pages: only the first page goes by it.
 func where(queue string, f *store.Filter, p store.Page, args ...any) (condition, order string, _ []any, err error) {
 	until := p.Until
 	if until == 0 {
@@ -141,7 +144,8 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 // purgeStep is the messages of a queue that one statement of Purge looks at.
 const purgeStep = 1000
 
-// Purge implements [store.Inspector]. It works in steps, since holders of leases would wait for a single statement that removes all.
+// Purge implements [store.Inspector]. It works in steps, since holders of leases would
+// wait for a single statement that removes all.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	condition, args, err := storesql.Where(dialect, &f, []any{queue, int64(0), int64(math.MaxInt64)})
 	if err != nil {

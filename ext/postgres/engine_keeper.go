@@ -11,8 +11,9 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// never is when a held message can be taken. No column says that it is held, so workers of earlier versions leave it alone as well. It is
-// not 'infinity', with which earlier versions of PostgreSQL do not reckon.
+// never is when a held message can be taken. No column says that it is held, so workers
+// of earlier versions leave it alone as well. It is not 'infinity', with which earlier
+// versions of PostgreSQL do not reckon.
 const never = "'9999-12-31 00:00:00+00'::timestamptz"
 
 // Records implements [store.Keeper].
@@ -35,7 +36,8 @@ func records(ctx context.Context, q querier, kind, after string, limit int) ([]s
 	})
 }
 
-// patient begins a transaction of several round trips. The server ends the transaction of a frozen process, because others wait for its rows.
+// patient begins a transaction of several round trips. The server ends the transaction of
+// a frozen process, because others wait for its rows.
 var patient = pgx.TxOptions{BeginQuery: patientBegin}
 
 const patientBegin = "begin; set local idle_in_transaction_session_timeout = '30s'"
@@ -97,7 +99,8 @@ func (t *keeperTx) Announce() { t.woken[watched] = dues{now: true} }
 // watched stands for what is announced, in place of a queue.
 const watched = "weir records"
 
-// Watch implements [store.Keeper]. It is woken by the listening connection, like a source.
+// Watch implements [store.Keeper]. It is woken by the listening connection, like a
+// source.
 func (s *Engine) Watch(ctx context.Context, changed func()) error {
 	return s.Wake(ctx, watched, func(bool) { changed() })
 }
@@ -123,7 +126,8 @@ func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error
 	return done, nil
 }
 
-// Messages as they were listed, and not leased. The subqueries hide from PostgreSQL how many there are: with many it would scan the table.
+// Messages as they were listed, and not leased. The subqueries hide from PostgreSQL how
+// many there are: with many it would scan the table.
 const (
 	listed = `unnest((SELECT $1::bigint[]), (SELECT $2::bigint[]), (SELECT $3::text[])) AS l (position, fence, queue)`
 	same   = ` m.position = l.position AND m.queue = l.queue`
@@ -182,7 +186,8 @@ type identity struct {
 	visit, merges int64
 }
 
-// move puts messages into their queues, and removes from where they were those that were put. Two with the same identity are one.
+// move puts messages into their queues, and removes from where they were those that were
+// put. Two with the same identity are one.
 func (t *keeperTx) move(ctx context.Context, moves []*store.Edit) (map[int64]bool, error) {
 	from := map[identity]int64{} // positions
 	var rows []storesql.Row

@@ -14,8 +14,9 @@ import (
 // locks are the locks in the database of an engine.
 type locks struct{ store *Engine }
 
-// Locks implements [store.Keeper]. The locks are in the database, whose clock decides how long a lease lasts. Acquire waits for transactions
-// with a [Engine.Guard] of the same lock.
+// Locks implements [store.Keeper]. The locks are in the database, whose clock decides how
+// long a lease lasts. Acquire waits for transactions with a [Engine.Guard] of the same
+// lock.
 func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
 // Acquire implements [lock.Locks].
@@ -56,7 +57,8 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 	}
 }
 
-// firstFence is the first fencing number of a name. FOR SHARE: a transaction that removes the name is awaited, and its number read.
+// firstFence is the first fencing number of a name. FOR SHARE: a transaction that removes
+// the name is awaited, and its number read.
 const firstFence = "coalesce((SELECT fence FROM weir_locks WHERE name = '' FOR SHARE), 0) + 1"
 
 const (
@@ -65,15 +67,16 @@ const (
 	keepLocks  = 24 * time.Hour // after the last lease
 )
 
-// forget removes the rows of names that were not used for long (law W3). The row with the empty name keeps their highest fencing number. If
-// it fails, another time will do.
+// forget removes the rows of names that were not used for long (law W3). The row with the
+// empty name keeps their highest fencing number. If it fails, another time will do.
 func (l *locks) forget(ctx context.Context) {
 	s := l.store
 	now, at := s.clock.Now(), s.forgetAt.Load()
 	if now.UnixNano() < at || !s.forgetAt.CompareAndSwap(at, now.Add(forgetEach).UnixNano()) {
 		return
 	}
-	// One transaction in one message: a process that is frozen holds up nobody. The row with the empty name first: Acquire reads it.
+	// One transaction in one message: a process that is frozen holds up nobody. The row
+	// with the empty name first: Acquire reads it.
 	batch := &pgx.Batch{}
 	batch.Queue("SELECT 1 FROM weir_locks WHERE name = '' FOR UPDATE")
 	batch.Queue(`WITH old AS (DELETE FROM weir_locks WHERE EXISTS (SELECT FROM weir_locks WHERE name = '') AND name IN (
@@ -138,8 +141,9 @@ func (l *locks) change(ctx context.Context, g lock.Grant, set string, args ...an
 	return err
 }
 
-// Guard returns nil if a grant is valid, and keeps it valid until the transaction ends: another owner has to wait. Call it in the transaction of
-// a write, so that a stale owner cannot write: if it returns [lock.ErrLost] or another error, roll back.
+// Guard returns nil if a grant is valid, and keeps it valid until the transaction ends:
+// another owner has to wait. Call it in the transaction of a write, so that a stale owner
+// cannot write: if it returns [lock.ErrLost] or another error, roll back.
 func (s *Engine) Guard(ctx context.Context, tx pgx.Tx, g lock.Grant) error {
 	var one int
 	err := tx.QueryRow(ctx, "SELECT 1 FROM weir_locks"+ofGrant+" FOR SHARE", g.Name, g.Owner, int64(g.Fence)).Scan(&one)

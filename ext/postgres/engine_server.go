@@ -30,8 +30,8 @@ const (
 // errReadOnly is the error of Open for a server that takes no writes.
 var errReadOnly = errors.New("takes no writes")
 
-// open returns when the server answers and has the tables, with the names of the migrations that
-// it has run.
+// open returns when the server answers and has the tables, with the names of the
+// migrations that it has run.
 func (s *Engine) open(ctx context.Context, tables bool) (made []string, err error) {
 	begun, pause := s.clock.Now(), firstWait
 	for {
@@ -79,8 +79,9 @@ func isPassing(err error) bool {
 		errors.Is(err, context.DeadlineExceeded)
 }
 
-// inspect asks the server what Open must know, and returns whether the database has the tables.
-// It fails if the server takes no writes, and warns about a database that is not UTF-8.
+// inspect asks the server what Open must know, and returns whether the database has the
+// tables. It fails if the server takes no writes, and warns about a database that is not
+// UTF-8.
 func (s *Engine) inspect(ctx context.Context) (hasTables bool, err error) {
 	try, cancel := context.WithTimeout(ctx, oneTry)
 	defer cancel()
@@ -125,12 +126,12 @@ const (
 	busyWait  = 5 * time.Second
 )
 
-// resetEach is the least time between two resets of the pool: those of connections that were made
-// meanwhile would be needless.
+// resetEach is the least time between two resets of the pool: those of connections that
+// were made meanwhile would be needless.
 const resetEach = time.Second
 
-// repeat runs f, and repeats it after an error that another connection may not have. None of
-// these errors leaves an effect.
+// repeat runs f, and repeats it after an error that another connection may not have. None
+// of these errors leaves an effect.
 func (s *Engine) repeat(ctx context.Context, f func() error) error {
 	err := f()
 	switch state := sqlState(err); state {
@@ -162,9 +163,9 @@ func (s *Engine) reset() {
 	}
 }
 
-// stopPreparing makes the pool of an engine from [Open] run statements without preparing them, as
-// default_query_exec_mode=exec does, and reports whether it could: the server is behind a pooler
-// that gives each transaction another connection.
+// stopPreparing makes the pool of an engine from [Open] run statements without preparing
+// them, as default_query_exec_mode=exec does, and reports whether it could: the server is
+// behind a pooler that gives each transaction another connection.
 func (s *Engine) stopPreparing(ctx context.Context) bool {
 	if !s.owned {
 		return false
@@ -185,8 +186,8 @@ func (s *Engine) beforeConnect(_ context.Context, c *pgx.ConnConfig) error {
 	return nil
 }
 
-// isUntranslatable reports whether the database cannot store a character: a database in SQL_ASCII
-// has no class of errors for that.
+// isUntranslatable reports whether the database cannot store a character: a database in
+// SQL_ASCII has no class of errors for that.
 func isUntranslatable(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.Code == "0A000" && e.Routine == "pg_unicode_to_server"

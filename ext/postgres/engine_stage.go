@@ -14,8 +14,10 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// PutTx puts a value into a queue of an [Engine] in a transaction of the caller: the message exists if and only if the transaction commits. It
-// is not bounded by delivery.WithMaxDepth. Workers of the queue are woken by the commit. The queue must be on an engine of this package.
+// PutTx puts a value into a queue of an [Engine] in a transaction of the caller: the
+// message exists if and only if the transaction commits. It is not bounded by
+// delivery.WithMaxDepth. Workers of the queue are woken by the commit. The queue must be
+// on an engine of this package.
 func PutTx[T any](ctx context.Context, tx pgx.Tx, q *delivery.Queue[T], v T, opts ...delivery.PutOption) error {
 	s, m, err := encode(q, v, opts)
 	if err != nil {
@@ -48,8 +50,9 @@ func encode[T any](q *delivery.Queue[T], v T, opts []delivery.PutOption) (*Engin
 	return s, m, err
 }
 
-// stage puts a message into a queue in a transaction of the caller, in which exec runs a statement. It uses no arrays, for which drivers of
-// database/sql have types of their own. When the transaction commits, those that wait by [Engine.Wake] are notified.
+// stage puts a message into a queue in a transaction of the caller, in which exec runs a
+// statement. It uses no arrays, for which drivers of database/sql have types of their
+// own. When the transaction commits, those that wait by [Engine.Wake] are notified.
 func (s *Engine) stage(ctx context.Context, queue string, m store.Message, exec func(ctx context.Context, sql string, args ...any) error) error {
 	if err := storearg.Put(queue, m); err != nil {
 		return err
@@ -63,7 +66,8 @@ func (s *Engine) stage(ctx context.Context, queue string, m store.Message, exec 
 			r.Queue, micros(r.Delay), r.Meta.Visit, r.Meta.Merges, storesql.Readable(string(r.Cause)), r.MetaColumn, r.Schema, r.Payload); err != nil {
 			return fmt.Errorf("staging message %q: %w", m.Meta.ID, err)
 		}
-		// The delay began before the commit, which is not known here: the hub looks at once, and finds when the message is due.
+		// The delay began before the commit, which is not known here: the hub looks at
+		// once, and finds when the message is due.
 		n := notice{queue, min(max(0, m.Delay), time.Microsecond)}
 		return exec(ctx, "SELECT pg_notify($1, $2)", n.channel(), n.payload())
 	})

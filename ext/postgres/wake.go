@@ -37,7 +37,8 @@ type notice struct {
 	delay time.Duration
 }
 
-// dues is when messages of a queue become due: at once, and the first of the others. When that is due, the hub asks for the next one.
+// dues is when messages of a queue become due: at once, and the first of the others. When
+// that is due, the hub asks for the next one.
 type dues struct {
 	now   bool
 	later time.Duration // 0: no other
@@ -97,8 +98,8 @@ func readNotice(channel, payload string) notice {
 	return notice{queue: payload}
 }
 
-// news are the notices of this process that were not sent yet. They are sent together and outside of the transactions that put: commits
-// that notify wait for each other.
+// news are the notices of this process that were not sent yet. They are sent together and
+// outside of the transactions that put: commits that notify wait for each other.
 type news struct {
 	mu      sync.Mutex
 	pending map[string]dues // by queue
@@ -146,10 +147,12 @@ func (s *Engine) note(queue string, d dues) {
 	}
 }
 
-// sendTries is how often notices are tried, about a second apart, before they are left to those who look.
+// sendTries is how often notices are tried, about a second apart, before they are left to
+// those who look.
 const sendTries = 60
 
-// send sends what is pending, until there is nothing. What cannot be sent is tried again, and at last found by looking.
+// send sends what is pending, until there is nothing. What cannot be sent is tried again,
+// and at last found by looking.
 func (s *Engine) send(timer *clock.Timer) {
 	n := &s.news
 	defer timer.Stop()
@@ -205,8 +208,8 @@ func (s *Engine) notify(pending map[string]dues) error {
 	return err
 }
 
-// hub wakes the sources of a process: one connection listens for all of them, and one statement finds what is due next. It runs while there
-// are sources.
+// hub wakes the sources of a process: one connection listens for all of them, and one
+// statement finds what is due next. It runs while there are sources.
 type hub struct {
 	mu      sync.Mutex
 	waiting map[string]map[*waiter]bool // by queue
@@ -256,8 +259,8 @@ func (h *hub) wake(queue string) {
 	}
 }
 
-// queues returns the queues that have sources, and those that have new ones. It is called by the loop that listens, which ends if there are
-// none.
+// queues returns the queues that have sources, and those that have new ones. It is called
+// by the loop that listens, which ends if there are none.
 func (h *hub) queues() (names []string, fresh map[string]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -269,7 +272,8 @@ func (h *hub) queues() (names []string, fresh map[string]bool) {
 	return names, fresh
 }
 
-// Wake implements [store.Waker]. All sources of an engine share a connection, which does not belong to the pool.
+// Wake implements [store.Waker]. All sources of an engine share a connection, which does
+// not belong to the pool.
 func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	if err := s.do(ctx, func() error { return nil }); err != nil {
 		return err
@@ -373,8 +377,10 @@ func (s *Engine) listener(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// probe finds that notifications arrive: behind a pooler of transactions LISTEN succeeds, and none ever comes. Those of others that come meanwhile
-// may be dropped, since the hub looks at all queues afterwards. The notification is sent by another connection: a pooler may give back one's own.
+// probe finds that notifications arrive: behind a pooler of transactions LISTEN succeeds,
+// and none ever comes. Those of others that come meanwhile may be dropped, since the hub
+// looks at all queues afterwards. The notification is sent by another connection: a
+// pooler may give back one's own.
 func (s *Engine) probe(ctx context.Context, conn *pgx.Conn) error {
 	payload := "weir probe " + rand.Text()
 	if _, err := s.pool.Exec(ctx, "SELECT pg_notify($1, $2)", channelNow, payload); err != nil {
@@ -489,8 +495,8 @@ func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan
 	}
 }
 
-// look wakes the sources of queues in which a message is due, and notes when the next one of each will be.
-// It wakes those of fresh queues in any case.
+// look wakes the sources of queues in which a message is due, and notes when the next one
+// of each will be. It wakes those of fresh queues in any case.
 func (s *Engine) look(ctx context.Context, names []string, fresh map[string]bool, next map[string]time.Time) error {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()

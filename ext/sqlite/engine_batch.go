@@ -7,7 +7,8 @@ import (
 
 const maxBatch = 1000 // jobs
 
-// job is what one call does in a transaction, at a time of the store's clock. It may run twice; the last run counts.
+// job is what one call does in a transaction, at a time of the store's clock. It may run
+// twice; the last run counts.
 type job func(ctx context.Context, tx *Tx, now time.Time) error
 
 // write runs a job, and returns when it is committed or rolled back.
@@ -15,7 +16,8 @@ func (s *Engine) write(ctx context.Context, f job) error {
 	return s.read(ctx, func() error { return s.writes.Do(ctx, f) })
 }
 
-// runAll runs jobs in one transaction. They share a savepoint and a reading of the clock, which would cost more than a job.
+// runAll runs jobs in one transaction. They share a savepoint and a reading of the clock,
+// which would cost more than a job.
 func (s *Engine) runAll(ctx context.Context, take func() []job) error {
 	err := s.db.Write(ctx, func(ctx context.Context, tx *Tx) error {
 		s.step()

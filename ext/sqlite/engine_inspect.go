@@ -34,9 +34,10 @@ func timeArg(t time.Time) int64 {
 	}
 }
 
-// page returns the condition of a page of a queue, and what follows conditions. A + keeps SQLite from going through the queue where the
-// filter has ids or a key, for which there is an index. The index of keys has no order of positions, and all messages of a key would be
-// sorted for each of its pages: only the first page goes by it.
+// page returns the condition of a page of a queue, and what follows conditions. A + keeps
+// SQLite from going through the queue where the filter has ids or a key, for which there
+// is an index. The index of keys has no order of positions, and all messages of a key
+// would be sorted for each of its pages: only the first page goes by it.
 func page(queue string, f *store.Filter, p store.Page) (where, order string, args []any, err error) {
 	until := p.Until
 	if until == 0 {
@@ -126,7 +127,8 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 // purgeStep is the messages of a queue that one transaction of Purge looks at.
 const purgeStep = 1000
 
-// Purge implements [store.Inspector]. It works in steps, since other writers wait for each transaction.
+// Purge implements [store.Inspector]. It works in steps, since other writers wait for
+// each transaction.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	if len(f.IDs) > 0 { // few, and there is an index
 		where, args, err := storesql.Where(dialect, &f, []any{queue})
@@ -180,7 +182,8 @@ func (s *Engine) remove(ctx context.Context, where string, args []any) (n int, e
 	return n, err
 }
 
-// Claim implements [store.Inspector]. It searches for messages without the write lock, since the search takes long if few match.
+// Claim implements [store.Inspector]. It searches for messages without the write lock,
+// since the search takes long if few match.
 func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
 	if err := errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)); err != nil {
 		return nil, err
@@ -236,12 +239,13 @@ func (s *Engine) readPositions(ctx context.Context, query string, args func(now 
 	return positions, err
 }
 
-// positionsFree are those of $1 that are not leased. A + keeps SQLite from going through the queue.
+// positionsFree are those of $1 that are not leased. A + keeps SQLite from going through
+// the queue.
 var positionsFree = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
 	AND +at < ` + neverText + ` AND (leased IS NULL OR leased <= $3) ORDER BY position LIMIT $4`
 
-// claim leases those of the messages that are still there and not leased. Nothing that a filter asks for changes while a message is
-// in its queue.
+// claim leases those of the messages that are still there and not leased. Nothing that a
+// filter asks for changes while a message is in its queue.
 func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lease time.Duration) (taken []store.Leased, err error) {
 	chosen, err := json.Marshal(positions)
 	if err != nil {

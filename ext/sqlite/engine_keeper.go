@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// never is when a held message can be taken. No column says that it is held, so workers of earlier versions leave it alone as well.
+// never is when a held message can be taken. No column says that it is held, so workers
+// of earlier versions leave it alone as well.
 const never = math.MaxInt64
 
 var neverText = strconv.FormatInt(never, 10)

@@ -13,7 +13,8 @@ import (
 // locks are the locks in the database of an engine.
 type locks struct{ store *Engine }
 
-// Locks implements [store.Keeper]. The locks are in the database, and go by the clock of the engine.
+// Locks implements [store.Keeper]. The locks are in the database, and go by the clock of
+// the engine.
 func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
 // Acquire implements [lock.Locks].
@@ -57,7 +58,8 @@ const (
 	keepLocks  = 24 * time.Hour // after the last lease
 )
 
-// forget removes the rows of names that were not used for long (law W3). The row with the empty name keeps their highest fencing number.
+// forget removes the rows of names that were not used for long (law W3). The row with the
+// empty name keeps their highest fencing number.
 func (l *locks) forget(ctx context.Context, tx *Tx, now time.Time) error {
 	s := l.store
 	if nanos(now, 0) < s.forgetAt.Load() {
@@ -152,10 +154,12 @@ type execer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Guard returns nil if a grant is valid, and keeps it valid until the transaction ends. Call it in the transaction of a write, so that a stale
-// owner cannot write: if it returns [lock.ErrLost] or another error, roll back.
+// Guard returns nil if a grant is valid, and keeps it valid until the transaction ends.
+// Call it in the transaction of a write, so that a stale owner cannot write: if it
+// returns [lock.ErrLost] or another error, roll back.
 func (s *Engine) Guard(ctx context.Context, tx execer, g lock.Grant) error {
-	// A write takes the lock of the database, so no one else gets the grant before this transaction ends.
+	// A write takes the lock of the database, so no one else gets the grant before this
+	// transaction ends.
 	result, err := tx.ExecContext(ctx, "UPDATE weir_locks SET fence = fence WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3",
 		g.Name, g.Owner, int64(g.Fence))
 	if err != nil {

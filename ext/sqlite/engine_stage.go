@@ -10,8 +10,9 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// PutTx puts a value into a queue of an [Engine] in a transaction of the caller, a *[sql.Tx] or a *[Tx]: the message exists if and only if the
-// transaction commits. It is not bounded by delivery.WithMaxDepth. The queue must be on an engine of this package.
+// PutTx puts a value into a queue of an [Engine] in a transaction of the caller, a
+// *[sql.Tx] or a *[Tx]: the message exists if and only if the transaction commits. It is
+// not bounded by delivery.WithMaxDepth. The queue must be on an engine of this package.
 func PutTx[T any](ctx context.Context, tx execer, q *delivery.Queue[T], v T, opts ...delivery.PutOption) error {
 	s, ok := q.Engine().(*Engine)
 	if !ok {
@@ -24,8 +25,8 @@ func PutTx[T any](ctx context.Context, tx execer, q *delivery.Queue[T], v T, opt
 	return s.stage(ctx, tx, q.Name(), m)
 }
 
-// stage puts messages into a queue in a transaction of the caller: they are there when it commits, and never were if it is
-// rolled back.
+// stage puts messages into a queue in a transaction of the caller: they are there when it
+// commits, and never were if it is rolled back.
 func (s *Engine) stage(ctx context.Context, tx execer, queue string, ms ...store.Message) error {
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err

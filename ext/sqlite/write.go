@@ -42,11 +42,13 @@ type statements struct {
 	wanted   []string // to be prepared before the next transaction
 }
 
-// Tx is the transaction of a call of [DB.Write]. It belongs to that call and cannot be committed or rolled back by hand: the function's error
-// decides. Its statements stay prepared. Contexts carry values only, since an aborted statement would roll back the work of others in the same
-// transaction.
+// Tx is the transaction of a call of [DB.Write]. It belongs to that call and cannot be
+// committed or rolled back by hand: the function's error decides. Its statements stay
+// prepared. Contexts carry values only, since an aborted statement would roll back the
+// work of others in the same transaction.
 //
-// After an error of a statement the call fails: SQLite may have rolled back the transaction, and the next statements would be committed at once.
+// After an error of a statement the call fails: SQLite may have rolled back the
+// transaction, and the next statements would be committed at once.
 type Tx struct {
 	shared *shared
 	failed error // of a statement, or errTxDone
@@ -59,12 +61,14 @@ type shared struct {
 	stmts      map[string]*sql.Stmt // those of this transaction
 }
 
-// Write runs fn in a transaction, which it may share with other calls, and returns when that is committed or rolled back. fn must only run its
-// statements and close its rows, since all writers wait for it. An error or panic of fn undoes its statements, and is returned. The others are
-// then run a second time, so fn must set its results anew each time, not add to them.
+// Write runs fn in a transaction, which it may share with other calls, and returns when
+// that is committed or rolled back. fn must only run its statements and close its rows,
+// since all writers wait for it. An error or panic of fn undoes its statements, and is
+// returned. The others are then run a second time, so fn must set its results anew each
+// time, not add to them.
 //
-// If ctx ends while the call waits, for its turn or for another process that writes, Write returns the cause of ctx. After that, only fn can end
-// the call.
+// If ctx ends while the call waits, for its turn or for another process that writes,
+// Write returns the cause of ctx. After that, only fn can end the call.
 func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	if fn == nil {
 		panic("sqlite.DB.Write: fn is nil")
@@ -87,9 +91,11 @@ func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) er
 	}
 }
 
-// runAll runs a batch, and sets the errors of its calls. ctx ends if all calls have left before the batch has the write lock.
+// runAll runs a batch, and sets the errors of its calls. ctx ends if all calls have left
+// before the batch has the write lock.
 func (db *DB) runAll(ctx context.Context, take func() []*write) {
-	// Savepoints copy every page that a call changes, which takes as long as all the rest. So the first try does without.
+	// Savepoints copy every page that a call changes, which takes as long as all the
+	// rest. So the first try does without.
 	tx, err := db.begin(ctx)
 	batch := take()
 	if err == nil {
@@ -115,7 +121,8 @@ func start(batch []*write) []*write {
 	})
 }
 
-// runAgain runs a batch that was rolled back, each call in a savepoint, and returns the calls that have not left meanwhile.
+// runAgain runs a batch that was rolled back, each call in a savepoint, and returns the
+// calls that have not left meanwhile.
 func (db *DB) runAgain(batch []*write) ([]*write, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -152,7 +159,8 @@ func (db *DB) begin(ctx context.Context) (*sql.Tx, error) {
 	return db.writer.BeginTx(ctx, nil)
 }
 
-// runShared runs a batch in a transaction and commits it if run says so. The error is that of all calls.
+// runShared runs a batch in a transaction and commits it if run says so. The error is
+// that of all calls.
 func (db *DB) runShared(tx *sql.Tx, batch []*write, run func(s *shared, batch []*write) (commit bool, err error)) (committed bool, err error) {
 	if len(batch) == 0 {
 		return true, tx.Rollback()
@@ -181,8 +189,8 @@ func (s *shared) run(batch []*write) (commit bool, err error) {
 	return failed == nil, nil
 }
 
-// runInSavepoints runs the calls of a batch, each in a savepoint. An error means that SQLite has given up the whole
-// transaction, as it does when the disk is full.
+// runInSavepoints runs the calls of a batch, each in a savepoint. An error means that
+// SQLite has given up the whole transaction, as it does when the disk is full.
 func (s *shared) runInSavepoints(batch []*write) (commit bool, err error) {
 	ctx := context.Background()
 	for _, w := range batch {
@@ -253,7 +261,8 @@ func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Re
 	return result, err
 }
 
-// QueryContext runs a statement that returns rows, which must be read and closed before the function returns.
+// QueryContext runs a statement that returns rows, which must be read and closed before
+// the function returns.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	ctx, err := t.usable(ctx)
 	if err != nil {

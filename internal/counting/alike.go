@@ -139,8 +139,8 @@ func wordOf(text string) string {
 }
 
 // quotedWord returns the length of the quoted word at the start of text, including the
-// quotes. It returns 0 if the quotes are empty, contain a space or more than 100 bytes, or
-// do not close.
+// quotes. It returns 0 if the quotes are empty, contain a space or more than 100 bytes,
+// or do not close.
 func quotedWord(text string) int {
 	end := strings.IndexByte(text[1:], text[0])
 	if end <= 0 || end > 100 || strings.ContainsFunc(text[1:1+end], unicode.IsSpace) {

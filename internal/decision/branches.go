@@ -56,7 +56,8 @@ var (
 var plain = reflect.TypeOf(errors.ErrUnsupported)
 
 // isPlain reports whether err is a text made by errors.New, perhaps wrapped by
-// fmt.Errorf. Such an error has no reason of its own, and its methods run no code of users.
+// fmt.Errorf. Such an error has no reason of its own, and its methods run no code of
+// users.
 func isPlain(err error) bool {
 	for reflect.TypeOf(err) == wrapped {
 		err = errors.Unwrap(err)

@@ -54,10 +54,10 @@ type Decision struct {
 
 	// Delay is the wait before the retry, at most the time that the element has left.
 	Delay time.Duration
-	// Capped reports that Delay was cut to the time that the element has left. No retry is
-	// made, because no attempt starts at the deadline (law A5), unless the element waits
-	// for the end of an outage (WithTimeoutFromFirstAttempt). Otherwise the element ends at
-	// its deadline, or at once with WithEarlyTimeout.
+	// Capped reports that Delay was cut to the time that the element has left. No retry
+	// is made, because no attempt starts at the deadline (law A5), unless the element
+	// waits for the end of an outage (WithTimeoutFromFirstAttempt). Otherwise the element
+	// ends at its deadline, or at once with WithEarlyTimeout.
 	Capped bool
 	// NeedsBudget reports that the retry must be taken from the retry budget, if there is
 	// one. It is false for a retry that will not be made, and for a reason that is always

@@ -2,16 +2,17 @@ package decision
 
 import "github.com/weirflow/weir/predicates"
 
-// namedErrors finds the reasons of errors of HTTP calls and connections: see SetNamedErrors.
+// namedErrors finds the reasons of errors of HTTP calls and connections: see
+// SetNamedErrors.
 var namedErrors predicates.Classifier[struct{}]
 
-// SetNamedErrors sets the classifier of [NamedErrors]. Package httpretry calls it when it is
-// initialised. Operators do not import httpretry, because most programs without HTTP calls
-// need not link net/http.
+// SetNamedErrors sets the classifier of [NamedErrors]. Package httpretry calls it when it
+// is initialised. Operators do not import httpretry, because most programs without HTTP
+// calls need not link net/http.
 func SetNamedErrors(classify predicates.Classifier[struct{}]) { namedErrors = classify }
 
-// NamedErrors is the classifier of errors of HTTP calls and connections, if the program has
-// package httpretry. Programs with package delivery have it.
+// NamedErrors is the classifier of errors of HTTP calls and connections, if the program
+// has package httpretry. Programs with package delivery have it.
 func NamedErrors[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 	if namedErrors == nil || a.Err == nil {
 		return predicates.Reason{}, false

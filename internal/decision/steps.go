@@ -106,10 +106,10 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	return d
 }
 
-// FindReason asks the classifier, and sets a.Reason, a.Stage and a.Idempotent. isKnown is false if
-// the classifier does not know the attempt, or the policy does not consider it; a.Reason is zero
-// then. A panic of the classifier, of the error, or of the predicate for idempotent calls is
-// returned as an error.
+// FindReason asks the classifier, and sets a.Reason, a.Stage and a.Idempotent. isKnown is
+// false if the classifier does not know the attempt, or the policy does not consider it;
+// a.Reason is zero then. A panic of the classifier, of the error, or of the predicate for
+// idempotent calls is returned as an error.
 func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err error) {
 	a.Reason = predicates.Reason{} // a may be used again
 	if !p.Considers(a.Err) {
@@ -130,21 +130,21 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 	return isKnown, nil
 }
 
-// NeedsName reports whether the reason of the failure must be found by FindName: the attempt
-// has failed, the classifier does not know it or has no reasons, and its error may have a
-// reason.
+// NeedsName reports whether the reason of the failure must be found by FindName: the
+// attempt has failed, the classifier does not know it or has no reasons, and its error
+// may have a reason.
 func (p *Steps[OUT]) NeedsName(a *predicates.Attempt[OUT], isKnown bool) bool {
 	return a.Err != nil && p.Named != nil && (p.ByAttempts || !isKnown) && !isPlain(a.Err)
 }
 
 // FindName returns the reason that the error of an attempt has of itself, or none: by
-// predicates.WithReason, by the status of an HTTP response, or by an error of a connection. It is
-// the reason of the failure if the element ends with the attempt, and does not decide about a
-// retry. FindName sets a.Stage if the error proves a stage.
+// predicates.WithReason, by the status of an HTTP response, or by an error of a
+// connection. It is the reason of the failure if the element ends with the attempt, and
+// does not decide about a retry. FindName sets a.Stage if the error proves a stage.
 //
-// isKnown is the answer of FindReason. A predicate without reasons that asks for a retry of a call
-// that was refused knows better than the error: then the reason has the name of the rejection, and
-// is not a rejection.
+// isKnown is the answer of FindReason. A predicate without reasons that asks for a retry
+// of a call that was refused knows better than the error: then the reason has the name of
+// the rejection, and is not a rejection.
 func (p *Steps[OUT]) FindName(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
 	reason, ok := p.Named(a)
 	switch {
@@ -156,8 +156,8 @@ func (p *Steps[OUT]) FindName(a *predicates.Attempt[OUT], isKnown bool) predicat
 	return reason
 }
 
-// Considers reports whether the policy considers attempts that end with err, which may be nil.
-// Other attempts are accepted.
+// Considers reports whether the policy considers attempts that end with err, which may be
+// nil. Other attempts are accepted.
 func (p *Steps[OUT]) Considers(err error) bool {
 	if err == nil {
 		return p.Results
@@ -165,9 +165,9 @@ func (p *Steps[OUT]) Considers(err error) bool {
 	return p.Errors
 }
 
-// WantedRepeat reports whether a predicate of a FLIP-232 strategy asked for another attempt that
-// was not made. Such a predicate states that the call may be repeated. The reasons of a
-// reason-aware strategy do not.
+// WantedRepeat reports whether a predicate of a FLIP-232 strategy asked for another
+// attempt that was not made. Such a predicate states that the call may be repeated. The
+// reasons of a reason-aware strategy do not.
 func (p *Steps[OUT]) WantedRepeat(v NoRetryReason) bool { return p.ByAttempts && askedFor(v) }
 
 // FindPushback returns the wait that a server demands, or 0. [Never] means that the
@@ -183,8 +183,8 @@ func FindPushback[OUT any](a *predicates.Attempt[OUT]) (pushback time.Duration, 
 	return pushback, nil
 }
 
-// DecideAtOnce decides without the strategy, if it can. If isDecided is false, the strategy
-// must be asked.
+// DecideAtOnce decides without the strategy, if it can. If isDecided is false, the
+// strategy must be asked.
 func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d Decision, isDecided bool) {
 	d = Decision{Reason: a.Reason, Err: a.Err}
 	if a.Reason.IsZero() || a.Reason.IsRejection() {

@@ -147,8 +147,8 @@ func read(component string, files fs.FS) (all []file, err error) {
 	return all, nil
 }
 
-// pending returns the files that were not applied. It returns an error if a later version of
-// weir has applied files that programs must know.
+// pending returns the files that were not applied. It returns an error if a later version
+// of weir has applied files that programs must know.
 func pending(ctx context.Context, q querier, component string, all []file) (rest []file, err error) {
 	versions := map[string]int{}
 	known := 0
@@ -216,8 +216,8 @@ func tablesOf(all []file) (tables []string) {
 }
 
 // explainRights adds the statements of the files that were not applied to an error that
-// reports that the user may not run them, and the table of migrations if isNew is true. It
-// returns other errors unchanged.
+// reports that the user may not run them, and the table of migrations if isNew is true.
+// It returns other errors unchanged.
 func explainRights(err error, isNew bool, rest []file) error {
 	text := err.Error()
 	if sqlState(err) != insufficientPrivilege && !strings.Contains(text, "readonly database") {

@@ -13,8 +13,8 @@ import (
 
 const apiFile = "docs/reference/api.txt"
 
-// compareAPI prints the names that the last release has not, and those that it has and this one has not. A patch version, and from 1.0 on a
-// minor version, loses none.
+// compareAPI prints the names that the last release has not, and those that it has and
+// this one has not. A patch version, and from 1.0 on a minor version, loses none.
 func (r *release) compareAPI(ctx context.Context) error {
 	last, err := r.lastVersion(ctx)
 	if err != nil {
@@ -50,7 +50,8 @@ func (r *release) compareAPI(ctx context.Context) error {
 	return nil
 }
 
-// lastVersion returns the highest version of the core that is tagged before HEAD's, or "".
+// lastVersion returns the highest version of the core that is tagged before HEAD's, or
+// "".
 func (r *release) lastVersion(ctx context.Context) (last string, err error) {
 	tags, err := command(ctx, r.root, nil, "git", "tag", "--list", "v*")
 	for tag := range strings.FieldsSeq(tags) {

@@ -28,8 +28,8 @@ type file struct {
 
 func (r *release) dist(name string) string { return filepath.Join(r.dir, "dist", name) }
 
-// buildCommands builds the command weir from its tag, for all platforms: archives with licenses, each with an SBOM beside it. The go command
-// stamps the version.
+// buildCommands builds the command weir from its tag, for all platforms: archives with
+// licenses, each with an SBOM beside it. The go command stamps the version.
 func (r *release) buildCommands(ctx context.Context) error {
 	env, err := r.proxy(ctx)
 	if err != nil {
@@ -100,7 +100,8 @@ func (r *release) archive(ctx context.Context, env []string, name, binary string
 	return writeTar(r.dist(name+".tar.gz"), files, at)
 }
 
-// licenses returns those of all modules in a binary, whose authors want them to be passed on.
+// licenses returns those of all modules in a binary, whose authors want them to be passed
+// on.
 func (r *release) licenses(ctx context.Context, env []string, info *buildinfo.BuildInfo) ([]byte, error) {
 	args := []string{"list", "-m", "-f", "{{.Path}}\t{{.Dir}}"}
 	for _, dep := range info.Deps {

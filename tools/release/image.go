@@ -26,8 +26,9 @@ import (
 // mostImage bounds the compressed image of a platform.
 const mostImage = 15 << 20
 
-// buildImage makes an image for Linux in the layout of OCI, as a tar: the command, certificates of authorities, and a place for temporary
-// files. It runs as a user without rights.
+// buildImage makes an image for Linux in the layout of OCI, as a tar: the command,
+// certificates of authorities, and a place for temporary files. It runs as a user without
+// rights.
 func (r *release) buildImage(ctx context.Context) error {
 	at, err := r.commitTime(ctx)
 	if err != nil {
@@ -130,7 +131,8 @@ func configOf(img v1.Image) *v1.ConfigFile {
 	return c
 }
 
-// certificates returns the authorities that Mozilla trusts, as golang.org/x/crypto has them.
+// certificates returns the authorities that Mozilla trusts, as golang.org/x/crypto has
+// them.
 func certificates() []byte {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {

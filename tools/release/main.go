@@ -1,6 +1,8 @@
-// Command release makes a release of weir, but for the push: a commit in which the modules require each other's new version, a tag for each
-// module, a module proxy of files, programs that use it from an empty directory, the command weir for six platforms, an image, checksums
-// and SBOMs. It works in a clone and changes nothing in the repository.
+// Command release makes a release of weir, but for the push: a commit in which the
+// modules require each other's new version, a tag for each module, a module proxy of
+// files, programs that use it from an empty directory, the command weir for six
+// platforms, an image, checksums and SBOMs. It works in a clone and changes nothing in
+// the repository.
 //
 //	cd tools/release && export GOWORK=off
 //	go run . -version v0.1.0 -out /tmp/weir-0.1.0    makes it, and prints what is left to do

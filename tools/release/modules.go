@@ -33,8 +33,9 @@ func (m *module) tag(version string) string {
 	return m.dir + "/" + version
 }
 
-// tag makes the commit of the release in a clone, and its tags. A module's go.sum has the sums of those that it needs, so these are tagged
-// before it; what makes the sums is the go command, from the repository, as it does for users.
+// tag makes the commit of the release in a clone, and its tags. A module's go.sum has the
+// sums of those that it needs, so these are tagged before it; what makes the sums is the
+// go command, from the repository, as it does for users.
 func (r *release) tag(ctx context.Context) error {
 	r.tree = filepath.Join(r.dir, "weir")
 	if _, err := command(ctx, r.dir, nil, "git", "clone", "--quiet", r.root, r.tree); err != nil {
@@ -141,7 +142,8 @@ func (r *release) modFile(dir string) (*modfile.File, error) {
 	return modfile.Parse(name, text, nil)
 }
 
-// require lets a module require the version of the others, without replacements: the go command installs no module that has some.
+// require lets a module require the version of the others, without replacements: the go
+// command installs no module that has some.
 func (r *release) require(m *module) error {
 	file, err := r.modFile(m.dir)
 	if err != nil {
@@ -168,7 +170,8 @@ func (r *release) require(m *module) error {
 	return os.WriteFile(filepath.Join(r.tree, m.dir, "go.mod"), text, 0o644)
 }
 
-// download tags modules, and lets the go command fetch them into a module cache, which is a module proxy, too.
+// download tags modules, and lets the go command fetch them into a module cache, which is
+// a module proxy, too.
 func (r *release) download(ctx context.Context, modules []*module, cache string) error {
 	args := []string{"mod", "download", "-json"}
 	for _, m := range modules {

@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// proxy is what a user of the release has in the environment, apart from the tagged versions, which come from files here. Modules of others
-// are read from the module cache of this machine first.
+// proxy is what a user of the release has in the environment, apart from the tagged
+// versions, which come from files here. Modules of others are read from the module cache
+// of this machine first.
 func (r *release) proxy(ctx context.Context) ([]string, error) {
 	out, err := command(ctx, r.dir, nil, "go", "env", "GOMODCACHE", "GOPROXY")
 	if err != nil {
@@ -28,8 +29,8 @@ func (r *release) proxy(ctx context.Context) ([]string, error) {
 	}, nil
 }
 
-// tryModules does what a user does in an empty directory, as the README says: go get, and run its programs; and installs the command.
-// All packages compile there.
+// tryModules does what a user does in an empty directory, as the README says: go get, and
+// run its programs; and installs the command. All packages compile there.
 func (r *release) tryModules(ctx context.Context) error {
 	env, err := r.proxy(ctx)
 	if err != nil {

@@ -54,13 +54,13 @@ const (
 	// member: the attempt has no permits. It belongs to a Batch, which has them, or it
 	// has a Reservation.
 	member
-	// postsLetter: AsyncInvoke is not running on the loop, so a completion posts a letter.
-	// It may be missing if the attempt completed in place.
+	// postsLetter: AsyncInvoke is not running on the loop, so a completion posts a
+	// letter. It may be missing if the attempt completed in place.
 	postsLetter
 	// inPlace: the attempt completed before AsyncInvoke returned, with an empty mailbox.
 	inPlace
-	// completesByReturning: the function completes the attempt by returning. One step does
-	// both.
+	// completesByReturning: the function completes the attempt by returning. One step
+	// does both.
 	completesByReturning
 	// borrowed: the outcome comes from a call for another element, or from a cache.
 	borrowed
@@ -429,8 +429,8 @@ func (a *Attempt[OUT]) Refuse(err error) {
 	}
 }
 
-// CheckLate returns the reason why the call must not be made, or nil. If there is one, the
-// context of the attempt has ended, and later completions do not count.
+// CheckLate returns the reason why the call must not be made, or nil. If there is one,
+// the context of the attempt has ended, and later completions do not count.
 func (a *Attempt[OUT]) CheckLate() (late error) {
 	late = a.Late()
 	if late != nil {

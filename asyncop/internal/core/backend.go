@@ -55,8 +55,8 @@ func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 	return min(of.outages, maxForgiven) + of.throttled
 }
 
-// mayWaitOut reports whether s, which waits for a retry, may wait for the end of an outage
-// beyond its deadline (FromAttempt). An element may do so up to maxForgiven times.
+// mayWaitOut reports whether s, which waits for a retry, may wait for the end of an
+// outage beyond its deadline (FromAttempt). An element may do so up to maxForgiven times.
 func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 	g := b.core
 	isWaiting := s.phase == ready || s.phase == backoff

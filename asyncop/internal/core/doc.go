@@ -5,8 +5,8 @@
 // # Owner
 //
 // The driver's goroutine owns a [Machine] and everything in it. Calls run on other
-// goroutines. They share state in package call with the core, which reads it only while the
-// driver calls a method of the core.
+// goroutines. They share state in package call with the core, which reads it only while
+// the driver calls a method of the core.
 //
 // # Calls
 //

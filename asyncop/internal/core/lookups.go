@@ -109,9 +109,9 @@ func (l *lookups[IN, OUT]) find(s *Slot[IN, OUT], isNew bool) (found *lineage) {
 }
 
 // waitForRetry makes s wait for the retry of its key, and reports whether it did. If the
-// call for the key is complete and its letter was not read yet, s waits for the next step.
-// While a worker asks the strategy about the first failure of a key, other elements of the
-// key start calls of their own.
+// call for the key is complete and its letter was not read yet, s waits for the next
+// step. While a worker asks the strategy about the first failure of a key, other elements
+// of the key start calls of their own.
 func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 	g := l.core
 	if len(l.lineages) == 0 {
@@ -144,8 +144,8 @@ func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// started records an attempt of s. An attempt that makes or joins a call shares the lineage
-// of its key.
+// started records an attempt of s. An attempt that makes or joins a call shares the
+// lineage of its key.
 func (l *lookups[IN, OUT]) started(s *Slot[IN, OUT], t *call.Token) {
 	of := l.of.ref(s.index)
 	of.began = s.generation
@@ -202,8 +202,8 @@ func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 	return true
 }
 
-// keepDecision keeps the decision about the last attempt of s, which has failed, for the other
-// elements of its key. A decision that only the deadline of s has cut is not kept.
+// keepDecision keeps the decision about the last attempt of s, which has failed, for the
+// other elements of its key. A decision that only the deadline of s has cut is not kept.
 func (l *lookups[IN, OUT]) keepDecision(s *Slot[IN, OUT], d *decision.Decision) {
 	g := l.core
 	if d.Capped {

@@ -51,8 +51,8 @@ func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	}
 }
 
-// releaseAfter releases the message of s for redelivery after wait. It reports whether s has
-// a message that is not settled.
+// releaseAfter releases the message of s for redelivery after wait. It reports whether s
+// has a message that is not settled.
 func (m *Messages[IN, OUT]) releaseAfter(s *Slot[IN, OUT], why error, wait time.Duration) bool {
 	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Released, Delay: wait, Err: why})
 }

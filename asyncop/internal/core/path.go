@@ -28,8 +28,9 @@ import (
 //	                                                  └─▶ leave ◀───┘
 //
 // judge reports the attempt to the backend after it has found the reason. An attempt that
-// the policy does not consider is reported without judge, and settled. If several optional
-// parts take part in a step, the order of the calls is their order of precedence.
+// the policy does not consider is reported without judge, and settled. If several
+// optional parts take part in a step, the order of the calls is their order of
+// precedence.
 
 // Accept takes a slot for in, and starts its first attempt if a permit is free. There
 // must be a free slot.
@@ -137,8 +138,8 @@ func (g *Machine[IN, OUT]) startWaiting() {
 		}
 	}
 	// A function that fails in place makes its retry ready again during this loop, so
-	// retries could use up the limit of the first loop in every step. If there are permits
-	// for all ready retries, first attempts start as well.
+	// retries could use up the limit of the first loop in every step. If there are
+	// permits for all ready retries, first attempts start as well.
 	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
 			return
@@ -383,8 +384,8 @@ const (
 	cutOff                    // the run ends
 )
 
-// conclude ends the attempt of s. The policy judges the attempt if it considers results, or
-// the attempt has failed.
+// conclude ends the attempt of s. The policy judges the attempt if it considers results,
+// or the attempt has failed.
 func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
 	end := g.endAttempt(s, a, how)
@@ -508,10 +509,10 @@ type judging struct {
 	outage         bool // the attempt met an outage or was throttled
 }
 
-// judge asks the policy about the attempt in g.view. It classifies the attempt, reports the
-// attempt to the backend, asks the strategy, and takes a retry from the budget. A worker
-// asks a strategy that may block, and strategyAnswered continues. The steps of the policy
-// turn panics into errors, so only runtime.Goexit skips the end of judge.
+// judge asks the policy about the attempt in g.view. It classifies the attempt, reports
+// the attempt to the backend, asks the strategy, and takes a retry from the budget. A
+// worker asks a strategy that may block, and strategyAnswered continues. The steps of the
+// policy turn panics into errors, so only runtime.Goexit skips the end of judge.
 func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated bool) {
 	v, j := &g.view, judging{isDeduplicated: isDeduplicated}
 	returned := false
@@ -565,10 +566,11 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	g.applyDecision(s, &d, j.outage)
 }
 
-// findName returns the reason of a failed attempt, with which its element is reported if it ends
-// with the attempt. It is zero for an attempt without an error that the classifier does not know.
-// It looks at the error away from the loop: in an operator without a strategy, an error whose
-// methods panic or call runtime.Goexit concerns its element only.
+// findName returns the reason of a failed attempt, with which its element is reported if
+// it ends with the attempt. It is zero for an attempt without an error that the
+// classifier does not know. It looks at the error away from the loop: in an operator
+// without a strategy, an error whose methods panic or call runtime.Goexit concerns its
+// element only.
 func (g *Machine[IN, OUT]) findName(v *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
 	if !g.Policy.NeedsName(v, isKnown) {
 		if g.looksClosely {
@@ -623,8 +625,8 @@ func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]
 // sets the remaining time, and the number of attempts that count: see forgiven.
 func (g *Machine[IN, OUT]) viewAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
 	if s.due != Never {
-		// With the time from before a call that blocked the loop, a retry that comes too late
-		// would use the budget.
+		// With the time from before a call that blocked the loop, a retry that comes too
+		// late would use the budget.
 		v.Remaining = max(0, s.due-g.now)
 	}
 	v.Number = max(1, int(s.attempts)-g.backend.forgiven(s))
@@ -761,13 +763,14 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 		g.retryNow(s)
 	default:
 		// The wait that a server demands may reach or exceed the deadline. The timer does
-		// not fire then, because the deadline comes first. If waitOut removes the deadline,
-		// the timer fires.
+		// not fire then, because the deadline comes first. If waitOut removes the
+		// deadline, the timer fires.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 	}
 }
 
-// putOff makes s, which cannot start yet, wait as in a back-off. Other elements may start.
+// putOff makes s, which cannot start yet, wait as in a back-off. Other elements may
+// start.
 func (g *Machine[IN, OUT]) putOff(s *Slot[IN, OUT], until time.Duration) {
 	if s.phase == ready {
 		g.ready.Cancel(&s.timer)

@@ -35,8 +35,8 @@ type UserFunctions[IN, OUT any] interface {
 	CostOf(in IN) float64
 	// TenantOf returns the tenant of an attempt (BackendCalls.HasTenant).
 	TenantOf(in IN) string
-	// HandleFailure returns the results or the failure of an element that has failed. It is
-	// called on a worker (Config.Handling).
+	// HandleFailure returns the results or the failure of an element that has failed. It
+	// is called on a worker (Config.Handling).
 	HandleFailure(ctx context.Context, r Report[IN], timedOut bool) ([]OUT, error)
 	// HandOver offers a failed element to the failure sink. It is called on a worker, and
 	// by the driver after the end, for one element at a time (Config.HandsOver).
@@ -65,8 +65,8 @@ type UserErrors[IN any] interface {
 type UserLog[IN any] interface {
 	// LogsDebug reports whether debug lines are written.
 	LogsDebug() bool
-	// LogDecision logs an attempt with a reason to retry, and whether it is retried. It is
-	// called if LogsDebug has returned true in the last 100 ms.
+	// LogDecision logs an attempt with a reason to retry, and whether it is retried. It
+	// is called if LogsDebug has returned true in the last 100 ms.
 	LogDecision(r Report[IN], d decision.Decision, again bool)
 	// LogGivenUp logs an element that was dropped or handed over.
 	LogGivenUp(r Report[IN], how observe.EndKind)
@@ -78,6 +78,7 @@ type UserLog[IN any] interface {
 	// LogSourcePanic logs that a source has panicked while it settled a message. Any
 	// goroutine may call it.
 	LogSourcePanic(err error)
-	// KeepTimeline keeps the attempts of an element that failed, was slow or was asked for.
+	// KeepTimeline keeps the attempts of an element that failed, was slow or was asked
+	// for.
 	KeepTimeline(r Report[IN], how observe.EndKind, steps []observe.Step)
 }

@@ -18,10 +18,10 @@ import (
 var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
 	"they ignore the ends of their contexts")
 
-// runOnWorker runs do with ctx on a worker, unless t has ended before a worker gets to it.
-// Afterwards it calls then with the error of do. The element of t may continue before do returns, but do counts as
-// running until it returns. If twice as many functions as slots are running, runOnWorker
-// returns false and does not run do.
+// runOnWorker runs do with ctx on a worker, unless t has ended before a worker gets to
+// it. Afterwards it calls then with the error of do. The element of t may continue before
+// do returns, but do counts as running until it returns. If twice as many functions as
+// slots are running, runOnWorker returns false and does not run do.
 func (g *Machine[IN, OUT]) runOnWorker(
 	ctx context.Context, t *call.Token, do func(ctx context.Context) error, then func(err error),
 ) bool {
@@ -56,8 +56,8 @@ type task struct {
 }
 
 // runTask runs do for s until an instant at most. s must be in the phase of the task
-// already. runTask returns an error if do cannot run. A late letter of a handler counts as
-// a late completion.
+// already. runTask returns an error if do cannot run. A late letter of a handler counts
+// as a late completion.
 func (g *Machine[IN, OUT]) runTask(
 	s *Slot[IN, OUT], t *task, until time.Duration, isHandler bool, do func(ctx context.Context),
 ) error {

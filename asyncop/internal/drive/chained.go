@@ -11,8 +11,8 @@ type ChainedRange[IN, OUT any] struct {
 	Yield func(OUT, error) bool
 }
 
-// switchesGoroutine gives the core to a goroutine that ranges over the results, if there is one.
-// The goroutine of the loop ends then.
+// switchesGoroutine gives the core to a goroutine that ranges over the results, if there
+// is one. The goroutine of the loop ends then.
 func (d *Driver[IN, OUT]) switchesGoroutine() bool {
 	a := d.attached.Load()
 	if a.moved == nil || d.failed() || d.mustStop() {

@@ -402,8 +402,8 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 }
 
 // isRedelivered reports whether an element that was cut off is redelivered: by the source
-// of its message, or in the next run of a stream with checkpoints. Such an element has not
-// failed.
+// of its message, or in the next run of a stream with checkpoints. Such an element has
+// not failed.
 func (d *Driver[IN, OUT]) isRedelivered(e *core.Slot[IN, OUT]) bool {
 	return d.checks != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }

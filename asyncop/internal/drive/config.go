@@ -54,8 +54,8 @@ type User[IN, OUT any] interface {
 	// AbandonedError returns the error of a run that ended with n elements in flight. cut
 	// is true if the run was cancelled or stopped, or ended because an earlier one was.
 	AbandonedError(cause error, byElement, cut bool, n int) error
-	// EndedOnRequest reports whether err, of the input, is the end of an earlier step that
-	// was cancelled or stopped.
+	// EndedOnRequest reports whether err, of the input, is the end of an earlier step
+	// that was cancelled or stopped.
 	EndedOnRequest(err error) bool
 	// BudgetError returns the error of a run that has spent its budget.
 	BudgetError(spent float64) error

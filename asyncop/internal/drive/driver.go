@@ -328,7 +328,8 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 }
 
 // giveWay yields the processor once if most running calls are on workers already. Workers
-// whose calls return meanwhile take the offered jobs, which costs no switch of goroutines.
+// whose calls return meanwhile take the offered jobs, which costs no switch of
+// goroutines.
 func (d *Driver[IN, OUT]) giveWay() {
 	if d.offered > 0 && d.core.State().Running > 2*d.offered {
 		runtime.Gosched()

@@ -17,8 +17,8 @@ const (
 	opening life = iota
 	// running: accepts elements, starts calls and emits results.
 	running
-	// ending: the input has ended, the barrier of a Drain has arrived, or Stop was called.
-	// Accepted elements complete and leave.
+	// ending: the input has ended, the barrier of a Drain has arrived, or Stop was
+	// called. Accepted elements complete and leave.
 	ending
 	// suspended: the elements in flight are in the final checkpoint, for the next run.
 	// While the barrier waits for downstream, calls do not start, timers do not fire and

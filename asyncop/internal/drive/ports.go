@@ -22,8 +22,8 @@ type port[IN, OUT any] interface {
 	// then on the goroutine at the other end wakes the loop.
 	mayMove() bool
 
-	// putCount returns the number of emitted results, and the reader that must settle them
-	// (law O1), or nil if they belong to downstream.
+	// putCount returns the number of emitted results, and the reader that must settle
+	// them (law O1), or nil if they belong to downstream.
 	putCount() (n uint64, by *reader)
 
 	// offer announces the number of free slots.

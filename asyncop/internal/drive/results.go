@@ -105,8 +105,8 @@ func (d *Driver[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	return port.in.awaitSlots(ctx)
 }
 
-// release releases a message that was not processed. Any goroutine may call it. The source
-// of the message is user code (law A6).
+// release releases a message that was not processed. Any goroutine may call it. The
+// source of the message is user code (law A6).
 func (d *Driver[IN, OUT]) release(m call.Message) {
 	if m.Pending() {
 		if err := call.OffLoop(func() error { m.Release(); return nil }); err != nil {

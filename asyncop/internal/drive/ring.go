@@ -152,12 +152,12 @@ func (i *inlet[T]) freeSlots() int {
 // awaitSlots waits until there is a slot for a value, and returns the number of values to
 // fetch, or 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
-// Slots become free while values are fetched, so awaitSlots asks for more values than there
-// are free slots: for twice the surplus, which is the number of slots that became free
-// during the last fetch (freed). Slots that became free while values were put do not count,
-// because the number would grow by itself. After an idle time freed is large, so the
-// surplus is at most the number of values that came (since brought). If all values that
-// were asked for came, it may also grow by twice the last surplus (ahead).
+// Slots become free while values are fetched, so awaitSlots asks for more values than
+// there are free slots: for twice the surplus, which is the number of slots that became
+// free during the last fetch (freed). Slots that became free while values were put do not
+// count, because the number would grow by itself. After an idle time freed is large, so
+// the surplus is at most the number of values that came (since brought). If all values
+// that were asked for came, it may also grow by twice the last surplus (ahead).
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	most := int(tail - i.brought) //nolint:gosec // counts that are close to each other

@@ -176,7 +176,8 @@ func (t tests) catching(mutant int) (test string, err error) {
 	return "", nil
 }
 
-// packages returns the packages that test the whole operator, the package about law first.
+// packages returns the packages that test the whole operator, the package about law
+// first.
 func (t tests) packages(law string) ([]string, error) {
 	dirs, err := os.ReadDir(filepath.Join(t.dir, "internal", "tests"))
 	all := []string{"."}

@@ -9,13 +9,15 @@ import (
 	"strings"
 )
 
-// figuresHead begins the table of the README that the picture shows. A test keeps its numbers.
+// figuresHead begins the table of the README that the picture shows. A test keeps its
+// numbers.
 const figuresHead = "| | `Results` | as a flow of go-streams | beside |\n|---|---:|---:|---|\n"
 
 // value is a number of the table, with its unit, and what it is of.
 var value = regexp.MustCompile(`^([0-9,]+) (ns|µs|bytes)(?:: (.*))?$`)
 
-// figures draws the rows of the README's table as bars: in each row the longest bar is the highest value, so less is better.
+// figures draws the rows of the README's table as bars: in each row the longest bar is
+// the highest value, so less is better.
 func figures(readme string) (string, error) {
 	_, table, _ := strings.Cut(readme, figuresHead)
 	const left, most, step = 20, 470.0, 18

@@ -1,10 +1,12 @@
-// Command chart draws bench/chart.svg and writes the tables of the documentation, from the medians in bench/results.json
-// and bench/flink/results.json. It draws docs/pictures/figures.svg from the table of the README.
+// Command chart draws bench/chart.svg and writes the tables of the documentation, from
+// the medians in bench/results.json and bench/flink/results.json. It draws
+// docs/pictures/figures.svg from the table of the README.
 //
 //	go run ./bench/cmd/chart          writes what changed; run it in the root of the repository
 //	go run ./bench/cmd/chart -check   only fails if there is something to write
 //
-// A table stands in a markdown file between the lines <!-- table peers --> and <!-- end of table -->.
+// A table stands in a markdown file between the lines <!-- table peers --> and <!-- end
+// of table -->.
 package main
 
 import (

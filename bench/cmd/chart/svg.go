@@ -11,7 +11,8 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// Sizes in user units. Texts are anchored at the side that must not move, and have room for fonts wider than these.
+// Sizes in user units. Texts are anchored at the side that must not move, and have room
+// for fonts wider than these.
 const (
 	width      = 860
 	plotLeft   = 400 // titles end 12 before
@@ -52,7 +53,8 @@ type (
 	}
 )
 
-// draw draws the ratios of time in ordered mode as bars that begin at 1, on a logarithmic axis.
+// draw draws the ratios of time in ordered mode as bars that begin at 1, on a logarithmic
+// axis.
 func draw(sections []section) (string, error) {
 	if len(bench.Series) > len(classes) {
 		return "", errors.New("more series than colours")
@@ -126,7 +128,8 @@ func draw(sections []section) (string, error) {
 	return b.String(), err
 }
 
-// barOf reaches from 1 to the ratio, to the left if weir is slower; the value stands beyond its end.
+// barOf reaches from 1 to the ratio, to the left if weir is slower; the value stands
+// beyond its end.
 func barOf(v float64, x func(float64) float64, y float64, class string) bar {
 	one, end := x(1), x(v)
 	b := bar{X: min(one, end), Y: y, Width: math.Abs(end - one), Class: class}

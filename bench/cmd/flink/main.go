@@ -1,5 +1,5 @@
-// Command flink measures weir beside Apache Flink and prints markdown tables with ratios. bench/flink/run.sh builds the Java
-// side and starts it:
+// Command flink measures weir beside Apache Flink and prints markdown tables with ratios.
+// bench/flink/run.sh builds the Java side and starts it:
 //
 //	./bench/flink/run.sh                       everything: about fifteen minutes on two cores
 //	./bench/flink/run.sh -w '^W1/' -rounds 3   one workload

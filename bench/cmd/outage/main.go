@@ -1,4 +1,5 @@
-// Command outage runs an operator at a backend whose service is away for some seconds, and draws what happens:
+// Command outage runs an operator at a backend whose service is away for some seconds,
+// and draws what happens:
 //
 //	go run ./bench/cmd/outage > docs/backend.svg
 package main

@@ -163,7 +163,8 @@ func run(o options, out io.Writer) (err error) {
 	return nil
 }
 
-// runChild runs a row in a process of its own: a million goroutines, or a heap of gigabytes, change the process that had them.
+// runChild runs a row in a process of its own: a million goroutines, or a heap of
+// gigabytes, change the process that had them.
 func runChild(c bench.Config, g bench.Group, r bench.Row) (bench.Sample, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -24,8 +24,8 @@ const (
 	patience = 2 * time.Minute
 )
 
-// job is the work of a client: it makes rows calls, at the rate that it assumes, until they
-// are answered or budget is spent (0 means no limit). call costs 1.
+// job is the work of a client: it makes rows calls, at the rate that it assumes, until
+// they are answered or budget is spent (0 means no limit). call costs 1.
 type job struct {
 	rows    int
 	assumed float64

@@ -303,7 +303,8 @@ func killedLoop(ask asking, rows int) error {
 	return group.Wait()
 }
 
-// killedRill writes the rows in order, and continues after the rows that it finds written.
+// killedRill writes the rows in order, and continues after the rows that it finds
+// written.
 func killedRill(ask asking, rows int) error {
 	written, out, err := resume()
 	if err != nil {

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sleeper sleeps with the precision of the kernel's timers, as Java's LockSupport.parkNanos does: time.Sleep of an idle
-// Go program ends up to a millisecond late, since the runtime's poller counts in milliseconds. It is a file that becomes
+// Sleeper sleeps with the precision of the kernel's timers, as Java's
+// LockSupport.parkNanos does: time.Sleep of an idle Go program ends up to a millisecond
+// late, since the runtime's poller counts in milliseconds. It is a file that becomes
 // readable, as an answer from a network would.
 type Sleeper struct {
 	fd   int

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// consumed is the source of a queue and its layers on a [store.Consumer]. It opens with the first Receive, so that engines that are away are
-// asked again.
+// consumed is the source of a queue and its layers on a [store.Consumer]. It opens with
+// the first Receive, so that engines that are away are asked again.
 type consumed[T any] struct {
 	ladder  *Ladder[T]
 	engine  store.Consumer
@@ -30,7 +30,8 @@ type consumed[T any] struct {
 	closed  bool
 }
 
-// opening is a call of Consume. It outlasts the Receive that began it, since other inputs end that again and again.
+// opening is a call of Consume. It outlasts the Receive that began it, since other inputs
+// end that again and again.
 type opening struct {
 	done     chan struct{} // closed behind the call; then what follows is read
 	receiver store.Receiver
@@ -135,7 +136,8 @@ func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T],
 	}
 }
 
-// consumedDelivery is the handle of a message of a [store.Consumer], which does not keep providers.
+// consumedDelivery is the handle of a message of a [store.Consumer], which does not keep
+// providers.
 type consumedDelivery[T any] struct {
 	source   *consumed[T]
 	identity store.Identity

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// keyedStore is the store as the sources of layers and of parked messages see it: it notes which messages of a key are in
-// flight.
+// keyedStore is the store as the sources of layers and of parked messages see it: it
+// notes which messages of a key are in flight.
 type keyedStore[T any] struct {
 	store.Inspector
 	keys *keys[T]
@@ -95,11 +95,12 @@ func (s *keyedStore[T]) takeParked(ctx context.Context, limit int, lease time.Du
 	return ms, nil
 }
 
-// nearby is how far behind the last message of a key, in positions, the next one is looked for before all of its messages are.
+// nearby is how far behind the last message of a key, in positions, the next one is
+// looked for before all of its messages are.
 const nearby = 500
 
-// takeFirst takes the first parked message of a key. Without one, found is false. It may be leased, or not be due: until then m
-// is nil.
+// takeFirst takes the first parked message of a key. Without one, found is false. It may
+// be leased, or not be due: until then m is nil.
 func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Duration) (m *store.Leased, found bool, until time.Time, err error) {
 	f, k := store.Filter{Key: key}, s.keys
 	k.mu.Lock()
@@ -188,7 +189,8 @@ func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
 	}
 }
 
-// Wake implements [store.Waker]. The source of parked messages polls: that asks the store only for keys that are free.
+// Wake implements [store.Waker]. The source of parked messages polls: that asks the store
+// only for keys that are free.
 func (s *keyedStore[T]) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	w, ok := s.Inspector.(store.Waker)
 	switch {

@@ -19,19 +19,20 @@ import (
 const (
 	defaultMaxBlocked = 10_000
 	pageSize          = 500
-	// A message that should have come back for so long is looked for: it may have been purged.
+	// A message that should have come back for so long is looked for: it may have been
+	// purged.
 	overdue = 30 * time.Second
 )
 
-// keys keep the messages of a key in order (law D4): one of them is in flight in this process at most, and none while one waits
-// in a layer.
+// keys keep the messages of a key in order (law D4): one of them is in flight in this
+// process at most, and none while one waits in a layer.
 //
 //	new message ─▶ deliver │ hold, behind one in flight │ park in the queue Blocked, behind one that waits
 //	                             └─ the one in flight has gone to a layer ─▶ park
 //	settled ─▶ the next one that was parked, else that is held
 //
-// A key is known as long as it has messages. The store knows what waits and what is parked, in its order, so a restart finds it
-// again.
+// A key is known as long as it has messages. The store knows what waits and what is
+// parked, in its order, so a restart finds it again.
 type keys[T any] struct {
 	clock   clock.Clock
 	logger  *slog.Logger
@@ -79,8 +80,9 @@ type waiting struct {
 	merges int
 }
 
-// precedes reports whether a new message with the id of w comes from behind its layer, so it is no redelivery of what was handed over: another
-// worker, which does not keep the order, has taken w there.
+// precedes reports whether a new message with the id of w comes from behind its layer, so
+// it is no redelivery of what was handed over: another worker, which does not keep the
+// order, has taken w there.
 func (w waiting) precedes(m message.Meta) bool {
 	return m.Merges > w.merges || m.Merges == w.merges && m.Visit > w.visit
 }
@@ -115,26 +117,30 @@ func (k *keys[T]) get(key string) *keyed[T] {
 
 func (e *keyed[T]) isBlocked() bool { return len(e.waits)+e.parked+e.parking > 0 }
 
-// isFull reports whether new messages must wait in their source: also if those before them could not be parked.
+// isFull reports whether new messages must wait in their source: also if those before
+// them could not be parked.
 func (k *keys[T]) isFull() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.size >= k.limit || len(k.parking) > 0
 }
 
-// isIdle reports whether nothing will be delivered but what waits in layers. A settlement that is not stored yet may free a key.
+// isIdle reports whether nothing will be delivered but what waits in layers. A settlement
+// that is not stored yet may free a key.
 func (k *keys[T]) isIdle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.ready)+len(k.parking)+len(k.free)+len(k.taken) == 0
 }
 
-// resumer is a source of new messages that delivers what an earlier process has left before all others, in order: a *leases.Source.
+// resumer is a source of new messages that delivers what an earlier process has left
+// before all others, in order: a *leases.Source.
 type resumer interface {
 	Resume(ctx context.Context) ([]leases.Delivery, error)
 }
 
-// restore finds what an earlier process has left in queues, which are Blocked and layers. After an error it is called again.
+// restore finds what an earlier process has left in queues, which are Blocked and layers.
+// After an error it is called again.
 func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []string, inputs []*input[T]) error {
 	left := map[leases.Delivery]bool{}
 	for _, in := range inputs {
@@ -168,7 +174,8 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []strin
 	return nil
 }
 
-// find notes the messages that wait in a layer, and counts those of Blocked by key. left are those that the sources of new messages will deliver again.
+// find notes the messages that wait in a layer, and counts those of Blocked by key. left
+// are those that the sources of new messages will deliver again.
 func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, left map[leases.Delivery]bool, parked map[string]int) error {
 	for page := (store.Page{Max: pageSize}); ; {
 		entries, err := s.List(ctx, queue, store.Filter{}, page)
@@ -197,7 +204,8 @@ func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, lef
 	}
 }
 
-// wait notes that a message waits in a layer; a kill can leave it in two. It runs under mu.
+// wait notes that a message waits in a layer; a kill can leave it in two. It runs under
+// mu.
 func (k *keys[T]) wait(key string, d leases.Delivery, w waiting) *keyed[T] {
 	e := k.get(key)
 	if _, again := e.waits[d]; !again {
@@ -224,8 +232,8 @@ func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
 	e := k.get(meta.Key)
 	switch w, waits := e.waits[d]; {
 	case waits && w.stored && !w.precedes(meta), e.running > 0 && k.isTaken(meta.Key, d):
-		// A redelivery: it was handed over, and not acknowledged (laws D1, D2). A later put
-		// under its id is another delivery (law W5).
+		// A redelivery: it was handed over, and not acknowledged (laws D1, D2). A later
+		// put under its id is another delivery (law W5).
 		k.mu.Unlock()
 		k.logger.Warn("weir: a message is redelivered, and was handed over before: it waits in a layer or is in flight, "+
 			"so this delivery is acknowledged without a call", "id", meta.ID, "key", meta.Key)
@@ -308,7 +316,8 @@ func (k *keys[T]) next(key string) {
 	}
 }
 
-// handOver notes that a message goes to a layer, before it does. undo takes that back; stored says that it is there.
+// handOver notes that a message goes to a layer, before it does. undo takes that back;
+// stored says that it is there.
 func (k *keys[T]) handOver(meta message.Meta, queue string, delay time.Duration) (stored, undo func()) {
 	key, d := meta.Key, leases.DeliveryOf(&meta)
 	if key == "" {
@@ -356,8 +365,9 @@ func (k *keys[T]) takeReady() (ms []message.Message[T]) {
 	return ms
 }
 
-// store parks messages: durable first, then acknowledged (law D1). After an error they are still to be parked. One that can never be parked
-// is rejected, and holds up no other (law W2).
+// store parks messages: durable first, then acknowledged (law D1). After an error they
+// are still to be parked. One that can never be parked is rejected, and holds up no other
+// (law W2).
 func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 	k.mu.Lock()
 	ms := k.parking
@@ -404,8 +414,8 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 	return nil
 }
 
-// check looks for messages that should have come back, and frees the keys of those that are gone: a person may have purged
-// them.
+// check looks for messages that should have come back, and frees the keys of those that
+// are gone: a person may have purged them.
 func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	type late struct {
 		key   string
@@ -446,7 +456,8 @@ func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	return nil
 }
 
-// parkedElsewhere notes that another worker has a parked message. One that extends its lease is alive, so two work on the same queues.
+// parkedElsewhere notes that another worker has a parked message. One that extends its
+// lease is alive, so two work on the same queues.
 func (k *keys[T]) parkedElsewhere(key string, g grant) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -40,20 +40,22 @@ type Config[T any] struct {
 	DeadLetters string  // a queue of the store
 	Layers      []Layer // in order
 
-	// Others returns more queues in which messages wait, those that only another version has: its layers, and its Blocked if this one has
-	// none. Nil: there are none.
+	// Others returns more queues in which messages wait, those that only another version
+	// has: its layers, and its Blocked if this one has none. Nil: there are none.
 	Others func(ctx context.Context) (queues []string, err error)
 	// IsLayer is that of a [store.Consumption].
 	IsLayer func(name string) bool
-	// Remembers is how long the server remembers a request that has an id. It allows calls in doubt in the layers. 0: each call in
-	// doubt goes to the dead letters.
+	// Remembers is how long the server remembers a request that has an id. It allows
+	// calls in doubt in the layers. 0: each call in doubt goes to the dead letters.
 	Remembers time.Duration
 
-	// Blocked is a queue in which messages wait behind an earlier one of their key: while one of a key waits in a layer, those that come
-	// after it wait there, in order. "": they overtake it. The store must be a [store.Inspector].
+	// Blocked is a queue in which messages wait behind an earlier one of their key: while
+	// one of a key waits in a layer, those that come after it wait there, in order. "":
+	// they overtake it. The store must be a [store.Inspector].
 	Blocked string
-	// MaxBlocked bounds the messages that wait in layers, in Blocked, and in memory behind one in flight; the default is
-	// 10,000. When there are so many, no new ones are received (a batch more may come from each source).
+	// MaxBlocked bounds the messages that wait in layers, in Blocked, and in memory
+	// behind one in flight; the default is 10,000. When there are so many, no new ones
+	// are received (a batch more may come from each source).
 	MaxBlocked int
 
 	Clock   clock.Clock           // of the failures' times and of rates; the default is the machine's
@@ -69,12 +71,13 @@ type Ladder[T any] struct {
 	keys   atomic.Pointer[keys[T]] // of the Source that is open; nil: none is, or messages of a key overtake each other
 	doubts sync.Once               // the advice about calls in doubt
 
-	// adopted has the other ladders whose sources are the first of a source of this ladder: their
-	// messages are messages of this ladder, too.
+	// adopted has the other ladders whose sources are the first of a source of this
+	// ladder: their messages are messages of this ladder, too.
 	adopted sync.Map
 }
 
-// New returns a ladder. The options of a delivery.Queue have looked at numbers and durations.
+// New returns a ladder. The options of a delivery.Queue have looked at numbers and
+// durations.
 func New[T any](c Config[T]) (*Ladder[T], error) {
 	switch {
 	case guard.IsNil(c.Store):
@@ -120,12 +123,14 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	return l, nil
 }
 
-// Take hands an element that an operator has given up over to the next layer or to the dead letters. When it returns nil, it is
-// durable there, and its delivery can be acknowledged. Its error means that it was not taken: offer it again, or give the
-// message back. The history of the message comes from ctx ([message.MetaFromContext]), and what the operator knows of the
-// failure is added to it.
+// Take hands an element that an operator has given up over to the next layer or to the
+// dead letters. When it returns nil, it is durable there, and its delivery can be
+// acknowledged. Its error means that it was not taken: offer it again, or give the
+// message back. The history of the message comes from ctx ([message.MetaFromContext]),
+// and what the operator knows of the failure is added to it.
 //
-// An element that was cut off by the end of its operator is not taken: it did not fail. One that is no message gets a random id.
+// An element that was cut off by the end of its operator is not taken: it did not fail.
+// One that is no message gets a random id.
 func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	to, err := l.router.Route(ctx, f, l.c.Clock.Now())
 	if err != nil {
@@ -177,15 +182,17 @@ func (l *Ladder[T]) fail(err error) {
 	})
 }
 
-// advise says why a message has not waited in a layer, which users of a queue with layers do not expect.
+// advise says why a message has not waited in a layer, which users of a queue with layers
+// do not expect.
 func (l *Ladder[T]) advise(ctx context.Context, id string) {
 	l.c.Logger.LogAttrs(ctx, slog.LevelInfo, "weir: a message is a dead letter without a wait in a layer, because its call may have taken effect; "+
 		"if a second call does no harm, give its type a method Idempotent() bool that returns true; weir logs this once",
 		slog.String("id", id), slog.String("queue", l.c.DeadLetters))
 }
 
-// deliveryOf returns the handle of the message of a call, or nil if the message was not received
-// from a source of this ladder, or is a part or a message that a program has made.
+// deliveryOf returns the handle of the message of a call, or nil if the message was not
+// received from a source of this ladder, or is a part or a message that a program has
+// made.
 func (l *Ladder[T]) deliveryOf(ctx context.Context) ctxkey.Handle {
 	meta, _ := message.MetaFromContext(ctx)
 	return l.own(message.DeliveryFromContext(ctx), &meta)
@@ -204,8 +211,8 @@ func (l *Ladder[T]) own(d ctxkey.Handle, meta *message.Meta) ctxkey.Handle {
 	return d
 }
 
-// keepReceived gives a message the bytes that were received in place of those of its value, unless
-// the program has changed the value. So what the type lacks is kept.
+// keepReceived gives a message the bytes that were received in place of those of its
+// value, unless the program has changed the value. So what the type lacks is kept.
 func keepReceived(d ctxkey.Handle, m *store.Message) {
 	if d == nil {
 		return
@@ -216,8 +223,8 @@ func keepReceived(d ctxkey.Handle, m *store.Message) {
 	}
 }
 
-// Provider returns the provider of the message of a call, or "". isOwn is false if the message was
-// not received from a source of this ladder, or is not in flight.
+// Provider returns the provider of the message of a call, or "". isOwn is false if the
+// message was not received from a source of this ladder, or is not in flight.
 func (l *Ladder[T]) Provider(ctx context.Context) (provider string, isOwn bool) {
 	d := l.deliveryOf(ctx)
 	if d == nil {

@@ -38,11 +38,13 @@ type Source[T any] interface {
 
 var errClosed = errors.New("ladder: the source is closed")
 
-// Source returns a source of the messages of the queue, and of those that come back from the layers. With a source first it has those of
-// that as well, and owns it: its Close closes it. When first has come to its end (io.EOF), Source ends as soon as nothing of the queue is
-// in flight. What waits in it stays for the next run.
+// Source returns a source of the messages of the queue, and of those that come back from
+// the layers. With a source first it has those of that as well, and owns it: its Close
+// closes it. When first has come to its end (io.EOF), Source ends as soon as nothing of
+// the queue is in flight. What waits in it stays for the next run.
 //
-// With [Config.Blocked] a ladder has one source at a time: Source panics before the one before it is closed.
+// With [Config.Blocked] a ladder has one source at a time: Source panics before the one
+// before it is closed.
 func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 	s := &source[T]{ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1)}
 	if l.c.Blocked != "" {
@@ -76,7 +78,8 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 	return s
 }
 
-// main returns a source of the queue of new messages: on a [store.Consumer] it has the layers as well.
+// main returns a source of the queue of new messages: on a [store.Consumer] it has the
+// layers as well.
 func (l *Ladder[T]) main() Source[T] {
 	if s, ok := l.c.Store.(store.Store); ok {
 		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, l.sourceOptions()...)
@@ -133,7 +136,8 @@ func (s *source[T]) find(ctx context.Context) error {
 	return nil
 }
 
-// queues returns those in which messages wait for others, or for another visit. It is called by Receive.
+// queues returns those in which messages wait for others, or for another visit. It is
+// called by Receive.
 func (s *source[T]) queues() (names []string) {
 	for _, in := range s.inputs {
 		if !in.first && in.queue != s.ladder.c.Main {
@@ -152,8 +156,9 @@ func (s *source[T]) isClosed() bool {
 	}
 }
 
-// source merges inputs. A Receive asks all that may give something, at the same time, and ends those that still wait when one
-// has given: so no input holds up another (law D4), and nothing is taken that is not asked for.
+// source merges inputs. A Receive asks all that may give something, at the same time, and
+// ends those that still wait when one has given: so no input holds up another (law D4),
+// and nothing is taken that is not asked for.
 type source[T any] struct {
 	ladder  *Ladder[T]
 	first   Source[T]
@@ -177,7 +182,8 @@ type source[T any] struct {
 	failed error // to be returned after what there is to deliver
 }
 
-// input is a source among others. All but flying is owned by Receive, and by the goroutine that asks for it.
+// input is a source among others. All but flying is owned by Receive, and by the
+// goroutine that asks for it.
 type input[T any] struct {
 	queue  string // "": of first
 	source Source[T]
@@ -267,8 +273,9 @@ type answer[T any] struct {
 	err      error
 }
 
-// ask asks the inputs that may be asked, and adds others as soon as they may be, until one has something, or there is something else to do.
-// So inputs that have nothing are asked once.
+// ask asks the inputs that may be asked, and adds others as soon as they may be, until
+// one has something, or there is something else to do. So inputs that have nothing are
+// asked once.
 func (s *source[T]) ask(ctx context.Context, n int) error {
 	asking, enough := context.WithCancel(ctx)
 	defer enough()
@@ -331,7 +338,8 @@ func (s *source[T]) tendAgain() (at time.Time) {
 	return at
 }
 
-// start asks the inputs that may be asked and are not, and returns when another one may be; 0: none will by itself.
+// start asks the inputs that may be asked and are not, and returns when another one may
+// be; 0: none will by itself.
 func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]bool, answers chan<- answer[T], enough func()) (wait time.Duration) {
 	now := s.clock.Now()
 	for _, in := range s.inputs {
@@ -397,8 +405,9 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	return nil
 }
 
-// buryLate returns messages without those that came too late: their deadline has passed, or the server may not remember their calls in
-// doubt any more, so they are not called again (law X1). They become dead letters.
+// buryLate returns messages without those that came too late: their deadline has passed,
+// or the server may not remember their calls in doubt any more, so they are not called
+// again (law X1). They become dead letters.
 func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []message.Message[T] {
 	now := s.clock.Now()
 	return slices.DeleteFunc(ms, func(m message.Message[T]) bool {
@@ -465,8 +474,8 @@ func (s *source[T]) LeasesLost() (n int) {
 	return n
 }
 
-// SettlementsRefused returns how often the store has refused to record how a message of the
-// inputs was settled.
+// SettlementsRefused returns how often the store has refused to record how a message of
+// the inputs was settled.
 func (s *source[T]) SettlementsRefused() (n int) {
 	s.mu.Lock()
 	inputs := slices.Clone(s.inputs)

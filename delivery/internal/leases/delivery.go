@@ -2,8 +2,9 @@ package leases
 
 import "github.com/weirflow/weir/message"
 
-// Delivery distinguishes the messages of accepted puts: a message has the same Delivery in
-// each queue that it is handed over to, and a later put under its id has another (law W5).
+// Delivery distinguishes the messages of accepted puts: a message has the same Delivery
+// in each queue that it is handed over to, and a later put under its id has another (law
+// W5).
 type Delivery struct{ ID, Put string }
 
 // DeliveryOf returns the delivery of a message as a source returns it, or as it is stored

@@ -9,9 +9,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// held is a message that was received and is not settled in the store. It is also the handle of its
-// delivery. Source.mu guards all fields; source is written once. Of message, only the provider
-// changes.
+// held is a message that was received and is not settled in the store. It is also the
+// handle of its delivery. Source.mu guards all fields; source is written once. Of
+// message, only the provider changes.
 type held struct {
 	source     sourceOfHeld
 	lease      store.Lease

@@ -47,7 +47,8 @@ func (s *Source[T]) lose(h *held) {
 	}
 }
 
-// LeasesLost returns how many leases have ended before their messages were settled, and were given to others or to this source again.
+// LeasesLost returns how many leases have ended before their messages were settled, and
+// were given to others or to this source again.
 func (s *Source[T]) LeasesLost() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,9 +70,9 @@ func (s *Source[T]) SettlementsRefused() int {
 	return s.refusals
 }
 
-// record writes some of the settlements, in a few calls of the store: in between leases are
-// extended. It returns the time until its next call, as [settle.Hooks].Record does. last is
-// true for the last calls, when the source closes.
+// record writes some of the settlements, in a few calls of the store: in between leases
+// are extended. It returns the time until its next call, as [settle.Hooks].Record does.
+// last is true for the last calls, when the source closes.
 func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, err error) {
 	done, again, rejected, others := s.dueSettlements(last)
 	err = s.recordTogether(ctx, done, last)
@@ -92,8 +93,9 @@ func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, 
 	return s.nextRecord(last), nil
 }
 
-// dueSettlements returns the settled messages to be recorded now. All of again have the same
-// delay, so that one call of Release is enough; others reports that other delays are left.
+// dueSettlements returns the settled messages to be recorded now. All of again have the
+// same delay, so that one call of Release is enough; others reports that other delays are
+// left.
 func (s *Source[T]) dueSettlements(last bool) (done, again, rejected []*held, others bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,9 +139,9 @@ func (s *Source[T]) nextRecord(last bool) time.Duration {
 	return max(0, first.due.Sub(s.clock.Now()))
 }
 
-// recordTogether records messages that were settled in the same way. If the store refuses one of
-// them, the others are recorded without it (law D4): the messages are halved until the refused
-// one is alone. An error is a failure of the store, and not of a message.
+// recordTogether records messages that were settled in the same way. If the store refuses
+// one of them, the others are recorded without it (law D4): the messages are halved until
+// the refused one is alone. An error is a failure of the store, and not of a message.
 func (s *Source[T]) recordTogether(ctx context.Context, hs []*held, last bool) error {
 	if len(hs) == 0 {
 		return nil
@@ -159,7 +161,8 @@ func (s *Source[T]) recordTogether(ctx context.Context, hs []*held, last bool) e
 	return s.recordTogether(ctx, hs[half:], last)
 }
 
-// recordSame records messages that were settled in the same way, in one call of the store.
+// recordSame records messages that were settled in the same way, in one call of the
+// store.
 func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
 	switch v := hs[0].settlement; v.Kind {
 	case message.Done, message.HandedOver:
@@ -177,8 +180,8 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
 	}
 }
 
-// refused notes that the store has refused to record how a message was settled. It is tried again
-// alone, and after maxRefusals tries the message is parked.
+// refused notes that the store has refused to record how a message was settled. It is
+// tried again alone, and after maxRefusals tries the message is parked.
 func (s *Source[T]) refused(ctx context.Context, h *held, cause error, last bool) error {
 	s.mu.Lock()
 	s.refusals++
@@ -195,8 +198,9 @@ func (s *Source[T]) refused(ctx context.Context, h *held, cause error, last bool
 	return nil
 }
 
-// park leaves a message in its queue that cannot be settled, and it is not delivered again. If the
-// store refuses even that, the message is delivered again when its lease ends.
+// park leaves a message in its queue that cannot be settled, and it is not delivered
+// again. If the store refuses even that, the message is delivered again when its lease
+// ends.
 func (s *Source[T]) park(ctx context.Context, h *held, cause error) error {
 	fate := "it stays in its queue and is not delivered again"
 	hs := []*held{h}
@@ -213,8 +217,9 @@ func (s *Source[T]) park(ctx context.Context, h *held, cause error) error {
 	return nil
 }
 
-// write settles messages in the store, and forgets them. Of a lease that was lost, another consumer settles the message, unless
-// the message has joined a newer lease meanwhile.
+// write settles messages in the store, and forgets them. Of a lease that was lost,
+// another consumer settles the message, unless the message has joined a newer lease
+// meanwhile.
 func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 	if len(hs) == 0 {
 		return nil
@@ -269,8 +274,8 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []store.Lease) 
 // forGood is the delay of a message that stays in its queue, and is not taken any more.
 const forGood = 100 * 365 * 24 * time.Hour
 
-// buryAlone moves a message to the dead letters, where it may not fit: the history of its failure
-// makes it larger. If only a pointer fits, the message stays in its queue.
+// buryAlone moves a message to the dead letters, where it may not fit: the history of its
+// failure makes it larger. If only a pointer fits, the message stays in its queue.
 func (s *Source[T]) buryAlone(ctx context.Context, to store.Move) error {
 	where := fmt.Sprintf("queue %q, entry %s", s.queue, to.Lease.Entry)
 	whole, err := settle.Bury(to.Message.Meta, where, func(meta message.Meta, whole bool) error {
@@ -288,9 +293,10 @@ func (s *Source[T]) buryAlone(ctx context.Context, to store.Move) error {
 	return s.store.Release(ctx, forGood, to.Lease)
 }
 
-// moveAll settles leases and puts a message in another queue for each. A store that is a [store.Inspector] does so in one
-// transaction. With others the messages are put first, so a crash in between doubles and does not lose (law D1); and messages
-// whose lease was lost are put as well.
+// moveAll settles leases and puts a message in another queue for each. A store that is a
+// [store.Inspector] does so in one transaction. With others the messages are put first,
+// so a crash in between doubles and does not lose (law D1); and messages whose lease was
+// lost are put as well.
 func moveAll(ctx context.Context, s store.Store, moves ...store.Move) error {
 	if i, ok := s.(store.Inspector); ok {
 		return i.Move(ctx, moves...)

@@ -98,8 +98,8 @@ type sourceSettings struct {
 // SourceOption changes a setting of [NewSource].
 type SourceOption func(*sourceSettings)
 
-// WithLease sets how long the messages of a source that was killed stay with it; the default is 30 s. Leases are extended three
-// times as often. It panics if d ≤ 0.
+// WithLease sets how long the messages of a source that was killed stay with it; the
+// default is 30 s. Leases are extended three times as often. It panics if d ≤ 0.
 func WithLease(d time.Duration) SourceOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("weir: WithLease: %v is not positive", d))
@@ -107,8 +107,9 @@ func WithLease(d time.Duration) SourceOption {
 	return func(s *sourceSettings) { s.lease = d }
 }
 
-// WithMaxPoll sets how long Receive waits at most before it looks into an empty queue again: how late a message may be. The
-// default is 100 ms. It begins with 5 ms and doubles. It panics if d ≤ 0.
+// WithMaxPoll sets how long Receive waits at most before it looks into an empty queue
+// again: how late a message may be. The default is 100 ms. It begins with 5 ms and
+// doubles. It panics if d ≤ 0.
 func WithMaxPoll(d time.Duration) SourceOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("weir: WithMaxPoll: %v is not positive", d))
@@ -116,15 +117,15 @@ func WithMaxPoll(d time.Duration) SourceOption {
 	return func(s *sourceSettings) { s.maxPoll = d }
 }
 
-// WithClock sets the clock by which a source polls and extends; the default is the machine's. What is due is the store's
-// matter.
+// WithClock sets the clock by which a source polls and extends; the default is the
+// machine's. What is due is the store's matter.
 func WithClock(c clock.Clock) SourceOption {
 	guard.RefuseNil("weir: WithClock", "clock", c)
 	return func(s *sourceSettings) { s.clock = c }
 }
 
-// WithLogger sets the logger; the default is slog.Default(). Leases that were lost, dead letters and settlements that could not be
-// recorded are logged at warn level.
+// WithLogger sets the logger; the default is slog.Default(). Leases that were lost, dead
+// letters and settlements that could not be recorded are logged at warn level.
 func WithLogger(l *slog.Logger) SourceOption {
 	guard.RefuseNil("weir: WithLogger", "logger", l)
 	return func(s *sourceSettings) { s.logger = guard.Logger(l) }
@@ -135,8 +136,9 @@ func WithOwner(ladder any) SourceOption {
 	return func(s *sourceSettings) { s.owner = ladder }
 }
 
-// NewSource returns a source of a queue. dead is the queue of its dead letters. It panics if an argument is nil or empty, or
-// if the queues are the same. The source must be closed.
+// NewSource returns a source of a queue. dead is the queue of its dead letters. It panics
+// if an argument is nil or empty, or if the queues are the same. The source must be
+// closed.
 func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts ...SourceOption) *Source[T] {
 	guard.RefuseNil("weir: NewSource", "store", s)
 	guard.RefuseNil("weir: NewSource", "codec", c)
@@ -195,7 +197,8 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 			s.wait(ctx, d)
 			continue
 		}
-		// Also if ctx has ended: then what is due is returned, and only a wait is not begun.
+		// Also if ctx has ended: then what is due is returned, and only a wait is not
+		// begun.
 		ms, found, err := s.take(n)
 		if s.recorder.Open.Err() != nil {
 			return nil, errSourceClosed // Close releases what was taken
@@ -238,7 +241,8 @@ func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// headStart returns how long a message whose leases have ended is still alone; 0: there is none.
+// headStart returns how long a message whose leases have ended is still alone; 0: there
+// is none.
 func (s *Source[T]) headStart() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,8 +256,9 @@ func (s *Source[T]) headStart() time.Duration {
 	return max(0, d)
 }
 
-// take takes messages. A Take that is broken off may have leased some, which would have to wait for the end of their leases. So
-// the context of Receive does not end it, and Close waits for it. found is true also if none of them is to be delivered.
+// take takes messages. A Take that is broken off may have leased some, which would have
+// to wait for the end of their leases. So the context of Receive does not end it, and
+// Close waits for it. found is true also if none of them is to be delivered.
 func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error) {
 	if s.single {
 		n = 1
@@ -311,7 +316,8 @@ func (s *Source[T]) decode(l *store.Leased) (value T, err error) {
 	return s.decoder.Decode(l.Schema, l.Payload)
 }
 
-// Same reports whether a payload that was received has the value of a message that was encoded.
+// Same reports whether a payload that was received has the value of a message that was
+// encoded.
 func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encoded []byte) bool {
 	value, err := d.Decode(schema, payload)
 	if err != nil {
@@ -321,8 +327,10 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encod
 	return err == nil && bytes.Equal(same.Payload, encoded)
 }
 
-// choose returns what of the messages that were taken goes on, and the leases of those to be released. A message that is in flight here
-// goes on with its new lease (law D2). One whose leases have ended is alone: it may kill its process, and would take others along (law D4).
+// choose returns what of the messages that were taken goes on, and the leases of those to
+// be released. A message that is in flight here goes on with its new lease (law D2). One
+// whose leases have ended is alone: it may kill its process, and would take others along
+// (law D4).
 func (s *Source[T]) choose(taken []store.Leased) (chosen []store.Leased, back []store.Lease) {
 	s.single = false
 	s.mu.Lock()

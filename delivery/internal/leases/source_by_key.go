@@ -6,14 +6,14 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// WithKeyRounds makes a source take messages in rounds of keys. At most n messages of a key are in
-// flight; 0 means no limit.
+// WithKeyRounds makes a source take messages in rounds of keys. At most n messages of a
+// key are in flight; 0 means no limit.
 func WithKeyRounds(s store.ByKey, n int) SourceOption {
 	return func(set *sourceSettings) { set.byKey, set.most = s, n }
 }
 
-// takeByKey takes messages of the next keys of a round. It returns none if no key has messages that
-// may be taken.
+// takeByKey takes messages of the next keys of a round. It returns none if no key has
+// messages that may be taken.
 func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased, err error) {
 	whole := s.after == "" // the loop visits all keys of a round
 	for {
@@ -31,7 +31,8 @@ func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased,
 	}
 }
 
-// round returns the rest of the round: the keys that may be taken from, and how many of each.
+// round returns the rest of the round: the keys that may be taken from, and how many of
+// each.
 func (s *Source[T]) round(n int) store.KeyRound {
 	r := store.KeyRound{After: s.after, Each: n}
 	if s.most == 0 {

@@ -1,5 +1,5 @@
-// Package redeliver is for sources that keep their messages in this process: a nacked message waits for its delay in
-// memory.
+// Package redeliver is for sources that keep their messages in this process: a nacked
+// message waits for its delay in memory.
 package redeliver
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Source makes messages of the values of a channel. Receive is called by one goroutine at a time; what settles, and Close, by
-// any.
+// Source makes messages of the values of a channel. Receive is called by one goroutine at
+// a time; what settles, and Close, by any.
 type Source[T any] struct {
 	Hooks[T]
 
@@ -46,9 +46,11 @@ var errClosed = errors.New("delivery: the source is closed")
 type Hooks[T any] struct {
 	// Meta returns the history of a value, or nil.
 	Meta func(v T) *message.Meta
-	// Wait returns how long a value must not be delivered that was just read. Nil: it never waits.
+	// Wait returns how long a value must not be delivered that was just read. Nil: it
+	// never waits.
 	Wait func(v T) time.Duration
-	// Settled is called for each settlement, before the message may be delivered again. It must not block.
+	// Settled is called for each settlement, before the message may be delivered again.
+	// It must not block.
 	Settled func(v T, settlement message.Settlement)
 }
 
@@ -194,7 +196,8 @@ func (s *Source[T]) entry(v T) *entry[T] {
 	return e
 }
 
-// firstVisit is what is known of a message of which nothing is known. Shared, never changed.
+// firstVisit is what is known of a message of which nothing is known. Shared, never
+// changed.
 var firstVisit = message.Meta{Visit: 1}
 
 // mustWait lets an entry wait that was just read, if it has to.
@@ -218,7 +221,8 @@ func (s *Source[T]) arm(e *entry[T], d time.Duration) {
 	s.again.Arm(&e.timer, now+min(d, math.MaxInt64-now))
 }
 
-// deliver makes messages. A source that was closed in between gives them out all the same: they were taken from the channel.
+// deliver makes messages. A source that was closed in between gives them out all the
+// same: they were taken from the channel.
 func (s *Source[T]) deliver(entries []*entry[T]) []message.Message[T] {
 	s.mu.Lock()
 	s.out += len(entries)

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// apiPage lists all names that a program can use, a line each, without names of parameters: a line that is gone, or was changed, can break a
-// program that compiled. tools/release compares it with that of the last release.
+// apiPage lists all names that a program can use, a line each, without names of
+// parameters: a line that is gone, or was changed, can break a program that compiled.
+// tools/release compares it with that of the last release.
 func apiPage(packages []pkg) string {
 	var lines []string
 	for _, p := range packages {

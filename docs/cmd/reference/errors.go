@@ -103,7 +103,8 @@ func (p pkg) variables(d *ast.GenDecl) (out []failure) {
 	return out
 }
 
-// internalMessage returns the message of a variable of another package, if users cannot import that.
+// internalMessage returns the message of a variable of another package, if users cannot
+// import that.
 func (p pkg) internalMessage(e *ast.SelectorExpr) (text string) {
 	name, _ := e.X.(*ast.Ident)
 	for _, file := range p.all {
@@ -128,7 +129,8 @@ func (p pkg) internalMessage(e *ast.SelectorExpr) (text string) {
 	return text
 }
 
-// methodMessage returns the first text that the method Error of a type can make, with a package in front if there is such a text.
+// methodMessage returns the first text that the method Error of a type can make, with a
+// package in front if there is such a text.
 func (p pkg) methodMessage(typ string) (text string) {
 	for _, file := range p.all {
 		for _, d := range file.Decls {

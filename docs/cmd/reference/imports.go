@@ -108,7 +108,8 @@ func nameOf(p string) string {
 
 var used = regexp.MustCompile(`\b([a-z]\w*)\.[A-Z]`)
 
-// importsOf lists the imports of the snippets of a page, and the files that have them. A whole program shows its own imports.
+// importsOf lists the imports of the snippets of a page, and the files that have them. A
+// whole program shows its own imports.
 func importsOf(page string, sources []source) string {
 	paths := map[string]string{} // the name before the path, if the file imports the package under another name
 	files := map[string]bool{}

@@ -1,4 +1,5 @@
-// Command reference writes the pages of docs/reference from the comments of the code, and the imports of the snippets into the other pages.
+// Command reference writes the pages of docs/reference from the comments of the code, and
+// the imports of the snippets into the other pages.
 //
 //	go run ./docs/cmd/reference          writes what changed; run it in the root of the repository
 //	go run ./docs/cmd/reference -check   only fails if there is something to write

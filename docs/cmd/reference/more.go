@@ -107,7 +107,8 @@ func tablesPage(root string) (string, error) {
 	return b.String(), nil
 }
 
-// commandsPage has the help of the command weir and of its parts. Without its source there is none.
+// commandsPage has the help of the command weir and of its parts. Without its source
+// there is none.
 func commandsPage(root string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# The command weir\n\n" + generated + "\n[Running the dead letters](../dead-letters.md) shows how it is used.\n")

@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// permissionsPage lists the rights that tests of JetStream, Kafka and PostgreSQL work with, below their comments.
+// permissionsPage lists the rights that tests of JetStream, Kafka and PostgreSQL work
+// with, below their comments.
 func permissionsPage(root string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Permissions\n\n" + generated)

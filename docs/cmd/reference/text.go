@@ -50,7 +50,8 @@ func (p pkg) cell(text string) string {
 
 var (
 	spaces = regexp.MustCompile(`\s+`)
-	// identifier is a word that Markdown would read as something else: with an underscore, an asterisk or angle brackets.
+	// identifier is a word that Markdown would read as something else: with an
+	// underscore, an asterisk or angle brackets.
 	identifier = regexp.MustCompile("[^\\s`(]*[A-Za-z][_*<>][A-Za-z][^\\s`.,:;)]*|[*<][A-Za-z][^\\s`.,:;)]*")
 )
 

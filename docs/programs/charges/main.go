@@ -1,5 +1,6 @@
-// Command charges has the client and the server of charges that are made once: a service with its books in charges.db, and a worker that calls it for orders
-// from a queue in orders.db. Kill either, and start it again.
+// Command charges has the client and the server of charges that are made once: a service
+// with its books in charges.db, and a worker that calls it for orders from a queue in
+// orders.db. Kill either, and start it again.
 //
 //	charges serve
 //	charges work 1 2 3
@@ -90,7 +91,8 @@ func serve(ctx context.Context, address string) error {
 	return nil
 }
 
-// sender returns the function of the worker: it asks the service at endpoint to charge an order.
+// sender returns the function of the worker: it asks the service at endpoint to charge an
+// order.
 func sender(endpoint string) func(ctx context.Context, order string) (string, error) {
 	client := &http.Client{Transport: caller.Transport(nil, endpoint)} // adds the ids
 	return func(ctx context.Context, order string) (string, error) {

@@ -1,4 +1,5 @@
-// Command enqueue is an HTTP service that puts orders into the queue of a worker. It sends one request to itself and ends.
+// Command enqueue is an HTTP service that puts orders into the queue of a worker. It
+// sends one request to itself and ends.
 package main
 
 import (

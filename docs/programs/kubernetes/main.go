@@ -22,7 +22,8 @@ import (
 
 type order struct{ ID string }
 
-// Idempotent says that a second call for an order does no harm. Without it, an order whose call failed is a dead letter at once.
+// Idempotent says that a second call for an order does no harm. Without it, an order
+// whose call failed is a dead letter at once.
 func (order) Idempotent() bool { return true }
 
 // charge stands for your call.
@@ -36,8 +37,8 @@ func open(ctx context.Context) (store.Engine, error) {
 	return sqlite.Open(ctx, "orders.db")
 }
 
-// probes answers /healthz while the process runs, and /readyz until the worker has to stop. Neither asks the database: an outage would
-// restart all workers.
+// probes answers /healthz while the process runs, and /readyz until the worker has to
+// stop. Neither asks the database: an outage would restart all workers.
 func probes(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})

@@ -15,7 +15,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// lookup stands for your call: a query, a request, a read from a store. Here the first attempt fails.
+// lookup stands for your call: a query, a request, a read from a store. Here the first
+// attempt fails.
 func lookup(ctx context.Context, key string) (string, error) {
 	if asyncop.AttemptFromContext(ctx) == 1 {
 		return "", errors.New("busy")
@@ -24,7 +25,8 @@ func lookup(ctx context.Context, key string) (string, error) {
 }
 
 func main() {
-	// At most 100 keys are in flight. Each has 5 seconds for its first attempt and up to 3 retries.
+	// At most 100 keys are in flight. Each has 5 seconds for its first attempt and up to
+	// 3 retries.
 	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(lookup), 5*time.Second, 100,
 		strategies.FixedDelay[string](3, 50*time.Millisecond).RetryIfException(predicates.HasException))
 	for name, err := range op.Results(slices.Values([]string{"lhr", "cdg", "fra"})) {

@@ -1,4 +1,5 @@
-// Command worker charges the orders of a queue until it is interrupted. The README shows it.
+// Command worker charges the orders of a queue until it is interrupted. The README shows
+// it.
 package main
 
 import (

@@ -24,7 +24,8 @@ const Patience = 300 * time.Millisecond
 
 const idleConnections = 64
 
-// ErrDeclined is what Charge returns for a card that the provider declines. It will always decline it.
+// ErrDeclined is what Charge returns for a card that the provider declines. It will
+// always decline it.
 var ErrDeclined = errors.New("card declined")
 
 // Client charges orders. Safe for concurrent use.
@@ -38,8 +39,8 @@ type Client struct {
 	inDoubt  atomic.Int64
 }
 
-// NewClient returns a client of the providers of a directory. The identity is that of the ids: of all clients that charge the same
-// orders.
+// NewClient returns a client of the providers of a directory. The identity is that of the
+// ids: of all clients that charge the same orders.
 func NewClient(dir string, identity exactlyonce.Client) *Client {
 	return &Client{identity: identity, http: &http.Client{Timeout: Patience, Transport: httpretry.Transport(dialer(dir))}}
 }
@@ -59,7 +60,8 @@ func dialer(dir string) *http.Transport {
 	}
 }
 
-// Charge sends one request. Its id is that of the order: the number in the stream, under the identity.
+// Charge sends one request. Its id is that of the order: the number in the stream, under
+// the identity.
 func (c *Client) Charge(ctx context.Context, provider string, o Order) (Payment, error) {
 	body, err := json.Marshal(chargeRequest{Order: o.ID, Number: o.Number, Cents: o.Cents})
 	if err != nil {
@@ -96,5 +98,6 @@ func (c *Client) Charge(ctx context.Context, provider string, o Order) (Payment,
 	return Payment{Order: o.ID, Provider: provider, Charge: answer.Charge}, nil
 }
 
-// Calls returns how many requests were sent, and how many of them were not answered although they may have been processed.
+// Calls returns how many requests were sent, and how many of them were not answered
+// although they may have been processed.
 func (c *Client) Calls() (all, inDoubt int64) { return c.calls.Load(), c.inDoubt.Load() }

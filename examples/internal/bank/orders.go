@@ -22,7 +22,8 @@ func Other(provider string) string {
 	return North
 }
 
-// Order is an element of the stream. The stream can be read again: the same number is always the same order.
+// Order is an element of the stream. The stream can be read again: the same number is
+// always the same order.
 type Order struct {
 	Number int64  `json:"number"` // in the stream, from 1
 	ID     string `json:"id"`
@@ -30,7 +31,8 @@ type Order struct {
 	First  string `json:"first"` // the provider to try first
 }
 
-// Idempotent says that the request for an order may be sent again: it has the same id each time, on each visit.
+// Idempotent says that the request for an order may be sent again: it has the same id
+// each time, on each visit.
 func (Order) Idempotent() bool { return true }
 
 // OrderAt returns an order of the stream.
@@ -51,7 +53,8 @@ func Orders(seed uint64, n int64) []Order {
 	return orders
 }
 
-// Declines says whether a provider declines an order for good, which it does with one in so many.
+// Declines says whether a provider declines an order for good, which it does with one in
+// so many.
 func Declines(seed uint64, provider string, number int64, oneIn int) bool {
 	var which uint64
 	if provider == South {

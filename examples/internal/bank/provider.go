@@ -19,8 +19,9 @@ import (
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
 
-// provider is a payment provider: an HTTP service with books in SQLite. A request with an id is charged for once: its answer is
-// stored in the transaction of the charge. A request without an id is charged for each time that it comes.
+// provider is a payment provider: an HTTP service with books in SQLite. A request with an
+// id is charged for once: its answer is stored in the transaction of the charge. A
+// request without an id is charged for each time that it comes.
 type provider struct {
 	ProviderConfig
 	db      *sqlite.DB
@@ -59,8 +60,8 @@ type ProviderConfig struct {
 	Down      time.Duration // for so long after its start it answers 503
 }
 
-// Serve is a provider, until its process ends. Its address is in a file, since it has another one after each start. It calls ready
-// when it can be called.
+// Serve is a provider, until its process ends. Its address is in a file, since it has
+// another one after each start. It calls ready when it can be called.
 func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
 	db, err := sqlite.OpenDB(ctx, booksOf(c.Dir, c.Name))
 	if err != nil {

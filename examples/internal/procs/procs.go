@@ -1,5 +1,6 @@
-// Package procs starts the parts of an example as processes of their own: the same program again, with a setting in its environment.
-// They can be killed, and end with the process that has started them.
+// Package procs starts the parts of an example as processes of their own: the same
+// program again, with a setting in its environment. They can be killed, and end with the
+// process that has started them.
 package procs
 
 import (
@@ -24,8 +25,8 @@ type order struct {
 	Settings json.RawMessage
 }
 
-// Child runs the part that Start has started this process for, and ends the process then. In any other process it does nothing. The
-// part prints a line when it is ready.
+// Child runs the part that Start has started this process for, and ends the process then.
+// In any other process it does nothing. The part prints a line when it is ready.
 func Child[S any](part func(S) error) {
 	text := os.Getenv(env)
 	if text == "" {
@@ -67,7 +68,8 @@ type Process struct {
 	err    error
 }
 
-// Start starts a process, which ends after limit at the latest, and waits until it is ready. line gets what it prints after that.
+// Start starts a process, which ends after limit at the latest, and waits until it is
+// ready. line gets what it prints after that.
 func Start[S any](settings S, limit time.Duration, line func(text []byte)) (*Process, error) {
 	p, ready, err := Begin(settings, limit, line)
 	if err != nil {
@@ -80,7 +82,8 @@ func Start[S any](settings S, limit time.Duration, line func(text []byte)) (*Pro
 	return p, nil
 }
 
-// Begin is Start without the wait: ready is closed when the process is ready, or has ended.
+// Begin is Start without the wait: ready is closed when the process is ready, or has
+// ended.
 func Begin[S any](settings S, limit time.Duration, line func(text []byte)) (p *Process, ready <-chan struct{}, err error) {
 	o := order{Limit: limit}
 	if o.Settings, err = json.Marshal(settings); err != nil {

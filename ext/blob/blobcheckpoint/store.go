@@ -37,7 +37,8 @@ var _ partitions.Stores = (*Stores)(nil)
 // Option changes a setting of [New].
 type Option func(*Stores)
 
-// KeepLast sets how many of the newest checkpoints of a pipeline are kept; the default is 3. It panics if n < 1.
+// KeepLast sets how many of the newest checkpoints of a pipeline are kept; the default is
+// 3. It panics if n < 1.
 func KeepLast(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("blobcheckpoint: KeepLast: %d is less than 1", n))
@@ -45,8 +46,9 @@ func KeepLast(n int) Option {
 	return func(s *Stores) { s.keep = n }
 }
 
-// New returns the stores in a bucket. The names of their objects begin with prefix and a slash; if prefix is empty, with the pipeline. The
-// bucket stays the caller's. It panics if bucket is nil.
+// New returns the stores in a bucket. The names of their objects begin with prefix and a
+// slash; if prefix is empty, with the pipeline. The bucket stays the caller's. It panics
+// if bucket is nil.
 func New(bucket *blob.Bucket, prefix string, opts ...Option) *Stores {
 	if bucket == nil {
 		panic("blobcheckpoint: New: nil bucket")
@@ -61,8 +63,9 @@ func New(bucket *blob.Bucket, prefix string, opts ...Option) *Stores {
 	return s
 }
 
-// header begins an object: the epoch, the random name of the store that wrote it, and the number of the checkpoint that follows; 0: none,
-// it says that the store was opened. It has a fixed length.
+// header begins an object: the epoch, the random name of the store that wrote it, and the
+// number of the checkpoint that follows; 0: none, it says that the store was opened. It
+// has a fixed length.
 const header = "weir checkpoint, epoch %020d, store %26s, number %020d\n"
 
 var headerSize = len(fmt.Sprintf(header, 0, "", 0))
@@ -76,8 +79,9 @@ type object struct {
 	checkpoint uint64 // 0: none
 }
 
-// Open implements [partitions.Stores]. The store takes over the pipeline from all stores opened before. The error matches [checkpoint.ErrFenced]
-// if a store was opened for a higher epoch.
+// Open implements [partitions.Stores]. The store takes over the pipeline from all stores
+// opened before. The error matches [checkpoint.ErrFenced] if a store was opened for a
+// higher epoch.
 func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (checkpoint.Store, error) {
 	if pipeline == "" {
 		return nil, errors.New("blobcheckpoint: the name of a pipeline is empty")
@@ -193,8 +197,9 @@ func (o *store) last(ctx context.Context) (last uint64, err error) {
 	return last, err
 }
 
-// objects returns all objects, in order. Owners number checkpoints upwards, so one with no lower number than one behind it is none:
-// a stale owner has written it where the objects of a later one were removed, before it found out (law P1).
+// objects returns all objects, in order. Owners number checkpoints upwards, so one with
+// no lower number than one behind it is none: a stale owner has written it where the
+// objects of a later one were removed, before it found out (law P1).
 func (o *store) objects(ctx context.Context) (all []object, err error) {
 	err = o.list(ctx, func(seq uint64, size int64) error {
 		x, err := o.object(ctx, seq, size)
@@ -295,7 +300,8 @@ func (o *store) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 	})
 }
 
-// settle finds out whether the last Save has stored its checkpoint although it returned an error. It reports whether the snapshot is there.
+// settle finds out whether the last Save has stored its checkpoint although it returned
+// an error. It reports whether the snapshot is there.
 func (o *store) settle(ctx context.Context, id uint64, snapshot []byte) (there bool, err error) {
 	if o.unsure {
 		x, err := o.object(ctx, o.next, 0)
@@ -317,7 +323,8 @@ func (o *store) settle(ctx context.Context, id uint64, snapshot []byte) (there b
 	return bytes.Equal(stored, snapshot), err
 }
 
-// mine returns an error that matches ErrFenced if there are objects of a later store (law P1).
+// mine returns an error that matches ErrFenced if there are objects of a later store (law
+// P1).
 func (o *store) mine(ctx context.Context) error {
 	last, err := o.last(ctx)
 	if err == nil && last >= o.next {
@@ -329,7 +336,8 @@ func (o *store) mine(ctx context.Context) error {
 	return err
 }
 
-// removeOld removes all before the checkpoints that are kept. What cannot be removed stays until the pipeline is opened again.
+// removeOld removes all before the checkpoints that are kept. What cannot be removed
+// stays until the pipeline is opened again.
 func (o *store) removeOld(ctx context.Context) {
 	kept, oldest := 0, len(o.known)
 	for ; oldest > 0 && kept < o.keep; oldest-- {

@@ -12,22 +12,27 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// ErrNotRepeatable is the failure of an element whose call must not happen twice, and was therefore not made: see [Hedged].
+// ErrNotRepeatable is the failure of an element whose call must not happen twice, and was
+// therefore not made: see [Hedged].
 var ErrNotRepeatable = errors.New("failsafecall: the call of this element must not happen twice, so it cannot be hedged")
 
-// notRepeatable is a rejection: nothing was done, and another attempt would be refused, too.
+// notRepeatable is a rejection: nothing was done, and another attempt would be refused,
+// too.
 var notRepeatable = predicates.NewRejection("NOT_REPEATABLE")
 
-// Hedged is asyncop.Blocking with a hedge policy: if a call is slow, it is made once more beside the first, and the first
-// answer counts. The context of the others ends.
+// Hedged is asyncop.Blocking with a hedge policy: if a call is slow, it is made once more
+// beside the first, and the first answer counts. The context of the others ends.
 //
-// Both may take effect, so only calls that may happen twice are allowed: the element says so (predicates.Idempotent), or else repeatable
-// decides. A nil repeatable means no. repeatable also gets the context of the attempt, for calls that their server recognises by an identity in
-// it. An element whose call must not happen twice fails with [ErrNotRepeatable], in stage ClientDispatch.
+// Both may take effect, so only calls that may happen twice are allowed: the element says
+// so (predicates.Idempotent), or else repeatable decides. A nil repeatable means no.
+// repeatable also gets the context of the attempt, for calls that their server recognises
+// by an identity in it. An element whose call must not happen twice fails with
+// [ErrNotRepeatable], in stage ClientDispatch.
 //
-// The attempt has one permit for all its calls: with a limit of n calls, and h hedges each, up to n·(h+1) run. The permit is released when the
-// policy has its answer; a call that runs on after the end of its context does not count any more. Each call has two goroutines. Hedged panics
-// if call or policy is nil.
+// The attempt has one permit for all its calls: with a limit of n calls, and h hedges
+// each, up to n·(h+1) run. The permit is released when the policy has its answer; a call
+// that runs on after the end of its context does not count any more. Each call has two
+// goroutines. Hedged panics if call or policy is nil.
 func Hedged[IN, OUT any](
 	call func(ctx context.Context, in IN) (OUT, error), policy hedgepolicy.HedgePolicy[OUT],
 	repeatable func(ctx context.Context, in IN) bool,
@@ -46,7 +51,8 @@ func Hedged[IN, OUT any](
 				&predicates.StageError{Stage: predicates.ClientDispatch, Err: ErrNotRepeatable}, notRepeatable)
 		}
 		return executor.WithContext(ctx).GetWithExecution(func(e failsafe.Execution[OUT]) (out OUT, err error) {
-			// failsafe-go calls on goroutines of its own: a panic would end the program, and runtime.Goexit hang the attempt.
+			// failsafe-go calls on goroutines of its own: a panic would end the program,
+			// and runtime.Goexit hang the attempt.
 			err = guard.Call(func() (err error) {
 				out, err = call(e.Context(), in)
 				return err

@@ -23,13 +23,16 @@ var (
 	resultKey = strings.ToLower(oncewire.Result)
 )
 
-// DialOptions returns the options for [grpc.NewClient] that send ids with unary calls of the named methods. A method is a full name as in gRPC,
-// /pay.v1.Payments/Charge; a name that ends with a slash, /pay.v1.Payments/, means all methods of a service. Name only methods whose server
-// recognises the ids, as with the interceptor of this package: calls are repeated because of that.
+// DialOptions returns the options for [grpc.NewClient] that send ids with unary calls of
+// the named methods. A method is a full name as in gRPC, /pay.v1.Payments/Charge; a name
+// that ends with a slash, /pay.v1.Payments/, means all methods of a service. Name only
+// methods whose server recognises the ids, as with the interceptor of this package: calls
+// are repeated because of that.
 //
-// A call of a named method needs a context of an attempt of an element of a [caller.Tracker]. It fails without being sent, with an error of
-// [caller.NextID], if it lacks that, or if an attempt makes a second request without a step ([caller.WithStep]). Other calls and streams are
-// sent without an id.
+// A call of a named method needs a context of an attempt of an element of a
+// [caller.Tracker]. It fails without being sent, with an error of [caller.NextID], if it
+// lacks that, or if an attempt makes a second request without a step ([caller.WithStep]).
+// Other calls and streams are sent without an id.
 //
 // Answers of the server's tracker become errors. They match, under [errors.Is]:
 //
@@ -39,11 +42,14 @@ var (
 //	ErrInProgress  may be repeated: UNAVAILABLE
 //	ErrFull        not executed, may be repeated: UNAVAILABLE
 //
-// A call with an id is reported as deduplicated ([predicates.WithDeduplicated]), so that reason-aware strategies repeat it if it was lost in flight,
-// unless the attempt has sent another request. For that, the options include the options of package grpcstage. Attempts that gRPC makes itself,
-// by the retry policy of a service config, carry the same id with the same attempt number.
+// A call with an id is reported as deduplicated ([predicates.WithDeduplicated]), so that
+// reason-aware strategies repeat it if it was lost in flight, unless the attempt has sent
+// another request. For that, the options include the options of package grpcstage.
+// Attempts that gRPC makes itself, by the retry policy of a service config, carry the
+// same id with the same attempt number.
 //
-// The options go before other interceptors that make attempts. DialOptions panics if no method is named, or if a name does not have this form.
+// The options go before other interceptors that make attempts. DialOptions panics if no
+// method is named, or if a name does not have this form.
 func DialOptions(methods ...string) []grpc.DialOption {
 	if len(methods) == 0 {
 		panic("grpconce: DialOptions: no method is named")
@@ -116,7 +122,8 @@ func withoutID(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// classOf returns the error for an answer of the server's tracker; nil if it is the service's.
+// classOf returns the error for an answer of the server's tracker; nil if it is the
+// service's.
 func classOf(trailer metadata.MD) error {
 	if values := trailer.Get(resultKey); len(values) == 1 {
 		switch values[0] {
@@ -153,8 +160,9 @@ func (e *answerError) Error() string {
 
 func (e *answerError) Is(target error) bool { return target == e.class }
 
-// Unwrap returns the status, from which classifiers read whether the call may be repeated. It returns nil for a stale request, since
-// FAILED_PRECONDITION would count as a refusal without effect.
+// Unwrap returns the status, from which classifiers read whether the call may be
+// repeated. It returns nil for a stale request, since FAILED_PRECONDITION would count as
+// a refusal without effect.
 func (e *answerError) Unwrap() error {
 	if e.class == exactlyonce.ErrStale { //nolint:errorlint // from classOf
 		return nil

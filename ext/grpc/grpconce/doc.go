@@ -1,13 +1,13 @@
-// Package grpconce carries the ids of package exactlyonce through calls of google.golang.org/grpc, so that a call that may be
-// repeated takes effect once.
+// Package grpconce carries the ids of package exactlyonce through calls of
+// google.golang.org/grpc, so that a call that may be repeated takes effect once.
 //
 // # The caller
 //
 //	tracker := caller.NewTracker(caller.Config{})
 //	conn, err := grpc.NewClient(target, append(grpconce.DialOptions("/pay.v1.Payments/Charge"), creds)...)
 //
-// Calls of the named methods carry the id of the element and step that their context belongs to, in the metadata
-// exactly-once. See [DialOptions].
+// Calls of the named methods carry the id of the element and step that their context
+// belongs to, in the metadata exactly-once. See [DialOptions].
 //
 // # The server
 //

@@ -26,29 +26,35 @@ import (
 
 // ServerConfig configures [UnaryServerInterceptor]. Scope is required.
 type ServerConfig struct {
-	// Scope returns the authenticated principal of a call, so that no client gets the replies of another client. It only reads the results of
-	// earlier interceptors. Its error ends the call, which is not tracked. A service with a single client returns a constant.
+	// Scope returns the authenticated principal of a call, so that no client gets the
+	// replies of another client. It only reads the results of earlier interceptors. Its
+	// error ends the call, which is not tracked. A service with a single client returns a
+	// constant.
 	Scope func(ctx context.Context) (scope string, err error)
 
-	// Required reports whether a call of a method without an id is refused. Default: such calls are handled as if there were
-	// no tracking.
+	// Required reports whether a call of a method without an id is refused. Default: such
+	// calls are handled as if there were no tracking.
 	Required func(method string) bool
 
-	// Stored reports whether a status is definite: it is stored and given again, while others leave the next attempt NEW.
-	// Default: OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE and
+	// Stored reports whether a status is definite: it is stored and given again, while
+	// others leave the next attempt NEW. Default: OK, INVALID_ARGUMENT, NOT_FOUND,
+	// ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE and
 	// UNIMPLEMENTED.
 	Stored func(code codes.Code) bool
 
-	// RetryAfter is the time that clients are asked to wait where they may repeat a call. Default 1 s.
+	// RetryAfter is the time that clients are asked to wait where they may repeat a call.
+	// Default 1 s.
 	RetryAfter time.Duration
 
-	// Logger logs failures that clients do not see: errors of Records, and stored replies that cannot be read. Default: slog.Default().
+	// Logger logs failures that clients do not see: errors of Records, and stored replies
+	// that cannot be read. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// UnaryServerInterceptor returns an interceptor for [grpc.ChainUnaryInterceptor] that tracks unary calls with ids. A call with
-// an id runs at most once at a time, and not again once it has a definite status; other calls, and streams, pass through. Put
-// it after authentication and authorisation.
+// UnaryServerInterceptor returns an interceptor for [grpc.ChainUnaryInterceptor] that
+// tracks unary calls with ids. A call with an id runs at most once at a time, and not
+// again once it has a definite status; other calls, and streams, pass through. Put it
+// after authentication and authorisation.
 //
 // Answers of the tracker have its result in the trailer exactly-once-result:
 //
@@ -59,15 +65,19 @@ type ServerConfig struct {
 //	invalid      INVALID_ARGUMENT      the id is missing, comes twice or is not valid
 //	full         UNAVAILABLE           a bound of server.Config refuses it; nothing was executed
 //
-// Without it there is UNAVAILABLE if the attempt that ran ended without a reply, or if Records cannot be read. Where the call
-// may be repeated, the trailer grpc-retry-pushback-ms says when.
+// Without it there is UNAVAILABLE if the attempt that ran ended without a reply, or if
+// Records cannot be read. Where the call may be repeated, the trailer
+// grpc-retry-pushback-ms says when.
 //
-// The message of the reply is stored, or the status with its details; header and trailer are not. The context of a handler is the context of
-// [server.Results.Do]: it outlives its caller while others wait, and does not have a deadline. A handler that uses an [exactlyonce.Store] stores
-// the result of [Encode] in the transaction of its effect; when Put or COMMIT fails, it rolls back and returns an error that is not definite.
+// The message of the reply is stored, or the status with its details; header and trailer
+// are not. The context of a handler is the context of [server.Results.Do]: it outlives
+// its caller while others wait, and does not have a deadline. A handler that uses an
+// [exactlyonce.Store] stores the result of [Encode] in the transaction of its effect;
+// when Put or COMMIT fails, it rolls back and returns an error that is not definite.
 //
-// Messages must be protocol buffers whose types are linked in; a tracked call with other messages fails with INTERNAL. UnaryServerInterceptor
-// panics if results or Scope is nil or RetryAfter is negative.
+// Messages must be protocol buffers whose types are linked in; a tracked call with other
+// messages fails with INTERNAL. UnaryServerInterceptor panics if results or Scope is nil
+// or RetryAfter is negative.
 func UnaryServerInterceptor(results *server.Results, c ServerConfig) grpc.UnaryServerInterceptor {
 	if results == nil {
 		panic("grpconce: UnaryServerInterceptor: nil results")
@@ -159,7 +169,8 @@ func (s *tracking) countInvalid(ctx context.Context) {
 	_, _ = s.results.Track(ctx, exactlyonce.Request{})
 }
 
-// transientError is what a handler has returned that is not stored. Attempts that wait get it, too.
+// transientError is what a handler has returned that is not stored. Attempts that wait
+// get it, too.
 type transientError struct {
 	reply any
 	err   error
@@ -246,7 +257,8 @@ const (
 	storedStatus = 2 // a Status follows
 )
 
-// Encode returns a reply, or the error of a handler, in the form in which it is stored: for an [exactlyonce.Store].
+// Encode returns a reply, or the error of a handler, in the form in which it is stored:
+// for an [exactlyonce.Store].
 func Encode(reply any, err error) ([]byte, error) {
 	if err != nil {
 		b, err := proto.Marshal(status.Convert(err).Proto())

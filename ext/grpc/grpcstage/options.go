@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/predicates/grpcretry"
 )
 
-// DialOptions returns the options for [grpc.NewClient]: a stats handler and interceptors, which are appended to the interceptors of other
-// options.
+// DialOptions returns the options for [grpc.NewClient]: a stats handler and interceptors,
+// which are appended to the interceptors of other options.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithStatsHandler(handler{}),

@@ -1,4 +1,5 @@
-// Package group forms batches of calls of many goroutines, for group commits: what comes while a batch runs is the next batch.
+// Package group forms batches of calls of many goroutines, for group commits: what comes
+// while a batch runs is the next batch.
 package group
 
 import (
@@ -7,12 +8,13 @@ import (
 	"sync"
 )
 
-// Group runs values in batches. Its exported fields are set before its first use. It is safe for concurrent use.
+// Group runs values in batches. Its exported fields are set before its first use. It is
+// safe for concurrent use.
 type Group[T any] struct {
-	// Run runs a batch: the values that take returns, perhaps none. Until it calls take, others join
-	// the batch and may be withdrawn. Later calls of take return the same. ctx ends if all values are
-	// withdrawn before that; no value joins the batch then. Run must neither panic nor call
-	// runtime.Goexit.
+	// Run runs a batch: the values that take returns, perhaps none. Until it calls take,
+	// others join the batch and may be withdrawn. Later calls of take return the same.
+	// ctx ends if all values are withdrawn before that; no value joins the batch then.
+	// Run must neither panic nor call runtime.Goexit.
 	Run      func(ctx context.Context, take func() []T)
 	Max      int // values of a batch, at least 1
 	Parallel int // batches that run at once; 0 means 1
@@ -91,7 +93,8 @@ func (g *Group[T]) Withdraw(it Item[T]) bool {
 	return true
 }
 
-// Do returns when the value has run. If ctx ends before it runs, Do withdraws it and returns the cause.
+// Do returns when the value has run. If ctx ends before it runs, Do withdraws it and
+// returns the cause.
 func (g *Group[T]) Do(ctx context.Context, value T) error {
 	it := g.Add(value)
 	select {
@@ -141,7 +144,8 @@ func (g *Group[T]) loop() {
 // next returns the batch that has waited longest, or nil: then the goroutine ends.
 func (g *Group[T]) next() *batch[T] {
 	for seen := 0; ; {
-		// Callers of the last batch may have their next call ready: a larger batch costs each of them less.
+		// Callers of the last batch may have their next call ready: a larger batch costs
+		// each of them less.
 		runtime.Gosched()
 		g.mu.Lock()
 		if len(g.queue) == 0 {

@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// Together runs values in batches that succeed or fail as a whole, such as transactions. It is safe for concurrent use.
+// Together runs values in batches that succeed or fail as a whole, such as transactions.
+// It is safe for concurrent use.
 type Together[T any] struct {
 	run   func(ctx context.Context, take func() []T) error
 	group Group[*call[T]]
@@ -30,16 +31,18 @@ type running struct {
 	cancel  context.CancelFunc
 }
 
-// NewTogether returns a Together. A batch has at most limit values, and at most parallel batches run at once. run is as
-// Group.Run; it may also be called for one value on the goroutine of a caller. Its context ends when the contexts of all callers have ended.
+// NewTogether returns a Together. A batch has at most limit values, and at most parallel
+// batches run at once. run is as Group.Run; it may also be called for one value on the
+// goroutine of a caller. Its context ends when the contexts of all callers have ended.
 func NewTogether[T any](limit, parallel int, run func(ctx context.Context, take func() []T) error) *Together[T] {
 	t := &Together[T]{run: run}
 	t.group = Group[*call[T]]{Run: t.runAll, Max: limit, Parallel: parallel}
 	return t
 }
 
-// Do runs a value with others and returns the error of the batch. An error may be the fault of one value: then each of several
-// runs again by itself. If ctx ends before the value runs, Do returns its cause. If it ends meanwhile, Do waits for the batch, which
+// Do runs a value with others and returns the error of the batch. An error may be the
+// fault of one value: then each of several runs again by itself. If ctx ends before the
+// value runs, Do returns its cause. If it ends meanwhile, Do waits for the batch, which
 // no caller may want any more, and returns the cause of ctx if that has failed.
 func (t *Together[T]) Do(ctx context.Context, value T) error {
 	c := &call[T]{value: value}

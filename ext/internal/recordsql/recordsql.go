@@ -1,4 +1,5 @@
-// Package recordsql has what the SQL stores of exactlyonce share: what the rows of a request mean.
+// Package recordsql has what the SQL stores of exactlyonce share: what the rows of a
+// request mean.
 package recordsql
 
 import (
@@ -16,8 +17,8 @@ const (
 	Together        = 100                      // clients that are
 )
 
-// tombstoneAge is how long the mark of a silent client is kept, as a multiple of the time of silence. server.Results
-// has the same value.
+// tombstoneAge is how long the mark of a silent client is kept, as a multiple of the time
+// of silence. server.Results has the same value.
 const tombstoneAge = 24
 
 // Phases of a client. A collection looks at one again when its time is over.
@@ -49,7 +50,8 @@ type Client struct {
 	Few    bool // it has few rows
 }
 
-// Chunk returns the next clients to collect in one transaction, and the rest: one that has many rows, or several.
+// Chunk returns the next clients to collect in one transaction, and the rest: one that
+// has many rows, or several.
 func Chunk(due []Client) (chunk, rest []Client) {
 	n := 1
 	for due[0].Few && n < min(len(due), Together) && due[n].Few {
@@ -58,7 +60,8 @@ func Chunk(due []Client) (chunk, rest []Client) {
 	return due[:n], due[n:]
 }
 
-// Due returns before when the clients of a phase must have entered it for their time to be over.
+// Due returns before when the clients of a phase must have entered it for their time to
+// be over.
 func (t *Times) Due(phase int) int64 { return [Phases]int64{t.Answers, t.Clients, t.Marks}[phase] }
 
 // Found is what a database knows of a request, if it knows the client.
@@ -70,7 +73,8 @@ type Found struct {
 	Answer      []byte
 }
 
-// Find returns the answer of the request, if it is found. Errors are ErrMismatch and ErrStale.
+// Find returns the answer of the request, if it is found. Errors are ErrMismatch and
+// ErrStale.
 func (f *Found) Find(req *exactlyonce.Request) (answer []byte, found bool, err error) {
 	switch {
 	case f.Present && f.Fingerprint != nil && req.Fingerprint != [32]byte{} && [32]byte(f.Fingerprint) != req.Fingerprint:

@@ -2,7 +2,8 @@ package storesql
 
 import "sync"
 
-// Calls are those of a store that are under way. No lock is held meanwhile: a call may begin within another one while Close waits.
+// Calls are those of a store that are under way. No lock is held meanwhile: a call may
+// begin within another one while Close waits.
 type Calls struct {
 	mu     sync.Mutex
 	closed bool
@@ -23,7 +24,8 @@ func (c *Calls) Begin() bool {
 // End ends a call.
 func (c *Calls) End() { c.inside.Done() }
 
-// Close lets no more calls begin, waits for the others, and reports whether it is the first.
+// Close lets no more calls begin, waits for the others, and reports whether it is the
+// first.
 func (c *Calls) Close() (first bool) {
 	c.mu.Lock()
 	first = !c.closed

@@ -1,4 +1,5 @@
-// Package storesql has what the SQL stores of delivery/store share: messages as columns, filters as conditions.
+// Package storesql has what the SQL stores of delivery/store share: messages as columns,
+// filters as conditions.
 package storesql
 
 import (
@@ -13,7 +14,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Dialect is what differs between the databases in a condition. %s stands for a parameter.
+// Dialect is what differs between the databases in a condition. %s stands for a
+// parameter.
 type Dialect struct {
 	Key       string // the key, as its index has it
 	HasReason string // the column meta has the reason
@@ -45,7 +47,8 @@ func metaColumn(m *store.Message) (string, error) {
 	return string(b), nil
 }
 
-// ReadMeta reads what Meta has returned. If the column is damaged, it returns that, and what stands in place of the Meta.
+// ReadMeta reads what Meta has returned. If the column is damaged, it returns that, and
+// what stands in place of the Meta.
 func ReadMeta(column []byte, position int64, due time.Time) (m message.Meta, damage error) {
 	if err := m.UnmarshalJSON(column); err != nil { // json.Unmarshal would read it twice
 		damage = fmt.Errorf("store: the column meta of the row at position %d of weir_messages is damaged: %w", position, err)
@@ -55,8 +58,8 @@ func ReadMeta(column []byte, position int64, due time.Time) (m message.Meta, dam
 	return m, damage
 }
 
-// Where returns a filter as a condition on the columns meta, cause and arrived: " AND …", or "". It appends its parameters
-// to args.
+// Where returns a filter as a condition on the columns meta, cause and arrived: " AND …",
+// or "". It appends its parameters to args.
 func Where(d Dialect, f *store.Filter, args []any) (string, []any, error) {
 	var b strings.Builder
 	param := func(v any) string {
@@ -122,7 +125,8 @@ func Escaped(name string) (string, error) {
 	return s.Key, err
 }
 
-// Readable returns a text as databases take it, and as the column meta has those that describe.
+// Readable returns a text as databases take it, and as the column meta has those that
+// describe.
 func Readable(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

@@ -6,7 +6,8 @@ import (
 	"github.com/weirflow/weir/backend"
 )
 
-// BackendNumber is a number of a backend. Its name in a system of metrics begins with "weir.backend.".
+// BackendNumber is a number of a backend. Its name in a system of metrics begins with
+// "weir.backend.".
 type BackendNumber struct {
 	Name, Help, Unit string
 	Counts           bool // it only grows

@@ -14,7 +14,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// How queues are counted: beside the scrapes, since it may read a queue from end to end, and for a twentieth of the time at most.
+// How queues are counted: beside the scrapes, since it may read a queue from end to end,
+// and for a twentieth of the time at most.
 const (
 	countLimit = 10 * time.Second       // a count may take
 	countShare = 20                     // times as long as it took lie between two
@@ -31,7 +32,8 @@ type Counts[T any] struct {
 	of map[string]*count[T] // by name
 }
 
-// Last is the last count of a queue or table. One that fails leaves the numbers as they were.
+// Last is the last count of a queue or table. One that fails leaves the numbers as they
+// were.
 type Last[T any] struct {
 	Counts   T
 	At       time.Time // of the numbers; zero: there are none yet
@@ -51,7 +53,8 @@ func NewCounts[T any](c clock.Clock, f func(ctx context.Context, name string) (T
 	return &Counts[T]{count: f, clock: c, of: map[string]*count[T]{}}
 }
 
-// NewQueues returns what counts queues of a store. Of the reasons the first maxReasons by name are distinguished.
+// NewQueues returns what counts queues of a store. Of the reasons the first maxReasons by
+// name are distinguished.
 func NewQueues(s store.Inspector, c clock.Clock) *Counts[store.Counts] {
 	return NewCounts(c, func(ctx context.Context, queue string) (store.Counts, error) {
 		c, err := s.Count(ctx, queue, store.Filter{})
@@ -67,7 +70,8 @@ func NewQueues(s store.Inspector, c clock.Clock) *Counts[store.Counts] {
 	})
 }
 
-// Count returns the last count, which is a new one if that takes no longer than a tenth of a second.
+// Count returns the last count, which is a new one if that takes no longer than a tenth
+// of a second.
 func (q *Counts[T]) Count(name string) Last[T] {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,4 +1,5 @@
-// Package tally counts what operators report to an observer: what the metrics of several systems have in common.
+// Package tally counts what operators report to an observer: what the metrics of several
+// systems have in common.
 package tally
 
 import (
@@ -13,7 +14,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Tally counts for the metrics of an operator, or of several that share a name. It is guarded by a lock of its owner.
+// Tally counts for the metrics of an operator, or of several that share a name. It is
+// guarded by a lock of its owner.
 type Tally struct {
 	ended     [len(endings)]int64
 	inDoubt   int64
@@ -35,7 +37,8 @@ var endings = [...]observe.EndKind{
 	observe.Emitted, observe.Empty, observe.HandedOver, observe.Dropped, observe.Failed, observe.Abandoned, observe.Kept, observe.Discarded,
 }
 
-// maxReasons bounds the reasons that are distinguished: they are an open set, and each is a time series.
+// maxReasons bounds the reasons that are distinguished: they are an open set, and each is
+// a time series.
 const maxReasons = 100
 
 var other = predicates.NewReason("other", false, false)
@@ -290,8 +293,8 @@ type Value[S any] struct {
 	Of    func(s *S) int64
 }
 
-// Metrics are read from the statistics of an operator. OldestAge and LastErrorAge are read
-// elsewhere, because they are times.
+// Metrics are read from the statistics of an operator. OldestAge and LastErrorAge are
+// read elsewhere, because they are times.
 var Metrics = []Metric[asyncop.Stats]{
 	{
 		Name: "elements.accepted", Help: "Elements that took a slot.", Unit: "element",

@@ -12,8 +12,9 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
-// NewKeys returns keys in a database that has 5 requests of 2 users, of which 3 are not finished and 1 is overdue. One attempt was invalid.
-// While down is true the database does not answer.
+// NewKeys returns keys in a database that has 5 requests of 2 users, of which 3 are not
+// finished and 1 is overdue. One attempt was invalid. While down is true the database
+// does not answer.
 func NewKeys(ctx context.Context, down *bool) (*keys.Keys, *sql.DB) {
 	db := sql.OpenDB(connector{down})
 	k := keys.New(db, keys.SQLite, keys.Config{})

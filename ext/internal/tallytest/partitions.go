@@ -34,7 +34,8 @@ func (stores) Open(context.Context, string, uint64) (checkpoint.Store, error) {
 	return checkpointtest.NewMemoryStore(), nil
 }
 
-// RunPartitions runs three partitions until ctx ends: a has a lag of 7, b fails, and c has no owner.
+// RunPartitions runs three partitions until ctx ends: a has a lag of 7, b fails, and c
+// has no owner.
 func RunPartitions(ctx context.Context, m *partitions.Monitor) error {
 	quiet := slog.New(slog.DiscardHandler)
 	return partitions.Run(ctx, partitions.Config{

@@ -1,5 +1,5 @@
-// Package tallytest tests exporters of metrics, with one operator and one checkpoint in which every number is
-// known.
+// Package tallytest tests exporters of metrics, with one operator and one checkpoint in
+// which every number is known.
 package tallytest
 
 import (
@@ -24,8 +24,9 @@ var (
 	Missing = predicates.NewReason("MISSING", true, false)
 )
 
-// NewOperator returns an operator for the elements 0 to 3, which end differently. 0: results at once. 1: none, then results. 2:
-// fails three times. 3: times out after 10 s. Retries come after 2 s. What fails is dropped.
+// NewOperator returns an operator for the elements 0 to 3, which end differently. 0:
+// results at once. 1: none, then results. 2: fails three times. 3: times out after 10 s.
+// Retries come after 2 s. What fails is dropped.
 func NewOperator(opts ...asyncop.Option) *asyncop.AsyncWaitOperator[int, int] {
 	fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
 		switch {
@@ -46,7 +47,8 @@ func NewOperator(opts ...asyncop.Option) *asyncop.AsyncWaitOperator[int, int] {
 		append([]asyncop.Option{asyncop.WithDropOnFailure(), asyncop.WithDrainRetries()}, opts...)...)
 }
 
-// SlowStore is a store in memory that takes two seconds to save, and then fails with Fails if that is set.
+// SlowStore is a store in memory that takes two seconds to save, and then fails with
+// Fails if that is set.
 type SlowStore struct {
 	checkpointtest.MemoryStore
 	Fails error

@@ -21,7 +21,8 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// startTimeout is how long a server may take to read its directory: a million messages take some seconds.
+// startTimeout is how long a server may take to read its directory: a million messages
+// take some seconds.
 const (
 	startTimeout = 2 * time.Minute
 	lookAgain    = 50 * time.Millisecond
@@ -36,16 +37,19 @@ type Server struct {
 	err     error // of Close
 }
 
-// Config are the settings of a [Server]. The zero value is a server of its own, which only this process reaches.
+// Config are the settings of a [Server]. The zero value is a server of its own, which
+// only this process reaches.
 type Config struct {
 	Logger *slog.Logger // of the server's warnings and errors; the default is slog.Default()
 
-	// Cluster makes the server a member of a cluster. Then it listens at two addresses, and Start does not wait for the other servers: calls of
-	// clients fail until most of the servers run. The servers trust each other, and anyone who reaches their addresses, unless Options sets TLS
-	// and users.
+	// Cluster makes the server a member of a cluster. Then it listens at two addresses,
+	// and Start does not wait for the other servers: calls of clients fail until most of
+	// the servers run. The servers trust each other, and anyone who reaches their
+	// addresses, unless Options sets TLS and users.
 	Cluster *Cluster
 
-	// Options, if it is not nil, changes the server's own options after the options of this package were set: limits, accounts, a port, TLS.
+	// Options, if it is not nil, changes the server's own options after the options of
+	// this package were set: limits, accounts, a port, TLS.
 	Options func(o *server.Options)
 }
 
@@ -75,7 +79,8 @@ func (c *Cluster) apply(o *server.Options) (err error) {
 	}
 	o.ServerName, o.DontListen, o.Cluster.Name = c.Server, false, c.Name
 	o.Cluster.Host, o.Cluster.Port, err = split(c.Address)
-	// The server counts the routes to find out how large the cluster is, so its own address is among them.
+	// The server counts the routes to find out how large the cluster is, so its own
+	// address is among them.
 	o.Routes = server.RoutesFromStr("nats://" + strings.Join(c.Servers, ",nats://"))
 	return err
 }
@@ -92,8 +97,8 @@ func split(address string) (host string, port int, err error) {
 	return host, int(number), nil
 }
 
-// Start starts a server that keeps its streams in a directory, which it makes if it is missing. It returns when the server is ready. The server
-// must be closed.
+// Start starts a server that keeps its streams in a directory, which it makes if it is
+// missing. It returns when the server is ready. The server must be closed.
 func Start(dir string, c Config) (*Server, error) {
 	if dir == "" {
 		return nil, errors.New("embedded: a server without a directory")
@@ -160,7 +165,8 @@ func ready(s *server.Server, fatal <-chan error) error {
 	return nil
 }
 
-// Connect returns a connection within the process. It does not need a port; a server with accounts needs credentials all the same.
+// Connect returns a connection within the process. It does not need a port; a server with
+// accounts needs credentials all the same.
 func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	nc, err := nats.Connect("", append([]nats.Option{s.InProcess()}, opts...)...)
 	if err != nil {
@@ -183,10 +189,12 @@ func (s *Server) Dial() (net.Conn, error) {
 	return c, nil
 }
 
-// URL returns the address at which other processes reach the server, if [Config] has given it a port.
+// URL returns the address at which other processes reach the server, if [Config] has
+// given it a port.
 func (s *Server) URL() string { return s.server.ClientURL() }
 
-// Close shuts the server down, and returns when it has ended. It cuts connections, so close them before. A second Close has no effect.
+// Close shuts the server down, and returns when it has ended. It cuts connections, so
+// close them before. A second Close has no effect.
 func (s *Server) Close() error {
 	s.closing.Do(func() {
 		s.server.Shutdown()

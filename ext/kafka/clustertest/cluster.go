@@ -1,5 +1,6 @@
-// Package clustertest runs brokers of Apache Kafka in separate processes, on loopback, for tests and benchmarks that kill brokers. It needs Java 17
-// and the jars of Apache Kafka 4, whose directory is in the environment variable WEIR_KAFKA.
+// Package clustertest runs brokers of Apache Kafka in separate processes, on loopback,
+// for tests and benchmarks that kill brokers. It needs Java 17 and the jars of Apache
+// Kafka 4, whose directory is in the environment variable WEIR_KAFKA.
 //
 //	cluster, err := clustertest.Start(3)
 //	defer cluster.Close()
@@ -30,7 +31,8 @@ import (
 
 const patience = 5 * time.Minute // for the start of a broker
 
-// Libs returns the directory of the jars of Apache Kafka. "" means that there is none, so [Start] would return an error.
+// Libs returns the directory of the jars of Apache Kafka. "" means that there is none, so
+// [Start] would return an error.
 func Libs() string { return os.Getenv("WEIR_KAFKA") }
 
 // Cluster is a cluster of brokers. It is not safe for concurrent use.
@@ -39,7 +41,8 @@ type Cluster []*Broker
 // Broker is a process of Apache Kafka, a broker and a controller of its cluster.
 type Broker struct {
 	Addr string // of clients
-	// Login is another one, of the listener LOGIN. A setting may ask for a password there: listener.security.protocol.map.
+	// Login is another one, of the listener LOGIN. A setting may ask for a password
+	// there: listener.security.protocol.map.
 	Login string
 	Dir   string // of its files; what it keeps is in "data" there
 
@@ -49,8 +52,10 @@ type Broker struct {
 	ended   chan struct{} // closed by the end of the process; nil: it is not running
 }
 
-// Start starts brokers, and returns when all answer. More settings are lines of server.properties. Topics have a replica on each of up to three
-// brokers, unless they say otherwise, and a majority of them in sync (min.insync.replicas). The cluster must be closed.
+// Start starts brokers, and returns when all answer. More settings are lines of
+// server.properties. Topics have a replica on each of up to three brokers, unless they
+// say otherwise, and a majority of them in sync (min.insync.replicas). The cluster must
+// be closed.
 func Start(brokers int, settings ...string) (all Cluster, err error) {
 	defer func() {
 		if err != nil {
@@ -105,8 +110,9 @@ func (all Cluster) Addrs() (addrs []string) {
 // URL returns an address for kafka.Open.
 func (all Cluster) URL() string { return "kafka://" + strings.Join(all.Addrs(), ",") }
 
-// freeAddr returns an address that nobody listens to. A broker uses it later, and again after a restart: systems do not give connections a port
-// below 32768, as they do with those of net.Listen.
+// freeAddr returns an address that nobody listens to. A broker uses it later, and again
+// after a restart: systems do not give connections a port below 32768, as they do with
+// those of net.Listen.
 func freeAddr() string {
 	for {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000)))
@@ -120,7 +126,8 @@ func freeAddr() string {
 func (b *Broker) settings() string { return filepath.Join(b.Dir, "server.properties") }
 func (b *Broker) log() string      { return filepath.Join(b.Dir, "log") }
 
-// format writes the settings and lays out the directory of a broker. Sessions may be short, and what a test waits for comes soon.
+// format writes the settings and lays out the directory of a broker. Sessions may be
+// short, and what a test waits for comes soon.
 func (b *Broker) format(more []string, replicas int) error {
 	if err := os.MkdirAll(b.Dir, 0o750); err != nil {
 		return err
@@ -237,7 +244,8 @@ func (b *Broker) end(s os.Signal) {
 // Signal sends a signal to a broker that runs, such as SIGSTOP.
 func (b *Broker) Signal(s os.Signal) error { return b.process.Signal(s) }
 
-// Ended returns a channel that is closed when the broker has ended, by itself as well. The broker must be running.
+// Ended returns a channel that is closed when the broker has ended, by itself as well.
+// The broker must be running.
 func (b *Broker) Ended() <-chan struct{} { return b.ended }
 
 // Restart starts a broker that was ended, and returns when it answers.

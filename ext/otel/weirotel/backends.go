@@ -12,8 +12,9 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// ObserveBackends reports backends, whose names must differ, until the registration that it returns is ended. Errors come from the provider. It
-// panics if the provider or a backend is nil.
+// ObserveBackends reports backends, whose names must differ, until the registration that
+// it returns is ended. Errors come from the provider. It panics if the provider or a
+// backend is nil.
 func ObserveBackends(provider metric.MeterProvider, all ...*backend.Backend) (metric.Registration, error) {
 	guard.RefuseNil("weirotel: ObserveBackends", "provider", provider)
 	for _, b := range all {

@@ -44,9 +44,10 @@ const (
 
 // Metrics is an [observe.Observer] that reports the metrics of an operator to a meter.
 //
-// It may be given to several operators, at the same time or one after the other, such as the operators of all partitions, or of a pipeline that
-// is started again in the same process. Counters and gauges are sums then, and the age is the oldest element's of all. Its methods are safe for
-// concurrent use.
+// It may be given to several operators, at the same time or one after the other, such as
+// the operators of all partitions, or of a pipeline that is started again in the same
+// process. Counters and gauges are sums then, and the age is the oldest element's of all.
+// Its methods are safe for concurrent use.
 type Metrics struct {
 	operator attribute.KeyValue
 	option   []metric.RecordOption // with operator
@@ -62,9 +63,11 @@ type Metrics struct {
 
 var _ observe.Observer = (*Metrics)(nil)
 
-// NewMetrics returns the metrics of the operator with this name. Give them to the operator by [asyncop.WithObserver]. The attributes are added
-// to messaging.process.duration: set messaging.system if the messages come from another system, such as kafka. Errors come from the provider. It
-// panics if the name is empty or the provider nil.
+// NewMetrics returns the metrics of the operator with this name. Give them to the
+// operator by [asyncop.WithObserver]. The attributes are added to
+// messaging.process.duration: set messaging.system if the messages come from another
+// system, such as kafka. Errors come from the provider. It panics if the name is empty or
+// the provider nil.
 func NewMetrics(operator string, provider metric.MeterProvider, messaging ...attribute.KeyValue) (*Metrics, error) {
 	switch {
 	case operator == "":
@@ -126,7 +129,8 @@ func (m *Metrics) observe(in *instruments) {
 	})
 }
 
-// Unregister ends the collection of metrics that are read from the operator. Call it to release the metrics before their provider ends.
+// Unregister ends the collection of metrics that are read from the operator. Call it to
+// release the metrics before their provider ends.
 func (m *Metrics) Unregister() error { return m.reg.Unregister() }
 
 // Attach is called by the constructors of operators: see [asyncop.WithObserver].
@@ -136,7 +140,8 @@ func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	m.tally.Attach(stats, done)
 }
 
-// AttachGroups is called by the constructors of operators: see [asyncop.AsyncWaitOperator.Groups].
+// AttachGroups is called by the constructors of operators: see
+// [asyncop.AsyncWaitOperator.Groups].
 func (m *Metrics) AttachGroups(groups func() []observe.Group) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,7 +179,8 @@ func (m *Metrics) Ended(ctx context.Context, e observe.Ending) {
 	}
 }
 
-// processed records how long a message took, as the semantic conventions for messaging want it.
+// processed records how long a message took, as the semantic conventions for messaging
+// want it.
 func (m *Metrics) processed(ctx context.Context, e observe.Ending) {
 	meta, ok := message.MetaFromContext(ctx)
 	if !ok {
@@ -193,7 +199,8 @@ func (m *Metrics) processed(ctx context.Context, e observe.Ending) {
 	m.process.Record(ctx, e.Total.Seconds(), metric.WithAttributes(set...))
 }
 
-// bounds are those of the histograms, in seconds, unless a view has others: 100 µs to 100 s.
+// bounds are those of the histograms, in seconds, unless a view has others: 100 µs to 100
+// s.
 var bounds = func() (b []float64) {
 	for unit := 100 * time.Microsecond; unit < 100*time.Second; unit *= 10 {
 		b = append(b, unit.Seconds(), (5 * unit / 2).Seconds(), (5 * unit).Seconds())
@@ -243,7 +250,8 @@ func (in *instruments) gauge(name, help, unit string) metric.Float64Observable {
 	return g
 }
 
-// readings makes the instruments of what is read from statistics, and returns what reads them.
+// readings makes the instruments of what is read from statistics, and returns what reads
+// them.
 func readings[S any](in *instruments, all []tally.Metric[S], own attribute.KeyValue) func(o metric.Observer, s *S) {
 	read := make([]metric.Int64Observable, len(all))
 	sets := make([][]metric.ObserveOption, len(all)) // by the values of each

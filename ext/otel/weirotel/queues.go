@@ -14,11 +14,13 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// ObserveQueues reports queues of a store, such as its dead letters and layers, until the registration that it returns is ended. They are
-// counted in the background: a collection begins a count and reports it if it takes less than 100 ms, else it reports the previous count. A
-// count takes 10 s at most, and the pause between two counts is 20 times as long. If a count fails, [otel.Handle] gets the error, and the
-// collection reports the previous count. Errors come from the provider. It panics if the store or the provider is nil, if names is empty, or if
-// a name is empty or named twice.
+// ObserveQueues reports queues of a store, such as its dead letters and layers, until the
+// registration that it returns is ended. They are counted in the background: a collection
+// begins a count and reports it if it takes less than 100 ms, else it reports the
+// previous count. A count takes 10 s at most, and the pause between two counts is 20
+// times as long. If a count fails, [otel.Handle] gets the error, and the collection
+// reports the previous count. Errors come from the provider. It panics if the store or
+// the provider is nil, if names is empty, or if a name is empty or named twice.
 func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...string) (metric.Registration, error) {
 	guard.RefuseNil("weirotel: ObserveQueues", "store", s)
 	guard.RefuseNil("weirotel: ObserveQueues", "provider", provider)
@@ -62,7 +64,8 @@ func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...st
 	return in.registration, nil
 }
 
-// report reports counts that failed. Their error is not one of the callback: a periodic reader would then export no metrics at all.
+// report reports counts that failed. Their error is not one of the callback: a periodic
+// reader would then export no metrics at all.
 func report(o metric.Observer, failures metric.Int64Observable, n int, err error, of attribute.KeyValue) {
 	o.ObserveInt64(failures, int64(n), metric.WithAttributes(of))
 	if err != nil {

@@ -20,8 +20,9 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Traces is an [observe.Observer] that makes a span for each element of an operator and for each attempt. It belongs to a single operator at a
-// time. Methods are safe for concurrent use.
+// Traces is an [observe.Observer] that makes a span for each element of an operator and
+// for each attempt. It belongs to a single operator at a time. Methods are safe for
+// concurrent use.
 type Traces struct {
 	tracer     trace.Tracer
 	name       string
@@ -37,8 +38,9 @@ var _ observe.Observer = (*Traces)(nil)
 // Option changes a setting of [Traces]. Options panic if their argument is invalid.
 type Option func(*Traces)
 
-// WithPropagator sets the propagator that reads the headers of a message; the default is [propagation.TraceContext], which is W3C traceparent
-// and tracestate. Baggage that it finds is in the contexts of the attempts. It panics if p is nil.
+// WithPropagator sets the propagator that reads the headers of a message; the default is
+// [propagation.TraceContext], which is W3C traceparent and tracestate. Baggage that it
+// finds is in the contexts of the attempts. It panics if p is nil.
 func WithPropagator(p propagation.TextMapPropagator) Option {
 	if guard.IsNil(p) {
 		panic("weirotel: WithPropagator: nil propagator")
@@ -46,8 +48,9 @@ func WithPropagator(p propagation.TextMapPropagator) Option {
 	return func(t *Traces) { t.propagator = p }
 }
 
-// WithMessageParent makes the span of a message a child of the span that its headers name, so that a single trace goes from the sender to the
-// last attempt. By default it has a link to it: a message may be delivered several times, and long after it was sent.
+// WithMessageParent makes the span of a message a child of the span that its headers
+// name, so that a single trace goes from the sender to the last attempt. By default it
+// has a link to it: a message may be delivered several times, and long after it was sent.
 func WithMessageParent() Option {
 	return func(t *Traces) { t.isChild = true }
 }
@@ -57,8 +60,9 @@ func WithAttributes(attributes ...attribute.KeyValue) Option {
 	return func(t *Traces) { t.element = append(t.element, attributes...) }
 }
 
-// NewTraces returns the traces of the operator with this name. Give them to the operator by [asyncop.WithObserver]; observers
-// that come after them find the span in the context. It panics if the name is empty or the provider nil.
+// NewTraces returns the traces of the operator with this name. Give them to the operator
+// by [asyncop.WithObserver]; observers that come after them find the span in the context.
+// It panics if the name is empty or the provider nil.
 func NewTraces(operator string, provider trace.TracerProvider, opts ...Option) *Traces {
 	switch {
 	case operator == "":
@@ -81,7 +85,8 @@ func NewTraces(operator string, provider trace.TracerProvider, opts ...Option) *
 	return t
 }
 
-// spanKey finds spans of t in a context. Those of operators around this one have other keys.
+// spanKey finds spans of t in a context. Those of operators around this one have other
+// keys.
 type spanKey struct {
 	t         *Traces
 	isAttempt bool
@@ -130,7 +135,8 @@ func (t *Traces) Accepted(ctx context.Context, _ any, restored bool) context.Con
 	return &spanContext{ctx, spanKey{t, false}, span}
 }
 
-// extract returns ctx with what the headers of a message say, and the link to its sender; not a valid one if they name none.
+// extract returns ctx with what the headers of a message say, and the link to its sender;
+// not a valid one if they name none.
 func (t *Traces) extract(ctx context.Context, headers map[string]string) (context.Context, trace.Link) {
 	if len(headers) == 0 {
 		return ctx, trace.Link{}
@@ -167,7 +173,8 @@ func (t *Traces) AttemptStarted(ctx context.Context, attempt int) context.Contex
 	return &spanContext{ctx, spanKey{t, true}, span}
 }
 
-// AttemptEnded implements [observe.Observer]: it ends the attempt's span. A retry is an event of the element's.
+// AttemptEnded implements [observe.Observer]: it ends the attempt's span. A retry is an
+// event of the element's.
 func (t *Traces) AttemptEnded(ctx context.Context, o observe.Outcome) {
 	span := t.spanOf(ctx, true)
 	if span == nil {
@@ -204,7 +211,8 @@ func (t *Traces) retries(ctx context.Context, o observe.Outcome) {
 	span.AddEvent("weir.retry", trace.WithAttributes(attributes...))
 }
 
-// Ended implements [observe.Observer]: it ends the element's span. An element that was not accepted does not have a span.
+// Ended implements [observe.Observer]: it ends the element's span. An element that was
+// not accepted does not have a span.
 func (t *Traces) Ended(ctx context.Context, e observe.Ending) {
 	span := t.spanOf(ctx, false)
 	if span == nil {
@@ -236,10 +244,12 @@ func setReason(span trace.Span, r predicates.Reason) {
 	}
 }
 
-// valid returns a text as protobuf takes it: an exporter refuses a batch that has another one.
+// valid returns a text as protobuf takes it: an exporter refuses a batch that has another
+// one.
 func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
-// errorType is what the semantic conventions call the class of an error: its reason, if that is the cause, or its Go type.
+// errorType is what the semantic conventions call the class of an error: its reason, if
+// that is the cause, or its Go type.
 func errorType(err error, reason predicates.Reason) attribute.KeyValue {
 	var timeout *asyncop.TimeoutError
 	if reason.IsZero() || errors.As(err, &timeout) {

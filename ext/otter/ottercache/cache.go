@@ -14,10 +14,12 @@ type Cache[K comparable, OUT any] struct {
 	cache *otter.Cache[K, lookup.Entry[OUT]]
 }
 
-// New returns an empty cache with these options, which it does not change. It returns an error if options is nil, or if otter refuses it. A
-// cache without a MaximumSize or MaximumWeight grows with the number of keys.
+// New returns an empty cache with these options, which it does not change. It returns an
+// error if options is nil, or if otter refuses it. A cache without a MaximumSize or
+// MaximumWeight grows with the number of keys.
 //
-// otter has a goroutine for each cache: it ends with Otter().StopAllGoroutines, or some time after the cache has become garbage.
+// otter has a goroutine for each cache: it ends with Otter().StopAllGoroutines, or some
+// time after the cache has become garbage.
 func New[K comparable, OUT any](options *otter.Options[K, lookup.Entry[OUT]]) (*Cache[K, OUT], error) {
 	if options == nil {
 		return nil, errors.New("ottercache: New: nil options")
@@ -34,8 +36,8 @@ func New[K comparable, OUT any](options *otter.Options[K, lookup.Entry[OUT]]) (*
 	return &Cache[K, OUT]{c}, nil
 }
 
-// Otter returns the cache of otter, to ask for its size or statistics, and to invalidate all of it. To invalidate a key use
-// Forget of the lookup, which knows of loads that run.
+// Otter returns the cache of otter, to ask for its size or statistics, and to invalidate
+// all of it. To invalidate a key use Forget of the lookup, which knows of loads that run.
 func (c *Cache[K, OUT]) Otter() *otter.Cache[K, lookup.Entry[OUT]] { return c.cache }
 
 // Get implements lookup.Cache.
@@ -63,8 +65,9 @@ func (e expiry[K, OUT]) ExpireAfterCreate(entry otter.Entry[K, lookup.Entry[OUT]
 	return e.users.ExpireAfterCreate(entry)
 }
 
-// ExpireAfterUpdate implements otter.ExpiryCalculator. An entry that replaces an entry with a time of its own counts as new for the user's
-// calculator, which might otherwise keep that time.
+// ExpireAfterUpdate implements otter.ExpiryCalculator. An entry that replaces an entry
+// with a time of its own counts as new for the user's calculator, which might otherwise
+// keep that time.
 func (e expiry[K, OUT]) ExpireAfterUpdate(
 	entry otter.Entry[K, lookup.Entry[OUT]], old lookup.Entry[OUT],
 ) time.Duration {

@@ -1,4 +1,5 @@
-// Package pgcheckpoint keeps checkpoints in a PostgreSQL database (pgx v5), for pipelines that any of several machines may run.
+// Package pgcheckpoint keeps checkpoints in a PostgreSQL database (pgx v5), for pipelines
+// that any of several machines may run.
 //
 //	pool, err := pgxpool.New(ctx, url)
 //	…
@@ -16,16 +17,20 @@
 //
 // # Guarantees
 //
-// The guarantees of [checkpoint.Store]: a checkpoint is saved in a transaction, and is durable if the database's synchronous_commit is on, as it
-// is by default. The store that was opened last has the pipeline, and all earlier stores are fenced (law P1): a Save that has begun before is
-// complete, or fails. If the owner froze or lost its power within a Save, Open waits until the server has ended that transaction: a minute at
-// most, and a second more for each MiB of the checkpoint. An epoch that is lower than an earlier epoch is refused, so a stale owner cannot take
-// a partition back.
+// The guarantees of [checkpoint.Store]: a checkpoint is saved in a transaction, and is
+// durable if the database's synchronous_commit is on, as it is by default. The store that
+// was opened last has the pipeline, and all earlier stores are fenced (law P1): a Save
+// that has begun before is complete, or fails. If the owner froze or lost its power
+// within a Save, Open waits until the server has ended that transaction: a minute at
+// most, and a second more for each MiB of the checkpoint. An epoch that is lower than an
+// earlier epoch is refused, so a stale owner cannot take a partition back.
 //
-// A checkpoint is a value of at most 1 GB, and must arrive at the server within that time.
+// A checkpoint is a value of at most 1 GB, and must arrive at the server within that
+// time.
 //
 // # Tables
 //
 // [Stores.Migrate] makes weir_pipelines and weir_checkpoints. The SQL is in the directory migrations, for migration tools. A worker needs SELECT,
-// INSERT, UPDATE and DELETE on both. To remove a pipeline, delete its row of weir_pipelines.
+// INSERT, UPDATE and DELETE on both. To remove a pipeline, delete its row of
+// weir_pipelines.
 package pgcheckpoint

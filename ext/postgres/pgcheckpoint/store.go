@@ -55,8 +55,9 @@ func (s *Stores) Migrate(ctx context.Context) error {
 	return nil
 }
 
-// Open implements [partitions.Stores]. The store takes over the pipeline from all stores opened before. The error matches [checkpoint.ErrFenced]
-// if a store was opened for a higher epoch.
+// Open implements [partitions.Stores]. The store takes over the pipeline from all stores
+// opened before. The error matches [checkpoint.ErrFenced] if a store was opened for a
+// higher epoch.
 func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (checkpoint.Store, error) {
 	if pipeline == "" {
 		return nil, errors.New("pgcheckpoint: the name of a pipeline is empty")
@@ -80,7 +81,8 @@ func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (check
 	return &store{Stores: s, pipeline: pipeline, opened: opened}, nil
 }
 
-// number is a number of 64 bits for a column of numeric(20), which has no other form in pgx.
+// number is a number of 64 bits for a column of numeric(20), which has no other form in
+// pgx.
 func number(n uint64) string { return strconv.FormatUint(n, 10) }
 
 // store is the store of a pipeline.
@@ -93,13 +95,16 @@ type store struct {
 	closed bool
 }
 
-// begin is for any default isolation of the database: a Save and an Open that have waited for each other succeed, or are fenced. The server
-// ends the transaction of a process that is frozen, which the next owner waits for. The time in which a checkpoint arrives counts as idle.
+// begin is for any default isolation of the database: a Save and an Open that have waited
+// for each other succeed, or are fenced. The server ends the transaction of a process
+// that is frozen, which the next owner waits for. The time in which a checkpoint arrives
+// counts as idle.
 func begin(size int) pgx.TxOptions {
 	return pgx.TxOptions{BeginQuery: fmt.Sprintf("begin isolation level read committed; set local idle_in_transaction_session_timeout = '%ds'", 60+size>>20)}
 }
 
-// do calls f in a transaction in which the store has the pipeline, with the number of its newest checkpoint. f sends size bytes.
+// do calls f in a transaction in which the store has the pipeline, with the number of its
+// newest checkpoint. f sends size bytes.
 func (s *store) do(ctx context.Context, doing, lock string, size int, f func(tx pgx.Tx, newest uint64) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

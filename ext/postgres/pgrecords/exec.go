@@ -31,8 +31,9 @@ type Statement struct {
 	SQL  string
 	Args []any
 
-	// Answer makes the answer from the rows that the statement returns. An error rolls the statement back. It may be called again, with the
-	// transaction. Nil: the rows are ignored, and the answer is empty.
+	// Answer makes the answer from the rows that the statement returns. An error rolls
+	// the statement back. It may be called again, with the transaction. Nil: the rows are
+	// ignored, and the answer is empty.
 	Answer func(rows pgx.Rows) ([]byte, error)
 }
 
@@ -69,15 +70,18 @@ type running struct {
 	cancel  context.CancelFunc
 }
 
-// Exec runs a statement as the effect of a request, in a transaction that stores its answer and that calls of other goroutines share: a group
-// commit. It returns the answer once both are committed. If another attempt has completed the request, Exec returns its answer, and this
-// statement has no effect.
+// Exec runs a statement as the effect of a request, in a transaction that stores its
+// answer and that calls of other goroutines share: a group commit. It returns the answer
+// once both are committed. If another attempt has completed the request, Exec returns its
+// answer, and this statement has no effect.
 //
-// The transaction is READ COMMITTED. An error of a statement is the error of its call; the others are run again. One
-// transaction runs at a time for each Records, so statements of one process do not deadlock.
+// The transaction is READ COMMITTED. An error of a statement is the error of its call;
+// the others are run again. One transaction runs at a time for each Records, so
+// statements of one process do not deadlock.
 //
-// When ctx ends while the transaction runs, Exec returns its cause, and the request is in doubt: the request may be repeated with the same id.
-// The same holds if the answer to COMMIT is lost and the database cannot be asked.
+// When ctx ends while the transaction runs, Exec returns its cause, and the request is in
+// doubt: the request may be repeated with the same id. The same holds if the answer to
+// COMMIT is lost and the database cannot be asked.
 func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement) ([]byte, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -109,7 +113,8 @@ func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement
 	}
 }
 
-// leave ends the batch of a call if all callers have left: none waits for a server that hangs.
+// leave ends the batch of a call if all callers have left: none waits for a server that
+// hangs.
 func (r *Records) leave(c *call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,8 +126,9 @@ func (r *Records) leave(c *call) {
 	}
 }
 
-// begin returns the calls of a batch whose callers wait, and a context that ends when they have left. Something that waits for the
-// context of each call would cost more than the rest.
+// begin returns the calls of a batch whose callers wait, and a context that ends when
+// they have left. Something that waits for the context of each call would cost more than
+// the rest.
 func (r *Records) begin(calls []*call) (context.Context, context.CancelFunc, []*call) {
 	ctx, cancel := context.WithCancel(context.Background())
 	b := &running{cancel: cancel}
@@ -216,7 +222,8 @@ shared:
 	}
 }
 
-// settleKnown finds the requests that are completed or stale, sets their answers and errors, and returns the others.
+// settleKnown finds the requests that are completed or stale, sets their answers and
+// errors, and returns the others.
 func (r *Records) settleKnown(ctx context.Context, calls []*call) []*call {
 	batch := &pgx.Batch{} // one round trip
 	for _, c := range calls {
@@ -241,13 +248,15 @@ func (r *Records) settleKnown(ctx context.Context, calls []*call) []*call {
 	return fresh
 }
 
-// isConflict reports whether a transaction may be tried again as it is: a serialization failure, or a deadlock.
+// isConflict reports whether a transaction may be tried again as it is: a serialization
+// failure, or a deadlock.
 func isConflict(err error) bool {
 	code := sqlState(err)
 	return code == "40001" || code == "40P01"
 }
 
-// isViolation reports whether a constraint was violated: a record is there already, or COMMIT checks what a statement did.
+// isViolation reports whether a constraint was violated: a record is there already, or
+// COMMIT checks what a statement did.
 func isViolation(err error) bool { return strings.HasPrefix(sqlState(err), "23") }
 
 func fail(calls []*call, err error) {
@@ -256,10 +265,12 @@ func fail(calls []*call, err error) {
 	}
 }
 
-// errHeld is the error of a call whose client is new, and in a transaction that stays open: those of other clients do not wait for that.
+// errHeld is the error of a call whose client is new, and in a transaction that stays
+// open: those of other clients do not wait for that.
 var errHeld = errors.New("the client is held")
 
-// lookUp sets the numbers of the clients, and adds those that are new to the table. It returns the calls whose clients are not held.
+// lookUp sets the numbers of the clients, and adds those that are new to the table. It
+// returns the calls whose clients are not held.
 func (r *Records) lookUp(ctx context.Context, calls []*call) ([]*call, error) {
 	if len(r.ids) > maxKnown || r.ids == nil {
 		r.ids = map[clientKey]int64{}
@@ -293,7 +304,8 @@ func (r *Records) lookUp(ctx context.Context, calls []*call) ([]*call, error) {
 	}), nil
 }
 
-// addClients adds those of the clients that are not held. A client that is held fails the transaction, so each half is tried alone.
+// addClients adds those of the clients that are not held. A client that is held fails the
+// transaction, so each half is tried alone.
 func (r *Records) addClients(ctx context.Context, scopes []string, clients []pgtype.UUID) error {
 	const add = `INSERT INTO weir_clients (scope, client, mark, heard_at, phase_at)
 SELECT scope, client, 0, $3, $3 FROM unnest($1::text[], $2::uuid[]) AS n (scope, client) ORDER BY scope, client ON CONFLICT DO NOTHING`
@@ -336,8 +348,8 @@ var (
 	errNotSent    = errors.New("the statements were not sent")        // of one of the calls, it is not known which
 )
 
-// runShared runs calls in one transaction. If one fails, its error is set and nothing is committed. An error that is
-// returned is that of all of them.
+// runShared runs calls in one transaction. If one fails, its error is set and nothing is
+// committed. An error that is returned is that of all of them.
 func (r *Records) runShared(ctx context.Context, calls []*call) error {
 	err := r.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		defer func() {
@@ -345,7 +357,8 @@ func (r *Records) runShared(ctx context.Context, calls []*call) error {
 				_, _ = conn.Exec(ctx, "rollback") // or the pool closes the connection
 			}
 		}()
-		// One round trip from BEGIN to COMMIT. After an error PostgreSQL passes over the rest.
+		// One round trip from BEGIN to COMMIT. After an error PostgreSQL passes over the
+		// rest.
 		batch := &pgx.Batch{}
 		batch.Queue("begin isolation level read committed")
 		for _, c := range calls {
@@ -368,7 +381,8 @@ func (r *Records) runShared(ctx context.Context, calls []*call) error {
 	return err
 }
 
-// readBatch sends a batch. It reads the results of BEGIN, of the statements of effects, and those of queuePut.
+// readBatch sends a batch. It reads the results of BEGIN, of the statements of effects,
+// and those of queuePut.
 func readBatch(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, begin bool, effects []*call, put bool) error {
 	results := conn.SendBatch(ctx, batch)
 	defer results.Close() //nolint:errcheck // below, or its error is one that was read
@@ -430,8 +444,9 @@ func (c *call) read(results pgx.BatchResults) error {
 	return errors.Join(rows.Err(), err)
 }
 
-// notSent marks an error that pgx has found before it sent the batch: a statement that cannot be prepared, an argument that
-// cannot be encoded. The first result that is read returns it, whichever statement it is of.
+// notSent marks an error that pgx has found before it sent the batch: a statement that
+// cannot be prepared, an argument that cannot be encoded. The first result that is read
+// returns it, whichever statement it is of.
 func notSent(err error) error {
 	if _, early := errors.AsType[pgx.ErrPreprocessingBatch](err); early || err != nil && sqlState(err) == "" {
 		return fmt.Errorf("%w: %w", errNotSent, err)
@@ -443,9 +458,10 @@ const (
 	// In one order at all servers, or transactions would wait for each other.
 	lockAllSQL = `SELECT pg_advisory_xact_lock_shared(n) FROM (SELECT DISTINCT n FROM unnest($1::bigint[]) AS u (n) ORDER BY n) AS s`
 
-	// All of them or none: the numbers and marks are looked at once for each client, and a record that is there is an error. To
-	// skip it (ON CONFLICT DO NOTHING) and to join the clients for each record took three times as long. If a client is another
-	// one or its mark too high, client_id is NULL, which is a violation, too.
+	// All of them or none: the numbers and marks are looked at once for each client, and
+	// a record that is there is an error. To skip it (ON CONFLICT DO NOTHING) and to join
+	// the clients for each record took three times as long. If a client is another one or
+	// its mark too high, client_id is NULL, which is a violation, too.
 	putAllSQL = `INSERT INTO weir_answers (client_id, sequence, step, fingerprint, answer, stored_at)
 SELECT CASE WHEN cardinality($7::bigint[]) = (SELECT count(*)
 	FROM unnest($7::bigint[], $8::bigint[], $9::text[], $10::uuid[]) AS l (client_id, lowest, scope, client)

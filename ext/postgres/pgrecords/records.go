@@ -28,10 +28,12 @@ import (
 // lockNotAvailable is the SQLSTATE of a lock_timeout.
 const lockNotAvailable = "55P03"
 
-// maxMarkTries bounds how often marks of one Acknowledge wait for transactions that stay open: 100 ms each.
+// maxMarkTries bounds how often marks of one Acknowledge wait for transactions that stay
+// open: 100 ms each.
 const maxMarkTries = 20
 
-// resolveWait is how long the record of an attempt that has failed is looked for, also after the caller's context has ended.
+// resolveWait is how long the record of an attempt that has failed is looked for, also
+// after the caller's context has ended.
 const resolveWait = 5 * time.Second
 
 //go:embed migrations/*.sql
@@ -69,7 +71,8 @@ func New(pool *pgxpool.Pool) *Records {
 	return r
 }
 
-// Migrate makes the tables, or updates them to this version. It can be called at each start.
+// Migrate makes the tables, or updates them to this version. It can be called at each
+// start.
 func (r *Records) Migrate(ctx context.Context) error {
 	db := stdlib.OpenDBFromPool(r.pool)
 	return errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgrecords", r.Migrations()), db.Close())
@@ -83,7 +86,8 @@ WHERE c.scope = $1 AND c.client = $2`
 	// A statement of its own: the next one's snapshot has to be younger than the lock.
 	lockSQL = `SELECT pg_advisory_xact_lock_shared($1), current_setting('transaction_isolation')`
 
-	// A snapshot of the whole transaction may be older than the lock: then this one fails if the mark has moved since.
+	// A snapshot of the whole transaction may be older than the lock: then this one fails
+	// if the mark has moved since.
 	currentSQL = `SELECT mark FROM weir_clients WHERE scope = $1 AND client = $2 FOR SHARE`
 
 	putSQL = `INSERT INTO weir_answers (client_id, sequence, step, fingerprint, answer, stored_at)
@@ -117,15 +121,16 @@ WHERE r.client_id = a.client_id AND r.sequence = a.sequence AND r.step = a.step`
 	dueSQL = `SELECT c.id, c.scope, c.client, (SELECT count(*) FROM (SELECT FROM weir_answers WHERE client_id = c.id LIMIT $4) AS few) < $4,
 	c.phase_at FROM weir_clients c WHERE c.phase = $1 AND c.phase_at < $2 AND (c.phase_at, c.id) > ($5, $6) ORDER BY c.phase_at, c.id LIMIT $3`
 
-	// No index has the age of answers: it would cost each Put a fifth. A collection reads the rows of a client in steps.
+	// No index has the age of answers: it would cost each Put a fifth. A collection reads
+	// the rows of a client in steps.
 	boundarySQL = `SELECT sequence FROM weir_answers WHERE client_id = $1 AND sequence > $2 ORDER BY sequence LIMIT 1 OFFSET $3`
 
 	old = `client_id = $1 AND sequence >= $3 AND sequence < $4 AND answer IS NOT NULL AND stored_at < $2`
 
 	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_answers WHERE ` + old + `)`
 
-	// Rows that another server is collecting are its business. The age of the youngest goes to the client together with the
-	// answers that tell it.
+	// Rows that another server is collecting are its business. The age of the youngest
+	// goes to the client together with the answers that tell it.
 	forgetSQL = `WITH old AS MATERIALIZED (
 	SELECT sequence, step, stored_at FROM weir_answers WHERE ` + old + ` FOR UPDATE SKIP LOCKED
 ), heard AS (
@@ -145,7 +150,8 @@ UPDATE weir_answers r SET answer = NULL FROM old WHERE r.client_id = $1 AND r.se
 UPDATE weir_answers r SET answer = NULL FROM old
 WHERE r.client_id = old.client_id AND r.sequence = old.sequence AND r.step = old.step`
 
-	// What was asked for is below the mark of a silent client, and what it may ask for yet is above.
+	// What was asked for is below the mark of a silent client, and what it may ask for
+	// yet is above.
 	phaseSQL = `UPDATE weir_clients c SET
 	phase    = CASE WHEN answered THEN 0 WHEN heard_at < $3 THEN 2 ELSE 1 END,
 	phase_at = CASE WHEN answered THEN $2 ELSE heard_at END,
@@ -165,8 +171,10 @@ var (
 	impatient = beginning("1ms")
 )
 
-// beginning begins a transaction that waits for a lock for so long. Each of its statements has a snapshot of its own, whatever the database's
-// default is: one from before a lock lacks what was stored meanwhile (law X1). The server ends that of a process that is frozen.
+// beginning begins a transaction that waits for a lock for so long. Each of its
+// statements has a snapshot of its own, whatever the database's default is: one from
+// before a lock lacks what was stored meanwhile (law X1). The server ends that of a
+// process that is frozen.
 func beginning(lockTimeout string) pgx.TxOptions {
 	return pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local lock_timeout = '" + lockTimeout + "'; set local idle_in_transaction_session_timeout = '30s'"}
 }
@@ -254,10 +262,13 @@ func (r *Records) put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, a
 	}
 }
 
-// Run calls effect in a transaction, stores the answer that it returns as a part of it, commits, and returns that answer. If another attempt has
-// completed the request, Run returns its answer, and this effect is rolled back. If the answer to COMMIT is lost, Run finds the record; if the
-// database cannot be asked, or has not ended the transaction yet, the error of COMMIT is returned and the request is in doubt: the request may be
-// repeated with the same id. It also returns errors of effect, of Put and of the database.
+// Run calls effect in a transaction, stores the answer that it returns as a part of it,
+// commits, and returns that answer. If another attempt has completed the request, Run
+// returns its answer, and this effect is rolled back. If the answer to COMMIT is lost,
+// Run finds the record; if the database cannot be asked, or has not ended the transaction
+// yet, the error of COMMIT is returned and the request is in doubt: the request may be
+// repeated with the same id. It also returns errors of effect, of Put and of the
+// database.
 func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx pgx.Tx) ([]byte, error)) ([]byte, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -276,8 +287,9 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 	return r.resolve(ctx, req, err)
 }
 
-// resolve returns the stored answer of a request whose attempt has failed, or err. Law X2: whatever failed, the record says
-// whether an attempt took effect. The caller's context may be over.
+// resolve returns the stored answer of a request whose attempt has failed, or err. Law
+// X2: whatever failed, the record says whether an attempt took effect. The caller's
+// context may be over.
 func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err error) ([]byte, error) {
 	failover.Reset(r.pool, err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.patience)
@@ -307,7 +319,8 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Request) 
 	var held error
 	tries := maxMarkTries
 	for _, m := range marks {
-		// A transaction each: one that has put for a client and stays open holds up no mark of others.
+		// A transaction each: one that has put for a client and stays open holds up no
+		// mark of others.
 		begin := patient
 		if tries == 0 {
 			begin = impatient
@@ -385,7 +398,8 @@ func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (remo
 	return removedAnswers, removedClients, nil
 }
 
-// collectPhase collects the clients of a phase whose time is over. Those that are locked are passed over.
+// collectPhase collects the clients of a phase whose time is over. Those that are locked
+// are passed over.
 func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.Times) (removed, clients int, err error) {
 	lastAt, lastID := int64(math.MinInt64), int64(0)
 	for {
@@ -417,8 +431,8 @@ func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.T
 	}
 }
 
-// collect collects the old answers of clients, all but the marks of those that are silent, and the clients themselves that have been
-// so for long.
+// collect collects the old answers of clients, all but the marks of those that are
+// silent, and the clients themselves that have been so for long.
 func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, clients int, err error) {
 	few := chunk[0].Few
 	if !few { // one client
@@ -490,7 +504,8 @@ func collectIDs(rows pgx.Rows, err error) ([]int64, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
-// briefly runs a transaction that waits for no lock for long. If it is not done, what it would change is for a later collection.
+// briefly runs a transaction that waits for no lock for long. If it is not done, what it
+// would change is for a later collection.
 func (r *Records) briefly(ctx context.Context, work func(tx pgx.Tx) error) (done bool, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, patient, work)
 	if sqlState(err) == lockNotAvailable {
@@ -531,7 +546,8 @@ func (r *Records) forget(ctx context.Context, id, at int64) (removed int, err er
 // uuid is the client as the database has it.
 func uuid(c exactlyonce.Client) pgtype.UUID { return pgtype.UUID{Bytes: c, Valid: true} }
 
-// lockOf is the number of the advisory lock of a client. Two clients that share one wait for each other's marks.
+// lockOf is the number of the advisory lock of a client. Two clients that share one wait
+// for each other's marks.
 func lockOf(scope string, client [16]byte) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("weir_clients\x00"))

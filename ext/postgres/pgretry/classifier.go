@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// retried are the SQLSTATEs of what was rolled back or not executed, and may go well the next time.
+// retried are the SQLSTATEs of what was rolled back or not executed, and may go well the
+// next time.
 var retried = reasonsOf(
 	"0A000", "25006", "26000", "42P05", "40001", "40P01", "53000", "53100", "53200", "53300", "53400", "55P03", "57P03")
 
@@ -28,7 +29,8 @@ func reasonsOf(codes ...string) map[string]predicates.Reason {
 // refused are the classes of SQLSTATEs of what will not go well the next time.
 var refused = []string{"0A", "21", "22", "23", "28", "3D", "3F", "42", "44", "54", "P0"}
 
-// lost are the SQLSTATEs by which a server ends a connection. Whether it had executed the statement it does not say.
+// lost are the SQLSTATEs by which a server ends a connection. Whether it had executed the
+// statement it does not say.
 var lost = []string{"57P01", "57P02", "57P04", "57P05", "25P03"}
 
 // Reasons returns the reasons of this package, for code that reads names, without
@@ -42,8 +44,8 @@ func Reasons() []predicates.Reason {
 	return all
 }
 
-// Classifier returns the classifier of calls to PostgreSQL. See the package documentation for its table. It sets the stage of
-// the attempt where the error proves it.
+// Classifier returns the classifier of calls to PostgreSQL. See the package documentation
+// for its table. It sets the stage of the attempt where the error proves it.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	connection := netretry.ClassifierOf[OUT](kindOf)
 	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
@@ -67,8 +69,8 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 
 // reasonOf returns the reason of an error with this code, if it may go well the next
 // time. 0A000 and 26000 are errors of a statement that was prepared before the schema or
-// the connection changed, and 42P05 of one that another client of a pooler has prepared: pgx prepares
-// them anew. Other features stay unsupported.
+// the connection changed, and 42P05 of one that another client of a pooler has prepared:
+// pgx prepares them anew. Other features stay unsupported.
 func reasonOf(err error, code string) (reason predicates.Reason, ok bool) {
 	if code == "0A000" {
 		e, ok := errors.AsType[*pgconn.PgError](err)
@@ -106,7 +108,8 @@ func sqlState(err error) (code string, ok bool) {
 	return e.SQLState(), true
 }
 
-// unsent reports whether err is certain to have occurred before anything of the statement was sent.
+// unsent reports whether err is certain to have occurred before anything of the statement
+// was sent.
 func unsent(err error) bool {
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	return connecting || pgconn.SafeToRetry(err)

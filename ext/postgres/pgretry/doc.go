@@ -1,5 +1,6 @@
-// Package pgretry names the reasons of failed calls to PostgreSQL: which deserve another try, which may have taken effect, and which the server
-// refused for good. It knows the errors of pgx, also under database/sql (pgx/stdlib), and the SQLSTATE of lib/pq.
+// Package pgretry names the reasons of failed calls to PostgreSQL: which deserve another
+// try, which may have taken effect, and which the server refused for good. It knows the
+// errors of pgx, also under database/sql (pgx/stdlib), and the SQLSTATE of lib/pq.
 //
 // A non-idempotent insert that is repeated only where that is safe:
 //
@@ -29,23 +30,29 @@
 //	P0, 57014                                SQLSTATE_23505         without effect
 //	others                                   none
 //
-// A class of SQLSTATE is its first two characters: 23 are violated constraints, 22 data that cannot be stored, 42 errors in the statement. 57014
-// is a statement that was cancelled, usually by statement_timeout; to retry it, give it a reason in a table before this classifier:
+// A class of SQLSTATE is its first two characters: 23 are violated constraints, 22 data
+// that cannot be stored, 42 errors in the statement. 57014 is a statement that was
+// cancelled, usually by statement_timeout; to retry it, give it a reason in a table
+// before this classifier:
 //
 //	predicates.ByCode(pgretry.SQLState[Order](), map[string]predicates.Reason{"57014": slow})
 //
-// While a connection is made, the codes of the first group and FATAL errors are netretry.NotConnected, too: a server that
-// starts or stops, a standby where a primary is wanted. A wrong password or an unknown database is a rejection.
+// While a connection is made, the codes of the first group and FATAL errors are
+// netretry.NotConnected, too: a server that starts or stops, a standby where a primary is
+// wanted. A wrong password or an unknown database is a rejection.
 //
 // # Guarantees
 //
-// lib/pq (v1.10.9) returns driver.ErrBadConn even for connections that end in flight, and for a COMMIT, so that calls are repeated that may have
-// been executed; database/sql itself repeats statements for it. Calls that must not happen twice need pgx.
+// lib/pq (v1.10.9) returns driver.ErrBadConn even for connections that end in flight, and
+// for a COMMIT, so that calls are repeated that may have been executed; database/sql
+// itself repeats statements for it. Calls that must not happen twice need pgx.
 //
-// If PostgreSQL answers with an error, it has rolled back the statement, or the transaction around it. So the table holds for a call that is a
-// single statement, or a single transaction. A call that commits several times needs a [Tracer], or reports its stage (predicates.ReportStage),
-// since a later refusal does not undo an earlier statement. Effects outside of transactions, such as the effects of a procedure that commits or
-// of dblink, are unknown here.
+// If PostgreSQL answers with an error, it has rolled back the statement, or the
+// transaction around it. So the table holds for a call that is a single statement, or a
+// single transaction. A call that commits several times needs a [Tracer], or reports its
+// stage (predicates.ReportStage), since a later refusal does not undo an earlier
+// statement. Effects outside of transactions, such as the effects of a procedure that
+// commits or of dblink, are unknown here.
 //
 // If a call joins errors, the error that allows least decides: see predicates.Classifier.
 //
@@ -55,5 +62,6 @@
 //
 // # Sources
 //
-// The list of SQLSTATEs in the appendix of the PostgreSQL documentation, and pgconn of pgx v5.
+// The list of SQLSTATEs in the appendix of the PostgreSQL documentation, and pgconn of
+// pgx v5.
 package pgretry

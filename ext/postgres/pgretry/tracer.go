@@ -10,14 +10,16 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Tracer reports each statement to the attempt that its context belongs to ([predicates.ReportSent]), for calls that commit more than once: if a
-// later statement is refused, the effect of an earlier statement remains.
+// Tracer reports each statement to the attempt that its context belongs to
+// ([predicates.ReportSent]), for calls that commit more than once: if a later statement
+// is refused, the effect of an earlier statement remains.
 //
 //	config.ConnConfig.Tracer = pgretry.Tracer{} // or multitracer.New(pgretry.Tracer{}, yours)
 //
-// A statement is taken back if it was not sent, if the server refused it, and, inside of a transaction, until that commits. A
-// SELECT counts like any other, since it may call a function: where it only reads, its context may be
-// predicates.WithStageReporter(ctx, nil). Safe for concurrent use.
+// A statement is taken back if it was not sent, if the server refused it, and, inside of
+// a transaction, until that commits. A SELECT counts like any other, since it may call a
+// function: where it only reads, its context may be predicates.WithStageReporter(ctx,
+// nil). Safe for concurrent use.
 type Tracer struct{}
 
 var _ interface {
@@ -37,15 +39,16 @@ func start(ctx context.Context) context.Context {
 	return context.WithValue(ctx, statementKey{}, &statement{sent: predicates.ReportSent(ctx)})
 }
 
-// end is called twice by pgx for a batch that fails before it is sent: taken back twice, it would take another
-// statement of the call with it.
+// end is called twice by pgx for a batch that fails before it is sent: taken back twice,
+// it would take another statement of the call with it.
 func end(ctx context.Context, conn *pgx.Conn, tag pgconn.CommandTag, err error) {
 	if s, ok := ctx.Value(statementKey{}).(*statement); ok && !s.over.Swap(true) && withoutEffect(conn, tag, err) {
 		s.sent.Refused()
 	}
 }
 
-// withoutEffect reports whether a statement that ended like this has certainly changed nothing, at least not yet.
+// withoutEffect reports whether a statement that ended like this has certainly changed
+// nothing, at least not yet.
 func withoutEffect(conn *pgx.Conn, tag pgconn.CommandTag, err error) bool {
 	if err == nil {
 		return conn.PgConn().TxStatus() != 'I' || tag.String() == "ROLLBACK"
@@ -76,7 +79,8 @@ func (Tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatch
 // TraceBatchQuery implements pgx.BatchTracer. A batch is reported as a whole.
 func (Tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 
-// TraceBatchEnd implements pgx.BatchTracer. One statement of a batch may have been committed before another was refused.
+// TraceBatchEnd implements pgx.BatchTracer. One statement of a batch may have been
+// committed before another was refused.
 func (Tracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
 	if data.Err == nil || unsent(data.Err) {
 		end(ctx, conn, pgconn.CommandTag{}, data.Err)

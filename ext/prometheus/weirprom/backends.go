@@ -28,7 +28,8 @@ var backendDescs = func() (descs []*prometheus.Desc) {
 	return descs
 }()
 
-// NewBackends returns a collector for backends, whose names must differ. It panics if a backend is nil.
+// NewBackends returns a collector for backends, whose names must differ. It panics if a
+// backend is nil.
 func NewBackends(all ...*backend.Backend) prometheus.Collector {
 	for _, b := range all {
 		guard.RefuseNil("weirprom: NewBackends", "backend", b)

@@ -57,8 +57,8 @@ var checkpointReadings = []struct {
 	},
 }
 
-// NewCheckpoints returns a collector for the checkpoints of a pipeline, whose name is their label pipeline. It panics if the
-// name is empty or the coordinator nil.
+// NewCheckpoints returns a collector for the checkpoints of a pipeline, whose name is
+// their label pipeline. It panics if the name is empty or the coordinator nil.
 func NewCheckpoints(pipeline string, coordinator *checkpoint.Coordinator) prometheus.Collector {
 	switch {
 	case pipeline == "":

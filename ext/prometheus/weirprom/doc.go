@@ -1,4 +1,5 @@
-// Package weirprom exports the metrics of operators, checkpoints, workers, queues and backends of weir to Prometheus.
+// Package weirprom exports the metrics of operators, checkpoints, workers, queues and
+// backends of weir to Prometheus.
 //
 //	metrics := weirprom.New("payments")
 //	prometheus.MustRegister(metrics)
@@ -41,8 +42,8 @@
 //	weir_element_queue_duration_seconds          histogram: from the slot to the first attempt
 //	weir_retry_backoff_seconds                   histogram: the waits before retries
 //
-// An element that came after the operator had stopped reading is discarded, and does not have a duration. After 100 different reasons, new
-// reasons are counted as "other".
+// An element that came after the operator had stopped reading is discarded, and does not
+// have a duration. After 100 different reasons, new reasons are counted as "other".
 //
 // # Metrics of checkpoints
 //
@@ -132,16 +133,20 @@
 //
 // # Histograms
 //
-// Each histogram is both classic and native. A server that scrapes native histograms takes the native form, whose buckets grow by 9 %. Others
-// take the classic form, whose buckets can be chosen: see [WithBuckets].
+// Each histogram is both classic and native. A server that scrapes native histograms
+// takes the native form, whose buckets grow by 9 %. Others take the classic form, whose
+// buckets can be chosen: see [WithBuckets].
 //
 // # Cost
 //
-// An element costs about 100 ns of processor time more (measured: 75 to 150), one reading of the clock included, and no
-// allocation. Counters and gauges are read from the operator when Prometheus scrapes. The operator hands over what it has
-// measured once in a step of its loop, and durations are counted in plain arrays, under a lock that only a scrape contends for.
+// An element costs about 100 ns of processor time more (measured: 75 to 150), one reading
+// of the clock included, and no allocation. Counters and gauges are read from the
+// operator when Prometheus scrapes. The operator hands over what it has measured once in
+// a step of its loop, and durations are counted in plain arrays, under a lock that only a
+// scrape contends for.
 //
-// That holds for [Metrics] as they are. An observer around them, such as a type that embeds them, is called for each element
-// and attempt as any [observe.Observer] is: about 300 ns, and an allocation for an element that is not a pointer.
-// BenchmarkResults measures both.
+// That holds for [Metrics] as they are. An observer around them, such as a type that
+// embeds them, is called for each element and attempt as any [observe.Observer] is: about
+// 300 ns, and an allocation for an element that is not a pointer. BenchmarkResults
+// measures both.
 package weirprom

@@ -10,7 +10,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Native histograms of schema 3 have 8 buckets for each power of two. Bucket i ends at 2^(i/8) seconds.
+// Native histograms of schema 3 have 8 buckets for each power of two. Bucket i ends at
+// 2^(i/8) seconds.
 const (
 	schema    = 3
 	perOctave = 1 << schema
@@ -61,7 +62,8 @@ func newBuckets(bounds []time.Duration) (*buckets, error) {
 	return bucketsOf(ends), nil
 }
 
-// of returns the bucket of a time that is not negative; len(b.ends) is the one without end.
+// of returns the bucket of a time that is not negative; len(b.ends) is the one without
+// end.
 func (b *buckets) of(d time.Duration) int {
 	return b.search(uint64(d), int(b.first[bits.Len64(uint64(d))]))
 }
@@ -123,7 +125,8 @@ func (h *histogram) metric(desc *prometheus.Desc, b *buckets) prometheus.Metric 
 	}
 }
 
-// both is a classic histogram with the buckets of a native one. client_golang has no constant histogram that is both.
+// both is a classic histogram with the buckets of a native one. client_golang has no
+// constant histogram that is both.
 type both struct {
 	prometheus.Metric
 	native prometheus.Metric

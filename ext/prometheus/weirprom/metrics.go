@@ -15,11 +15,13 @@ import (
 	"github.com/weirflow/weir/internal/counting"
 )
 
-// Metrics has the metrics of an operator: it is an [observe.Observer] for it, and a [prometheus.Collector] for a registry.
+// Metrics has the metrics of an operator: it is an [observe.Observer] for it, and a
+// [prometheus.Collector] for a registry.
 //
-// It may be given to several operators, at the same time or one after the other, such as the operators of all partitions, or of a pipeline that
-// is started again in the same process. Counters and gauges are sums then, and the age is the oldest element's of all. Its methods are safe for
-// concurrent use.
+// It may be given to several operators, at the same time or one after the other, such as
+// the operators of all partitions, or of a pipeline that is started again in the same
+// process. Counters and gauges are sums then, and the age is the oldest element's of all.
+// Its methods are safe for concurrent use.
 type Metrics struct {
 	onlyCounts
 	read          []*prometheus.Desc // as tally.Metrics
@@ -53,7 +55,8 @@ var (
 // Option changes a setting of [Metrics]. Options panic if their argument is invalid.
 type Option func(*Metrics)
 
-// DefaultBuckets returns the buckets of classic histograms: 100 µs to 100 s, three for each power of ten.
+// DefaultBuckets returns the buckets of classic histograms: 100 µs to 100 s, three for
+// each power of ten.
 func DefaultBuckets() []time.Duration {
 	var bounds []time.Duration
 	for unit := 100 * time.Microsecond; unit < 100*time.Second; unit *= 10 {
@@ -62,8 +65,9 @@ func DefaultBuckets() []time.Duration {
 	return append(bounds, 100*time.Second)
 }
 
-// WithBuckets sets the upper bounds of the classic histograms; the default is [DefaultBuckets]. Native histograms have buckets of their
-// own. It panics if there are none, more than 255, or if they are not positive and in increasing order.
+// WithBuckets sets the upper bounds of the classic histograms; the default is
+// [DefaultBuckets]. Native histograms have buckets of their own. It panics if there are
+// none, more than 255, or if they are not positive and in increasing order.
 func WithBuckets(bounds ...time.Duration) Option {
 	b, err := newBuckets(bounds)
 	if err != nil {
@@ -121,7 +125,8 @@ func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	m.tally.Attach(stats, done)
 }
 
-// AttachGroups is called by the constructors of operators: see [asyncop.AsyncWaitOperator.Groups].
+// AttachGroups is called by the constructors of operators: see
+// [asyncop.AsyncWaitOperator.Groups].
 func (m *Metrics) AttachGroups(groups func() []observe.Group) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

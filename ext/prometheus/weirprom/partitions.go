@@ -8,14 +8,16 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// assigned is the collector of the partitions of a worker. It reads their status at the scrape.
+// assigned is the collector of the partitions of a worker. It reads their status at the
+// scrape.
 type assigned struct {
 	monitor         *partitions.Monitor
 	all, lost, lags *prometheus.Desc
 }
 
-// NewPartitions returns a collector for the partitions of the worker that has the monitor ([partitions.Config]). The name of the pipeline is
-// their label pipeline. It asks no server. It panics if the name is empty or the monitor nil.
+// NewPartitions returns a collector for the partitions of the worker that has the monitor
+// ([partitions.Config]). The name of the pipeline is their label pipeline. It asks no
+// server. It panics if the name is empty or the monitor nil.
 func NewPartitions(pipeline string, monitor *partitions.Monitor) prometheus.Collector {
 	if pipeline == "" {
 		panic("weirprom: NewPartitions: empty name")

@@ -27,10 +27,13 @@ var (
 		[]string{"queue", "reason"}, nil)
 )
 
-// NewQueues returns a collector for queues of a store, such as its dead letters, layers and outboxes. They are counted in the background: a
-// scrape begins a count and reports it if it takes less than 100 ms, else it reports the previous count. A count takes 10 s at most, and the
-// pause between two counts is 20 times as long, so a long queue costs its store little. If a count fails, a scrape reports the previous count,
-// and a counter of failures grows. It panics if the store is nil, if names is empty, or if a name is empty or named twice.
+// NewQueues returns a collector for queues of a store, such as its dead letters, layers
+// and outboxes. They are counted in the background: a scrape begins a count and reports
+// it if it takes less than 100 ms, else it reports the previous count. A count takes 10 s
+// at most, and the pause between two counts is 20 times as long, so a long queue costs
+// its store little. If a count fails, a scrape reports the previous count, and a counter
+// of failures grows. It panics if the store is nil, if names is empty, or if a name is
+// empty or named twice.
 func NewQueues(s store.Inspector, names ...string) prometheus.Collector {
 	guard.RefuseNil("weirprom: NewQueues", "store", s)
 	if err := tally.CheckQueues(names); err != nil {

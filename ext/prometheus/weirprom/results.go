@@ -14,8 +14,8 @@ type results struct {
 	read []*prometheus.Desc // as tally.Results
 }
 
-// NewResults returns a collector for the answers that a service keeps. The name of the service is its label service. It panics if the name
-// is empty or r is nil.
+// NewResults returns a collector for the answers that a service keeps. The name of the
+// service is its label service. It panics if the name is empty or r is nil.
 func NewResults(service string, r *server.Results) prometheus.Collector {
 	if service == "" {
 		panic("weirprom: NewResults: empty name")

@@ -30,6 +30,6 @@
 //
 // A stored answer is an attempt of its operator: it takes a permit and a goroutine, and
 // waits until the backend admits it. The backend's rates then get back what it has taken,
-// and it does not count as an answer of the service. Storing an answer takes a transaction, which calls that end at the same
-// time share.
+// and it does not count as an answer of the service. Storing an answer takes a
+// transaction, which calls that end at the same time share.
 package sqliteanswers

@@ -12,23 +12,28 @@
 //		return exactlyonce.Response{Status: http.StatusCreated, Body: []byte("paid")}.Encode(), err
 //	})
 //
-// In exactlyonce/server, Results.Handler expects an encoded Response; Results.Do takes any bytes.
+// In exactlyonce/server, Results.Handler expects an encoded Response; Results.Do takes
+// any bytes.
 //
 // # Vocabulary
 //
 // [Records] is an exactlyonce.Store. [Records.Run] is for effects that are a few statements: calls of many goroutines share a
-// transaction (sqlite.DB.Write), and so its fsync. [Records.Put] joins a transaction of your own, which costs an fsync each.
+// transaction (sqlite.DB.Write), and so its fsync. [Records.Put] joins a transaction of
+// your own, which costs an fsync each.
 //
 // # Guarantees
 //
-// The suite exactlyonce/exactlyoncetest describes and checks them. A collected record leaves a row without its answer, about 60 bytes, until its
-// client is silent. Then a single row is left of the client, for 24 times that silence.
+// The suite exactlyonce/exactlyoncetest describes and checks them. A collected record
+// leaves a row without its answer, about 60 bytes, until its client is silent. Then a
+// single row is left of the client, for 24 times that silence.
 //
 // # Cost
 //
-// BenchmarkRun compares Run with the bare statement in the same group commit, synchronous FULL. On two cores: 137,000 to 159,000 tracked calls a
-// second at 256 calls at once, which is 56 to 62 % of the bare statement; 145,000 to 147,000 at 1,024, 63 to 65 %. The slower the disk, the
-// smaller the difference. A client without another call in the transaction adds a SELECT. A transaction of your own costs an fsync.
+// BenchmarkRun compares Run with the bare statement in the same group commit, synchronous
+// FULL. On two cores: 137,000 to 159,000 tracked calls a second at 256 calls at once,
+// which is 56 to 62 % of the bare statement; 145,000 to 147,000 at 1,024, 63 to 65 %. The
+// slower the disk, the smaller the difference. A client without another call in the
+// transaction adds a SELECT. A transaction of your own costs an fsync.
 //
 // # Migrations
 //

@@ -52,7 +52,8 @@ func New(db *sqlite.DB) *Records {
 	return r
 }
 
-// Migrate makes the tables, or updates them to this version. It can be called at each start.
+// Migrate makes the tables, or updates them to this version. It can be called at each
+// start.
 func (r *Records) Migrate(ctx context.Context) error {
 	return sqlmigrate.Apply(ctx, r.db.Writer(), sqlmigrate.SQLite, "sqliterecords", r.Migrations())
 }
@@ -62,8 +63,8 @@ const (
 FROM weir_clients c LEFT JOIN weir_answers r ON r.client_id = c.id AND r.sequence = ?3 AND r.step = ?4
 WHERE c.scope = ?1 AND c.client = ?2`
 
-	// OR IGNORE rather than ON CONFLICT DO NOTHING, and no foreign key: what cannot abort needs no journal of its own, which
-	// would take longer than all the rest.
+	// OR IGNORE rather than ON CONFLICT DO NOTHING, and no foreign key: what cannot abort
+	// needs no journal of its own, which would take longer than all the rest.
 	putSQL = `INSERT OR IGNORE INTO weir_answers (client_id, sequence, step, fingerprint, answer, stored_at)
 SELECT id, ?3, ?4, ?5, ?6, ?7 FROM weir_clients WHERE scope = ?1 AND client = ?2 AND mark <= ?3`
 
@@ -83,7 +84,8 @@ WHERE client_id = (SELECT id FROM weir_clients WHERE scope = ?1 AND client = ?2)
 	dueSQL = `SELECT id, (SELECT count(*) FROM (SELECT 1 FROM weir_answers WHERE client_id = id LIMIT ?4)) < ?4
 FROM weir_clients WHERE phase = ?1 AND phase_at < ?2 ORDER BY phase_at LIMIT ?3`
 
-	// No index has the age of answers: it would cost each Put a fifth. A collection reads the rows of a client in steps.
+	// No index has the age of answers: it would cost each Put a fifth. A collection reads
+	// the rows of a client in steps.
 	boundarySQL = `SELECT sequence FROM weir_answers WHERE client_id = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1 OFFSET ?3`
 
 	old = `client_id = ?1 AND sequence >= ?3 AND sequence < ?4 AND answer IS NOT NULL AND stored_at < ?2`
@@ -95,7 +97,8 @@ FROM weir_clients WHERE phase = ?1 AND phase_at < ?2 ORDER BY phase_at LIMIT ?3`
 
 	forgetSQL = `UPDATE weir_answers SET answer = NULL WHERE ` + old
 
-	// What was asked for is below the mark of a silent client, and what it may ask for yet is above.
+	// What was asked for is below the mark of a silent client, and what it may ask for
+	// yet is above.
 	phaseSQL = `UPDATE weir_clients SET
 	phase    = CASE WHEN answered THEN 0 WHEN heard_at < ?3 THEN 2 ELSE 1 END,
 	phase_at = CASE WHEN answered THEN ?2 ELSE heard_at END,
@@ -289,8 +292,8 @@ func (r *Records) due(ctx context.Context, phase int, before int64) (due []recor
 	return due, errors.Join(rows.Err(), rows.Close())
 }
 
-// collect collects the old answers of clients, all but the marks of those that are silent, and the clients themselves that have been
-// so for long.
+// collect collects the old answers of clients, all but the marks of those that are
+// silent, and the clients themselves that have been so for long.
 func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, clients int, err error) {
 	if !chunk[0].Few { // one client
 		id, mark := chunk[0].ID, int64(0)
@@ -339,8 +342,8 @@ func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times r
 	return removed, clients, err
 }
 
-// enterPhase notes when the client is to be looked at again. It returns the mark below which everything can go, or 0 if the client is
-// not silent.
+// enterPhase notes when the client is to be looked at again. It returns the mark below
+// which everything can go, or 0 if the client is not silent.
 func enterPhase(ctx context.Context, tx *sqlite.Tx, id int64, times recordsql.Times) (mark int64, err error) {
 	var phase int
 	err = tx.QueryRowContext(ctx, phaseSQL, id, times.Now, times.Clients).Scan(&phase, &mark)

@@ -16,7 +16,8 @@ const (
 	maxRows   = 8   // records of one INSERT: the driver's time to bind goes with the square of the parameters
 )
 
-// Records of clients whose marks are known. The driver binds parameters without numbers faster.
+// Records of clients whose marks are known. The driver binds parameters without numbers
+// faster.
 const insertOneSQL = `INSERT OR IGNORE INTO weir_answers (stored_at, client_id, sequence, step, fingerprint, answer) VALUES (?1, ?, ?, ?, ?, ?)`
 
 var insertManySQL = insertOneSQL + strings.Repeat(", (?1, ?, ?, ?, ?, ?)", maxRows-1)
@@ -34,12 +35,15 @@ type call struct {
 	alone  bool // it is to run by itself
 }
 
-// Run calls effect in a transaction that stores the answer it returns, and returns that answer once both are committed. It is a group commit:
-// calls of many goroutines share a transaction, and their records are stored together. The rules of [sqlite.DB.Write] apply to effect; if a call
-// of a transaction fails, all of them run again, each by itself.
+// Run calls effect in a transaction that stores the answer it returns, and returns that
+// answer once both are committed. It is a group commit: calls of many goroutines share a
+// transaction, and their records are stored together. The rules of [sqlite.DB.Write]
+// apply to effect; if a call of a transaction fails, all of them run again, each by
+// itself.
 //
-// If another attempt has completed the request, Run returns its answer, and this effect is rolled back. It returns errors of effect, of Put and
-// of the database; after them the effect is not committed, except that a failing disk leaves the effect in doubt.
+// If another attempt has completed the request, Run returns its answer, and this effect
+// is rolled back. It returns errors of effect, of Put and of the database; after them the
+// effect is not committed, except that a failing disk leaves the effect in doubt.
 func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx *sqlite.Tx) ([]byte, error)) ([]byte, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -55,7 +59,8 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 	if err == nil {
 		return c.answer, nil
 	}
-	// Law X2: whatever failed, the record says whether an attempt took effect. The caller's context may be over.
+	// Law X2: whatever failed, the record says whether an attempt took effect. The
+	// caller's context may be over.
 	if stored, found, findErr := r.Find(context.WithoutCancel(ctx), req); findErr == nil && found {
 		return stored, nil
 	}
@@ -78,8 +83,8 @@ func (r *Records) runAlone(c *call) error {
 	})
 }
 
-// lookUp sets the answer and reports true if another attempt has completed the request: then its effect need not run. It
-// returns an error if the effect must not run.
+// lookUp sets the answer and reports true if another attempt has completed the request:
+// then its effect need not run. It returns an error if the effect must not run.
 func (c *call) lookUp(ctx context.Context, tx *sqlite.Tx) (done bool, err error) {
 	_, answer, found, err := find(ctx, tx, c.req)
 	if err != nil {
@@ -105,7 +110,8 @@ func (r *Records) runAll(ctx context.Context, take func() []*call) {
 	}
 }
 
-// runShared runs the effects of a batch and stores their answers. An error rolls back all of them. It may run twice.
+// runShared runs the effects of a batch and stores their answers. An error rolls back all
+// of them. It may run twice.
 func (r *Records) runShared(ctx context.Context, tx *sqlite.Tx, batch []*call) error {
 	b := sharing{tx: tx, now: r.clock.Now().UnixMicro(), clients: map[clientKey]client{}}
 	for _, c := range batch {
@@ -156,8 +162,8 @@ type record struct {
 	step             string
 }
 
-// admits reports whether the effect of a call is to run. If not, the call has its answer or its error, or is to run alone.
-// The error is that of all calls.
+// admits reports whether the effect of a call is to run. If not, the call has its answer
+// or its error, or is to run alone. The error is that of all calls.
 func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
 	key := clientKey{c.req.Scope, c.req.Client}
 	known, ok := b.clients[key]
@@ -186,7 +192,8 @@ func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
 	return !c.alone, nil
 }
 
-// client returns what is known of a client, and adds one that is new. Marks stay as they are until the transaction ends.
+// client returns what is known of a client, and adds one that is new. Marks stay as they
+// are until the transaction ends.
 func (b *sharing) client(ctx context.Context, key clientKey) (c client, err error) {
 	const query = "SELECT id, mark FROM weir_clients WHERE scope = ? AND client = ?"
 	err = b.tx.QueryRowContext(ctx, query, key.scope, key.client[:]).Scan(&c.id, &c.mark)

@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// retried are the codes of calls that were rolled back or not executed, and may succeed the next time.
+// retried are the codes of calls that were rolled back or not executed, and may succeed
+// the next time.
 var retried = map[int]predicates.Reason{
 	codes.SQLITE_BUSY:     predicates.NewReason("SQLITE_BUSY", true, false),
 	codes.SQLITE_LOCKED:   predicates.NewReason("SQLITE_LOCKED", true, false),
@@ -23,7 +24,8 @@ var retried = map[int]predicates.Reason{
 	codes.SQLITE_SCHEMA:   predicates.NewReason("SQLITE_SCHEMA", true, false),
 }
 
-// unknown are the codes of calls that may have taken effect: a commit that a failing disk broke off.
+// unknown are the codes of calls that may have taken effect: a commit that a failing disk
+// broke off.
 var unknown = map[int]predicates.Reason{
 	codes.SQLITE_IOERR: predicates.NewReason("SQLITE_IOERR", false, false),
 }
@@ -54,8 +56,8 @@ var names = map[int]string{
 	codes.SQLITE_CONSTRAINT_DATATYPE:   "SQLITE_CONSTRAINT_DATATYPE",
 }
 
-// Reasons returns the reasons of this package, for code that reads names, without rejections: the
-// name of a rejection is its code.
+// Reasons returns the reasons of this package, for code that reads names, without
+// rejections: the name of a rejection is its code.
 func Reasons() []predicates.Reason {
 	var all []predicates.Reason
 	for _, r := range retried {
@@ -68,7 +70,8 @@ func Reasons() []predicates.Reason {
 	return all
 }
 
-// Classifier returns the classifier of calls to SQLite. See the package documentation for its table.
+// Classifier returns the classifier of calls to SQLite. See the package documentation for
+// its table.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 		code, ok := codeOf(a.Err)
@@ -88,8 +91,8 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 	})
 }
 
-// certain returns reason, which means that this transaction had no effect, or what is left of it if
-// another one of the call may have had an effect.
+// certain returns reason, which means that this transaction had no effect, or what is
+// left of it if another one of the call may have had an effect.
 func certain[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason) predicates.Reason {
 	if a.InDoubt {
 		return decision.WeakestOf(reason, predicates.Reason{})
@@ -97,8 +100,8 @@ func certain[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason) pred
 	return reason
 }
 
-// Code returns the extraction, for [predicates.ByCode], of the code of an error, such as SQLITE_BUSY
-// or SQLITE_CONSTRAINT_UNIQUE.
+// Code returns the extraction, for [predicates.ByCode], of the code of an error, such as
+// SQLITE_BUSY or SQLITE_CONSTRAINT_UNIQUE.
 func Code[OUT any]() func(a *predicates.Attempt[OUT]) (string, bool) {
 	return func(a *predicates.Attempt[OUT]) (string, bool) {
 		e, ok := errors.AsType[*driver.Error](a.Err)

@@ -1,5 +1,7 @@
-// Package sqliteretry names the reasons of failed calls to SQLite: which deserve another try, which may have taken effect, and which SQLite refused
-// for good. It knows the errors of modernc.org/sqlite, the driver of package sqlite, so a program need not import the driver.
+// Package sqliteretry names the reasons of failed calls to SQLite: which deserve another
+// try, which may have taken effect, and which SQLite refused for good. It knows the
+// errors of modernc.org/sqlite, the driver of package sqlite, so a program need not
+// import the driver.
 //
 //	update := asyncop.Blocking(func(ctx context.Context, r Row) (Row, error) {
 //		return r, db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
@@ -27,11 +29,13 @@
 //	                                         SQLITE_CONSTRAINT  without effect
 //	others                                   none
 //
-// Extended codes, such as SQLITE_CONSTRAINT_UNIQUE, count as the code that they extend. The name of [Code] has the extension. A statement that
-// its context has interrupted (SQLITE_INTERRUPT) has no reason: the operator knows that its time has passed.
+// Extended codes, such as SQLITE_CONSTRAINT_UNIQUE, count as the code that they extend.
+// The name of [Code] has the extension. A statement that its context has interrupted
+// (SQLITE_INTERRUPT) has no reason: the operator knows that its time has passed.
 //
-// The table holds for a call that is a single transaction: SQLite rolls back a transaction that fails. A call that commits several times
-// reports its stage (predicates.ReportStage), since a later refusal does not undo an earlier commit.
+// The table holds for a call that is a single transaction: SQLite rolls back a
+// transaction that fails. A call that commits several times reports its stage
+// (predicates.ReportStage), since a later refusal does not undo an earlier commit.
 //
 // # Concurrency
 //

@@ -1,4 +1,5 @@
-// Package child runs the program again as processes of its own. It is for tests, benchmarks and examples that kill processes.
+// Package child runs the program again as processes of its own. It is for tests,
+// benchmarks and examples that kill processes.
 package child
 
 import (
@@ -18,8 +19,9 @@ const env = "WEIR_CHILD"
 
 const failed = "FAILED:"
 
-// Run is the process of a child, if [Start] has started this process under the name: it calls f and does not return then. Main, or
-// TestMain, calls it first. The process ends when the one that has started it does.
+// Run is the process of a child, if [Start] has started this process under the name: it
+// calls f and does not return then. Main, or TestMain, calls it first. The process ends
+// when the one that has started it does.
 func Run(name string, f func(arg string) error) {
 	mine, arg, _ := strings.Cut(os.Getenv(env), " ")
 	if mine != name {
@@ -36,7 +38,8 @@ func Run(name string, f func(arg string) error) {
 	os.Exit(0)
 }
 
-// Again calls f, a request to a server that may be down or may not answer, until it succeeds, for a minute.
+// Again calls f, a request to a server that may be down or may not answer, until it
+// succeeds, for a minute.
 func Again[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -113,7 +116,8 @@ func (p *Process) Line(patience time.Duration) (string, error) {
 // Ended is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Wait waits until the process has ended. The error has what it has printed, if it did not exit with 0.
+// Wait waits until the process has ended. The error has what it has printed, if it did
+// not exit with 0.
 func (p *Process) Wait(patience time.Duration) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -143,7 +147,8 @@ func (p *Process) Output() string {
 // Signal sends a signal to the process.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Kill ends the process as kill -9 does. The error says that it has ended before by itself.
+// Kill ends the process as kill -9 does. The error says that it has ended before by
+// itself.
 func (p *Process) Kill() (err error) {
 	select {
 	case <-p.ended:

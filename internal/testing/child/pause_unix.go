@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Pause stops the process for a while, where the system can do that; done is false where it cannot.
+// Pause stops the process for a while, where the system can do that; done is false where
+// it cannot.
 func (p *Process) Pause(d time.Duration) (done bool, err error) {
 	err = p.Signal(syscall.SIGSTOP)
 	time.Sleep(d)

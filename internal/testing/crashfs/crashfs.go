@@ -1,12 +1,14 @@
-// Package crashfs is a file system in memory that can lose its power: it proves that a protocol of writes, syncs and
-// renames keeps its promise at every moment.
+// Package crashfs is a file system in memory that can lose its power: it proves that a
+// protocol of writes, syncs and renames keeps its promise at every moment.
 //
 // # Model
 //
-// Every file and directory has two versions: the one that processes see, and the one that is certainly on the disk. A call changes what is
-// seen. Sync of a file makes its contents sure, SyncDir the names in a directory; nothing else does (stricter than many
-// file systems are, as strict as POSIX allows). What was changed since may or may not be on the disk when the power
-// goes, and [FS.Images] yields every disk that may be found then:
+// Every file and directory has two versions: the one that processes see, and the one that
+// is certainly on the disk. A call changes what is seen. Sync of a file makes its
+// contents sure, SyncDir the names in a directory; nothing else does (stricter than many
+// file systems are, as strict as POSIX allows). What was changed since may or may not be
+// on the disk when the power goes, and [FS.Images] yields every disk that may be found
+// then:
 //
 //   - any subset of the changes to names (create, rename, remove, mkdir) of every directory, so in any order too;
 //   - for the contents of a file any prefix of its changes, the last one torn at any byte; or its full length with the
@@ -20,8 +22,9 @@
 // # Faults
 //
 // [FS.OnCall] sees every call before it takes effect, and may let it fail with or without its effect, write only a part,
-// or pretend to succeed (which is how a test proves that a sync is needed). After a failed Sync nothing can make the
-// contents of that file sure again, and later Syncs report success, as on Linux.
+// or pretend to succeed (which is how a test proves that a sync is needed). After a
+// failed Sync nothing can make the contents of that file sure again, and later Syncs
+// report success, as on Linux.
 package crashfs
 
 import (
@@ -84,7 +87,8 @@ func (c Call) Changes() bool {
 	}
 }
 
-// Fault is what happens instead of a call. With neither field set the call is a lie: it reports success and does nothing.
+// Fault is what happens instead of a call. With neither field set the call is a lie: it
+// reports success and does nothing.
 type Fault struct {
 	Err  error // returned; nil: success is reported
 	Done bool  // the call takes effect all the same
@@ -124,23 +128,25 @@ func (n *inode) isDir() bool { return n.names != nil }
 // New returns a file system that holds an empty root directory.
 func New() *FS { return &FS{root: newDir(), locks: map[string]bool{}} }
 
-// OnCall sets the function that sees every call; nil lets all calls pass. It is called without a lock held, so it may
-// look at the file system, clone it and take its images.
+// OnCall sets the function that sees every call; nil lets all calls pass. It is called
+// without a lock held, so it may look at the file system, clone it and take its images.
 func (f *FS) OnCall(see func(Call) *Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onCall = see
 }
 
-// SplitRenames lets a power cut persist one half of a rename without the other: both names, or none. File systems with
-// a journal do not do that; a protocol that stands it stands more.
+// SplitRenames lets a power cut persist one half of a rename without the other: both
+// names, or none. File systems with a journal do not do that; a protocol that stands it
+// stands more.
 func (f *FS) SplitRenames() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.split = true
 }
 
-// FewTears makes files be torn in the middle only, for tests that have enough to do with the names.
+// FewTears makes files be torn in the middle only, for tests that have enough to do with
+// the names.
 func (f *FS) FewTears() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -454,7 +460,8 @@ type passingLock struct {
 	name string
 }
 
-// Close gives the lock back whatever becomes of the file, as the end of its descriptor does.
+// Close gives the lock back whatever becomes of the file, as the end of its descriptor
+// does.
 func (l passingLock) Close() error {
 	_ = l.fs.Remove(l.name)
 	l.fs.mu.Lock()

@@ -26,8 +26,8 @@ func (n *inode) apply(c change) {
 	n.pending = append(n.pending, c)
 }
 
-// persist makes sure what was changed since the last sync, whether that worked or failed. What was lost before stays in doubt
-// where it was not written again.
+// persist makes sure what was changed since the last sync, whether that worked or failed.
+// What was lost before stays in doubt where it was not written again.
 func (n *inode) persist() {
 	sure := slices.Clip(n.sure)
 	for _, c := range n.pending[n.lost:] {
@@ -40,8 +40,8 @@ func (n *inode) persist() {
 	}
 }
 
-// extend is on for contents whose capacity is the caller's: what is written at their end is appended, not copied with all
-// before.
+// extend is on for contents whose capacity is the caller's: what is written at their end
+// is appended, not copied with all before.
 func (c change) extend(old []byte) []byte {
 	if c.bytes != nil && c.off == len(old) {
 		return append(old, c.bytes...)

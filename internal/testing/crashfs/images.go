@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Clone returns the file system as a killed process leaves it: all that is seen, and what of it is not sure yet. Locks
-// are free.
+// Clone returns the file system as a killed process leaves it: all that is seen, and what
+// of it is not sure yet. Locks are free.
 func (f *FS) Clone() *FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,9 +47,10 @@ func (c cloner) names(m map[string]*inode) map[string]*inode {
 	return out
 }
 
-// Images yields every disk that a power cut at this moment may leave, each as a file system of its own on which all is
-// sure. Some may be equal. Where several files are not sure, one at a time is torn in all ways, while the others are as
-// they were or as they are.
+// Images yields every disk that a power cut at this moment may leave, each as a file
+// system of its own on which all is sure. Some may be equal. Where several files are not
+// sure, one at a time is torn in all ways, while the others are as they were or as they
+// are.
 func (f *FS) Images() iter.Seq[*FS] {
 	frozen := f.Clone()
 	return func(yield func(*FS) bool) {
@@ -180,7 +181,8 @@ func (b *builder) file(n *inode) *inode {
 	return &inode{data: data, sure: data}
 }
 
-// contents returns what may be on the disk of a file: first what is sure, last what is seen.
+// contents returns what may be on the disk of a file: first what is sure, last what is
+// seen.
 func (n *inode) contents(few bool) [][]byte {
 	if len(n.pending) == 0 {
 		return [][]byte{n.sure}
@@ -238,7 +240,8 @@ func (n *inode) contents(few bool) [][]byte {
 
 const allTears = 512 // bytes: up to here every byte is a tear point
 
-// tearPoints returns the places at which n bytes may be torn: all, or for longer ones both ends and some between.
+// tearPoints returns the places at which n bytes may be torn: all, or for longer ones
+// both ends and some between.
 func tearPoints(n int) []int {
 	step := 1
 	if n > allTears {

@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Database is a part of a database that a version of weir has written, as a script: statements that make the tables, and their rows.
+// Database is a part of a database that a version of weir has written, as a script:
+// statements that make the tables, and their rows.
 type Database struct {
 	DB     *sql.DB
 	Files  fs.FS    // the migrations

@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// Fill puts something of each kind into an engine: a message that waits, one that is leased for the second time, one that is held, a dead
-// letter, a lock, and a record.
+// Fill puts something of each kind into an engine: a message that waits, one that is
+// leased for the second time, one that is held, a dead letter, a lock, and a record.
 func Fill(tb testing.TB, s store.Keeper) {
 	tb.Helper()
 	queues := s.(store.Store) //nolint:forcetypeassert // each Keeper of weir is one

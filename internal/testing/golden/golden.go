@@ -1,5 +1,6 @@
-// Package golden keeps the formats of what weir stores: for each a file in testdata/formats that the code must write today, and read for ever
-// (law W4). docs/compatibility.md lists them all.
+// Package golden keeps the formats of what weir stores: for each a file in
+// testdata/formats that the code must write today, and read for ever (law W4).
+// docs/compatibility.md lists them all.
 package golden
 
 import (
@@ -15,11 +16,12 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// update is the environment variable that rewrites the files. A file that a release has is never rewritten: a new version of a format gets a
-// new file.
+// update is the environment variable that rewrites the files. A file that a release has
+// is never rewritten: a new version of a format gets a new file.
 const update = "WEIR_UPDATE_FORMATS"
 
-// Written checks that the code writes what testdata/formats/name has, and returns that, for the test to read.
+// Written checks that the code writes what testdata/formats/name has, and returns that,
+// for the test to read.
 func Written(tb testing.TB, name string, got []byte) []byte {
 	tb.Helper()
 	path := filepath.Join("testdata", "formats", name)

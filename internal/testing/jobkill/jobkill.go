@@ -1,5 +1,5 @@
-// Package jobkill kills processes that run a job of an engine at random steps, and looks whether each message was merged once. It runs the
-// test binary again as those processes.
+// Package jobkill kills processes that run a job of an engine at random steps, and looks
+// whether each message was merged once. It runs the test binary again as those processes.
 package jobkill
 
 import (
@@ -92,8 +92,8 @@ func Put(t *testing.T, e store.Keeper, n int) {
 	}
 }
 
-// Kill kills processes that run a job, so many times at most, each after a random number of steps, until the job is over. start starts them.
-// It returns the last one.
+// Kill kills processes that run a job, so many times at most, each after a random number
+// of steps, until the job is over. start starts them. It returns the last one.
 func Kill(t *testing.T, e store.Keeper, job jobs.Job, kills int, start func(job jobs.Job) *child.Process) (jobs.Job, *child.Process) {
 	t.Helper()
 	j := of(e)
@@ -121,7 +121,8 @@ func Kill(t *testing.T, e store.Keeper, job jobs.Job, kills int, start func(job 
 	}
 }
 
-// Check looks at what is there after the job has merged n messages into the queue "orders": each is there once.
+// Check looks at what is there after the job has merged n messages into the queue
+// "orders": each is there once.
 func Check(t *testing.T, e store.Keeper, n int, job jobs.Job) {
 	t.Helper()
 	require.Equal(t, jobs.Progress{Done: n}, job.Progress)

@@ -32,8 +32,8 @@ const (
 	envKill   = "WEIR_KEYS_KILL"
 )
 
-// Child runs a request and is killed on the way, if this process was started by [RunKilled]; it does not return then.
-// TestMain calls it first.
+// Child runs a request and is killed on the way, if this process was started by
+// [RunKilled]; it does not return then. TestMain calls it first.
 func Child(p Setup) {
 	dsn := os.Getenv(envDSN)
 	if dsn == "" {
@@ -128,8 +128,9 @@ func request(user, key string) keys.Request {
 	return keys.Request{User: user, Key: key, Method: http.MethodPost, Path: "/rides", Body: []byte(`{"to":"harbour"}`)}
 }
 
-// RunKilled kills a process by SIGKILL at each boundary of a statement, and of the call of the provider, and finishes the
-// request by the next attempt or by the completer (law X2). stride 1 takes each boundary, 2 each second.
+// RunKilled kills a process by SIGKILL at each boundary of a statement, and of the call
+// of the provider, and finishes the request by the next attempt or by the completer (law
+// X2). stride 1 takes each boundary, 2 each second.
 func RunKilled(t *testing.T, p Setup, stride int) {
 	dsn := p.New(t)
 	db := watch(p.Driver, dsn, &Hooks{})

@@ -61,7 +61,8 @@ func (b *bench) failures() {
 	assert.Equal(b, 1, b.effects("one"))
 	assert.Equal(b, 1, b.effects("two"))
 
-	// A context that ends is an error like any other, and the key is unlocked all the same.
+	// A context that ends is an error like any other, and the key is unlocked all the
+	// same.
 	ctx, cancel := context.WithCancel(b.Context())
 	p.between = func(context.Context, *keys.Run) error { cancel(); return nil }
 	_, err := o.Do(ctx, request("a", "ended"))
@@ -107,7 +108,8 @@ func (b *bench) refusals() {
 	assert.Equal(b, 3, calls)
 }
 
-// A handler whose steps are not those of the request is a bug that is reported; the key is unlocked, not finished.
+// A handler whose steps are not those of the request is a bug that is reported; the key
+// is unlocked, not finished.
 func (b *bench) changedHandler() {
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}
@@ -138,7 +140,8 @@ func (b *bench) changedHandler() {
 	b.sameName()
 }
 
-// sameName checks that a name is that of one step: two calls would have the same key, and the other service would take them for one.
+// sameName checks that a name is that of one step: two calls would have the same key, and
+// the other service would take them for one.
 func (b *bench) sameName() {
 	var asked []string
 	lost := errors.New("lost")
@@ -160,7 +163,8 @@ func (b *bench) sameName() {
 	assert.Len(b, asked, 2)
 }
 
-// A finished request takes no further step, whatever its handler does, and keeps its response.
+// A finished request takes no further step, whatever its handler does, and keeps its
+// response.
 func (b *bench) afterFinish() {
 	ran := 0
 	o := b.keys.Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -197,7 +201,8 @@ func (b *bench) afterFinish() {
 	assert.Equal(b, 1, ran)
 }
 
-// Concurrent creates of one e-mail make one user and one audit row; serialization failures stay inside.
+// Concurrent creates of one e-mail make one user and one audit row; serialization
+// failures stay inside.
 func (b *bench) conflicts() {
 	_, err := b.db.ExecContext(b.Context(), "CREATE TABLE users (email TEXT NOT NULL)")
 	require.NoError(b, err)
@@ -306,8 +311,8 @@ func (b *bench) lostCommit() {
 	assert.Equal(b, 6, b.effects("third"))
 }
 
-// A holder that is frozen in the transaction of a phase, which has the row, holds up no other attempt, nor the completer. SQLite has
-// one writer, for which all others wait.
+// A holder that is frozen in the transaction of a phase, which has the row, holds up no
+// other attempt, nor the completer. SQLite has one writer, for which all others wait.
 func (b *bench) frozenHolder() {
 	if b.setup.Dialect == keys.SQLite {
 		b.otherWriter()
@@ -361,7 +366,8 @@ func (b *bench) frozenHolder() {
 	assert.Equal(b, "90s", timeout)
 }
 
-// While another process writes to SQLite an attempt waits for a time, and may be repeated.
+// While another process writes to SQLite an attempt waits for a time, and may be
+// repeated.
 func (b *bench) otherWriter() {
 	holder := watch(b.setup.Driver, b.dsn, &Hooks{})
 	defer func() { assert.NoError(b, holder.Close()) }()
@@ -387,7 +393,8 @@ func (b *bench) otherWriter() {
 	require.NoError(b, err)
 }
 
-// A database that hangs after it has lost the answer to COMMIT holds up the caller for seconds, not for good.
+// A database that hangs after it has lost the answer to COMMIT holds up the caller for
+// seconds, not for good.
 func (b *bench) lostCommitThenHangs() {
 	lost := errors.New("lost")
 	o := b.server().Operation("op", (&phases{}).handle)

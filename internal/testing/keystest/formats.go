@@ -20,7 +20,8 @@ func formatRequest() keys.Request {
 	}
 }
 
-// format checks the tables, with a request that is finished after a step (law W4). The golden file is beside the test that runs this.
+// format checks the tables, with a request that is finished after a step (law W4). The
+// golden file is beside the test that runs this.
 func (b *bench) format() {
 	handler := func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 		_, err := keys.Call(ctx, run, "charge", func(context.Context, string) (int, error) { return 5, nil })

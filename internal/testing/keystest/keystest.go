@@ -1,6 +1,7 @@
 //go:build unix
 
-// Package keystest tests package exactlyonce/keys on a database. The core has no driver: the modules of ext run it.
+// Package keystest tests package exactlyonce/keys on a database. The core has no driver:
+// the modules of ext run it.
 package keystest
 
 import (
@@ -116,7 +117,8 @@ func add(ctx context.Context, tx *sql.Tx, name string) error {
 	return err
 }
 
-// timeOfAStep checks that the lock begins anew with each step: a step may take the whole time.
+// timeOfAStep checks that the lock begins anew with each step: a step may take the whole
+// time.
 func (b *bench) timeOfAStep() {
 	o := b.keys.Operation("timed", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 		b.clock.Add(time.Minute)
@@ -283,7 +285,8 @@ func (b *bench) inProgress() {
 	assert.Equal(b, [3]int{1, 1, 1}, p.runs())
 }
 
-// When the lock has expired the next run goes on at the recovery point, and the old one commits nothing (fencing).
+// When the lock has expired the next run goes on at the recovery point, and the old one
+// commits nothing (fencing).
 func (b *bench) takeover() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)

@@ -162,7 +162,8 @@ func (b *bench) complete() {
 	assert.Equal(b, 2, p.callKeys())
 }
 
-// A request that cannot be completed is called a bounded number of times, and stays for a person to end.
+// A request that cannot be completed is called a bounded number of times, and stays for a
+// person to end.
 func (b *bench) givesUp() {
 	broken := errors.New("broken")
 	calls := 0
@@ -181,7 +182,8 @@ func (b *bench) givesUp() {
 	assert.Equal(b, 1, unfinished)
 }
 
-// A person ends a request that is not finished, with a response that says why. A run that has it commits nothing any more.
+// A person ends a request that is not finished, with a response that says why. A run that
+// has it commits nothing any more.
 func (b *bench) end() {
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}

@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
-// The provider is stored before it is called, later calls go to it, and another one is asked after a definite
-// refusal only.
+// The provider is stored before it is called, later calls go to it, and another one is
+// asked after a definite refusal only.
 func (b *bench) provider() {
 	lost := errors.New("no answer")
 	var failure map[string]error // of each provider

@@ -30,14 +30,15 @@ const (
 	ahead   = 20 // elements that a client reads before it asks for the length of the stream again
 )
 
-// client is a pipeline that reads the stream, calls the service for each element, and takes checkpoints.
+// client is a pipeline that reads the stream, calls the service for each element, and
+// takes checkpoints.
 type client struct {
 	settings
 	http *http.Client
 }
 
-// call is the process of a client. It goes on from the last checkpoint, and prints a line first. Each run has another order,
-// capacity and limit of what is in flight.
+// call is the process of a client. It goes on from the last checkpoint, and prints a line
+// first. Each run has another order, capacity and limit of what is in flight.
 func call(s settings) error {
 	c := &client{settings: s, http: &http.Client{
 		Transport: caller.Transport(&http.Transport{MaxIdleConnsPerHost: 2 * permits}, s.URL+"/accounts/"),
@@ -159,7 +160,8 @@ func (in *input) Seek(position []byte) error {
 // Close implements checkpoint.Input.
 func (in *input) Close() error { return nil }
 
-// length asks for the length of the stream, before more than position is read; 0: not yet.
+// length asks for the length of the stream, before more than position is read; 0: not
+// yet.
 func (c *client) length(position int64) (length int64, err error) {
 	resp, err := c.http.Get(c.URL + "/length?position=" + strconv.FormatInt(position, 10))
 	if err != nil {

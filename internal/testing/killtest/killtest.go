@@ -21,7 +21,8 @@ import (
 	"github.com/weirflow/weir/internal/testing/child"
 )
 
-// killsEnv is the variable of the environment that says how often servers and clients are killed; a few times by default.
+// killsEnv is the variable of the environment that says how often servers and clients are
+// killed; a few times by default.
 const killsEnv = "WEIR_KILLS"
 
 // Addition is what a request asks for.
@@ -35,7 +36,8 @@ type Addition struct {
 type Service interface {
 	exactlyonce.Records
 
-	// Add makes an addition and stores the answer to req, both or neither, and returns the answer that is stored.
+	// Add makes an addition and stores the answer to req, both or neither, and returns
+	// the answer that is stored.
 	Add(ctx context.Context, req exactlyonce.Request, a Addition, answer []byte) ([]byte, error)
 }
 
@@ -66,8 +68,9 @@ var steps = [...]string{"debit", "credit"}
 
 func valueAt(position int64) int64 { return position%7 + 1 }
 
-// Run kills servers and clients at random, WEIR_KILLS of each, and a few by default. Law X1: in the end the counters hold what
-// the stream held, each element once, and so does the output of the clients.
+// Run kills servers and clients at random, WEIR_KILLS of each, and a few by default. Law
+// X1: in the end the counters hold what the stream held, each element once, and so does
+// the output of the clients.
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	kills := 3

@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// network is between clients and servers: each request goes to a random server that runs, and 30 % of them get into trouble.
+// network is between clients and servers: each request goes to a random server that runs,
+// and 30 % of them get into trouble.
 type network struct {
 	server  *httptest.Server
 	client  *http.Client
@@ -82,7 +83,8 @@ func (n *network) end() int64 {
 	return n.length
 }
 
-// asked answers a client that has read the stream up to a position and asks for its length.
+// asked answers a client that has read the stream up to a position and asks for its
+// length.
 func (n *network) asked(w http.ResponseWriter, req *http.Request) {
 	position, err := strconv.ParseInt(req.FormValue("position"), 10, 64)
 	if err != nil {

@@ -25,8 +25,8 @@ type settings struct {
 	URL, Dir string // of a client: the service, and where its checkpoint lies
 }
 
-// Child is the process of a server or of a client, if this process was started by [Run]; it does not return then. TestMain
-// calls it first. open opens a server's database.
+// Child is the process of a server or of a client, if this process was started by [Run];
+// it does not return then. TestMain calls it first. open opens a server's database.
 func Child(open func(ctx context.Context, database string) (Service, error)) {
 	child.Run(name, func(text string) error {
 		time.AfterFunc(timeLimit, func() { os.Exit(4) })

@@ -29,7 +29,8 @@ func serve(open func(ctx context.Context, database string) (Service, error), dat
 	return s.Serve(l)
 }
 
-// add is the handler behind the tracking. It takes its time, and fails now and then: before its transaction, and behind it.
+// add is the handler behind the tracking. It takes its time, and fails now and then:
+// before its transaction, and behind it.
 func add(service Service, w http.ResponseWriter, req *http.Request) {
 	request, _ := exactlyonce.RequestFromContext(req.Context())
 	a := Addition{Step: request.Step}

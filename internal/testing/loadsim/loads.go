@@ -13,7 +13,8 @@ const (
 	Full  = 50
 )
 
-// Loads are the five loads that limiters are measured by, and one at ten times what the service bears.
+// Loads are the five loads that limiters are measured by, and one at ten times what the
+// service bears.
 func Loads() []Load {
 	const (
 		ms    = time.Millisecond
@@ -66,7 +67,8 @@ func Loads() []Load {
 	}
 }
 
-// around returns a time around mean: the sum of four that are exponential, with half of the deviation of one.
+// around returns a time around mean: the sum of four that are exponential, with half of
+// the deviation of one.
 func around(r *rand.Rand, mean time.Duration) time.Duration {
 	sum := 0.0
 	for range 4 {

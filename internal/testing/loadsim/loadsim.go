@@ -1,5 +1,5 @@
-// Package loadsim simulates a service with a queue and a client that limits its calls, in virtual time and with a seed. Tests compare
-// limiters with it.
+// Package loadsim simulates a service with a queue and a client that limits its calls, in
+// virtual time and with a seed. Tests compare limiters with it.
 package loadsim
 
 import (
@@ -18,7 +18,8 @@ type Limiter interface {
 	Lost(t, took time.Duration, inUse int)
 }
 
-// Starter is a Limiter that wants to know of each call when it starts. It is told of its end in place of the other methods.
+// Starter is a Limiter that wants to know of each call when it starts. It is told of its
+// end in place of the other methods.
 type Starter interface {
 	Started() (end func(lost bool))
 }

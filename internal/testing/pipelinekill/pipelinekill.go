@@ -1,5 +1,7 @@
-// Package pipelinekill runs the pipelines of partitions ([partitions.Run]) in several processes, and kills these at random, or stops them
-// for longer than their leases. It is for the tests of stores, inputs and outputs: it runs the test binary again as the workers.
+// Package pipelinekill runs the pipelines of partitions ([partitions.Run]) in several
+// processes, and kills these at random, or stops them for longer than their leases. It is
+// for the tests of stores, inputs and outputs: it runs the test binary again as the
+// workers.
 package pipelinekill
 
 import (
@@ -63,7 +65,8 @@ func Elements() int {
 	return 300
 }
 
-// Child is a worker, if this process was started by [Run]; it does not return then. TestMain calls it first.
+// Child is a worker, if this process was started by [Run]; it does not return then.
+// TestMain calls it first.
 func Child(open Open) { workers.Child(name, open, work) }
 
 func work(ctx context.Context, e Engine) error {
@@ -104,16 +107,19 @@ func work(ctx context.Context, e Engine) error {
 // Config says what [Run] does.
 type Config struct {
 	DSN string
-	// Count returns how many elements are in the outputs, all together; Rows returns those of a partition in the order of its output.
+	// Count returns how many elements are in the outputs, all together; Rows returns
+	// those of a partition in the order of its output.
 	Count     func(ctx context.Context) (int, error)
 	Rows      func(ctx context.Context, partition string) ([]int, error)
 	Unordered bool // as [Engine.Unordered]
-	// KillServer kills a server and starts it again; nil: there is none. It is called on the goroutine of the test.
+	// KillServer kills a server and starts it again; nil: there is none. It is called on
+	// the goroutine of the test.
 	KillServer func()
 }
 
-// Run kills and stops workers while they work: a few times by default, more than fifty times with WEIR_LONG. In the end each element is in
-// the output of its partition once, and all are in order (laws C1, P1).
+// Run kills and stops workers while they work: a few times by default, more than fifty
+// times with WEIR_LONG. In the end each element is in the output of its partition once,
+// and all are in order (laws C1, P1).
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	kills, every := 6, 3

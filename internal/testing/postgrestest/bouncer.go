@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Bouncer starts PgBouncer in front of the server, and returns its connection string: each
-// transaction gets one of three connections. It ends with the test. The test needs PgBouncer
-// (Debian: apt-get install pgbouncer), as it needs PostgreSQL.
+// Bouncer starts PgBouncer in front of the server, and returns its connection string:
+// each transaction gets one of three connections. It ends with the test. The test needs
+// PgBouncer (Debian: apt-get install pgbouncer), as it needs PostgreSQL.
 func (s *Server) Bouncer() (url string) {
 	s.t.Helper()
 	program, err := exec.LookPath("pgbouncer")

@@ -116,8 +116,8 @@ func (s *Server) launch() {
 	}()
 }
 
-// answers reads what the server has written about itself: its process, and in the last line whether
-// it takes connections, as a standby or as a primary.
+// answers reads what the server has written about itself: its process, and in the last
+// line whether it takes connections, as a standby or as a primary.
 func (s *Server) answers() bool {
 	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
 	lines := strings.Fields(string(text))
@@ -189,7 +189,8 @@ func unavailable(t testing.TB, err error) {
 	t.Skipf("skipped, this test needs PostgreSQL (apt-get install postgresql): %v", err)
 }
 
-// freePort returns a port below those that connections get, so that a server that was killed finds it free when it comes back.
+// freePort returns a port below those that connections get, so that a server that was
+// killed finds it free when it comes back.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for try := 0; ; try++ {
@@ -203,8 +204,9 @@ func freePort(t testing.TB) int {
 	}
 }
 
-// Freeze stops the server's processes until the end of the test, or Thaw: it answers nothing, and closes no connection. The kernel still
-// accepts new ones. The test is skipped where there is no /proc.
+// Freeze stops the server's processes until the end of the test, or Thaw: it answers
+// nothing, and closes no connection. The kernel still accepts new ones. The test is
+// skipped where there is no /proc.
 func (s *Server) Freeze() {
 	s.t.Helper()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {

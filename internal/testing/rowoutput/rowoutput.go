@@ -1,4 +1,5 @@
-// Package rowoutput has an output with rows in its state. Tests use it for pipelines that write to a table.
+// Package rowoutput has an output with rows in its state. Tests use it for pipelines that
+// write to a table.
 package rowoutput
 
 import (
@@ -8,8 +9,9 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// Output is a checkpoint.Output whose state has the rows that may not be published yet. Publish publishes rows, the first of
-// which has the number first. It may be called again for rows that are published.
+// Output is a checkpoint.Output whose state has the rows that may not be published yet.
+// Publish publishes rows, the first of which has the number first. It may be called again
+// for rows that are published.
 type Output struct {
 	Publish func(ctx context.Context, first int, rows []int) error
 

@@ -26,8 +26,10 @@ type parcel struct {
 	Put    time.Time
 }
 
-// Fair logs what tenants have of a service that answers 500 calls a second, alone and beside one that puts a hundred messages for each one of
-// another tenant (law B3), and checks that their p99 stays within 1.5 times. It takes a minute of real time, so it runs with WEIR_LONG only.
+// Fair logs what tenants have of a service that answers 500 calls a second, alone and
+// beside one that puts a hundred messages for each one of another tenant (law B3), and
+// checks that their p99 stays within 1.5 times. It takes a minute of real time, so it
+// runs with WEIR_LONG only.
 func Fair(t *testing.T, s store.Store) {
 	t.Helper()
 	if os.Getenv("WEIR_LONG") == "" {
@@ -82,7 +84,8 @@ func fair(t *testing.T, q *delivery.Queue[parcel], flood bool) (p99 time.Duratio
 	return sink.took[len(sink.took)*99/100]
 }
 
-// parcels is a sink that notes how long those of the tenants that do not flood have taken.
+// parcels is a sink that notes how long those of the tenants that do not flood have
+// taken.
 type parcels struct{ took []time.Duration }
 
 func (s *parcels) PutAll(_ context.Context, ms []message.Message[parcel]) error {

@@ -18,8 +18,8 @@ import (
 // chunk is the number of messages of one round.
 const chunk = 20_000
 
-// pipeline compares source, operator and sink with the store's bare Take, Put and Done, in one run: alternately. Each message goes
-// from one queue to another.
+// pipeline compares source, operator and sink with the store's bare Take, Put and Done,
+// in one run: alternately. Each message goes from one queue to another.
 func pipeline(b *testing.B, s store.Store) {
 	b.Helper()
 	chunk := chunk

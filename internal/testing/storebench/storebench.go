@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Run puts and takes messages of 256 bytes by several goroutines, measures how late messages come that become due, and compares
-// a pipeline with the bare store.
+// Run puts and takes messages of 256 bytes by several goroutines, measures how late
+// messages come that become due, and compares a pipeline with the bare store.
 func Run(b *testing.B, open func(b *testing.B) store.Store) {
 	b.Helper()
 	for _, workers := range []int{16, 256} {

@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Batch is how many messages one Take and one Put have in the pipelines that are measured.
+// Batch is how many messages one Take and one Put have in the pipelines that are
+// measured.
 const Batch = 500
 
 // Raw is a codec that has nothing to do.
@@ -21,7 +22,8 @@ var Raw = codec.Func(
 	func(src []byte) ([]byte, error) { return src, nil },
 )
 
-// Work is a worker whose function does nothing. It ends when n messages of a queue are in the sink.
+// Work is a worker whose function does nothing. It ends when n messages of a queue are in
+// the sink.
 func Work(ctx context.Context, s store.Store, queue string, sink delivery.Sink[[]byte], n int) error {
 	ctx, enough := context.WithCancel(ctx)
 	defer enough()

@@ -1,5 +1,6 @@
-// Package storecrash tests that a store of delivery/store is whole after its process was killed: it runs the test binary again
-// as a child, which kills itself at each step of a scenario.
+// Package storecrash tests that a store of delivery/store is whole after its process was
+// killed: it runs the test binary again as a child, which kills itself at each step of a
+// scenario.
 package storecrash
 
 import (
@@ -28,7 +29,8 @@ const (
 // Open opens the store of a DSN. It must call step before and after each statement.
 type Open func(ctx context.Context, dsn string, step func()) (store.Inspector, error)
 
-// Child runs the scenario if this process is a child, and does not return then. Call it in TestMain.
+// Child runs the scenario if this process is a child, and does not return then. Call it
+// in TestMain.
 func Child(open Open) {
 	dsn := os.Getenv(envDSN)
 	if dsn == "" {
@@ -58,8 +60,9 @@ func Child(open Open) {
 	os.Exit(0)
 }
 
-// Run kills a child at each step, each time with a new store, and looks at what is left. A call that has returned has had its
-// effect, the one that was broken off has had all of it or none, and no other has begun.
+// Run kills a child at each step, each time with a new store, and looks at what is left.
+// A call that has returned has had its effect, the one that was broken off has had all of
+// it or none, and no other has begun.
 func Run(t *testing.T, newDSN func(t *testing.T) string, open Open) {
 	t.Helper()
 	states, err := scenario(t.Context(), memory.Open(), func(int) {})
@@ -90,7 +93,8 @@ func Run(t *testing.T, newDSN func(t *testing.T) string, open Open) {
 	}
 }
 
-// scenario calls each method that writes, and returns the states before and after each call.
+// scenario calls each method that writes, and returns the states before and after each
+// call.
 func scenario(ctx context.Context, s store.Inspector, returned func(n int)) (states []string, err error) {
 	messages := []store.Message{}
 	for _, id := range []string{"a", "b", "c", "d"} {

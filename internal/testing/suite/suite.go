@@ -33,7 +33,8 @@ func SpoilBytes(b []byte) {
 	}
 }
 
-// Spoiled returns beginnings of b, b with bytes changed, and bytes that have nothing to do with it.
+// Spoiled returns beginnings of b, b with bytes changed, and bytes that have nothing to
+// do with it.
 func Spoiled(b []byte) (all [][]byte) {
 	const at = 200 // indexes in b
 	step := max(1, len(b)/at)

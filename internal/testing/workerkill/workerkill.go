@@ -201,7 +201,8 @@ func (s sink) PutAll(ctx context.Context, ms []message.Message[Order]) error {
 	return s.Sink.PutAll(ctx, ms)
 }
 
-// Child is a worker, if this process was started by [Run]; it does not return then. TestMain calls it first.
+// Child is a worker, if this process was started by [Run]; it does not return then.
+// TestMain calls it first.
 func Child(open Open) {
 	workers.Child(name, open, func(ctx context.Context, e Engine) error {
 		summary, err := Work(ctx, e)
@@ -238,22 +239,25 @@ func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.S
 type Config struct {
 	DSN  string
 	Open Open
-	// KillServer kills a server and starts it again, or does other harm to it; nil: there is none. It is called on the goroutine of
-	// the test.
+	// KillServer kills a server and starts it again, or does other harm to it; nil: there
+	// is none. It is called on the goroutine of the test.
 	KillServer func()
-	// MayLapse: a message may become a dead letter because its lease ended too often (law W2): the harm ends leases of workers that live.
+	// MayLapse: a message may become a dead letter because its lease ended too often (law
+	// W2): the harm ends leases of workers that live.
 	MayLapse bool
-	// MayDouble: messages may be done, or be dead letters, twice. A version before law W5 and
-	// this version do not recognise each other's hand-overs, so what one has begun when it was
-	// killed, and the other repeats, is there twice.
+	// MayDouble: messages may be done, or be dead letters, twice. A version before law W5
+	// and this version do not recognise each other's hand-overs, so what one has begun
+	// when it was killed, and the other repeats, is there twice.
 	MayDouble bool
 	// Messages is how many there are without WEIR_LONG; 0: 2,000.
 	Messages int
-	// Programs are what the workers run in turn, such as the same tests of an older version: see [Older]. None: this one.
+	// Programs are what the workers run in turn, such as the same tests of an older
+	// version: see [Older]. None: this one.
 	Programs []string
 }
 
-// Older builds the tests of the package at dir as they were at a commit, and returns the program. It needs git and the history.
+// Older builds the tests of the package at dir as they were at a commit, and returns the
+// program. It needs git and the history.
 func Older(t *testing.T, commit, dir string) string {
 	t.Helper()
 	if os.Getenv("CI") == "" && os.Getenv(envLong) == "" {
@@ -293,9 +297,10 @@ func Fill(t *testing.T, e Engine, n int) {
 	}
 }
 
-// Run kills workers while they work, and stops them for longer than their leases: a few times by default, more than a hundred times with
-// WEIR_LONG. In the end each message is done once, none was lost or early, the dead letters are the poison, and the message that the
-// sink never takes has held up none (laws D1 to D4).
+// Run kills workers while they work, and stops them for longer than their leases: a few
+// times by default, more than a hundred times with WEIR_LONG. In the end each message is
+// done once, none was lost or early, the dead letters are the poison, and the message
+// that the sink never takes has held up none (laws D1 to D4).
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	n, kills, every := cmp.Or(c.Messages, 2000), 6, 6
@@ -328,14 +333,16 @@ func Run(t *testing.T, c Config) {
 		return patiently(t, func(ctx context.Context) ([]string, error) { return lapsed(ctx, e) })
 	}
 	settled := func(done int) bool {
-		// What a worker had when it was killed comes again when its lease has ended, also if it was done: then it goes this way again.
+		// What a worker had when it was killed comes again when its lease has ended, also
+		// if it was done: then it goes this way again.
 		return done >= n-poison-1-len(lapses()) && count(t, e, Dead) >= poison &&
 			len(patiently(t, e.Left)) <= 1 && count(t, e, first) == 0 && count(t, e, second) == 0
 	}
 	progress(t, e, all, settled)
 	took := time.Since(begun)
 	all.End() // each drains first
-	// A worker that stood still may hand over late what others have done (law D1): new ones let that go its way again.
+	// A worker that stood still may hand over late what others have done (law D1): new
+	// ones let that go its way again.
 	if !settled(patiently(t, e.CountFinished)) {
 		late := workers.Start(t, name, c.DSN, workerN, patience, c.Programs...)
 		progress(t, e, late, settled)
@@ -346,7 +353,8 @@ func Run(t *testing.T, c Config) {
 		n, took.Round(time.Millisecond), all.Kills, all.Stops, workerN, servers, all.Output())
 }
 
-// Check looks at what the workers have left. Those of lapsed are dead letters, and may have been done as well.
+// Check looks at what the workers have left. Those of lapsed are dead letters, and may
+// have been done as well.
 func Check(t *testing.T, e Engine, n int, lapsed ...string) {
 	t.Helper()
 	check(t, e, n, false, lapsed...)
@@ -383,7 +391,8 @@ func check(t *testing.T, e Engine, n int, mayDouble bool, lapsed ...string) {
 		return func(ctx context.Context) ([]string, error) { return list(ctx, e, name) }
 	}
 	check("done", done, e.Finished)
-	// The message that the sink never takes waits, or it was in the hands of workers that were killed too often (law W2).
+	// The message that the sink never takes waits, or it was in the hands of workers that
+	// were killed too often (law W2).
 	left := []string{Order(stuck).ID()}
 	if slices.Contains(patiently(t, queue(Dead)), left[0]) {
 		dead, left = append(dead, left[0]), nil
@@ -421,7 +430,8 @@ func count(t *testing.T, s store.Inspector, queue string) int {
 	})
 }
 
-// patiently calls f until it succeeds: a server that was killed may break a connection, or not answer.
+// patiently calls f until it succeeds: a server that was killed may break a connection,
+// or not answer.
 func patiently[T any](t *testing.T, f func(ctx context.Context) (T, error)) T {
 	t.Helper()
 	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {

@@ -103,8 +103,8 @@ func defaults() Config {
 	}
 }
 
-// Parse reads the flags. What it prints itself, the help text, goes to out. It returns flag.ErrHelp when help was asked for and
-// a *UsageError for everything that is wrong.
+// Parse reads the flags. What it prints itself, the help text, goes to out. It returns
+// flag.ErrHelp when help was asked for and a *UsageError for everything that is wrong.
 func Parse(args []string, out io.Writer) (Config, error) {
 	c := defaults()
 	fs := flag.NewFlagSet("hbase-like", flag.ContinueOnError)

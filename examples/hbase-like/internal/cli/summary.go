@@ -39,7 +39,8 @@ type Checkpoints struct {
 	Nothing bool   // was left to do
 }
 
-// Write writes the summary for people, after an empty line, in lines of 80 columns at most.
+// Write writes the summary for people, after an empty line, in lines of 80 columns at
+// most.
 func (s Summary) Write(w io.Writer) error {
 	var sum asyncop.Stats
 	for _, l := range s.Lookups {
@@ -112,7 +113,8 @@ func (s Summary) Write(w io.Writer) error {
 // summaryColumns is the width of the summary.
 const summaryColumns = 80
 
-// wrap writes a line, and what does not fit into it on lines behind an indent. It breaks at single spaces.
+// wrap writes a line, and what does not fit into it on lines behind an indent. It breaks
+// at single spaces.
 func wrap(out *strings.Builder, indent int, line string) {
 	for utf8.RuneCountInString(line) > summaryColumns {
 		at, column := 0, 0

@@ -39,12 +39,13 @@ type inputPosition struct {
 	Flights int    `json:"flights"` // before the position
 }
 
-// OpenInput opens a regular file, or the built-in flights for "". It reads all of it once: for its checksum, and because a bad
-// row would end every run at the same place, and could not be repaired without making another input of it.
+// OpenInput opens a regular file, or the built-in flights for "". It reads all of it
+// once: for its checksum, and because a bad row would end every run at the same place,
+// and could not be repaired without making another input of it.
 func OpenInput(name string, book *ledger.Ledger) (*Input, error) { return OpenPart(name, 0, 1, book) }
 
-// OpenPart is OpenInput for a part of the input, one of n of about the same length. Its flights are counted from 0; their lines are
-// those of the whole.
+// OpenPart is OpenInput for a part of the input, one of n of about the same length. Its
+// flights are counted from 0; their lines are those of the whole.
 func OpenPart(name string, part, n int, book *ledger.Ledger) (*Input, error) {
 	in := &Input{name: name, book: book, open: func() (io.ReadCloser, error) { return os.Open(name) }}
 	if name == "" {

@@ -113,8 +113,9 @@ func (o *Output) Write(ctx context.Context, line []byte) error {
 	return o.file.Write(ctx, line)
 }
 
-// Prepare implements [checkpoint.Output]. When the barrier comes here it has passed both look-ups, so what they gave up before
-// it is in the book. What they gave up since is there as well; ledger.Restore says what becomes of it.
+// Prepare implements [checkpoint.Output]. When the barrier comes here it has passed both
+// look-ups, so what they gave up before it is in the book. What they gave up since is
+// there as well; ledger.Restore says what becomes of it.
 func (o *Output) Prepare(ctx context.Context) ([]byte, error) {
 	file, err := o.file.Prepare(ctx)
 	if err != nil {

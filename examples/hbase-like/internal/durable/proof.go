@@ -18,8 +18,9 @@ type Proof struct {
 	Problems []string
 }
 
-// Prove reads the whole input and the whole output again. Every flight must be in the output exactly once, or given up, and in
-// input order if that was asked for. It relies on nothing that the runs remember but the flights given up.
+// Prove reads the whole input and the whole output again. Every flight must be in the
+// output exactly once, or given up, and in input order if that was asked for. It relies
+// on nothing that the runs remember but the flights given up.
 func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 	table := make(map[string]flights.Airport, len(airports))
 	for _, a := range airports {

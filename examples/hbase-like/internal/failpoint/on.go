@@ -12,8 +12,9 @@ import (
 	"github.com/weirflow/weir/internal/testing/testhook"
 )
 
-// variable names the environment variable that says where to kill the process: "sync:3" is before the third sync of a
-// checkpoint's file. The steps are those of [testhook.OnStoreStep].
+// variable names the environment variable that says where to kill the process: "sync:3"
+// is before the third sync of a checkpoint's file. The steps are those of
+// [testhook.OnStoreStep].
 const variable = "HBASE_LIKE_KILL_AT"
 
 // Arm makes the stores that are opened from now on kill the process there.

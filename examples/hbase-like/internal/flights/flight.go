@@ -19,7 +19,8 @@ type Flight struct {
 	Destination Airport
 }
 
-// Airport is a row of the dimension table. Until it was looked up it has nothing but a code.
+// Airport is a row of the dimension table. Until it was looked up it has nothing but a
+// code.
 type Airport struct {
 	IATA      string  `json:"iata"`
 	Name      string  `json:"name"`
@@ -60,7 +61,8 @@ func AirportFromCells(iata string, value func(column string) string) (Airport, e
 	return a, nil
 }
 
-// Unresolved is the code of the first airport that was not looked up yet, "" if both were.
+// Unresolved is the code of the first airport that was not looked up yet, "" if both
+// were.
 func (f Flight) Unresolved() string {
 	for _, a := range []Airport{f.Origin, f.Destination} {
 		if a == (Airport{IATA: a.IATA}) {
@@ -70,12 +72,14 @@ func (f Flight) Unresolved() string {
 	return ""
 }
 
-// InputLine is the flight as a line of the input: its date, delay, distance, origin and destination.
+// InputLine is the flight as a line of the input: its date, delay, distance, origin and
+// destination.
 func (f Flight) InputLine() string {
 	return fmt.Sprintf("%s,%d,%d,%s,%s", f.Departure.Format(departureLayout), f.Delay, f.Distance, f.Origin.IATA, f.Destination.IATA)
 }
 
-// GreatCircle is the shortest way between the two airports in miles, what no flight can undercut by much.
+// GreatCircle is the shortest way between the two airports in miles, what no flight can
+// undercut by much.
 func (f Flight) GreatCircle() int {
 	const earthRadius, degree = 3958.8, math.Pi / 180
 	a, b := f.Origin, f.Destination

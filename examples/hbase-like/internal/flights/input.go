@@ -29,7 +29,8 @@ func (e *InputError) Error() string {
 // Unwrap returns what is wrong there.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// departureLayout is how the input and the output write times: local to the airport, without a zone.
+// departureLayout is how the input and the output write times: local to the airport,
+// without a zone.
 const departureLayout = "2006/01/02 15:04"
 
 // Reader reads flights. It belongs to one goroutine.
@@ -38,7 +39,8 @@ type Reader struct {
 	seq   int
 }
 
-// NewReader returns a reader of the CSV in r, after having read its header. The name stands for r in errors.
+// NewReader returns a reader of the CSV in r, after having read its header. The name
+// stands for r in errors.
 func NewReader(name string, r io.Reader) (*Reader, error) {
 	t, err := newTable(name, r, "date", "delay", "distance", "origin", "destination")
 	if err != nil {
@@ -93,7 +95,8 @@ func ReadAirports(name string, r io.Reader) ([]Airport, error) {
 	}
 }
 
-// table reads the wanted columns of a CSV, row by row. The first error of a row sticks in err.
+// table reads the wanted columns of a CSV, row by row. The first error of a row sticks in
+// err.
 type table struct {
 	file   string
 	csv    *csv.Reader

@@ -17,7 +17,8 @@ type call struct {
 	id    uint64
 }
 
-// watch makes the end of ctx end the call. It reports false, and does nothing, if ctx has ended.
+// watch makes the end of ctx end the call. It reports false, and does nothing, if ctx has
+// ended.
 func (g *call) watch(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false

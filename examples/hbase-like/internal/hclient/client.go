@@ -70,7 +70,8 @@ type failure struct {
 	err   error
 }
 
-// New returns a client of the store whose meta server is at addr. It connects when it has to.
+// New returns a client of the store whose meta server is at addr. It connects when it has
+// to.
 func New(metaAddr string) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Client{
@@ -83,8 +84,9 @@ func New(metaAddr string) *Client {
 	}
 }
 
-// Get asks for a row and returns at once. It calls done exactly once: with the row, an empty result, or an error. When ctx ends
-// first, done gets its cause and the answer is ignored.
+// Get asks for a row and returns at once. It calls done exactly once: with the row, an
+// empty result, or an error. When ctx ends first, done gets its cause and the answer is
+// ignored.
 func (c *Client) Get(ctx context.Context, row string, done func(Result, error)) {
 	g := &call{row: row, done: done}
 	if !g.watch(ctx) {
@@ -174,7 +176,8 @@ func (c *Client) answered(g *call, region wire.Region, resp wire.Response, err e
 	case resp.Status == wire.StatusNotServing:
 		c.mu.Lock()
 		c.stats.NotServing++
-		// Only if the cache still says what was wrong: another Get may have learned better meanwhile.
+		// Only if the cache still says what was wrong: another Get may have learned
+		// better meanwhile.
 		c.regions = slices.DeleteFunc(c.regions, func(r wire.Region) bool { return r == region })
 		c.mu.Unlock()
 		g.end(Result{}, &NotServingRegionError{Server: region.Server, Region: region.Name, Row: g.row})
@@ -183,8 +186,9 @@ func (c *Client) answered(g *call, region wire.Region, resp wire.Response, err e
 	}
 }
 
-// locate asks the meta server for the region of row, then routes all Gets that wait. One request is on its way at a time: the
-// others most often need the same region, and after a restart a thousand Gets would ask at once.
+// locate asks the meta server for the region of row, then routes all Gets that wait. One
+// request is on its way at a time: the others most often need the same region, and after
+// a restart a thousand Gets would ask at once.
 func (c *Client) locate(row string) {
 	c.mu.Lock()
 	n, err := c.connLocked(c.meta)
@@ -271,7 +275,8 @@ func (c *Client) connLocked(server string) (*conn, error) {
 	return n, nil
 }
 
-// lost takes a broken connection out of use. What was cached about its server may be as wrong as the connection.
+// lost takes a broken connection out of use. What was cached about its server may be as
+// wrong as the connection.
 func (c *Client) lost(n *conn, err error, dialed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

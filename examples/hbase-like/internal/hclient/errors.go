@@ -20,7 +20,8 @@ func (e *NotServingRegionError) Error() string {
 	return fmt.Sprintf("hclient: %s does not serve region %q of row %q", e.Server, e.Region, e.Row)
 }
 
-// ConnectionError says that a server could not be reached, or that the connection broke before it answered.
+// ConnectionError says that a server could not be reached, or that the connection broke
+// before it answered.
 type ConnectionError struct {
 	Server string // host:port
 	Err    error

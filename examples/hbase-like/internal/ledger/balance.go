@@ -68,8 +68,9 @@ func (l *Ledger) Balance() Balance {
 	return b
 }
 
-// Prove returns nil if every flight came out exactly once, and in order if the ledger is ordered. Of a run that was cut short,
-// notTaken flights may be missing: those that the pipeline says it did not accept.
+// Prove returns nil if every flight came out exactly once, and in order if the ledger is
+// ordered. Of a run that was cut short, notTaken flights may be missing: those that the
+// pipeline says it did not accept.
 func (b Balance) Prove(notTaken int) error {
 	problems := b.Problems
 	if b.Missing != notTaken {
@@ -90,7 +91,8 @@ func (e *ProofError) Error() string {
 	return "the books do not balance:\n  " + strings.Join(e.Problems, "\n  ")
 }
 
-// quantiles sorts values. The p-quantile of n values is the smallest that is not below a share p of them.
+// quantiles sorts values. The p-quantile of n values is the smallest that is not below a
+// share p of them.
 func quantiles[T time.Duration | int32](values []T) Quantiles[T] {
 	n := len(values)
 	if n == 0 {

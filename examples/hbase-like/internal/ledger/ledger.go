@@ -50,7 +50,8 @@ type Ledger struct {
 	more     int // problems beyond maxProblems
 }
 
-// New opens a ledger. Enriched flights must carry these airports and, if ordered, come in the order in which they were read.
+// New opens a ledger. Enriched flights must carry these airports and, if ordered, come in
+// the order in which they were read.
 func New(ordered bool, airports []flights.Airport) *Ledger {
 	l := &Ledger{ordered: ordered, airports: make(map[string]flights.Airport, len(airports)), opened: time.Now(), last: -1}
 	for _, a := range airports {
@@ -59,7 +60,8 @@ func New(ordered bool, airports []flights.Airport) *Ledger {
 	return l
 }
 
-// Read enters a flight, before it goes into the pipeline. Flights must come in the order of their Seq.
+// Read enters a flight, before it goes into the pipeline. Flights must come in the order
+// of their Seq.
 func (l *Ledger) Read(f flights.Flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

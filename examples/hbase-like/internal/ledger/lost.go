@@ -20,10 +20,11 @@ func (l *Ledger) Lost() []Lost {
 	return slices.Clone(l.lost)
 }
 
-// Restore enters the flights that were given up when a checkpoint was taken, and returns how many. The checkpoint may know too
-// many: those that a look-up gave up after its own part of the checkpoint was taken. One of them was read after it, and will be
-// read again: it is ignored. Another one is in flight in the checkpoint: it is not given up any more when it is looked up
-// again.
+// Restore enters the flights that were given up when a checkpoint was taken, and returns
+// how many. The checkpoint may know too many: those that a look-up gave up after its own
+// part of the checkpoint was taken. One of them was read after it, and will be read
+// again: it is ignored. Another one is in flight in the checkpoint: it is not given up
+// any more when it is looked up again.
 func (l *Ledger) Restore(lost []Lost) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,7 +40,8 @@ func (l *Ledger) Restore(lost []Lost) int {
 	return l.counts[givenUp]
 }
 
-// takeUpLocked makes a flight that was given up before the checkpoint one that is in flight.
+// takeUpLocked makes a flight that was given up before the checkpoint one that is in
+// flight.
 func (l *Ledger) takeUpLocked(e *entry, seq int) {
 	if !e.restored {
 		return

@@ -22,7 +22,8 @@ type Row struct {
 type Config struct {
 	// Servers is the number of region servers, at least 1.
 	Servers int
-	// Splits are the row keys at which a new region starts, ascending. Regions are dealt to the servers in turn.
+	// Splits are the row keys at which a new region starts, ascending. Regions are dealt
+	// to the servers in turn.
 	Splits []string
 	// MinLatency and MaxLatency bound how long an answer takes, before faults.
 	MinLatency, MaxLatency time.Duration
@@ -111,8 +112,9 @@ func Start(cfg Config) (*Cluster, error) {
 // MetaAddr is the address of the meta server, all that a client has to know.
 func (c *Cluster) MetaAddr() string { return c.meta.addr }
 
-// Load writes rows. A row that the faults make late is not there at once: as in a pipeline whose dimension table is filled by a
-// job that lags behind, it is written some time after it was asked for first.
+// Load writes rows. A row that the faults make late is not there at once: as in a
+// pipeline whose dimension table is filled by a job that lags behind, it is written some
+// time after it was asked for first.
 func (c *Cluster) Load(rows ...Row) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +181,8 @@ func (c *Cluster) answerLocate(req wire.Request, reply func(wire.Response)) {
 	})
 }
 
-// answerGet is region server id. It takes note of the Get now, and reads and answers once the latency of the answer has passed.
+// answerGet is region server id. It takes note of the Get now, and reads and answers once
+// the latency of the answer has passed.
 func (c *Cluster) answerGet(id int, slow time.Duration, req wire.Request, reply func(wire.Response)) {
 	if req.Op != wire.OpGet {
 		reply(wire.Response{Status: wire.StatusError, Message: "region servers only get rows"})

@@ -12,7 +12,8 @@ import (
 type Faults struct {
 	Seed uint64
 
-	// LateShare, from 0 to 1, is the share of the rows that are loaded late: up to MaxLag after they are asked for first.
+	// LateShare, from 0 to 1, is the share of the rows that are loaded late: up to MaxLag
+	// after they are asked for first.
 	LateShare float64
 	MaxLag    time.Duration
 
@@ -73,7 +74,8 @@ type Event struct {
 	Pick uint64 // chooses the region or server it happens to
 }
 
-// Plan returns the events that are to come, without end. It is the same for the same Seed and EventEvery.
+// Plan returns the events that are to come, without end. It is the same for the same Seed
+// and EventEvery.
 func (f Faults) Plan() iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		// Each round holds every kind; crashes, which hurt most, are rare.

@@ -55,7 +55,8 @@ func (l *listener) accept() {
 	}
 }
 
-// serve reads the requests of one connection. Answers are written by the goroutine that has them, one at a time.
+// serve reads the requests of one connection. Answers are written by the goroutine that
+// has them, one at a time.
 func (l *listener) serve(nc net.Conn) {
 	defer func() {
 		l.mu.Lock()

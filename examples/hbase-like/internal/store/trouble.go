@@ -5,7 +5,8 @@ import (
 	"iter"
 )
 
-// runPlan makes the events of the plan happen, one after the other, each when the number of Gets has reached it.
+// runPlan makes the events of the plan happen, one after the other, each when the number
+// of Gets has reached it.
 func (c *Cluster) runPlan() {
 	next, stop := iter.Pull(c.cfg.Faults.Plan())
 	defer stop()
@@ -94,7 +95,8 @@ func (c *Cluster) DropConnections(server int) error {
 	return nil
 }
 
-// Crash kills a server: its connections break and new ones are refused. The meta server goes on sending clients there.
+// Crash kills a server: its connections break and new ones are refused. The meta server
+// goes on sending clients there.
 func (c *Cluster) Crash(server int) error {
 	if err := c.checkServer(server); err != nil {
 		return err
@@ -102,7 +104,8 @@ func (c *Cluster) Crash(server int) error {
 	return c.servers[server].stop()
 }
 
-// Revive brings a crashed server back with the data it had. Reviving a live server does nothing.
+// Revive brings a crashed server back with the data it had. Reviving a live server does
+// nothing.
 func (c *Cluster) Revive(server int) error {
 	if err := c.checkServer(server); err != nil {
 		return err

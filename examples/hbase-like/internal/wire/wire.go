@@ -8,7 +8,8 @@ import (
 	"io"
 )
 
-// MaxFrame bounds the body of a frame, in bytes. It keeps a damaged length from becoming an allocation of gigabytes.
+// MaxFrame bounds the body of a frame, in bytes. It keeps a damaged length from becoming
+// an allocation of gigabytes.
 const MaxFrame = 1 << 20
 
 // ErrMalformed is wrapped by every error about bytes that are no frame.
@@ -61,7 +62,8 @@ type Request struct {
 	Row    string
 }
 
-// Response answers the request of the same ID. Status says which of the other fields count.
+// Response answers the request of the same ID. Status says which of the other fields
+// count.
 type Response struct {
 	ID      uint64
 	Status  Status
@@ -100,7 +102,8 @@ func AppendResponse(b []byte, r Response) []byte {
 	return end(b, start)
 }
 
-// ReadRequest reads one request. It returns io.EOF when the input ends between two frames.
+// ReadRequest reads one request. It returns io.EOF when the input ends between two
+// frames.
 func ReadRequest(r *bufio.Reader) (Request, error) {
 	d, err := readFrame(r)
 	if err != nil {
@@ -115,7 +118,8 @@ func ReadRequest(r *bufio.Reader) (Request, error) {
 	return req, d.finish()
 }
 
-// ReadResponse reads one response. It returns io.EOF when the input ends between two frames.
+// ReadResponse reads one response. It returns io.EOF when the input ends between two
+// frames.
 func ReadResponse(r *bufio.Reader) (Response, error) {
 	d, err := readFrame(r)
 	if err != nil {
@@ -124,7 +128,8 @@ func ReadResponse(r *bufio.Reader) (Response, error) {
 	resp := Response{ID: d.id, Status: Status(d.kind)}
 	switch resp.Status {
 	case StatusResult:
-		// A cell takes two bytes at least, so a count that lies is found before memory is reserved for it.
+		// A cell takes two bytes at least, so a count that lies is found before memory is
+		// reserved for it.
 		n := d.uvarint()
 		if n > uint64(len(d.body)/2) {
 			return Response{}, fmt.Errorf("%w: %d cells in %d bytes", ErrMalformed, n, len(d.body))

@@ -1,5 +1,6 @@
-// Package clustertest runs servers of NATS JetStream in separate processes, on loopback, for tests, benchmarks and examples that kill servers.
-// Each server is a new process of this program.
+// Package clustertest runs servers of NATS JetStream in separate processes, on loopback,
+// for tests, benchmarks and examples that kill servers. Each server is a new process of
+// this program.
 //
 //	func TestMain(m *testing.M) {
 //		clustertest.Child()
@@ -51,13 +52,16 @@ const (
 	maxPayload = 8 << 20 // of a message, in bytes
 )
 
-// Config configures the servers of [Start]. They sync each write, as [embedded.Start] does by default, and take messages of 8 MiB.
+// Config configures the servers of [Start]. They sync each write, as [embedded.Start]
+// does by default, and take messages of 8 MiB.
 type Config struct {
 	Dir     string // has a directory for each server
 	Servers int    // 1, 3 or 5
 
-	// Disks are the sizes of the disks of some servers, by their numbers, in bytes; others share the disk of Dir. Such a disk is in memory and
-	// is lost with the process. Linux only, and only where a process may mount one: else Start returns an error.
+	// Disks are the sizes of the disks of some servers, by their numbers, in bytes;
+	// others share the disk of Dir. Such a disk is in memory and is lost with the
+	// process. Linux only, and only where a process may mount one: else Start returns an
+	// error.
 	Disks map[int]int64
 }
 
@@ -68,7 +72,8 @@ type settings struct {
 	Disk    int64
 }
 
-// Child runs a server of a cluster, and does not return, if [Start] has started this process. TestMain or main must call it first.
+// Child runs a server of a cluster, and does not return, if [Start] has started this
+// process. TestMain or main must call it first.
 func Child() { child.Run(name, serve) }
 
 func serve(arg string) error {
@@ -104,7 +109,8 @@ type Cluster struct {
 	servers  []*child.Process // nil: it does not run
 }
 
-// Start starts servers, and returns when they can keep streams with a replica on each. The cluster must be closed.
+// Start starts servers, and returns when they can keep streams with a replica on each.
+// The cluster must be closed.
 func Start(c Config) (*Cluster, error) {
 	ports, err := freePorts(2 * c.Servers)
 	if err != nil {
@@ -129,8 +135,8 @@ func Start(c Config) (*Cluster, error) {
 	return all, nil
 }
 
-// freePorts returns addresses for listeners. Their ports are below those that connections get, so a server that was killed finds
-// its ports free when it comes back.
+// freePorts returns addresses for listeners. Their ports are below those that connections
+// get, so a server that was killed finds its ports free when it comes back.
 func freePorts(n int) (addresses []string, err error) {
 	var open []io.Closer
 	defer func() {
@@ -183,8 +189,9 @@ func (c *Cluster) begin() error {
 	})
 }
 
-// CreateStream creates a stream, or finds it, as soon as the servers have places for its replicas: a leader that was just elected may not
-// have heard of all others. It gives up after a minute.
+// CreateStream creates a stream, or finds it, as soon as the servers have places for its
+// replicas: a leader that was just elected may not have heard of all others. It gives up
+// after a minute.
 func CreateStream(ctx context.Context, js jetstream.JetStream, c jetstream.StreamConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -194,7 +201,8 @@ func CreateStream(ctx context.Context, js jetstream.JetStream, c jetstream.Strea
 	})
 }
 
-// until calls f until it returns no error. A server may not answer at all while there is no leader.
+// until calls f until it returns no error. A server may not answer at all while there is
+// no leader.
 func until(ctx context.Context, f func(ctx context.Context) error) error {
 	for {
 		within, cancel := context.WithTimeout(ctx, oneTry)
@@ -235,7 +243,8 @@ func (c *Cluster) URL() string {
 	return strings.Join(urls, ",")
 }
 
-// Connect connects to servers, and reconnects whenever they return. Its connection must be closed.
+// Connect connects to servers, and reconnects whenever they return. Its connection must
+// be closed.
 func Connect(url string, opts ...nats.Option) (jetstream.JetStream, error) {
 	nc, err := nats.Connect(url, append([]nats.Option{
 		nats.MaxReconnects(-1), nats.ReconnectWait(retry), nats.RetryOnFailedConnect(true),
@@ -296,11 +305,13 @@ func (c *Cluster) Kill(i int) error {
 // Dir returns the directory of a server.
 func (c *Cluster) Dir(i int) string { return c.settings[i].Dir }
 
-// Enlarge gives a server the disk of the others, in place of its disk of [Config.Disks], from its next start on.
+// Enlarge gives a server the disk of the others, in place of its disk of [Config.Disks],
+// from its next start on.
 func (c *Cluster) Enlarge(i int) { c.settings[i].Disk = 0 }
 
-// Restart starts a server that was killed, with its directory and its addresses. It returns when clients can connect, which may be
-// before the server has caught up with the others.
+// Restart starts a server that was killed, with its directory and its addresses. It
+// returns when clients can connect, which may be before the server has caught up with the
+// others.
 func (c *Cluster) Restart(i int) error {
 	if err := c.launch(i); err != nil {
 		return err

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// ownMounts gives a process mounts of its own, as root of a namespace of its own if it is not root here.
+// ownMounts gives a process mounts of its own, as root of a namespace of its own if it is
+// not root here.
 func ownMounts(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	if uid := os.Getuid(); uid != 0 {

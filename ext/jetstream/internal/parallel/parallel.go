@@ -3,7 +3,8 @@ package parallel
 
 import "sync"
 
-// limit is how many requests are under way at once: enough to keep a server busy over a network.
+// limit is how many requests are under way at once: enough to keep a server busy over a
+// network.
 const limit = 64
 
 // Do calls f for 0 to n-1, several at once, and returns when all have returned.

@@ -1,4 +1,5 @@
-// Package pubs publishes messages that are confirmed later, and knows why a server refuses one.
+// Package pubs publishes messages that are confirmed later, and knows why a server
+// refuses one.
 package pubs
 
 import (
@@ -17,28 +18,33 @@ import (
 )
 
 const (
-	// MaxTries bounds how often a message is published again while it is under way: for about ten seconds.
+	// MaxTries bounds how often a message is published again while it is under way: for
+	// about ten seconds.
 	MaxTries = 500
 	pause    = 20 * time.Millisecond
 
 	errCodeInProcess = 10158 // the client has no name for it
 )
 
-// NoDeadline returns a context that ends with ctx and does not tell its deadline. With a deadline the client waits until then for each answer,
-// which may be lost with a connection; without one it waits for its own timeout (jetstream.WithDefaultTimeout, 5 s by default).
+// NoDeadline returns a context that ends with ctx and does not tell its deadline. With a
+// deadline the client waits until then for each answer, which may be lost with a
+// connection; without one it waits for its own timeout (jetstream.WithDefaultTimeout, 5 s
+// by default).
 func NoDeadline(ctx context.Context) context.Context { return noDeadline{ctx} }
 
 type noDeadline struct{ context.Context }
 
 func (noDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
-// UnderWay says that the servers of a cluster are storing a message with the same id: it is there soon, or has to be published again.
+// UnderWay says that the servers of a cluster are storing a message with the same id: it
+// is there soon, or has to be published again.
 func UnderWay(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == errCodeInProcess
 }
 
-// Moved says that a message was refused since the stream, or its subject, does not end with the message that it must come behind.
+// Moved says that a message was refused since the stream, or its subject, does not end
+// with the message that it must come behind.
 func Moved(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
@@ -57,8 +63,9 @@ const (
 	errCodeAccountLimits = 10002
 )
 
-// Refused returns err so that it matches [message.ErrRefused] if it says that a message can never be stored, as it is too large, and
-// [store.ErrFull] if it says that there is no room for it.
+// Refused returns err so that it matches [message.ErrRefused] if it says that a message
+// can never be stored, as it is too large, and [store.ErrFull] if it says that there is
+// no room for it.
 func Refused(err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {
@@ -85,8 +92,10 @@ func Pause(ctx context.Context) error {
 	return nil
 }
 
-// Own returns a JetStream like js, on the same connection, whose publications are its own, and are forgotten after a time: those that a
-// server never answers, as one that is killed, would fill the window of js for good. One that wraps the client's is returned as it is.
+// Own returns a JetStream like js, on the same connection, whose publications are its
+// own, and are forgotten after a time: those that a server never answers, as one that is
+// killed, would fill the window of js for good. One that wraps the client's is returned
+// as it is.
 func Own(js jetstream.JetStream, timeout time.Duration) jetstream.JetStream {
 	own, err := jetstream.New(js.Conn(), func(o *jetstream.JetStreamOptions) error {
 		*o = js.Options()
@@ -98,8 +107,9 @@ func Own(js jetstream.JetStream, timeout time.Duration) jetstream.JetStream {
 	return own
 }
 
-// Confirmed waits for a time until a message is confirmed, unless that is over. It returns why it is not, and why nothing more is waited
-// for: what was published as long ago.
+// Confirmed waits for a time until a message is confirmed, unless that is over. It
+// returns why it is not, and why nothing more is waited for: what was published as long
+// ago.
 func Confirmed(ctx context.Context, f jetstream.PubAckFuture, timeout time.Duration, stop error) (ack *jetstream.PubAck, err, nowOver error) {
 	ok := f.Ok()
 	select {

@@ -12,13 +12,15 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Delay is a span in which what is not settled must not be delivered before a time: milliseconds since 1970.
+// Delay is a span in which what is not settled must not be delivered before a time:
+// milliseconds since 1970.
 type Delay struct {
 	Span
 	Due int64
 }
 
-// prefix marks metadata that is ours, and its version. Brokers take the metadata for text, so the rest is base64.
+// prefix marks metadata that is ours, and its version. Brokers take the metadata for
+// text, so the rest is base64.
 const prefix = "w2."
 
 var (
@@ -37,8 +39,8 @@ const reserved = 48
 // Bytes returns how many bytes metadata of a number of characters has room for.
 func bytesIn(limit int) int { return (limit - len(prefix)) * 3 / 4 }
 
-// Full says whether metadata of at most limit characters could become too small, when more records arrive and whatever is open
-// is settled in the worst order.
+// Full says whether metadata of at most limit characters could become too small, when
+// more records arrive and whatever is open is settled in the worst order.
 func (p *Progress) Full(limit, more int) bool {
 	if p.open == 0 {
 		return false // then a record can always come
@@ -47,9 +49,10 @@ func (p *Progress) Full(limit, more int) bool {
 	return room < 0 || p.literals() > room && p.most() > room
 }
 
-// Encode returns metadata of at most limit characters: the settled spans above Low, and delays. What does not fit is left out
-// or later, never the other way: the last spans are missing, so that what is settled is delivered again; delays are longer. The
-// delays are in order.
+// Encode returns metadata of at most limit characters: the settled spans above Low, and
+// delays. What does not fit is left out or later, never the other way: the last spans are
+// missing, so that what is settled is delivered again; delays are longer. The delays are
+// in order.
 func (p *Progress) Encode(delays []Delay, limit int) string {
 	if len(p.done) == 0 && len(delays) == 0 {
 		return ""
@@ -66,8 +69,9 @@ func (p *Progress) Encode(delays []Delay, limit int) string {
 	return prefix + encoding.EncodeToString(b)
 }
 
-// rounded returns delays that end at multiples of a unit, later ones, never earlier (law D3). Neighbours that end at the same
-// time become one. With the largest unit all become one.
+// rounded returns delays that end at multiples of a unit, later ones, never earlier (law
+// D3). Neighbours that end at the same time become one. With the largest unit all become
+// one.
 func rounded(delays []Delay, unit int64) (out []Delay) {
 	for _, d := range delays {
 		if over := d.Due % unit; over > 0 && unit < math.MaxInt64 {
@@ -98,7 +102,8 @@ func appendDelays(b []byte, at int64, delays []Delay) []byte {
 	return b
 }
 
-// Decode returns what Encode has written for a position. The error matches ErrNotOurs, or says what is damaged.
+// Decode returns what Encode has written for a position. The error matches ErrNotOurs, or
+// says what is damaged.
 func Decode(low int64, metadata string) (done []Span, delays []Delay, err error) {
 	text, ours := strings.CutPrefix(metadata, prefix)
 	if !ours {
@@ -153,7 +158,8 @@ func span(r *varint.Reader, at *int64) (s Span) {
 	return s
 }
 
-// DueOf returns when an offset is due by delays that are in order; ok is false if it may be delivered at any time.
+// DueOf returns when an offset is due by delays that are in order; ok is false if it may
+// be delivered at any time.
 func DueOf(delays []Delay, offset int64) (due int64, ok bool) {
 	i, _ := slices.BinarySearchFunc(delays, offset, func(d Delay, offset int64) int { return cmp.Compare(d.To, offset+1) })
 	if i < len(delays) && delays[i].From <= offset {

@@ -8,8 +8,9 @@ import (
 // Span is the offsets from From up to and without To.
 type Span struct{ From, To int64 }
 
-// Progress is what has arrived of a partition, and what of it is settled. Offsets that never arrive (compaction has removed
-// them, or they are markers of transactions) count as settled as soon as a later one arrives. It has one owner.
+// Progress is what has arrived of a partition, and what of it is settled. Offsets that
+// never arrive (compaction has removed them, or they are markers of transactions) count
+// as settled as soon as a later one arrives. It has one owner.
 type Progress struct {
 	low  int64  // all below is settled
 	next int64  // behind the last record that has arrived
@@ -17,7 +18,8 @@ type Progress struct {
 	open int    // arrived and not settled
 }
 
-// New returns the progress of a partition that is read from an offset on. The spans of done, above it, are settled and in order.
+// New returns the progress of a partition that is read from an offset on. The spans of
+// done, above it, are settled and in order.
 func New(low int64, done []Span) *Progress {
 	p := &Progress{low: low, next: low}
 	for _, s := range done {
@@ -35,7 +37,8 @@ func (p *Progress) Next() int64 { return p.next }
 // Open returns how many records have arrived and are not settled.
 func (p *Progress) Open() int { return p.open }
 
-// Arrive notes a record. It returns false for one that is settled already. Offsets only grow.
+// Arrive notes a record. It returns false for one that is settled already. Offsets only
+// grow.
 func (p *Progress) Arrive(offset int64) bool {
 	if offset > p.next {
 		p.mark(Span{p.next, offset})

@@ -7,7 +7,8 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Spans are written as a map of the offsets above Low: tokens for offsets one behind the other.
+// Spans are written as a map of the offsets above Low: tokens for offsets one behind the
+// other.
 //
 //	0bbbbbbb            seven offsets, a bit each, the lowest first: 1 is settled
 //	1snnnnnn            8 + n offsets that are alike: settled, or not
@@ -22,7 +23,8 @@ const (
 	minRun    = 8
 	longRun   = minRun + runBits
 
-	// perRecord is what a record that arrives costs at most: a span of offsets that never arrive before it, and a literal.
+	// perRecord is what a record that arrives costs at most: a span of offsets that never
+	// arrive before it, and a literal.
 	perRecord = 4
 )
 
@@ -46,10 +48,12 @@ func (p *Progress) end() int64 {
 	return p.next
 }
 
-// literals is how many bytes the tokens have at most, in whatever order the rest is settled.
+// literals is how many bytes the tokens have at most, in whatever order the rest is
+// settled.
 func (p *Progress) literals() int64 { return literals(p.end() - p.low) }
 
-// most is the same for long spans, which stay and have fewer bytes as runs. They may have one more when they grow.
+// most is the same for long spans, which stay and have fewer bytes as runs. They may have
+// one more when they grow.
 func (p *Progress) most() (n int64) {
 	mixed, at := int64(0), p.low
 	for _, s := range p.done {

@@ -1,2 +1,3 @@
-// Package pgtest runs a PostgreSQL server for a test, as package postgrestest does, and statements on it.
+// Package pgtest runs a PostgreSQL server for a test, as package postgrestest does, and
+// statements on it.
 package pgtest

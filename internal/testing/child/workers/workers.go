@@ -1,4 +1,5 @@
-// Package workers runs one program as several processes ([child.Process]) that a test kills and stops while they work.
+// Package workers runs one program as several processes ([child.Process]) that a test
+// kills and stops while they work.
 package workers
 
 import (
@@ -16,8 +17,9 @@ import (
 	"github.com/weirflow/weir/internal/testing/child"
 )
 
-// Child is a worker, if this process was started by [Start] under the name; it does not return then. TestMain calls it first.
-// open is called until it succeeds, since the server may be down. work ends with its context, which a SIGTERM cancels.
+// Child is a worker, if this process was started by [Start] under the name; it does not
+// return then. TestMain calls it first. open is called until it succeeds, since the
+// server may be down. work ends with its context, which a SIGTERM cancels.
 func Child[E any](name string, open func(ctx context.Context, dsn string) (E, error), work func(ctx context.Context, e E) error) {
 	child.Run(name, func(dsn string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -34,7 +36,8 @@ func Child[E any](name string, open func(ctx context.Context, dsn string) (E, er
 	})
 }
 
-// Workers are processes that do the same work. They belong to the goroutine of their test.
+// Workers are processes that do the same work. They belong to the goroutine of their
+// test.
 type Workers struct {
 	t         *testing.T
 	name, dsn string
@@ -45,8 +48,9 @@ type Workers struct {
 	Kills, Stops int // how many there were
 }
 
-// Start starts n workers. They end with the test at the latest. patience is how long one may take for anything. Each worker in turn runs
-// one of the programs; "", and none, is this one.
+// Start starts n workers. They end with the test at the latest. patience is how long one
+// may take for anything. Each worker in turn runs one of the programs; "", and none, is
+// this one.
 func Start(t *testing.T, name, dsn string, n int, patience time.Duration, programs ...string) *Workers {
 	t.Helper()
 	w := &Workers{t: t, name: name, dsn: dsn, programs: programs, patience: patience, all: make([]*child.Process, n)}
@@ -88,7 +92,8 @@ func (w *Workers) kill(i int) {
 	w.Kills++
 }
 
-// Stop lets one of the workers stand still for a while. Where the system cannot do that, it is killed.
+// Stop lets one of the workers stand still for a while. Where the system cannot do that,
+// it is killed.
 func (w *Workers) Stop(d time.Duration) {
 	w.t.Helper()
 	i := rand.IntN(len(w.all))
