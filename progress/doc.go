@@ -3,7 +3,8 @@
 //
 //	61 %  12,345 of 20,000, 7 failed, 4,100/s, 2s left, 64 in flight, 1,234 retries, region move
 //
-// [Line] does that. The numbers come from a function of the program, as a [State]; [Of] takes them from the counts of an operator.
+// [Line] does that. The numbers come from a function of the program, as a [State]; [Of]
+// takes them from the counts of an operator.
 //
 // A restarted job continues its count: its first [State] says how much was done before.
 // The rate and the time left are computed over the last ten seconds of this run.
