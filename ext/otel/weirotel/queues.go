@@ -64,8 +64,8 @@ func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...st
 	return in.registration, nil
 }
 
-// report reports counts that failed. Their error is not one of the callback: a periodic
-// reader would then export no metrics at all.
+// report reports counts that failed. The callback does not return their error, because a
+// periodic reader would then export no metrics at all.
 func report(o metric.Observer, failures metric.Int64Observable, n int, err error, of attribute.KeyValue) {
 	o.ObserveInt64(failures, int64(n), metric.WithAttributes(of))
 	if err != nil {
