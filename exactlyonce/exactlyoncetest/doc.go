@@ -1,5 +1,5 @@
 // Package exactlyoncetest has the conformance suite of durable records: [RunStore] checks
-// what exactlyonce.Store promises.
+// the promises of exactlyonce.Store.
 //
 //	func TestMyStore(t *testing.T) {
 //		exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Setup[*sql.Tx] {

@@ -113,7 +113,7 @@ func (b *bench[TX]) put(s exactlyonce.Store[TX], req exactlyonce.Request, answer
 	return tx.Commit(b.Context())
 }
 
-// What StateOf returns.
+// The results of StateOf.
 const (
 	isNew     = "new"
 	completed = "completed"

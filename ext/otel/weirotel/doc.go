@@ -45,12 +45,13 @@
 //
 //	weir.operator.name                the name that NewTraces was given
 //	weir.element.restored             true if it comes from a checkpoint
-//	weir.element.ending               how it ended: emitted, empty, handed_over, dropped, failed, abandoned, kept, discarded
+//	weir.element.ending               emitted, empty, handed_over, dropped, failed, abandoned,
+//	                                  kept or discarded
 //	weir.element.attempts             calls begun, those before a restart included
 //	weir.element.results              how many were emitted
-//	weir.element.in_doubt             true if an attempt may have taken effect although the element was not emitted
+//	weir.element.in_doubt             true if it was not emitted, and an attempt may have taken effect
 //	weir.reason                       of the last outcome, if a classifier has named it
-//	error.type                        of an element that has failed: its reason, or else the Go type of its error
+//	error.type                        if it has failed: its reason, or the Go type of its error
 //	messaging.operation.name, .type   "process"; of messages, as what follows
 //	messaging.system                  "weir", unless WithAttributes says another
 //	messaging.message.id              Meta.ID
@@ -70,7 +71,8 @@
 //
 //	weir.elements.accepted, .timed_out             counters, {element}
 //	weir.elements.ended                            counter, {element}; by weir.element.ending
-//	weir.element.failures                          counter, {element}; the ten groups with the most, by weir.error and weir.reason
+//	weir.element.failures                          counter, {element}; the ten largest groups,
+//	                                               by weir.error and weir.reason
 //	weir.elements.in_doubt                         counter, {element}
 //	weir.elements.capacity, .in_flight, .waiting_for_retry,
 //	.waiting_for_key, .waiting_to_leave, .deciding up-down counters, {element}
