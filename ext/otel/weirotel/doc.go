@@ -45,13 +45,13 @@
 //
 //	weir.operator.name                the name that NewTraces was given
 //	weir.element.restored             true if it comes from a checkpoint
-//	weir.element.ending               emitted, empty, handed_over, dropped, failed, abandoned,
-//	                                  kept or discarded
+//	weir.element.ending               emitted, empty, handed_over, dropped, failed,
+//	                                  abandoned, kept or discarded
 //	weir.element.attempts             calls begun, those before a restart included
 //	weir.element.results              how many were emitted
-//	weir.element.in_doubt             true if it was not emitted, and an attempt may have taken effect
+//	weir.element.in_doubt             true if it may have taken effect, and was not emitted
 //	weir.reason                       of the last outcome, if a classifier has named it
-//	error.type                        if it has failed: its reason, or the Go type of its error
+//	error.type                        of a failure: its reason, or its Go type
 //	messaging.operation.name, .type   "process"; of messages, as what follows
 //	messaging.system                  "weir", unless WithAttributes says another
 //	messaging.message.id              Meta.ID
