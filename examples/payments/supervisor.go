@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -198,7 +199,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		return err
 	}
 	orders := bank.Orders(s.Seed, s.Orders)
-	if err := s.put(ctx, orders[:s.firstLot()]); err != nil {
+	if err := s.put(ctx, "first", orders[:s.firstLot()]); err != nil {
 		return err
 	}
 	for _, name := range bank.Providers {
@@ -239,7 +240,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 			s.outage, s.down = time.Now(), true
 			s.providers[bank.South].Kill()
 			s.note("outage of " + bank.South)
-			if err := s.put(ctx, orders[s.firstLot():]); err != nil {
+			if err := s.put(ctx, "second", orders[s.firstLot():]); err != nil {
 				return err
 			}
 		case s.down && time.Since(s.outage) > refuses:
@@ -261,10 +262,22 @@ const (
 	overloaded = 3 * time.Second // then it answers 503, with and without Retry-After
 )
 
-// put makes orders wait. What is put again has the same ids.
-func (s *supervisor) put(ctx context.Context, orders []bank.Order) error {
-	_, err := patiently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.engine.put(ctx, orders) })
-	return err
+// put puts a lot of orders, unless an earlier run in this directory has put it. A queue
+// recognises an id only while its message is in the queue, so a program that must not put
+// an order twice remembers what it has put. The queues of other engines are not in the
+// directory.
+func (s *supervisor) put(ctx context.Context, lot string, orders []bank.Order) error {
+	done := filepath.Join(s.dir, fmt.Sprintf("put-%s-%d-orders-of-seed-%d", lot, s.Orders, s.Seed))
+	isInDir := s.Engine == onSQLite || s.Engine == onEmbedded
+	_, err := os.Stat(done)
+	if err == nil && isInDir {
+		return nil
+	}
+	_, err = patiently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.engine.put(ctx, orders) })
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(done, nil, 0o600)
 }
 
 // check finds processes that have ended by themselves. A worker continues by itself,
