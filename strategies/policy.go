@@ -70,7 +70,7 @@ func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonSt
 		strategy = BestEffort[OUT]()
 	}
 	return &Policy[OUT]{classify: classify, strategy: strategy, held: decision.Hold(decision.Steps[OUT]{
-		Classify: decision.EachError(classify), Results: true, Errors: true, Named: named[OUT](),
+		Classify: decision.EachError(classify), Results: true, Errors: true, ReasonOfError: reasonOfError[OUT](),
 		Strategy: asking(HonorPushback(strategy)), Asked: strategy, AtOnce: decidesAtOnce(strategy),
 	})}
 }
@@ -104,7 +104,7 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	_, isNoRetry := strategy.(noRetry[OUT])
 	p := &Policy[OUT]{held: decision.Hold(decision.Steps[OUT]{
 		Strategy: askingByAttempts(strategy), Asked: strategy, AtOnce: true, ByAttempts: true, NoRetry: isNoRetry,
-		Named: named[OUT](),
+		ReasonOfError: reasonOfError[OUT](),
 	})}
 	pair := strategy.RetryPredicate()
 	if guard.IsNil(pair) {
@@ -122,9 +122,9 @@ func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	return p
 }
 
-// named returns the classifier for failures that the policy's own classifier does not
+// reasonOfError returns the classifier for failures that the policy's own classifier does not
 // know, or that has none. It does not decide about retries.
-func named[OUT any]() predicates.Classifier[OUT] {
+func reasonOfError[OUT any]() predicates.Classifier[OUT] {
 	return decision.EachError(predicates.Classifiers(predicates.Named[OUT](), decision.NamedErrors[OUT]))
 }
 

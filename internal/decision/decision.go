@@ -24,13 +24,13 @@ type NoRetryReason = predicates.NoRetryReason
 
 // The values of NoRetryReason, in the order of its texts.
 const (
-	Final NoRetryReason = iota
-	Refused
-	Finishing
-	OverBudget
-	TooManyWaiting
-	Failed
-	Retried // there is another attempt, after Delay, unless Capped
+	Final          NoRetryReason = iota // no reason for a retry
+	Refused                             // by the strategy
+	Finishing                           // the input has ended
+	OverBudget                          // of retries
+	TooManyWaiting                      // elements, for a retry
+	Failed                              // the policy has failed
+	Retried                             // there is another attempt, after Delay, unless Capped
 )
 
 // askedFor reports whether the policy had a reason for the retry that was not made.
@@ -56,8 +56,9 @@ type Decision struct {
 	Delay time.Duration
 	// Capped reports that Delay was cut to the time that the element has left. No retry
 	// is made, because no attempt starts at the deadline (law A5), unless the element
-	// waits for the end of an outage (WithTimeoutFromFirstAttempt). Otherwise the element
-	// ends at its deadline, or at once with WithEarlyTimeout.
+	// waits for the end of an outage (WithTimeoutFromFirstAttempt), or the input ends
+	// first: then it gets one more attempt. Otherwise the element ends at its deadline,
+	// or at once with WithEarlyTimeout.
 	Capped bool
 	// NeedsBudget reports that the retry must be taken from the retry budget, if there is
 	// one. It is false for a retry that will not be made, and for a reason that is always

@@ -17,20 +17,20 @@ import (
 // Steps are a policy in the form that operators use. They are immutable, and safe for
 // concurrent use if their functions are.
 type Steps[OUT any] struct {
-	Classify   predicates.Classifier[OUT] // nil if the policy considers no attempt
-	Results    bool                       // attempts with results are considered; otherwise they are accepted without Decide
-	Errors     bool                       // attempts with errors are considered
-	Named      predicates.Classifier[OUT] // finds the reasons that errors have of themselves: see FindName
-	Strategy   func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
-	Asked      any                                                       // the user's strategy, for messages and MaxRetriesOf
-	AtOnce     bool                                                      // Strategy is known not to block
-	ByAttempts bool                                                      // made of an AsyncRetryStrategy, which needs only number, results and error
-	NoRetry    bool                                                      // made of strategies.NoRetry
-	Jitter     func(base time.Duration, random *rand.Rand) time.Duration // nil if there is none
-	MaxWaiting int                                                       // 0 means no bound
-	MaxRetries []MaxRetriesFor                                           // bounds for single reasons
-	MaxDelay   time.Duration                                             // 0 means no bound
-	Idempotent func(input any) bool                                      // may be nil; an input that implements predicates.Idempotent answers itself
+	Classify      predicates.Classifier[OUT] // nil if the policy considers no attempt
+	Results       bool                       // attempts with results are considered; otherwise they are accepted without Decide
+	Errors        bool                       // attempts with errors are considered
+	ReasonOfError predicates.Classifier[OUT] // see FindReasonOfError
+	Strategy      func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
+	Asked         any                                                       // the user's strategy, for messages and MaxRetriesOf
+	AtOnce        bool                                                      // Strategy is known not to block
+	ByAttempts    bool                                                      // made of an AsyncRetryStrategy, which needs only number, results and error
+	NoRetry       bool                                                      // made of strategies.NoRetry
+	Jitter        func(base time.Duration, random *rand.Rand) time.Duration // nil if there is none
+	MaxWaiting    int                                                       // 0 means no bound
+	MaxRetries    []MaxRetriesFor                                           // bounds for single reasons
+	MaxDelay      time.Duration                                             // 0 means no bound
+	Idempotent    func(input any) bool                                      // may be nil; an input that implements predicates.Idempotent answers itself
 }
 
 // Held makes a type a [Policy]. strategies.Policy embeds it under an unexported name, so
@@ -72,9 +72,9 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 	return p.Idempotent != nil && p.Idempotent(input)
 }
 
-// Decide returns the decision after an attempt, in the order of RFC 0049. It is for
-// callers that can wait for the strategy, and have neither a backend nor a budget. An
-// operator calls the steps itself:
+// Decide returns the decision after an attempt, in the order of Couchbase's SDK-RFC 49
+// (RFC 0049, Retry Handling). It is for callers that can wait for the strategy, and have
+// neither a backend nor a budget. An operator calls the steps itself:
 //
 //  1. [Steps.FindReason] asks the classifier.
 //  2. [Steps.DecideAtOnce] decides without the strategy. If the classifier has
@@ -87,7 +87,8 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 //     error or a panic is [Failed], and joined to the error of the attempt.
 //  4. [Steps.Conclude] applies the bounds on the delay and on waiting elements, then
 //     the jitter, and cuts the delay to the time that the element has left. A retry
-//     that is cut is not made, unless the element waits for the end of an outage.
+//     that is cut is not made, unless the element waits for the end of an outage, or
+//     the input ends before its deadline.
 //  5. The operator takes the retry from its budget, if Decision.NeedsBudget is set.
 //
 // Decide is called for attempts that the policy considers (Results, Errors). It sets
@@ -130,23 +131,23 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 	return isKnown, nil
 }
 
-// NeedsName reports whether the reason of the failure must be found by FindName: the
-// attempt has failed, the classifier does not know it or has no reasons, and its error
-// may have a reason.
-func (p *Steps[OUT]) NeedsName(a *predicates.Attempt[OUT], isKnown bool) bool {
-	return a.Err != nil && p.Named != nil && (p.ByAttempts || !isKnown) && !isPlain(a.Err)
+// NeedsReasonOfError reports whether the reason of the failure must be found by
+// FindReasonOfError: the attempt has failed, the classifier does not know it or has no
+// reasons, and its error may have a reason.
+func (p *Steps[OUT]) NeedsReasonOfError(a *predicates.Attempt[OUT], isKnown bool) bool {
+	return a.Err != nil && p.ReasonOfError != nil && (p.ByAttempts || !isKnown) && !isPlain(a.Err)
 }
 
-// FindName returns the reason that the error of an attempt has of itself, or none: by
-// predicates.WithReason, by the status of an HTTP response, or by an error of a
+// FindReasonOfError returns the reason that the error of an attempt has of itself, or
+// none: by predicates.WithReason, by the status of an HTTP response, or by an error of a
 // connection. It is the reason of the failure if the element ends with the attempt, and
-// does not decide about a retry. FindName sets a.Stage if the error proves a stage.
+// does not decide about a retry. It sets a.Stage if the error proves a stage.
 //
-// isKnown is the answer of FindReason. A predicate without reasons that asks for a retry
-// of a call that was refused knows better than the error: then the reason has the name of
-// the rejection, and is not a rejection.
-func (p *Steps[OUT]) FindName(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
-	reason, ok := p.Named(a)
+// isKnown is the answer of FindReason. If a predicate without reasons asks for a retry
+// although the error is a rejection, the predicate counts: the result has the name of the
+// rejection, and is not a rejection.
+func (p *Steps[OUT]) FindReasonOfError(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
+	reason, ok := p.ReasonOfError(a)
 	switch {
 	case !ok:
 		return predicates.Reason{}

@@ -102,7 +102,8 @@ func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool 
 }
 
 // Other is a call with other types than the operator's, behind a wrapper that converts
-// them.
+// them. If there is such a wrapper, all calls of the batch are Others: the function joins
+// the batch by JoinOther, and takes them from Others.
 type Other interface{ CompleteExceptionally(err error) }
 
 // otherFuture is an Other among the futures of a batch.

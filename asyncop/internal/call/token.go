@@ -59,8 +59,8 @@ const (
 	postsLetter
 	// inPlace: the attempt completed before AsyncInvoke returned, with an empty mailbox.
 	inPlace
-	// completesByReturning: the function completes the attempt by returning. One step
-	// does both.
+	// completesByReturning: weir's wrapper completes the attempt when the user's function
+	// has returned. So its completion sets returned as well.
 	completesByReturning
 	// borrowed: the outcome comes from a call for another element, or from a cache.
 	borrowed
@@ -108,7 +108,7 @@ func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
 	if before&(claimed|contextEnded) != 0 {
 		t.Host.late.Add(1)
-		if before&completesByReturning != 0 { // the caller is the function, which has returned
+		if before&completesByReturning != 0 { // the caller is the wrapper: the user's function has returned
 			t.Returned()
 		}
 		return false
@@ -211,9 +211,9 @@ type Released struct {
 	Stage        predicates.Stage // the latest reported stage
 	InDoubt      bool             // a client has reported a request that was not refused
 	Deduplicated bool             // the servers recognise all such requests
-	// OwnPermit is set if the operator's permit is free. Otherwise the goroutine of the
-	// call frees it.
-	OwnPermit bool
+	// OperatorPermit is set if the operator's permit is free. Otherwise the goroutine of
+	// the call frees it.
+	OperatorPermit bool
 	// BackendPermit is set if the backend's permit becomes free now.
 	BackendPermit bool
 }
@@ -230,7 +230,7 @@ func (t *Token) cut(bits uint32) Released {
 				t.Host.late.Add(1)
 			}
 			t.endContext()
-			how := Released{OwnPermit: becomesFree(before, set, released), BackendPermit: becomesFree(before, set, contextEnded)}
+			how := Released{OperatorPermit: becomesFree(before, set, released), BackendPermit: becomesFree(before, set, contextEnded)}
 			how.Stage, how.InDoubt, how.Deduplicated = reported(before)
 			return how
 		}
@@ -241,10 +241,10 @@ func (t *Token) cut(bits uint32) Released {
 func (t *Token) Release() (how Released) {
 	s := t.state.Load()
 	if s&occupied == 0 || s&returned != 0 {
-		how.OwnPermit = s&member == 0 // functions can no longer occupy it, and Release is called once
+		how.OperatorPermit = s&member == 0 // functions can no longer occupy it, and Release is called once
 	} else {
 		s = t.state.Or(released)
-		how.OwnPermit = becomesFree(s, released, released)
+		how.OperatorPermit = becomesFree(s, released, released)
 	}
 	if s&reports != 0 {
 		how.Stage, how.InDoubt, how.Deduplicated = reported(s)
@@ -257,7 +257,7 @@ func (t *Token) Release() (how Released) {
 // not run. A member has no permits.
 
 // isFree reports whether a permit is free. bit is released for the operator's permit,
-// ended for the backend's.
+// contextEnded for the backend's.
 func isFree(state, bit uint32) bool {
 	return state&(bit|member) == bit && (state&occupied == 0 || state&returned != 0)
 }

@@ -208,14 +208,14 @@ func TestPermitComesBackOnce(t *testing.T) {
 			case "handle":
 				if l := h.Mail.Take(); l != nil && waits {
 					waits, let = false, true
-					if a.Release().OwnPermit {
+					if a.Release().OperatorPermit {
 						permits++
 					}
 				}
 			case "expire":
 				if waits {
 					waits, let = false, true
-					if a.Expire().OwnPermit {
+					if a.Expire().OperatorPermit {
 						permits++
 					}
 				}
@@ -250,10 +250,10 @@ func TestPermitComesBackOnceInRaces(t *testing.T) {
 			runtime.Gosched()
 		}
 		if l := h.Mail.Take(); l != nil {
-			if a.Release().OwnPermit {
+			if a.Release().OperatorPermit {
 				permits++
 			}
-		} else if a.Expire().OwnPermit {
+		} else if a.Expire().OperatorPermit {
 			permits++
 		}
 		returning.Wait()
@@ -278,7 +278,7 @@ func TestRunBlocking(t *testing.T) {
 			synctest.Wait()
 			err := a.Failure
 			assert.ErrorContains(t, err, "panic in user code: "+want)
-			assert.True(t, a.Release().OwnPermit)
+			assert.True(t, a.Release().OperatorPermit)
 			assert.Zero(t, h.Freed(), "it had returned")
 		}
 	})
@@ -337,7 +337,7 @@ func TestReports(t *testing.T) {
 	s.ReportStage(predicates.ResponseReceived)
 	s.ReportRefused(false)
 	require.False(t, s.ReportSent(false))
-	require.Equal(t, Released{Stage: predicates.NetworkTime, InDoubt: true, OwnPermit: true, BackendPermit: true}, end)
+	require.Equal(t, Released{Stage: predicates.NetworkTime, InDoubt: true, OperatorPermit: true, BackendPermit: true}, end)
 	stage, inDoubt, _ = a.Report()
 	require.Equal(t, predicates.NetworkTime, stage)
 	require.True(t, inDoubt)

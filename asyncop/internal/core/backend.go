@@ -81,7 +81,7 @@ func (b *atBackend[IN, OUT]) takeRetry() bool {
 	return b.seat.MayRetry(b.core.Timers.Time(b.core.now))
 }
 
-// settle reports that the operator has asked for all calls that it can start.
+// doneAsking reports that the operator has asked for all calls that it can start.
 func (b *atBackend[IN, OUT]) doneAsking() {
 	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.isShort)
 }

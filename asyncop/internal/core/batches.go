@@ -115,9 +115,9 @@ func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	return granted, b.send()
 }
 
-// send sends the batch that is being formed, and reports whether it became a job. If
-// wrappers of the function have completed all members, the permits of the batch are
-// freed.
+// send sends the batch that is being formed, and reports whether it became a job. If no
+// member has joined, for example because wrappers of the function have completed all of
+// them, there is no call, and the permits of the batch are freed.
 func (b *Batches[IN, OUT]) send() (sent bool) {
 	g, formed := b.core, b.forming
 	if formed == nil {

@@ -1,6 +1,6 @@
 // Package core is an asynchronous operator as a state machine: slots, order, attempts,
-// retries, deadlines, and the contents of a checkpoint. It has no goroutine, channel or
-// logger.
+// retries, deadlines, and the contents of a checkpoint. It has no loop, no input or
+// output channel, and no logger.
 //
 // # Owner
 //

@@ -15,7 +15,7 @@ type Item[IN, OUT any] struct {
 	Rest any // see Kind
 
 	// The state of a restored element; zero for an element from upstream.
-	First    int64         // start of the first attempt in Unix nanoseconds, or 0
+	First    int64         // start of the first attempt that counts, in Unix nanoseconds; 0 if none has begun
 	Spent    time.Duration // of its timeout
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
 	Attempts int32         // that count as made: an attempt that will be repeated does not
@@ -51,9 +51,9 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) {
 	it.Kind, it.Rest = Completed, &call.Attempt[OUT]{Results: results}
 }
 
-// Items appends to into copies of the elements that are not settled, in input order (law
-// C1). They can be encoded while the core continues. The memory of into beyond its length
-// must be zero.
+// Items appends to into copies of the elements that law C1 asks for (see holds), in input
+// order. They can be encoded while the core continues. The memory of into beyond its
+// length must be zero.
 func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
@@ -189,7 +189,7 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT
 	left := g.timeWith(it, own, own)
 	switch {
 	case own > 0 && left > own && !g.FromAttempt:
-		due := later(g.now, it.Wait) // the time counts from here, also after another restart
+		due := later(g.now, it.Wait) // after another restart, the time counts from the end of the wait
 		s.accepted, s.first, s.last, s.knowsFirst = g.now, due, due, true
 		g.limit(s, later(g.now, left), own)
 	case own != g.Timeout:

@@ -184,7 +184,7 @@ func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 		return
 	}
 	o.unlink(s)
-	if p.prev != nil { // s was released behind others: p is its position before unlink
+	if p.prev != nil { // s was dropped, has failed the run, or was released, behind others; p is its position before unlink
 		return
 	}
 	for l.first != nil && l.first.phase == done {
@@ -238,7 +238,7 @@ func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 // the key until it returns.
 func (o *keyOrder[IN, OUT]) attemptEnded(s *Slot[IN, OUT], how call.Released) {
 	p := o.of.ref(s.index)
-	if how.OwnPermit || p.call == nil {
+	if how.OperatorPermit || p.call == nil {
 		return
 	}
 	if !p.call.HasReturned() {

@@ -188,7 +188,7 @@ func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 	g := l.core
 	of := l.of.get(s.index)
 	n := of.lineage
-	if n == nil || n.decidedAt < of.began { // decided is 0 before the first decision
+	if n == nil || n.decidedAt < of.began { // decidedAt is 0 before the first decision
 		return false
 	}
 	g.refresh()

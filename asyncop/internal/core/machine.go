@@ -22,8 +22,11 @@ type Config[IN, OUT any] struct {
 	Timers *timers.Service[*Slot[IN, OUT]] // owned by the core; its driver sets the alarm
 	Host   *call.Host                      // shared by the calls
 	User   User[IN, OUT]
-	Direct bool                 // the function is blocking: attempts become jobs, except those whose context is not the attempt itself
 	Jobs   *[]call.Job[IN, OUT] // for workers: the core appends, the driver takes
+	// Direct reports that the function is blocking, so attempts become jobs. An attempt
+	// whose context is not the attempt itself (it has values of observers, or a
+	// reservation) is started by User.Invoke, which runs the function by RunBlocking.
+	Direct bool
 
 	Policy *decision.Steps[OUT]
 	Random *rand.Rand // for the jitter

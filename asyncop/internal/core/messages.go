@@ -112,8 +112,8 @@ func (m *Messages[IN, OUT]) failure(s *Slot[IN, OUT], kind message.Kind) message
 
 // Reject settles the message of s for good, because the sink can never take it. It
 // reports whether the message was pending (law D2).
-func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unknown bool) bool {
-	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unknown})
+func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unsafeToRepeat bool) bool {
+	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unsafeToRepeat})
 }
 
 // Release releases a message unless it is settled.

@@ -55,7 +55,7 @@ func (o *Observing[IN, OUT]) forget() {
 }
 
 // accepted calls the observers for a new element. If one panics, the other observers are
-// still called, and the first attempt of the element fails.
+// still called, and each attempt of the element fails.
 func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT], i introduction) {
 	var r *Track
 	if n := len(o.spare); n > 0 {
@@ -246,7 +246,8 @@ func (o *Observing[IN, OUT]) Leaving() (r *Track) {
 	return r
 }
 
-// Left records the end of an element whose track the driver has: Emitted or Discarded.
+// Left records the end of an element. The driver calls it with Emitted or Discarded for
+// an element whose track it has, and ended for all others.
 func (o *Observing[IN, OUT]) Left(r *Track, how observe.EndKind) {
 	o.core.refresh()
 	e := &r.ending

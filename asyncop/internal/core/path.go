@@ -27,9 +27,9 @@ import (
 //	                                                  │          giveUp
 //	                                                  └─▶ leave ◀───┘
 //
-// judge reports the attempt to the backend after it has found the reason. An attempt that
-// the policy does not consider is reported without judge, and settled. If several
-// optional parts take part in a step, the order of the calls is their order of
+// judge reports the attempt to the backend after it has found the reason. An attempt with
+// results that the policy does not consider is reported without judge, and settled. If
+// several optional parts take part in a step, the order of the calls is their order of
 // precedence.
 
 // Accept takes a slot for in, and starts its first attempt if a permit is free. There
@@ -73,8 +73,8 @@ type introduction struct {
 }
 
 // introduce shows a new element to the optional parts, and reports whether it continues.
-// If user code panics, the element has failed. If an observer panics, the first attempt
-// of the element fails.
+// If user code panics, the element has failed. If an observer panics, each attempt of the
+// element fails.
 func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
 	g.messages.attach(s) // first: the observers see the message
 	if g.observers != nil {
@@ -425,6 +425,9 @@ func (g *Machine[IN, OUT]) noteError(err error) {
 	g.state.Stats.LastError, g.state.Erred = err, g.now
 }
 
+// takeResults returns the outcome of the attempt of s. If the attempt ran out of time, it
+// makes and counts the timeout, and s lets go of the attempt, because another goroutine
+// may be writing its results.
 func (g *Machine[IN, OUT]) takeResults(s *Slot[IN, OUT], how howEnded, end *call.Released) (results []OUT, err error) {
 	a := s.attempt
 	if how == ranOut {
@@ -466,7 +469,7 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 		// is known only here.
 		around.ReportStage(predicates.NetworkTime)
 	}
-	if end.OwnPermit {
+	if end.OperatorPermit {
 		g.permits++
 	}
 	if g.lookups != nil {
@@ -524,7 +527,7 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	g.setTimes(s, v)
 	g.ranCode = true
 	isKnown, err := g.Policy.FindReason(v)
-	ofFailure := g.findName(v, isKnown)
+	ofFailure := g.findReasonOfError(v, isKnown)
 	if ofFailure != g.reasons.get(s.index).last {
 		g.reasons.ref(s.index).last = ofFailure
 	}
@@ -566,20 +569,20 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	g.applyDecision(s, &d, j.outage)
 }
 
-// findName returns the reason of a failed attempt, with which its element is reported if
-// it ends with the attempt. It is zero for an attempt without an error that the
-// classifier does not know. It looks at the error away from the loop: in an operator
+// findReasonOfError returns the reason of a failed attempt, with which its element is
+// reported if it ends with the attempt. It is zero for an attempt without an error that
+// the classifier does not know. It looks at the error away from the loop: in an operator
 // without a strategy, an error whose methods panic or call runtime.Goexit concerns its
 // element only.
-func (g *Machine[IN, OUT]) findName(v *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
-	if !g.Policy.NeedsName(v, isKnown) {
+func (g *Machine[IN, OUT]) findReasonOfError(v *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
+	if !g.Policy.NeedsReasonOfError(v, isKnown) {
 		if g.looksClosely {
 			reason = v.Reason
 		}
 		return reason
 	}
 	_ = call.OffLoop(func() error {
-		reason = g.Policy.FindName(v, isKnown)
+		reason = g.Policy.FindReasonOfError(v, isKnown)
 		return nil
 	})
 	return reason
@@ -853,7 +856,8 @@ func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT]) {
 	g.attemptEnd = attemptEnd{isKnown: true, err: context.DeadlineExceeded, took: g.now - s.last, isTimed: true}
 }
 
-// settle ends s with the results of its attempt or, if err is not nil, with a failure.
+// settle makes the outcome of s final: the results of its attempt or, if err is not nil,
+// a failure. An element with results ends when they leave.
 func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	if err != nil {
 		g.failElement(s, err, false)
@@ -862,7 +866,7 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 	g.reportEnd(s, false, 0)
 	g.enter(s, done)
 	g.state.Done++
-	if g.keys == nil || g.keys.isFirst(s) { // otherwise s is completed when it becomes the first
+	if g.keys == nil || g.keys.isFirst(s) { // otherwise s may leave when it becomes the first
 		g.complete(s)
 	}
 }

@@ -34,13 +34,13 @@ type HandOver[IN, OUT any] struct {
 type offer struct {
 	call.Token
 	wait time.Duration // before the next offer
-	name *ctxkey.Offer // of the element, for all of its offers
+	name *ctxkey.Offer // the same in all offers of the element, so the sink recognises a repeated offer
 
 	// Written before done is closed.
-	err     error
-	refused bool          // the sink can never take the element
-	unknown bool          // refused, and the call of the element may have taken effect and must not be repeated
-	done    chan struct{} // closed when the call has returned
+	err            error
+	refused        bool          // the sink can never take the element
+	unsafeToRepeat bool          // refused, and the call of the element may have taken effect and must not be repeated
+	done           chan struct{} // closed when the call has returned
 }
 
 // callSink calls the sink on a worker, unless the offer is late.
@@ -57,8 +57,8 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
 	if o.refused && r.InDoubt && !h.core.Policy.WantedRepeat(r.NoRetryReason) {
-		o.unknown = true // stays true if IsIdempotent panics, to be safe
-		_ = call.OffLoop(func() error { o.unknown = !h.core.Policy.IsIdempotent(r.Element); return nil })
+		o.unsafeToRepeat = true // stays true if IsIdempotent panics, to be safe
+		_ = call.OffLoop(func() error { o.unsafeToRepeat = !h.core.Policy.IsIdempotent(r.Element); return nil })
 	}
 }
 
@@ -121,7 +121,7 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 		return
 	case o.refused:
 		s.err = errors.Join(s.err, o.err)
-		if !g.messages.Reject(s, o.unknown) { // before Ended acknowledges it
+		if !g.messages.Reject(s, o.unsafeToRepeat) { // before Ended acknowledges it
 			g.enter(s, endedWithoutResults)
 			g.complete(s)
 			g.failRun(s)

@@ -27,7 +27,7 @@ type Slot[IN, OUT any] struct {
 	last       time.Duration                // start of the last attempt
 	attempt    *call.Attempt[OUT]           // see phase; may be nil
 	timer      timers.Timer[*Slot[IN, OUT]] // see phase
-	err        error                        // of the last attempt that failed; in phase failing the failure of the element
+	err        error                        // of the last attempt that failed; in phases handling and failing the failure of the element
 	entry      *queue.Entry[*Slot[IN, OUT]] // in the queue
 	generation uint64                       // of the awaited call or answer, or 0: see slots
 	index      uint32                       // in slots
@@ -83,7 +83,7 @@ const (
 //	                                            │
 //	                                            └─ failure ──▶ failing ──▶ endedWithoutResults
 //
-// An element passes over the phases that it does not need:
+// Not every element has all phases. It has:
 //
 //   - deciding: if the strategy may block
 //   - preparing: if the retry has a step before it (strategies.Action.Before)

@@ -86,7 +86,7 @@ type question[OUT any] struct {
 	task
 	view   predicates.Attempt[OUT]
 	answer decision.Answer // written by the worker
-	outage bool            // the attempt met an outage
+	outage bool            // the attempt met an outage or was throttled
 	end    attemptEnd      // of the attempt
 }
 

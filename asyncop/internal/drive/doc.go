@@ -1,6 +1,7 @@
 // Package drive is the loop of an operator. It moves items from a port into the core, and
-// results from the core into the port. A port is the channels of a go-streams flow, the
-// rings of asyncop.Results, or the caller's goroutine (ResultsOf).
+// results from the core into the port. A port is the channels of a go-streams flow, a
+// ring in place of its Out (Via, To), the rings of Results, or the caller's goroutine
+// (ResultsOf).
 //
 //   - driver.go: a [Driver] is the loop. Each step looks for signals, runs a step of the core,
 //     accepts elements, handles a barrier and emits results. If there was no work, the loop
@@ -19,6 +20,6 @@
 //
 // The goroutine of the loop owns the core and the marked fields of the driver. If user
 // code ends this goroutine, the run has failed, and a deferred function finishes it (law
-// A6). Other goroutines may call In, Out, Transfer, Results, Chained, Stop, Err, Done and
-// Counts, which are safe for concurrent use.
+// A6). Other goroutines may call In, Out, NewTransfer, Results, Chained, Stop, Err, Done
+// and Counts, which are safe for concurrent use.
 package drive

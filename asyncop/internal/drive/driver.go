@@ -24,7 +24,7 @@ import (
 const stepLimit = 128
 
 // Driver is the loop of an operator. It moves elements into the core and results out of
-// it, through the channels of a go-streams flow or the rings of Results.
+// it, through a port.
 type Driver[IN, OUT any] struct {
 	Config[IN, OUT] // read-only
 

@@ -228,9 +228,9 @@ func (d *Driver[IN, OUT]) emitSome() (busy bool) {
 }
 
 // load sets the next value to emit, and reports whether there is one. Barriers overtake
-// elements, but do not separate the results of an element. While a barrier waits for
-// them, no other element is loaded, unless the barrier waits for all elements. Elements
-// without results leave here.
+// elements, but do not separate the results of an element. While a barrier waits for the
+// rest of the loaded results, no other element is loaded. A Drain waits for all elements,
+// so they are loaded. Elements without results leave here.
 func (d *Driver[IN, OUT]) load() bool {
 	if d.loaded {
 		return true
@@ -315,7 +315,7 @@ func (d *Driver[IN, OUT]) sent() {
 	}
 	d.core.Left(observe.Emitted)
 	if d.observing != nil {
-		d.hasLeft()
+		d.noteEmitted()
 	}
 }
 
@@ -371,7 +371,7 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 	}
 	select {
 	case v, ok := <-in:
-		d.host.Parked.Store(false)
+		d.host.Parked.Store(false) // the loop is awake: letters of this element need not wake it
 		d.received(v, ok)
 	case out <- d.next:
 		d.sent()

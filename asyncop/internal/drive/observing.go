@@ -18,8 +18,8 @@ type leaving struct {
 	by    *reader // of the ring
 }
 
-// hasLeft handles an element whose results were emitted.
-func (d *Driver[IN, OUT]) hasLeft() {
+// noteEmitted notes that the results of an element were emitted.
+func (d *Driver[IN, OUT]) noteEmitted() {
 	r := d.observing.Leaving()
 	if r == nil { // a control element
 		return
@@ -31,7 +31,7 @@ func (d *Driver[IN, OUT]) hasLeft() {
 	}
 }
 
-// mayObserve reports whether the next element has left. It is called with Parked set, so
+// mayObserve reports whether the next element has left. park calls it with Parked set, so
 // the reader wakes the loop from then on.
 func (d *Driver[IN, OUT]) mayObserve() bool {
 	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.leaving.Peek().by.settled.Load()

@@ -6,8 +6,8 @@ import (
 )
 
 // port is the source of items and the destination of results: the channels of a flow, a
-// ring in place of its Out, or the rings of Results. Only the loop calls its methods,
-// unless they state otherwise.
+// ring in place of its Out (Via, To), the rings of Results, or the caller's goroutine
+// (ResultsOf). Only the loop calls its methods, unless they state otherwise.
 type port[IN, OUT any] interface {
 	// take takes the next item if one is ready.
 	take() bool

@@ -153,11 +153,15 @@ func (i *inlet[T]) freeSlots() int {
 // fetch, or 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
 // Slots become free while values are fetched, so awaitSlots asks for more values than
-// there are free slots: for twice the surplus, which is the number of slots that became
-// free during the last fetch (freed). Slots that became free while values were put do not
-// count, because the number would grow by itself. After an idle time freed is large, so
-// the surplus is at most the number of values that came (since brought). If all values
-// that were asked for came, it may also grow by twice the last surplus (ahead).
+// there are free slots:
+//
+//	result  = free slots + 2 × surplus
+//	surplus = slots that became free during the last fetch (freed), but at most the number
+//	          of values that came since the last result (tail - brought), plus twice the
+//	          last surplus (ahead) if all values came
+//
+// Slots that became free while values were put do not count, because the surplus would
+// grow by itself. The limit matters after an idle time, when freed is large.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	most := int(tail - i.brought) //nolint:gosec // counts that are close to each other

@@ -51,9 +51,9 @@ const (
 // version, marks, kind and retry are bytes. count, attempts, n and cost are unsigned
 // varints. taken, the number of an observer, first, spent and wait are signed varints.
 // The other fields are preceded by their length. Times are Unix nanoseconds. first is 0
-// without attempts. taken is the time of the checkpoint, and wait the rest of a back-off
-// then. retry is present if wait is not 0. cost, the bits of Snapshot.Spent, is present
-// if it is not 0.
+// if no attempt has begun, in this run or an earlier one. taken is the time of the
+// checkpoint, and wait the rest of a back-off then. retry is present if wait is not 0.
+// cost, the bits of Snapshot.Spent, is present if it is not 0.
 type StateCodec[IN, OUT any] struct {
 	Inputs  codec.Codec[IN]
 	Results codec.Codec[OUT] // nil if results are not stored

@@ -230,7 +230,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call that ignores its end gives its permit back", "A5", "core/path.go",
-		`if end.OwnPermit {`,
+		`if end.OperatorPermit {`,
 		`if true {`,
 	},
 	{
@@ -571,7 +571,7 @@ var mutants = []mutant{
 	},
 	{
 		"what the failure sink refuses may be repeated although it is in doubt", "X1", "core/sink.go",
-		`g.messages.Reject(s, o.unknown)`,
+		`g.messages.Reject(s, o.unsafeToRepeat)`,
 		`g.messages.Reject(s, false)`,
 	},
 	{
@@ -586,7 +586,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call that outlives its attempt does not keep its key", "K1", "core/keys.go",
-		`if how.OwnPermit ||`,
+		`if how.OperatorPermit ||`,
 		`if true ||`,
 	},
 	{
