@@ -571,16 +571,21 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 
 // findReasonOfError returns the reason of a failed attempt, with which its element is
 // reported if it ends with the attempt. It is zero for an attempt without an error that
-// the classifier does not know. It looks at the error away from the loop: in an operator
-// without a strategy, an error whose methods panic or call runtime.Goexit concerns its
-// element only.
-func (g *Machine[IN, OUT]) findReasonOfError(v *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
-	if !g.Policy.NeedsReasonOfError(v, isKnown) {
-		if g.looksClosely {
-			reason = v.Reason
-		}
-		return reason
+// the classifier does not know.
+func (g *Machine[IN, OUT]) findReasonOfError(v *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
+	switch {
+	case g.Policy.NeedsReasonOfError(v, isKnown):
+		return g.askError(v, isKnown)
+	case g.looksClosely:
+		return v.Reason
 	}
+	return predicates.Reason{}
+}
+
+// askError looks at the error of an attempt off the loop: in an operator without a
+// strategy, an error whose methods panic or call runtime.Goexit concerns its element
+// only. It is a function of its own because it allocates.
+func (g *Machine[IN, OUT]) askError(v *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
 	_ = call.OffLoop(func() error {
 		reason = g.Policy.FindReasonOfError(v, isKnown)
 		return nil
