@@ -150,7 +150,8 @@ func (d *consumedDelivery[T]) Owner() any { return d.source.ladder }
 
 // Is implements [ctxkey.Handle].
 func (d *consumedDelivery[T]) Is(id string, visit, merges int) bool {
-	return d.identity == store.Identity{ID: id, Visit: visit, Merges: merges}
+	is := &d.identity
+	return is.ID == id && is.Visit == visit && is.Merges == merges
 }
 
 // AsReceived implements [ctxkey.Handle].
