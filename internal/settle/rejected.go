@@ -12,7 +12,7 @@ import (
 
 // CauseOf returns the cause of a dead letter: store.UnsafeToRepeat if a call of the
 // message, in this or an earlier visit, is unsafe to repeat, otherwise cause. Every dead
-// letter has its cause from here.
+// letter that can be decoded has its cause from here.
 func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 	if meta.UnsafeToRepeat {
 		return store.UnsafeToRepeat
@@ -30,7 +30,7 @@ func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cau
 	}
 	if isUnreadable {
 		meta.Visit-- // the source has counted a visit that did not take place
-		return CauseOf(meta, store.Undecodable)
+		return store.Undecodable // also if a call is in doubt: without its bytes it cannot be repeated
 	}
 	meta.LastFailure = now
 	if meta.FirstFailure.IsZero() {

@@ -153,7 +153,7 @@ func TestOpenWhileAServerIsUnknown(t *testing.T) {
 	for waits := false; !waits; {
 		select {
 		case line := <-log:
-			waits = strings.Contains(line, "no suitable peers") && strings.Contains(line, "retrying")
+			waits = strings.Contains(line, "no suitable peers") && strings.Contains(line, "too few servers")
 		case err := <-opened:
 			require.FailNow(t, "it does not wait", err)
 		}
