@@ -29,7 +29,7 @@ func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cau
 		meta.LastError = text(v.Err)
 	}
 	if isUnreadable {
-		meta.Visit-- // the source has counted a visit that did not take place
+		meta.Visit--             // the source has counted a visit that did not take place
 		return store.Undecodable // also if a call is in doubt: without its bytes it cannot be repeated
 	}
 	meta.LastFailure = now
