@@ -69,7 +69,7 @@ func HoldFile(ctx context.Context, path string, f func(ctx context.Context) erro
 
 // awaitFile tries to lock the file until ctx ends. held is the error of the first try.
 func awaitFile(ctx context.Context, path string, held error) (*FileLock, error) {
-	again := time.NewTicker(filePoll)
+	again := time.NewTicker(filePoll) //nolint:forbidigo // another process releases the file, in real time
 	defer again.Stop()
 	for {
 		select {

@@ -143,7 +143,8 @@ func (p *provider) summarize() {
 	c := p.count
 	p.mu.Unlock()
 	rows, failed := countRows()
-	overloaded := time.Duration(took/overloadEach) * overloadTime
+	overloads := int(took / overloadEach)
+	overloaded := time.Duration(overloads) * overloadTime
 	share := float64(c.tokens) / (tokenLimit * (took - overloaded).Seconds())
 	fmt.Printf("time: %.1f s, of which the provider was overloaded for %.1f s\n", took.Seconds(), overloaded.Seconds())
 	fmt.Printf("calls: %d answered, %d throttled (429), %d overloaded (529), %d refused (422)\n", c.answered, c.throttled, c.overloaded, c.refused)

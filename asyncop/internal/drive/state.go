@@ -211,8 +211,8 @@ func (s StateCodec[IN, OUT]) decodeSchemas(d *varint.Reader) (StateCodec[IN, OUT
 		return s, fmt.Errorf("version %d of the state, want %d", version, stateVersion)
 	}
 	inputs, results := d.Bytes(), d.Bytes()
-	if d.Err != nil { // Decode returns it
-		return s, nil
+	if d.Err != nil {
+		return s, nil //nolint:nilerr // Decode returns it
 	}
 	return s.withSchemas(inputs, results)
 }

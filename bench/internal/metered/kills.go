@@ -51,7 +51,7 @@ func runKills(ctx context.Context, name string, rows, kills int, hasKeys bool) (
 	if err != nil {
 		return r, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	p := &keyedProvider{hasKeys: hasKeys, paid: map[string]int{}}
 	server := httptest.NewServer(p)
 	defer server.Close()
@@ -220,12 +220,12 @@ func killedWeir(ask asking, rows int) error {
 	if err != nil {
 		return err
 	}
-	defer coordinator.Close()
+	defer func() { _ = coordinator.Close() }()
 	db, err := sqlite.OpenDB(ctx, "answers.db")
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }()
 	answers := sqliteanswers.New(db, "rows")
 	err = answers.Migrate(ctx)
 	if err != nil {
@@ -277,7 +277,7 @@ func killedLoop(ask asking, rows int) error {
 	if err != nil {
 		return err
 	}
-	defer out.Close()
+	defer func() { _ = out.Close() }()
 	isDone := map[int]bool{}
 	for _, row := range written {
 		isDone[row] = true
@@ -310,7 +310,7 @@ func killedRill(ask asking, rows int) error {
 	if err != nil {
 		return err
 	}
-	defer out.Close()
+	defer func() { _ = out.Close() }()
 	var left []int
 	for row := len(written); row < rows; row++ {
 		left = append(left, row)

@@ -3,6 +3,7 @@ package metered
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -93,7 +94,7 @@ func shareOf(s *scenario, r *result) float64 {
 
 func share(s *scenario, r *result) string { return fmt.Sprintf("%.0f %%", 100*shareOf(s, r)) }
 
-func throttled(_ *scenario, r *result) string { return fmt.Sprint(r.throttled) }
+func throttled(_ *scenario, r *result) string { return strconv.Itoa(r.throttled) }
 
 // throttledShareOf returns the share of all calls that the provider has throttled.
 func throttledShareOf(r *result) float64 {
@@ -106,7 +107,7 @@ func throttledShare(_ *scenario, r *result) string {
 
 func took(_ *scenario, r *result) string { return fmt.Sprintf("%.1f s", r.took.Seconds()) }
 
-func refused(_ *scenario, r *result) string { return fmt.Sprint(r.refused) }
+func refused(_ *scenario, r *result) string { return strconv.Itoa(r.refused) }
 
 // recoveryOf returns how long after the outage the first second ends in which 90 % of the
 // limit was answered.
@@ -131,4 +132,4 @@ func recovery(_ *scenario, r *result) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-func beyond(s *scenario, r *result) string { return fmt.Sprint(r.answered - int(s.budget)) }
+func beyond(s *scenario, r *result) string { return strconv.Itoa(r.answered - int(s.budget)) }

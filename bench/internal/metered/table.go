@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -96,7 +97,7 @@ func (t *table) String() string {
 	for _, c := range clients {
 		names = append(names, c.name)
 	}
-	write("calls at "+fmt.Sprint(limit)+" a second", names, "aim")
+	write("calls at "+strconv.Itoa(limit)+" a second", names, "aim")
 	for i := range t.scenarios {
 		s := &t.scenarios[i]
 		fmt.Fprintf(&b, "%s\n", s.name)
@@ -118,7 +119,7 @@ func (t *table) String() string {
 			for j := range results {
 				text := ""
 				if clients[j].kill != nil {
-					text = fmt.Sprint(of(&results[j]))
+					text = strconv.Itoa(of(&results[j]))
 				}
 				values = append(values, text)
 			}
