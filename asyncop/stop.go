@@ -32,7 +32,7 @@ func StopAll(ctx context.Context, operators ...Stopper) error {
 	for i, op := range operators {
 		guard.RefuseNil("asyncop: StopAll", fmt.Sprintf("operator %d", i+1), op)
 	}
-	var first, own error // the first error, and the first one that is not about a later operator
+	var first, own error // own is the first error that is not about a later operator
 	for i, op := range operators {
 		if i > 0 {
 			select {

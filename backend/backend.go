@@ -92,9 +92,9 @@ func (b *Backend) Resume() {
 	b.handOut(t, nil)
 }
 
-// SetLimit changes how many calls may run at a time; with 0 none starts. Running calls
-// beyond the new limit continue. An adaptive limit adapts from n, within its bounds. It
-// panics if n is negative.
+// SetLimit changes how many calls may run at a time. With 0, calls no longer start.
+// Running calls beyond the new limit continue. An adaptive limit adapts from n, within
+// its bounds. It panics if n is negative.
 func (b *Backend) SetLimit(n int) {
 	mustNotBeNegative("SetLimit", n)
 	t := b.now()
@@ -274,9 +274,9 @@ func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	return false
 }
 
-// first returns the seat whose turn it is, or nil: of those that wait, the first one that
-// is asker, sleeps, or has just been woken. One that is awake for longer runs user code,
-// which may take its time.
+// first returns the seat that is served next, or nil: the first waiting seat that is
+// asker, sleeps, or has just been woken. A seat that has been awake for longer runs user
+// code, which may take long.
 func (b *Backend) first(t time.Duration, asker *seat) *seat {
 	for _, p := range b.waiting {
 		switch {

@@ -43,8 +43,8 @@ func (k *bucket) empty(t time.Duration) {
 	k.at = max(k.at, t)
 }
 
-// wait returns how long a full rate takes until an attempt of this cost may start; 0: it
-// may. The bucket is filled.
+// wait returns the time until an attempt of this cost may start, or 0 if it may start
+// now. The bucket must be filled.
 func (k *bucket) wait(cost float64) time.Duration {
 	missing := min(cost, k.burst) - k.level
 	if missing <= rounding || !k.isSet() {

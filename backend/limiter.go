@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// adaptive finds out how many calls a service can answer at a time. It compares how long
-// calls take with how long they take beside half as many. While twice the calls cost less
-// than a fifth more time, the limit grows; from two fifths on it shrinks: what it adds
-// then only waits in the service's queue. It asks again every ten seconds what half as
-// many cost, so a service that gets slower does not look like one that has a queue.
-// Guarded by Backend.mu.
+// adaptive finds out how many calls a service can answer at a time. It compares the time
+// of a call with its time beside half as many calls. While twice as many calls take less
+// than a fifth more time, the limit grows. From two fifths on it shrinks, because more
+// calls would only wait in the service's queue. It measures the time beside half as many
+// calls every ten seconds, so a service that gets slower is not mistaken for a service
+// with a queue. Guarded by Backend.mu.
 type adaptive struct {
 	least, most float64
 	limit       float64

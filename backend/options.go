@@ -99,7 +99,7 @@ func CallRate(n float64, per time.Duration) Option {
 }
 
 // AdaptiveRate is a [Rate] that follows the limit of the service, between least and most
-// for each time per. It starts with most. An answer that says that calls come too fast
+// for each time per. It starts with most. An answer that asks for fewer calls
 // (429, RESOURCE_EXHAUSTED) lowers the rate by a twentieth, at most once a second. While
 // no such answer comes, the rate grows: by a tenth each second at first, and by a
 // four-hundredth each second near the rate at which the service last refused a call.

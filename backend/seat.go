@@ -9,8 +9,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// seat is the seat of an operator. A seat that is refused sleeps until it is woken, or as
-// long as Wait says: it has neither a goroutine nor a timer here (law B2).
+// seat is the seat of an operator. A seat that is refused sleeps until it is woken, or
+// for the time that Wait returned. It has neither a goroutine nor a timer here (law B2).
 type seat struct {
 	backend *Backend
 	sleeper gate.Sleeper
@@ -92,7 +92,7 @@ func (b *Backend) begin(t time.Duration, a *gate.Request) gate.Answer {
 }
 
 // ask starts an attempt if everything allows it: state, pause, tenant, limit, rates, ramp
-// and the order of the seats. Otherwise nothing is taken.
+// and the order of the seats. A refused attempt takes no permit and no cost.
 func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 	b := p.backend
 	b.advance(t)
@@ -136,8 +136,9 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 	return b.begin(t, a)
 }
 
-// mayProbe returns when an element may try the service; 0: now. Those that have met the
-// outage let the others go first, and the last one all (law B4), unless none comes.
+// mayProbe returns the time until an element may try the service, or 0. Elements that
+// have met the outage wait for other elements, and the element of the last probe waits
+// longest (law B4).
 func (p *seat) mayProbe(t time.Duration, a *gate.Request) time.Duration {
 	b := p.backend
 	wait := time.Duration(min(a.Outages, 3)) * time.Second
@@ -433,7 +434,7 @@ func (p *seat) weigh(t time.Duration, o *gate.Evidence, s signal, demanded time.
 }
 
 // throttle obeys an answer that asks for fewer calls (law B6): it delays the tenant of
-// the call, or all calls if it has none. It is not evidence of an outage.
+// the call or, without a tenant, all calls. The answer is not evidence of an outage.
 func (b *Backend) throttle(t, begun time.Duration, name string, demanded time.Duration) {
 	b.counts.Throttled++
 	if name == "" {

@@ -246,8 +246,8 @@ func (b *Backend) allowed(t time.Duration) int {
 	return 0
 }
 
-// probes returns for how long the probe under way keeps others away; 0: there is none, or
-// it takes too long.
+// probes returns the time for which the running probe keeps other calls away. It is 0
+// without a probe, and if the probe takes too long.
 func (b *Backend) probes(t time.Duration) time.Duration {
 	if !b.trying {
 		return 0

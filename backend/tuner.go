@@ -24,8 +24,8 @@ const (
 // isOn reports whether there is a rate to find.
 func (u *tuner) isOn() bool { return u.most > 0 }
 
-// lower lowers the rate of k after a refusal at t, of a call that began at begun. Calls
-// that were under way when the rate was lowered last say nothing about the present rate.
+// lower lowers the rate of k after a refusal at t, of a call that began at begun. It
+// ignores calls that began before the rate was last lowered.
 func (u *tuner) lower(k *bucket, t, begun time.Duration) {
 	if !u.isOn() || u.refused > 0 && (begun < u.lowered || t < u.lowered+lowerEach) {
 		return

@@ -35,7 +35,7 @@
 //   - After a lookup has timed out, the next lookup begins a new load. So a call that
 //     hangs costs a single timeout, not a timeout for each later element.
 //   - If a load fails, the elements of an operator that waited for it share its retry: the
-//     strategy is asked about one of them, the oldest if it is still there, and its
+//     strategy is asked once, about the oldest element that is still there, and its
 //     decision is for all. Elements with this key that come before the retry wait for it.
 //     So a key that fails is loaded as often as the strategy retries one element, however
 //     many elements ask for it. Only one retry is taken from a retry budget.

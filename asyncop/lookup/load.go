@@ -161,7 +161,8 @@ func (l *load[K, V]) settle(results []V, err error) {
 		}
 	}
 	l.waiters, l.waiting = nil, 0
-	l.settled, l.results, l.err = true, results, err
+	l.settled = true
+	l.results, l.err = results, err
 	f.mu.Unlock()
 	l.cancel()
 	l.deliver(waiters, results, err)

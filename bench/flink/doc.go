@@ -4,5 +4,5 @@
 // Flink runs in Java processes, one for each of its rows. They read what to run from a
 // pipe, one line a run, and answer with a line of JSON. weir runs in this process. The
 // Java side is in src/; run.sh builds it and starts the command cmd/flink. README.md has
-// the rows, the method, and what favours whom.
+// the rows, the method, and the advantages that each side has.
 package flink

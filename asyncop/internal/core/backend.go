@@ -204,9 +204,9 @@ func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	b.of.ref(s.index).refunded = int(s.attempts)
 }
 
-// takeNothing records that the next attempt of s takes nothing from the rates, because it
-// needs no call.
-func (b *atBackend[IN, OUT]) takeNothing(s *Slot[IN, OUT]) {
+// chargeNoRate records that the next attempt of s is free of charge to the rates, because
+// it makes no call.
+func (b *atBackend[IN, OUT]) chargeNoRate(s *Slot[IN, OUT]) {
 	b.of.ref(s.index).refunded = int(s.attempts) + 1
 }
 
@@ -242,7 +242,8 @@ func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
 		return passedOver
 	}
 	known := b.of.ref(s.index)
-	known.number, known.cost, known.tenant = number, b.request.Cost, b.request.Tenant
+	known.number = number
+	known.cost, known.tenant = b.request.Cost, b.request.Tenant
 	g.refresh()
 	g.overdue = g.now >= s.due
 	if g.overdue {
@@ -311,7 +312,8 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	of := b.of.get(s.index)
 	b.evidence = o
 	b.evidence.Begun, b.evidence.Element = g.Timers.Time(s.last), element(s)
-	b.evidence.Tenant, b.evidence.Call, b.evidence.Cost = of.tenant, of.call, b.taken(s)
+	b.evidence.Tenant, b.evidence.Call = of.tenant, of.call
+	b.evidence.Cost = b.taken(s)
 	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.evidence)
 	b.spent += b.evidence.Cost
 	switch effect {

@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// EndedBy tells who ended a run.
+// EndedBy is the party that ended a run.
 type EndedBy uint8
 
 // The values of EndedBy.

@@ -15,7 +15,7 @@ type Item[IN, OUT any] struct {
 	Rest any // see Kind
 
 	// The state of a restored element; zero for an element from upstream.
-	First    int64         // start of the first attempt that counts, in Unix nanoseconds; 0 if none has begun
+	First    int64         // start of the first attempt that counts, in Unix nanoseconds; 0 before it
 	Spent    time.Duration // of its timeout
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
 	Attempts int32         // that count as made: an attempt that will be repeated does not

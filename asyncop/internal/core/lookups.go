@@ -58,7 +58,7 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	}
 	defer r.Release()
 	if g.backend != nil {
-		g.backend.takeNothing(s)
+		g.backend.chargeNoRate(s)
 	}
 	l.reserved = r
 	g.begin(s)
@@ -66,8 +66,8 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// reserve returns a reservation for the next attempt of s, or nil. A retry with a step
-// before it has none, because the step may take long.
+// reserve returns a reservation for the next attempt of s, or nil. It returns nil for a
+// retry with a step before it, because the step may take long.
 func (l *lookups[IN, OUT]) reserve(s *Slot[IN, OUT]) (r call.Reservation) {
 	g := l.core
 	if g.before.get(s.index) != nil {

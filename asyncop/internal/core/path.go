@@ -426,7 +426,7 @@ func (g *Machine[IN, OUT]) noteError(err error) {
 }
 
 // takeResults returns the outcome of the attempt of s. If the attempt ran out of time, it
-// makes and counts the timeout, and s lets go of the attempt, because another goroutine
+// makes and counts the timeout, and removes the attempt from s, because another goroutine
 // may be writing its results.
 func (g *Machine[IN, OUT]) takeResults(s *Slot[IN, OUT], how howEnded, end *call.Released) (results []OUT, err error) {
 	a := s.attempt

@@ -137,8 +137,8 @@ func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 }
 
 // wasAccepted reports whether the next item of the backlog was accepted before the
-// restart, so that it has passed the gates. Without an observer no number tells the items
-// of the overflow from the others, and all restored items pass.
+// restart, so that it has passed the gates. The numbers of an observer distinguish the
+// items of the overflow, which have not. Without an observer, all restored items pass.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restored.Len() > 0 && (k.d.Observer == nil || k.restored.Peek() != 0)
 }

@@ -20,8 +20,8 @@ type cell struct {
 	ordered, unordered bench.Comparison
 }
 
-// lines returns the workloads that have been measured, and the titles of the others:
-// those of a workload of which nothing has been measured are its name.
+// lines returns the workloads that have been measured, and the titles of the others. The
+// title of a workload without any measurement is its name.
 func (s section) lines() (lines []line, missing []string) {
 	some := map[string]bool{}
 	var others []bench.Work

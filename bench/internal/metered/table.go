@@ -13,7 +13,8 @@ import (
 // columns. It takes about a minute. With isShort it runs the first scenario, and a client
 // of each kind that is killed once, with fewer rows.
 func Run(ctx context.Context, w io.Writer, isShort bool) error {
-	all, rows, kills := scenarios, 1000, 4
+	all := scenarios
+	rows, kills := 1000, 4
 	if isShort {
 		calm := scenarios[0]
 		calm.rows = 400
