@@ -171,3 +171,38 @@ func declared(d ast.Decl) (names []*ast.Ident) {
 	}
 	return names
 }
+
+// Names of packages in a signature of the API, such as gate in gate.Seat.
+var qualifier = regexp.MustCompile(`\b([a-z]+)\.[A-Z]`)
+
+// Public signatures name only public types, so that each name can be followed. Two aliases
+// of errors are the exceptions.
+func TestPublicSignatures_InternalTypes(t *testing.T) {
+	list := exec.Command("go", "list", "-f", "{{if .GoFiles}}{{.ImportPath}}{{end}}", "work")
+	list.Dir = ".."
+	out, err := list.Output()
+	require.NoError(t, err)
+	public, internal := map[string]bool{}, map[string]bool{}
+	for path := range strings.FieldsSeq(string(out)) {
+		name := path[strings.LastIndex(path, "/")+1:]
+		if strings.Contains(path, "/internal/") {
+			internal[name] = true
+		} else {
+			public[name] = true
+		}
+	}
+	api, err := os.ReadFile("reference/api.txt")
+	require.NoError(t, err)
+	var found []string
+	for line := range strings.Lines(string(api)) {
+		for _, m := range qualifier.FindAllStringSubmatch(line, -1) {
+			if internal[m[1]] && !public[m[1]] {
+				found = append(found, strings.TrimSpace(line))
+			}
+		}
+	}
+	require.Equal(t, []string{
+		"asyncop: type DownstreamError = wiring.DownstreamError",
+		"asyncop: type PanicError = guard.PanicError",
+	}, found)
+}

@@ -4,8 +4,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-
-	"github.com/weirflow/weir/internal/ctxkey"
 )
 
 // acknowledgement is what a message carries beside its value: how it is settled, and its
@@ -18,9 +16,8 @@ type acknowledgement struct {
 	whole   *whole           // of a part
 	meta    *Meta            // of the message from the source; nil: none
 
-	// delivery is the handle of the message. Its source sets it before it passes the
-	// message on. It is nil for a part, and for a message of a source without leases.
-	delivery ctxkey.Handle
+	// delivery is set by the source of the message before it passes the message on. It is nil for a part, and for a message of a source without leases.
+	delivery Delivery
 }
 
 // resolve settles the message. Law D2: the first call counts.

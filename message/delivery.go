@@ -6,6 +6,31 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
+// Delivery is the handle of a message in flight: what its source keeps about it, such as
+// the lease and the received bytes. It travels in the message and in the context of a
+// call. The sources of package delivery make it, and the queue that received the message
+// reads it. Its methods are safe for concurrent use, and their cost does not depend on the
+// number of messages in flight.
+type Delivery interface {
+	// Owner returns the ladder of the queue whose source has received the message.
+	Owner() any
+
+	// Is reports whether the message has this id and is in this visit. It returns false
+	// for a part, and for a message that a program has renamed.
+	Is(id string, visit, merges int) bool
+
+	// AsReceived returns the payload and the schema that were received. isSame is false
+	// if their value differs from the value of encoded: the program has changed it.
+	AsReceived(encoded []byte) (payload, schema []byte, isSame bool)
+
+	// Provider returns the provider that the message has now, or "".
+	Provider() string
+
+	// SetProvider stores a provider with the message. isKept is false if the message is
+	// not in flight any more, or its source cannot keep a provider.
+	SetProvider(ctx context.Context, provider string) (isKept bool, err error)
+}
+
 // NewContext returns a copy of ctx for a call for m. [MetaFromContext] returns the
 // history of m, and the methods of a queue (delivery.Queue.TakeFailure,
 // delivery.Queue.Provider) find the delivery of m. An operator does this for its
@@ -15,27 +40,27 @@ func NewContext[T any](ctx context.Context, m Message[T]) context.Context {
 	return context.WithValue(ctx, ctxkey.Message{}, m.Meta())
 }
 
-// Attach sets the handle of a new message. Only weir's own sources call it, before they
-// pass the message on.
-func Attach[T any](m Message[T], d ctxkey.Handle) Message[T] {
+// Attach sets the delivery of a new message. A source calls it before it passes the message
+// on. A message without an acknowledgement has no delivery.
+func Attach[T any](m Message[T], d Delivery) Message[T] {
 	if m.a != nil {
 		m.a.delivery = d
 	}
 	return m
 }
 
-// DeliveryOf returns the handle of a message, or nil. A message made by [With] has the
-// handle of its message; a part has none. It is for weir's own packages.
-func DeliveryOf[T any](m Message[T]) ctxkey.Handle {
+// DeliveryOf returns the delivery of a message, or nil. A message made by [With] has the
+// delivery of its message. A part of a message has none.
+func DeliveryOf[T any](m Message[T]) Delivery {
 	if m.a == nil {
 		return nil
 	}
 	return m.a.delivery
 }
 
-// DeliveryFromContext returns the handle of the message that a function of an operator is
-// called for, or nil. It is for weir's own packages.
-func DeliveryFromContext(ctx context.Context) ctxkey.Handle {
-	d, _ := ctx.Value(ctxkey.Delivery{}).(ctxkey.Handle)
+// DeliveryFromContext returns the delivery of the message of a call, or nil. ctx is the
+// context of the call, or was made by [NewContext].
+func DeliveryFromContext(ctx context.Context) Delivery {
+	d, _ := ctx.Value(ctxkey.Delivery{}).(Delivery)
 	return d
 }

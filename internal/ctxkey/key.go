@@ -6,7 +6,7 @@ package ctxkey
 // is a message.Meta.
 type Message struct{}
 
-// Delivery is the key of the handle of a message. The value is a Handle.
+// Delivery is the key of the delivery of a message. The value is a message.Delivery.
 type Delivery struct{}
 
 // Stage is the key with which package predicates reports stages to an attempt.

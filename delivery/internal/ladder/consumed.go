@@ -145,26 +145,26 @@ type consumedDelivery[T any] struct {
 	payload  []byte
 }
 
-// Owner implements [ctxkey.Handle].
+// Owner implements [message.Delivery].
 func (d *consumedDelivery[T]) Owner() any { return d.source.ladder }
 
-// Is implements [ctxkey.Handle].
+// Is implements [message.Delivery].
 func (d *consumedDelivery[T]) Is(id string, visit, merges int) bool {
 	is := &d.identity
 	return is.ID == id && is.Visit == visit && is.Merges == merges
 }
 
-// AsReceived implements [ctxkey.Handle].
+// AsReceived implements [message.Delivery].
 func (d *consumedDelivery[T]) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) {
 	s := d.source
 	schema = codec.SchemaOf(s.codec)
 	return d.payload, schema, leases.Same(s.decoder, s.codec, schema, d.payload, encoded)
 }
 
-// Provider implements [ctxkey.Handle].
+// Provider implements [message.Delivery].
 func (d *consumedDelivery[T]) Provider() string { return d.provider }
 
-// SetProvider implements [ctxkey.Handle].
+// SetProvider implements [message.Delivery].
 func (d *consumedDelivery[T]) SetProvider(context.Context, string) (isKept bool, err error) {
 	return false, nil
 }

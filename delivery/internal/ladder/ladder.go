@@ -16,7 +16,6 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/settle"
@@ -193,13 +192,13 @@ func (l *Ladder[T]) advise(ctx context.Context, id string) {
 // deliveryOf returns the handle of the message of a call, or nil if the message was not
 // received from a source of this ladder, or is a part or a message that a program has
 // made.
-func (l *Ladder[T]) deliveryOf(ctx context.Context) ctxkey.Handle {
+func (l *Ladder[T]) deliveryOf(ctx context.Context) message.Delivery {
 	meta, _ := message.MetaFromContext(ctx)
 	return l.own(message.DeliveryFromContext(ctx), &meta)
 }
 
 // own returns the handle of a message if it is one of this ladder, and else nil.
-func (l *Ladder[T]) own(d ctxkey.Handle, meta *message.Meta) ctxkey.Handle {
+func (l *Ladder[T]) own(d message.Delivery, meta *message.Meta) message.Delivery {
 	if d == nil || !d.Is(meta.ID, meta.Visit, meta.Merges) {
 		return nil
 	}
@@ -213,7 +212,7 @@ func (l *Ladder[T]) own(d ctxkey.Handle, meta *message.Meta) ctxkey.Handle {
 
 // keepReceived gives a message the bytes that were received in place of those of its
 // value, unless the program has changed the value. So what the type lacks is kept.
-func keepReceived(d ctxkey.Handle, m *store.Message) {
+func keepReceived(d message.Delivery, m *store.Message) {
 	if d == nil {
 		return
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/message"
 )
 
@@ -24,7 +23,7 @@ type held struct {
 	due      time.Time // the settlement is not recorded again before
 }
 
-var _ ctxkey.Handle = (*held)(nil)
+var _ message.Delivery = (*held)(nil)
 
 // sourceOfHeld is a *Source, for its messages in flight.
 type sourceOfHeld interface {
@@ -34,24 +33,24 @@ type sourceOfHeld interface {
 	setProvider(ctx context.Context, h *held, provider string) (isKept bool, err error)
 }
 
-// Owner implements [ctxkey.Handle].
+// Owner implements [message.Delivery].
 func (h *held) Owner() any { return h.source.ownerOf() }
 
-// Is implements [ctxkey.Handle].
+// Is implements [message.Delivery].
 func (h *held) Is(id string, visit, merges int) bool {
 	m := &h.message.Meta
 	return m.ID == id && m.Visit == visit && m.Merges == merges
 }
 
-// AsReceived implements [ctxkey.Handle].
+// AsReceived implements [message.Delivery].
 func (h *held) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) {
 	return h.source.asReceived(h, encoded)
 }
 
-// Provider implements [ctxkey.Handle].
+// Provider implements [message.Delivery].
 func (h *held) Provider() string { return h.source.providerOf(h) }
 
-// SetProvider implements [ctxkey.Handle].
+// SetProvider implements [message.Delivery].
 func (h *held) SetProvider(ctx context.Context, provider string) (isKept bool, err error) {
 	return h.source.setProvider(ctx, h, provider)
 }
