@@ -89,7 +89,8 @@ type supervisor struct {
 	providers []*procs.Process
 
 	mu      sync.Mutex
-	arrived int64 // orders that the cluster has confirmed
+	arrived int64          // orders that the cluster has confirmed
+	repeats map[string]int // endState.repeats
 	now     counts
 	looked  time.Time // when the cluster has answered last
 	inSync  bool      // all servers have all that the others have
@@ -106,7 +107,7 @@ type counts struct {
 }
 
 func newSupervisor(c config, dir string) (s *supervisor, err error) {
-	s = &supervisor{config: c, dir: dir, begun: time.Now(), random: rand.New(rand.NewPCG(c.Seed, 29))}
+	s = &supervisor{config: c, dir: dir, begun: time.Now(), random: rand.New(rand.NewPCG(c.Seed, 29)), repeats: map[string]int{}}
 	if s.cluster, err = newTopology(); err != nil {
 		return nil, err
 	}
@@ -194,7 +195,9 @@ func (s *supervisor) runAll(ctx context.Context) (o endState, err error) {
 	if err := s.finish(working); err != nil {
 		return o, err
 	}
-	return readEndState(working, s.engine, s.dir)
+	o, err = readEndState(working, s.engine, s.dir)
+	o.repeats = s.repeats // publish has ended
+	return o, err
 }
 
 // openEngine opens the engine. A server that does not start is an error at once.
@@ -223,8 +226,8 @@ func (s *supervisor) openEngine(ctx context.Context) error {
 	}
 }
 
-// publish puts the orders into their queue, spread over the duration. What is not
-// confirmed is put again: with its id, so it is there once.
+// publish puts the orders into their queue, spread over the duration. A batch that the
+// cluster does not confirm is put again.
 func (s *supervisor) publish(ctx context.Context) error {
 	queue, _ := queuesOn(s.engine)
 	const tick = 100 * time.Millisecond
@@ -235,7 +238,13 @@ func (s *supervisor) publish(ctx context.Context) error {
 		for _, o := range orders[s.Orders*(n-1)/ticks : s.Orders*n/ticks] {
 			batch = append(batch, message.New(o, &message.Meta{ID: o.ID, Key: o.ID}, nil))
 		}
-		_, err := again(ctx, func(ctx context.Context) (any, error) { return nil, queue.PutAll(ctx, batch) })
+		_, err := again(ctx, func(ctx context.Context) (any, error) {
+			err := queue.PutAll(ctx, batch)
+			if err != nil {
+				s.noteRepeat(batch)
+			}
+			return nil, err
+		})
 		if err != nil {
 			return err
 		}
@@ -249,6 +258,15 @@ func (s *supervisor) publish(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// noteRepeat notes that a batch will be put again.
+func (s *supervisor) noteRepeat(batch []message.Message[bank.Order]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range batch {
+		s.repeats[m.Meta().ID]++
+	}
 }
 
 // trouble kills servers and workers, and starts them again, until the duration is over
