@@ -2,15 +2,15 @@
 // waits there: dead letters, messages that wait in the layers of a ladder, staged
 // messages of an outbox, requests with idempotency keys.
 //
-//	weir dead list                          what was given up
-//	weir dead show ID                       one dead letter, with its history and its payload
-//	weir dead count                         how many there are, by cause and reason
-//	weir dead merge --to orders --rate 100    sends them back to be processed again
-//	weir dead purge --cause permanent        removes them
-//	weir dead export, weir dead import      as JSON lines
-//	weir layers                             the queues of the store: how much waits, since when, until when
-//	weir outbox                             staged messages, and the relay that sends them
-//	weir keys                               requests that are not finished
+//	weir dead list                                  what was given up
+//	weir dead show ID                               one dead letter, with its history and its payload
+//	weir dead count                                 how many there are, by cause and reason
+//	weir dead merge --queue orders-dead --to orders sends them back to be processed again
+//	weir dead purge --queue orders-dead --all       removes them
+//	weir dead export, weir dead import              as JSON lines
+//	weir layers                                     the queues of the store: how much waits, and how long
+//	weir outbox                                     staged messages, and the relay that sends them
+//	weir keys                                       requests that are not finished
 //
 // The database is a URL in the flag --db or in the environment variable WEIR_DB:
 //

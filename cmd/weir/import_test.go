@@ -22,10 +22,10 @@ func TestDeadImport_WritesLog(t *testing.T) {
 	file := filepath.Join(dir, "changed.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(first+"\n"), 0o600))
 
-	require.Zero(t, run("dead", "import", file, "--replace", "--by", "ann", "--why", "another card").status)
-	require.Zero(t, run("dead", "import", file, "--queue", "orders").status)
+	require.Zero(t, run("dead", "import", "--queue", "orders-dead", file, "--replace", "--by", "ann", "--why", "another card").status)
+	require.Zero(t, run("dead", "import", "--queue", "orders", file).status)
 	require.NoError(t, os.WriteFile(file, []byte("nonsense\n"), 0o600))
-	require.Equal(t, exitFailed, run("dead", "import", file).status)
+	require.Equal(t, exitFailed, run("dead", "import", "--queue", "orders-dead", file).status)
 
 	log := run("log")
 	require.Zero(t, log.status)
@@ -36,11 +36,11 @@ func TestDeadImport_WritesLog(t *testing.T) {
 		}
 	}
 	require.Len(t, lines, 6, log.stdout)
-	assert.Equal(t, []string{"import dead 0 ann", "end dead 1 ann"}, lines[:2])
+	assert.Equal(t, []string{"import orders-dead 0 ann", "end orders-dead 1 ann"}, lines[:2])
 	assert.Regexp(t, "^import orders 0 .+@", lines[2])
 	assert.Regexp(t, "^end orders 1 .+@", lines[3])
-	assert.Regexp(t, "^import dead 0 ", lines[4])
-	assert.Regexp(t, "^end dead 0 ", lines[5], "also an import that fails")
+	assert.Regexp(t, "^import orders-dead 0 ", lines[4])
+	assert.Regexp(t, "^end orders-dead 0 ", lines[5], "also an import that fails")
 	assert.Contains(t, run("jobs", "show", "1").stdout, "another card")
 	assert.Contains(t, run("jobs", "show", "5").stdout, "line 1", "the error of the import")
 }
@@ -55,7 +55,7 @@ func TestDatabase_OfLaterVersion(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, db.Close())
 		before := digest(t, filepath.Join(dir, "orders.db"))
-		for _, args := range []string{"dead purge --all --yes", "dead import ../none", "backend hold pay", "layers"} {
+		for _, args := range []string{"dead purge --queue orders-dead --all --yes", "dead import --queue orders-dead ../none", "backend hold pay", "layers"} {
 			r := execute(t, command(t, dir, strings.Fields(args)...))
 			assert.Equal(t, exitFailed, r.status, args)
 			if !strings.Contains(args, "none") {

@@ -109,21 +109,21 @@ func TestJetStreamChanges(t *testing.T) {
 	url := "nats://" + startJetStream(t, seedAll(t)) + "/retries"
 	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "--db", url)...)) }
 	exported := run("dead", "export")
-	assert.Equal(t, "8 messages written\n", exported.stderr)
+	assert.Equal(t, "Queue orders-dead:\n8 messages written\n", exported.stderr)
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
-		run("dead", "merge", "--to", "orders", "--provider", "north", "--cause", "exhausted", "--rate", "1000", "--yes", "--to-empty"))
-	assert.Equal(t, result{"1 message removed\n", "", 0}, run("dead", "purge", "--cause", "permanent", "--provider", "north", "--yes"))
-	assert.Contains(t, run("layers").stdout, "orders            2")
+		run("dead", "merge", "--queue", "orders-dead", "--to", "orders", "--provider", "north", "--cause", "exhausted", "--rate", "1000", "--yes"))
+	assert.Equal(t, result{"1 message removed\n", "", 0}, run("dead", "purge", "--queue", "orders-dead", "--cause", "permanent", "--provider", "north", "--yes"))
+	assert.Contains(t, run("layers").stdout, "orders                 2")
 	assert.Regexp(t, `all +5\n`, run("dead", "count").stdout)
 
 	file := filepath.Join(t.TempDir(), "dead.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(exported.stdout), 0o600))
-	assert.Equal(t, result{"8 messages read: 3 new, 5 there already (--replace replaces them)\n", "", 0}, run("dead", "import", file))
-	assert.Equal(t, result{"8 messages read: 0 new, 8 there already (--replace replaces them)\n", "", 0}, run("dead", "import", file))
-	assert.Equal(t, result{"8 messages read: 0 new, 8 replaced\n", "", 0}, run("dead", "import", file, "--replace"))
+	assert.Equal(t, result{"8 messages read: 3 new, 5 there already (--replace replaces them)\n", "", 0}, run("dead", "import", "--queue", "orders-dead", file))
+	assert.Equal(t, result{"8 messages read: 0 new, 8 there already (--replace replaces them)\n", "", 0}, run("dead", "import", "--queue", "orders-dead", file))
+	assert.Equal(t, result{"8 messages read: 0 new, 8 replaced\n", "", 0}, run("dead", "import", "--queue", "orders-dead", file, "--replace"))
 	assert.Regexp(t, `all +8\n`, run("dead", "count").stdout)
-	assert.Equal(t, result{"8 messages removed\n", "", 0}, run("dead", "purge", "--all", "--yes"))
-	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, run("dead", "list"))
+	assert.Equal(t, result{"8 messages removed\n", "", 0}, run("dead", "purge", "--queue", "orders-dead", "--all", "--yes"))
+	assert.Equal(t, result{"", "No message of queue \"orders-dead\" matches.\n", 0}, run("dead", "list", "--queue", "orders-dead"))
 }
 
 // An export of many pages has each message once.
@@ -133,10 +133,10 @@ func TestJetStreamPages(t *testing.T) {
 		for i := range 2500 {
 			ms = append(ms, store.Message{Meta: message.Meta{ID: fmt.Sprint("m", i)}, Cause: store.Permanent})
 		}
-		require.NoError(t, s.Put(t.Context(), "dead", ms...))
+		require.NoError(t, s.Put(t.Context(), "orders-dead", ms...))
 	}) + "/retries"
 	r := execute(t, command(t, t.TempDir(), "dead", "export", "--db", url))
-	assert.Equal(t, "2500 messages written\n", r.stderr)
+	assert.Equal(t, "Queue orders-dead:\n2500 messages written\n", r.stderr)
 	assert.Equal(t, 2500, strings.Count(r.stdout, "\n"))
 	r = execute(t, command(t, t.TempDir(), "dead", "list", "--max", "0", "--db", url))
 	assert.Equal(t, 2501, strings.Count(r.stdout, "\n"))
@@ -169,7 +169,7 @@ func TestJetStreamPermissions(t *testing.T) {
 	run := func(user string, args ...string) result {
 		return execute(t, command(t, t.TempDir(), append(args, "--db", "nats://"+user+":s3cr3t@"+address+"/retries")...))
 	}
-	for _, args := range []string{"dead list", "layers", "dead purge --yes orders/0/17", "dead merge --to orders --to-empty --yes orders/0/18"} {
+	for _, args := range []string{"dead list", "layers", "dead purge --queue orders-dead --yes orders/0/17", "dead merge --queue orders-dead --to orders --yes orders/0/18"} {
 		r := run("all", strings.Fields(args)...)
 		assert.Zero(t, r.status, "%s: %s", args, r.stderr)
 	}
@@ -180,9 +180,9 @@ func TestJetStreamPermissions(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := run(name, "dead", "purge", fmt.Sprint("orders/0/", 19+i%5), "--yes")
+			r := run(name, "dead", "purge", "--queue", "orders-dead", fmt.Sprint("orders/0/", 19+i%5), "--yes")
 			if r.status == 0 { // to remove needs no more
-				r = run(name, "dead", "merge", "--to", "orders", "--max", "1", "--yes", "--to-empty")
+				r = run(name, "dead", "merge", "--queue", "orders-dead", "--to", "orders", "--max", "1", "--yes")
 			}
 			assert.Equal(t, exitFailed, r.status)
 			part, _, _ := strings.Cut(strings.TrimSuffix(subject, ">"), "*")
@@ -245,7 +245,7 @@ func TestJetStreamSecurity(t *testing.T) {
 	files := "ca=" + ca + "&cert=" + cert + "&key=" + key
 	r := run("tls://" + address + "/retries?" + files + "&nkey=" + seedFile)
 	assert.Zero(t, r.status, r.stderr)
-	assert.Contains(t, r.stdout, "orders 1h")
+	assert.Contains(t, r.stdout, "orders-retry-2")
 	for _, url := range []string{
 		"tls://" + address + "/retries?nkey=" + seedFile,
 		"tls://" + address + "/retries?ca=" + ca + "&nkey=" + seedFile,

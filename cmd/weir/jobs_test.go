@@ -25,7 +25,7 @@ func TestJobsAndTheirLog(t *testing.T) {
 	assert.Equal(t, result{"", "No worker is here.\n", 0}, run("workers"))
 
 	assert.Equal(t, result{"Job 1 is started: weir jobs shows it\n", "", 0},
-		run("dead", "merge", "--to", "orders", "--to-empty", "--yes", "--provider", "north", "--detach", "--by", "ann", "--why", "the bank is back", "--rate", "50"))
+		run("dead", "merge", "--queue", "orders-dead", "--to", "orders", "--yes", "--provider", "north", "--detach", "--by", "ann", "--why", "the bank is back", "--rate", "50"))
 	assert.Equal(t, result{"Job 1 is paused, 0 of 3 done\n", "", 0}, run("jobs", "pause", "1", "--by", "bob", "--why", "not yet"))
 	assert.Equal(t, result{"", "weir: job 1 is paused: weir jobs resume 1 resumes it\n", exitFailed}, run("jobs", "run", "1"))
 	assert.Equal(t, result{"Job 1 is running, 0 of 3 done\n", "", 0}, run("jobs", "resume", "1"))
@@ -34,10 +34,10 @@ func TestJobsAndTheirLog(t *testing.T) {
 	assert.Equal(t, exitUsage, run("jobs", "show", "one").status)
 	assert.Equal(t, result{"", "weir: jobs: there is no job 7\n", exitFailed}, run("jobs", "show", "7"))
 	shown := run("jobs", "show", "1").stdout
-	for _, line := range []string{`queue +dead`, `to +orders`, `filter +\{"provider":"north"\}`, `by +ann`, `why +the bank is back`, `state +done`, `done +3 of 3`} {
+	for _, line := range []string{`queue +orders-dead`, `to +orders`, `filter +\{"provider":"north"\}`, `by +ann`, `why +the bank is back`, `state +done`, `done +3 of 3`} {
 		assert.Regexp(t, line, shown)
 	}
-	assert.Regexp(t, `JOB +BEGUN +DO +QUEUE +STATE +DONE +OF +BY +WHY *\n +1 .* merge +dead +done +3 +3 +ann +the bank is back`, run("jobs", "list").stdout)
+	assert.Regexp(t, `JOB +BEGUN +DO +QUEUE +STATE +DONE +OF +BY +WHY *\n +1 .* merge +orders-dead +done +3 +3 +ann +the bank is back`, run("jobs", "list").stdout)
 	assert.Empty(t, run("jobs", "list", "--open").stdout)
 
 	log := run("log")
@@ -115,13 +115,13 @@ func TestHoldAndRelease(t *testing.T) {
 	dir := seed(t)
 	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
 	assert.Equal(t, exitUsage, run("hold", "--all", "--yes").status)
-	assert.Equal(t, exitUsage, run("hold", "--queue", "dead", "--yes").status)
-	assert.Equal(t, result{"3 messages held\n", "", 0}, run("hold", "--queue", "dead", "--provider", "north", "--yes"))
+	assert.Equal(t, exitUsage, run("hold", "--queue", "orders-dead", "--yes").status)
+	assert.Equal(t, result{"3 messages held\n", "", 0}, run("hold", "--queue", "orders-dead", "--provider", "north", "--yes"))
 	assert.Regexp(t, `held +3\n`, run("dead", "count").stdout)
-	assert.Regexp(t, `(?m)HELD\ndead .* 3$`, run("layers").stdout)
+	assert.Regexp(t, `(?m)HELD\norders-dead .* 3$`, run("layers").stdout)
 	assert.Contains(t, run("dead", "show", "orders/0/18").stdout, "held            until it is released")
-	assert.Equal(t, result{`{"released":3}` + "\n", "", 0}, run("release", "--queue", "dead", "--all", "--yes", "--json"))
-	assert.Equal(t, result{"0 messages due\n", "", 0}, run("due", "--queue", "orders 1m", "--all", "--yes"), "they are due")
+	assert.Equal(t, result{`{"released":3}` + "\n", "", 0}, run("release", "--queue", "orders-dead", "--all", "--yes", "--json"))
+	assert.Equal(t, result{"0 messages due\n", "", 0}, run("due", "--queue", "orders-retry-1", "--all", "--yes"), "they are due")
 	assert.NotContains(t, run("layers").stdout, "HELD")
 }
 
@@ -136,10 +136,10 @@ func TestJobsOnTablesOfAnEarlierVersion(t *testing.T) {
 	}
 	require.NoError(t, db.Close())
 	assert.Zero(t, execute(t, command(t, dir, "dead", "list")).status)
-	r := execute(t, command(t, dir, "dead", "purge", "--all", "--yes"))
+	r := execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--all", "--yes"))
 	assert.Equal(t, exitFailed, r.status)
 	assert.Contains(t, r.stderr, "the tables are of an earlier version of weir")
-	assert.Equal(t, result{"8 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--all", "--yes", "--create")))
+	assert.Equal(t, result{"8 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--all", "--yes", "--create")))
 }
 
 // A job of a process that is gone is listed as it is, and its text is escaped.
@@ -149,7 +149,7 @@ func TestJobsEscape(t *testing.T) {
 	require.NoError(t, err)
 	j, err := jobs.New(sqlite.New(db), jobs.Config{})
 	require.NoError(t, err)
-	_, err = j.Start(t.Context(), jobs.Spec{Do: store.Purge, Queue: "dead", By: "ann\x1b[31m", Why: "one\ntwo"})
+	_, err = j.Start(t.Context(), jobs.Spec{Do: store.Purge, Queue: "orders-dead", By: "ann\x1b[31m", Why: "one\ntwo"})
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
 	for _, args := range []string{"jobs list", "jobs show 1", "log"} {
@@ -167,7 +167,7 @@ func TestAStepThatFails(t *testing.T) {
 	require.NoError(t, err)
 	_, err = db.Writer().ExecContext(t.Context(), "CREATE TRIGGER t BEFORE DELETE ON weir_messages BEGIN DELETE FROM not_today; END")
 	require.NoError(t, err)
-	cmd := command(t, dir, "dead", "purge", "--all", "--yes")
+	cmd := command(t, dir, "dead", "purge", "--queue", "orders-dead", "--all", "--yes")
 	stderr, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -178,5 +178,5 @@ func TestAStepThatFails(t *testing.T) {
 	assert.NoError(t, err)
 	assert.NoError(t, cmd.Wait(), "it went on")
 	require.NoError(t, db.Close())
-	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, execute(t, command(t, dir, "dead", "list")))
+	assert.Equal(t, result{"", "No message of queue \"orders-dead\" matches.\n", 0}, execute(t, command(t, dir, "dead", "list", "--queue", "orders-dead")))
 }

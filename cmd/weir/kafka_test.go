@@ -37,11 +37,12 @@ func (s topicsOf) Put(ctx context.Context, queue string, ms ...store.Message) er
 	return v.Put(ctx, ms...)
 }
 
-// startKafka starts a Kafka in memory with the topics dead, two layers and orders, and returns its address. The group billing has taken one
-// message of a layer.
+// startKafka starts a Kafka in memory with the topics of the queue orders, of
+// its layers and of two other queues, and returns its address. The group billing has taken
+// one message of a layer.
 func startKafka(t *testing.T) (address string) {
 	t.Helper()
-	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "dead", "orders", "orders.1m", "orders.1h", "outbox"))
+	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders-dead", "orders", "orders-retry-1", "orders-retry-2", "outbox", "bills"))
 	require.NoError(t, err)
 	t.Cleanup(k.Close)
 	seed := kgo.SeedBrokers(k.ListenAddrs()...)
@@ -50,8 +51,8 @@ func startKafka(t *testing.T) (address string) {
 	require.NoError(t, err)
 	defer client.Close()
 	var at kadm.Offsets
-	at.Add(kadm.Offset{Topic: "orders.1m", At: 1, LeaderEpoch: -1})
-	at.Add(kadm.Offset{Topic: "orders.1h", At: 0, LeaderEpoch: -1})
+	at.Add(kadm.Offset{Topic: "orders-retry-1", At: 1, LeaderEpoch: -1})
+	at.Add(kadm.Offset{Topic: "orders-retry-2", At: 0, LeaderEpoch: -1})
 	require.NoError(t, kadm.NewClient(client).CommitAllOffsets(t.Context(), "billing", at))
 	return k.ListenAddrs()[0]
 }
@@ -60,29 +61,29 @@ func startKafka(t *testing.T) (address string) {
 func TestKafka(t *testing.T) {
 	url := "kafka://" + startKafka(t)
 	for name, args := range map[string]string{
-		"list":          "dead list",
-		"list-80":       "dead list",
-		"list-page":     "dead list --max 2 --after 3",
-		"list-json":     "dead list --json --cause permanent --max 1",
-		"list-layer":    "dead list --queue orders.1m --db " + url + "?group=billing",
-		"show":          "dead show orders/0/18",
-		"show-none":     "dead show nothing",
-		"count":         "dead count --provider north",
-		"export":        "dead export --key customer-1",
+		"list":          "dead list --queue orders-dead",
+		"list-80":       "dead list --queue orders-dead",
+		"list-page":     "dead list --queue orders-dead --max 2 --after 3",
+		"list-json":     "dead list --queue orders-dead --json --cause permanent --max 1",
+		"list-layer":    "dead list --queue orders-retry-1 --db " + url + "?group=billing",
+		"show":          "dead show --queue orders-dead orders/0/18",
+		"show-none":     "dead show --queue orders-dead nothing",
+		"count":         "dead count --queue orders-dead --provider north",
+		"export":        "dead export --queue orders-dead --key customer-1",
 		"layers":        "layers --db " + url + "?group=billing",
-		"layers-json":   "layers --json dead orders.1m",
+		"layers-json":   "layers --json orders-dead orders-retry-1",
 		"layers-none":   "layers",
 		"outbox":        "outbox",
 		"keys":          "keys --all",
 		"no-topic":      "dead list --queue nothing",
-		"purge-choice":  "dead purge --cause permanent",
-		"purge-some":    "dead purge --all --max 2 --yes",
-		"due":           "due --queue dead --all --yes",
-		"due-layer":     "due --queue orders.1m later --yes --db " + url + "?group=billing",
-		"hold":          "hold --queue dead --all --yes",
-		"purge-layer":   "dead purge --all --yes --queue orders.1m --db " + url + "?group=billing",
-		"merge-layer":   "dead merge --to orders --yes --to-empty --queue orders.1m --db " + url + "?group=billing",
-		"merge-nowhere": "dead merge --to nowhere --yes",
+		"purge-choice":  "dead purge --queue orders-dead --cause permanent",
+		"purge-some":    "dead purge --queue orders-dead --all --max 2 --yes",
+		"due":           "due --queue orders-dead --all --yes",
+		"due-layer":     "due --queue orders-retry-1 later --yes --db " + url + "?group=billing",
+		"hold":          "hold --queue orders-dead --all --yes",
+		"purge-layer":   "dead purge --all --yes --queue orders-retry-1 --db " + url + "?group=billing",
+		"merge-layer":   "dead merge --to orders --yes --queue orders-retry-1 --db " + url + "?group=billing",
+		"merge-nowhere": "dead merge --queue orders-dead --to nowhere --yes",
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := command(t, t.TempDir(), strings.Fields(args)...)
@@ -104,7 +105,7 @@ func TestKafka_FirstBrokerIsSilent(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
 	url := "kafka://" + silent.Addr().String() + "," + startKafka(t)
-	r := execute(t, command(t, t.TempDir(), "dead", "count", "--queue", "dead", "--db", url))
+	r := execute(t, command(t, t.TempDir(), "dead", "count", "--queue", "orders-dead", "--db", url))
 	assert.Equal(t, 0, r.status, r.stderr)
 	assert.Regexp(t, `all +8\n`, r.stdout)
 }
@@ -144,28 +145,28 @@ func TestWorkers_OnKafka(t *testing.T) {
 func TestKafkaChanges(t *testing.T) {
 	url := "kafka://" + startKafka(t)
 	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "--db", url)...)) }
-	exported := run("dead", "export")
+	exported := run("dead", "export", "--queue", "orders-dead")
 	assert.Equal(t, "8 messages written\n", exported.stderr)
-	for _, args := range [][]string{{"due", "--queue", "dead", "--all", "--yes"}, {"dead", "purge", "--all", "--max", "2", "--yes"}} {
+	for _, args := range [][]string{{"due", "--queue", "orders-dead", "--all", "--yes"}, {"dead", "purge", "--queue", "orders-dead", "--all", "--max", "2", "--yes"}} {
 		assert.Equal(t, exitUsage, run(args...).status, args)
 	}
-	assert.Regexp(t, `all +8\n`, run("dead", "count").stdout)
-	r := run("dead", "merge", "--to", "orders", "--provider", "north", "--yes")
-	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new, and no worker reads it now: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
-	r = run("dead", "merge", "--to", "orders", "--provider", "north", "--to-empty")
-	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with --yes\n", r.stderr)
+	assert.Regexp(t, `all +8\n`, run("dead", "count", "--queue", "orders-dead").stdout)
+	r := run("dead", "merge", "--queue", "orders-dead", "--to", "bills", "--provider", "north", "--yes")
+	assert.Equal(t, result{"", "weir: queue \"bills\" is empty or new, and no worker reads it now: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
+	r = run("dead", "merge", "--queue", "orders-dead", "--to", "orders", "--provider", "north")
+	assert.Equal(t, "weir: Send 3 messages of queue \"orders-dead\" back to \"orders\"? Standard input is no terminal: answer with --yes\n", r.stderr)
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
-		run("dead", "merge", "--to", "orders", "--provider", "north", "--cause", "exhausted", "--rate", "1000", "--yes", "--to-empty"))
-	assert.Equal(t, result{`{"merged":4,"looping":1,"unsafeToRepeat":1,"lapsed":0,"busy":0}` + "\n", "", 0}, run("dead", "merge", "--to", "orders", "--yes", "--json"))
-	assert.Regexp(t, `all +2\n`, run("dead", "count").stdout)
+		run("dead", "merge", "--queue", "orders-dead", "--to", "orders", "--provider", "north", "--cause", "exhausted", "--rate", "1000", "--yes"))
+	assert.Equal(t, result{`{"merged":4,"looping":1,"unsafeToRepeat":1,"lapsed":0,"busy":0}` + "\n", "", 0}, run("dead", "merge", "--queue", "orders-dead", "--to", "orders", "--yes", "--json"))
+	assert.Regexp(t, `all +2\n`, run("dead", "count", "--queue", "orders-dead").stdout)
 	assert.Regexp(t, `orders +6 `, run("layers", "orders").stdout)
-	assert.Equal(t, result{"2 messages removed\n", "", 0}, run("dead", "purge", "--all", "--yes"))
-	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, run("dead", "list"))
+	assert.Equal(t, result{"2 messages removed\n", "", 0}, run("dead", "purge", "--queue", "orders-dead", "--all", "--yes"))
+	assert.Equal(t, result{"", "No message of queue \"orders-dead\" matches.\n", 0}, run("dead", "list", "--queue", "orders-dead"))
 
 	file := filepath.Join(t.TempDir(), "dead.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(exported.stdout), 0o600))
-	assert.Equal(t, result{"8 messages read\n", "", 0}, run("dead", "import", file))
-	assert.Equal(t, exported.stdout, run("dead", "export").stdout)
+	assert.Equal(t, result{"8 messages read\n", "", 0}, run("dead", "import", "--queue", "orders-dead", file))
+	assert.Equal(t, exported.stdout, run("dead", "export", "--queue", "orders-dead").stdout)
 }
 
 // TLS with the client's certificate, and both kinds of passwords. No password is in an error.
@@ -173,7 +174,7 @@ func TestKafkaSecurity(t *testing.T) {
 	ca, cert, key := certificates(t)
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	require.NoError(t, err)
-	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "dead"), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}),
+	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders-dead"), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}),
 		kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "r1ght"), kfake.Superuser("SCRAM-SHA-256", "v", "r1ght"), kfake.Superuser("SCRAM-SHA-512", "w", "r1ght"))
 	require.NoError(t, err)
 	t.Cleanup(k.Close)
@@ -205,7 +206,7 @@ func TestKafkaSecurity(t *testing.T) {
 	} {
 		t.Run(want.error, func(t *testing.T) {
 			t.Parallel()
-			r := execute(t, command(t, t.TempDir(), "dead", "list", "--db", url))
+			r := execute(t, command(t, t.TempDir(), "dead", "list", "--queue", "orders-dead", "--db", url))
 			assert.Equal(t, want.status, r.status, "%s: %s", url, r.stderr)
 			assert.Contains(t, r.stderr, want.error, url)
 			assert.NotContains(t, r.stdout+r.stderr, "s3cr3t", url)
@@ -215,15 +216,15 @@ func TestKafkaSecurity(t *testing.T) {
 
 // A long export has each message once.
 func TestKafkaPages(t *testing.T) {
-	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "dead"))
+	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "orders-dead"))
 	require.NoError(t, err)
 	t.Cleanup(k.Close)
 	var ms []store.Message
 	for i := range 2500 {
 		ms = append(ms, store.Message{Meta: message.Meta{ID: fmt.Sprint("m", i), Key: fmt.Sprint(i % 10), LastFailure: time.Unix(1, 0)}, Cause: store.Permanent})
 	}
-	require.NoError(t, topicsOf{seed: kgo.SeedBrokers(k.ListenAddrs()...)}.Put(t.Context(), "dead", ms...))
-	r := execute(t, command(t, t.TempDir(), "dead", "export", "--db", "kafka://"+k.ListenAddrs()[0]))
+	require.NoError(t, topicsOf{seed: kgo.SeedBrokers(k.ListenAddrs()...)}.Put(t.Context(), "orders-dead", ms...))
+	r := execute(t, command(t, t.TempDir(), "dead", "export", "--queue", "orders-dead", "--db", "kafka://"+k.ListenAddrs()[0]))
 	assert.Equal(t, "2500 messages written\n", r.stderr)
 	for i := range 2500 {
 		assert.Contains(t, r.stdout, fmt.Sprintf(`"id":"m%d"`, i))

@@ -154,9 +154,9 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 		case store.Undecodable:
 			m.Payload = []byte{0, 'x', 0xff, 27}
 		}
-		put("dead", m)
+		put("orders-dead", m)
 	}
-	put("dead", store.Message{
+	put("orders-dead", store.Message{
 		Cause: store.Exhausted, Payload: []byte("two\nlines\tand \x1b[2Ja clear"),
 		Meta: message.Meta{
 			ID: "evil\x1b]0;title\x07", Merges: 5, Visit: 1, LastError: "evil",
@@ -168,8 +168,8 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 			},
 		},
 	})
-	put("orders 1m", store.Message{Meta: message.Meta{ID: "a"}, Delay: time.Minute}, store.Message{Meta: message.Meta{ID: "b"}, Delay: 2 * time.Minute})
-	put("orders 1h", store.Message{Meta: message.Meta{ID: "c"}, Delay: time.Hour})
+	put("orders-retry-1", store.Message{Meta: message.Meta{ID: "a"}, Delay: time.Minute}, store.Message{Meta: message.Meta{ID: "b"}, Delay: 2 * time.Minute})
+	put("orders-retry-2", store.Message{Meta: message.Meta{ID: "c"}, Delay: time.Hour})
 	put("outbox", store.Message{Meta: message.Meta{ID: "receipt/1"}}, store.Message{Meta: message.Meta{ID: "receipt/2"}})
 }
 
@@ -256,9 +256,9 @@ func TestOutput(t *testing.T) {
 		"layers":        {"", "layers"},
 		"layers-50":     {"50", "layers"},
 		"layers-json":   {"", "layers --json"},
-		"layers-one":    {"", "layers dead nothing"},
+		"layers-one":    {"", "layers orders-dead nothing"},
 		"outbox":        {"", "outbox"},
-		"outbox-named":  {"80", "outbox dead"},
+		"outbox-named":  {"80", "outbox orders-dead"},
 		"outbox-json":   {"", "outbox --json"},
 		"keys":          {"", "keys"},
 		"keys-80":       {"80", "keys --all"},
@@ -281,10 +281,10 @@ func TestOutput(t *testing.T) {
 		"usage-time":    {"", "dead list --since yesterday"},
 		"usage-show":    {"", "dead show"},
 		"usage-purge":   {"", "dead purge"},
-		"usage-both":    {"", "dead purge --all --key x"},
+		"usage-both":    {"", "dead purge --queue orders-dead --all --key x"},
 		"usage-merge":   {"", "dead merge"},
-		"usage-to":      {"", "dead merge --to dead"},
-		"usage-asked":   {"", "dead purge --all"},
+		"usage-to":      {"", "dead merge --queue orders-dead --to orders-dead"},
+		"usage-asked":   {"", "dead purge --queue orders-dead --all"},
 		"help":          {"", "-h"},
 		"help-list":     {"", "help dead list"},
 	} {
@@ -312,14 +312,14 @@ func TestOutput(t *testing.T) {
 // Only what was chosen is removed, and the numbers are true.
 func TestPurge(t *testing.T) {
 	dir := seed(t)
-	assert.Equal(t, result{"4 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--cause", "exhausted", "--yes")))
-	assert.Equal(t, result{"1 message removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "--yes")))
-	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"orders/0/17\"\n", 1}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "orders/0/23", "--yes", "--json")))
-	assert.Equal(t, result{`{"purged":0}` + "\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--key", "nobody", "--yes", "--json")))
+	assert.Equal(t, result{"4 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--cause", "exhausted", "--yes")))
+	assert.Equal(t, result{"1 message removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "orders/0/17", "--yes")))
+	assert.Equal(t, result{"", "weir: queue \"orders-dead\" has no message \"orders/0/17\"\n", 1}, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "orders/0/17", "orders/0/23", "--yes", "--json")))
+	assert.Equal(t, result{`{"purged":0}` + "\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--key", "nobody", "--yes", "--json")))
 	assert.Contains(t, execute(t, command(t, dir, "dead", "count")).stdout, "all                             3\n")
-	assert.Equal(t, result{"3 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--all", "--yes")))
-	assert.Equal(t, result{"0 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--all")), "nothing to ask about")
-	assert.Contains(t, execute(t, command(t, dir, "layers")).stdout, "orders 1m         2", "other queues are as before")
+	assert.Equal(t, result{"3 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--all", "--yes")))
+	assert.Equal(t, result{"0 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--all")), "nothing to ask about")
+	assert.Contains(t, execute(t, command(t, dir, "layers")).stdout, "orders-retry-1         2", "other queues are as before")
 }
 
 // A request that nobody finishes has an end: its client gets the reason.
@@ -367,7 +367,7 @@ func TestQueue_Unknown(t *testing.T) {
 		r := execute(t, command(t, dir, args...))
 		assert.Equal(t, exitFailed, r.status, args)
 		assert.Empty(t, r.stdout, args)
-		assert.Contains(t, r.stderr, `queue "nope" has no messages and no workers: the queues are "dead", "orders 1h", "orders 1m", `, args)
+		assert.Contains(t, r.stderr, `queue "nope" has no messages and no workers: the queues are "orders-dead", "orders-retry-1", "orders-retry-2", `, args)
 	}
 	// Queues that exist have no messages now and then.
 	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"), sqlite.WithLogger(slog.New(slog.DiscardHandler)))
@@ -423,10 +423,10 @@ func TestMerge_IntoAnEmptyQueueThatIsRead(t *testing.T) {
 	require.NoError(t, err)
 	defer engine.Close()
 	require.NoError(t, engine.Put(t.Context(), "bills-dead", store.Message{Meta: message.Meta{ID: "1"}, Cause: store.Exhausted}))
-	r := execute(t, command(t, dir, "dead", "merge", "--all", "--queue", "bills-dead", "--to", "bills", "--yes"))
+	r := execute(t, command(t, dir, "dead", "merge", "--queue", "bills-dead", "--all", "--to", "bills", "--yes"))
 	assert.Equal(t, result{"1 message sent back to \"bills\"\n", "", 0}, r)
 
-	args := []string{"dead", "merge", "--all", "--to", "orders", "--yes"}
+	args := []string{"dead", "merge", "--queue", "orders-dead", "--all", "--to", "sales", "--yes"}
 	assert.Equal(t, exitUsage, execute(t, command(t, dir, args...)).status)
 	j, err := jobs.New(engine, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
@@ -434,7 +434,7 @@ func TestMerge_IntoAnEmptyQueueThatIsRead(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		j.Work(ctx, func() jobs.Worker { return jobs.Worker{Queues: []string{"orders"}} }, nil)
+		j.Work(ctx, func() jobs.Worker { return jobs.Worker{Queues: []string{"sales"}} }, nil)
 	}()
 	defer func() { stop(); <-ended }()
 	require.Eventually(t, func() bool {
@@ -448,29 +448,29 @@ func TestMerge_IntoAnEmptyQueueThatIsRead(t *testing.T) {
 
 func TestMerge(t *testing.T) {
 	dir := seed(t)
-	r := execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north"))
-	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new, and no worker reads it now: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
-	assert.Equal(t, r, execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north", "--yes")), "a name may be mistyped")
-	r = execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north", "--to-empty"))
+	r := execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "order", "--provider", "north"))
+	assert.Equal(t, result{"", "weir: queue \"order\" is empty or new, and no worker reads it now: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
+	assert.Equal(t, r, execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "order", "--provider", "north", "--yes")), "a name may be mistyped")
+	r = execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "order", "--provider", "north", "--to-empty"))
 	assert.Equal(t, exitUsage, r.status)
-	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with --yes\n", r.stderr)
-	r = execute(t, command(t, dir, "dead", "merge", "--to", "orders", "nobody", "orders/0/18", "--yes", "--to-empty"))
-	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"nobody\"\n", exitFailed}, r)
-	r = execute(t, command(t, dir, "dead", "merge", "--to", "orders", "orders/0/18", "--key", "else", "--yes", "--to-empty"))
-	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"orders/0/18\" that the other flags choose\n", exitFailed}, r)
+	assert.Equal(t, "weir: Send 3 messages of queue \"orders-dead\" back to \"order\"? Standard input is no terminal: answer with --yes\n", r.stderr)
+	r = execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "orders", "nobody", "orders/0/18", "--yes"))
+	assert.Equal(t, result{"", "weir: queue \"orders-dead\" has no message \"nobody\"\n", exitFailed}, r)
+	r = execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "orders", "orders/0/18", "--key", "else", "--yes"))
+	assert.Equal(t, result{"", "weir: queue \"orders-dead\" has no message \"orders/0/18\" that the other flags choose\n", exitFailed}, r)
 
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
-		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north", "--max", "2", "--yes", "--to-empty")))
+		execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "orders", "--provider", "north", "--max", "2", "--yes")))
 	assert.Equal(t, result{`{"merged":4,"looping":1,"unsafeToRepeat":1,"lapsed":0,"busy":0}` + "\n", "", 0},
-		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--yes", "--json")))
+		execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "orders", "--yes", "--json")))
 	assert.Equal(t, result{`0 messages sent back to "orders"
 1 message stayed: unsafe to repeat (--unsafe-to-repeat sends them back, too)
 1 message stayed: merged 5 times already (--max-merges)
-`, "", 0}, execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--yes")))
+`, "", 0}, execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "orders", "--yes")))
 	// The old name of a flag is accepted with a warning.
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "weir: --outcome-unknown is now --unsafe-to-repeat\n", 0},
-		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--yes", "--outcome-unknown", "--max-merges", "6", "--rate", "1000")))
-	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, execute(t, command(t, dir, "dead", "list")))
+		execute(t, command(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "orders", "--yes", "--outcome-unknown", "--max-merges", "6", "--rate", "1000")))
+	assert.Equal(t, result{"", "No message of queue \"orders-dead\" matches.\n", 0}, execute(t, command(t, dir, "dead", "list", "--queue", "orders-dead")))
 	assert.Contains(t, execute(t, command(t, dir, "layers", "orders")).stdout, "orders         8")
 }
 
@@ -478,28 +478,28 @@ func TestMerge(t *testing.T) {
 func TestExportAndImport(t *testing.T) {
 	dir := seed(t)
 	exported := execute(t, command(t, dir, "dead", "export"))
-	assert.Equal(t, "8 messages written\n", exported.stderr)
+	assert.Equal(t, "Queue orders-dead:\n8 messages written\n", exported.stderr)
 	file := filepath.Join(t.TempDir(), "dead.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(exported.stdout), 0o600))
 
 	other := seed(t)
-	execute(t, command(t, other, "dead", "purge", "--all", "--yes"))
-	assert.Equal(t, result{"8 messages read: 8 new\n", "", 0}, execute(t, command(t, other, "dead", "import", file)))
-	assert.Equal(t, result{"8 messages read: 0 new, 8 there already (--replace replaces them)\n", "", 0}, execute(t, command(t, other, "dead", "import", file)))
-	cmd := command(t, other, "dead", "import", "-", "--json")
+	execute(t, command(t, other, "dead", "purge", "--queue", "orders-dead", "--all", "--yes"))
+	assert.Equal(t, result{"8 messages read: 8 new\n", "", 0}, execute(t, command(t, other, "dead", "import", "--queue", "orders-dead", file)))
+	assert.Equal(t, result{"8 messages read: 0 new, 8 there already (--replace replaces them)\n", "", 0}, execute(t, command(t, other, "dead", "import", "--queue", "orders-dead", file)))
+	cmd := command(t, other, "dead", "import", "--queue", "orders-dead", "-", "--json")
 	cmd.Stdin = strings.NewReader(exported.stdout)
 	assert.Equal(t, result{`{"read":8,"new":0,"replaced":0}` + "\n", "", 0}, execute(t, cmd))
 	due := regexp.MustCompile(`"due":"[^"]*",`) // a store sets it when a message arrives
 	without := func(s string) string { return due.ReplaceAllString(s, "") }
 	assert.Equal(t, without(exported.stdout), without(execute(t, command(t, other, "dead", "export")).stdout))
 
-	cmd = command(t, other, "dead", "import", "-")
+	cmd = command(t, other, "dead", "import", "--queue", "orders-dead", "-")
 	cmd.Stdin = strings.NewReader(exported.stdout[:strings.Index(exported.stdout, "\n")+1] + "nonsense\n")
 	r := execute(t, cmd)
 	assert.Equal(t, exitFailed, r.status)
 	assert.Equal(t, "1 message read: 0 new, 1 there already (--replace replaces them)\n", r.stdout)
 	assert.Contains(t, r.stderr, "line 2")
-	assert.Equal(t, exitFailed, execute(t, command(t, other, "dead", "import", "no such file")).status)
+	assert.Equal(t, exitFailed, execute(t, command(t, other, "dead", "import", "--queue", "orders-dead", "no such file")).status)
 }
 
 // What is imported takes the place of what is there if that is wanted, and changes nothing else.
@@ -510,12 +510,12 @@ func TestImportReplaces(t *testing.T) {
 	changed := strings.Replace(first, "card 4711 is expired", "card 4712 is expired", 1)
 	require.NotEqual(t, first, changed)
 	require.NoError(t, os.WriteFile(file, []byte(changed+"\n"), 0o600))
-	assert.Equal(t, result{"1 message read: 0 new, 1 there already (--replace replaces them)\n", "", 0}, execute(t, command(t, dir, "dead", "import", file)))
+	assert.Equal(t, result{"1 message read: 0 new, 1 there already (--replace replaces them)\n", "", 0}, execute(t, command(t, dir, "dead", "import", "--queue", "orders-dead", file)))
 	assert.NotContains(t, execute(t, command(t, dir, "dead", "export")).stdout, "card 4712 is expired")
-	assert.Equal(t, result{"1 message read: 0 new, 1 replaced\n", "", 0}, execute(t, command(t, dir, "dead", "import", file, "--replace")))
+	assert.Equal(t, result{"1 message read: 0 new, 1 replaced\n", "", 0}, execute(t, command(t, dir, "dead", "import", "--queue", "orders-dead", file, "--replace")))
 	after := execute(t, command(t, dir, "dead", "export"))
 	assert.Contains(t, after.stdout, "card 4712 is expired")
-	assert.Equal(t, "8 messages written\n", after.stderr)
+	assert.Equal(t, "Queue orders-dead:\n8 messages written\n", after.stderr)
 }
 
 // No line of help is wider than a terminal, and no text is one of a library's.
@@ -590,7 +590,7 @@ func TestDroppedTable(t *testing.T) {
 	drop(statement)
 	file := filepath.Join(dir, "none.jsonl")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	assert.Zero(t, execute(t, command(t, dir, "dead", "import", "--create", file)).status)
+	assert.Zero(t, execute(t, command(t, dir, "dead", "import", "--queue", "orders-dead", "--create", file)).status)
 	assert.Zero(t, execute(t, command(t, dir, "dead", "list")).status)
 }
 
@@ -638,7 +638,7 @@ func TestNoPasswords(t *testing.T) {
 		"postgres://127.0.0.1:1/d?user=u&password=s3cr3t", "postgres://u:s3cr3t/x@127.0.0.1:1/d",
 		"nats://u:s3cr3t@127.0.0.1:1/d", "nats://s3cr3t@127.0.0.1:1/d", "kafka://u:s3cr3t@127.0.0.1:1",
 	} {
-		for _, args := range [][]string{{"layers", "--db", url}, {url}, {"dead", url}, {"dead", "import", url, "--db", url}} {
+		for _, args := range [][]string{{"layers", "--db", url}, {url}, {"dead", url}, {"dead", "import", "--queue", "orders-dead", url, "--db", url}} {
 			r := execute(t, command(t, dir, args...))
 			assert.NotZero(t, r.status)
 			assert.NotEmpty(t, r.stderr)
@@ -653,7 +653,7 @@ func TestNoSecretsOfStoredErrors(t *testing.T) {
 	s, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	const failure = "https://ann:s3cret@pay is down"
-	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Cause: store.Exhausted, Meta: message.Meta{
+	require.NoError(t, s.Put(t.Context(), "orders-dead", store.Message{Cause: store.Exhausted, Meta: message.Meta{
 		ID: "a", LastError: failure, Timeline: []message.Step{{Visit: 1, Attempt: 1, Error: failure}},
 	}}))
 	require.NoError(t, s.Close())
@@ -740,5 +740,5 @@ func put(t *testing.T, dir string, ids ...string) {
 	for _, id := range ids {
 		ms = append(ms, store.Message{Meta: message.Meta{ID: id}, Cause: store.Permanent})
 	}
-	require.NoError(t, sqlite.New(db).Put(t.Context(), "dead", ms...))
+	require.NoError(t, sqlite.New(db).Put(t.Context(), "orders-dead", ms...))
 }

@@ -104,10 +104,10 @@ func TestTerminalOnJetStream(t *testing.T) {
 	}
 	file := filepath.Join(dir, "later.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"later"},"cause":"permanent"}`), 0o600))
-	s := inTerminal(t, dir, "dead", "purge", "--all", "--db", url)
-	const question = `Remove 8 messages from queue "dead" for good? [y/N] `
+	s := inTerminal(t, dir, "dead", "purge", "--queue", "orders-dead", "--all", "--db", url)
+	const question = `Remove 8 messages from queue "orders-dead" for good? [y/N] `
 	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
-	require.Zero(t, execute(t, command(t, dir, "dead", "import", file, "--db", url)).status)
+	require.Zero(t, execute(t, command(t, dir, "dead", "import", "--queue", "orders-dead", file, "--db", url)).status)
 	s.answer(question, "y\n")
 	screen, err := s.end()
 	require.NoError(t, err)
@@ -119,48 +119,48 @@ func TestTerminalOnJetStream(t *testing.T) {
 func TestTerminalOnKafka(t *testing.T) {
 	url := "kafka://" + startKafka(t) + "?group=billing"
 	dir := t.TempDir()
-	for _, args := range []string{"dead list", "dead count", "layers"} {
+	for _, args := range []string{"dead list --queue orders-dead", "dead count --queue orders-dead", "layers"} {
 		screen, err := inTerminal(t, dir, append(strings.Fields(args), "--db", url)...).end()
 		require.NoError(t, err)
 		for line := range strings.SplitSeq(screen, "\n") {
 			assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)
 		}
 	}
-	s := inTerminal(t, dir, "dead", "merge", "--to", "orders", "--cause", "exhausted", "--to-empty", "--db", url)
-	s.answer(`Send 4 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
+	s := inTerminal(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "orders", "--cause", "exhausted", "--db", url)
+	s.answer(`Send 4 messages of queue "orders-dead" back to "orders"? [y/N] `, "y\n")
 	screen, err := s.end()
 	require.NoError(t, err)
 	assert.Contains(t, screen, "3 messages sent back")
 	assert.Contains(t, screen, "1 message stayed: merged 5 times already")
 	file := filepath.Join(dir, "later.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"later"},"cause":"permanent"}`), 0o600))
-	s = inTerminal(t, dir, "dead", "purge", "--all", "--db", url)
-	const question = `Remove 5 messages from queue "dead" for good? [y/N] `
+	s = inTerminal(t, dir, "dead", "purge", "--queue", "orders-dead", "--all", "--db", url)
+	const question = `Remove 5 messages from queue "orders-dead" for good? [y/N] `
 	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
-	require.Zero(t, execute(t, command(t, dir, "dead", "import", file, "--db", url)).status)
+	require.Zero(t, execute(t, command(t, dir, "dead", "import", "--queue", "orders-dead", file, "--db", url)).status)
 	s.answer(question, "y\n")
 	screen, err = s.end()
 	require.NoError(t, err)
 	assert.Contains(t, screen, "5 messages removed")
-	assert.Contains(t, execute(t, command(t, dir, "dead", "list", "--db", url)).stdout, " later ")
+	assert.Contains(t, execute(t, command(t, dir, "dead", "list", "--queue", "orders-dead", "--db", url)).stdout, " later ")
 }
 
 func TestAnswers(t *testing.T) {
 	dir := seed(t)
-	const question = `Remove 1 message from queue "dead" for good? [y/N] `
+	const question = `Remove 1 message from queue "orders-dead" for good? [y/N] `
 	for _, no := range []string{"\n", "n\n", "yess\n", "\x04"} {
-		s := inTerminal(t, dir, "dead", "purge", "orders/0/17")
+		s := inTerminal(t, dir, "dead", "purge", "--queue", "orders-dead", "orders/0/17")
 		s.answer(question, no)
 		screen, err := s.end()
 		assert.ErrorContains(t, err, "exit status 1", no)
 		assert.Contains(t, screen, "weir: the answer was not yes: the database is unchanged")
 	}
-	s := inTerminal(t, dir, "dead", "purge", "orders/0/17")
+	s := inTerminal(t, dir, "dead", "purge", "--queue", "orders-dead", "orders/0/17")
 	s.answer(question, "\x03") // Ctrl-C
 	screen, err := s.end()
 	assert.ErrorContains(t, err, "exit status 1")
 	assert.Contains(t, screen, "weir: interrupted: the database is unchanged")
-	s = inTerminal(t, dir, "dead", "purge", "orders/0/17")
+	s = inTerminal(t, dir, "dead", "purge", "--queue", "orders-dead", "orders/0/17")
 	s.answer(question, "Yes\n")
 	screen, err = s.end()
 	require.NoError(t, err)
@@ -184,7 +184,7 @@ func TestReadOnlyFile(t *testing.T) {
 	for _, args := range []string{"dead list", "dead count", "dead show orders/0/18", "layers", "outbox", "keys --all", "dead export"} {
 		assert.Zero(t, asAnother(strings.Fields(args)...).status, args)
 	}
-	r := asAnother("dead", "purge", "orders/0/18", "--yes")
+	r := asAnother("dead", "purge", "--queue", "orders-dead", "orders/0/18", "--yes")
 	assert.Equal(t, exitFailed, r.status)
 	assert.Contains(t, r.stderr, "readonly database")
 
@@ -192,15 +192,15 @@ func TestReadOnlyFile(t *testing.T) {
 	require.NoError(t, err)
 	defer db.Close()
 	s := sqlite.New(db)
-	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: message.Meta{ID: "later"}, Cause: store.Permanent}))
+	require.NoError(t, s.Put(t.Context(), "orders-dead", store.Message{Meta: message.Meta{ID: "later"}, Cause: store.Permanent}))
 	assert.Contains(t, asAnother("dead", "list").stdout, "later")
 }
 
 // What arrives while the person is thinking stays.
 func TestPurgeWhatWasAskedFor(t *testing.T) {
 	dir := seed(t)
-	s := inTerminal(t, dir, "dead", "purge", "--all")
-	const question = `Remove 8 messages from queue "dead" for good? [y/N] `
+	s := inTerminal(t, dir, "dead", "purge", "--queue", "orders-dead", "--all")
+	const question = `Remove 8 messages from queue "orders-dead" for good? [y/N] `
 	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
 	put(t, dir, "later")
 	s.answer(question, "y\n")
@@ -218,8 +218,8 @@ func TestMergeInTerminal(t *testing.T) {
 		ids = append(ids, fmt.Sprint("m", i))
 	}
 	put(t, dir, ids...)
-	s := inTerminal(t, dir, "dead", "merge", "--to", "orders", "--cause", "permanent", "--rate", "100")
-	s.answer("Queue \"orders\" is empty, and no worker reads it: is the name right?\n"+`Send 502 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
+	s := inTerminal(t, dir, "dead", "merge", "--queue", "orders-dead", "--to", "sales", "--cause", "permanent", "--rate", "100")
+	s.answer("Queue \"sales\" is empty, and no worker reads it: is the name right?\n"+`Send 502 messages of queue "orders-dead" back to "sales"? [y/N] `, "y\n")
 	some := regexp.MustCompile(`[1-9]\d* of 502, `)
 	require.Eventually(t, func() bool { return some.MatchString(s.text()) }, time.Minute, time.Millisecond, "no progress")
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
@@ -227,7 +227,7 @@ func TestMergeInTerminal(t *testing.T) {
 	screen, err := s.end()
 	assert.ErrorContains(t, err, "exit status 1")
 	assert.Contains(t, screen, "weir: interrupted: job 1 continues in a worker, or with weir jobs run 1")
-	assert.Regexp(t, `\d+ messages sent back to "orders"`, screen)
+	assert.Regexp(t, `\d+ messages sent back to "sales"`, screen)
 	for line := range strings.FieldsFuncSeq(screen, func(r rune) bool { return r == '\n' || r == '\r' }) {
 		assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)
 	}
@@ -235,13 +235,13 @@ func TestMergeInTerminal(t *testing.T) {
 	s = inTerminal(t, dir, "jobs", "run", "1")
 	screen, err = s.end()
 	require.NoError(t, err)
-	assert.Contains(t, screen, `502 messages sent back to "orders"`)
-	assert.Contains(t, execute(t, command(t, dir, "layers", "orders")).stdout, "orders       502")
+	assert.Contains(t, screen, `502 messages sent back to "sales"`)
+	assert.Contains(t, execute(t, command(t, dir, "layers", "sales")).stdout, "sales       502")
 }
 
 // A terminal or a pipe that says nothing does not keep an import from ending.
 func TestInterruptAnImport(t *testing.T) {
-	cmd := command(t, seed(t), "dead", "import", "-")
+	cmd := command(t, seed(t), "dead", "import", "--queue", "orders-dead", "-")
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	var said bytes.Buffer

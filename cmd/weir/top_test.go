@@ -63,7 +63,7 @@ func TestTop(t *testing.T) {
 	dir := seed(t)
 	r := execute(t, command(t, dir, "top"))
 	assert.Zero(t, r.status, r.stderr)
-	assert.Regexp(t, `(?m)^QUEUE +MESSAGES +CHANGE +OLDEST +CAUSES\n(.*\n)*dead +8 +- +\d+d .*exhausted`, r.stdout)
+	assert.Regexp(t, `(?m)^QUEUE +MESSAGES +CHANGE +OLDEST +CAUSES\n(.*\n)*orders-dead +8 +- +\d+d .*exhausted`, r.stdout)
 	assert.NotContains(t, r.stdout, "WORKER")
 	working(t, dir)
 	r = execute(t, command(t, dir, "top"))
@@ -91,11 +91,11 @@ func TestTopInTerminal(t *testing.T) {
 			return regexp.MustCompile(what).MatchString(strings.Join(frames[max(0, len(frames)-2):], ""))
 		}, time.Minute, time.Millisecond, what)
 	}
-	shows(`dead +8 `)
+	shows(`orders-dead +8 `)
 	put(t, dir, "later", "much later")
-	shows(`queues 4, (?s:.*)dead +10 `)
+	shows(`queues 4, (?s:.*)orders-dead +10 `)
 	require.Contains(t, s.text(), "+")
-	require.Zero(t, execute(t, command(t, dir, "dead", "purge", "--all", "--yes")).status)
+	require.Zero(t, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--all", "--yes")).status)
 	shows(`queues 3, `)                      // an empty one is not listed
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
 	require.NoError(t, err)
