@@ -47,7 +47,7 @@ func (a *app) deadOf(ctx context.Context, c *cobra.Command, db *database, reads 
 	if err != nil || slices.Contains(queues, queue) { // topics have no list without a group
 		return queue, nil //nolint:nilerr // it is the default
 	}
-	queues = slices.DeleteFunc(queues, func(q string) bool { return !strings.HasSuffix(q, "-"+deadQueue) })
+	queues = ofDeadLetters(queues)
 	switch {
 	case len(queues) == 0:
 		return queue, nil
@@ -55,7 +55,39 @@ func (a *app) deadOf(ctx context.Context, c *cobra.Command, db *database, reads 
 		a.note("Queue %s:", queues[0])
 		return queues[0], nil
 	}
-	return "", usagef("which queue? Say --queue %s", strings.Join(queues, ", or --queue "))
+	return "", whichQueue(queues)
+}
+
+// deadToFill returns the queue into which dead letters are imported. If --queue is not
+// given, it is the queue of the default name if that has messages. Otherwise it is an
+// error: no program reads messages that are imported under a name that is not its own.
+func deadToFill(ctx context.Context, c *cobra.Command, db *database) (string, error) {
+	queue := queueOf(c)
+	if c.Flag("queue").Changed {
+		return queue, nil
+	}
+	queues, err := db.store.Queues(ctx)
+	if err != nil { // topics have no list without a group, and the tables may be missing
+		queues = nil
+	}
+	if slices.Contains(queues, queue) {
+		return queue, nil
+	}
+	return "", whichQueue(ofDeadLetters(queues))
+}
+
+// ofDeadLetters returns the queues whose names end with "-dead".
+func ofDeadLetters(queues []string) []string {
+	return slices.DeleteFunc(queues, func(q string) bool { return !strings.HasSuffix(q, "-"+deadQueue) })
+}
+
+// whichQueue returns the error of a command that needs --queue, with the names that it
+// may have.
+func whichQueue(names []string) error {
+	if len(names) == 0 {
+		return usagef("which queue? Say --queue QUEUE, such as --queue orders-dead")
+	}
+	return usagef("which queue? Say --queue %s", strings.Join(names, ", or --queue "))
 }
 
 // reads runs f for the dead letters that a command reads.
@@ -511,7 +543,11 @@ import starts and one when it ends, except on Kafka, which has no log.`,
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
 				by, why := p.read(c)
-				return a.importFrom(ctx, db, importSpec{queue: queueOf(c), replace: replace, by: by, why: why}, interruptible(ctx, in))
+				queue, err := deadToFill(ctx, c, db)
+				if err != nil {
+					return err
+				}
+				return a.importFrom(ctx, db, importSpec{queue: queue, replace: replace, by: by, why: why}, interruptible(ctx, in))
 			})
 		},
 	}

@@ -126,10 +126,10 @@ func TestImportCreates(t *testing.T) {
 	require.Contains(t, r.stderr, "--create")
 	require.NoFileExists(t, filepath.Join(dir, "orders.db"))
 
-	r = execute(t, command(t, dir, "dead", "import", "--create", file))
+	r = execute(t, command(t, dir, "dead", "import", "--queue", "orders-dead", "--create", file))
 	require.Equal(t, "2 messages read: 2 new\n", r.ok(t).stdout)
 	require.Contains(t, execute(t, command(t, dir, "dead", "list")).ok(t).stdout, "orders/2")
-	execute(t, command(t, dir, "dead", "import", "--create", file)).ok(t) // it is there
+	execute(t, command(t, dir, "dead", "import", "--queue", "orders-dead", "--create", file)).ok(t) // it is there
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	defer db.Close()

@@ -2,15 +2,15 @@
 // waits there: dead letters, messages that wait in the layers of a ladder, staged
 // messages of an outbox, requests with idempotency keys.
 //
-//	weir dead list                                  what was given up
-//	weir dead show ID                               one dead letter, with its history and its payload
-//	weir dead count                                 how many there are, by cause and reason
-//	weir dead merge --queue orders-dead --to orders sends them back to be processed again
-//	weir dead purge --queue orders-dead --all       removes them
-//	weir dead export, weir dead import              as JSON lines
-//	weir layers                                     the queues of the store: how much waits, and how long
-//	weir outbox                                     staged messages, and the relay that sends them
-//	weir keys                                       requests that are not finished
+//	weir dead list                                   what was given up
+//	weir dead show ID                                a dead letter, its history and payload
+//	weir dead count                                  how many there are, by cause and reason
+//	weir dead merge --queue orders-dead --to orders  sends them back to the program
+//	weir dead purge --queue orders-dead --all        removes them
+//	weir dead export, weir dead import               as JSON lines
+//	weir layers                                      the queues, and how much waits there
+//	weir outbox                                      staged messages, and their relay
+//	weir keys                                        requests that are not finished
 //
 // The database is a URL in the flag --db or in the environment variable WEIR_DB:
 //

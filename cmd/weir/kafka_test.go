@@ -38,8 +38,8 @@ func (s topicsOf) Put(ctx context.Context, queue string, ms ...store.Message) er
 }
 
 // startKafka starts a Kafka in memory with the topics of the queue orders, of
-// its layers and of two other queues, and returns its address. The group billing has taken
-// one message of a layer.
+// its layers and of two other queues, and returns its address. The group billing has
+// taken one message of a layer.
 func startKafka(t *testing.T) (address string) {
 	t.Helper()
 	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders-dead", "orders", "orders-retry-1", "orders-retry-2", "outbox", "bills"))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -23,8 +24,11 @@ func TestDeadLettersOfNoQueue(t *testing.T) {
 		require.NoError(t, engine.Put(t.Context(), queue, store.Message{Meta: message.Meta{ID: "17", LastError: "bank closed"}, Cause: store.Exhausted}))
 	}
 	run := func(args ...string) result { return execute(t, command(t, dir, append([]string{"dead"}, args...)...)) }
+	file := filepath.Join(dir, "letters.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"18"},"cause":"permanent"}`), 0o600))
 	put("orders")
 	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, run("list"))
+	assert.Equal(t, result{"", "weir: which queue? Say --queue QUEUE, such as --queue orders-dead\n", exitUsage}, run("import", file), "no program has the queue \"dead\"")
 
 	put("orders-dead")
 	const found = "Queue orders-dead:\n"
@@ -40,11 +44,14 @@ func TestDeadLettersOfNoQueue(t *testing.T) {
 	which := result{"", "weir: which queue? Say --queue orders-dead\n", exitUsage}
 	assert.Equal(t, which, run("purge", "--all", "--yes"))
 	assert.Equal(t, which, run("merge", "--to", "orders", "--yes"))
+	assert.Equal(t, which, run("import", file))
 
 	put("sales-dead")
 	which.stderr = "weir: which queue? Say --queue orders-dead, or --queue sales-dead\n"
 	assert.Equal(t, which, run("list"))
 	assert.Equal(t, which, run("purge", "--all", "--yes"))
+	assert.Equal(t, which, run("import", file))
+	assert.Equal(t, result{"1 message read: 1 new\n", "", 0}, run("import", "--queue", "sales-dead", file))
 
 	put("dead")
 	assert.Regexp(t, `all +1\n`, run("count").stdout)
