@@ -124,10 +124,10 @@ type withFallback[IN, OUT any] struct {
 // isFallback marks functions with a fallback of any types.
 func (f *withFallback[IN, OUT]) isFallback() {}
 
-func (f *withFallback[IN, OUT]) Unwrap() any { return f.AsyncFunction }
+var _ call.Wrapper = (*withFallback[any, any])(nil)
 
-// wrapper is a function around another function, which may have other types.
-type wrapper interface{ Unwrap() any }
+// Unwrap implements [call.Wrapper].
+func (f *withFallback[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 
 type fallback interface{ isFallback() }
 
@@ -140,7 +140,7 @@ func lookupsOf[IN any](fn any) call.Lookups[IN] {
 			return l
 		}
 		_, isOurs := fn.(fallback)
-		w, ok := fn.(wrapper)
+		w, ok := fn.(call.Wrapper)
 		if !isOurs || !ok {
 			return nil
 		}
@@ -155,7 +155,7 @@ func find[T any](fn any) (T, bool) {
 		if t, ok := fn.(T); ok {
 			return t, true
 		}
-		w, ok := fn.(wrapper)
+		w, ok := fn.(call.Wrapper)
 		if !ok {
 			var none T
 			return none, false

@@ -33,7 +33,7 @@ func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, 
 		case fallback:
 			panic("asyncop: HandleFailure inside of a wrapper with other types would not be called: put it around the wrapper")
 		}
-		w, ok := inner.(wrapper)
+		w, ok := inner.(call.Wrapper)
 		if !ok {
 			break
 		}

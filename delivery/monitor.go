@@ -223,24 +223,17 @@ func (s Status) plus(t Status) Status {
 	return t
 }
 
-// losesLeases is a source that counts the leases that it has lost.
-type losesLeases interface{ LeasesLost() int }
-
-// countsRefusals is a source that counts the settlements that its engine has refused to
-// record.
-type countsRefusals interface{ SettlementsRefused() int }
-
 // status is what a monitor reads.
 func (w *worker[IN, OUT]) status() Status {
 	w.mu.Lock()
-	loses, counts := w.loses, w.countsRefusals
+	leases, refusals := w.leases, w.refusals
 	w.mu.Unlock()
 	lost, refused := 0, 0
-	if loses != nil {
-		lost = loses.LeasesLost()
+	if leases != nil {
+		lost = leases.LeasesLost()
 	}
-	if counts != nil {
-		refused = counts.SettlementsRefused()
+	if refusals != nil {
+		refused = refusals.SettlementsRefused()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

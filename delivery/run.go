@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/internal/wait"
 	"github.com/weirflow/weir/message"
 )
@@ -117,13 +118,11 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 		w.source = w.sourceOf(q)
 	}
 	w.mu.Lock()
-	w.loses, _ = w.source.(losesLeases)
-	w.countsRefusals, _ = w.source.(countsRefusals)
+	w.leases, _ = w.source.(settle.LeaseCounter)
+	w.refusals, _ = w.source.(settle.RefusalCounter)
 	w.mu.Unlock()
 	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
-	if c, ok := op.(interface {
-		CheckRun(ctx context.Context) error
-	}); ok {
+	if c, ok := op.(checksRun); ok {
 		if err := c.CheckRun(ctx); err != nil {
 			w.breakOff()
 			return summary, fmt.Errorf("delivery: Run: %w", err)

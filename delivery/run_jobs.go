@@ -24,13 +24,19 @@ type hosted struct {
 	reads  string // the one that is the source; "": none is
 }
 
+// onEngine is a source or sink that is a queue of an engine: a Queue, or a type that
+// embeds one.
+type onEngine interface {
+	Name() string
+	Engine() store.Engine
+}
+
+var _ onEngine = (*Queue[any])(nil)
+
 // enginesOf returns the engines of the ends of a worker that keep jobs.
 func enginesOf(source, sink any) (all []hosted) {
 	for i, end := range []any{source, sink} {
-		q, ok := end.(interface {
-			Name() string
-			Engine() store.Engine
-		})
+		q, ok := end.(onEngine)
 		if !ok {
 			continue
 		}
@@ -126,13 +132,13 @@ func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 	w.mu.Unlock()
 	counts.Elapsed = w.clock.Since(w.begun)
 	about.Counts, _ = json.Marshal(counts) // numbers only
-	if op, ok := w.op.(interface{ Stats() asyncop.Stats }); ok {
+	if op, ok := w.op.(operatorWithStats); ok {
 		s := struct {
 			asyncop.Stats
 			LastError string
 			Groups    []observe.Group // the largest
 		}{Stats: op.Stats()}
-		if op, ok := w.op.(interface{ Groups() []observe.Group }); ok {
+		if op, ok := w.op.(operatorWithGroups); ok {
 			s.Groups = op.Groups()
 			s.Groups = s.Groups[:min(len(s.Groups), mostGroups)]
 		}
@@ -157,10 +163,6 @@ func (w *worker[IN, OUT]) backend() gate.Backend {
 	}
 	return nil
 }
-
-// operatorWithBackend is an operator that may have a backend. All operators of package
-// asyncop are.
-type operatorWithBackend interface{ Backend() asyncop.Backend }
 
 // steer returns a function that passes orders to the operator's backend, or nil if it has
 // none.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
@@ -66,13 +67,13 @@ type tally struct {
 	settled int
 	flood   flood
 
-	redelivered    int             // of counts.Received: had a visit before
-	offsets        []time.Duration // of the clocks of the engines
-	loses          losesLeases     // the source; nil: it does not count that
-	countsRefusals countsRefusals  // the source; nil if it does not count them
-	asks           bool            // the source was asked for messages
-	asked          time.Time       // since when it is asked; zero: it is not
-	failing        error           // of its last answer
+	redelivered int                   // of counts.Received: had a visit before
+	offsets     []time.Duration       // of the clocks of the engines
+	leases      settle.LeaseCounter   // the source; nil if it does not count them
+	refusals    settle.RefusalCounter // the source; nil if it does not count them
+	asks        bool                  // the source was asked for messages
+	asked       time.Time             // since when it is asked; zero if it is not
+	failing     error                 // of its last answer
 }
 
 // received notes messages, and returns others in their place whose settlements are

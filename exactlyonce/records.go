@@ -15,8 +15,7 @@ import (
 // it has been silent for 24 times as long.
 //
 // The age of an answer counts from when it was stored, or from when it was last asked
-// for, if the Records have a method Touch(ctx context.Context, requests []Request) error:
-// server.Results calls it before Collect with the requests that were asked for.
+// for, if the Records are a [Toucher].
 //
 // Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent
 // use.
@@ -44,6 +43,15 @@ type Records interface {
 	// whose transactions stay open, and returns how many answers, and how many clients as
 	// a whole, it removed. Several servers may collect at the same time.
 	Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error)
+}
+
+// Toucher are [Records] in which the age of an answer counts from when it was last asked
+// for. The method is optional. Records of ext/sqlite and ext/postgres have it.
+type Toucher interface {
+	// Touch restarts the age of the answers of requests, and ignores requests without an
+	// answer. server.Results calls it before Collect, with the requests that were asked
+	// for. Of them only Scope, Client, Sequence and Step matter.
+	Touch(ctx context.Context, requests []Request) error
 }
 
 // Store is Records that are written in transactions of type TX, such as *sql.Tx or pgx.Tx

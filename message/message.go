@@ -133,9 +133,7 @@ func Split[A, B any](m Message[A], vs ...B) []Message[B] {
 // value; ok is false if it is not a message. It is for flows and sinks that take elements
 // of any type: the handle of a message is With(m, struct{}{}), of a single word.
 func FromElement(element any) (m Message[any], ok bool) {
-	e, ok := element.(interface {
-		self() (Message[any], reflect.Type)
-	})
+	e, ok := element.(ofAnyType)
 	if !ok {
 		return Message[any]{}, false
 	}
@@ -150,7 +148,14 @@ func FromElement(element any) (m Message[any], ok bool) {
 	return m, true
 }
 
-// self marks messages, whatever their T.
+// ofAnyType is a Message, whatever its T, or a type that embeds one.
+type ofAnyType interface {
+	// self returns the message with its value as any, and the type of the message.
+	self() (Message[any], reflect.Type)
+}
+
+var _ ofAnyType = Message[int]{}
+
 func (m Message[T]) self() (Message[any], reflect.Type) {
 	return Message[any]{m.Value, m.a}, reflect.TypeFor[Message[T]]()
 }

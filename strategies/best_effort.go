@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -85,6 +86,8 @@ func (s *BestEffortStrategy[OUT]) RefuseUnknown() *BestEffortStrategy[OUT] {
 	c.refuseUnknown = true
 	return &c
 }
+
+var _ decision.LimitedStrategy = (*BestEffortStrategy[any])(nil)
 
 // MaxRetries returns the bound of WithMaxRetries, or [Unlimited].
 func (s *BestEffortStrategy[OUT]) MaxRetries() int { return s.maxRetries }

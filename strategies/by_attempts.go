@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -79,6 +80,11 @@ func (s *settings[OUT, S]) WithJitter(jitter Jitter) S {
 	c.jitter = jitter
 	return c.with(c)
 }
+
+var (
+	_ decision.LimitedStrategy = (*settings[any, any])(nil)
+	_ decision.LimitedStrategy = noRetry[any]{}
+)
 
 // MaxRetries returns the number of retries allowed. An element makes at most one call
 // more.

@@ -52,6 +52,9 @@ type pushback[OUT any] struct {
 	more  []func(a *predicates.Attempt[OUT]) (time.Duration, bool)
 }
 
+var _ decision.StrategyWrapper = (*pushback[any])(nil)
+
+// Unwrap implements [decision.StrategyWrapper].
 func (s *pushback[OUT]) Unwrap() any { return s.inner }
 
 func (s *pushback[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error) {

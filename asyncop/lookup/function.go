@@ -99,6 +99,8 @@ func borrow(result any) {
 	}
 }
 
+var _ call.Wrapper = (*Function[int, any])(nil)
+
 // Unwrap returns the wrapped function, for its optional interfaces.
 func (f *Function[K, V]) Unwrap() any { return f.fn }
 

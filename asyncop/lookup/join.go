@@ -41,8 +41,8 @@ func Join[K, V, IN, OUT any](
 			if _, handles := fn.(asyncop.TimeoutHandler[K, V]); handles {
 				panic(fmt.Sprintf("lookup: Join: the Timeout method of a %T would not be called: use asyncop.HandleFailure around the join", fn))
 			}
-			w, _ := fn.(interface{ Unwrap() any })
-			if w == nil {
+			w, ok := fn.(call.Wrapper)
+			if !ok {
 				break
 			}
 			fn = w.Unwrap()
@@ -67,6 +67,8 @@ type joined[K, V, IN, OUT any] struct {
 func (j *joined[K, V, IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result asyncop.ResultFuture[OUT]) error {
 	return j.values.AsyncInvoke(ctx, j.key(in), &joining[V, IN, OUT]{result, j.join, in})
 }
+
+var _ call.Wrapper = (*joined[int, any, any, any])(nil)
 
 // Unwrap returns the function of the values.
 func (j *joined[K, V, IN, OUT]) Unwrap() any { return j.values }

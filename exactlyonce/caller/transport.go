@@ -101,9 +101,14 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections implements an interface that http.Client looks for.
+// idleCloser is a transport with connections to close. http.Client looks for this method.
+type idleCloser interface{ CloseIdleConnections() }
+
+var _ idleCloser = (*transport)(nil)
+
+// CloseIdleConnections implements idleCloser.
 func (t *transport) CloseIdleConnections() {
-	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+	if c, ok := t.base.(idleCloser); ok {
 		c.CloseIdleConnections()
 	}
 }

@@ -415,9 +415,7 @@ func (b *bench[TX]) oldAnswers() {
 // askedFor is about stores that have Touch.
 func (b *bench[TX]) askedFor() {
 	s := b.setup.Open()
-	toucher, ok := s.(interface {
-		Touch(ctx context.Context, requests []exactlyonce.Request) error
-	})
+	toucher, ok := s.(exactlyonce.Toucher)
 	if !ok {
 		b.Skip("it has no method Touch")
 	}

@@ -46,19 +46,20 @@ func explain(err error) error {
 	return sqlmigrate.Explain(err, "keys.Keys.Migrate", "weir_keys", "weir_key_steps")
 }
 
+// codeError is an error of a driver of SQLite, with a result code. Its low byte is the
+// primary code.
+type codeError interface {
+	error
+	Code() int
+}
+
 // isConflict reports whether a transaction that failed with err can be tried again as it
 // is.
 func isConflict(err error) bool {
-	if e, ok := errors.AsType[interface {
-		error
-		SQLState() string
-	}](err); ok {
+	if e, ok := errors.AsType[sqlmigrate.StateError](err); ok {
 		return e.SQLState() == "40001" || e.SQLState() == "40P01"
 	}
-	if e, ok := errors.AsType[interface {
-		error
-		Code() int
-	}](err); ok {
+	if e, ok := errors.AsType[codeError](err); ok {
 		const busy, locked = 5, 6 // of SQLite
 		return e.Code()&0xff == busy || e.Code()&0xff == locked
 	}

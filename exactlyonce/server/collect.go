@@ -115,12 +115,6 @@ func (r *Results) acknowledge(ctx context.Context) error {
 	return failed
 }
 
-// toucher are Records in which the age of an answer counts from when it was last asked
-// for.
-type toucher interface {
-	Touch(ctx context.Context, requests []exactlyonce.Request) error
-}
-
 func (r *Results) tellAsked(ctx context.Context) error {
 	r.mu.Lock()
 	asked := r.asked

@@ -112,7 +112,7 @@ type Results struct {
 	timed   sync.WaitGroup // collections that the timer has started
 
 	max     [bounds]int64
-	toucher toucher // Records, if they have it
+	toucher exactlyonce.Toucher // the Records; nil if they do not have Touch
 
 	mu         sync.Mutex
 	clients    map[clientKey]*client
@@ -163,7 +163,7 @@ func NewResults(c Config) *Results {
 		forgot:  math.MinInt64,
 		lagging: map[*client]struct{}{}, marks: map[clientKey]int64{}, asked: map[askedKey]struct{}{},
 	}
-	r.toucher, _ = c.Records.(toucher)
+	r.toucher, _ = c.Records.(exactlyonce.Toucher)
 	r.life, r.endLife = context.WithCancel(context.Background())
 	return r
 }

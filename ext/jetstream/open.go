@@ -151,12 +151,15 @@ func passing(err error) bool {
 	case refused:
 		return api.Code == 503 && api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabled && api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabledForAccount
 	}
-	_, network := errors.AsType[interface {
-		error
-		Timeout() bool
-	}](err)
+	_, network := errors.AsType[timeoutError](err)
 	return network || errors.Is(err, io.EOF) || errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrDisconnected) ||
 		errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// timeoutError is an error of the network: package net and nats.go have such types.
+type timeoutError interface {
+	error
+	Timeout() bool
 }
 
 func openEngine(ctx context.Context, js jetstream.JetStream, set *settings) (*Engine, error) {

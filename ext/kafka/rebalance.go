@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+	"github.com/weirflow/weir/internal/settle"
 )
 
 // assigned begins with partitions. Their offsets come next.
@@ -252,8 +253,10 @@ func (s *source) forget(client *kgo.Client, m map[string][]int32) {
 	client.ResumeFetchPartitions(m) // a pause outlives an assignment
 }
 
-// LeasesLost returns how many messages were not settled when their partitions were lost,
-// or had to be given up.
+var _ settle.LeaseCounter = (*source)(nil)
+
+// LeasesLost implements [settle.LeaseCounter]: it returns how many messages were not
+// settled when their partitions were lost, or had to be given up.
 func (s *source) LeasesLost() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,10 +6,18 @@ import (
 	"reflect"
 )
 
+// The optional methods of an error, as package errors looks for them.
+type (
+	wrapsOne  interface{ Unwrap() error }
+	wrapsMany interface{ Unwrap() []error }
+	hasIs     interface{ Is(target error) bool }
+	hasAs     interface{ As(target any) bool }
+)
+
 // Joins reports whether err, or an error that it wraps, joins other errors.
 func Joins(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if _, ok := err.(interface{ Unwrap() []error }); ok {
+		if _, ok := err.(wrapsMany); ok {
 			return true
 		}
 	}
@@ -26,9 +34,9 @@ func Branches(err error) []error {
 	}
 	var all []error
 	switch e := err.(type) { //nolint:errorlint // this is what errors.As does
-	case interface{ Unwrap() error }:
+	case wrapsOne:
 		all = Branches(e.Unwrap())
-	case interface{ Unwrap() []error }:
+	case wrapsMany:
 		for _, inner := range e.Unwrap() {
 			if inner != nil {
 				all = append(all, Branches(inner)...)
@@ -81,7 +89,7 @@ func (b *branch) Is(target error) bool {
 	if reflect.TypeOf(target).Comparable() && b.outer == target {
 		return true
 	}
-	e, ok := b.outer.(interface{ Is(target error) bool })
+	e, ok := b.outer.(hasIs)
 	return ok && e.Is(target)
 }
 
@@ -91,7 +99,7 @@ func (b *branch) As(target any) bool {
 		v.Set(reflect.ValueOf(b.outer))
 		return true
 	}
-	e, ok := b.outer.(interface{ As(target any) bool })
+	e, ok := b.outer.(hasAs)
 	return ok && e.As(target)
 }
 
@@ -101,7 +109,7 @@ func AsBranch[T any](err error) (T, bool) {
 		return t, true
 	}
 	var t T
-	if e, ok := err.(interface{ As(target any) bool }); ok && e.As(&t) {
+	if e, ok := err.(hasAs); ok && e.As(&t) {
 		return t, true
 	}
 	return t, false

@@ -1,10 +1,10 @@
 package decision
 
-// limitedStrategy is a strategy that knows its number of retries.
-type limitedStrategy interface{ MaxRetries() int }
+// LimitedStrategy is a strategy that knows its number of retries.
+type LimitedStrategy interface{ MaxRetries() int }
 
-// strategyWrapper is a strategy around another strategy.
-type strategyWrapper interface{ Unwrap() any }
+// StrategyWrapper is a strategy around another strategy.
+type StrategyWrapper interface{ Unwrap() any }
 
 // MaxRetriesOf returns the number of retries that a strategy allows an element: the
 // result of its method MaxRetries() int, or of the first strategy inside it, by Unwrap()
@@ -15,9 +15,9 @@ type strategyWrapper interface{ Unwrap() any }
 func MaxRetriesOf(strategy any) (n int, ok bool) {
 	for {
 		switch s := strategy.(type) {
-		case limitedStrategy:
+		case LimitedStrategy:
 			return s.MaxRetries(), true
-		case strategyWrapper:
+		case StrategyWrapper:
 			strategy = s.Unwrap()
 		default:
 			return 0, false

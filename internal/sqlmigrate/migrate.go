@@ -319,15 +319,15 @@ func Explain(err error, migrate string, tables ...string) error {
 	return err
 }
 
-// stateError is an error of a driver of PostgreSQL.
-type stateError interface {
+// StateError is an error of a driver of PostgreSQL, with a SQLSTATE of five characters.
+type StateError interface {
 	error
 	SQLState() string
 }
 
 // sqlState returns the code of an error of PostgreSQL, or "".
 func sqlState(err error) string {
-	if e, ok := errors.AsType[stateError](err); ok {
+	if e, ok := errors.AsType[StateError](err); ok {
 		return e.SQLState()
 	}
 	return ""

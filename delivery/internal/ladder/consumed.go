@@ -10,6 +10,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
@@ -169,10 +170,13 @@ func (d *consumedDelivery[T]) SetProvider(context.Context, string) (isKept bool,
 	return false, nil
 }
 
-// LeasesLost is that of the receiver, if it counts them.
+var _ settle.LeaseCounter = (*consumed[any])(nil)
+
+// LeasesLost implements [settle.LeaseCounter]: it is the number of the receiver, or 0 if
+// the receiver does not count lost leases.
 func (s *consumed[T]) LeasesLost() int {
-	if loses, ok := s.receiver().(interface{ LeasesLost() int }); ok {
-		return loses.LeasesLost()
+	if counter, ok := s.receiver().(settle.LeaseCounter); ok {
+		return counter.LeasesLost()
 	}
 	return 0
 }

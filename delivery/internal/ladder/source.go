@@ -461,35 +461,36 @@ func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[
 	})
 }
 
-// LeasesLost returns how many leases the inputs have lost.
+var (
+	_ settle.LeaseCounter   = (*source[any])(nil)
+	_ settle.RefusalCounter = (*source[any])(nil)
+)
+
+// LeasesLost implements [settle.LeaseCounter]: it is the sum of the inputs.
 func (s *source[T]) LeasesLost() (n int) {
 	s.mu.Lock()
 	inputs := slices.Clone(s.inputs)
 	s.mu.Unlock()
 	for _, in := range inputs {
-		if loses, ok := in.source.(interface{ LeasesLost() int }); ok {
-			n += loses.LeasesLost()
+		if counter, ok := in.source.(settle.LeaseCounter); ok {
+			n += counter.LeasesLost()
 		}
 	}
 	return n
 }
 
-// SettlementsRefused returns how often the store has refused to record how a message of
-// the inputs was settled.
+// SettlementsRefused implements [settle.RefusalCounter]: it is the sum of the inputs.
 func (s *source[T]) SettlementsRefused() (n int) {
 	s.mu.Lock()
 	inputs := slices.Clone(s.inputs)
 	s.mu.Unlock()
 	for _, in := range inputs {
-		if counts, ok := in.source.(countsRefusals); ok {
-			n += counts.SettlementsRefused()
+		if counter, ok := in.source.(settle.RefusalCounter); ok {
+			n += counter.SettlementsRefused()
 		}
 	}
 	return n
 }
-
-// countsRefusals is implemented by *leases.Source and by the source of another ladder.
-type countsRefusals interface{ SettlementsRefused() int }
 
 // Close implements delivery.Source.
 func (s *source[T]) Close(ctx context.Context) error {

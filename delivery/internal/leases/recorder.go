@@ -47,8 +47,13 @@ func (s *Source[T]) lose(h *held) {
 	}
 }
 
-// LeasesLost returns how many leases have ended before their messages were settled, and
-// were given to others or to this source again.
+var (
+	_ settle.LeaseCounter   = (*Source[any])(nil)
+	_ settle.RefusalCounter = (*Source[any])(nil)
+)
+
+// LeasesLost implements [settle.LeaseCounter]: it returns how many leases have ended
+// before their messages were settled, and were given to others or to this source again.
 func (s *Source[T]) LeasesLost() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,8 +67,7 @@ const (
 	firstRefusal = 100 * time.Millisecond // it doubles
 )
 
-// SettlementsRefused returns how often the store has refused to record how a message was
-// settled.
+// SettlementsRefused implements [settle.RefusalCounter].
 func (s *Source[T]) SettlementsRefused() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

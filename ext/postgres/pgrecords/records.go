@@ -343,7 +343,9 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Request) 
 	return held
 }
 
-// Touch restarts the age of answers. Answers whose rows are locked keep their age.
+var _ exactlyonce.Toucher = (*Records)(nil)
+
+// Touch implements [exactlyonce.Toucher]. Answers whose rows are locked keep their age.
 func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) error {
 	n := len(requests)
 	scopes, clients, sequences, steps := make([]string, n), make([]pgtype.UUID, n), make([]int64, n), make([]string, n)

@@ -96,12 +96,17 @@ func SQLState[OUT any]() func(a *predicates.Attempt[OUT]) (string, bool) {
 	return func(a *predicates.Attempt[OUT]) (string, bool) { return sqlState(a.Err) }
 }
 
+// stateError is an error with which the server answered, of pgx or another driver.
+type stateError interface {
+	error
+	SQLState() string
+}
+
+var _ stateError = (*pgconn.PgError)(nil)
+
 // sqlState returns the code of the error with which the server answered.
 func sqlState(err error) (code string, ok bool) {
-	e, ok := errors.AsType[interface {
-		error
-		SQLState() string
-	}](err)
+	e, ok := errors.AsType[stateError](err)
 	if !ok {
 		return "", false
 	}

@@ -209,7 +209,9 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Request) 
 	return nil
 }
 
-// Touch restarts the age of answers.
+var _ exactlyonce.Toucher = (*Records)(nil)
+
+// Touch implements [exactlyonce.Toucher].
 func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) error {
 	now := r.clock.Now().UnixMicro()
 	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {

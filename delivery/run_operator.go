@@ -1,0 +1,36 @@
+package delivery
+
+import (
+	"context"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
+)
+
+// The optional methods of an [Operator]. The operators of package asyncop have all of
+// them.
+type (
+	// checksRun is an operator that can refuse a Run before it begins. ctx is the context
+	// of Run, which returns the error.
+	checksRun interface {
+		CheckRun(ctx context.Context) error
+	}
+
+	// operatorWithStats is an operator whose numbers a worker reports.
+	operatorWithStats interface{ Stats() asyncop.Stats }
+
+	// operatorWithGroups is an operator whose groups of failures a worker reports, the
+	// largest group first.
+	operatorWithGroups interface{ Groups() []observe.Group }
+
+	// operatorWithBackend is an operator that may have a backend. Backend returns nil if
+	// it has none.
+	operatorWithBackend interface{ Backend() asyncop.Backend }
+)
+
+var (
+	_ checksRun           = (*asyncop.AsyncWaitOperator[any, any])(nil)
+	_ operatorWithStats   = (*asyncop.AsyncWaitOperator[any, any])(nil)
+	_ operatorWithGroups  = (*asyncop.AsyncWaitOperator[any, any])(nil)
+	_ operatorWithBackend = (*asyncop.AsyncWaitOperator[any, any])(nil)
+)

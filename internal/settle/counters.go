@@ -1,0 +1,17 @@
+package settle
+
+// LeaseCounter is a source that counts the leases that it has lost. delivery.Run reports
+// the number in the state of its worker.
+type LeaseCounter interface {
+	// LeasesLost returns how many messages were delivered again while the source had
+	// them, because their leases had ended. Any goroutine may call it.
+	LeasesLost() int
+}
+
+// RefusalCounter is a source that counts the settlements that its engine refuses to
+// record. delivery.Run reports the number in the state of its worker.
+type RefusalCounter interface {
+	// SettlementsRefused returns how often the engine has refused to record how a message
+	// was settled. Any goroutine may call it.
+	SettlementsRefused() int
+}
