@@ -67,8 +67,10 @@ type TimeoutError struct {
 	// InDoubt is true if an attempt may have taken effect: an attempt was running, or an
 	// earlier attempt ended without proof of the contrary. The proof is a report of stage
 	// ClientDispatch, an error of that stage if the policy looks at reasons, or a reason
-	// that allows non-idempotent retry. An element that was called before a restart is in
-	// doubt. An element that was never called is not.
+	// that allows non-idempotent retry. A recorded refusal of a server that recognizes
+	// repeated requests is also proof for the earlier attempts: see caller.Transport of
+	// package exactlyonce. An element that was called before a restart is in doubt. An
+	// element that was never called is not.
 	InDoubt bool
 
 	waited  error // why it waited for its backend at the end, or nil

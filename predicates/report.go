@@ -90,7 +90,8 @@ func (s SentRequest) Refused() {
 // element returns false. Another request that may have taken effect, or a NetworkTime
 // that the function reports under its own context, prevents the repetition. The failure
 // of such a call is still in doubt: a later sender of the element does not have the
-// identity.
+// identity. It is not in doubt once the servers have answered the requests of the call
+// with recorded refusals, which the clients of package exactlyonce detect.
 //
 // WithDeduplicated is for adapters of clients. Use it only if you know that the server
 // recognises the request: for a named endpoint, not for any server to which a header is
@@ -99,6 +100,10 @@ func WithDeduplicated(ctx context.Context) context.Context {
 	r := reporterIn(ctx)
 	if r == nil {
 		return ctx
+	}
+	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
+	if ok && ctx.Value(ctxkey.Numbered{}) == nil {
+		e.NoteOthers()
 	}
 	return context.WithValue(ctx, ctxkey.Stage{}, deduplicated{r})
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"strings"
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/oncewire"
@@ -40,6 +41,9 @@ func (e *element) resume(meta message.Meta) {
 		e.number = id.Sequence // that of the call in doubt, also behind a merge
 		made = max(made, int64(id.Attempt))
 		e.sentAt(meta.FirstFailure)
+		if meta.UnsafeToRepeat && !meta.Remembered.IsZero() && strings.HasSuffix(meta.Request, onlyRequest) {
+			e.inDoubt, e.step = oneRequest, id.Step
+		}
 	}
 	e.attempts.Store(made)
 }
@@ -50,11 +54,23 @@ func (t *Tracker) hasCheckpoints() bool {
 	return t.saved.used
 }
 
-// Carried returns the id of the latest request, if the element is a message, which keeps
-// the id for its next visit in message.Meta.Request.
+// onlyRequest ends a carried id if the request of its step is the only request of the
+// message in doubt. Workers of earlier versions neither write this parameter nor read it.
+// An id that lacks the parameter may stand for several requests.
+const onlyRequest = ";only=1"
+
+// Carried implements [ctxkey.TrackedElement]. The message keeps the id in
+// message.Meta.Request.
 func (e *element) Carried() string {
 	if e.client.IsZero() {
 		return ""
 	}
-	return exactlyonce.ID{Client: e.client, Sequence: e.number, Attempt: int(min(e.attempts.Load(), oncewire.MaxAttempt))}.String()
+	e.tracker.mu.Lock()
+	defer e.tracker.mu.Unlock()
+	id := exactlyonce.ID{Client: e.client, Sequence: e.number, Attempt: int(min(e.attempts.Load(), oncewire.MaxAttempt))}
+	if e.inDoubt != oneRequest {
+		return id.String()
+	}
+	id.Step = e.step
+	return id.String() + onlyRequest
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
-	"github.com/weirflow/weir/internal/oncewire"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/message"
 )
 
 // accepted returns the context of an element that is a message.
 // carriedID returns the id that goes with the message of ctx. found is true if ctx belongs to an element of a tracker.
 func carriedID(ctx context.Context) (id exactlyonce.ID, found bool) {
-	e, found := ctx.Value(oncewire.ElementKey{}).(oncewire.Element)
+	e, found := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	if found {
 		id, _ = parseID(e.Carried())
 	}

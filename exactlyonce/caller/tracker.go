@@ -124,6 +124,8 @@ type element struct {
 	number     int64 // 0: it has none
 	refused    error // why it has none
 	prev, next *element
+	inDoubt    inDoubt // its requests that may have taken effect
+	step       string  // of the request in doubt, if inDoubt is oneRequest
 }
 
 // attemptIDs gives ids to the requests of one attempt of an element.
@@ -241,27 +243,31 @@ var (
 // A message with an id gets the id of the message: see [Tracker].
 func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Context {
 	e := &element{tracker: t}
-	switch meta, _ := message.MetaFromContext(ctx); {
+	meta, _ := message.MetaFromContext(ctx)
+	if meta.UnsafeToRepeat {
+		e.inDoubt = severalRequests // resume may know better
+	}
+	switch {
 	case meta.ID == "":
 	case t.config.Name != "":
 		e.client, e.number = clientOf(t.config.Secret, t.config.Name, meta.ID), int64(meta.Merges)+1
 		e.resume(meta)
-		return context.WithValue(ctx, oncewire.ElementKey{}, e)
+		return context.WithValue(ctx, ctxkey.Tracked{}, e)
 	case !t.hasCheckpoints():
 		e.lost = true
 		e.refused = fmt.Errorf("%w: its element is message %q, which may be redelivered under another number (law X1): "+
 			"set Config.Name of the tracker", ErrNoID, meta.ID)
-		return context.WithValue(ctx, oncewire.ElementKey{}, e)
+		return context.WithValue(ctx, ctxkey.Tracked{}, e)
 	}
 	if restored {
 		e.lost = true
 		e.refused = fmt.Errorf("%w: its element was restored from a checkpoint that does not hold its number", ErrNoID)
-		return context.WithValue(ctx, oncewire.ElementKey{}, e)
+		return context.WithValue(ctx, ctxkey.Tracked{}, e)
 	}
 	t.mu.Lock()
 	t.numberLocked(e)
 	t.mu.Unlock()
-	return context.WithValue(ctx, oncewire.ElementKey{}, e)
+	return context.WithValue(ctx, ctxkey.Tracked{}, e)
 }
 
 // numberLocked gives e a number, or a reason to have none.
@@ -364,7 +370,7 @@ func (t *Tracker) releaseLocked(e *element) {
 }
 
 func (t *Tracker) elementIn(ctx context.Context) *element {
-	e, _ := ctx.Value(oncewire.ElementKey{}).(*element)
+	e, _ := ctx.Value(ctxkey.Tracked{}).(*element)
 	if e == nil || e.tracker != t {
 		return nil
 	}
@@ -434,7 +440,7 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 		step = n.step
 	}
 	if a == nil {
-		e, _ := ctx.Value(oncewire.ElementKey{}).(*element)
+		e, _ := ctx.Value(ctxkey.Tracked{}).(*element)
 		switch {
 		case e == nil:
 			return outgoing{}, fmt.Errorf("%w: its context does not belong to an element of a Tracker", ErrNoID)
@@ -485,6 +491,7 @@ func (r outgoing) next() (exactlyonce.ID, error) {
 	case e.ended.Load():
 		return exactlyonce.ID{}, fmt.Errorf("%w: its element %d has ended", ErrNoID, a.number)
 	}
+	e.noteAsked(r.step)
 	id := exactlyonce.ID{Client: a.client, Sequence: a.number, Step: r.step, Attempt: int(e.attempts.Add(1)), Age: e.age()}
 	if e.client.IsZero() {
 		id.First = e.tracker.first.Load()

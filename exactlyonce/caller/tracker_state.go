@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/internal/varint"
 )
@@ -107,7 +108,7 @@ func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Co
 		e = &element{tracker: t, lost: true, refused: fmt.Errorf(
 			"%w: number %d of a restored element was not given to Restore, or was restored twice", ErrNoID, number)}
 	}
-	return context.WithValue(ctx, oncewire.ElementKey{}, e)
+	return context.WithValue(ctx, ctxkey.Tracked{}, e)
 }
 
 // Number returns the number of the element that ctx belongs to, for its part of a

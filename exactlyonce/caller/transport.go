@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -39,7 +40,10 @@ import (
 //	ErrInProgress  may be repeated, after the time that the server demands
 //	ErrFull        not executed, may be repeated
 //
-// Other answers come from the service, even if they were given to an earlier attempt.
+// Other answers come from the service, even if they were given to an earlier attempt. The
+// server marks an answer that it has recorded for all attempts. If it is a refusal, such
+// as 402, no attempt of the request had an effect: earlier attempts whose answers were
+// lost are not in doubt, unless the element has made another request.
 //
 // # Retries
 //
@@ -84,7 +88,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, &predicates.StageError{Stage: predicates.ClientDispatch, Err: err}
 	}
-	sent := req.WithContext(context.WithValue(predicates.WithDeduplicated(req.Context()), sendingKey{}, r))
+	numbered := context.WithValue(context.WithValue(req.Context(), sendingKey{}, r), ctxkey.Numbered{}, true)
+	sent := req.WithContext(predicates.WithDeduplicated(numbered))
 	sent.Header = req.Header.Clone()
 	if sent.Header == nil {
 		sent.Header = http.Header{}
@@ -97,6 +102,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp.Request = req
 	if err := r.refusal(resp, id); err != nil {
 		return nil, err
+	}
+	if isKeptRefusal(resp) {
+		r.ids.element.NoteRefused(r.step)
 	}
 	return resp, nil
 }
@@ -177,6 +185,21 @@ func (r outgoing) refusal(resp *http.Response, id exactlyonce.ID) error {
 	}
 	return &predicates.StageError{Stage: predicates.ResponseReceived, Err: err}
 }
+
+// isKeptRefusal reports whether the server keeps resp as its answer to all attempts of
+// the request, and resp refuses the request for good. A refusal without the header may
+// come from a proxy or from an authentication in front of the server's tracker, which
+// does not know what an earlier attempt did.
+func isKeptRefusal(resp *http.Response) bool {
+	err := httpretry.CheckResponse(resp)
+	if err == nil || !oncewire.IsKept(resp.Header) {
+		return false
+	}
+	reason, _ := classify(&predicates.Attempt[struct{}]{Err: err})
+	return reason.IsRejection()
+}
+
+var classify = httpretry.Classifier[struct{}]()
 
 // classes are the errors for the answers of a tracker.
 var classes = map[string]error{

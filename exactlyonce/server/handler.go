@@ -64,10 +64,11 @@ type HandlerConfig struct {
 //
 // # Responses of the tracker
 //
-// They carry the header Exactly-Once-Result and, but for the first, a problem document
-// (RFC 9457) of type urn:weir:exactly-once: with the same value:
+// They carry the header Exactly-Once-Result and, except recorded and replayed, a problem
+// document (RFC 9457) of type urn:weir:exactly-once: with the same value:
 //
-//	replayed     any status   the response to another attempt
+//	recorded     any status   the response to this attempt, and to all later attempts
+//	replayed     any status   the recorded response to another attempt
 //	in-progress  409          an earlier attempt runs, and MaxWaiters others wait; Retry-After
 //	mismatch     409 or 422   another request had this id
 //	stale        410          the request stays in doubt
@@ -211,12 +212,16 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 		case h.isDefinite(rec):
 			return rec.response().Encode(), nil
 		}
+		rec.unmark()
 		return nil, &transientError{rec.response().Encode()}
 	})
 	_, transient := errors.AsType[*transientError](err)
 	switch {
 	case rec.streamed: // sent
-	case err == nil && !replayed, transient && !isRefused(err):
+	case err == nil && !replayed:
+		rec.mark(oncewire.Recorded)
+		rec.send()
+	case transient && !isRefused(err):
 		rec.send()
 	case errors.Is(err, errNotDriver):
 		h.refuse(w, exactlyonce.ErrInProgress) // another handler gives the answer
@@ -244,7 +249,9 @@ func isRefused(err error) bool {
 
 // replay sends the response to another attempt.
 func (h *handler) replay(w http.ResponseWriter, stored []byte, err error) {
-	if t, ok := errors.AsType[*transientError](err); ok && !isRefused(err) {
+	t, isTransient := errors.AsType[*transientError](err)
+	isTransient = isTransient && !isRefused(err)
+	if isTransient {
 		stored, err = t.stored, nil
 	}
 	if err != nil {
@@ -257,7 +264,7 @@ func (h *handler) replay(w http.ResponseWriter, stored []byte, err error) {
 		oncewire.Problem(w, http.StatusInternalServerError, "", "the stored response cannot be read")
 		return
 	}
-	if w.Header().Get(oncewire.Result) == "" && response.Header.Get(oncewire.Result) == "" {
+	if !isTransient && w.Header().Get(oncewire.Result) == "" && response.Header.Get(oncewire.Result) == "" {
 		w.Header().Set(oncewire.Result, oncewire.Replayed)
 	}
 	response.Send(w)

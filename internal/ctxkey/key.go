@@ -27,6 +27,33 @@ type Borrower interface {
 // operator.
 type Members struct{}
 
+// Tracked is the key of the [TrackedElement] in the contexts of an element that a request
+// tracker has numbered.
+type Tracked struct{}
+
+// TrackedElement is an element that a request tracker has numbered. It records which
+// requests of the element may have taken effect, over all its attempts. If the element is
+// a message, these include the requests in doubt of earlier visits. It is safe for
+// concurrent use.
+type TrackedElement interface {
+	// Carried returns the id of the latest request if the element is a message that keeps
+	// the id for its next visit, otherwise "".
+	Carried() string
+	// NoteRefused records that the server keeps a refusal as its answer to the request of
+	// a step, so that no attempt of the request has an effect.
+	NoteRefused(step string)
+	// NoteOthers records that the element has requests in doubt whose servers recognise
+	// them by something else than the tracker's ids.
+	NoteOthers()
+	// AllRefused reports whether the servers have refused all requests that may have
+	// taken effect.
+	AllRefused() bool
+}
+
+// Numbered is the key in the context of a request that has an id of a tracker. The value
+// is true.
+type Numbered struct{}
+
 // Timeline is the key of an element's timeline in the context of a failure sink. The
 // value is a []observe.Step, which must not be changed.
 type Timeline struct{}

@@ -24,6 +24,10 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 		meta.FirstFailure = now
 	}
 	meta.LastFailure, meta.LastError = now, guard.Text(f.Err)
+	if meta.UnsafeToRepeat && isRefused(ctx) {
+		meta.UnsafeToRepeat = false
+		meta.Request, meta.Remembered = "", time.Time{}
+	}
 	meta.UnsafeToRepeat = meta.UnsafeToRepeat || f.UnsafeToRepeat() // an earlier call stays in doubt
 	meta.Reasons = slices.Clone(meta.Reasons)                       // ctx shares the slice
 	meta.Timeline = slices.Concat(meta.Timeline, stepsOf(ctx, meta.Visit))
@@ -37,6 +41,14 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	}
 	note(f.Reason.Name())
 	return meta
+}
+
+// isRefused reports whether a request tracker knows that the servers have refused the
+// requests of the message of ctx that were in doubt after earlier visits: in this visit,
+// each server answered with a recorded refusal.
+func isRefused(ctx context.Context) bool {
+	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
+	return ok && e.AllRefused()
 }
 
 // stepsOf returns the calls of a failed visit. ctx is the context of the failure sink.

@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/ctxkey"
-	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
@@ -106,7 +105,7 @@ func IsPast(deadline, at time.Time) bool { return !deadline.IsZero() && !deadlin
 // request for longer than the remaining layers last.
 func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) bool {
 	if f.UnsafeToRepeat() {
-		element, numbered := ctx.Value(oncewire.ElementKey{}).(oncewire.Element)
+		element, numbered := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 		request := ""
 		if numbered {
 			request = element.Carried()

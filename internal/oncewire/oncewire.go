@@ -5,7 +5,7 @@ package oncewire
 import "net/http"
 
 // Result is the response header with the tracker's result for the id of a request. A
-// response of the service to this attempt does not have it.
+// response of the service that the tracker does not keep lacks it.
 const Result = "Exactly-Once-Result"
 
 // Limits of the fields of an id. Integers of structured header fields have at most 15
@@ -19,21 +19,11 @@ const (
 // RequestKey is the key of the exactlyonce.Request in the context of its handler.
 type RequestKey struct{}
 
-// ElementKey is the key of the [Element] in the contexts of an element that a tracker has
-// numbered.
-type ElementKey struct{}
-
-// Element is an element that a tracker has numbered.
-type Element interface {
-	// Carried returns the id of the latest request if the element is a message that keeps
-	// the id for its next visit, otherwise "".
-	Carried() string
-}
-
-// Values of Result. Replayed marks a response of the service, the others are responses of
-// the tracker.
+// Values of Result. Recorded and Replayed mark responses of the service, which the
+// tracker keeps for all attempts. The others are responses of the tracker.
 const (
-	Replayed   = "replayed"    // the answer to an earlier attempt
+	Recorded   = "recorded"    // the answer to this attempt
+	Replayed   = "replayed"    // the answer to another attempt
 	Stale      = "stale"       // 410: the request stays in doubt
 	Mismatch   = "mismatch"    // 409 or 422: an earlier request with the id had other content
 	InProgress = "in-progress" // 409: an earlier attempt runs; the request may be repeated
@@ -45,8 +35,15 @@ const (
 // tracker.
 func ProblemType(result string) string { return "urn:weir:exactly-once:" + result }
 
+// IsKept reports whether a response of the service is its answer to all attempts of the
+// request.
+func IsKept(h http.Header) bool { return IsKeptResult(h.Get(Result)) }
+
+// IsKeptResult is [IsKept] for a value of Result.
+func IsKeptResult(result string) bool { return result == Recorded || result == Replayed }
+
 // Of returns the result of a response of the tracker, or "" for a response of the
-// service, replayed or not.
+// service.
 func Of(h http.Header) string {
 	switch result := h.Get(Result); result {
 	case Stale, Mismatch, InProgress, Full, Invalid:

@@ -562,6 +562,9 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 		proof = v.Reason
 	}
 	s.addDoubt(proof, v.Stage, isDeduplicated)
+	if s.doubt == deduplicated && isRefused(g.context(s, t)) {
+		s.doubt = noDoubt
+	}
 	if isAsked {
 		g.askOnWorker(s, j.outage)
 		return

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -211,6 +212,15 @@ func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stag
 	default:
 		s.doubt = notDeduplicated
 	}
+}
+
+// isRefused reports whether a request tracker knows that the servers have refused all
+// requests of the element of ctx, in all attempts. A server gives its recorded answer to
+// each attempt of a request. So if the answer to an attempt is lost and the next attempt
+// gets a recorded refusal, neither attempt has had an effect.
+func isRefused(ctx context.Context) bool {
+	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
+	return ok && e.AllRefused()
 }
 
 // slots has the slots of all elements. Code outside the core, such as a running call,

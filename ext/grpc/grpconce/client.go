@@ -9,12 +9,15 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/ext/grpc/grpcstage"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/grpcretry"
 )
 
 // The metadata of ids, and the trailer of answers that come from the server's tracker.
@@ -45,7 +48,8 @@ var (
 // A call with an id is reported as deduplicated ([predicates.WithDeduplicated]), so that
 // reason-aware strategies repeat it if it was lost in flight, unless the attempt has sent
 // another request. For that, the options include the options of package grpcstage.
-// Attempts that gRPC makes itself, by the retry policy of a service config, carry the
+// Once the server's trailer marks a refusal as recorded, the earlier attempts of the call
+// are not in doubt. Attempts that gRPC makes itself, by the retry policy of a service config, carry the
 // same id with the same attempt number.
 //
 // The options go before other interceptors that make attempts. DialOptions panics if no
@@ -90,13 +94,18 @@ func (n names) unary(
 	}
 	md.Set(idKey, id.String())
 	var trailer metadata.MD
-	err = invoke(metadata.NewOutgoingContext(predicates.WithDeduplicated(ctx), md), method, req, reply, cc,
+	numbered := predicates.WithDeduplicated(context.WithValue(ctx, ctxkey.Numbered{}, true))
+	err = invoke(metadata.NewOutgoingContext(numbered, md), method, req, reply, cc,
 		append(slices.Clip(opts), grpc.Trailer(&trailer))...)
 	if err == nil {
 		return nil
 	}
 	class := classOf(trailer)
 	if class == nil {
+		e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
+		if ok && isKeptRefusal(err, trailer) {
+			e.NoteRefused(id.Step)
+		}
 		return err
 	}
 	if class == exactlyonce.ErrStale { //nolint:errorlint // from classOf
@@ -104,6 +113,21 @@ func (n names) unary(
 	}
 	return &predicates.StageError{Stage: predicates.ResponseReceived, Err: &answerError{class: class, method: method, id: id, status: err}}
 }
+
+// isKeptRefusal reports whether the server keeps a reply as its answer to all attempts of
+// the call, and the reply refuses the call for good. A status without the trailer may
+// come from an interceptor in front of the server's tracker, which does not know what an
+// earlier attempt did.
+func isKeptRefusal(err error, trailer metadata.MD) bool {
+	values := trailer.Get(resultKey)
+	if len(values) != 1 || !oncewire.IsKeptResult(values[0]) {
+		return false
+	}
+	reason, _ := classify(&predicates.Attempt[struct{}]{Err: err})
+	return reason.IsRejection()
+}
+
+var classify = grpcretry.Classifier[struct{}](status.Code)
 
 // stream lets a stream pass without an id: a stream is not one request.
 func stream(

@@ -25,6 +25,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/ext/grpc/grpconce"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/grpcretry"
@@ -102,6 +103,44 @@ func dial(t *testing.T, p *peer, methods ...string) *grpc.ClientConn {
 
 func do(ctx context.Context, conn *grpc.ClientConn, method string) error {
 	return conn.Invoke(ctx, "/pay.v1.Payments/"+method, wrapperspb.String("in"), &wrapperspb.StringValue{})
+}
+
+// Law X1: a recorded refusal proves that no attempt of the call had an effect. A refusal
+// that the tracker does not keep may come from an interceptor in front of it.
+func TestDialOptions_RecordedRefusal(t *testing.T) {
+	p := newPeer(t)
+	conn := dial(t, p, "/pay.v1.Payments/")
+	for _, tt := range []struct {
+		code   codes.Code
+		result string
+		want   bool // nothing is in doubt
+	}{
+		{codes.FailedPrecondition, oncewire.Replayed, true},
+		{codes.InvalidArgument, oncewire.Recorded, true},
+		{codes.Unauthenticated, "", false},
+		{codes.Unavailable, oncewire.Replayed, false},
+		{codes.FailedPrecondition, oncewire.Stale, false},
+	} {
+		t.Run(fmt.Sprint(tt.code, tt.result), func(t *testing.T) {
+			tracker := caller.NewTracker(caller.Config{})
+			ctx := tracker.Accepted(t.Context(), nil, false)
+			element, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
+			require.True(t, ok)
+			p.answer = func(context.Context, string) error { return status.Error(codes.Unavailable, "lost") }
+			require.Error(t, do(tracker.AttemptStarted(ctx, 1), conn, "Charge"))
+			require.False(t, element.AllRefused())
+			p.answer = func(ctx context.Context, _ string) error {
+				if tt.result != "" {
+					if err := grpc.SetTrailer(ctx, metadata.Pairs(oncewire.Result, tt.result)); err != nil {
+						return err
+					}
+				}
+				return status.Error(tt.code, "refused")
+			}
+			require.Error(t, do(tracker.AttemptStarted(ctx, 2), conn, "Charge"))
+			require.Equal(t, tt.want, element.AllRefused())
+		})
+	}
 }
 
 func TestClientSendsIDs(t *testing.T) {

@@ -58,7 +58,8 @@ type ServerConfig struct {
 //
 // Answers of the tracker have its result in the trailer exactly-once-result:
 //
-//	replayed     any status            the reply to another attempt
+//	recorded     any status            the reply to this attempt, and to all later attempts
+//	replayed     any status            the recorded reply to another attempt
 //	in-progress  UNAVAILABLE           an earlier attempt runs, and too many wait
 //	mismatch     FAILED_PRECONDITION   another call had this id: another method or message
 //	stale        FAILED_PRECONDITION   the request stays in doubt
@@ -158,9 +159,11 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if err != nil {
 		return nil, s.refuse(ctx, err)
 	}
+	result := oncewire.Recorded
 	if replayed {
-		s.trailer(ctx, oncewire.Replayed, false)
+		result = oncewire.Replayed
 	}
+	s.trailer(ctx, result, false)
 	return s.decode(stored, reply, replayed)
 }
 

@@ -1,0 +1,56 @@
+package caller
+
+import "github.com/weirflow/weir/internal/ctxkey"
+
+// inDoubt records which requests of an element may have taken effect, over all attempts.
+// Each request that gets an id may take effect, until its server keeps a refusal as its
+// answer. The element remembers the step of a single request only: of several requests,
+// it does not know which of them were refused, so they stay in doubt.
+//
+//	noRequest ◀───NoteRefused─── oneRequest
+//	    └──────────noteAsked────────▶│
+//	                                 └─another step, NoteOthers─▶ severalRequests
+type inDoubt uint8
+
+const (
+	noRequest       inDoubt = iota
+	oneRequest              // the request of element.step
+	severalRequests         // several requests, or an unknown number
+)
+
+var _ ctxkey.TrackedElement = (*element)(nil)
+
+// noteAsked records that a request of a step gets an id.
+func (e *element) noteAsked(step string) {
+	e.tracker.mu.Lock()
+	defer e.tracker.mu.Unlock()
+	switch {
+	case e.inDoubt == noRequest:
+		e.inDoubt, e.step = oneRequest, step
+	case e.inDoubt == oneRequest && e.step != step:
+		e.inDoubt, e.step = severalRequests, ""
+	}
+}
+
+// NoteRefused implements [ctxkey.TrackedElement].
+func (e *element) NoteRefused(step string) {
+	e.tracker.mu.Lock()
+	defer e.tracker.mu.Unlock()
+	if e.inDoubt == oneRequest && e.step == step {
+		e.inDoubt, e.step = noRequest, ""
+	}
+}
+
+// NoteOthers implements [ctxkey.TrackedElement].
+func (e *element) NoteOthers() {
+	e.tracker.mu.Lock()
+	defer e.tracker.mu.Unlock()
+	e.inDoubt, e.step = severalRequests, ""
+}
+
+// AllRefused implements [ctxkey.TrackedElement].
+func (e *element) AllRefused() bool {
+	e.tracker.mu.Lock()
+	defer e.tracker.mu.Unlock()
+	return e.inDoubt == noRequest
+}
