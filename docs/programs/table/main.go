@@ -48,8 +48,7 @@ func zoneOf(_ context.Context, p place) (found, error) {
 	return found{id: p.id, zone: sql.NullString{String: "zone of " + p.address, Valid: true}}, nil
 }
 
-// places yields the rows that match todo, in the order of the key. The end of ctx ends
-// the input, and not the calls.
+// places yields the rows that match todo, by their key. Only the input ends with ctx.
 func places(ctx context.Context, db *sql.DB, todo string) iter.Seq2[place, error] {
 	return func(yield func(place, error) bool) {
 		for last, more := int64(0), true; more; {
