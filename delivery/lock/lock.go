@@ -23,7 +23,9 @@
 // # One machine
 //
 // [TryFile] and [HoldFile] lock a file for the processes of one machine. This lock needs
-// no engine, and the operating system releases it when its process ends.
+// no engine and no tables, and the operating system releases it when its process ends.
+// The locks of ext/sqlite are for programs that have their queues in the same file: its
+// Open makes the tables of queues, too.
 package lock
 
 import (

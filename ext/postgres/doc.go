@@ -38,6 +38,7 @@
 // # Tables
 //
 // [Open] makes weir_messages, weir_locks, weir_records and weir_migrations.
-// [Engine.Migrations] has the SQL, for migration tools. Rows are updated and deleted as
+// [Engine.Migrations] has the SQL, for migration tools, and for a program that needs only
+// the table of locks. Rows are updated and deleted as
 // messages are taken and done: autovacuum must keep up, as with each queue in PostgreSQL.
 package postgres

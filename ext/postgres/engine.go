@@ -34,7 +34,8 @@ import (
 var migrations embed.FS
 
 // Migrations returns the SQL files that make the tables of the engine, for migration
-// tools such as goose: open it with [WithoutMigrations] then.
+// tools such as goose: open it with [WithoutMigrations] then. A program that uses only
+// [Engine.Locks] needs 0002_locks.sql and 0005_old_locks.sql, which make weir_locks.
 func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {

@@ -4,6 +4,7 @@ package postgres_test
 
 import (
 	"context"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
@@ -28,6 +30,8 @@ var allowed = map[string][]string{
 	},
 	// A program that only puts, with the option WithoutMigrations.
 	"put": {"INSERT ON weir_messages"},
+	// A program that uses only locks, with the option WithoutMigrations.
+	"locks": {"SELECT, INSERT, UPDATE, DELETE ON weir_locks"},
 	// A look at queues and dead letters, with the command weir or the console.
 	"view": {"SELECT ON weir_messages", "SELECT ON weir_locks", "SELECT ON weir_records", "SELECT ON weir_migrations"},
 }
@@ -95,6 +99,7 @@ var doing = map[string]func(ctx context.Context, url string) error{
 		defer e.Close()
 		return delivery.NewQueue[int](e, "orders").Put(ctx, 1)
 	},
+	"locks": onlyLocks,
 	"view": func(ctx context.Context, url string) error {
 		e, err := postgres.Open(ctx, url, postgres.WithLogger(quiet))
 		if err != nil {
@@ -112,6 +117,48 @@ var doing = map[string]func(ctx context.Context, url string) error{
 		_, err = e.Records(ctx, "job", "", 1)
 		return err
 	},
+}
+
+// onlyLocks uses an engine that need not have the tables of queues.
+func onlyLocks(ctx context.Context, url string) error {
+	e, err := postgres.Open(ctx, url, postgres.WithLogger(quiet), postgres.WithoutMigrations())
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	return lock.Hold(ctx, e.Locks(), "nightly", "me", time.Minute, func(ctx context.Context, g lock.Grant) error {
+		err := e.Locks().Extend(ctx, g, time.Minute)
+		if err != nil {
+			return err
+		}
+		_, err = e.Locks().Held(ctx, "")
+		if err != nil {
+			return err
+		}
+		return pgx.BeginFunc(ctx, e.Pool(), func(tx pgx.Tx) error { return e.Guard(ctx, tx, g) })
+	})
+}
+
+// A program that uses only locks runs the two files with their table, and needs no table
+// of queues. A program that opens the engine as usual later makes the other tables.
+func TestMigrations_TableOfLocks(t *testing.T) {
+	server := pgtest.Start(t)
+	files := (*postgres.Engine)(nil).Migrations()
+	for _, name := range []string{"0002_locks.sql", "0005_old_locks.sql"} {
+		text, err := fs.ReadFile(files, name)
+		require.NoError(t, err)
+		server.Exec(string(text))
+	}
+	require.NoError(t, onlyLocks(t.Context(), server.URL()))
+	require.Equal(t, map[string]int{"weir_locks": 1}, server.Counts("SELECT tablename, 1 FROM pg_tables WHERE schemaname = 'public'"))
+
+	e, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet))
+	require.NoError(t, err)
+	defer e.Close()
+	require.NoError(t, delivery.NewQueue[int](e, "orders").Put(t.Context(), 1))
+	g, err := e.Locks().Acquire(t.Context(), "nightly", "me", time.Minute)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, g.Fence, "fencing numbers continue")
 }
 
 // A user who owns none of the tables needs the rights of the reference, and no others. Without them

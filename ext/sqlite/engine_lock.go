@@ -14,7 +14,8 @@ import (
 type locks struct{ store *Engine }
 
 // Locks implements [store.Keeper]. The locks are in the database, and go by the clock of
-// the engine.
+// the engine. For a lock alone, without queues, use [lock.TryFile]: it makes no tables,
+// and ends with its process.
 func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
 // Acquire implements [lock.Locks].
