@@ -113,7 +113,8 @@ var storeRules = []storeRule{
 	{name: "the loser of a lease cannot settle", check: loserCannotSettle},
 	{name: "a lease that has ended still settles", check: endedLeaseSettles},
 	{name: "leases that have ended are counted", check: lapsesAreCounted},
-	{name: "the choice of a provider", check: choiceOfAProvider},
+	{name: "an amendment", check: amendment},
+	{name: "an amendment of the due time", check: amendedDelay},
 	{name: "extend", check: extend},
 	{name: "release", check: release},
 	{name: "settled once", check: settledOnce},
@@ -487,27 +488,64 @@ func lapsesAreCounted(b *storeBench) {
 	take(0, "put again")
 }
 
-// choiceOfAProvider is for stores that keep the choice of a provider.
-func choiceOfAProvider(b *storeBench) {
+// amendment is for stores that can change a message that was taken.
+func amendment(b *storeBench) {
 	c := b.Store
+	choose := func(l store.Lease, provider string) error {
+		return c.Amend(b.ctx, l, store.Amendment{Provider: &provider})
+	}
 	const odd = "north\x00\xff %"
 	b.put("q", newMessage("a"))
 	first := b.takeOne("q", 10)
-	err := c.Choose(b.ctx, odd, first.Lease)
+	err := choose(first.Lease, odd)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return
 	}
-	b.ok(err, "Choose")
-	b.must(errors.Is(c.Choose(b.ctx, strings.Repeat("x", 1025), first.Lease), message.ErrRefused), "a name of 1,025 bytes is not refused")
+	b.ok(err, "Amend")
+	b.must(errors.Is(choose(first.Lease, strings.Repeat("x", 1025)), message.ErrRefused), "a name of 1,025 bytes is not refused")
+	b.must(c.Amend(b.ctx, first.Lease, store.Amendment{}) != nil, "an amendment without a change returned no error")
+	b.must(c.Amend(b.ctx, first.Lease, store.Amendment{Delay: -1}) != nil, "a negative delay returned no error")
 	b.ok(b.Release(b.ctx, 0, first.Lease), "Release")
 	second := b.takeOne("q", 10)
 	b.must(second.Meta.Provider == odd, "the provider is %q, want %q", second.Meta.Provider, odd)
-	b.must(storearg.IsLost(c.Choose(b.ctx, "south", first.Lease)), "Choose under a lease that is lost")
-	b.ok(c.Choose(b.ctx, "south", second.Lease), "another Choose")
+	b.lost(choose(first.Lease, "south"), "Amend under a lease that is lost", first.Lease)
+	b.ok(choose(second.Lease, "south"), "another Amend")
 	b.ok(b.Release(b.ctx, 0, second.Lease), "Release")
 	third := b.takeOne("q", 10)
 	b.must(third.Meta.Provider == "south", "the provider is %q, want %q", third.Meta.Provider, "south")
-	b.ok(b.Done(b.ctx, third.Lease), "Done")
+	b.ok(choose(third.Lease, ""), "Amend that removes the provider")
+	b.ok(b.Release(b.ctx, 0, third.Lease), "Release")
+	fourth := b.takeOne("q", 10)
+	b.must(fourth.Meta.Provider == "", "the provider is %q after it was removed", fourth.Meta.Provider)
+	b.ok(b.Done(b.ctx, fourth.Lease), "Done")
+	b.lost(choose(fourth.Lease, "west"), "Amend after Done", fourth.Lease)
+}
+
+// amendedDelay is for the same stores.
+func amendedDelay(b *storeBench) {
+	provider := "north"
+	b.put("q", newMessage("a"))
+	first := b.takeOne("q", 2)
+	err := b.Amend(b.ctx, first.Lease, store.Amendment{Provider: &provider, Delay: b.units(10)})
+	if errors.Is(err, errors.ErrUnsupported) {
+		return
+	}
+	b.ok(err, "Amend with a delay after the end of the lease")
+	b.wait(9)
+	b.takeNone("q", "the delay of Amend has not passed")
+	b.wait(1)
+	second := b.takeOne("q", 20)
+	b.must(second.Meta.Provider == provider, "the provider is %q, want %q", second.Meta.Provider, provider)
+	b.must(!second.Meta.Due.Before(first.Meta.Due.Add(b.units(10))), "the due time is %v, it was %v before a delay of %v",
+		second.Meta.Due, first.Meta.Due, b.units(10))
+	b.lost(b.Done(b.ctx, first.Lease), "Done under a lease that has ended", first.Lease)
+	b.ok(b.Amend(b.ctx, second.Lease, store.Amendment{Delay: b.units(1)}), "Amend with a delay within the lease")
+	b.wait(2)
+	b.takeNone("q", "the lease has not ended")
+	b.ok(b.Extend(b.ctx, b.units(5), second.Lease), "Extend after Amend")
+	b.ok(b.Done(b.ctx, second.Lease), "Done after Amend")
+	b.wait(20)
+	b.takeNone("q", "it is done")
 }
 
 func endedLeaseSettles(b *storeBench) {
@@ -682,6 +720,7 @@ func closedSaysSo(b *storeBench) {
 		"Extend":  func() error { return s.Extend(b.ctx, b.Unit, l) },
 		"Done":    func() error { return s.Done(b.ctx, l) },
 		"Release": func() error { return s.Release(b.ctx, 0, l) },
+		"Amend":   func() error { return s.Amend(b.ctx, l, store.Amendment{Delay: b.Unit}) },
 	} {
 		err := f()
 		b.must(errors.Is(err, store.ErrClosed), "%s after Close returned %v", what, err)

@@ -25,6 +25,7 @@ type wrong struct {
 	extend  func(next store.Inspector, d time.Duration, leases []store.Lease) error
 	done    func(next store.Inspector, leases []store.Lease) error
 	release func(next store.Inspector, delay time.Duration, leases []store.Lease) error
+	amend   func(next store.Inspector, lease store.Lease, a store.Amendment) error
 	list    func(next store.Inspector, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
 	count   func(c *store.Counts)
 	purge   func(next store.Inspector, queue string, f store.Filter) (int, error)
@@ -67,6 +68,13 @@ func (w *wrong) Release(ctx context.Context, delay time.Duration, leases ...stor
 		return w.Inspector.Release(ctx, delay, leases...)
 	}
 	return w.release(w.Inspector, delay, leases)
+}
+
+func (w *wrong) Amend(ctx context.Context, lease store.Lease, a store.Amendment) error {
+	if w.amend == nil {
+		return w.Inspector.Amend(ctx, lease, a)
+	}
+	return w.amend(w.Inspector, lease, a)
 }
 
 func (w *wrong) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
@@ -223,6 +231,27 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 		"Release keeps the lease": {wrong{release: func(next store.Inspector, delay time.Duration, leases []store.Lease) error {
 			return next.Extend(bg, max(delay, 1), leases...)
 		}}, "release"},
+		"Amend does not keep the provider": {wrong{amend: func(next store.Inspector, lease store.Lease, a store.Amendment) error {
+			err := next.Amend(bg, lease, a)
+			if err != nil || a.Provider == nil {
+				return err
+			}
+			none := ""
+			return next.Amend(bg, lease, store.Amendment{Provider: &none})
+		}}, "an amendment"},
+		"Amend does not extend the lease": {wrong{amend: func(next store.Inspector, lease store.Lease, a store.Amendment) error {
+			if a.Provider != nil {
+				a.Delay = 0
+			}
+			return next.Amend(bg, lease, a)
+		}}, "an amendment of the due time"},
+		"Amend ends the lease": {wrong{amend: func(next store.Inspector, lease store.Lease, a store.Amendment) error {
+			err := next.Amend(bg, lease, a)
+			if err != nil || a.Delay == 0 {
+				return err
+			}
+			return next.Release(bg, a.Delay, lease)
+		}}, "an amendment of the due time"},
 		"the queue is not looked at": {wrong{done: func(next store.Inspector, leases []store.Lease) error {
 			for i := range leases {
 				leases[i].Queue = "q"

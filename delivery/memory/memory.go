@@ -282,10 +282,22 @@ func (m *Engine) Move(ctx context.Context, moves ...store.Move) error {
 	})
 }
 
-// Choose implements [store.Store].
-func (m *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
-	check := func() error { return storearg.Provider(provider) }
-	return m.settle(ctx, []store.Lease{lease}, check, func(_ int, _ *memoryQueue, e *memoryEntry) { e.Meta.Provider = provider })
+// Amend implements [store.Store].
+func (m *Engine) Amend(ctx context.Context, lease store.Lease, a store.Amendment) error {
+	check := func() error { return storearg.Amend(a) }
+	return m.settle(ctx, []store.Lease{lease}, check, func(_ int, q *memoryQueue, e *memoryEntry) {
+		if a.Provider != nil {
+			e.Meta.Provider = *a.Provider
+		}
+		if a.Delay == 0 {
+			return
+		}
+		e.Meta.Due = m.clock.Now().Add(min(a.Delay, storearg.LongestDelay))
+		if e.LeasedUntil.Before(e.Meta.Due) {
+			e.LeasedUntil = e.Meta.Due
+			q.set(e, e.LeasedUntil)
+		}
+	})
 }
 
 // settle calls f for the leases that are not lost.

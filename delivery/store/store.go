@@ -87,16 +87,30 @@ type Store interface {
 	// Release makes messages available again. They are due again after the delay, at
 	// least 0.
 	Release(ctx context.Context, delay time.Duration, leases ...Lease) error
-	// Choose sets Meta.Provider of a message that was taken. When it returns nil, that is
-	// as safe as the message. A store that cannot keep it returns
+
+	// Amend changes a message that was taken. The lease continues. When it returns nil,
+	// the change is as safe as the message. A store that cannot change messages returns
 	// [errors.ErrUnsupported].
-	Choose(ctx context.Context, provider string, lease Lease) error
+	Amend(ctx context.Context, lease Lease, a Amendment) error
 }
 
-// A lease that was lost is refused by Extend, Done, Release and Move with a *[LeaseError]
-// that names it; the others of the call are not affected. A lease is lost when the
-// message was settled, purged, or taken again. One that has ended, and whose message no
-// one has taken since, is not lost.
+// Amendment is a change of a message that was taken: see [Store.Amend]. At least one
+// field must be set.
+type Amendment struct {
+	// Provider replaces Meta.Provider. It has at most 1,024 bytes, or Amend returns
+	// [message.ErrRefused]. nil keeps the provider, and a pointer to "" removes it.
+	Provider *string
+	// Delay makes the message due after this time from now, by the clock of the store:
+	// Meta.Due is set to the end of the delay. The lease lasts at least until then, so
+	// that the message is not taken before (law D3), unless a later Extend makes the lease
+	// end sooner. 0 keeps the due time. It must not be negative.
+	Delay time.Duration
+}
+
+// Extend, Done, Release, Amend and Move refuse a lease that was lost with a *[LeaseError]
+// that names it. The other leases of the call are not affected. A lease is lost when the
+// message was settled, purged, or taken again. A lease that has ended is not lost until
+// the message is taken again.
 
 // Lease is the right to settle a message that was taken.
 type Lease struct {

@@ -382,10 +382,10 @@ func (s *Engine) erase(ctx context.Context, seq uint64) error {
 	return fmt.Errorf("jetstream: stream %s: removing message %d: %w", s.name, seq, err)
 }
 
-// Choose implements [store.Store].
-func (s *Engine) Choose(ctx context.Context, provider string, l store.Lease) error {
+// Amend implements [store.Store].
+func (s *Engine) Amend(ctx context.Context, l store.Lease, a store.Amendment) error {
 	return s.do(ctx, func(ctx context.Context) error {
-		if err := storearg.Provider(provider); err != nil {
+		if err := storearg.Amend(a); err != nil {
 			return err
 		}
 		return s.settle(ctx, []store.Lease{l}, func(l store.Lease, _ entry, r *record) error {
@@ -393,15 +393,23 @@ func (s *Engine) Choose(ctx context.Context, provider string, l store.Lease) err
 			if err != nil {
 				return err
 			}
-			m, err := r.message()
-			if err != nil {
-				return err
-			}
-			m.Meta.Provider = provider
-			if r.body, err = body(&m); err != nil {
-				return err
+			if a.Provider != nil {
+				m, err := r.message()
+				if err != nil {
+					return err
+				}
+				m.Meta.Provider = *a.Provider
+				r.body, err = body(&m)
+				if err != nil {
+					return err
+				}
 			}
 			rest := time.Duration(max(1, int64(r.ready())-int64(now)))
+			if a.Delay > 0 {
+				delay := min(a.Delay, storearg.LongestDelay)
+				r.due = now + uint64(delay)
+				rest = max(rest, delay)
+			}
 			return s.change(ctx, l, r, r.then(leased, rest))
 		})
 	})

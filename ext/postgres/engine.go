@@ -423,20 +423,35 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	return err
 }
 
-// Choose implements [store.Store].
-func (s *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
-	name, err := storesql.Escaped(provider)
-	if err := errors.Join(err, storearg.Provider(provider)); err != nil {
+// Amend implements [store.Store].
+func (s *Engine) Amend(ctx context.Context, lease store.Lease, a store.Amendment) error {
+	if err := storearg.Amend(a); err != nil {
 		return err
+	}
+	var provider *string
+	if a.Provider != nil {
+		name, err := storesql.Escaped(*a.Provider)
+		if err != nil {
+			return err
+		}
+		provider = &name
+	}
+	var delay *int64
+	if a.Delay > 0 {
+		d := micros(a.Delay)
+		delay = &d
 	}
 	e, ok := entryOf(lease)
 	if !ok {
 		return storearg.Lost([]store.Lease{lease})
 	}
 	var found bool
-	err = s.do(ctx, func() error {
-		tag, err := s.pool.Exec(ctx, `UPDATE weir_messages SET meta = jsonb_set(meta, '{provider}', to_jsonb($4::text))
-			WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`, e.position, e.queue, e.fence, name)
+	err := s.do(ctx, func() error {
+		tag, err := s.pool.Exec(ctx, `UPDATE weir_messages AS m SET
+			meta = CASE WHEN $4::text IS NULL THEN meta ELSE jsonb_set(meta, '{provider}', to_jsonb($4::text)) END,
+			due = coalesce(change.due, m.due), at = greatest(m.at, change.due), leased = greatest(m.leased, change.due)
+			FROM (SELECT `+s.now+` + $5::bigint * interval '1 microsecond' AS due) AS change
+			WHERE m.position = $1 AND m.queue = $2 AND m.fence = $3 AND m.leased IS NOT NULL`, e.position, e.queue, e.fence, provider, delay)
 		found = tag.RowsAffected() == 1
 		return err
 	})

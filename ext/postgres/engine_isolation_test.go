@@ -50,13 +50,15 @@ func TestEngine_DefaultOfRepeatableRead(t *testing.T) {
 					return
 				}
 				assert.NoError(t, e.Locks().Extend(t.Context(), g, time.Hour))
-				assert.NoError(t, e.Choose(t.Context(), strconv.Itoa(worker), taken[0].Lease))
+				provider := strconv.Itoa(worker)
+				assert.NoError(t, e.Amend(t.Context(), taken[0].Lease, store.Amendment{Provider: &provider}))
 				assert.NoError(t, e.Locks().Release(t.Context(), g))
 			}
 		})
 		wg.Go(func() {
 			for range 50 {
-				assert.NoError(t, e.Choose(t.Context(), strconv.Itoa(worker), taken[0].Lease))
+				provider := strconv.Itoa(worker)
+				assert.NoError(t, e.Amend(t.Context(), taken[0].Lease, store.Amendment{Provider: &provider}))
 			}
 		})
 	}

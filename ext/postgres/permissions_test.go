@@ -56,7 +56,7 @@ var doing = map[string]func(ctx context.Context, url string) error{
 		lease := taken[0].Lease
 		for _, f := range []func() error{
 			func() error { return e.Extend(ctx, time.Minute, lease) },
-			func() error { return e.Choose(ctx, "north", lease) },
+			func() error { return e.Amend(ctx, lease, store.Amendment{Delay: time.Minute}) },
 			func() error {
 				return e.Move(ctx, store.Move{Lease: lease, Queue: "orders-dead", Message: taken[0].Message})
 			},

@@ -335,14 +335,29 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	})
 }
 
-// Choose implements [store.Store].
-func (s *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
-	name, err := storesql.Escaped(provider)
-	if err := errors.Join(err, storearg.Provider(provider)); err != nil {
+// Amend implements [store.Store].
+func (s *Engine) Amend(ctx context.Context, lease store.Lease, a store.Amendment) error {
+	if err := storearg.Amend(a); err != nil {
 		return err
 	}
-	return s.settle(ctx, []store.Lease{lease}, func(ctx context.Context, tx *Tx, _ time.Time, l leaseArgs) (sql.Result, error) {
-		return tx.ExecContext(ctx, "UPDATE weir_messages SET meta = json_set(meta, '$.provider', $4)"+ofLease, l.position, l.queue, l.fence, name)
+	var provider *string
+	if a.Provider != nil {
+		name, err := storesql.Escaped(*a.Provider)
+		if err != nil {
+			return err
+		}
+		provider = &name
+	}
+	return s.settle(ctx, []store.Lease{lease}, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (sql.Result, error) {
+		var due *int64
+		if a.Delay > 0 {
+			at := nanos(now, a.Delay)
+			due = &at
+		}
+		return tx.ExecContext(ctx, `UPDATE weir_messages SET
+			meta = CASE WHEN $4 IS NULL THEN meta ELSE json_set(meta, '$.provider', $4) END,
+			due = coalesce($5, due), at = max(at, coalesce($5, at)), leased = max(leased, coalesce($5, leased))`+ofLease,
+			l.position, l.queue, l.fence, provider, due)
 	})
 }
 

@@ -60,8 +60,8 @@ func TestEngine_CallsEndWithTheirContext(t *testing.T) {
 			_, err := e.Claim(ctx, "q", store.Filter{}, store.Page{Max: 1}, time.Hour)
 			return err
 		},
-		"Purge":  func(ctx context.Context) error { _, err := e.Purge(ctx, "q", store.Filter{}); return err },
-		"Choose": func(ctx context.Context) error { return e.Choose(ctx, "north", lease) },
+		"Purge": func(ctx context.Context) error { _, err := e.Purge(ctx, "q", store.Filter{}); return err },
+		"Amend": func(ctx context.Context) error { return e.Amend(ctx, lease, store.Amendment{Delay: time.Minute}) },
 		"Update": func(ctx context.Context) error {
 			return e.Update(ctx, func(context.Context, store.Tx) error { return nil })
 		},

@@ -91,6 +91,20 @@ func Release(delay time.Duration) error {
 	return nil
 }
 
+// Amend checks the arguments of [store.Store.Amend].
+func Amend(a store.Amendment) error {
+	switch {
+	case a.Provider == nil && a.Delay == 0:
+		return errors.New("store: an amendment without a change: set Provider or Delay")
+	case a.Provider != nil:
+		_, err := (message.Meta{Provider: *a.Provider}).ToHeaders()
+		if err != nil {
+			return fmt.Errorf("store: provider: %w", err)
+		}
+	}
+	return Release(a.Delay)
+}
+
 // Page checks the arguments of [store.Inspector.List].
 func Page(queue string, p store.Page) error {
 	if p.Max < 1 || p.After < 0 || p.Until < 0 {
@@ -105,14 +119,6 @@ func Move(moves ...store.Move) error {
 		if err := Put(moves[i].Queue, moves[i].Message); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// Provider checks a name that is to be stored in Meta.Provider.
-func Provider(name string) error {
-	if _, err := (message.Meta{Provider: name}).ToHeaders(); err != nil {
-		return fmt.Errorf("store: provider: %w", err)
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func (s *Source[T]) setProvider(ctx context.Context, h *held, provider string) (
 	if provider == now {
 		return true, nil
 	}
-	err = s.store.Choose(ctx, provider, lease)
+	err = s.store.Amend(ctx, lease, store.Amendment{Provider: &provider})
 	if err != nil {
 		return true, err
 	}
