@@ -15,9 +15,10 @@ type Delivery interface {
 	// Owner returns the ladder of the queue whose source has received the message.
 	Owner() any
 
-	// Is reports whether the message has this id and is in this visit. It returns false
-	// for a part, and for a message that a program has renamed.
-	Is(id string, visit, merges int) bool
+	// Visit returns the id, the number of the visit and the number of merges that the
+	// message was received with. A part of the message has another id, and so has a message
+	// that a program has renamed.
+	Visit() (id string, visit, merges int)
 
 	// AsReceived returns the payload and the schema that were received. isSame is false
 	// if their value differs from the value of encoded: the program has changed it.

@@ -149,10 +149,9 @@ type consumedDelivery[T any] struct {
 // Owner implements [message.Delivery].
 func (d *consumedDelivery[T]) Owner() any { return d.source.ladder }
 
-// Is implements [message.Delivery].
-func (d *consumedDelivery[T]) Is(id string, visit, merges int) bool {
-	is := &d.identity
-	return is.ID == id && is.Visit == visit && is.Merges == merges
+// Visit implements [message.Delivery].
+func (d *consumedDelivery[T]) Visit() (id string, visit, merges int) {
+	return d.identity.ID, d.identity.Visit, d.identity.Merges
 }
 
 // AsReceived implements [message.Delivery].

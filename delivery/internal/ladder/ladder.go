@@ -197,9 +197,15 @@ func (l *Ladder[T]) deliveryOf(ctx context.Context) message.Delivery {
 	return l.own(message.DeliveryFromContext(ctx), &meta)
 }
 
-// own returns the handle of a message if it is one of this ladder, and else nil.
+// own returns the handle of a message, or nil if the message was received from a source of
+// another ladder that is not adopted. It returns nil for a part of the message, and for a
+// message that the program has renamed.
 func (l *Ladder[T]) own(d message.Delivery, meta *message.Meta) message.Delivery {
-	if d == nil || !d.Is(meta.ID, meta.Visit, meta.Merges) {
+	if d == nil {
+		return nil
+	}
+	id, visit, merges := d.Visit()
+	if id != meta.ID || visit != meta.Visit || merges != meta.Merges {
 		return nil
 	}
 	owner := d.Owner()

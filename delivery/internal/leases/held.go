@@ -36,10 +36,10 @@ type sourceOfHeld interface {
 // Owner implements [message.Delivery].
 func (h *held) Owner() any { return h.source.ownerOf() }
 
-// Is implements [message.Delivery].
-func (h *held) Is(id string, visit, merges int) bool {
+// Visit implements [message.Delivery].
+func (h *held) Visit() (id string, visit, merges int) {
 	m := &h.message.Meta
-	return m.ID == id && m.Visit == visit && m.Merges == merges
+	return m.ID, m.Visit, m.Merges
 }
 
 // AsReceived implements [message.Delivery].
