@@ -67,6 +67,7 @@ func (b *Backend) Hold(reason string) {
 	defer b.unlock()
 	if b.state == Up {
 		b.target = max(leastTarget, b.pace.perSecond(t))
+		b.noteTrouble(t)
 	}
 	b.takeBack(t)
 	b.enter(Held, t)

@@ -212,14 +212,15 @@ func TestBackendComesBack(t *testing.T) {
 	for _, c := range running {
 		o.seat.Release(c.stamp)
 	}
-	for lost := 0; ; lost++ { // probes
-		require.Equal(t, time.Second, o.wait())
+	begun := o.clock.Now()
+	for { // probes
+		require.Equal(t, max(250*time.Millisecond, o.clock.Since(begun)/8), o.wait())
 		o.clock.Add(o.wait())
 		require.Equal(t, backend.Probing, o.Stats().State)
 		probe := o.start()
 		require.Equal(t, 10*time.Second, o.wait(), "one probe")
 		woken := o.woken
-		if lost == 2 {
+		if o.clock.Since(begun) > 10*time.Second { // twice as long as the ramp
 			probe.end(nil)
 			break
 		}
@@ -243,7 +244,7 @@ func TestBackendComesBack(t *testing.T) {
 	require.Equal(t, backend.Up, o.Stats().State)
 	require.InDelta(t, 250, started, 5)
 	require.Equal(t, []string{
-		`level=WARN msg="backend: down" backend=payments for=1s reason="51 of 51 calls were lost, the last one: context deadline exceeded"`,
+		`level=WARN msg="backend: down" backend=payments for=250ms reason="51 of 51 calls were lost, the last one: context deadline exceeded"`,
 		`level=INFO msg="backend: ramping: its service answers again" backend=payments over=5s`,
 		`level=INFO msg="backend: up" backend=payments`,
 	}, strings.Split(strings.TrimSpace(o.log.String()), "\n"))

@@ -30,8 +30,8 @@
 //	           ▲                │ lost                                         │ relapse
 //	           └────────────────┴──────────────────────────────────────────────┘     by hand: held
 //
-// Lost calls take the backend down for 1 s ([LossShare]). After a lost probe it is down
-// again for an eighth of the outage so far, at least 1 s and at most 10 s, or for the
+// Lost calls take the backend down for 250 ms ([LossShare]). After a lost probe it is down
+// again for an eighth of the outage so far, at least 250 ms and at most 10 s, or for the
 // delay that the service demands. Two successive probes are never of the same element,
 // unless no other element has asked for a second or more. A probe that has not ended
 // after ten seconds lets another element try; the first answer counts. Calls in flight
@@ -39,8 +39,9 @@
 // it.
 //
 // After a successful probe the rate at which calls start grows to its value before the
-// outage, in proportion to the time and within [Ramp], however long a call takes. A
-// relapse takes the backend down for 1 s again.
+// outage, in proportion to the time and within [Ramp], however long a call takes. The
+// ramp after a short outage is shorter: half as long as the outage. A relapse takes the
+// backend down for 250 ms again, and its outage adds to the length of the next ramp.
 //
 // # Laws
 //
@@ -48,7 +49,8 @@
 //   - B2: Waiting for a backend does not use up an attempt or a retry, and does not hold a permit or a goroutine.
 //   - B3: Operators that wait are served in turn. An operator asks for retries first, oldest first.
 //   - B4: A backend that is down comes back through a probe. The rate of starts then grows with
-//     time, within a ramp that does not depend on latency. A relapse takes it down again.
+//     time, within a ramp that does not depend on latency, and at most half as long as the
+//     outage. A relapse takes it down again.
 //   - B6: A throttle does not take the backend down, uses up no attempt, retry or visit, and delays
 //     only the calls that the service has asked to delay.
 //

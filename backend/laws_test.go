@@ -205,7 +205,8 @@ func (s *schedule) hand() {
 func (s *schedule) watch() {
 	const each = time.Second
 	stats := s.Stats()
-	if s.stable += each; stats.State != backend.Up && stats.State != backend.Ramping || stats.Limit == 0 {
+	isPaused := stats.State == backend.Up && stats.Reason != "" // the service asks to wait
+	if s.stable += each; stats.State != backend.Up && stats.State != backend.Ramping || stats.Limit == 0 || isPaused {
 		s.stable = 0
 	}
 	longest := 5 * time.Second

@@ -196,7 +196,7 @@ func TestLossShare_SlowAnswers(t *testing.T) {
 	require.Equal(t, backend.Up, o.Stats().State)
 }
 
-// The pauses between probes grow with the outage: an eighth of the time since its beginning, from a second to ten.
+// The pauses between probes grow with the outage: an eighth of the time since its beginning, from 250 ms to 10 s.
 func TestBackend_ProbesOfALongOutage(t *testing.T) {
 	o := newBench(t).attach()
 	o.lose()
@@ -204,9 +204,9 @@ func TestBackend_ProbesOfALongOutage(t *testing.T) {
 	for probes := 0; ; probes++ {
 		pause := o.wait()
 		passed := o.clock.Since(begun)
-		require.Equal(t, min(max(time.Second, passed/8), 10*time.Second), pause)
+		require.Equal(t, min(max(250*time.Millisecond, passed/8), 10*time.Second), pause)
 		if passed > 3*time.Minute {
-			require.Less(t, probes, 40)
+			require.LessOrEqual(t, probes, 50)
 			break
 		}
 		o.clock.Add(pause)
@@ -214,7 +214,7 @@ func TestBackend_ProbesOfALongOutage(t *testing.T) {
 	}
 	o.Resume() // of a person who knows more: the pauses are short again
 	o.call(errBusy)
-	require.Equal(t, time.Second, o.wait())
+	require.Equal(t, 250*time.Millisecond, o.wait())
 }
 
 // Law B6: a throttle delays all calls until the demanded time; then they start at the same rate, from an empty bucket, without a probe or ramp.
@@ -298,10 +298,9 @@ func TestBackend_OverloadedWithADelay(t *testing.T) {
 func TestRamp_Relapses(t *testing.T) {
 	o := newBench(t, backend.Ramp(2*time.Second)).attach()
 	o.lose()
+	o.clock.Add(4 * time.Second)
+	o.call(nil)
 	for range 5 {
-		require.Equal(t, time.Second, o.wait(), "the pause after a relapse")
-		o.clock.Add(time.Second)
-		o.call(nil)
 		require.Equal(t, backend.Ramping, o.Stats().State)
 		for range 3 {
 			for o.Stats().State == backend.Ramping {
@@ -314,9 +313,10 @@ func TestRamp_Relapses(t *testing.T) {
 			}
 		}
 		require.Equal(t, backend.Down, o.Stats().State)
+		require.Equal(t, 250*time.Millisecond, o.wait(), "the pause after a relapse")
+		o.clock.Add(250 * time.Millisecond)
+		o.call(nil)
 	}
-	o.clock.Add(time.Second)
-	o.call(nil)
 	o.clock.Add(2 * time.Second)
 	require.Equal(t, backend.Up, o.Stats().State)
 }
@@ -331,7 +331,7 @@ func TestRamp_Pace(t *testing.T) {
 		o.clock.Add(100 * time.Millisecond)
 	}
 	o.lose()
-	o.clock.Add(time.Second)
+	o.clock.Add(8 * time.Second) // twice as long as the ramp
 	o.call(nil)
 	starts := make([]int, 4)
 	for i := range 400 {
@@ -348,6 +348,35 @@ func TestRamp_Pace(t *testing.T) {
 		require.InDelta(t, want, starts[i], 4, "%v", starts)
 	}
 	require.Equal(t, backend.Up, o.Stats().State)
+}
+
+// After a short outage the ramp takes half as long as the outage. Outages that follow each
+// other within the length of a whole ramp count as one.
+func TestRamp_LengthAfterShortOutages(t *testing.T) {
+	o := newBench(t, backend.Ramp(4*time.Second)).attach()
+	ramp := func(outage time.Duration) time.Duration {
+		o.lose()
+		o.clock.Add(outage)
+		o.call(nil)
+		begun := o.clock.Now()
+		for o.Stats().State == backend.Ramping {
+			o.clock.Add(10 * time.Millisecond)
+			c, _ := o.ask(gate.Request{})
+			if c != nil {
+				c.end(nil)
+			}
+		}
+		return o.clock.Since(begun)
+	}
+	const within = float64(20 * time.Millisecond)
+	require.InDelta(t, time.Second, ramp(2*time.Second), within)
+	o.clock.Add(4 * time.Second)
+	require.InDelta(t, time.Second, ramp(2*time.Second), within, "it was well for long enough")
+	o.clock.Add(time.Second)
+	require.InDelta(t, 3*time.Second, ramp(2*time.Second), within, "2 s, a ramp of 1 s, 1 s up and 2 s again")
+	require.InDelta(t, 4*time.Second, ramp(2*time.Second), within, "a whole ramp at most")
+	o.clock.Add(4 * time.Second)
+	require.InDelta(t, 125*time.Millisecond, ramp(250*time.Millisecond), within)
 }
 
 // A client that assumes a limit 25 % too high finds the rate of the service: at least nine tenths of it, and one call in fifty is refused.

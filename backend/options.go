@@ -37,7 +37,7 @@ type settings struct {
 // backend is down for an eighth longer than its service at most, and a long outage has
 // few probes.
 const (
-	firstPause  = time.Second
+	firstPause  = 250 * time.Millisecond
 	pauseShare  = 8
 	longerPause = 10 * time.Second
 )
@@ -155,8 +155,9 @@ func LongestPause(d time.Duration) Option {
 }
 
 // Ramp sets how long the load takes to grow back after an outage: the rate at which calls
-// start grows from 0 to its value before the outage, however long a call takes. The
-// default is 5 s. It panics if d is not positive.
+// start grows from 0 to its value before the outage, however long a call takes. After an
+// outage of less than 2 d the ramp takes half as long as the outage. Outages that follow
+// each other within d count as one. The default is 5 s. It panics if d is not positive.
 func Ramp(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("backend: Ramp: not positive: %v", d))

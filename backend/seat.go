@@ -605,7 +605,7 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 	case Held:
 		return b.downError(l), longerPause
 	case Ramping: // it has waited for the end of the outage, and had no time
-		return b.downError(l), max(b.since+b.ramp-t, askAgain)
+		return b.downError(l), max(b.since+b.rampOver-t, askAgain)
 	case Up:
 		if b.limit == 0 {
 			return b.downError(l), longerPause

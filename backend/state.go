@@ -54,11 +54,17 @@ type health struct {
 
 	answeredAt time.Duration // the last answer; 0 if there was none
 
-	pace    pace    // of the starts while the backend is up
-	target  float64 // calls a second at the end of the ramp: the pace before the outage
-	started float64 // calls that have started on the ramp, or may start at once
-	calls   window  // the last calls, in the order of their ends
-	onset   onset   // the calls that started after a loss
+	// The ramp. It takes as long as Ramp says, but at most half as long as the trouble
+	// before it. So a short overload costs little, and a backend that goes down again and
+	// again gets the whole ramp.
+	troubled time.Duration // start of the outage, or of the first of several
+	rampOver time.Duration // how long this ramp takes
+	target   float64       // calls a second at its end: the pace before the outage
+	started  float64       // calls that have started on it, or may start at once
+
+	pace  pace   // of the starts while the backend is up
+	calls window // the last calls, in the order of their ends
+	onset onset  // the calls that started after a loss
 }
 
 // probe is the element of a seat that tries the service.
@@ -73,7 +79,7 @@ func (b *Backend) advance(t time.Duration) {
 	case b.state == Down && t >= b.until:
 		b.enter(Probing, b.until)
 		b.trying = false
-	case b.state == Ramping && t-b.since >= b.ramp:
+	case b.state == Ramping && t-b.since >= b.rampOver:
 		b.enter(Up, t)
 		b.pace.restart(t)
 		b.log(slog.LevelInfo, "backend: up")
@@ -125,6 +131,7 @@ func (b *Backend) goDown(t, d time.Duration, why string) {
 	wasUp := b.state == Up || b.state == Ramping
 	if wasUp {
 		b.outage = t
+		b.noteTrouble(t)
 	}
 	if d == 0 {
 		d = min(max(firstPause, (t-b.outage)/pauseShare), longerPause)
@@ -141,6 +148,15 @@ func (b *Backend) goDown(t, d time.Duration, why string) {
 	if wasUp {
 		b.counts.Trips++
 		b.log(slog.LevelWarn, "backend: down", slog.Duration("for", b.until-t))
+	}
+}
+
+// noteTrouble notes that the backend goes down or is held. An outage soon after the last
+// ramp has begun is the same trouble.
+func (b *Backend) noteTrouble(t time.Duration) {
+	isFirst := b.begun == 0
+	if isFirst || t-b.begun >= b.ramp {
+		b.troubled = t
 	}
 }
 
@@ -166,14 +182,20 @@ func (b *Backend) startRamp(t time.Duration) {
 	b.takeBack(t)
 	b.enter(Ramping, max(t, b.paused))
 	b.begun, b.started, b.trying = t, 0, false
+	b.rampOver = min(b.ramp, max(shortestRamp, (t-b.troubled)/rampShare))
 	b.target = max(leastTarget, b.target)
 	b.resetEvidence()
 	b.rate.empty(t)
 	b.callRate.empty(t)
 	// Without b.why, which is the reason for the outage and not for the ramp.
-	b.logBecause("", slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", b.ramp))
+	b.logBecause("", slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", b.rampOver))
 	b.handOut(t, nil)
 }
+
+const (
+	rampShare    = 2 // a ramp takes at most half as long as the trouble before it
+	shortestRamp = 100 * time.Millisecond
+)
 
 // leastTarget is the least rate at the end of a ramp, in calls a second.
 const leastTarget = 16
@@ -182,7 +204,7 @@ const leastTarget = 16
 // proportion to the time, so their number grows with its square.
 func (b *Backend) due(t time.Duration) float64 {
 	x := max(0, t-b.since).Seconds()
-	return b.target * x * x / (2 * b.ramp.Seconds())
+	return b.target * x * x / (2 * b.rampOver.Seconds())
 }
 
 // rampWait returns how long it takes until the ramp allows one more call, or 0.
@@ -190,9 +212,9 @@ func (b *Backend) rampWait(t time.Duration) time.Duration {
 	if b.state != Ramping || b.started <= b.due(t)+rounding {
 		return 0
 	}
-	x := math.Sqrt(2 * b.ramp.Seconds() * b.started / b.target)
+	x := math.Sqrt(2 * b.rampOver.Seconds() * b.started / b.target)
 	next := b.since + time.Duration(math.Ceil(x*float64(time.Second)))
-	return max(1, min(next, b.since+b.ramp)-t)
+	return max(1, min(next, b.since+b.rampOver)-t)
 }
 
 // startWait returns how long it takes until rates and ramp allow a call of this cost, or

@@ -141,7 +141,7 @@ func TestOldLossesAreNoRelapse(t *testing.T) {
 	for range 20 {
 		o.call(errBusy)
 	}
-	o.clock.Add(time.Second)
+	o.clock.Add(10 * time.Second)
 	o.call(nil)
 	require.Equal(t, backend.Ramping, o.Stats().State)
 	for _, c := range old {
@@ -156,7 +156,7 @@ func TestOldLossesAreNoRelapse(t *testing.T) {
 	o.clock.Add(time.Second)
 	o.call(errBusy)
 	require.Equal(t, backend.Down, o.Stats().State)
-	require.Equal(t, time.Second, o.wait(), "a relapse does not double the pause")
+	require.Equal(t, 250*time.Millisecond, o.wait(), "a relapse does not double the pause")
 }
 
 // Nothing was saved up while the backend was down.
@@ -309,7 +309,7 @@ func TestRampOfADryRun(t *testing.T) {
 func TestDeadlineInARamp(t *testing.T) {
 	o := newBench(t, backend.Limit(10)).attach()
 	o.lose()
-	o.clock.Add(time.Second)
+	o.clock.Add(10 * time.Second)
 	o.call(nil)
 	require.Equal(t, backend.Ramping, o.Stats().State)
 	err, wait := o.seat.WhyWaiting(o.clock.Now(), &gate.Late{})
@@ -338,9 +338,9 @@ func TestAnsweredBetweenTwoFailures(t *testing.T) {
 	o.clock.Add(time.Second)
 	o.lose()
 	require.NotErrorIs(t, why(), gate.ErrAnswered, "never")
-	o.clock.Add(500 * time.Millisecond)
+	o.clock.Add(200 * time.Millisecond)
 	require.Equal(t, backend.Down, o.Stats().State)
-	o.clock.Add(time.Second)
+	o.clock.Add(10 * time.Second)
 	o.call(nil)
 	for range 3 {
 		o.clock.Add(time.Second)
@@ -504,7 +504,7 @@ func TestTheEndOfARampWakes(t *testing.T) {
 			b := newBench(t, backend.Limit(2))
 			o, other := b.attach(), b.attach()
 			o.lose()
-			b.clock.Add(time.Second)
+			b.clock.Add(10 * time.Second)
 			o.call(nil)
 			o.call(nil)
 			b.clock.Add(time.Second)
@@ -528,7 +528,7 @@ func TestLentPermitsOfABackendThatIsNotUp(t *testing.T) {
 	lent := &operator{bench: b}
 	lent.seat = gate.Of(b).Attach(lent, 1)
 	o.lose()
-	require.Equal(t, time.Second, lent.wait())
+	require.Equal(t, 250*time.Millisecond, lent.wait())
 	b.clock.Add(time.Second)
 	o.start()
 	require.Equal(t, 10*time.Second, lent.wait(), "the probe")
@@ -690,7 +690,7 @@ func TestCallsForSeveralElements(t *testing.T) {
 	require.Equal(t, 3, batch(errBusy, errBusy, errBusy))
 	require.Equal(t, backend.Down, o.Stats().State)
 	require.EqualValues(t, 5, o.Stats().Lost)
-	o.clock.Add(time.Second)
+	o.clock.Add(10 * time.Second)
 	batch(errBusy, nil)
 	require.Equal(t, backend.Ramping, o.Stats().State, "a probe that was answered")
 	o.clock.Add(time.Second)

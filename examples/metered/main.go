@@ -84,8 +84,7 @@ func run(ctx context.Context, m model, budget float64) error {
 	defer db.Close()
 	answers := sqliteanswers.New(db, "summaries of model 1")
 	must(0, answers.Migrate(ctx))
-	llm := backend.New("llm", backend.CallRate(600, time.Second), backend.AdaptiveRate(2_000, 11_000, time.Second),
-		backend.Ramp(time.Second)) // its overloads are short
+	llm := backend.New("llm", backend.CallRate(600, time.Second), backend.AdaptiveRate(2_000, 11_000, time.Second))
 	stored := sqliteanswers.Blocking(answers, func(prompt string) string { return prompt }, m.complete)
 	call := asyncop.HandleFailure(lookup.New(stored, nil), // equal prompts that are in flight share a call
 		func(_ context.Context, f asyncop.Failure[string]) ([]row, error) {

@@ -37,7 +37,7 @@ type job struct {
 type client struct {
 	name string
 	run  func(ctx context.Context, j job) (done int, err error)
-	kill func(ask asking, rows int) error // in a process that is killed; nil if it is not
+	kill func(ask asking, rows int) error // in a process that is killed
 }
 
 // asking makes the call for a row.
@@ -45,23 +45,14 @@ type asking func(ctx context.Context, row int) (int, error)
 
 var clients = []client{
 	{"weir", runWeir, killedWeir},
-	{"ramp 1 s", runWeirRamp, nil},
 	{"loop", runLoop, killedLoop},
 	{"rill", runRill, killedRill},
 }
 
 // runWeir is an operator with a backend that finds the rate.
-func runWeir(ctx context.Context, j job) (done int, err error) { return runOperator(ctx, j) }
-
-// runWeirRamp is runWeir with a ramp of a second in place of five, for short overloads.
-func runWeirRamp(ctx context.Context, j job) (done int, err error) {
-	return runOperator(ctx, j, backend.Ramp(time.Second))
-}
-
-func runOperator(ctx context.Context, j job, more ...backend.Option) (done int, err error) {
+func runWeir(ctx context.Context, j job) (done int, err error) {
 	quiet := slog.New(slog.DiscardHandler)
-	more = append(more, backend.AdaptiveRate(j.assumed/10, j.assumed, time.Second), backend.WithLogger(quiet))
-	service := backend.New("service", more...)
+	service := backend.New("service", backend.AdaptiveRate(j.assumed/10, j.assumed, time.Second), backend.WithLogger(quiet))
 	call := asyncop.Blocking(func(ctx context.Context, row int) (int, error) { return row, j.call(ctx) })
 	policy := strategies.ReasonAware(httpretry.Classifier[int](), nil).Idempotent()
 	var atBackend []asyncop.Option

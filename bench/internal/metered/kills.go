@@ -190,7 +190,7 @@ func RunChild() (wasChild bool, err error) {
 	}
 	ask := func(ctx context.Context, row int) (int, error) { return row, post(ctx, args[1], row) }
 	for _, c := range clients {
-		if c.name == args[0] && c.kill != nil {
+		if c.name == args[0] {
 			return true, c.kill(ask, rows)
 		}
 	}

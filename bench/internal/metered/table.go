@@ -61,11 +61,7 @@ func (t *table) measureKills(ctx context.Context, rows, kills int) {
 	t.rows = rows
 	for i, hasKeys := range []bool{false, true} {
 		for _, c := range clients {
-			var r killResult
-			var err error
-			if c.kill != nil {
-				r, err = runKills(ctx, c.name, rows, kills, hasKeys)
-			}
+			r, err := runKills(ctx, c.name, rows, kills, hasKeys)
 			t.kills[i] = append(t.kills[i], r)
 			t.killErrs = append(t.killErrs, err)
 		}
@@ -118,11 +114,7 @@ func (t *table) String() string {
 		fmt.Fprintf(&b, "%d kills, %d rows, %s\n", results[0].kills, t.rows, keys)
 		number := func(of func(r *killResult) int) (values []string) {
 			for j := range results {
-				text := ""
-				if clients[j].kill != nil {
-					text = strconv.Itoa(of(&results[j]))
-				}
-				values = append(values, text)
+				values = append(values, strconv.Itoa(of(&results[j])))
 			}
 			return values
 		}
