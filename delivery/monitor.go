@@ -215,6 +215,7 @@ func (s Status) plus(t Status) Status {
 	t.Rejected += s.Rejected
 	t.Failed += s.Failed
 	t.Released += s.Released
+	t.Purged += s.Purged
 	t.Floods += s.Floods
 	t.Elapsed += s.Elapsed
 	t.Redelivered += s.Redelivered

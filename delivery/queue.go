@@ -307,7 +307,7 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 	if err != nil {
 		return err
 	}
-	return q.put(ctx, m)
+	return q.put(ctx, []store.Message{m}, make([]message.Delivery, 1))
 }
 
 // PutAll implements [Sink]: it rejects values that it cannot put, and puts all or none of
@@ -321,6 +321,10 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 // [Run] always have an id. A value that cannot be encoded is rejected; if its message
 // does not have an acknowledgement, PutAll returns an error that matches
 // [message.ErrRefused], and does not put any value.
+//
+// The result of a message that was purged while its call ran is not put, and PutAll
+// returns nil, if the message came from a queue on the same engine, that is the same
+// value of [store.Engine].
 func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) error {
 	if q.lacks != nil {
 		return q.lacks
@@ -346,16 +350,22 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 			return fmt.Errorf("delivery: queue %q: message %q: %w", q.name, m.Meta().ID, err)
 		}
 	}
-	return partly(put, q.put(ctx, ms[:len(put)]...))
+	from := make([]message.Delivery, len(put))
+	for i, m := range put {
+		from[i] = message.DeliveryOf(m)
+	}
+	return partly(put, q.put(ctx, ms[:len(put)], from))
 }
 
-func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
+// put puts messages. from has the deliveries of the messages that they were made of, or
+// nil.
+func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.Delivery) error {
 	var err error
 	if q.depth != nil {
 		err = q.depth.admit(ctx, len(ms))
 	}
 	if err == nil {
-		err = q.engine.Put(ctx, q.name, ms...)
+		_, err = leases.HandOver(ctx, q.engine, q.name, ms, from)
 	}
 	if err != nil {
 		return fmt.Errorf("delivery: queue %q: %w", q.name, err)
@@ -366,7 +376,8 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 // TakeFailure takes an element that an operator has given up: it goes to the next layer
 // or to the dead letters. It is the argument of [asyncop.WithFailureSink]. When it
 // returns nil, the element is durable there, and its message can be acknowledged (law
-// D1). ctx is the context of the call, or one made by [message.NewContext]. It has the
+// D1). If the message was purged while its call ran, TakeFailure does not store anything,
+// and returns nil. ctx is the context of the call, or one made by [message.NewContext]. It has the
 // history of the message, to which the operator's report of the failure is added, and the
 // bytes that were received. These bytes are stored, including members that the type
 // lacks, unless the program has changed the value. An element that is not a message gets

@@ -38,6 +38,13 @@ func (d *doubtful) Put(ctx context.Context, queue string, ms ...store.Message) e
 	return nil
 }
 
+func (d *doubtful) HandOver(ctx context.Context, moves ...store.Move) error {
+	if err := d.Engine.HandOver(ctx, moves...); err != nil {
+		return err
+	}
+	return d.Put(ctx, moves[0].Queue) // its error
+}
+
 // Regression: what has no id got another one at each try, so a Put that took effect and failed doubled it.
 func TestAPutInDoubtOfWhatHasNoID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

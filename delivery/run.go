@@ -91,6 +91,16 @@ type Operator[IN, OUT any] interface {
 //   - When more than half of the last 100 new messages have failed, Run stops receiving:
 //     see [WithFloodGuard].
 //
+// # Purges
+//
+// A purge also ends the messages that a worker has in flight, if the engine of source
+// looks into its queues (store.Inspector): nothing of them is stored, neither in a layer
+// nor among the dead letters nor in a queue on the same engine. Run finds a purged message
+// when its call has ended, or when its lease is renewed, which happens three times a
+// lease. Then it does not put results of the message into any sink. It logs the message
+// and counts it in [Summary].Purged: it is not a failure. Results that a sink on another
+// engine has taken before stay there.
+//
 // # Jobs
 //
 // Where the queue of source or sink is on an engine that keeps jobs, Run runs the jobs of

@@ -260,7 +260,11 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], all, rest []message.Message[O
 func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) error {
 	refused := false
 	err := guard.Call(func() error {
-		err := w.sink.PutAll(w.working, ms)
+		kept := withoutPurged(ms)
+		if len(kept) == 0 {
+			return nil
+		}
+		err := w.sink.PutAll(w.working, kept)
 		refused = errors.Is(err, message.ErrRefused)
 		return err
 	}, func(recovered any) error { return guard.Recovered("delivery", recovered) })
@@ -276,6 +280,15 @@ func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) error {
 		m.Ack()
 	}
 	return nil
+}
+
+// withoutPurged returns the messages that are not known to have been purged. The sink may
+// check again: see [Queue.PutAll].
+func withoutPurged[T any](ms []message.Message[T]) []message.Message[T] {
+	if !slices.ContainsFunc(ms, wasPurged) {
+		return ms
+	}
+	return slices.DeleteFunc(slices.Clone(ms), wasPurged)
 }
 
 // reject gives up what the sink can never take: its source has it among the dead letters.

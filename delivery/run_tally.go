@@ -21,8 +21,29 @@ type Summary struct {
 	Rejected   int           // not done, and not to be delivered again
 	Failed     int           `json:"Nacked"`    // failed, and to be redelivered
 	Released   int           `json:"GivenBack"` // not done at the end, or while a backend was down; to be redelivered
+	Purged     int           // purged while they were in flight: neither failures nor results are stored
 	Floods     int           // how often the flood guard has stopped the worker: see [WithFloodGuard]
 	Elapsed    time.Duration // of Run
+}
+
+// add counts a message that was settled.
+func (s *Summary) add(kind message.Kind, isPurged bool) {
+	if isPurged { // its settlement has no effect
+		s.Purged++
+		return
+	}
+	switch kind {
+	case message.Done:
+		s.Done++
+	case message.HandedOver:
+		s.HandedOver++
+	case message.Rejected:
+		s.Rejected++
+	case message.Failed:
+		s.Failed++
+	case message.Released:
+		s.Released++
+	}
 }
 
 // LogValue makes slog write the numbers as a group.
@@ -30,14 +51,18 @@ func (s Summary) LogValue() slog.Value {
 	return slog.GroupValue(
 		slog.Int("received", s.Received), slog.Int("done", s.Done), slog.Int("handed_over", s.HandedOver),
 		slog.Int("rejected", s.Rejected), slog.Int("failed", s.Failed), slog.Int("released", s.Released),
-		slog.Int("floods", s.Floods), slog.Duration("elapsed", s.Elapsed),
+		slog.Int("purged", s.Purged), slog.Int("floods", s.Floods), slog.Duration("elapsed", s.Elapsed),
 	)
 }
 
 // String returns the numbers in words.
 func (s Summary) String() string {
-	return fmt.Sprintf("received %d in %v: done %d, handed over %d, rejected %d, failed %d, released %d; %d floods",
-		s.Received, s.Elapsed.Round(time.Millisecond), s.Done, s.HandedOver, s.Rejected, s.Failed, s.Released, s.Floods)
+	text := fmt.Sprintf("received %d in %v: done %d, handed over %d, rejected %d, failed %d, released %d",
+		s.Received, s.Elapsed.Round(time.Millisecond), s.Done, s.HandedOver, s.Rejected, s.Failed, s.Released)
+	if s.Purged > 0 {
+		text += fmt.Sprintf(", purged %d", s.Purged)
+	}
+	return text + fmt.Sprintf("; %d floods", s.Floods)
 }
 
 // LogValue returns the state and the numbers.
@@ -90,9 +115,13 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) [
 		}
 		b := t.flood.receive(again)
 		watched[i] = message.Watch(m, func(v message.Settlement) {
+			isPurged := wasPurged(m)
 			m.Settle(v)
 			o := evidenceOf(v, again)
-			t.count(v, b, o)
+			if isPurged {
+				o = noEvidence
+			}
+			t.count(v, isPurged, b, o)
 			if ended != nil {
 				ended <- o
 			}
@@ -101,23 +130,18 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) [
 	return watched
 }
 
+// wasPurged reports whether a message is known to have been purged while it was in flight.
+func wasPurged[T any](m message.Message[T]) bool {
+	d := message.DeliveryOf(m)
+	return d != nil && d.IsPurged()
+}
+
 // count notes a settlement.
-func (t *tally) count(v message.Settlement, b *block, o evidence) {
+func (t *tally) count(v message.Settlement, isPurged bool, b *block, o evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settled++
-	switch v.Kind {
-	case message.Done:
-		t.counts.Done++
-	case message.HandedOver:
-		t.counts.HandedOver++
-	case message.Rejected:
-		t.counts.Rejected++
-	case message.Failed:
-		t.counts.Failed++
-	case message.Released:
-		t.counts.Released++
-	}
+	t.counts.add(v.Kind, isPurged)
 	if t.flood.note(b, o, v.Err) {
 		t.counts.Floods++
 	}

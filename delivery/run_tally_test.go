@@ -13,5 +13,5 @@ import (
 func TestSummary_StoredNames(t *testing.T) {
 	stored, err := json.Marshal(delivery.Summary{Received: 3, Done: 1, Released: 2})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"Received":3,"Acknowledged":1,"HandedOver":0,"Rejected":0,"Nacked":0,"GivenBack":2,"Floods":0,"Elapsed":0}`, string(stored))
+	require.JSONEq(t, `{"Received":3,"Acknowledged":1,"HandedOver":0,"Rejected":0,"Nacked":0,"GivenBack":2,"Purged":0,"Floods":0,"Elapsed":0}`, string(stored))
 }

@@ -1224,7 +1224,10 @@ func TestSummary(t *testing.T) {
 	var b bytes.Buffer
 	slog.New(slog.NewTextHandler(&b, nil)).Info("worker ended", "summary", s)
 	require.Contains(t, b.String(), "summary.received=21 summary.done=1 summary.handed_over=2 summary.rejected=3 summary.failed=4 "+
-		"summary.released=11 summary.floods=5 summary.elapsed=1.5s")
+		"summary.released=11 summary.purged=0 summary.floods=5 summary.elapsed=1.5s")
+
+	s.Purged = 6
+	require.Contains(t, s.String(), "released 11, purged 6; 5 floods")
 
 	b.Reset()
 	_, err := delivery.Run(t.Context(), newList(3, false), operator(itoa), &collected{}, delivery.WithLogger(slog.New(slog.NewTextHandler(&b, nil))))

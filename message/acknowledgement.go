@@ -16,7 +16,8 @@ type acknowledgement struct {
 	whole   *whole           // of a part
 	meta    *Meta            // of the message from the source; nil: none
 
-	// delivery is set by the source of the message before it passes the message on. It is nil for a part, and for a message of a source without leases.
+	// delivery is set by the source of the message before it passes the message on. A part
+	// has the delivery of the whole. It is nil for a message of a source without leases.
 	delivery Delivery
 }
 
@@ -82,6 +83,7 @@ func (a *acknowledgement) split(n int) []acknowledgement {
 	over := a.settled.Load() // then there is nothing that the parts could settle
 	for i := range parts {
 		parts[i].part, parts[i].whole, parts[i].meta = uint32(i)+1, w, a.meta
+		parts[i].delivery = a.delivery
 		if over {
 			parts[i].settled.Store(true)
 		}

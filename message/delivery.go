@@ -24,6 +24,10 @@ type Delivery interface {
 	// if their value differs from the value of encoded: the program has changed it.
 	AsReceived(encoded []byte) (payload, schema []byte, isSame bool)
 
+	// IsPurged reports whether the source has found that the message was purged: nothing
+	// that was made of it may be stored, and no call for it may start.
+	IsPurged() bool
+
 	// Provider returns the provider that the message has now, or "".
 	Provider() string
 
@@ -51,7 +55,8 @@ func Attach[T any](m Message[T], d Delivery) Message[T] {
 }
 
 // DeliveryOf returns the delivery of a message, or nil. A message made by [With] has the
-// delivery of its message. A part of a message has none.
+// delivery of its message, and a part has the delivery of the whole: its Is returns false
+// for the part.
 func DeliveryOf[T any](m Message[T]) Delivery {
 	if m.a == nil {
 		return nil

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -320,6 +321,95 @@ func twoWhoMove(b *storeBench) {
 	b.must(moved[0]+moved[1] == n, "%d and %d of %d were moved", moved[0], moved[1], n)
 	b.must(len(b.take("q", 1000)) == n, "not all arrived")
 	b.must(len(b.list("dead", store.Filter{}, everything)) == 0, "something is left")
+}
+
+// handOver puts messages that were made of messages in flight. Of these, one was purged
+// and one was taken again.
+func handOver(b *storeBench) {
+	i := b.inspector()
+	b.put("q", full("a"), full("b"), full("c"))
+	taken := b.take("q", 1000)
+	slices.SortFunc(taken, func(a, b store.Leased) int { return strings.Compare(a.Meta.ID, b.Meta.ID) })
+	_, err := i.Purge(b.ctx, "q", store.Filter{IDs: []string{"b"}})
+	b.ok(err, "Purge")
+	b.ok(b.Release(b.ctx, 0, taken[2].Lease), "Release")
+	b.put("layer", newMessage("there"))
+	var moves []store.Move
+	for _, l := range taken {
+		m := l.Clone()
+		m.Meta.Visit++
+		moves = append(moves, store.Move{Lease: l.Lease, Queue: "layer", Message: m})
+	}
+	second := taken[0].Clone() // of the same message
+	second.Meta.ID = "a#2"
+	moves = append(moves, store.Move{Lease: taken[0].Lease, Queue: "results", Message: second},
+		store.Move{Queue: "results", Message: newMessage("free")})
+	for range 2 { // a second time, nothing changes
+		b.lost(i.HandOver(b.ctx, moves...), "HandOver", taken[1].Lease)
+		layer := b.list("layer", store.Filter{}, everything)
+		b.must(slices.Equal(entryIDs(layer), []string{"there", "a", "c"}), "HandOver has put %v", entryIDs(layer))
+		b.must(same(layer[1].Message, moves[0].Message), "handed over %+v, put %+v", moves[0].Message, layer[1].Message)
+		results := entryIDs(b.list("results", store.Filter{}, everything))
+		slices.Sort(results)
+		b.must(slices.Equal(results, []string{"a#2", "free"}), "HandOver has put %v", results)
+	}
+	left := b.list("q", store.Filter{}, everything)
+	b.must(slices.Equal(entryIDs(left), []string{"a", "c"}), "HandOver left %v", entryIDs(left))
+	b.must(!left[0].LeasedUntil.IsZero() && left[0].Fence == 1, "HandOver has changed the lease: %+v", left[0])
+	b.must(left[1].LeasedUntil.IsZero(), "HandOver has leased a message that was released: %+v", left[1])
+	again := b.take("q", 1000)
+	b.must(slices.Equal(ids(again), []string{"c"}), "after HandOver Take returned %v", ids(again))
+	late := taken[2].Clone() // its first worker is late, and another one has it
+	late.Meta.Visit = 7
+	b.ok(i.HandOver(b.ctx, store.Move{Lease: taken[2].Lease, Queue: "late", Message: late}), "HandOver by a late worker")
+	b.must(len(b.take("late", 1000)) == 1, "the message of a late worker is lost")
+	elsewhere := again[0].Lease
+	elsewhere.Queue = "other"
+	b.lost(i.HandOver(b.ctx, store.Move{Lease: elsewhere, Queue: "late", Message: newMessage("other")}), "HandOver from another queue", elsewhere)
+	b.must(i.HandOver(b.ctx, store.Move{Lease: again[0].Lease, Queue: "late", Message: newMessage("")}) != nil, "HandOver of a message without an id is no error")
+	b.ok(b.Done(b.ctx, taken[0].Lease, again[0].Lease), "Done after HandOver")
+	b.lost(i.HandOver(b.ctx, store.Move{Lease: again[0].Lease, Queue: "late", Message: newMessage("done")}), "HandOver after Done", again[0].Lease)
+	b.takeNone("late", "the message that it was made of is gone")
+	b.ok(i.HandOver(b.ctx), "HandOver of nothing")
+}
+
+// handOverBesidePurge hands messages over while another store purges first their queue
+// and then the target: no message is left.
+func handOverBesidePurge(b *storeBench) {
+	const n = 50
+	i, other := b.inspector(), b.open().(store.Inspector)
+	for k := range n {
+		b.put("q", newMessage(strconv.Itoa(k)))
+	}
+	taken := b.take("q", 1000)
+	b.must(len(taken) == n, "Take returned %d of %d messages", len(taken), n)
+	var purged error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for _, queue := range []string{"q", "layer"} {
+			_, err := other.Purge(b.ctx, queue, store.Filter{})
+			purged = errors.Join(purged, err)
+		}
+	})
+	errs := make([]error, 4)
+	for w := range errs {
+		wg.Go(func() {
+			for k := w; k < n; k += len(errs) {
+				m := taken[k].Clone()
+				m.Meta.Visit = 1
+				err := i.HandOver(b.ctx, store.Move{Lease: taken[k].Lease, Queue: "layer", Message: m})
+				if _, isLost := errors.AsType[*store.LeaseError](err); err != nil && !isLost {
+					errs[w] = errors.Join(errs[w], err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ok(errors.Join(append(errs, purged)...), "HandOver beside Purge")
+	for _, queue := range []string{"q", "layer"} {
+		left := entryIDs(b.list(queue, store.Filter{}, everything))
+		b.must(len(left) == 0, "the purge has left %v in %q", left, queue)
+	}
 }
 
 func queues(b *storeBench) {

@@ -135,6 +135,8 @@ var storeRules = []storeRule{
 	{name: "inspector: claim", check: claim},
 	{name: "inspector: move", check: move},
 	{name: "inspector: two who move", check: twoWhoMove},
+	{name: "inspector: hand over", check: handOver},
+	{name: "inspector: hand over beside a purge", check: handOverBesidePurge},
 	{name: "inspector: queues", check: queues},
 	{name: "inspector: a source resumes", check: sourceResumes},
 }

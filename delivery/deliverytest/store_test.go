@@ -31,6 +31,8 @@ type wrong struct {
 	purge   func(next store.Inspector, queue string, f store.Filter) (int, error)
 	claim   func(next store.Inspector, queue string, f store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error)
 	move    func(next store.Inspector, moves []store.Move) error
+
+	handOver func(next store.Inspector, moves []store.Move) error
 }
 
 var bg = context.Background()
@@ -111,6 +113,13 @@ func (w *wrong) Move(ctx context.Context, moves ...store.Move) error {
 		return w.Inspector.Move(ctx, moves...)
 	}
 	return w.move(w.Inspector, moves)
+}
+
+func (w *wrong) HandOver(ctx context.Context, moves ...store.Move) error {
+	if w.handOver == nil {
+		return w.Inspector.HandOver(ctx, moves...)
+	}
+	return w.handOver(w.Inspector, moves)
 }
 
 // findings runs the rules of a name, or all for "", and returns the names of those that a store breaks.
@@ -308,6 +317,14 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 			}
 			return next.Done(bg, leases...)
 		}}, "inspector: move"},
+		"HandOver puts although the message is gone": {wrong{handOver: func(next store.Inspector, moves []store.Move) error {
+			for _, m := range moves {
+				if err := next.Put(bg, m.Queue, m.Message); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}, "inspector: hand over"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Contains(t, findings(c.store, c.found), c.found)

@@ -90,19 +90,62 @@ func (m *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 		if err != nil {
 			return err
 		}
-		fresh := map[store.Identity]bool{}
+		moves := make([]store.Move, len(ms))
 		for i := range ms {
-			if id := ms[i].Identity(); !m.has(queue, id) {
-				fresh[id] = true
+			moves[i] = store.Move{Queue: queue, Message: ms[i]}
+		}
+		return m.putAll(moves)
+	})
+}
+
+// putAll puts all messages or none.
+func (m *Engine) putAll(moves []store.Move) error {
+	type target struct {
+		queue string
+		id    store.Identity
+	}
+	fresh := map[target]bool{}
+	for i := range moves {
+		id := moves[i].Message.Identity()
+		if !m.has(moves[i].Queue, id) {
+			fresh[target{moves[i].Queue, id}] = true
+		}
+	}
+	if m.limit > 0 && m.size+len(fresh) > m.limit {
+		return fmt.Errorf("%w: %d messages, the limit is %d", store.ErrFull, m.size, m.limit)
+	}
+	for i := range moves {
+		m.put(moves[i].Queue, &moves[i].Message)
+	}
+	return nil
+}
+
+// HandOver implements [store.Inspector].
+func (m *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
+	return m.do(ctx, func() error {
+		if err := storearg.Move(moves...); err != nil {
+			return err
+		}
+		gone := storearg.Gone(moves, func(l store.Lease) bool { return m.queues[l.Queue].entry(l) != nil })
+		var kept []store.Move
+		var messages []store.Message
+		for i := range moves {
+			if !slices.Contains(gone, moves[i].Lease) {
+				kept, messages = append(kept, moves[i]), append(messages, moves[i].Message)
 			}
 		}
-		if m.limit > 0 && m.size+len(fresh) > m.limit {
-			return fmt.Errorf("%w: %d messages, the limit is %d", store.ErrFull, m.size, m.limit)
+		messages, err := stored(messages)
+		if err != nil {
+			return err
 		}
-		for i := range ms {
-			m.put(queue, &ms[i])
+		for i := range kept {
+			kept[i].Message = messages[i]
 		}
-		return nil
+		err = m.putAll(kept)
+		if err != nil {
+			return err
+		}
+		return storearg.Lost(gone)
 	})
 }
 
@@ -324,6 +367,15 @@ func (m *Engine) settle(ctx context.Context, leases []store.Lease, check func() 
 
 // leased returns the entry of a lease, or nil if the lease is lost.
 func (q *memoryQueue) leased(l store.Lease) *memoryEntry {
+	e := q.entry(l)
+	if e == nil || e.Fence != l.Fence || e.LeasedUntil.IsZero() {
+		return nil
+	}
+	return e
+}
+
+// entry returns the message of a lease, whoever has it now, or nil if it is gone.
+func (q *memoryQueue) entry(l store.Lease) *memoryEntry {
 	if q == nil {
 		return nil
 	}
@@ -331,11 +383,7 @@ func (q *memoryQueue) leased(l store.Lease) *memoryEntry {
 	if err != nil {
 		return nil
 	}
-	e := q.entries[position]
-	if e == nil || e.Fence != l.Fence || e.LeasedUntil.IsZero() {
-		return nil
-	}
-	return e
+	return q.entries[position]
 }
 
 // matching returns the entries of a queue that match, in order.

@@ -156,6 +156,16 @@ type Inspector interface {
 	// not put.
 	Move(ctx context.Context, moves ...Move) error
 
+	// HandOver puts messages that were made of messages in flight, such as their failures
+	// and results. It leaves the messages in flight where they are. It puts a message
+	// only if the message of its lease is still in its queue, and checks that in the same
+	// transaction. So a purge wins over the calls that run. The check ignores the fencing
+	// number: a late worker still hands over a message that another worker has taken. A
+	// move without a lease is put as by Put. A *[LeaseError] names the leases whose
+	// messages are gone; the other messages of the call were put. As for Put, a message
+	// whose identity is already queued has no effect, and HandOver can be repeated.
+	HandOver(ctx context.Context, moves ...Move) error
+
 	// Queues returns the names of the queues that are not empty, in order.
 	Queues(ctx context.Context) ([]string, error)
 }
@@ -249,7 +259,8 @@ type Counts struct {
 	Age      time.Duration  // since Oldest, by the store's clock
 }
 
-// Move is a message to be moved: see [Inspector.Move].
+// Move is a message to be moved or handed over: see [Inspector.Move] and
+// [Inspector.HandOver].
 type Move struct {
 	Lease   Lease
 	Queue   string // the target, which may be the queue it comes from

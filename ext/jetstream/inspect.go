@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -356,7 +357,7 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 			return err
 		}
 		var puts []put
-		var moved []*record
+		var moved []change
 		seen := map[string]bool{}
 		for i, r := range records {
 			if r == nil || seen[r.subject] {
@@ -364,7 +365,7 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 				continue
 			}
 			seen[r.subject] = true
-			moved = append(moved, r)
+			moved = append(moved, removal(r))
 		}
 		for i, r := range records {
 			if r == nil {
@@ -387,6 +388,118 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 		}
 	}
 	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
+}
+
+// HandOver implements [store.Inspector]. It publishes each message that others were made
+// of once more, as it is: that fails if the message was removed meanwhile. Up to 500 of
+// the others are a transaction; more are put in portions.
+func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
+	return s.do(ctx, func(ctx context.Context) error {
+		if err := storearg.Move(moves...); err != nil {
+			return err
+		}
+		for i := range moves {
+			err := checkQueue(nil, moves[i].Queue)
+			if err == nil {
+				err = s.nameQueue(ctx, moves[i].Queue)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		gone := map[store.Lease]bool{}
+		for some := range slices.Chunk(moves, maxMoves) {
+			err := s.handOver(ctx, some, gone)
+			if err != nil {
+				return err
+			}
+		}
+		return storearg.Lost(storearg.Gone(moves, func(l store.Lease) bool { return !gone[l] }))
+	})
+}
+
+// handOver puts messages in one transaction, and adds the leases whose messages are gone
+// to gone.
+func (s *Engine) handOver(ctx context.Context, moves []store.Move, gone map[store.Lease]bool) error {
+	for range maxTries {
+		origins, err := s.readOrigins(ctx, moves)
+		if err != nil {
+			return err
+		}
+		now, err := s.now(ctx)
+		if err != nil {
+			return err
+		}
+		var puts []put
+		var unchanged []change
+		seen := map[string]bool{}
+		for i, r := range origins {
+			if moves[i].Lease == (store.Lease{}) {
+				continue
+			}
+			if r == nil {
+				gone[moves[i].Lease] = true
+				continue
+			}
+			if !seen[r.subject] {
+				unchanged = append(unchanged, asItIs(r, now))
+			}
+			seen[r.subject] = true
+		}
+		for i := range moves {
+			if gone[moves[i].Lease] {
+				continue
+			}
+			p, err := s.newPut(moves[i].Queue, &moves[i].Message)
+			if err != nil {
+				return err
+			}
+			if !seen[p.subject] { // otherwise a message with its identity is there
+				puts = append(puts, p)
+			}
+			seen[p.subject] = true
+		}
+		if len(puts) == 0 {
+			return nil
+		}
+		// As in put: no message shall be due before another one of this call, by its delay.
+		slices.SortStableFunc(puts, func(a, b put) int { return cmp.Compare(a.span, b.span) })
+		err = s.transact(ctx, puts, unchanged)
+		if !errors.Is(err, errChanged) {
+			return err
+		}
+	}
+	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
+}
+
+// readOrigins reads the messages of the leases of moves. A message that is gone is nil,
+// and so is the message of a move without a lease.
+func (s *Engine) readOrigins(ctx context.Context, moves []store.Move) ([]*record, error) {
+	records := make([]*record, len(moves))
+	errs := make([]error, len(moves))
+	parallel.Do(len(moves), func(i int) {
+		l := moves[i].Lease
+		e, err := parseEntry(l.Entry)
+		if err != nil || len(l.Queue) > maxQueue {
+			return
+		}
+		r, err := s.read(ctx, s.queueSubject(l.Queue)+e.identity)
+		errs[i] = err
+		if err == nil && r != nil && r.kind != removed && r.position == e.position {
+			records[i] = r
+		}
+	})
+	return records, errors.Join(errs...)
+}
+
+// asItIs returns the change that publishes r once more, with the rest of its lease or of
+// its delay.
+func asItIs(r *record, now uint64) change {
+	rest := time.Duration(r.span) //nolint:gosec // of a message that is held: it does not count
+	if r.kind != held {
+		rest = time.Duration(max(1, int64(r.ready())-int64(now))) //nolint:gosec // times of a server
+	}
+	return change{r, r.then(r.kind, rest), r.body}
 }
 
 // Queues implements [store.Inspector].

@@ -117,9 +117,19 @@ func (s *Engine) look(ctx context.Context, p *put) error {
 // maxTries bounds how often something is tried whose messages change each time.
 const maxTries = 100
 
-// transact puts messages that are not there, and marks records as gone, in one
-// transaction. It returns errChanged if a record has changed.
-func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) error {
+// change is the next state of a message, in a transaction with puts.
+type change struct {
+	*record
+	next state
+	body []byte // nil if the message is removed
+}
+
+// removal returns the change that removes r.
+func removal(r *record) change { return change{r, r.then(removed, 0), nil} }
+
+// transact puts messages that are not there, and changes others, in one transaction. It
+// returns errChanged if one of these has changed meanwhile.
+func (s *Engine) transact(ctx context.Context, puts []put, changes []change) error {
 	for try := range maxTries {
 		var ms []*nats.Msg
 		var queues []string // of ms
@@ -133,10 +143,15 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 			queues = append(queues, p.queue)
 			replaced[p.subject] = true
 		}
-		for _, r := range moved {
-			if !replaced[r.subject] {
-				ms = append(ms, s.message(r.subject, r.then(removed, 0), "", nil, r.seq))
+		for _, c := range changes {
+			if replaced[c.subject] {
+				continue
 			}
+			why := ""
+			if c.next.kind != removed {
+				why = c.why
+			}
+			ms = append(ms, s.message(c.subject, c.next, why, c.body, c.seq))
 		}
 		seq, err := s.publishAll(ctx, ms)
 		if err == nil {
@@ -151,14 +166,14 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 		if !unlooked && !errors.Is(err, errChanged) {
 			return err
 		}
-		errs := make([]error, len(puts)+len(moved))
+		errs := make([]error, len(puts)+len(changes))
 		parallel.Do(len(errs), func(i int) {
 			if i < len(puts) {
 				errs[i] = s.look(ctx, &puts[i])
 				return
 			}
-			r, err := s.read(ctx, moved[i-len(puts)].subject)
-			if errs[i] = err; err == nil && (r == nil || r.seq != moved[i-len(puts)].seq) {
+			r, err := s.read(ctx, changes[i-len(puts)].subject)
+			if errs[i] = err; err == nil && (r == nil || r.seq != changes[i-len(puts)].seq) {
 				errs[i] = errChanged
 			}
 		})
@@ -166,7 +181,7 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 			if err != nil {
 				return err
 			}
-			if i < len(puts) && ownPut(puts[i], moved) {
+			if i < len(puts) && ownPut(puts[i], changes) {
 				puts[i].there = false
 			}
 		}
@@ -174,11 +189,11 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 }
 
-// ownPut says that a message takes the place of one that is moved.
-func ownPut(p put, moved []*record) bool {
-	for _, r := range moved {
-		if r.subject == p.subject {
-			return p.behind == r.seq
+// ownPut reports whether a message takes the place of the message that is moved.
+func ownPut(p put, changes []change) bool {
+	for _, c := range changes {
+		if c.subject == p.subject {
+			return p.behind == c.seq
 		}
 	}
 	return false

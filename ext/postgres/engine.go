@@ -90,7 +90,7 @@ type Engine struct {
 	owned   bool // it has opened pool
 	clock   clock.Clock
 	logger  *slog.Logger
-	puts    *group.Together[[]storesql.Row]
+	puts    *group.Together[*putting]
 	settles *group.Together[*settling]
 	hub     hub
 	news    news
@@ -234,7 +234,7 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 		if len(rows) == 0 {
 			return nil
 		}
-		return s.puts.Do(ctx, rows)
+		return s.puts.Do(ctx, &putting{rows: rows})
 	})
 	if err == nil && len(rows) > 0 {
 		s.note(queue, duesOf(rows))
@@ -242,8 +242,68 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 	return err
 }
 
-func (s *Engine) putAll(ctx context.Context, take func() [][]storesql.Row) error {
-	return retry(func() error { return s.insert(ctx, s.pool, slices.Concat(take()...)) })
+// putting is a call of Put or HandOver.
+type putting struct {
+	rows []storesql.Row
+	of   []entry        // of HandOver: the message that each row was made of; the zero entry stands for none
+	left map[entry]bool // set by putAll: the messages that are still in their queues
+}
+
+// putAll runs one statement for several calls.
+func (s *Engine) putAll(ctx context.Context, take func() []*putting) error {
+	var rows []storesql.Row
+	var of []entry
+	isHandOver := false
+	calls := take()
+	for _, c := range calls {
+		rows = append(rows, c.rows...)
+		if c.of == nil {
+			of = append(of, make([]entry, len(c.rows))...)
+			continue
+		}
+		of, isHandOver = append(of, c.of...), true
+	}
+	if !isHandOver {
+		return retry(func() error { return s.insert(ctx, s.pool, rows) })
+	}
+	return retry(func() error {
+		left, err := s.insertFrom(ctx, s.pool, rows, of)
+		for _, c := range calls {
+			c.left = left
+		}
+		return err
+	})
+}
+
+// insertFrom puts the rows whose messages are still in their queues, and returns these
+// messages. It locks the messages against a purge until the transaction ends.
+func (s *Engine) insertFrom(ctx context.Context, q querier, rows []storesql.Row, of []entry) (left map[entry]bool, err error) {
+	s.step()
+	_, args := s.insertion(rows)
+	var positions []int64
+	var queues []string
+	for _, e := range of {
+		positions, queues = append(positions, e.position), append(queues, e.queue)
+	}
+	statement := `WITH left_over AS MATERIALIZED (
+			SELECT position, queue FROM weir_messages WHERE position = ANY ($9::bigint[]) ORDER BY position FOR KEY SHARE
+		), put AS (` + s.insertionOf(`(SELECT u.queue, u.delay, u.visit, u.merges, u.cause, u.meta, u.schema, u.payload, u.n
+			FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::bigint[], $10::text[])
+			WITH ORDINALITY AS u (queue, delay, visit, merges, cause, meta, schema, payload, of_position, of_queue, n)
+			WHERE u.of_position = 0 OR EXISTS (SELECT 1 FROM left_over AS l WHERE l.position = u.of_position AND l.queue = u.of_queue))`) + `)
+		SELECT position, queue FROM left_over`
+	found, err := q.Query(ctx, statement, append(args, positions, queues)...)
+	if err != nil {
+		return nil, err
+	}
+	left = map[entry]bool{}
+	var e entry
+	_, err = pgx.ForEachRow(found, []any{&e.position, &e.queue}, func() error {
+		left[e] = true
+		return nil
+	})
+	s.step()
+	return left, err
 }
 
 // querier is a pool or a transaction.

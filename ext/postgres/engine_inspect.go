@@ -211,6 +211,52 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 	return taken, err
 }
 
+// HandOver implements [store.Inspector].
+func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
+	if err := storearg.Move(moves...); err != nil {
+		return err
+	}
+	call := &putting{of: make([]entry, len(moves))}
+	for i := range moves {
+		row, err := storesql.NewRow(moves[i].Queue, &moves[i].Message)
+		if err != nil {
+			return err
+		}
+		call.rows = append(call.rows, row)
+		call.of[i] = messageOf(moves[i].Lease)
+	}
+	err := s.do(ctx, func() error {
+		if len(call.rows) == 0 {
+			return nil
+		}
+		return s.puts.Do(ctx, call)
+	})
+	if err != nil {
+		return err
+	}
+	byQueue := map[string][]storesql.Row{}
+	for _, r := range call.rows {
+		byQueue[r.Queue] = append(byQueue[r.Queue], r)
+	}
+	for queue, rows := range byQueue {
+		s.note(queue, duesOf(rows))
+	}
+	return storearg.Lost(storearg.Gone(moves, func(l store.Lease) bool { return call.left[messageOf(l)] }))
+}
+
+// messageOf returns the message of a lease without the fencing number, or the zero entry
+// for no lease. An entry that is not of this store is position -1, which no message has.
+func messageOf(l store.Lease) entry {
+	if l == (store.Lease{}) {
+		return entry{}
+	}
+	e, ok := entryOf(l)
+	if !ok {
+		return entry{position: -1, queue: l.Queue}
+	}
+	return entry{position: e.position, queue: e.queue}
+}
+
 // Move implements [store.Inspector].
 func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 	if err := storearg.Move(moves...); err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -252,6 +253,78 @@ func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lea
 		return nil, err
 	}
 	return s.takeThese(ctx, queue, positionsFree, string(chosen), len(positions), lease)
+}
+
+// HandOver implements [store.Inspector].
+func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
+	if err := storearg.Move(moves...); err != nil {
+		return err
+	}
+	rows := make([]storesql.Row, len(moves))
+	positions := []int64{} // JSON: never null
+	for i := range moves {
+		var err error
+		rows[i], err = storesql.NewRow(moves[i].Queue, &moves[i].Message)
+		if err != nil {
+			return err
+		}
+		position, err := strconv.ParseInt(moves[i].Lease.Entry, 10, 64)
+		if err == nil {
+			positions = append(positions, position)
+		}
+	}
+	of, err := json.Marshal(positions)
+	if err != nil {
+		return err
+	}
+	var gone []store.Lease
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		there, err := s.queuesAt(ctx, tx, string(of))
+		if err != nil {
+			return err
+		}
+		s.step()
+		gone = storearg.Gone(moves, func(l store.Lease) bool {
+			queue, ok := there[l.Entry]
+			return ok && queue == l.Queue
+		})
+		isGone := make(map[store.Lease]bool, len(gone))
+		for _, l := range gone {
+			isGone[l] = true
+		}
+		kept := make([]storesql.Row, 0, len(rows))
+		for i := range rows {
+			if !isGone[moves[i].Lease] {
+				kept = append(kept, rows[i])
+			}
+		}
+		return putRows(ctx, tx, now, kept, s.step)
+	})
+	if err != nil {
+		return err
+	}
+	return storearg.Lost(gone)
+}
+
+// queuesAt returns the queues of the messages at positions, a JSON array, by
+// [store.Lease.Entry].
+func (s *Engine) queuesAt(ctx context.Context, tx *Tx, positions string) (map[string]string, error) {
+	rows, err := tx.QueryContext(ctx, `SELECT position, queue FROM weir_messages WHERE position IN (SELECT value FROM json_each($1))`, positions)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is looked at
+	queues := map[string]string{}
+	for rows.Next() {
+		var position int64
+		var queue string
+		err = rows.Scan(&position, &queue)
+		if err != nil {
+			return nil, err
+		}
+		queues[strconv.FormatInt(position, 10)] = queue
+	}
+	return queues, rows.Err()
 }
 
 // Move implements [store.Inspector].

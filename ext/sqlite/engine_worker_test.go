@@ -49,6 +49,14 @@ func (n noting) Put(ctx context.Context, queue string, ms ...store.Message) erro
 	return err
 }
 
+func (n noting) HandOver(ctx context.Context, moves ...store.Move) error {
+	err := n.Inspector.HandOver(ctx, moves...)
+	if errors.Is(err, store.ErrFull) {
+		n.refused.Store(true)
+	}
+	return err
+}
+
 // Law D5: a full disk stops a worker, and loses nothing.
 func TestWorkerOnAFullDisk(t *testing.T) {
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))

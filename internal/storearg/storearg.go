@@ -113,7 +113,7 @@ func Page(queue string, p store.Page) error {
 	return Queue(queue)
 }
 
-// Move checks the arguments of [store.Inspector.Move].
+// Move checks the arguments of [store.Inspector.Move] and [store.Inspector.HandOver].
 func Move(moves ...store.Move) error {
 	for i := range moves {
 		if err := Put(moves[i].Queue, moves[i].Message); err != nil {
@@ -121,6 +121,20 @@ func Move(moves ...store.Move) error {
 		}
 	}
 	return nil
+}
+
+// Gone returns the leases of moves whose messages are gone, each once. isThere reports
+// whether the message of a lease is still in its queue.
+func Gone(moves []store.Move, isThere func(l store.Lease) bool) (gone []store.Lease) {
+	seen := map[store.Lease]bool{{}: true} // without a lease there is no message to look for
+	for i := range moves {
+		l := moves[i].Lease
+		if !seen[l] && !isThere(l) {
+			gone = append(gone, l)
+		}
+		seen[l] = true
+	}
+	return gone
 }
 
 // Queue checks the name of a queue.

@@ -161,6 +161,9 @@ func (d *consumedDelivery[T]) AsReceived(encoded []byte) (payload, schema []byte
 	return d.payload, schema, leases.Same(s.decoder, s.codec, schema, d.payload, encoded)
 }
 
+// IsPurged implements [message.Delivery]. A [store.Consumer] does not purge messages.
+func (d *consumedDelivery[T]) IsPurged() bool { return false }
+
 // Provider implements [message.Delivery].
 func (d *consumedDelivery[T]) Provider() string { return d.provider }
 

@@ -377,6 +377,7 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 	}
 	parked := make([]store.Message, 0, len(ms))
 	of := make([]message.Message[T], 0, len(ms)) // of parked
+	from := make([]message.Delivery, 0, len(ms)) // of parked
 	for _, m := range ms {
 		p, err := l.unvisited(m)
 		if err != nil {
@@ -384,12 +385,14 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 			continue
 		}
 		parked, of = append(parked, p), append(of, m)
+		from = append(from, message.DeliveryOf(m))
 	}
-	err := l.c.Store.Put(ctx, k.blocked, parked...)
+	_, err := leases.HandOver(ctx, l.c.Store, k.blocked, parked, from)
 	if errors.Is(err, message.ErrRefused) {
 		err = nil
 		for i := 0; i < len(parked) && err == nil; i++ {
-			if err = l.c.Store.Put(ctx, k.blocked, parked[i]); errors.Is(err, message.ErrRefused) {
+			_, err = leases.HandOver(ctx, l.c.Store, k.blocked, parked[i:i+1], from[i:i+1])
+			if errors.Is(err, message.ErrRefused) {
 				of[i].Reject(fmt.Errorf("ladder: %q: %w", k.blocked, err))
 				err = nil
 			}

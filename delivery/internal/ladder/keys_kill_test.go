@@ -48,6 +48,13 @@ func (m *mortal) Put(ctx context.Context, queue string, ms ...store.Message) err
 	return m.Inspector.Put(ctx, queue, ms...)
 }
 
+func (m *mortal) HandOver(ctx context.Context, moves ...store.Move) error {
+	if err := m.err(); err != nil {
+		return err
+	}
+	return m.Inspector.HandOver(ctx, moves...)
+}
+
 func (m *mortal) Take(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
 	if err := m.err(); err != nil {
 		return nil, err

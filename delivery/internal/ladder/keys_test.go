@@ -290,6 +290,14 @@ func (s *stuck) Put(ctx context.Context, queue string, ms ...store.Message) erro
 	return s.Engine.Put(ctx, queue, ms...)
 }
 
+func (s *stuck) HandOver(ctx context.Context, moves ...store.Move) error {
+	if moves[0].Queue == s.queue {
+		<-s.fail
+		return errRefused
+	}
+	return s.Engine.HandOver(ctx, moves...)
+}
+
 // Law D4: a later message of a key is not put behind one whose hand-over is not certain yet: that one may come again.
 func TestTheOrderOfAKeyWhenAHandOverFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -338,6 +346,15 @@ type late struct {
 
 func (s *late) Put(ctx context.Context, queue string, ms ...store.Message) (err error) {
 	err = s.Engine.Put(ctx, queue, ms...)
+	if s.put.Swap(true) {
+		return err
+	}
+	<-s.fail
+	return errRefused
+}
+
+func (s *late) HandOver(ctx context.Context, moves ...store.Move) (err error) {
+	err = s.Engine.HandOver(ctx, moves...)
 	if s.put.Swap(true) {
 		return err
 	}

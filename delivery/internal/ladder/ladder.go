@@ -123,8 +123,8 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 }
 
 // Take hands an element that an operator has given up over to the next layer or to the
-// dead letters. When it returns nil, it is durable there, and its delivery can be
-// acknowledged. Its error means that it was not taken: offer it again, or give the
+// dead letters. When it returns nil, it is durable there or its message was purged, and
+// its delivery can be acknowledged. Its error means that it was not taken: offer it again, or give the
 // message back. The history of the message comes from ctx ([message.MetaFromContext]),
 // and what the operator knows of the failure is added to it.
 //
@@ -154,13 +154,19 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 			stored, undo = k.handOver(meta, queue, m.Delay)
 		}
 	}
-	if err := l.c.Store.Put(ctx, queue, m); err != nil {
+	from := message.DeliveryFromContext(ctx)
+	isGone, err := leases.HandOver(ctx, l.c.Store, queue, []store.Message{m}, []message.Delivery{from})
+	if err != nil {
 		undo()
 		err = fmt.Errorf("message %q: %w", meta.ID, err)
 		if guard.IsPermanent(err) {
 			l.fail(err)
 		}
 		return err
+	}
+	if isGone[0] {
+		undo()
+		return nil
 	}
 	stored()
 	if m.Cause == store.UnsafeToRepeat && len(l.c.Layers) > 0 {
@@ -268,8 +274,12 @@ func (l *Ladder[T]) bury(ctx context.Context, received message.Message[T], cause
 		return err
 	}
 	m.Cause = settle.CauseOf(&meta, cause)
-	if err := l.c.Store.Put(ctx, l.c.DeadLetters, m); err != nil {
+	isGone, err := leases.HandOver(ctx, l.c.Store, l.c.DeadLetters, []store.Message{m}, []message.Delivery{message.DeliveryOf(received)})
+	if err != nil {
 		return fmt.Errorf("message %q: %s: %w", meta.ID, why, err)
+	}
+	if isGone[0] {
+		return nil
 	}
 	attrs := []slog.Attr{slog.String("id", m.Meta.ID), slog.String("queue", l.c.DeadLetters)}
 	if !meta.Remembered.IsZero() {

@@ -37,6 +37,15 @@ func (s small) Put(ctx context.Context, queue string, ms ...store.Message) error
 	return s.Engine.Put(ctx, queue, ms...)
 }
 
+func (s small) HandOver(ctx context.Context, moves ...store.Move) error {
+	for i := range moves {
+		if err := s.refuse(moves[i].Queue, &moves[i].Message); err != nil {
+			return err
+		}
+	}
+	return s.Engine.HandOver(ctx, moves...)
+}
+
 func (s small) Move(ctx context.Context, moves ...store.Move) error {
 	for i := range moves {
 		if err := s.refuse(moves[i].Queue, &moves[i].Message); err != nil {

@@ -89,7 +89,7 @@ func (l *Ladder[T]) main() Source[T] {
 
 // sourceOptions returns the options of the sources of the ladder's queues.
 func (l *Ladder[T]) sourceOptions() []leases.SourceOption {
-	return append(slices.Clip(l.c.Options), leases.WithOwner(l))
+	return append(slices.Clip(l.c.Options), leases.WithOwner(l), leases.WithEngine(l.c.Store))
 }
 
 // add adds a queue of the store to the inputs.
@@ -99,10 +99,26 @@ func (s *source[T]) add(queue string, rate float64, limit int) {
 	if s.keyed != nil {
 		from = s.keyed
 	}
-	s.inputs = append(s.inputs, &input[T]{
-		queue: queue, source: leases.NewSource(from, queue, c.DeadLetters, c.Codec, s.ladder.sourceOptions()...), rate: rate, limit: limit,
-	})
+	in := leases.NewSource(from, queue, c.DeadLetters, c.Codec, s.ladder.sourceOptions()...)
+	in.OnPurge(s.onPurge)
+	s.inputs = append(s.inputs, &input[T]{queue: queue, source: in, rate: rate, limit: limit})
 }
+
+// OnPurge sets a function that is called when the source finds that messages in flight
+// were purged. It must return at once. The default does nothing.
+func (s *source[T]) OnPurge(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onPurge = f
+	for _, in := range s.inputs {
+		if finds, ok := in.source.(findsPurged); ok {
+			finds.OnPurge(f)
+		}
+	}
+}
+
+// findsPurged is implemented by *leases.Source and by the source of another ladder.
+type findsPurged interface{ OnPurge(f func()) }
 
 // find adds the queues of other versions, now and then.
 func (s *source[T]) find(ctx context.Context) error {
@@ -171,8 +187,9 @@ type source[T any] struct {
 	broken  chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
 	flying  atomic.Int64  // messages of layers that are not settled, those in rest included
 
-	mu     sync.Mutex  // guards inputs: find adds some, and Close closes all
-	inputs []*input[T] // otherwise owned by Receive
+	mu      sync.Mutex  // guards inputs, since find adds some and Close closes all, and onPurge
+	inputs  []*input[T] // otherwise owned by Receive
+	onPurge func()      // see OnPurge; nil if it is not set
 
 	// Owned by Receive.
 	looked time.Time // for other layers

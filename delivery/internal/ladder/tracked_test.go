@@ -401,6 +401,13 @@ func (f *faulty) Put(ctx context.Context, queue string, ms ...store.Message) err
 	return f.Engine.Put(ctx, queue, ms...)
 }
 
+func (f *faulty) HandOver(ctx context.Context, moves ...store.Move) error {
+	if moves[0].Queue == f.queue && f.broken.Load() {
+		return errRefused
+	}
+	return f.Engine.HandOver(ctx, moves...)
+}
+
 // Law D4: a message that comes too late and cannot be stored among the dead letters holds up none of those that come with it. It
 // stays in its layer until it can.
 func TestOneThatCannotBeBuriedHoldsUpNoOther(t *testing.T) {

@@ -2,6 +2,7 @@ package leases
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -9,11 +10,13 @@ import (
 )
 
 // held is a message that was received and is not settled in the store. It is also the
-// handle of its delivery. Source.mu guards all fields; source is written once. Of
-// message, only the provider changes.
+// handle of its delivery. Source.mu guards all fields but isGone and isPurged; source and
+// position are written once. Of message, only the provider changes.
 type held struct {
 	source     sourceOfHeld
+	position   int64 // of the message, if the store is a [store.Inspector]
 	lease      store.Lease
+	until      time.Time // the lease lasts until then, by the clock of the source
 	message    store.Message
 	settlement *message.Settlement // nil: in flight
 	written    bool                // settled in the store
@@ -21,6 +24,9 @@ type held struct {
 
 	refusals int       // how often the store has refused to record the settlement
 	due      time.Time // the settlement is not recorded again before
+
+	isGone   atomic.Bool // the message is not in its queue, so its settlement is not recorded; written under mu
+	isPurged atomic.Bool // it is gone because it was purged; written under mu
 }
 
 var _ message.Delivery = (*held)(nil)
@@ -28,6 +34,9 @@ var _ message.Delivery = (*held)(nil)
 // sourceOfHeld is a *Source, for its messages in flight.
 type sourceOfHeld interface {
 	ownerOf() any
+	engineOf() store.Engine
+	leaseOf(h *held) store.Lease
+	noteGone(ctx context.Context, h *held)
 	providerOf(h *held) string
 	asReceived(h *held, encoded []byte) (payload, schema []byte, isSame bool)
 	setProvider(ctx context.Context, h *held, provider string) (isKept bool, err error)
@@ -46,6 +55,9 @@ func (h *held) Visit() (id string, visit, merges int) {
 func (h *held) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) {
 	return h.source.asReceived(h, encoded)
 }
+
+// IsPurged implements [message.Delivery].
+func (h *held) IsPurged() bool { return h.isPurged.Load() }
 
 // Provider implements [message.Delivery].
 func (h *held) Provider() string { return h.source.providerOf(h) }

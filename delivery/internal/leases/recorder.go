@@ -12,29 +12,68 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// extend extends the leases of all that is in flight, and of what is not recorded yet.
+// extend extends the leases of all messages in flight, and of settled messages that are
+// not recorded yet.
 func (s *Source[T]) extend(ctx context.Context) {
+	asked := s.clock.Now()
 	s.mu.Lock()
+	extended := make(map[store.Lease]*held, len(s.held))
 	leases := make([]store.Lease, 0, len(s.held))
 	for _, h := range s.held {
-		leases = append(leases, h.lease)
+		if !h.isGone.Load() {
+			extended[h.lease] = h
+			leases = append(leases, h.lease)
+		}
 	}
 	s.mu.Unlock()
 	if len(leases) == 0 {
 		return
 	}
-	// A message whose lease was lost stays in flight: if it is delivered again, it joins.
 	err := s.store.Extend(ctx, s.lease, leases...)
-	if lost, ok := errors.AsType[*store.LeaseError](err); ok {
-		s.mu.Lock()
-		for _, l := range lost.Lost {
-			if h := s.held[l.Entry]; h != nil && h.lease == l {
-				s.lose(h)
-			}
+	refused, isLost := errors.AsType[*store.LeaseError](err)
+	if err != nil && !isLost {
+		if ctx.Err() == nil {
+			s.logger.Warn("weir: leases could not be extended", "queue", s.queue, "error", err)
 		}
-		s.mu.Unlock()
+		return
 	}
-	if err != nil && ctx.Err() == nil {
+	var lost []*held
+	if isLost {
+		for _, l := range refused.Lost {
+			if h := extended[l]; h != nil {
+				lost = append(lost, h)
+			}
+			delete(extended, l)
+		}
+	}
+	s.mu.Lock()
+	for l, h := range extended {
+		if h.lease == l {
+			h.until = asked.Add(s.lease)
+		}
+	}
+	s.mu.Unlock()
+	if isLost {
+		s.noteLost(ctx, lost, err)
+	}
+}
+
+// noteLost notes messages in flight whose leases are lost. A message that was purged is
+// gone. Other messages stay in flight: if they are delivered again, the redelivery joins
+// them.
+func (s *Source[T]) noteLost(ctx context.Context, lost []*held, err error) {
+	purged := s.findPurged(ctx, lost)
+	for _, h := range purged {
+		s.noteGone(ctx, h)
+	}
+	s.mu.Lock()
+	for _, h := range lost {
+		if !h.isGone.Load() {
+			s.lose(h)
+		}
+	}
+	s.mu.Unlock()
+	if len(purged) < len(lost) && ctx.Err() == nil {
 		s.logger.Warn("weir: leases could not be extended", "queue", s.queue, "error", err)
 	}
 }
@@ -239,23 +278,43 @@ func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 	if err != nil && !isLost {
 		return err
 	}
+	var without []*held // their leases are lost
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for i, h := range hs {
 		if isLost && slices.Contains(lost.Lost, leases[i]) {
 			if h.lease != leases[i] {
 				continue
 			}
-			s.lose(h)
+			without = append(without, h)
 		}
 		h.written = true
 		delete(s.held, h.lease.Entry)
 	}
 	s.settled = slices.DeleteFunc(s.settled, func(h *held) bool { return h.written })
-	if isLost {
-		s.logger.Warn("weir: messages were settled after their leases were lost; they may be delivered again", "queue", s.queue, "messages", len(lost.Lost))
-	}
+	s.mu.Unlock()
+	s.noteSettledWithout(without)
 	return nil
+}
+
+// noteSettledWithout notes messages that were settled when their leases were lost.
+func (s *Source[T]) noteSettledWithout(hs []*held) {
+	if len(hs) == 0 {
+		return
+	}
+	purged := s.findPurged(s.recorder.Calls, hs)
+	for _, h := range purged {
+		s.noteGone(s.recorder.Calls, h)
+	}
+	s.mu.Lock()
+	for _, h := range hs {
+		if !h.isGone.Load() {
+			s.lose(h)
+		}
+	}
+	s.mu.Unlock()
+	if others := len(hs) - len(purged); others > 0 {
+		s.logger.Warn("weir: messages were settled after their leases were lost; they may be delivered again", "queue", s.queue, "messages", others)
+	}
 }
 
 // bury moves messages to the dead letters.
@@ -289,12 +348,21 @@ func (s *Source[T]) buryAlone(ctx context.Context, to store.Move) error {
 			return moveAll(ctx, s.store, store.Move{Lease: to.Lease, Queue: to.Queue, Message: m})
 		}
 		m.Payload, m.Schema = nil, nil
-		return s.store.Put(ctx, to.Queue, m)
+		return s.putPointer(ctx, store.Move{Lease: to.Lease, Queue: to.Queue, Message: m})
 	})
 	if err != nil || whole {
 		return err
 	}
 	return s.store.Release(ctx, forGood, to.Lease)
+}
+
+// putPointer puts a dead letter that points to its message, unless the message was
+// purged.
+func (s *Source[T]) putPointer(ctx context.Context, to store.Move) error {
+	if looks, ok := s.store.(store.Inspector); ok {
+		return looks.HandOver(ctx, to)
+	}
+	return s.store.Put(ctx, to.Queue, to.Message)
 }
 
 // moveAll settles leases and puts a message in another queue for each. A store that is a

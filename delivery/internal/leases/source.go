@@ -81,6 +81,7 @@ type Source[T any] struct {
 	until   time.Time
 	flying  map[string]int // messages by key, if they are taken in turn
 	lost    int            // leases: see LeasesLost
+	onPurge func()         // see OnPurge; nil if it is not set
 
 	refusals int // see SettlementsRefused
 }
@@ -93,6 +94,7 @@ type sourceSettings struct {
 	byKey   store.ByKey // nil without rounds of keys
 	most    int         // messages of a key in flight; 0: no limit
 	owner   any         // of the handles of messages
+	engine  store.Engine
 }
 
 // SourceOption changes a setting of [NewSource].
@@ -136,6 +138,12 @@ func WithOwner(ladder any) SourceOption {
 	return func(s *sourceSettings) { s.owner = ladder }
 }
 
+// WithEngine sets the engine of the store, if that only stands in front of an engine. The
+// default is the store.
+func WithEngine(e store.Engine) SourceOption {
+	return func(s *sourceSettings) { s.engine = e }
+}
+
 // NewSource returns a source of a queue. dead is the queue of its dead letters. It panics
 // if an argument is nil or empty, or if the queues are the same. The source must be
 // closed.
@@ -148,7 +156,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	if queue == dead {
 		panic(fmt.Sprintf("weir: NewSource: the queue %q cannot be the queue of its own dead letters", queue))
 	}
-	set := sourceSettings{clock: clock.New(), lease: DefaultLease, maxPoll: defaultMaxPoll, logger: guard.Logger(nil)}
+	set := sourceSettings{clock: clock.New(), lease: DefaultLease, maxPoll: defaultMaxPoll, logger: guard.Logger(nil), engine: s}
 	for _, opt := range opts {
 		opt(&set)
 	}
@@ -263,13 +271,15 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 	if s.single {
 		n = 1
 	}
+	asked := s.clock.Now()
 	taken, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil || len(taken) == 0 {
 		return nil, false, err
 	}
 	s.releasing <- struct{}{}
 	defer func() { <-s.releasing }()
-	taken, back := s.choose(taken)
+	until := asked.Add(s.lease)
+	taken, back := s.choose(taken, until)
 	if len(back) > 0 {
 		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !storearg.IsLost(err) {
 			s.logger.Warn("weir: messages could not be released, and are redelivered when their leases end", "queue", s.queue, "error", err)
@@ -279,7 +289,7 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 		if l.External && l.Schema == nil {
 			l.Schema = codec.SchemaOf(s.codec)
 		}
-		h := &held{source: s, lease: l.Lease, message: l.Message}
+		h := &held{source: s, position: l.Position, lease: l.Lease, until: until, message: l.Message}
 		h.message.Meta.Visit++
 		h.message.Meta.Put = storearg.OriginOfPut(s.queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
 		s.hold(h)
@@ -331,7 +341,7 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encod
 // be released. A message that is in flight here goes on with its new lease (law D2). One
 // whose leases have ended is alone: it may kill its process, and would take others along
 // (law D4).
-func (s *Source[T]) choose(taken []store.Leased) (chosen []store.Leased, back []store.Lease) {
+func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []store.Leased, back []store.Lease) {
 	s.single = false
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,7 +351,7 @@ func (s *Source[T]) choose(taken []store.Leased) (chosen []store.Leased, back []
 		switch {
 		case other != nil:
 			s.lose(other)
-			other.lease, other.lost = l.Lease, false
+			other.lease, other.until, other.lost = l.Lease, until, false
 		case l.Lapses >= settle.MaxLapses:
 			chosen = append(chosen, l)
 		case l.Lapses > 0:
@@ -372,7 +382,11 @@ func (s *Source[T]) hold(h *held) {
 // settle takes the settlement of a message, from any goroutine.
 func (s *Source[T]) settle(h *held, v message.Settlement) {
 	s.mu.Lock()
-	if s.held[h.lease.Entry] == h { // or the source was closed
+	switch {
+	case s.held[h.lease.Entry] != h: // the source was closed
+	case h.isGone.Load():
+		delete(s.held, h.lease.Entry)
+	default:
 		h.settlement = &v
 		s.settled = append(s.settled, h)
 	}

@@ -96,6 +96,15 @@ func (s small) Put(ctx context.Context, queue string, ms ...store.Message) error
 	return s.Engine.Put(ctx, queue, ms...)
 }
 
+func (s small) HandOver(ctx context.Context, moves ...store.Move) error {
+	for _, m := range moves {
+		if err := s.check(m.Message); err != nil {
+			return err
+		}
+	}
+	return s.Engine.HandOver(ctx, moves...)
+}
+
 func (s small) Move(ctx context.Context, moves ...store.Move) error {
 	for _, m := range moves {
 		if err := s.check(m.Message); err != nil {
@@ -369,6 +378,13 @@ func (r *refusing) Put(ctx context.Context, queue string, ms ...store.Message) e
 		return errRefused
 	}
 	return r.Engine.Put(ctx, queue, ms...)
+}
+
+func (r *refusing) HandOver(ctx context.Context, moves ...store.Move) error {
+	if moves[0].Queue == "dead" && r.move != nil {
+		return errRefused
+	}
+	return r.Engine.HandOver(ctx, moves...)
 }
 
 // Laws D4 and W2: a settlement that the store refuses delays no other settlement, never fails

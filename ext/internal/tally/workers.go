@@ -27,6 +27,7 @@ var Workers = []Metric[delivery.Status]{
 			ofWorker("rejected", func(s *delivery.Status) int { return s.Rejected }),
 			ofWorker("failed", func(s *delivery.Status) int { return s.Failed }),
 			ofWorker("released", func(s *delivery.Status) int { return s.Released }),
+			ofWorker("purged", func(s *delivery.Status) int { return s.Purged }),
 		},
 	},
 	{

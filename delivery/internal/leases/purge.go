@@ -1,0 +1,163 @@
+package leases
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+)
+
+// HandOver puts messages into a queue. from has the delivery of the message that each of
+// them was made of, or nil. If that message was received from the same engine and was
+// purged, nothing is put for it, and isGone is true (law W5). A [store.Inspector] checks
+// that in the transaction of the put; with other engines a purge may come in between. The
+// caller settles the message as if it had been put.
+//
+// A message that is gone although its lease was not extended in time may have been
+// settled by another worker. Nothing is put for it either, since that worker has stored
+// what became of it.
+func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store.Message, from []message.Delivery) (isGone []bool, err error) {
+	looks, canLook := engine.(store.Inspector)
+	moves := make([]store.Move, 0, len(ms))
+	origins := make([]*held, len(ms))
+	isGone = make([]bool, len(ms))
+	hasLease := false
+	for i := range ms {
+		move := store.Move{Queue: queue, Message: ms[i]}
+		h, ok := from[i].(*held)
+		if ok && canLook && isSame(h.source.engineOf(), engine) {
+			origins[i] = h
+			move.Lease = h.source.leaseOf(h)
+			hasLease = true
+		}
+		isGone[i] = ok && h.isGone.Load()
+		if !isGone[i] {
+			moves = append(moves, move)
+		}
+	}
+	if len(moves) == 0 && len(ms) > 0 {
+		return isGone, nil
+	}
+	if !hasLease {
+		kept := make([]store.Message, len(moves))
+		for i := range moves {
+			kept[i] = moves[i].Message
+		}
+		return isGone, spread(engine.Put(ctx, queue, kept...), isGone)
+	}
+	err = looks.HandOver(ctx, moves...)
+	lost, ok := errors.AsType[*store.LeaseError](err)
+	if !ok {
+		return isGone, err
+	}
+	wasLost := make(map[store.Lease]bool, len(lost.Lost))
+	for _, l := range lost.Lost {
+		wasLost[l] = true
+	}
+	next := 0 // in moves
+	for i := range ms {
+		if isGone[i] {
+			continue
+		}
+		if wasLost[moves[next].Lease] {
+			isGone[i] = true
+			origins[i].source.noteGone(ctx, origins[i])
+		}
+		next++
+	}
+	return isGone, nil
+}
+
+// spread returns err with an error for each message of HandOver, if it is a
+// [store.PutError] about the messages that are not gone.
+func spread(err error, isGone []bool) error {
+	of, ok := errors.AsType[*store.PutError](err)
+	if !ok || len(of.Errs) == len(isGone) {
+		return err
+	}
+	all := &store.PutError{Errs: make([]error, len(isGone))}
+	next := 0 // in of.Errs
+	for i := range isGone {
+		if !isGone[i] {
+			all.Errs[i] = of.Errs[next]
+			next++
+		}
+	}
+	return all
+}
+
+// isSame reports whether two engines are the same value.
+func isSame(a, b store.Engine) bool {
+	t := reflect.TypeOf(a)
+	return t == reflect.TypeOf(b) && t.Comparable() && a == b
+}
+
+// OnPurge sets a function that is called when the source finds that messages in flight
+// were purged. It must return at once. The default does nothing.
+func (s *Source[T]) OnPurge(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onPurge = f
+}
+
+// noteGone notes that the message of h is no longer in its queue. While its lease lasts,
+// no other worker can have settled it, so it was purged.
+func (s *Source[T]) noteGone(ctx context.Context, h *held) {
+	s.mu.Lock()
+	isPurged := s.clock.Now().Before(h.until)
+	isNew := h.isGone.CompareAndSwap(false, true)
+	if isNew && isPurged {
+		h.isPurged.Store(true)
+	}
+	if isNew && !isPurged {
+		s.lose(h)
+	}
+	onPurge := s.onPurge
+	s.mu.Unlock()
+	if !isNew {
+		return
+	}
+	id := slog.String("id", h.message.Meta.ID)
+	if !isPurged {
+		s.logger.LogAttrs(ctx, slog.LevelWarn, "weir: a message is gone whose lease had ended: another worker has settled it, or it was purged; "+
+			"what became of it here is not stored", slog.String("queue", s.queue), id)
+		return
+	}
+	s.logger.LogAttrs(ctx, slog.LevelInfo, "weir: a message in flight was purged: nothing of it is stored", slog.String("queue", s.queue), id)
+	if onPurge != nil {
+		onPurge()
+	}
+}
+
+// findPurged returns which of messages were purged: their leases are lost, although they
+// had not ended.
+func (s *Source[T]) findPurged(ctx context.Context, lost []*held) (purged []*held) {
+	looks, ok := s.store.(store.Inspector)
+	if !ok {
+		return nil
+	}
+	for _, h := range lost {
+		s.mu.Lock()
+		mayBe := s.clock.Now().Before(h.until)
+		s.mu.Unlock()
+		if !mayBe {
+			continue
+		}
+		found, err := looks.List(ctx, s.queue, store.Filter{}, store.Page{After: h.position - 1, Until: h.position, Max: 1})
+		if err == nil && len(found) == 0 {
+			purged = append(purged, h)
+		}
+	}
+	return purged
+}
+
+func (s *Source[T]) engineOf() store.Engine { return s.engine }
+
+func (s *Source[T]) leaseOf(h *held) store.Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return h.lease
+}

@@ -1,0 +1,140 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+	"github.com/weirflow/weir/predicates"
+)
+
+// A purge wins over the calls that run (laws D1 and W5): nothing is stored of a message
+// that was purged from its queue while its call ran, and it is not called again.
+func TestRun_PurgeBesideCalls(t *testing.T) {
+	permanent := predicates.WithReason(errors.New("410"), predicates.NewRejection("GONE"))
+	for name, c := range map[string]struct {
+		answers       []int // results of the call, if err is nil
+		err           error
+		isOtherEngine bool // the sink is on another engine
+	}{
+		"a failure for a layer":      {err: errors.New("503")},
+		"a dead letter":              {err: permanent},
+		"a result":                   {answers: []int{1}},
+		"parts":                      {answers: []int{1, 2, 3}},
+		"no result":                  {},
+		"a result in another engine": {answers: []int{1}, isOtherEngine: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				engine := memory.Open()
+				sinkEngine := engine
+				if c.isOtherEngine {
+					sinkEngine = memory.Open()
+				}
+				orders := delivery.NewQueue[charged](engine, "orders", delivery.RetryAfter(time.Second, time.Second), noLog)
+				results := delivery.NewQueue[int](sinkEngine, "results", noLog)
+				for i := range 3 {
+					require.NoError(t, orders.Put(t.Context(), charged{Amount: i}, delivery.ID(strconv.Itoa(i)), delivery.Key("c1")))
+				}
+				require.NoError(t, orders.Put(t.Context(), charged{Amount: 3}, delivery.ID("3"), delivery.Key("c2")))
+				var calls atomic.Int64
+				answer := make(chan struct{})
+				call := func(_ context.Context, _ charged, f asyncop.ResultFuture[int]) error {
+					calls.Add(1)
+					go func() {
+						<-answer
+						if c.err != nil {
+							f.CompleteExceptionally(c.err)
+							return
+						}
+						f.Complete(c.answers...)
+					}()
+					return nil
+				}
+				op := asyncop.UnorderedWait(asyncop.Func(call), 0, 10, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan delivery.Summary)
+				go func() {
+					summary, err := delivery.Run(ctx, orders, op, results, delivery.WithFloodGuard(1, 1), noLog)
+					if err != nil {
+						t.Error(err)
+					}
+					ended <- summary
+				}()
+				synctest.Wait()
+				require.EqualValues(t, 4, calls.Load())
+				n, err := engine.Purge(t.Context(), "orders", store.Filter{Key: "c1"})
+				require.NoError(t, err)
+				require.Equal(t, 3, n)
+				if c.isOtherEngine {
+					time.Sleep(10 * time.Second) // the leases are renewed, so the worker finds the purge
+					synctest.Wait()
+				}
+				close(answer)
+				time.Sleep(100 * time.Millisecond) // of virtual time: settlements are recorded
+				var left []string
+				for _, e := range []*memory.Engine{engine, sinkEngine} {
+					names, err := e.Queues(t.Context())
+					require.NoError(t, err)
+					for _, queue := range names {
+						for _, entry := range entriesOf(t, e, queue) {
+							left = append(left, queue+" "+entry.Meta.Key)
+						}
+					}
+				}
+				require.NotContains(t, left, "orders c2", "it is settled")
+				for _, entry := range left {
+					require.Contains(t, entry, " c2", "all that is left: %v", left)
+				}
+				time.Sleep(10 * time.Second)
+				stop()
+				summary := <-ended
+				if c.answers != nil || c.err == permanent { //nolint:errorlint // the very error
+					require.EqualValues(t, 4, calls.Load())
+				}
+				if c.answers != nil || c.err != nil { // without results, nothing finds the purge before the message is settled
+					require.Equal(t, 3, summary.Purged, summary)
+					require.Equal(t, summary.Received, summary.Done+summary.HandedOver+summary.Purged+summary.Failed+summary.Released+summary.Rejected)
+				}
+			})
+		})
+	}
+}
+
+// A worker whose lease has ended, and whose message another worker has, hands the failure
+// over all the same: if the other worker dies, the message is not lost.
+func TestQueueTakeFailure_AfterAnotherWorkerTookTheMessage(t *testing.T) {
+	engine := memory.Open()
+	orders := delivery.NewQueue[charged](engine, "orders", delivery.RetryAfter(time.Minute), delivery.WithLease(time.Hour), noLog)
+	require.NoError(t, orders.Put(t.Context(), charged{Amount: 1}, delivery.ID("a")))
+	ms, err := orders.Receive(t.Context(), 1)
+	require.NoError(t, err)
+	entries := entriesOf(t, engine, "orders")
+	require.NoError(t, engine.Release(t.Context(), 0, store.Lease{Queue: "orders", Entry: strconv.FormatInt(entries[0].Position, 10), Fence: entries[0].Fence}))
+	other, err := engine.Take(t.Context(), "orders", 1, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, other, 1)
+	failure := asyncop.Failure[charged]{Element: charged{Amount: 1}, Err: errBusy}
+	require.NoError(t, orders.TakeFailure(message.NewContext(t.Context(), ms[0]), failure))
+	require.Len(t, entriesOf(t, engine, "orders-retry-1"), 1)
+	require.Len(t, entriesOf(t, engine, "orders"), 1)
+
+	require.NoError(t, engine.Done(t.Context(), other[0].Lease)) // the other worker has finished
+	_, err = engine.Purge(t.Context(), "orders-retry-1", store.Filter{})
+	require.NoError(t, err)
+	require.NoError(t, orders.TakeFailure(message.NewContext(t.Context(), ms[0]), failure))
+	require.Empty(t, entriesOf(t, engine, "orders-retry-1"), "the message is settled, so it is not called again")
+	require.NoError(t, orders.Close(t.Context()))
+}
