@@ -30,13 +30,13 @@
 //	           ▲                │ lost                                         │ relapse
 //	           └────────────────┴──────────────────────────────────────────────┘     by hand: held
 //
-// Lost calls take the backend down for 250 ms ([LossShare]). After a lost probe it is down
-// again for an eighth of the outage so far, at least 250 ms and at most 10 s, or for the
-// delay that the service demands. Two successive probes are never of the same element,
-// unless no other element has asked for a second or more. A probe that has not ended
-// after ten seconds lets another element try; the first answer counts. Calls in flight
-// when the backend goes down run to their end, and are not evidence about the time after
-// it.
+// Lost calls take the backend down for 250 ms ([LossShare]). After a lost probe it is
+// down again for an eighth of the outage so far, at least 250 ms and at most 10 s, or for
+// the delay that the service demands. Two successive probes are never of the same
+// element, unless no other element has asked for a second or more. A probe that has not
+// ended after ten seconds lets another element try; the first answer counts. Calls in
+// flight when the backend goes down run to their end, and are not evidence about the time
+// after it.
 //
 // After a successful probe the rate at which calls start grows to its value before the
 // outage, in proportion to the time and within [Ramp], however long a call takes. The

@@ -34,8 +34,8 @@ const (
 )
 
 // ours are the names in small letters. A later version may add names: this one passes
-// them on (law W4). Nothing else may be added to what a message carries, neither here nor
-// to the JSON form, since a header is what every engine keeps.
+// them on (law W4). Every engine keeps headers, so a message gets new fields only as
+// headers, here and in the JSON form.
 var ours = func() map[string]bool {
 	var m Meta
 	names := map[string]bool{

@@ -31,8 +31,8 @@ type storedMeta struct {
 	Headers        map[string]string `json:"headers,omitempty"`
 }
 
-// metas are what has the members of storedMeta. A later version adds no member, but a
-// header: see ours.
+// metas are JSON objects with the members of storedMeta. A later version adds headers
+// instead of members: see ours.
 var metas = unknown.Kind{Prefix: reserved + "Meta-", Known: []string{
 	"id", "key", "origin", "visit", "attempts", "firstFailure", "lastFailure", "due", "lastError", "reasons", "outcomeUnknown",
 	"request", "remembered", "provider", "merges", "headers",

@@ -19,10 +19,10 @@ const (
 	maxEscaped = 3 // how much longer escapes make a text, at most
 )
 
-// reserved is what the names of weir's headers begin with, in any case.
+// reserved begins the names of weir's headers. Upper and lower case are the same.
 const reserved = "Weir-"
 
-// fit makes m what the stored forms have, or returns what is wrong with it.
+// fit cuts m to the limits of the stored forms, or returns an error if it cannot.
 func (m *Meta) fit() error {
 	for _, f := range []struct{ name, value string }{
 		{"ID", m.ID},
