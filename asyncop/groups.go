@@ -9,10 +9,11 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/predicates"
 )
 
 // Similar failures have one line per groupPeriod. At most groupedFailures per second are
-// grouped, in some milliseconds.
+// grouped, which takes some milliseconds; the others share a group.
 const (
 	mostGroups      = 100
 	groupPeriod     = 10 * time.Second
@@ -48,29 +49,41 @@ func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
 	return all
 }
 
-// group counts a failure, and reports whether it gets a line of its own. write writes the
-// line of the group at the end of its period.
-func (s *frontend[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasLine bool) {
+// count counts a failed element in its group, which it returns.
+func (s *frontend[IN, OUT]) count(r core.Report[IN]) counting.Key {
+	f := &s.groups
+	key, text := s.groupOf(r.Err, r.Reason)
+	at := s.clock.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if key == beyondSecond {
+		f.groups.AddRest(at)
+	} else {
+		f.groups.Add(key, at, "", text)
+	}
+	return key
+}
+
+// beyondSecond is the group of failures beyond groupedFailures in a second, and of errors
+// that break.
+var beyondSecond = counting.Key{Kind: "more than a second allows"}
+
+// groupOf returns the group of an error, and its text. The error is user code: if it
+// breaks, the group is beyondSecond.
+func (s *frontend[IN, OUT]) groupOf(err error, reason predicates.Reason) (key counting.Key, text string) {
 	f, now := &s.groups, s.now()
 	if now-f.second >= time.Second {
 		f.second, f.looked = now, 0
 	}
-	key, text := counting.Key{Kind: "more than a second allows"}, ""
 	f.looked++
-	if f.looked <= groupedFailures {
-		_ = s.offLoop(func() error { // user code: the error
-			text = guard.Text(r.Err)
-			key = counting.Key{Kind: fmt.Sprintf("%T", r.Err), Reason: r.Reason.Name(), Error: counting.Alike(text)}
-			return nil
-		})
+	if f.looked > groupedFailures {
+		return beyondSecond, ""
 	}
-	at := s.clock.Now()
-	f.mu.Lock()
-	if f.looked <= groupedFailures {
-		f.groups.Add(key, at, "", text)
-	} else {
-		f.groups.AddRest(at)
-	}
-	f.mu.Unlock()
-	return s.mayWrite(key, 1, groupPeriod, write)
+	key = beyondSecond
+	_ = s.offLoop(func() error {
+		text = guard.Text(err)
+		key = counting.Key{Kind: fmt.Sprintf("%T", err), Reason: reason.Name(), Error: counting.Alike(text)}
+		return nil
+	})
+	return key, text
 }

@@ -13,8 +13,10 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/message"
+	"github.com/weirflow/weir/predicates"
 )
 
 // Limits of the lines of one kind: logBurst lines in logPeriod.
@@ -131,9 +133,8 @@ func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg strin
 	}
 }
 
-// LogGivenUp writes a line about an element that failed, with the reason against a retry,
-// or counts it in the line of its group. The failure sink logs what it does with the
-// element itself.
+// LogGivenUp reports an element that failed, with the reason against a retry. The failure
+// sink logs what it does with the element itself.
 func (s *frontend[IN, OUT]) LogGivenUp(r core.Report[IN], how observe.EndKind) {
 	msg := "asyncop: element handed over to the failure sink"
 	if how == observe.Dropped {
@@ -152,8 +153,19 @@ func (s *frontend[IN, OUT]) LogGivenUp(r core.Report[IN], how observe.EndKind) {
 		}
 		return attrs
 	}
-	if s.group(r, func(more int) {
-		s.log(r.Context, slog.LevelWarn, msg+", and others for the same reason", r.Element, append(attrs(), slog.Int("elements", more))...)
+	s.logGroup(r, msg, s.count(r), "elements", attrs)
+}
+
+// logGroup writes a warning about a failure, or counts it for the next line of its group:
+// similar failures have one line per groupPeriod, with their number as the attribute
+// counted.
+func (s *frontend[IN, OUT]) logGroup(r core.Report[IN], msg string, group counting.Key, counted string, attrs func() []slog.Attr) {
+	type lines struct {
+		msg   string
+		group counting.Key
+	}
+	if s.mayWrite(lines{msg, group}, 1, groupPeriod, func(more int) {
+		s.log(r.Context, slog.LevelWarn, msg+", and others for the same reason", r.Element, append(attrs(), slog.Int(counted, more))...)
 	}) {
 		s.log(r.Context, slog.LevelWarn, msg, r.Element, attrs()...)
 	}
@@ -162,12 +174,14 @@ func (s *frontend[IN, OUT]) LogGivenUp(r core.Report[IN], how observe.EndKind) {
 // LogNotTaken reports an element that the failure sink has not taken, and the wait until
 // the next offer; 0 means that there are no more offers.
 func (s *frontend[IN, OUT]) LogNotTaken(r core.Report[IN], err error, wait time.Duration) {
+	group, _ := s.groupOf(err, predicates.Reason{})
 	if wait == 0 {
-		s.log(r.Context, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", r.Element, slog.Any("error", err))
+		s.logGroup(r, "asyncop: the failure sink can never take an element: it is rejected", group, "elements",
+			func() []slog.Attr { return []slog.Attr{slog.Any("error", err)} })
 		return
 	}
-	s.log(r.Context, slog.LevelWarn, "asyncop: the failure sink did not take an element", r.Element,
-		slog.Any("error", err), slog.Duration("again", wait))
+	s.logGroup(r, "asyncop: the failure sink did not take an element", group, "offers",
+		func() []slog.Attr { return []slog.Attr{slog.Any("error", err), slog.Duration("again", wait)} })
 }
 
 // LogDeclined reports an element that the failure sink has not taken at the end. For

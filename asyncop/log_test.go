@@ -271,6 +271,52 @@ func TestLinesOfFailuresThatAreAlike(t *testing.T) {
 	})
 }
 
+// While a failure sink is unavailable, each element is offered again and again. The offers
+// that fail alike have one line in ten seconds, with their number.
+func TestWithFailureSink_LinesWhileItIsUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		offers, isUp := 0, false
+		op := UnorderedWait(failsAlways[int](errDown), time.Minute, 100, WithLogger(book.logger(slog.LevelInfo)),
+			WithFailureSink(func(context.Context, Failure[int]) error {
+				if isUp {
+					return nil
+				}
+				offers++
+				return fmt.Errorf("no connection to 10.0.0.%d", offers)
+			}))
+		for i := range 50 {
+			op.In() <- i
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		isUp = true
+		close(op.In())
+		require.NoError(t, op.Wait())
+
+		const msg = `level=WARN msg="asyncop: the failure sink did not take an element`
+		lines, counted := 0, 0
+		for _, line := range book.read() {
+			if !strings.HasPrefix(line, msg) {
+				continue
+			}
+			lines++
+			_, n, isGroup := strings.Cut(line, " offers=")
+			if !isGroup {
+				counted++
+				continue
+			}
+			require.Contains(t, line, msg+`, and others for the same reason" error="no connection to 10.0.0.`)
+			number, err := strconv.Atoi(strings.Fields(n)[0])
+			require.NoError(t, err)
+			counted += number
+		}
+		require.Greater(t, offers, 500)
+		require.LessOrEqual(t, lines, 8)
+		require.Equal(t, offers, counted)
+	})
+}
+
 // A storm of failures, and of different ones, is bounded in memory, time and lines.
 func TestGroupsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
