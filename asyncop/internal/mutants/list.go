@@ -326,8 +326,8 @@ var mutants = []mutant{
 	{
 		"an attempt that asks for a retry leaves no doubt", "X1", "core/path.go",
 		`	s.addDoubt(proof, v.Stage, isDeduplicated)
-	if isAsked {`,
-		`	if isAsked {`,
+	if s.doubt == deduplicated && isRefused(`,
+		`	if s.doubt == deduplicated && isRefused(`,
 	},
 	{
 		"the reason of an attempt is not kept", "D6", "core/path.go",
