@@ -124,6 +124,12 @@ func (op *AsyncWaitOperator[IN, OUT]) AwaitSlots(ctx context.Context) int {
 	return op.driver.AwaitSlots(ctx)
 }
 
+// EndPurged ends the elements whose messages are known to have been purged
+// ([message.Delivery].IsPurged): no call starts for them, the contexts of their calls end
+// with [message.ErrPurged] as the cause, and they are reported as abandoned.
+// delivery.Run calls it. It does not wait, and may be called by any goroutine.
+func (op *AsyncWaitOperator[IN, OUT]) EndPurged() { op.driver.EndPurged() }
+
 // Backend returns the backend of [WithBackend], or nil. delivery.Run reports its state,
 // and lets people hold it.
 func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.front.backend }

@@ -97,8 +97,9 @@ type Operator[IN, OUT any] interface {
 // looks into its queues (store.Inspector): nothing of them is stored, neither in a layer
 // nor among the dead letters nor in a queue on the same engine. Run finds a purged message
 // when its call has ended, or when its lease is renewed, which happens three times a
-// lease. Then it does not put results of the message into any sink. It logs the message
-// and counts it in [Summary].Purged: it is not a failure. Results that a sink on another
+// lease. Then it does not put results of the message into any sink, and an operator of
+// package asyncop ends the call: the cause of its context is [message.ErrPurged]. Run logs
+// the message and counts it in [Summary].Purged: it is not a failure. Results that a sink on another
 // engine has taken before stay there.
 //
 // # Jobs
@@ -131,6 +132,11 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.leases, _ = w.source.(settle.LeaseCounter)
 	w.refusals, _ = w.source.(settle.RefusalCounter)
 	w.mu.Unlock()
+	finder, findsPurged := w.source.(settle.PurgeFinder)
+	ender, canEnd := op.(endsPurged)
+	if findsPurged && canEnd {
+		finder.OnPurge(ender.EndPurged)
+	}
 	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
 	if c, ok := op.(checksRun); ok {
 		if err := c.CheckRun(ctx); err != nil {

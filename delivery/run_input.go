@@ -110,6 +110,10 @@ func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(
 			release(ms[i:])
 			return true
 		}
+		if wasPurged(m) { // since it was received
+			m.Release()
+			continue
+		}
 		if !yield(m, nil) {
 			release(ms[i:]) // the operator has settled the first
 			return false

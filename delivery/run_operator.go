@@ -26,6 +26,10 @@ type (
 	// operatorWithBackend is an operator that may have a backend. Backend returns nil if
 	// it has none.
 	operatorWithBackend interface{ Backend() asyncop.Backend }
+
+	// endsPurged is an operator that can end the calls of messages that were purged.
+	// EndPurged returns at once.
+	endsPurged interface{ EndPurged() }
 )
 
 var (
@@ -33,4 +37,5 @@ var (
 	_ operatorWithStats   = (*asyncop.AsyncWaitOperator[any, any])(nil)
 	_ operatorWithGroups  = (*asyncop.AsyncWaitOperator[any, any])(nil)
 	_ operatorWithBackend = (*asyncop.AsyncWaitOperator[any, any])(nil)
+	_ endsPurged          = (*asyncop.AsyncWaitOperator[any, any])(nil)
 )

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
 )
 
 // A purge wins over the calls that run (laws D1 and W5): nothing is stored of a message
@@ -137,4 +138,71 @@ func TestQueueTakeFailure_AfterAnotherWorkerTookTheMessage(t *testing.T) {
 	require.NoError(t, orders.TakeFailure(message.NewContext(t.Context(), ms[0]), failure))
 	require.Empty(t, entriesOf(t, engine, "orders-retry-1"), "the message is settled, so it is not called again")
 	require.NoError(t, orders.Close(t.Context()))
+}
+
+// A renewal of the leases finds the purge: the contexts of the calls end, no retry is made,
+// and the other calls continue.
+func TestRun_PurgeEndsCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		orders := delivery.NewQueue[charged](engine, "orders", delivery.RetryAfter(time.Second), delivery.WithLease(9*time.Second), noLog)
+		results := delivery.NewQueue[int](engine, "results", noLog)
+		for i := range 4 {
+			key := "c1"
+			if i == 3 {
+				key = "c2"
+			}
+			require.NoError(t, orders.Put(t.Context(), charged{Amount: i}, delivery.ID(strconv.Itoa(i)), delivery.Key(key)))
+		}
+		var calls, purged atomic.Int64
+		begun := time.Now()
+		call := asyncop.Blocking(func(ctx context.Context, o charged) (int, error) {
+			calls.Add(1)
+			switch o.Amount {
+			case 0: // it waits for its retry when the purge is found
+				return 0, errBusy
+			case 1: // it ignores its context
+				time.Sleep(30 * time.Second)
+				return 1, nil
+			}
+			select {
+			case <-ctx.Done():
+				if errors.Is(context.Cause(ctx), message.ErrPurged) && time.Since(begun) < 10*time.Second {
+					purged.Add(1)
+				}
+				return 0, ctx.Err()
+			case <-time.After(20 * time.Second):
+				return o.Amount, nil
+			}
+		})
+		backoff := strategies.FixedDelay[int](3, time.Minute).RetryIfException(predicates.HasException)
+		op := asyncop.UnorderedWaitWithRetry(call, time.Hour, 10, backoff, asyncop.WithFailureSink(orders.TakeFailure),
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan delivery.Summary)
+		go func() {
+			summary, err := delivery.Run(ctx, orders, op, results, noLog)
+			if err != nil {
+				t.Error(err)
+			}
+			ended <- summary
+		}()
+		time.Sleep(time.Second)
+		require.EqualValues(t, 4, calls.Load())
+		_, err := engine.Purge(t.Context(), "orders", store.Filter{Key: "c1"})
+		require.NoError(t, err)
+		time.Sleep(10 * time.Minute)
+		require.EqualValues(t, 1, purged.Load())
+		require.EqualValues(t, 4, calls.Load(), "no retry is made")
+		stop()
+		summary := <-ended
+		require.Equal(t, 3, summary.Purged, summary)
+		require.Equal(t, 1, summary.Done, summary)
+		left := entriesOf(t, engine, "results")
+		require.Len(t, left, 1)
+		require.Equal(t, "c2", left[0].Meta.Key)
+		names, err := engine.Queues(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{"results"}, names)
+	})
 }

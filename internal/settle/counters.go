@@ -15,3 +15,11 @@ type RefusalCounter interface {
 	// was settled. Any goroutine may call it.
 	SettlementsRefused() int
 }
+
+// PurgeFinder is a source that finds that messages in flight were purged. delivery.Run
+// then makes its operator end their calls.
+type PurgeFinder interface {
+	// OnPurge sets a function that is called when the source has found such messages. f
+	// must return at once. It is called by any goroutine.
+	OnPurge(f func())
+}

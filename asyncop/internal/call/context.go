@@ -94,13 +94,28 @@ func (t *Token) AfterFunc(f func()) (stop func() bool) {
 }
 
 // parent returns the context with the values. For package context the cause of the end is
-// a value: it is the operator's cause only if the operator has ended the attempt.
+// a value: it is the operator's cause only if the operator has ended the attempt, and
+// message.ErrPurged if it did so because of a purge.
 func (t *Token) parent() context.Context {
-	if t.state.Load()&(contextEnded|expired|completed) == contextEnded {
-		return t.Host.Life
+	if t.state.Load()&(contextEnded|expired|completed) != contextEnded {
+		return t.Host.Values
 	}
-	return t.Host.Values
+	s := t.signal.Load()
+	if s != nil && t.Host.Life.Err() == nil {
+		d := message.DeliveryOf(s.message)
+		if d != nil && d.IsPurged() {
+			return WithEnd(t.Host.Values, purged)
+		}
+	}
+	return t.Host.Life
 }
+
+// purged has the cause of the end of a call whose message was purged.
+var purged = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(message.ErrPurged)
+	return ctx
+}()
 
 func (t *Token) ensureSignal() *signal {
 	if t.signal.Load() == nil {

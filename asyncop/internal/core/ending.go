@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/timers"
 )
@@ -49,6 +50,41 @@ func (g *Machine[IN, OUT]) EndRetries() {
 			g.retryNow(s)
 		}
 	}
+}
+
+// EndPurged ends the elements whose messages were purged, so no call starts for them. The
+// context of a running call ends, with message.ErrPurged as its cause. An element whose
+// failure is being handled is left alone: its hand-over finds the purge.
+func (g *Machine[IN, OUT]) EndPurged() {
+	g.tick()
+	for s := g.first(); s != nil; {
+		next := s.next()
+		if fresh <= s.phase && s.phase <= ready && g.messages.isPurged(s) {
+			g.endPurged(s)
+		}
+		s = next
+	}
+}
+
+// endPurged releases the message of s, which has not failed.
+func (g *Machine[IN, OUT]) endPurged(s *Slot[IN, OUT]) {
+	if s.phase == running || s.phase == preparing {
+		g.Timers.Cancel(&s.timer)
+		t := &s.attempt.Token
+		t.Borrow() // the end of the call is no evidence about the backend
+		g.endAttempt(s, s.attempt, cutOff)
+		g.reportToBackend(s, t, message.ErrPurged, predicates.Reason{}, 0)
+		g.attemptEnd = attemptEnd{isKnown: true, err: message.ErrPurged, took: g.now - s.last, isTimed: true}
+	} else {
+		g.endWait(s)
+	}
+	s.attempt = nil
+	g.reportEnd(s, false, 0)
+	s.err = message.ErrPurged
+	g.messages.releaseAfter(s, message.ErrPurged, 0)
+	g.enter(s, endedWithoutResults)
+	g.complete(s)
+	g.Ended(s, observe.Abandoned)
 }
 
 // Abandon ends the contexts of all attempts. It returns the elements that have not ended,

@@ -814,19 +814,10 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		return
 	}
 	isEarly, wasCalled := g.now < s.due, s.phase == running
-	switch s.phase {
-	case preparing, running:
+	if s.phase == preparing || s.phase == running {
 		g.timeOutAttempt(s)
-	case deciding:
-		q := g.takeQuestion(s)
-		q.Expire()
-	case backoff:
-		g.Timers.Cancel(&s.timer)
-		g.uncountWaiting(s)
-	case ready:
-		g.ready.Cancel(&s.timer)
-		g.uncountWaiting(s)
-	default: // fresh and behind need no work here, and the other phases have no live deadline
+	} else {
+		g.endWait(s)
 	}
 	s.attempt = nil
 	g.reportEnd(s, false, 0)
@@ -851,6 +842,22 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		g.noteError(failure)
 	}
 	g.failElement(s, failure, true)
+}
+
+// endWait ends the wait of s, which has no attempt, for its next attempt.
+func (g *Machine[IN, OUT]) endWait(s *Slot[IN, OUT]) {
+	switch s.phase {
+	case deciding:
+		q := g.takeQuestion(s)
+		q.Expire()
+	case backoff:
+		g.Timers.Cancel(&s.timer)
+		g.uncountWaiting(s)
+	case ready:
+		g.ready.Cancel(&s.timer)
+		g.uncountWaiting(s)
+	default: // fresh and behind need no work here, and the other phases have no live deadline
+	}
 }
 
 func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT]) {

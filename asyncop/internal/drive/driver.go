@@ -66,6 +66,7 @@ type Driver[IN, OUT any] struct {
 
 	timerDue  atomic.Bool   // the alarm has rung; a loop body on the loop's goroutine gets no result before the timers have fired
 	stopping  atomic.Bool   // Stop was called
+	purged    atomic.Bool   // EndPurged was called, and the loop has not acted on it
 	inputErr  sharedError   // of the input of Results; set before its ring ends
 	err       sharedError   // set before ended is closed
 	ended     chan struct{} // closed by the loop before out: err is final
@@ -266,6 +267,12 @@ func (d *Driver[IN, OUT]) checkSignals() {
 		d.timerDue.Store(false) // this step fires them
 	}
 	d.core.EndIfCancelled()
+	if d.purged.Load() {
+		d.purged.Store(false) // before the loop looks, so that it does not miss the next purge
+		if !d.failed() && !d.suspended() {
+			d.core.EndPurged()
+		}
+	}
 	if d.mustStop() {
 		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
@@ -273,6 +280,13 @@ func (d *Driver[IN, OUT]) checkSignals() {
 	if a := d.attached.Load(); a.moved == nil { // otherwise switchesGoroutine switches the port, and this goroutine ends
 		d.switchPort(a)
 	}
+}
+
+// EndPurged makes the loop end the elements whose messages were purged. Any goroutine may
+// call it. It does not wait.
+func (d *Driver[IN, OUT]) EndPurged() {
+	d.purged.Store(true)
+	d.host.WakeUp()
 }
 
 // mustStop reports whether Stop must end the input. After the marker it does not, because
@@ -294,7 +308,7 @@ func (d *Driver[IN, OUT]) park() {
 }
 
 func (d *Driver[IN, OUT]) signalled() bool {
-	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.sumIsStored() || d.attached.Load() != d.current
+	return d.host.Cancelled() || d.purged.Load() || d.mustStop() || d.gateHasOpened() || d.sumIsStored() || d.attached.Load() != d.current
 }
 
 // setAlarm arranges a wake-up for the next timer or log line. It returns false if one is

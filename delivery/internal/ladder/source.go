@@ -104,21 +104,17 @@ func (s *source[T]) add(queue string, rate float64, limit int) {
 	s.inputs = append(s.inputs, &input[T]{queue: queue, source: in, rate: rate, limit: limit})
 }
 
-// OnPurge sets a function that is called when the source finds that messages in flight
-// were purged. It must return at once. The default does nothing.
+// OnPurge implements [settle.PurgeFinder], for all inputs.
 func (s *source[T]) OnPurge(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onPurge = f
 	for _, in := range s.inputs {
-		if finds, ok := in.source.(findsPurged); ok {
+		if finds, ok := in.source.(settle.PurgeFinder); ok {
 			finds.OnPurge(f)
 		}
 	}
 }
-
-// findsPurged is implemented by *leases.Source and by the source of another ladder.
-type findsPurged interface{ OnPurge(f func()) }
 
 // find adds the queues of other versions, now and then.
 func (s *source[T]) find(ctx context.Context) error {
@@ -481,6 +477,7 @@ func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[
 var (
 	_ settle.LeaseCounter   = (*source[any])(nil)
 	_ settle.RefusalCounter = (*source[any])(nil)
+	_ settle.PurgeFinder    = (*source[any])(nil)
 )
 
 // LeasesLost implements [settle.LeaseCounter]: it is the sum of the inputs.

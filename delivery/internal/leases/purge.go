@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
@@ -95,8 +96,9 @@ func isSame(a, b store.Engine) bool {
 	return t == reflect.TypeOf(b) && t.Comparable() && a == b
 }
 
-// OnPurge sets a function that is called when the source finds that messages in flight
-// were purged. It must return at once. The default does nothing.
+var _ settle.PurgeFinder = (*Source[any])(nil)
+
+// OnPurge implements [settle.PurgeFinder].
 func (s *Source[T]) OnPurge(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
