@@ -353,6 +353,13 @@ func (s *server) edit(r *http.Request) (string, error) {
 		return "", err
 	}
 	payload := strings.ReplaceAll(q.Get("payload"), "\r\n", "\n") // browsers send lines so
+	if hasJSONCodec(&e) {
+		var value any
+		err := json.Unmarshal([]byte(payload), &value)
+		if err != nil {
+			return "", wrong("The payload is not JSON, which its codec reads: %s. Go back to correct it.", err)
+		}
+	}
 	job, err := s.jobs.Edit(r.Context(), queue, e, q.Get("to"), []byte(payload), personOf(r).who, why)
 	if err != nil {
 		return "", mine(r.Context(), err)

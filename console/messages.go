@@ -319,7 +319,7 @@ func (s *server) message(r *http.Request) (view, error) {
 	if d.Role == "dead letters" {
 		d.Repeat = repeated(&e, s.Clock.Now())
 		d.LookFirst = e.Repetition(s.Clock.Now()) == store.RepeatLookFirst
-		if text := string(e.Payload); s.keeps && e.Schema == nil && len(text) <= maxEdited && visible(text) == text {
+		if text := string(e.Payload); s.keeps && (e.Schema == nil || hasJSONCodec(&e)) && len(text) <= maxEdited && visible(text) == text {
 			d.Editable = text
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
@@ -76,7 +77,7 @@ func (s *server) backendProblems(l *look) (list []problem) {
 		case b.Held != "":
 			list = append(list, problem{1, fmt.Sprintf("Backend %s is held: %s", cut(100, b.Name), cut(200, b.Held)), s.link("/backends"), "backends"})
 		case b.Shut > 0:
-			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %d workers: %s", cut(100, b.Name), b.Shut, len(b.Workers), failure(200, b.Why)), s.link("/backends"), "backends"})
+			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %d workers: %s", cut(100, b.Name), b.Shut, b.Alive, failure(200, b.Why)), s.link("/backends"), "backends"})
 		}
 	}
 	return list
@@ -112,15 +113,35 @@ func (s *server) queueProblems(l *look) (list []problem) {
 }
 
 func (s *server) workerProblems(l *look) (list []problem) {
+	silentOn := map[string][]worker{} // by host
 	for _, w := range l.Workers {
 		if w.Silent {
-			list = append(list, problem{2, fmt.Sprintf("Worker %s on %s has been silent for %s: it was killed, or does not reach the engine.", w.ID, cut(100, w.Host), age(l.at.Sub(w.Seen))), s.link("/") + "#workers", "workers"})
+			silentOn[w.Host] = append(silentOn[w.Host], w)
 		}
 		if d := w.ClockOffset; d.Abs() > offset {
 			list = append(list, problem{1, fmt.Sprintf("The clock of the engine is %s from that of worker %s on %s.", age(d.Abs()), w.ID, cut(100, w.Host)), s.link("/") + "#workers", "workers"})
 		}
 	}
+	for _, host := range slices.Sorted(maps.Keys(silentOn)) {
+		list = append(list, problem{2, silence(l.at, host, silentOn[host]), s.link("/") + "#workers", "workers"})
+	}
 	return list
+}
+
+// silence describes the silent workers of a host: all of them are one problem, such as a
+// host that died.
+func silence(now time.Time, host string, workers []worker) string {
+	last := workers[0]
+	for _, w := range workers {
+		if w.Seen.After(last.Seen) {
+			last = w
+		}
+	}
+	since := age(now.Sub(last.Seen))
+	if len(workers) == 1 {
+		return fmt.Sprintf("Worker %s on %s has been silent for %s: it was killed, or does not reach the engine.", last.ID, cut(100, host), since)
+	}
+	return fmt.Sprintf("%d workers on %s have been silent for %s or longer: they were killed, or do not reach the engine.", len(workers), cut(100, host), since)
 }
 
 // partitionProblems names the first partition of each pipeline that has no owner, or
@@ -195,13 +216,15 @@ type backend struct {
 	Name    string
 	Held    string // the reason, and who gave it
 	Limit   string // that was ordered
-	Shut    int    // workers in which it is closed or probing
+	Alive   int    // workers that report
+	Shut    int    // workers that report it as down or probing
 	Why     string
 	Workers []workersBackend
 }
 
 type workersBackend struct {
 	Worker string
+	Silent bool // the worker no longer reports, so its state is not evidence
 	jobs.Backend
 }
 
@@ -226,7 +249,11 @@ func backendsOf(l *look) []backend {
 	for _, w := range l.Workers {
 		for _, wb := range w.Backends {
 			b := at(wb.Name)
-			b.Workers = append(b.Workers, workersBackend{w.ID, wb})
+			b.Workers = append(b.Workers, workersBackend{w.ID, w.Silent, wb})
+			if w.Silent {
+				continue
+			}
+			b.Alive++
 			if wb.State == "down" || wb.State == "probing" {
 				b.Shut++
 			}

@@ -86,7 +86,7 @@ func (s *server) limited(ctx context.Context, f func() error) error {
 func (s *server) action(f func(*http.Request) (string, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !personOf(r).Acts() {
-			s.fail(w, r, &statusError{http.StatusForbidden, "You may look, and change nothing: this needs the role Actor."})
+			s.fail(w, r, &statusError{http.StatusForbidden, "Read only: changing this needs the role Actor."})
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), loadTime) // a job counts when it starts

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery/store"
 )
 
 const (
@@ -76,3 +78,7 @@ func indentedSize(b []byte, limit int) int {
 	}
 	return size
 }
+
+// hasJSONCodec reports whether the codec of a message is JSON, which is the default. Its payload
+// is text, so a person can edit it.
+func hasJSONCodec(e *store.Entry) bool { return string(e.Schema) == "json" }

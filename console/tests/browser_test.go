@@ -207,9 +207,10 @@ func sevenQuestions(t *testing.T, e store.Keeper) {
 		p.sees("done: 3 of 3 done")
 		p.open("/start?do=merge&queue=orders-dead&cause=exhausted")
 		p.fill("why", "three went through")
-		p.fill("rate", "1000")
+		p.fill("rate", "20") // slow enough to see the job run
 		p.click("Send back all 38")
-		p.sees("done: 38 of 38 done")
+		p.sees("done: 38 of 38 done", "To the queue")
+		require.NotContains(t, p.text(), "Pause", "the job is done")
 	})
 	t.Run("who did what", func(t *testing.T) {
 		p.t = t

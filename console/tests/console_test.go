@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/console"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
@@ -172,21 +173,26 @@ func TestWorkersAndBackends(t *testing.T) {
 			},
 			ClockOffset: -3 * time.Minute,
 		}
-		text, err := json.Marshal(w)
-		require.NoError(t, err)
-		require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
-			return tx.Write(ctx, store.Record{Kind: "worker", Name: "w1", Value: string(text)})
-		}))
+		says(t, e, w)
+		says(t, e, jobs.Worker{ID: "w2", Host: "h", Seen: time.Now(), Backends: w.Backends})
+		for _, id := range []string{"w3", "w4"} { // a silent worker's view of a backend is not evidence
+			says(t, e, jobs.Worker{
+				ID: id, Host: "gone", Seen: time.Now().Add(-6 * time.Minute),
+				Backends: []jobs.Backend{{Name: "air", State: "down", Why: "gone", Limit: -1}, {Name: "sea", State: "down", Why: "gone", Limit: -1}},
+			})
+		}
 		h := handler(t, console.Config{Engine: e})
 		seen := page(t, h, "/")
 		for _, want := range []string{
 			"Backend bank is held: it loses money (ann)", "Backend air does not answer in 1 of 1 workers: 503 of half the calls",
 			"No worker has partition b&lt;script&gt; (and 1 more) of flights.", "Partition d of flights fails: no right", `data-l="Not read">1234<`,
 			"The clock of the engine is 3 min from that of worker w1 on h.",
-			"Worker w1 on h has been silent for 5 min", `data-l="Done">41<`, `data-l="In flight">17<`,
+			"Worker w1 on h has been silent for 5 min", "2 workers on gone have been silent for 6 min or longer", `data-l="Done">41<`, `data-l="In flight">17<`,
 		} {
 			assert.Contains(t, seen, want)
 		}
+		assert.NotContains(t, seen, "Backend sea")
+		assert.NotContains(t, seen, "Worker w3 on gone")
 		assert.Less(t, strings.Index(seen, "Backend air"), strings.Index(seen, "Backend bank"), "the worst first")
 		assert.Contains(t, page(t, h, "/backends"), "it loses money (ann)")
 	})
@@ -386,6 +392,32 @@ func TestAnEditedPayload(t *testing.T) {
 		assert.Equal(t, http.StatusNotFound, ask(h, "/edit", form).Code, "a second click changes nothing")
 		assert.Contains(t, page(t, h, fmt.Sprintf("/message?queue=orders&position=%d", sent[0].Position)), "from the message wrong with another payload")
 	})
+}
+
+// A queue's default codec is JSON: a payload that is not JSON is refused, and the edited
+// message keeps the schema, so that the queue can decode it.
+func TestEdit_DefaultCodec(t *testing.T) {
+	type order struct{ To string }
+	e := memory.Open()
+	q := delivery.NewQueue[order](e, "orders")
+	m, err := q.Encode(order{"TLX"}, delivery.ID("7"))
+	require.NoError(t, err)
+	m.Cause = store.Permanent
+	require.NoError(t, e.Put(t.Context(), q.DeadLetters(), m))
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	letter := page(t, h, "/message?queue=orders-dead&position=1")
+	more := url.Values{"why": {"a typing error"}, "to": {"orders"}, "new": {"yes"}, "payload": {`{"To":"TXL"`}}
+	w := submitted(t, h, letter, "/edit", more)
+	require.Equal(t, http.StatusUnprocessableEntity, w.Code)
+	require.Contains(t, w.Body.String(), "The payload is not JSON")
+	more.Set("payload", `{"To":"TXL"}`)
+	w = submitted(t, h, letter, "/edit", more)
+	require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+	list, err := e.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 9})
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, `{"To":"TXL"}`, string(list[0].Payload))
+	require.Equal(t, m.Schema, list[0].Schema)
 }
 
 // submitted sends the form of a page to path as a browser does, with more fields: in the
