@@ -83,7 +83,7 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 		t.saved.restored = make(map[int64]*element, len(numbers))
 	}
 	for _, n := range numbers { // all at once: the first incomplete number must not pass one that is not restored yet
-		e := &element{tracker: t, number: n}
+		e := &element{tracker: t, number: n, inDoubt: severalRequests}
 		e.attempts.Store(1) // it may have been sent before: then records are looked for
 		e.sentAt(sent)
 		t.appendLocked(e)

@@ -4,11 +4,13 @@ package failed
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
@@ -24,7 +26,7 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 		meta.FirstFailure = now
 	}
 	meta.LastFailure, meta.LastError = now, guard.Text(f.Err)
-	if meta.UnsafeToRepeat && isRefused(ctx) {
+	if meta.UnsafeToRepeat && isRefused(ctx, meta.Request) {
 		meta.UnsafeToRepeat = false
 		meta.Request, meta.Remembered = "", time.Time{}
 	}
@@ -43,12 +45,18 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	return meta
 }
 
-// isRefused reports whether a request tracker knows that the servers have refused the
-// requests of the message of ctx that were in doubt after earlier visits: in this visit,
-// each server answered with a recorded refusal.
-func isRefused(ctx context.Context) bool {
+// isRefused reports whether a request tracker knows that the request of a message, which
+// was in doubt after earlier visits, was refused: in this visit the server answered with a
+// recorded refusal. The element of ctx may be an element of an operator around this one,
+// so its request is compared.
+func isRefused(ctx context.Context, request string) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
-	return ok && e.AllRefused()
+	if !ok || !e.AllRefused() {
+		return false
+	}
+	var inDoubt, refused exactlyonce.ID
+	err := errors.Join(inDoubt.UnmarshalText([]byte(request)), refused.UnmarshalText([]byte(e.Carried())))
+	return err == nil && inDoubt.Client == refused.Client && inDoubt.Sequence == refused.Sequence
 }
 
 // stepsOf returns the calls of a failed visit. ctx is the context of the failure sink.
