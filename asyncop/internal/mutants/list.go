@@ -11,7 +11,7 @@ var mutants = []mutant{
 	{
 		"a generation does not end with its phase", "A2", "core/slot.go",
 		`if p != preparing && p != running { // otherwise`,
-		`if p == ended { // otherwise`,
+		`if p == endedWithoutResults { // otherwise`,
 	},
 	{
 		"a generation comes twice", "A2", "core/path.go",
@@ -327,7 +327,8 @@ var mutants = []mutant{
 		"an attempt that asks for a retry leaves no doubt", "X1", "core/path.go",
 		`	s.addDoubt(proof, v.Stage, isDeduplicated)
 	if s.doubt == deduplicated && isRefused(`,
-		`	if s.doubt == deduplicated && isRefused(`,
+		`	_ = proof
+	if s.doubt == deduplicated && isRefused(`,
 	},
 	{
 		"the reason of an attempt is not kept", "D6", "core/path.go",
@@ -349,7 +350,7 @@ var mutants = []mutant{
 		"an element without results is not reported", "O1", "core/path.go",
 		`		g.Left(observe.Empty)
 `,
-		`		e.Value.phase = ended
+		`		e.Value.phase = endedWithoutResults
 		g.Left(observe.Empty)
 `,
 	},
