@@ -186,6 +186,11 @@ func (p protocol) Report() gate.Report {
 	if r.Limit == math.MaxInt {
 		r.Limit = -1
 	}
+	if s.State == Down || s.State == Probing {
+		p.mu.Lock()
+		r.Since = p.epoch.Add(p.troubled) // between probes the state changes several times a minute
+		p.mu.Unlock()
+	}
 	return r
 }
 

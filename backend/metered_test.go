@@ -209,6 +209,7 @@ func TestBackend_ProbesOfALongOutage(t *testing.T) {
 			require.LessOrEqual(t, probes, 50)
 			break
 		}
+		require.True(t, begun.Equal(gate.Of(o.bench).Report().Since), "people see when the outage began")
 		o.clock.Add(pause)
 		o.call(errBusy)
 	}

@@ -190,32 +190,37 @@ func (s *server) start(r *http.Request) (string, error) {
 			return "", err
 		}
 	}
-	job, err := s.once(r.Context(), spec)
+	job, isSame, err := s.once(r.Context(), spec)
 	if err != nil {
 		return "", mine(r.Context(), err)
 	}
 	s.run(job.ID)
-	return "/job?id=" + strconv.Itoa(job.ID), nil
+	page := "/job?id=" + strconv.Itoa(job.ID)
+	if isSame {
+		page += "&same=yes"
+	}
+	return page, nil
 }
 
 // once starts a job, unless the same was started just now: a second click, or a browser
 // that asks again.
-func (s *server) once(ctx context.Context, spec jobs.Spec) (jobs.Job, error) {
+func (s *server) once(ctx context.Context, spec jobs.Spec) (job jobs.Job, isSame bool, err error) {
 	s.starting.Lock()
 	defer s.starting.Unlock()
 	list, err := s.jobs.List(ctx)
 	if err != nil {
-		return jobs.Job{}, err
+		return jobs.Job{}, false, err
 	}
 	if spec.Do == store.Merge {
 		spec.MaxMerges = maxMerges
 	}
 	for _, job := range list {
 		if s.Clock.Since(job.Begun).Abs() < again && sameSpec(job.Spec, spec) {
-			return job, nil
+			return job, true, nil
 		}
 	}
-	return s.jobs.Start(ctx, spec)
+	job, err = s.jobs.Start(ctx, spec)
+	return job, false, err
 }
 
 // sameSpec compares what is stored.

@@ -216,7 +216,7 @@ func (s *server) protect(next http.Handler) http.Handler {
 		if err != nil {
 			s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "console: a request is refused",
 				slog.String("path", r.URL.Path), slog.String("from", r.RemoteAddr), slog.Any("error", err))
-			http.Error(w, "This console is not open to you.", http.StatusForbidden)
+			http.Error(w, "This console is not open to you. "+s.hint(), http.StatusForbidden)
 			return
 		}
 		if p.Acts() {
@@ -225,6 +225,14 @@ func (s *server) protect(next http.Handler) http.Handler {
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))
 	})
+}
+
+// hint says how to get in. The reason for a refusal is only in the log of the program.
+func (s *server) hint() string {
+	if s.Authorize == nil {
+		return "It is open to browsers on its own machine, under the name localhost: forward its port, or set Authorize in its program."
+	}
+	return "Authorize in its program has refused the request. The log of the program has the reason."
 }
 
 // who returns who sent a request.

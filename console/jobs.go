@@ -28,8 +28,8 @@ func (s *server) jobList(r *http.Request) (view, error) {
 type jobData struct {
 	jobs.Job
 	Filter  string
-	Handled int // of Total
-	Message string
+	Handled int  // of Total
+	IsSame  bool // a person started the same job again, and sees this one instead
 }
 
 func (s *server) job(r *http.Request) (view, error) {
@@ -41,7 +41,7 @@ func (s *server) job(r *http.Request) (view, error) {
 	if err != nil && job.State() != "unreadable" {
 		return view{}, err
 	}
-	d := &jobData{Job: job, Handled: job.Done + job.Looping + job.Unsafe + job.Lapsed + job.Skipped}
+	d := &jobData{Job: job, Handled: job.Done + job.Looping + job.Unsafe + job.Lapsed + job.Skipped, IsSame: r.URL.Query().Get("same") == "yes"}
 	if b, err := json.Marshal(job.Spec.Filter); err == nil && string(b) != "{}" {
 		d.Filter = string(b)
 	}

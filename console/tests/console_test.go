@@ -274,7 +274,9 @@ func TestActions(t *testing.T) {
 		w = ask(h, "/start", form)
 		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
 		assert.Equal(t, "/job?id=1", w.Header().Get("Location"))
-		assert.Equal(t, "/job?id=1", ask(h, "/start", form).Header().Get("Location"), "a second click")
+		second := ask(h, "/start", form).Header().Get("Location")
+		assert.Equal(t, "/job?id=1&same=yes", second, "a second click")
+		assert.Contains(t, page(t, h, second), "no second one was started")
 		job := awaitEnd(t, e, 1)
 		assert.Equal(t, []any{3, "ann", "the bank is back"}, []any{job.Done, job.By, job.Why})
 		assert.Contains(t, page(t, h, "/job?id=1"), "done: 3 of 3 done")
@@ -557,6 +559,11 @@ func TestWhoGetsIn(t *testing.T) {
 	assert.Equal(t, http.StatusOK, from(open, "GET", "[::1]:80", "[::1]:1"))
 	assert.Equal(t, http.StatusForbidden, from(open, "GET", "localhost", "10.0.0.1:1"), "another machine")
 	assert.Equal(t, http.StatusForbidden, from(open, "GET", "evil.example", "127.0.0.1:1"), "a name that leads here")
+	elsewhere := httptest.NewRequest(http.MethodGet, "http://localhost/", nil)
+	elsewhere.RemoteAddr = "10.0.0.1:1"
+	refused := httptest.NewRecorder()
+	open.ServeHTTP(refused, elsewhere)
+	assert.Contains(t, refused.Body.String(), "forward its port, or set Authorize")
 	form := url.Values{"do": {"purge"}, "queue": {"orders-dead"}, "why": {"x"}}
 	assert.Equal(t, http.StatusForbidden, ask(open, "/start", form).Code)
 	for _, c := range []struct {

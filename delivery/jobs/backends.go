@@ -20,7 +20,7 @@ type Backend struct {
 	Name    string    `json:"name"`
 	State   string    `json:"state"`         // up, down, probing, ramping, held
 	Why     string    `json:"why,omitempty"` // the reason for a state other than up
-	Since   time.Time `json:"since"`         // when State began, by the worker's clock
+	Since   time.Time `json:"since"`         // when State began, or the outage if it is down or probing, by the worker's clock
 	Until   time.Time `json:"until,omitzero"`
 	Limit   int       `json:"limit"` // calls at a time; -1: none
 	InUse   int       `json:"inUse"`

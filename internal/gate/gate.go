@@ -50,7 +50,7 @@ type Report struct {
 	Name    string
 	State   string
 	Why     string
-	Since   time.Time // start of State
+	Since   time.Time // start of State; if it is down or probing, start of the outage
 	Until   time.Time // end of the state down; zero if unknown
 	Limit   int       // of running calls; -1 without a limit
 	InUse   int       // running calls
