@@ -227,7 +227,8 @@ func (s *server) protect(next http.Handler) http.Handler {
 	})
 }
 
-// hint says how to get in. The reason for a refusal is only in the log of the program.
+// hint returns advice on how to get in. The reason for a refusal is only in the log of
+// the program.
 func (s *server) hint() string {
 	if s.Authorize == nil {
 		return "It is open to browsers on its own machine, under the name localhost: forward its port, or set Authorize in its program."

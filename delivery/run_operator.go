@@ -23,8 +23,8 @@ type (
 	// largest group first.
 	operatorWithGroups interface{ Groups() []observe.Group }
 
-	// operatorWithBackend is an operator that may have a backend. Backend returns nil if
-	// it has none.
+	// operatorWithBackend is an operator that may have a backend. Without one, Backend
+	// returns nil.
 	operatorWithBackend interface{ Backend() asyncop.Backend }
 
 	// endsPurged is an operator that can end the calls of messages that were purged.

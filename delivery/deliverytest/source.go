@@ -265,7 +265,7 @@ func (q *queue[T]) nothing(s delivery.Source[T]) error {
 	return nil
 }
 
-// nothingLeft checks that nothing is in the queue, for a new source, too.
+// nothingLeft checks that the queue is empty, for a new source, too.
 func (q *queue[T]) nothingLeft(s delivery.Source[T]) error {
 	if err := q.nothing(s); err != nil {
 		return err

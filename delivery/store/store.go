@@ -102,8 +102,8 @@ type Amendment struct {
 	Provider *string
 	// Delay makes the message due after this time from now, by the clock of the store:
 	// Meta.Due is set to the end of the delay. The lease lasts at least until then, so
-	// that the message is not taken before (law D3), unless a later Extend makes the lease
-	// end sooner. 0 keeps the due time. It must not be negative.
+	// that the message is not taken before (law D3), unless a later Extend makes the
+	// lease end sooner. 0 keeps the due time. It must not be negative.
 	Delay time.Duration
 }
 
@@ -158,7 +158,7 @@ type Inspector interface {
 
 	// HandOver puts messages that were made of messages in flight, such as their failures
 	// and results. It leaves the messages in flight where they are. It puts a message
-	// only if the message of its lease is still in its queue, and checks that in the same
+	// only if the message of its lease is still in its queue, which it checks in the same
 	// transaction. So a purge wins over the calls that run. The check ignores the fencing
 	// number: a late worker still hands over a message that another worker has taken. A
 	// move without a lease is put as by Put. A *[LeaseError] names the leases whose

@@ -27,7 +27,7 @@ func clientOf(secret []byte, name, message string) (c exactlyonce.Client) {
 	return c
 }
 
-// resume goes on where the earlier visits of a message were.
+// resume continues where the earlier visits of a message were.
 func (e *element) resume(meta message.Meta) {
 	// A redelivery may have been sent before without a trace here. From the second
 	// attempt on, records are looked for.

@@ -29,7 +29,7 @@ func (s *supervisor) startView(w io.Writer) (stop func()) {
 				fmt.Fprintf(&b, "\x1b[%dA\x1b[J", drawn) // up, and clear what is below
 			}
 			width := show.Columns(w)
-			for _, line := range lines { // one that wraps could not be drawn over
+			for _, line := range lines { // a line that wraps could not be drawn over
 				b.WriteString(line[:min(len(line), width)] + "\n")
 			}
 			drawn = len(lines)

@@ -32,7 +32,7 @@ type index struct {
 
 	used     time.Time     // when it was asked for; guarded by the engine's mu
 	consumed string        // name of the consumer: the client replaces it after a fault
-	naming   chan struct{} // has room for one that asks for its name
+	naming   chan struct{} // has room for a single request for its name
 
 	mu      sync.Mutex
 	items   map[string]*item // by identity

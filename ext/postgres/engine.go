@@ -245,7 +245,7 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 // putting is a call of Put or HandOver.
 type putting struct {
 	rows []storesql.Row
-	of   []entry        // of HandOver: the message that each row was made of; the zero entry stands for none
+	of   []entry        // of HandOver: the message from which each row was made, or the zero entry
 	left map[entry]bool // set by putAll: the messages that are still in their queues
 }
 

@@ -27,7 +27,7 @@ type consumed[T any] struct {
 	end   context.CancelFunc
 
 	mu      sync.Mutex // guards what follows
-	opening *opening   // nil: nothing is opened, or was
+	opening *opening   // nil before the first Receive, and after a failed one
 	closed  bool
 }
 

@@ -13,9 +13,9 @@ import (
 
 // HandOver puts messages into a queue. from has the delivery of the message that each of
 // them was made of, or nil. If that message was received from the same engine and was
-// purged, nothing is put for it, and isGone is true (law W5). A [store.Inspector] checks
-// that in the transaction of the put; with other engines a purge may come in between. The
-// caller settles the message as if it had been put.
+// purged, nothing is put for it, and isGone is true (law W5). A [store.Inspector]
+// checks for a purge in the transaction of the put; with other engines a purge may come
+// in between. The caller settles the message as if it had been put.
 //
 // A message that is gone although its lease was not extended in time may have been
 // settled by another worker. Nothing is put for it either, since that worker has stored

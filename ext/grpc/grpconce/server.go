@@ -58,13 +58,13 @@ type ServerConfig struct {
 //
 // Answers of the tracker have its result in the trailer exactly-once-result:
 //
-//	recorded     any status            the reply to this attempt, and to all later attempts
+//	recorded     any status            the reply to this attempt, and to all later ones
 //	replayed     any status            the recorded reply to another attempt
 //	in-progress  UNAVAILABLE           an earlier attempt runs, and too many wait
 //	mismatch     FAILED_PRECONDITION   another call had this id: another method or message
 //	stale        FAILED_PRECONDITION   the request stays in doubt
 //	invalid      INVALID_ARGUMENT      the id is missing, comes twice or is not valid
-//	full         UNAVAILABLE           a bound of server.Config refuses it; nothing was executed
+//	full         UNAVAILABLE           a bound of server.Config refuses it, unexecuted
 //
 // Without it there is UNAVAILABLE if the attempt that ran ended without a reply, or if
 // Records cannot be read. Where the call may be repeated, the trailer
