@@ -36,7 +36,9 @@ var (
 	// ErrStopped is the error for the function of [WithUpstreamCancel], and for a loop
 	// over Results, after Stop. The error of an operator matches it if the context of
 	// Stop ended before its elements did; then it also matches the cause of that context,
-	// such as context.DeadlineExceeded.
+	// such as context.DeadlineExceeded. So does the cause of the contexts of the calls
+	// that Stop has cut off (context.Cause): by it, a call tells a stop from a timeout,
+	// whose cause is context.DeadlineExceeded itself.
 	ErrStopped = errors.New("asyncop: operator stopped")
 )
 

@@ -130,6 +130,13 @@ func (op *AsyncWaitOperator[IN, OUT]) AwaitSlots(ctx context.Context) int {
 // delivery.Run calls it. It does not wait, and may be called by any goroutine.
 func (op *AsyncWaitOperator[IN, OUT]) EndPurged() { op.driver.EndPurged() }
 
+// Outliving returns the ids of the messages whose attempts have ended while their
+// functions run on: they ignore the end of their contexts. It has the id "" for an
+// element that is not a message. It does not have the calls of batches, which
+// Stats.Running counts as well. After the end of the operator, these are all calls that
+// run. delivery.Run names them in its error.
+func (op *AsyncWaitOperator[IN, OUT]) Outliving() []string { return op.driver.Outliving() }
+
 // Backend returns the backend of [WithBackend], or nil. delivery.Run reports its state,
 // and lets people hold it.
 func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.front.backend }

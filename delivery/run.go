@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
@@ -67,6 +68,15 @@ type Operator[IN, OUT any] interface {
 // seconds as well. If the source cannot record the last settlements now, for example
 // because a cluster lacks a leader, Run logs that and does not return an error: those
 // messages are redelivered.
+//
+// Calls that run when the time is over get a context that has ended. Its cause
+// (context.Cause) matches [asyncop.ErrStopped], and so differs from the cause of a timeout.
+// Run returns after they have ended. So a program can then close its engine, and the
+// clients that calls use. A call that ignores its context for more than three seconds,
+// or at most six, runs on when Run returns: then the error of Run matches [ErrCallsRun], and
+// names the messages. This holds for the functions of asyncop.Blocking and
+// asyncop.Batched, and for operators of package asyncop. weir does not know the
+// goroutines that an asyncop.Func starts.
 //
 // # Failures
 //
@@ -189,7 +199,8 @@ type worker[IN, OUT any] struct {
 	feed  chan struct{} // capacity 1: the operator reads its input, or the run is over
 	ended chan struct{} // closed by run when the operator, its input and the sink have ended
 
-	close func() error // closes the source, once
+	close func() error              // closes the source, once
+	cutAt atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not
 
 	sourceErr error // written by the input; read when the run is over
 	sinkErr   error // written by fill; read when the run is over
@@ -279,6 +290,8 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 
 // breakOff releases the messages that are not done.
 func (w *worker[IN, OUT]) breakOff() {
+	now := w.clock.Now()
+	w.cutAt.CompareAndSwap(nil, &now)
 	w.releaseAll(errAborted)
 	_ = w.op.Stop(w.working) // the loop over its results has its error
 }
@@ -303,7 +316,8 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 		w.logger.Warn("delivery: the source could not record the last settlements; those messages are redelivered", slog.Any("error", closeErr))
 		closeErr = nil
 	}
-	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
+	callsErr := w.awaitCalls()
+	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr, callsErr)
 	w.monitor.end(s, err)
 	w.logger.Info("delivery: the worker has ended", slog.Any("messages", s))
 	return s, err

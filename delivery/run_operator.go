@@ -19,6 +19,13 @@ type (
 	// operatorWithStats is an operator whose numbers a worker reports.
 	operatorWithStats interface{ Stats() asyncop.Stats }
 
+	// operatorWithCalls is an operator that can name calls that run on after its end.
+	// Outliving returns the ids of their messages. It may have fewer than Stats().Running.
+	operatorWithCalls interface {
+		operatorWithStats
+		Outliving() []string
+	}
+
 	// operatorWithGroups is an operator whose groups of failures a worker reports, the
 	// largest group first.
 	operatorWithGroups interface{ Groups() []observe.Group }
@@ -35,6 +42,7 @@ type (
 var (
 	_ checksRun           = (*asyncop.AsyncWaitOperator[any, any])(nil)
 	_ operatorWithStats   = (*asyncop.AsyncWaitOperator[any, any])(nil)
+	_ operatorWithCalls   = (*asyncop.AsyncWaitOperator[any, any])(nil)
 	_ operatorWithGroups  = (*asyncop.AsyncWaitOperator[any, any])(nil)
 	_ operatorWithBackend = (*asyncop.AsyncWaitOperator[any, any])(nil)
 	_ endsPurged          = (*asyncop.AsyncWaitOperator[any, any])(nil)

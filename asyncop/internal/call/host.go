@@ -36,6 +36,7 @@ type Host struct {
 	Tasks     atomic.Int64 // functions on workers that are not calls, and may outlive their elements
 	late      atomic.Int64
 	freed     atomic.Int64
+	outliving outliving
 }
 
 // ErrNil replaces a nil error passed to CompleteExceptionally.

@@ -471,6 +471,8 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 	}
 	if end.OperatorPermit {
 		g.permits++
+	} else {
+		g.Host.NoteOutliving(&a.Token)
 	}
 	if g.lookups != nil {
 		g.lookups.attemptEnded(s, &a.Token)

@@ -289,6 +289,10 @@ func (d *Driver[IN, OUT]) EndPurged() {
 	d.host.WakeUp()
 }
 
+// Outliving returns the ids of the messages whose calls run on after the end of their
+// attempts.
+func (d *Driver[IN, OUT]) Outliving() []string { return d.host.Outliving() }
+
 // mustStop reports whether Stop must end the input. After the marker it does not, because
 // the final barrier is a clean end.
 func (d *Driver[IN, OUT]) mustStop() bool {

@@ -1,0 +1,59 @@
+package call
+
+import "sync"
+
+// outliving has the tokens of attempts that have ended while their functions run on. It
+// is bounded by about twice the number of such functions.
+type outliving struct {
+	mu     sync.Mutex
+	tokens []*Token // guarded by mu
+	prune  int      // guarded by mu; tokens are pruned when there are so many
+}
+
+// NoteOutliving notes an attempt that has ended, if its function still runs.
+func (h *Host) NoteOutliving(t *Token) {
+	if !t.isOutliving() {
+		return
+	}
+	o := &h.outliving
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.tokens) >= o.prune {
+		o.removeReturned()
+		o.prune = max(16, 2*len(o.tokens))
+	}
+	o.tokens = append(o.tokens, t)
+}
+
+// Outliving returns the ids of the messages of attempts that have ended while their
+// functions run on, in the order in which they have ended. An element that is not a
+// message has the id "".
+func (h *Host) Outliving() (ids []string) {
+	o := &h.outliving
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.removeReturned()
+	for _, t := range o.tokens {
+		id := ""
+		if s := t.signal.Load(); s != nil {
+			id = s.message.Meta().ID
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// removeReturned is called with mu held.
+func (o *outliving) removeReturned() {
+	kept := o.tokens[:0]
+	for _, t := range o.tokens {
+		if !t.HasReturned() {
+			kept = append(kept, t)
+		}
+	}
+	clear(o.tokens[len(kept):])
+	o.tokens = kept
+}
+
+// isOutliving reports whether a function that has occupied the attempt has not returned.
+func (t *Token) isOutliving() bool { return t.state.Load()&(occupied|returned) == occupied }
