@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -55,4 +56,58 @@ func TestPage(t *testing.T) {
 	}
 	assert.Equal(t, normal(string(text)), normal(got.String()))
 	assert.Positive(t, commands)
+}
+
+// The commands and flags that the pages name exist.
+func TestPages_NameCommands(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	pages = append(pages, "../../README.md", "../../CHANGELOG.md", "../../DESIGN.md")
+	checked := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, line := range commandsOf(string(text)) {
+			command, rest, err := (&app{}).commands().Find(strings.Fields(line))
+			if !assert.NoError(t, err, "%s: weir %s", page, line) {
+				continue
+			}
+			checked++
+			isCommand := !command.HasSubCommands() || len(rest) == 0 || strings.HasPrefix(rest[0], "-")
+			assert.True(t, isCommand, "%s: weir %s: no such command", page, line)
+			for _, word := range rest {
+				name, isFlag := strings.CutPrefix(word, "--")
+				name, _, _ = strings.Cut(name, "=")
+				if isFlag {
+					assert.True(t, command.Flag(name) != nil || command.InheritedFlags().Lookup(name) != nil, "%s: weir %s: no flag --%s", page, line, name)
+				}
+			}
+		}
+	}
+	assert.Greater(t, checked, 100)
+}
+
+var commandSpan = regexp.MustCompile("`weir ([a-z][^`\n]*)`")
+
+// commandsOf returns the arguments of the commands in code spans and code blocks of a page.
+func commandsOf(page string) (commands []string) {
+	inBlock := false
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, "```") {
+			inBlock = !inBlock
+			continue
+		}
+		if !inBlock {
+			for _, m := range commandSpan.FindAllStringSubmatch(line, -1) {
+				commands = append(commands, strings.ReplaceAll(m[1], ",", ""))
+			}
+			continue
+		}
+		args, ok := strings.CutPrefix(strings.TrimPrefix(line, "$ "), "weir ")
+		if ok {
+			args, _, _ = strings.Cut(args, "  #")
+			commands = append(commands, args)
+		}
+	}
+	return commands
 }
