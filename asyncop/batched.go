@@ -113,6 +113,8 @@ type otherBatch interface {
 	JoinOther(ctx context.Context, call call.Other) bool
 }
 
+var _ otherBatch = (*call.Batch[int, int])(nil)
+
 type batchedCall[IN, OUT any] struct {
 	ResultFuture[OUT]
 	in IN

@@ -47,6 +47,8 @@ type blockingHost interface {
 	RunBlocking(task func(late error))
 }
 
+var _ blockingHost = (*call.Attempt[int])(nil)
+
 // AsyncInvoke starts the call on a goroutine of the operator of ctx or, without an
 // operator, on a new goroutine.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
@@ -96,6 +98,8 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result call.Future[O
 type returner[OUT any] interface {
 	Return(result OUT, err error)
 }
+
+var _ returner[int] = (*call.Attempt[int])(nil)
 
 // complete completes an attempt with the results of a blocking call.
 func complete[OUT any](future call.Future[OUT], result OUT, err error) {

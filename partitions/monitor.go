@@ -81,6 +81,8 @@ const (
 // owner: the worker of Run.
 type unownedHandler interface{ unowned(names []string) }
 
+var _ unownedHandler = (*worker)(nil)
+
 func (w *worker) unowned(names []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -128,7 +128,10 @@ func reasonOfError[OUT any]() predicates.Classifier[OUT] {
 	return decision.EachError(predicates.Classifiers(predicates.Named[OUT](), decision.NamedErrors[OUT]))
 }
 
+// jittered is a strategy whose delays operators spread.
 type jittered interface{ Jitter() Jitter }
+
+var _ jittered = (*settings[any, any])(nil)
 
 // The reasons of a strategy without reasons. A result proves that the call was answered;
 // the call of an error may have been lost in flight.

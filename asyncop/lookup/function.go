@@ -91,6 +91,11 @@ func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.
 // borrower is a future of package asyncop or of Join.
 type borrower interface{ Borrow() }
 
+var (
+	_ borrower = (*call.Attempt[int])(nil)
+	_ borrower = (*joining[int, int, int])(nil)
+)
+
 // borrow reports that result gets the outcome of another element's call, or of the cache.
 // A wrapper's future may not support this.
 func borrow(result any) {

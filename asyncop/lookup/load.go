@@ -210,6 +210,11 @@ func (l *load[K, V]) deliver(waiters []*waiter[V], results []V, err error) {
 // lateHost is an attempt that reports why a call must not begin, or nil.
 type lateHost interface{ Late() error }
 
+var (
+	_ lateHost = (*call.Attempt[int])(nil)
+	_ lateHost = loadHost[int, int]{}
+)
+
 // loadContext has the values of the lookup that began the load, except the values of its
 // attempt.
 type loadContext[K comparable, V any] struct {
@@ -235,6 +240,11 @@ func (c loadContext[K, V]) Value(key any) any {
 type blockingHost interface {
 	RunBlocking(task func(late error))
 }
+
+var (
+	_ blockingHost = (*call.Attempt[int])(nil)
+	_ blockingHost = loadHost[int, int]{}
+)
 
 // loadHost runs the blocking call of a load on the host of the lookup that began it.
 type loadHost[K comparable, V any] struct {

@@ -207,6 +207,8 @@ func (o *Output[T]) Lock() (unlock func() error, err error) {
 	return lock.Close, nil
 }
 
+var _ checkpoint.FreshStarter = (*Output[any])(nil)
+
 // FreshStart implements [checkpoint.FreshStarter].
 func (o *Output[T]) FreshStart(context.Context) error {
 	if err := o.CheckFresh(); err != nil {

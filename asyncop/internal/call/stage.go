@@ -34,6 +34,8 @@ func (u NotDeduplicated) ReportRefused(bool) { u.Reporter.ReportRefused(false) }
 // may still be running.
 type Stages Token
 
+var _ Reporter = (*Stages)(nil)
+
 // ReportStage sets the bit of stage. The latest bit counts. For a call around the
 // operator it is one request of several.
 func (t *Stages) ReportStage(stage predicates.Stage) {

@@ -93,6 +93,8 @@ func (t *Token) Carry(m Message) {
 	}
 }
 
+var _ ctxkey.Borrower = (*Token)(nil)
+
 // Borrow notes that the outcome comes from a call for another element, or from a cache,
 // so it is no evidence about the backend.
 func (t *Token) Borrow() { t.state.Or(borrowed) }

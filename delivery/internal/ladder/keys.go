@@ -139,6 +139,8 @@ type resumer interface {
 	Resume(ctx context.Context) ([]leases.Delivery, error)
 }
 
+var _ resumer = (*leases.Source[any])(nil)
+
 // restore finds what an earlier process has left in queues, which are Blocked and layers.
 // After an error it is called again.
 func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []string, inputs []*input[T]) error {

@@ -133,6 +133,11 @@ func (m *Metrics) observe(in *instruments) {
 // release the metrics before their provider ends.
 func (m *Metrics) Unregister() error { return m.reg.Unregister() }
 
+var (
+	_ asyncop.StatsReader  = (*Metrics)(nil)
+	_ asyncop.GroupsReader = (*Metrics)(nil)
+)
+
 // Attach is called by the constructors of operators: see [asyncop.WithObserver].
 func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	m.mu.Lock()

@@ -118,6 +118,11 @@ func New(operator string, opts ...Option) *Metrics {
 
 // ---- The observer
 
+var (
+	_ asyncop.StatsReader  = (*Metrics)(nil)
+	_ asyncop.GroupsReader = (*Metrics)(nil)
+)
+
 // Attach is called by the constructors of operators: see [asyncop.WithObserver].
 func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	m.mu.Lock()
