@@ -103,17 +103,18 @@ type tally struct {
 
 // received notes messages, and returns others in their place whose settlements are
 // counted. ended gets what each says; it may be nil, and has room for all.
-func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) []message.Message[T] {
+func received[T any](t *tally, ms []message.Message[T], ended chan<- probeEnd) []message.Message[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counts.Received += len(ms)
 	watched := make([]message.Message[T], len(ms))
 	for i, m := range ms {
-		again := m.Meta().Visit > 1
+		meta := m.Meta()
+		key, again := meta.Key, meta.Visit > 1
 		if again {
 			t.redelivered++
 		}
-		b := t.flood.receive(again)
+		p := t.flood.receive(key, again)
 		watched[i] = message.Watch(m, func(v message.Settlement) {
 			isPurged := wasPurged(m)
 			m.Settle(v)
@@ -121,9 +122,9 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) [
 			if isPurged {
 				o = noEvidence
 			}
-			t.count(v, isPurged, b, o)
+			t.count(v, isPurged, p, o)
 			if ended != nil {
-				ended <- o
+				ended <- probeEnd{o, key}
 			}
 		})
 	}
@@ -137,12 +138,12 @@ func wasPurged[T any](m message.Message[T]) bool {
 }
 
 // count notes a settlement.
-func (t *tally) count(v message.Settlement, isPurged bool, b *block, o evidence) {
+func (t *tally) count(v message.Settlement, isPurged bool, p place, o evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settled++
 	t.counts.add(v.Kind, isPurged)
-	if t.flood.note(b, o, v.Err) {
+	if t.flood.note(p, o, v.Err) {
 		t.counts.Floods++
 	}
 }
