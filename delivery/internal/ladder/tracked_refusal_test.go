@@ -99,10 +99,11 @@ func visitBank(t *testing.T, l *ladder.Ladder[string], b *strictBank, m message.
 				b.isLocked.Store(true)
 				continue
 			}
+			sending := ctx
 			if s.name != "" {
-				ctx = caller.WithStep(ctx, s.name)
+				sending = caller.WithStep(ctx, s.name)
 			}
-			req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.URL+s.path, strings.NewReader(in))
+			req, err := http.NewRequestWithContext(sending, http.MethodPost, b.URL+s.path, strings.NewReader(in))
 			if err != nil {
 				return "", err
 			}
