@@ -127,8 +127,8 @@ func (m *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 			return err
 		}
 		gone := storearg.Gone(moves, func(l store.Lease) bool { return m.queues[l.Queue].entry(l) != nil })
-		var kept []store.Move
-		var messages []store.Message
+		kept := make([]store.Move, 0, len(moves))
+		messages := make([]store.Message, 0, len(moves))
 		for i := range moves {
 			if !slices.Contains(gone, moves[i].Lease) {
 				kept, messages = append(kept, moves[i]), append(messages, moves[i].Message)
