@@ -36,7 +36,7 @@ func evidenceOf(v message.Settlement, again bool) evidence {
 }
 
 // flood finds out that most of the last new messages have failed (law D5). It judges
-// blocks of them in the order in which they were received: those that fail may end much
+// blocks of them in the order in which they were received, since failures may end much
 // sooner than the others. Messages with a key are judged by key: of each key, a block
 // counts only some messages, and a single key is never a flood. Guarded by tally.mu.
 type flood struct {
@@ -53,7 +53,7 @@ type flood struct {
 // block is a number of messages that were received one after the other.
 type block struct {
 	floods   int // that were before it
-	received int // messages, including those that do not count
+	received int // messages, whether they count or not
 
 	counted, ended, failed int // messages that count
 	keys                   map[string]*keyInBlock
