@@ -3,6 +3,7 @@ package message
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 )
 
@@ -11,7 +12,7 @@ import (
 // operator releases the message (Released): there is no retry and no evidence about the
 // backend, and neither the visit nor an attempt counts. The source delivers it again after
 // d, at once if d is 0 or less. For a time t, d is time.Until(t). The call may wrap the
-// error.
+// error with fmt.Errorf.
 //
 // A message may be snoozed any number of times. Its deadline still holds (Meta.Deadline).
 // An element that is not a message fails with the error, as with any other. So does a
@@ -21,13 +22,20 @@ import (
 // minutes there, not days.
 func Snooze(d time.Duration) error { return &snoozeError{max(0, d)} }
 
-// SnoozeOf returns the duration of an error of [Snooze], which err may wrap.
+// SnoozeOf returns the duration of an error of [Snooze], also if fmt.Errorf has wrapped
+// it. It does not call methods of other errors.
 func SnoozeOf(err error) (d time.Duration, ok bool) {
-	e, ok := errors.AsType[*snoozeError](err)
-	if !ok {
-		return 0, false
+	for err != nil {
+		if e, ok := err.(*snoozeError); ok { //nolint:errorlint // errors.As would call methods of any error
+			return e.delay, true
+		}
+		t := reflect.TypeOf(err)
+		if t.Kind() != reflect.Pointer || t.Elem().PkgPath() != "fmt" {
+			return 0, false
+		}
+		err = errors.Unwrap(err)
 	}
-	return e.delay, true
+	return 0, false
 }
 
 type snoozeError struct{ delay time.Duration }

@@ -15,16 +15,12 @@ type Snoozed struct {
 // Unwrap returns the error of the user's function.
 func (s *Snoozed) Unwrap() error { return s.error }
 
-// snoozed returns err as a Snoozed if it asks for that. It runs on the goroutine of the
-// user's function, since it calls the methods of the user's error.
-func snoozed(err error) (result error) {
-	result = err
-	defer func() {
-		_ = recover() // an error whose methods panic is an ordinary failure
-	}()
+// snoozed returns err as a Snoozed if it asks for that. It does not call methods of the
+// user's error.
+func snoozed(err error) error {
 	delay, ok := message.SnoozeOf(err)
-	if ok {
-		result = &Snoozed{err, delay}
+	if !ok {
+		return err
 	}
-	return result
+	return &Snoozed{err, delay}
 }
