@@ -36,139 +36,57 @@ func evidenceOf(v message.Settlement, again bool) evidence {
 }
 
 // flood finds out that most of the last new messages have failed (law D5). It judges
-// blocks of them in the order in which they were received, since failures may end much
-// sooner than the others. Messages with a key are judged by key: of each key, a block
-// counts only some messages, and a single key is never a flood. Guarded by tally.mu.
+// blocks of them in the order in which they were received: those that fail may end much
+// sooner than the others. Guarded by tally.mu.
 type flood struct {
 	share  float64
 	window int
-	last   *block // of the last message that was received; nil at the start and after a flood
+	last   *block // of the last message that was received; nil: none yet, or the flood is over
 
 	stopped bool
 	floods  int           // that are over
-	pause   time.Duration // the last one; 0 since the last block without a flood
+	pause   time.Duration // the last one; 0: none since a block had no flood
 	err     error         // of the last new message that has failed
 }
 
 // block is a number of messages that were received one after the other.
 type block struct {
-	floods   int // that were before it
-	received int // messages, whether they count or not
-
-	counted, ended, failed int // messages that count
-	keys                   map[string]*keyInBlock
-	withoutKey             int // of failed
+	floods                  int // that were before it
+	received, ended, failed int
 }
-
-// keyInBlock has the messages of a key that count in a block.
-type keyInBlock struct{ counted, failed int }
-
-// place is the part of a message in a block. The zero place belongs to no block.
-type place struct {
-	block   *block
-	key     *keyInBlock // nil without a key
-	isExtra bool        // the block has enough messages of the key, so this one does not count
-}
-
-// A key counts for a share of the window, so that a full block has ten keys or more. A
-// queue may have fewer keys: then a block ends when it has received several windows.
-const (
-	keysInWindow   = 10
-	windowsInBlock = 5
-)
 
 func newFlood(share float64, window int) flood { return flood{share: share, window: window} }
 
-// receive notes a message, and returns its place. A probe, and a message that has failed
-// before, have none.
-func (f *flood) receive(key string, again bool) place {
+// receive notes a message, and returns its block; nil for a probe, and for a message that
+// has failed before.
+func (f *flood) receive(again bool) *block {
 	if f.stopped || again {
-		return place{}
+		return nil
 	}
-	if f.last == nil || f.isFull(f.last) {
+	if f.last == nil || f.last.received == f.window {
 		f.last = &block{floods: f.floods}
 	}
-	b := f.last
-	b.received++
-	p := place{block: b}
-	if key != "" {
-		p.key = b.keys[key]
-		if p.key == nil {
-			p.key = &keyInBlock{}
-			if b.keys == nil {
-				b.keys = map[string]*keyInBlock{}
-			}
-			b.keys[key] = p.key
-		}
-		p.isExtra = p.key.counted >= max(1, f.window/keysInWindow)
-	}
-	if !p.isExtra {
-		b.counted++
-	}
-	if p.key != nil && !p.isExtra {
-		p.key.counted++
-	}
-	return p
-}
-
-// isFull reports whether a block has received all of its messages.
-func (f *flood) isFull(b *block) bool {
-	return b.counted == f.window || b.received >= windowsInBlock*f.window
+	f.last.received++
+	return f.last
 }
 
 // note notes the end of a message, and reports whether it makes the worker stop.
-func (f *flood) note(p place, e evidence, err error) bool {
+func (f *flood) note(b *block, e evidence, err error) bool {
 	if e == unanswered && err != nil {
 		f.err = err
 	}
-	b := p.block
-	if b == nil || f.stopped || b.floods < f.floods {
-		return false // including messages in the operator when the worker stopped
+	if b == nil || e == noEvidence || f.stopped || b.floods < f.floods {
+		return false // also what was in the operator when the worker stopped
 	}
-	if e != noEvidence && !p.isExtra {
-		b.count(p, e)
+	b.ended++
+	if e == unanswered {
+		b.failed++
 	}
-	f.stopped = f.isFlood(b)
-	if !f.stopped && f.isFull(b) && b.ended == b.counted {
+	f.stopped = float64(b.failed) > f.share*float64(f.window)
+	if !f.stopped && b.ended == f.window {
 		f.pause = 0
 	}
 	return f.stopped
-}
-
-// count counts a message that has ended.
-func (b *block) count(p place, e evidence) {
-	b.ended++
-	if e != unanswered {
-		return
-	}
-	b.failed++
-	if p.key == nil {
-		b.withoutKey++
-	} else {
-		p.key.failed++
-	}
-}
-
-// isFlood reports whether most messages that count have failed, of more than one key. The
-// messages that a block still receives may all succeed.
-func (f *flood) isFlood(b *block) bool {
-	of := f.window
-	if f.isFull(b) {
-		of = b.counted
-	}
-	if float64(b.failed) <= f.share*float64(of) {
-		return false
-	}
-	if b.withoutKey > 0 {
-		return true
-	}
-	failing := 0
-	for _, k := range b.keys {
-		if float64(k.failed) > f.share*float64(k.counted) {
-			failing++
-		}
-	}
-	return failing > 1
 }
 
 // next returns how long to wait before the next probe.
@@ -203,22 +121,13 @@ func (w *worker[IN, OUT]) pause() bool {
 	return w.sleep(w.receiving, pause)
 }
 
-// probeEnd is the end of a message of a probe.
-type probeEnd struct {
-	evidence evidence
-	key      string
-}
-
-// probed resumes if the service has answered enough of the n messages of a probe, or if
-// the probe has only messages of one key, which alone are never a flood.
-func (w *worker[IN, OUT]) probed(ended <-chan probeEnd, n int) {
+// probed goes on if the service has answered enough of the n messages of a probe.
+func (w *worker[IN, OUT]) probed(ended <-chan evidence, n int) {
 	up, failed := 0, 0
-	keys := map[string]bool{}
 	for range n {
 		select {
-		case end := <-ended:
-			keys[end.key] = true
-			switch end.evidence {
+		case o := <-ended:
+			switch o {
 			case answered:
 				up++
 			case unanswered:
@@ -229,17 +138,11 @@ func (w *worker[IN, OUT]) probed(ended <-chan probeEnd, n int) {
 			return
 		}
 	}
-	isOneKey := len(keys) == 1 && !keys[""] && n > 1 && n == w.flood.probe() && failed == n
-	isDown := up == 0 || float64(failed) > w.floodShare*float64(up+failed)
-	if isDown && !isOneKey {
+	if up == 0 || float64(failed) > w.floodShare*float64(up+failed) {
 		return
 	}
 	w.mu.Lock()
 	w.flood.resume()
 	w.mu.Unlock()
-	if isOneKey {
-		w.logger.Info("delivery: all messages of a probe had one key: the worker resumes", slog.Int("failed", failed))
-		return
-	}
 	w.logger.Info("delivery: messages are answered again: the worker resumes", slog.Int("answered", up), slog.Int("failed", failed))
 }

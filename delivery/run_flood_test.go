@@ -17,7 +17,6 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/message"
@@ -222,85 +221,4 @@ func TestRunProbesWithSeveral(t *testing.T) {
 		require.Equal(t, []time.Duration{1 * time.Second, 3 * time.Second, 7 * time.Second, 12 * time.Second, 17 * time.Second}, at)
 		require.Equal(t, 22*time.Second, summary.Elapsed.Round(time.Second))
 	})
-}
-
-// Law D5: the flood guard counts keys, so one customer whose messages all fail does not
-// stop the others, and an outage for all customers stops the worker.
-func TestWithFloodGuard_Keys(t *testing.T) {
-	const n = 3000
-	outage := errors.New("503")
-	for name, c := range map[string]struct {
-		key    func(i int) string
-		fails  func(i int, at time.Duration) bool
-		floods bool
-		failed int           // at most
-		within time.Duration // of virtual time
-	}{
-		"one key in front of the others": {
-			key: func(i int) string {
-				if i < 2000 {
-					return "down"
-				}
-				return fmt.Sprint(i % 100)
-			},
-			fails:  func(i int, _ time.Duration) bool { return i < 2000 },
-			failed: 2000, within: 5 * time.Second,
-		},
-		"one key with most messages": {
-			key: func(i int) string {
-				if i%20 != 7 {
-					return "down"
-				}
-				return fmt.Sprint(i % 100)
-			},
-			fails:  func(i int, _ time.Duration) bool { return i%20 != 7 },
-			failed: 2850, within: 5 * time.Second,
-		},
-		"an outage of 100 keys": {
-			key:    func(i int) string { return fmt.Sprint(i % 100) },
-			fails:  func(_ int, at time.Duration) bool { return at < 10*time.Second },
-			floods: true, failed: 250, within: 20 * time.Second,
-		},
-		"an outage of three keys": {
-			key:    func(i int) string { return fmt.Sprint(i % 3) },
-			fails:  func(_ int, at time.Duration) bool { return at < 10*time.Second },
-			floods: true, failed: 700, within: 20 * time.Second,
-		},
-		"a probe that gets one key after an outage": {
-			key: func(i int) string {
-				if i >= 110 && i < 2000 {
-					return "down"
-				}
-				return fmt.Sprint(i % 100)
-			},
-			fails:  func(i int, at time.Duration) bool { return at < time.Second/2 || i >= 110 && i < 2000 },
-			floods: true, failed: 2000, within: 10 * time.Second,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				begun := time.Now()
-				messages := make(chan int, n)
-				for i := range n {
-					messages <- i
-				}
-				close(messages)
-				source := channel.NewSource(messages, func(i int) *message.Meta { return &message.Meta{ID: fmt.Sprint(i), Key: c.key(i)} })
-				call := asyncop.Blocking(func(_ context.Context, i int) (string, error) {
-					time.Sleep(20 * time.Millisecond)
-					if c.fails(i, time.Since(begun)) {
-						return "", outage
-					}
-					return "done", nil
-				})
-				op := asyncop.UnorderedWait(call, time.Minute, 50, asyncop.WithDropOnFailure(), asyncop.WithLogger(quiet))
-				summary, err := delivery.Run(t.Context(), source, op, &collected{}, silently)
-				require.NoError(t, err)
-				require.Equal(t, n, summary.Done+summary.HandedOver)
-				require.LessOrEqual(t, summary.HandedOver, c.failed, summary)
-				require.Equal(t, c.floods, summary.Floods > 0, summary)
-				require.Less(t, summary.Elapsed, c.within)
-			})
-		})
-	}
 }

@@ -43,10 +43,10 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 		if !isProbe && w.flooded() {
 			continue
 		}
-		var probe chan probeEnd
+		var probe chan evidence
 		if isProbe {
 			n = min(n, w.flood.probe())
-			probe = make(chan probeEnd, n)
+			probe = make(chan evidence, n)
 		}
 		asked := w.clock.Now()
 		w.ask(asked)

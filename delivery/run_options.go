@@ -88,14 +88,6 @@ func WithDrain(d time.Duration) RunOption {
 // for good, by a rejection (asyncop.Failure.Reason) or by [message.Message.Reject]; and a
 // message that has failed before, and comes from a layer.
 //
-// Messages with a key are counted by key, since a key is often a customer: of the last
-// window messages, a key counts for a tenth of the window at most, so further messages of
-// the key do not count. A single key never stops the worker. If a queue has fewer than ten
-// keys, Run judges after five times the window, and stops if most of what counts has
-// failed, of two keys or more. So an outage is noticed later there: a backend
-// (asyncop.WithBackend) notices it sooner. If all messages have the same key, the guard
-// does not work.
-//
 // After a second, Run receives a tenth of the window, by default ten messages. If enough
 // of them are answered, it resumes; if not, it tries again after two seconds, four, and
 // then each five seconds. It logs both. So by default an outage of an hour costs some

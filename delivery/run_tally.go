@@ -103,18 +103,17 @@ type tally struct {
 
 // received notes messages, and returns others in their place whose settlements are
 // counted. ended gets what each says; it may be nil, and has room for all.
-func received[T any](t *tally, ms []message.Message[T], ended chan<- probeEnd) []message.Message[T] {
+func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) []message.Message[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counts.Received += len(ms)
 	watched := make([]message.Message[T], len(ms))
 	for i, m := range ms {
-		meta := m.Meta()
-		key, again := meta.Key, meta.Visit > 1
+		again := m.Meta().Visit > 1
 		if again {
 			t.redelivered++
 		}
-		p := t.flood.receive(key, again)
+		b := t.flood.receive(again)
 		watched[i] = message.Watch(m, func(v message.Settlement) {
 			isPurged := wasPurged(m)
 			m.Settle(v)
@@ -122,9 +121,9 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- probeEnd) [
 			if isPurged {
 				o = noEvidence
 			}
-			t.count(v, isPurged, p, o)
+			t.count(v, isPurged, b, o)
 			if ended != nil {
-				ended <- probeEnd{o, key}
+				ended <- o
 			}
 		})
 	}
@@ -138,12 +137,12 @@ func wasPurged[T any](m message.Message[T]) bool {
 }
 
 // count notes a settlement.
-func (t *tally) count(v message.Settlement, isPurged bool, p place, o evidence) {
+func (t *tally) count(v message.Settlement, isPurged bool, b *block, o evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settled++
 	t.counts.add(v.Kind, isPurged)
-	if t.flood.note(p, o, v.Err) {
+	if t.flood.note(b, o, v.Err) {
 		t.counts.Floods++
 	}
 }

@@ -404,7 +404,6 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	if err == nil {
 		err = ErrNil
 	}
-	err = snoozed(err)
 	if a.claim() {
 		a.Results, a.Failure = nil, err
 		a.publish()
@@ -414,9 +413,6 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 // Return completes the attempt with one result, or with err if it is not nil. It does not
 // allocate if there is space.
 func (a *Attempt[OUT]) Return(result OUT, err error) {
-	if err != nil {
-		err = snoozed(err)
-	}
 	if a.claim() {
 		a.Failure = err
 		if err == nil {

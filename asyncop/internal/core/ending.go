@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"time"
 
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/message"
@@ -79,16 +78,10 @@ func (g *Machine[IN, OUT]) endPurged(s *Slot[IN, OUT]) {
 	} else {
 		g.endWait(s)
 	}
-	g.releaseElement(s, message.ErrPurged, 0)
-}
-
-// releaseElement ends s, which has no attempt any more, without a failure. Its message is
-// released for redelivery after wait.
-func (g *Machine[IN, OUT]) releaseElement(s *Slot[IN, OUT], why error, wait time.Duration) {
 	s.attempt = nil
 	g.reportEnd(s, false, 0)
-	s.err = why
-	g.messages.releaseAfter(s, why, wait)
+	s.err = message.ErrPurged
+	g.messages.releaseAfter(s, message.ErrPurged, 0)
 	g.enter(s, endedWithoutResults)
 	g.complete(s)
 	g.Ended(s, observe.Abandoned)

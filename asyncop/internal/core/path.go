@@ -391,10 +391,6 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	end := g.endAttempt(s, a, how)
 	g.Timers.Cancel(&s.timer)
 	results, err := g.takeResults(s, how, &end)
-	if z, ok := err.(*call.Snoozed); ok && g.maySnooze(s) { //nolint:errorlint // made by the attempt
-		g.snooze(s, z)
-		return
-	}
 	g.attemptEnd = attemptEnd{isKnown: true, results: len(results), err: err}
 	if err != nil {
 		s.err = err
@@ -422,22 +418,6 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		v.Reasons = g.reasons.get(s.index).retried
 	}
 	g.judge(s, &a.Token, end.Deduplicated)
-}
-
-// maySnooze reports whether the message of s may be released because its call asks for
-// that. A release would forget a doubt, and the elements that wait for the lookup of s.
-func (g *Machine[IN, OUT]) maySnooze(s *Slot[IN, OUT]) bool {
-	return g.lookups == nil && s.doubt == noDoubt && g.messages.of.get(s.index).Pending()
-}
-
-// snooze releases the message of s, whose attempt has ended, for redelivery after a delay.
-func (g *Machine[IN, OUT]) snooze(s *Slot[IN, OUT], z *call.Snoozed) {
-	g.refresh()
-	t := &s.attempt.Token
-	t.Borrow() // it is no evidence about the backend
-	g.reportToBackend(s, t, z, predicates.Reason{}, 0)
-	g.attemptEnd = attemptEnd{isKnown: true, err: z, took: g.now - s.last, isTimed: true}
-	g.releaseElement(s, z, z.Delay)
 }
 
 func (g *Machine[IN, OUT]) noteError(err error) {

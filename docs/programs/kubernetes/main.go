@@ -70,7 +70,7 @@ func work(ctx context.Context, address string) error {
 	op := asyncop.OrderedWait(asyncop.Blocking(charge), 10*time.Second, 100,
 		asyncop.WithFailureSink(orders.TakeFailure))
 	fmt.Println("waiting for orders")
-	_, err = delivery.Run(ctx, orders, op, receipts) // after SIGTERM for 26 s at most
+	_, err = delivery.Run(ctx, orders, op, receipts) // after SIGTERM for 28 s at most
 	return err
 }
 
