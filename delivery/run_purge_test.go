@@ -114,6 +114,78 @@ func TestRun_PurgeBesideCalls(t *testing.T) {
 	}
 }
 
+// numbered may be called twice.
+type numbered struct{ N int }
+
+func (numbered) Idempotent() bool { return true }
+
+// A purged message of a layer frees its key: with key order, the messages behind it are
+// called next.
+func TestRun_PurgeWithKeyOrder(t *testing.T) {
+	for name, c := range map[string]struct {
+		visit int64 // that the purge meets
+		queue string
+		waits bool // for a renewal
+	}{
+		"found at the hand-over":      {visit: 2, queue: "orders-retry-1"},
+		"found by a renewal":          {visit: 2, queue: "orders-retry-1", waits: true},
+		"at the first visit":          {visit: 1, queue: "orders"},
+		"at the first visit, renewal": {visit: 1, queue: "orders", waits: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				engine := memory.Open()
+				orders := delivery.NewQueue[numbered](engine, "orders", delivery.RetryAfter(time.Second), delivery.WithKeepKeyOrder(100), noLog)
+				results := delivery.NewQueue[int](engine, "results", noLog)
+				for i := range 8 {
+					require.NoError(t, orders.Put(t.Context(), numbered{i}, delivery.ID(strconv.Itoa(i)), delivery.Key("k")))
+				}
+				var order []int // of the calls that end
+				answer := make(chan struct{})
+				var visits atomic.Int64
+				call := asyncop.Blocking(func(ctx context.Context, o numbered) (int, error) {
+					i := o.N
+					if i == 0 && visits.Add(1) == c.visit {
+						select {
+						case <-answer:
+						case <-ctx.Done():
+						}
+					}
+					if i == 0 {
+						return 0, errBusy
+					}
+					order = append(order, i)
+					return i, nil
+				})
+				op := asyncop.UnorderedWait(call, 0, 2, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() {
+					_, err := delivery.Run(ctx, orders, op, results, noLog)
+					ended <- err
+				}()
+				time.Sleep(3 * time.Second)
+				synctest.Wait()
+				require.EqualValues(t, c.visit, visits.Load())
+				require.Empty(t, order)
+				n, err := engine.Purge(t.Context(), c.queue, store.Filter{IDs: []string{"0"}})
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+				if c.waits {
+					time.Sleep(30 * time.Second)
+				}
+				close(answer)
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
+				require.Equal(t, []int{1, 2, 3, 4, 5, 6, 7}, order)
+				require.EqualValues(t, c.visit, visits.Load())
+				stop()
+				require.NoError(t, <-ended)
+			})
+		})
+	}
+}
+
 // A worker whose lease has ended, and whose message another worker has, hands the failure
 // over all the same: if the other worker dies, the message is not lost.
 func TestQueueTakeFailure_AfterAnotherWorkerTookTheMessage(t *testing.T) {

@@ -384,8 +384,9 @@ func (s *Source[T]) settle(h *held, v message.Settlement) {
 	s.mu.Lock()
 	switch {
 	case s.held[h.lease.Entry] != h: // the source was closed
-	case h.isGone.Load():
-		delete(s.held, h.lease.Entry)
+	case h.isGone.Load(): // it is recorded as done, although it is gone: a store that keeps the order of keys frees its key
+		h.settlement = &message.Settlement{Kind: message.Done}
+		s.settled = append(s.settled, h)
 	default:
 		h.settlement = &v
 		s.settled = append(s.settled, h)
