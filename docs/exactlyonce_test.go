@@ -232,7 +232,7 @@ func Example_exactlyOnceRecords() {
 	check(db.Reader().QueryRowContext(ctx, "SELECT balance FROM accounts").Scan(&balance))
 	fmt.Println("balance:", balance)
 	// Output:
-	// 201 withdrawn "recorded"
+	// 201 withdrawn ""
 	// 201 withdrawn "replayed"
 	// balance: 70
 }

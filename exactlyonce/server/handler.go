@@ -64,16 +64,19 @@ type HandlerConfig struct {
 //
 // # Responses of the tracker
 //
-// They carry the header Exactly-Once-Result and, except recorded and replayed, a problem
-// document (RFC 9457) of type urn:weir:exactly-once: with the same value:
+// They carry the header Exactly-Once-Result and, except replayed, a problem document
+// (RFC 9457) of type urn:weir:exactly-once: with the same value:
 //
-//	recorded     any status   the response to this attempt, and to all later attempts
-//	replayed     any status   the recorded response to another attempt
+//	replayed     any status   the response to another attempt
 //	in-progress  409          an earlier attempt runs, and MaxWaiters others wait; Retry-After
 //	mismatch     409 or 422   another request had this id
 //	stale        410          the request stays in doubt
 //	invalid      400          the id is missing, comes twice or is not valid
 //	full         503          a bound of Config refuses it; nothing was executed; Retry-After
+//
+// A refusal, such as 402, that the tracker keeps for all attempts ([Results.IsKept]) also has
+// the header Exactly-Once-Kept: true. So a caller whose earlier attempt was lost knows that it
+// had no effect.
 //
 // A client may repeat the request after in-progress and full. Without that header there
 // are 403, 408 and 413 (see [HandlerConfig]), 500 if the attempt that ran ended without a
@@ -185,7 +188,7 @@ func (h *handler) track(w http.ResponseWriter, req *http.Request, request exactl
 	if err != nil && req.Context().Err() != nil && errors.Is(err, context.Cause(req.Context())) {
 		err = exactlyonce.ErrInProgress // for a client that is still there
 	}
-	h.replay(w, stored, err)
+	h.replay(req.Context(), w, call, stored, err)
 }
 
 // run calls the handler and sends its response when it is stored.
@@ -212,22 +215,28 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 		case h.isDefinite(rec):
 			return rec.response().Encode(), nil
 		}
-		rec.unmark()
 		return nil, &transientError{rec.response().Encode()}
 	})
 	_, transient := errors.AsType[*transientError](err)
 	switch {
 	case rec.streamed: // sent
 	case err == nil && !replayed:
-		rec.mark(oncewire.Recorded)
+		if h.isKeptRefusal(req.Context(), call, rec.status) {
+			rec.sent.Set(oncewire.Kept, "true")
+		}
 		rec.send()
 	case transient && !isRefused(err):
 		rec.send()
 	case errors.Is(err, errNotDriver):
 		h.refuse(w, exactlyonce.ErrInProgress) // another handler gives the answer
 	default:
-		h.replay(w, stored, err)
+		h.replay(req.Context(), w, call, stored, err)
 	}
+}
+
+// isKeptRefusal reports whether a response refuses a request, for all of its attempts.
+func (h *handler) isKeptRefusal(ctx context.Context, call *Call, status int) bool {
+	return status >= http.StatusBadRequest && h.results.IsKept(ctx, call.req)
 }
 
 var errStreamed = fmt.Errorf("%w: its response was streamed", exactlyonce.ErrStale)
@@ -248,7 +257,7 @@ func isRefused(err error) bool {
 }
 
 // replay sends the response to another attempt.
-func (h *handler) replay(w http.ResponseWriter, stored []byte, err error) {
+func (h *handler) replay(ctx context.Context, w http.ResponseWriter, call *Call, stored []byte, err error) {
 	t, isTransient := errors.AsType[*transientError](err)
 	isTransient = isTransient && !isRefused(err)
 	if isTransient {
@@ -264,8 +273,11 @@ func (h *handler) replay(w http.ResponseWriter, stored []byte, err error) {
 		oncewire.Problem(w, http.StatusInternalServerError, "", "the stored response cannot be read")
 		return
 	}
-	if !isTransient && w.Header().Get(oncewire.Result) == "" && response.Header.Get(oncewire.Result) == "" {
+	if w.Header().Get(oncewire.Result) == "" && response.Header.Get(oncewire.Result) == "" {
 		w.Header().Set(oncewire.Result, oncewire.Replayed)
+	}
+	if !isTransient && h.isKeptRefusal(ctx, call, response.Status) {
+		w.Header().Set(oncewire.Kept, "true")
 	}
 	response.Send(w)
 }

@@ -86,7 +86,7 @@ func counter(status int) (http.Handler, *atomic.Int64) {
 	}), &calls
 }
 
-// X1: the second attempt gets the bytes of the first; both are marked. A request without an id passes through.
+// X1: the second attempt gets the bytes of the first, marked; a request without an id passes through.
 func TestHandlerReplays(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	next, calls := counter(http.StatusCreated)
@@ -95,13 +95,12 @@ func TestHandlerReplays(t *testing.T) {
 	first := post(h, id(1, 1), "body")
 	require.Equal(t, http.StatusCreated, first.StatusCode)
 	require.Equal(t, "call 1: body", bodyOf(t, first))
-	require.Equal(t, "recorded", first.Header.Get(resultHeader))
+	require.Empty(t, first.Header.Get(resultHeader))
 	second := post(h, id(1, 2), "body")
 	require.Equal(t, http.StatusCreated, second.StatusCode)
 	require.Equal(t, "call 1: body", bodyOf(t, second))
 	require.Equal(t, "replayed", second.Header.Get(resultHeader))
 	require.Equal(t, "1", second.Header.Get("X-Call"))
-	first.Header.Del(resultHeader)
 	second.Header.Del(resultHeader)
 	require.Equal(t, first.Header, second.Header)
 
@@ -247,7 +246,7 @@ func TestHandlerInProgress(t *testing.T) {
 	b := newBlocking(next)
 	h := r.Handler(b, server.HandlerConfig{Scope: anyone})
 	var wg sync.WaitGroup
-	wg.Go(func() { require200(t, post(h, id(1, 1), "x"), "call 1: x", "recorded") })
+	wg.Go(func() { require200(t, post(h, id(1, 1), "x"), "call 1: x", "") })
 	<-b.entered
 	wg.Go(func() { require200(t, post(h, id(1, 2), "x"), "call 1: x", "replayed") })
 	wg.Go(func() { require200(t, post(h, id(1, 3), "x"), "call 1: x", "replayed") })
@@ -262,7 +261,7 @@ func TestHandlerInProgress(t *testing.T) {
 	r, _ = newResults(t, server.Config{MaxWaiters: -1})
 	h = r.Handler(b, server.HandlerConfig{Scope: anyone, RetryAfter: time.Minute})
 	b.leave = make(chan struct{})
-	wg.Go(func() { require200(t, post(h, id(2, 1), "x"), "call 2: x", "recorded") })
+	wg.Go(func() { require200(t, post(h, id(2, 1), "x"), "call 2: x", "") })
 	<-b.entered
 	resp = post(h, id(2, 2), "x")
 	requireProblem(t, resp, 409, "in-progress")
@@ -337,8 +336,8 @@ func TestHandlerSharesTransientResponses(t *testing.T) {
 		require.Equal(t, 503, resp.StatusCode)
 		require.Equal(t, "call 1: x", bodyOf(t, resp))
 	}
-	require.Empty(t, first.Header.Get(resultHeader))
-	require.Empty(t, second.Header.Get(resultHeader), "the tracker does not keep it")
+	require.Equal(t, "", first.Header.Get(resultHeader))
+	require.Equal(t, "replayed", second.Header.Get(resultHeader))
 	require.Equal(t, "call 2: x", bodyOf(t, post(h, id(1, 3), "x")))
 	require.Equal(t, int64(2), calls.Load())
 }
@@ -744,6 +743,49 @@ func TestHandlerBoundsBodies(t *testing.T) {
 	require.Equal(t, "call 2: ", bodyOf(t, serve(h, req)))
 }
 
+// Law X1: a refusal that another server could replace by a success does not end the doubt
+// about earlier attempts.
+func TestHandler_KeptRefusals(t *testing.T) {
+	const kept = "Exactly-Once-Kept"
+	for name, tt := range map[string]struct {
+		hasRecords, puts bool
+		status           int
+		want             string // of the second attempt
+	}{
+		"in memory":               {status: 402, want: "true"},
+		"a success":               {status: 201},
+		"not put into Records":    {hasRecords: true, status: 402},
+		"put into Records":        {hasRecords: true, puts: true, status: 402, want: "true"},
+		"a success, with Records": {hasRecords: true, puts: true, status: 201},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeRecords()
+			next := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				w.Header().Set(kept, "true") // of a server behind it: it proves nothing here
+				request, _ := exactlyonce.RequestFromContext(req.Context())
+				resp := exactlyonce.Response{Status: tt.status, Body: []byte("answer")}
+				if tt.puts {
+					err := f.put(request, string(resp.Encode()))
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				resp.Send(w)
+			})
+			config := server.Config{}
+			if tt.hasRecords {
+				config.Records = f
+			}
+			r, _ := newResults(t, config)
+			h := r.Handler(next, server.HandlerConfig{Scope: anyone})
+			require.Equal(t, tt.status, post(h, id(1, 1), "").StatusCode)
+			second := post(h, id(1, 2), "")
+			require.Equal(t, "replayed", second.Header.Get(resultHeader))
+			require.Equal(t, tt.want, second.Header.Get(kept))
+		})
+	}
+}
+
 type cut struct{}
 
 func (cut) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
@@ -776,7 +818,7 @@ func TestHandlerWithRecords(t *testing.T) {
 		require.Equal(t, result, resp.Header.Get(resultHeader))
 	}
 	h := handler()
-	check(post(h, id(1, 1), ""), "recorded")
+	check(post(h, id(1, 1), ""), "")
 	check(post(h, id(1, 2), ""), "replayed")
 	check(post(handler(), id(1, 2), ""), "replayed")
 	lost = true

@@ -135,22 +135,7 @@ func (r *recorder) finish() {
 	if r.status == 0 && !r.streamed {
 		r.WriteHeader(http.StatusOK)
 	}
-}
-
-// mark adds the tracker's result to the headers, unless the handler has passed on the
-// result of another tracker. Stored responses do not have it.
-func (r *recorder) mark(result string) {
-	if !r.streamed && r.sent.Get(oncewire.Result) == "" {
-		r.sent.Set(oncewire.Result, result)
-	}
-}
-
-// unmark removes the result of another tracker which keeps the response, because this
-// tracker does not keep it.
-func (r *recorder) unmark() {
-	if oncewire.IsKept(r.sent) {
-		r.sent.Del(oncewire.Result)
-	}
+	r.sent.Del(oncewire.Kept) // of another tracker, which has other records
 }
 
 // send sends what was recorded, with its trailers.

@@ -236,6 +236,22 @@ func (r *Results) TakeOver(req exactlyonce.Request) (*Call, error) {
 	return call, err
 }
 
+// IsKept reports whether all attempts of a request that was answered get that answer: on
+// this server and, with Records, on every server that shares them. An answer that Records
+// do not have, such as the refusal of a handler that has not put it there, holds for
+// this process only: another server may run the request. A request that was sent once is
+// not looked up, since no other attempt of it can be in doubt; IsKept is false then.
+func (r *Results) IsKept(ctx context.Context, req exactlyonce.Request) bool {
+	switch {
+	case r.config.Records == nil:
+		return true
+	case req.Attempt <= 1 && req.Age <= 0:
+		return false
+	}
+	_, found, err := r.config.Records.Find(ctx, req)
+	return err == nil && found
+}
+
 func (r *Results) invalid() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

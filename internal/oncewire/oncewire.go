@@ -5,8 +5,13 @@ package oncewire
 import "net/http"
 
 // Result is the response header with the tracker's result for the id of a request. A
-// response of the service that the tracker does not keep lacks it.
+// response of the service to this attempt does not have it.
 const Result = "Exactly-Once-Result"
+
+// Kept is the response header of a refusal that the tracker keeps for all attempts of the
+// request, on every server that shares its records: no attempt of the request has taken
+// effect or will. Its value is "true". Servers of earlier versions do not send it.
+const Kept = "Exactly-Once-Kept"
 
 // Limits of the fields of an id. Integers of structured header fields have at most 15
 // digits (RFC 9651).
@@ -19,11 +24,10 @@ const (
 // RequestKey is the key of the exactlyonce.Request in the context of its handler.
 type RequestKey struct{}
 
-// Values of Result. Recorded and Replayed mark responses of the service, which the
-// tracker keeps for all attempts. The others are responses of the tracker.
+// Values of Result. Replayed marks a response of the service, the others are responses of
+// the tracker.
 const (
-	Recorded   = "recorded"    // the answer to this attempt
-	Replayed   = "replayed"    // the answer to another attempt
+	Replayed   = "replayed"    // the answer to an earlier attempt
 	Stale      = "stale"       // 410: the request stays in doubt
 	Mismatch   = "mismatch"    // 409 or 422: an earlier request with the id had other content
 	InProgress = "in-progress" // 409: an earlier attempt runs; the request may be repeated
@@ -35,15 +39,11 @@ const (
 // tracker.
 func ProblemType(result string) string { return "urn:weir:exactly-once:" + result }
 
-// IsKept reports whether a response of the service is its answer to all attempts of the
-// request.
-func IsKept(h http.Header) bool { return IsKeptResult(h.Get(Result)) }
-
-// IsKeptResult is [IsKept] for a value of Result.
-func IsKeptResult(result string) bool { return result == Recorded || result == Replayed }
+// IsKept reports whether a response has the header [Kept].
+func IsKept(h http.Header) bool { return h.Get(Kept) == "true" }
 
 // Of returns the result of a response of the tracker, or "" for a response of the
-// service.
+// service, replayed or not.
 func Of(h http.Header) string {
 	switch result := h.Get(Result); result {
 	case Stale, Mismatch, InProgress, Full, Invalid:

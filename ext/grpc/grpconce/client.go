@@ -24,6 +24,7 @@ import (
 var (
 	idKey     = strings.ToLower(exactlyonce.Header)
 	resultKey = strings.ToLower(oncewire.Result)
+	keptKey   = strings.ToLower(oncewire.Kept)
 )
 
 // DialOptions returns the options for [grpc.NewClient] that send ids with unary calls of
@@ -119,8 +120,8 @@ func (n names) unary(
 // come from an interceptor in front of the server's tracker, which does not know what an
 // earlier attempt did.
 func isKeptRefusal(err error, trailer metadata.MD) bool {
-	values := trailer.Get(resultKey)
-	if len(values) != 1 || !oncewire.IsKeptResult(values[0]) {
+	values := trailer.Get(keptKey)
+	if len(values) != 1 || values[0] != "true" {
 		return false
 	}
 	reason, _ := classify(&predicates.Attempt[struct{}]{Err: err})

@@ -112,16 +112,18 @@ func TestDialOptions_RecordedRefusal(t *testing.T) {
 	conn := dial(t, p, "/pay.v1.Payments/")
 	for _, tt := range []struct {
 		code   codes.Code
+		kept   bool // the trailer
 		result string
 		want   bool // nothing is in doubt
 	}{
-		{codes.FailedPrecondition, oncewire.Replayed, true},
-		{codes.InvalidArgument, oncewire.Recorded, true},
-		{codes.Unauthenticated, "", false},
-		{codes.Unavailable, oncewire.Replayed, false},
-		{codes.FailedPrecondition, oncewire.Stale, false},
+		{codes.FailedPrecondition, true, oncewire.Replayed, true},
+		{codes.InvalidArgument, true, "", true},
+		{codes.FailedPrecondition, false, oncewire.Replayed, false},
+		{codes.Unauthenticated, false, "", false},
+		{codes.Unavailable, true, oncewire.Replayed, false},
+		{codes.FailedPrecondition, false, oncewire.Stale, false},
 	} {
-		t.Run(fmt.Sprint(tt.code, tt.result), func(t *testing.T) {
+		t.Run(fmt.Sprint(tt.code, tt.kept, tt.result), func(t *testing.T) {
 			tracker := caller.NewTracker(caller.Config{})
 			ctx := tracker.Accepted(t.Context(), nil, false)
 			element, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
@@ -130,6 +132,11 @@ func TestDialOptions_RecordedRefusal(t *testing.T) {
 			require.Error(t, do(tracker.AttemptStarted(ctx, 1), conn, "Charge"))
 			require.False(t, element.AllRefused())
 			p.answer = func(ctx context.Context, _ string) error {
+				if tt.kept {
+					if err := grpc.SetTrailer(ctx, metadata.Pairs(oncewire.Kept, "true")); err != nil {
+						return err
+					}
+				}
 				if tt.result != "" {
 					if err := grpc.SetTrailer(ctx, metadata.Pairs(oncewire.Result, tt.result)); err != nil {
 						return err

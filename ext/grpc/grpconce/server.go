@@ -58,13 +58,12 @@ type ServerConfig struct {
 //
 // Answers of the tracker have its result in the trailer exactly-once-result:
 //
-//	recorded     any status            the reply to this attempt, and to all later ones
-//	replayed     any status            the recorded reply to another attempt
+//	replayed     any status            the reply to another attempt
 //	in-progress  UNAVAILABLE           an earlier attempt runs, and too many wait
 //	mismatch     FAILED_PRECONDITION   another call had this id: another method or message
 //	stale        FAILED_PRECONDITION   the request stays in doubt
 //	invalid      INVALID_ARGUMENT      the id is missing, comes twice or is not valid
-//	full         UNAVAILABLE           a bound of server.Config refuses it, unexecuted
+//	full         UNAVAILABLE           a bound of server.Config refuses it; nothing was executed
 //
 // Without it there is UNAVAILABLE if the attempt that ran ended without a reply, or if
 // Records cannot be read. Where the call may be repeated, the trailer
@@ -140,7 +139,8 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 		return nil, err
 	}
 	var reply any
-	stored, replayed, err := s.results.Do(ctx, exactlyonce.Request{ID: id, Scope: scope, Fingerprint: print},
+	request := exactlyonce.Request{ID: id, Scope: scope, Fingerprint: print}
+	stored, replayed, err := s.results.Do(ctx, request,
 		func(ctx context.Context) ([]byte, error) {
 			var err error
 			if reply, err = next(ctx, req); !s.config.Stored(status.Code(err)) {
@@ -159,11 +159,13 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if err != nil {
 		return nil, s.refuse(ctx, err)
 	}
-	result := oncewire.Recorded
 	if replayed {
-		result = oncewire.Replayed
+		s.trailer(ctx, oncewire.Replayed, false)
 	}
-	s.trailer(ctx, result, false)
+	_, refusal, err := decode(stored)
+	if err == nil && refusal != nil && s.results.IsKept(ctx, request) {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(keptKey, "true")) // fails if the call has ended
+	}
 	return s.decode(stored, reply, replayed)
 }
 
