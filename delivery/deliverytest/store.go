@@ -28,7 +28,7 @@ type StoreSetup struct {
 	Open func() (store.Store, error)
 	// Wait lets the time d pass on the stores' clock.
 	Wait func(d time.Duration)
-	// RealTime says that time also passes without Wait. Some rules are not checked then.
+	// RealTime is true if time also passes without Wait. Some rules are not checked then.
 	RealTime bool
 	// SetBack sets the machine's clock back by d. Nil: it cannot be set, and the rule
 	// about it is not checked.
@@ -39,6 +39,10 @@ type StoreSetup struct {
 	// Full opens a store of its own that is full after a few messages of 1 KiB, at most
 	// 10,000. If it is nil, the rule is not checked.
 	Full func() (store.Store, error)
+	// LooksFirst is true if HandOver looks for purged messages before it puts, and not in
+	// the transaction of the put. The rule about a purge at the same time is not checked
+	// then.
+	LooksFirst bool
 }
 
 // RunStore checks stores against the rules of [store.Store], and of [store.Inspector],
@@ -51,6 +55,9 @@ func RunStore(t *testing.T, newSetup func(t *testing.T) StoreSetup) {
 			setup := newSetup(t)
 			if r.setsClock && setup.SetBack == nil {
 				t.Skip("the clock of these stores cannot be set")
+			}
+			if r.isAtomic && setup.LooksFirst {
+				t.Skip("a purge at the same time may be missed")
 			}
 			if r.fills && setup.Full == nil {
 				t.Skip("no store of this kind can be filled")
@@ -69,6 +76,7 @@ type storeRule struct {
 	check     func(*storeBench)
 	setsClock bool
 	fills     bool
+	isAtomic  bool // not checked with StoreSetup.LooksFirst
 }
 
 type broken struct{ error }
@@ -136,7 +144,7 @@ var storeRules = []storeRule{
 	{name: "inspector: move", check: move},
 	{name: "inspector: two who move", check: twoWhoMove},
 	{name: "inspector: hand over", check: handOver},
-	{name: "inspector: hand over beside a purge", check: handOverBesidePurge},
+	{name: "inspector: hand over beside a purge", check: handOverBesidePurge, isAtomic: true},
 	{name: "inspector: queues", check: queues},
 	{name: "inspector: a source resumes", check: sourceResumes},
 }

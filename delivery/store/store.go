@@ -159,11 +159,12 @@ type Inspector interface {
 	// HandOver puts messages that were made of messages in flight, such as their failures
 	// and results. It leaves the messages in flight where they are. It puts a message
 	// only if the message of its lease is still in its queue, which it checks in the same
-	// transaction. So a purge wins over the calls that run. The check ignores the fencing
-	// number: a late worker still hands over a message that another worker has taken. A
-	// move without a lease is put as by Put. A *[LeaseError] names the leases whose
-	// messages are gone; the other messages of the call were put. As for Put, a message
-	// whose identity is already queued has no effect, and HandOver can be repeated.
+	// transaction (JetStream's engine checks before it). So a purge wins over the calls
+	// that run. The check ignores the fencing number: a late worker still hands over a
+	// message that another worker has taken. A move without a lease is put as by Put. A
+	// *[LeaseError] names the leases whose messages are gone; the other messages of the
+	// call were put. As for Put, a message whose identity is already queued has no
+	// effect, and HandOver can be repeated.
 	HandOver(ctx context.Context, moves ...Move) error
 
 	// Queues returns the names of the queues that are not empty, in order.

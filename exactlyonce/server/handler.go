@@ -74,9 +74,9 @@ type HandlerConfig struct {
 //	invalid      400          the id is missing, comes twice or is not valid
 //	full         503          a bound of Config refuses it; nothing was executed; Retry-After
 //
-// A refusal, such as 402, that the tracker keeps for all attempts ([Results.IsKept]) also has
-// the header Exactly-Once-Kept: true. So a caller whose earlier attempt was lost knows that it
-// had no effect.
+// A refusal, such as 402, that the tracker keeps for all attempts ([Results.IsKept]) also
+// has the header Exactly-Once-Kept: true. So a caller whose earlier attempt was lost
+// knows that it had no effect.
 //
 // A client may repeat the request after in-progress and full. Without that header there
 // are 403, 408 and 413 (see [HandlerConfig]), 500 if the attempt that ran ended without a

@@ -390,9 +390,9 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 }
 
-// HandOver implements [store.Inspector]. It publishes each message that others were made
-// of once more, as it is: that fails if the message was removed meanwhile. Up to 500 of
-// the others are a transaction; more are put in portions.
+// HandOver implements [store.Inspector], with an exception: it looks for the messages of
+// the leases before it puts. A message that is purged between the two is handed over all
+// the same. A transaction with both would have to write each of these messages once more.
 func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		if err := storearg.Move(moves...); err != nil {
@@ -407,45 +407,12 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 				return err
 			}
 		}
-		gone := map[store.Lease]bool{}
-		for some := range slices.Chunk(moves, maxMoves) {
-			err := s.handOver(ctx, some, gone)
-			if err != nil {
-				return err
-			}
-		}
-		return storearg.Lost(storearg.Gone(moves, func(l store.Lease) bool { return !gone[l] }))
-	})
-}
-
-// handOver puts messages in one transaction, and adds the leases whose messages are gone
-// to gone.
-func (s *Engine) handOver(ctx context.Context, moves []store.Move, gone map[store.Lease]bool) error {
-	for range maxTries {
-		origins, err := s.readOrigins(ctx, moves)
+		gone, err := s.goneOrigins(ctx, moves)
 		if err != nil {
 			return err
 		}
-		now, err := s.now(ctx)
-		if err != nil {
-			return err
-		}
-		var puts []put
-		var unchanged []change
-		seen := map[string]bool{}
-		for i, r := range origins {
-			if moves[i].Lease == (store.Lease{}) {
-				continue
-			}
-			if r == nil {
-				gone[moves[i].Lease] = true
-				continue
-			}
-			if !seen[r.subject] {
-				unchanged = append(unchanged, asItIs(r, now))
-			}
-			seen[r.subject] = true
-		}
+		puts := make([]put, 0, len(moves))
+		seen := make(map[string]bool, len(moves))
 		for i := range moves {
 			if gone[moves[i].Lease] {
 				continue
@@ -459,47 +426,49 @@ func (s *Engine) handOver(ctx context.Context, moves []store.Move, gone map[stor
 			}
 			seen[p.subject] = true
 		}
-		if len(puts) == 0 {
-			return nil
-		}
-		// As in put: no message shall be due before another one of this call, by its delay.
+		// As in put: no message shall be due before another one of this call, by its
+		// delay.
 		slices.SortStableFunc(puts, func(a, b put) int { return cmp.Compare(a.span, b.span) })
-		err = s.transact(ctx, puts, unchanged)
-		if !errors.Is(err, errChanged) {
-			return err
+		for some := range slices.Chunk(puts, maxBatch) {
+			err := s.transact(ctx, some, nil)
+			if err != nil {
+				return err
+			}
 		}
-	}
-	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
-}
-
-// readOrigins reads the messages of the leases of moves. A message that is gone is nil,
-// and so is the message of a move without a lease.
-func (s *Engine) readOrigins(ctx context.Context, moves []store.Move) ([]*record, error) {
-	records := make([]*record, len(moves))
-	errs := make([]error, len(moves))
-	parallel.Do(len(moves), func(i int) {
-		l := moves[i].Lease
-		e, err := parseEntry(l.Entry)
-		if err != nil || len(l.Queue) > maxQueue {
-			return
-		}
-		r, err := s.read(ctx, s.queueSubject(l.Queue)+e.identity)
-		errs[i] = err
-		if err == nil && r != nil && r.kind != removed && r.position == e.position {
-			records[i] = r
-		}
+		return storearg.Lost(storearg.Gone(moves, func(l store.Lease) bool { return !gone[l] }))
 	})
-	return records, errors.Join(errs...)
 }
 
-// asItIs returns the change that publishes r once more, with the rest of its lease or of
-// its delay.
-func asItIs(r *record, now uint64) change {
-	rest := time.Duration(r.span) //nolint:gosec // of a message that is held: it does not count
-	if r.kind != held {
-		rest = time.Duration(max(1, int64(r.ready())-int64(now))) //nolint:gosec // times of a server
+// goneOrigins returns the leases of moves whose messages are no longer in their queues,
+// as the indexes of the queues have it now.
+func (s *Engine) goneOrigins(ctx context.Context, moves []store.Move) (map[store.Lease]bool, error) {
+	indexes := map[string]*index{}
+	gone := map[store.Lease]bool{}
+	for i := range moves {
+		l := moves[i].Lease
+		if l == (store.Lease{}) {
+			continue
+		}
+		ix, ok := indexes[l.Queue]
+		if !ok && len(l.Queue) <= maxQueue {
+			latest, err := s.latest(ctx, l.Queue)
+			if err != nil {
+				return nil, err
+			}
+			ix = latest
+		}
+		indexes[l.Queue] = ix
+		e, err := parseEntry(l.Entry)
+		isThere := false
+		if err == nil && ix != nil {
+			it, has := ix.has(e.identity)
+			isThere = has && it.position == e.position
+		}
+		if !isThere {
+			gone[l] = true
+		}
 	}
-	return change{r, r.then(r.kind, rest), r.body}
+	return gone, nil
 }
 
 // Queues implements [store.Inspector].

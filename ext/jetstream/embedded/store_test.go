@@ -46,7 +46,7 @@ func TestStore(t *testing.T) {
 			name := newStore(t, js, p.replicate)
 			return deliverytest.StoreSetup{
 				Open: func() (store.Store, error) { return openEngine(context.Background(), js, name) },
-				Wait: time.Sleep, RealTime: true, Unit: p.unitNow(t, js),
+				Wait: time.Sleep, RealTime: true, Unit: p.unitNow(t, js), LooksFirst: true,
 				Full: func() (store.Store, error) {
 					full := newStore(t, js, p.replicate, func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 10 })
 					return openEngine(context.Background(), js, full)
