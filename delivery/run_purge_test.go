@@ -186,6 +186,25 @@ func TestRun_PurgeWithKeyOrder(t *testing.T) {
 	}
 }
 
+// A program that acknowledges a message before it puts a result has settled the message
+// itself: the result is stored.
+func TestQueuePutAll_AfterTheAcknowledgement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		orders := delivery.NewQueue[numbered](engine, "orders", noLog)
+		results := delivery.NewQueue[int](engine, "results", noLog)
+		require.NoError(t, orders.Put(t.Context(), numbered{1}, delivery.ID("1")))
+		ms, err := orders.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		ms[0].Ack()
+		time.Sleep(time.Minute) // the acknowledgement is recorded
+		require.Empty(t, entriesOf(t, engine, "orders"))
+		require.NoError(t, results.PutAll(t.Context(), []message.Message[int]{message.With(ms[0], 7)}))
+		require.Len(t, entriesOf(t, engine, "results"), 1)
+		require.NoError(t, orders.Close(t.Context()))
+	})
+}
+
 // A worker whose lease has ended, and whose message another worker has, hands the failure
 // over all the same: if the other worker dies, the message is not lost.
 func TestQueueTakeFailure_AfterAnotherWorkerTookTheMessage(t *testing.T) {

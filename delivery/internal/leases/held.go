@@ -35,7 +35,7 @@ var _ message.Delivery = (*held)(nil)
 type sourceOfHeld interface {
 	ownerOf() any
 	engineOf() store.Engine
-	leaseOf(h *held) store.Lease
+	leaseOf(h *held) (l store.Lease, inFlight bool)
 	noteGone(ctx context.Context, h *held)
 	providerOf(h *held) string
 	asReceived(h *held, encoded []byte) (payload, schema []byte, isSame bool)

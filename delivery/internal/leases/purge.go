@@ -30,9 +30,12 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 		move := store.Move{Queue: queue, Message: ms[i]}
 		h, ok := from[i].(*held)
 		if ok && canLook && isSame(h.source.engineOf(), engine) {
-			origins[i] = h
-			move.Lease = h.source.leaseOf(h)
-			hasLease = true
+			lease, inFlight := h.source.leaseOf(h)
+			if inFlight {
+				origins[i] = h
+				move.Lease = lease
+				hasLease = true
+			}
 		}
 		isGone[i] = ok && h.isGone.Load()
 		if !isGone[i] {
@@ -158,8 +161,11 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*held) (purged []*hel
 
 func (s *Source[T]) engineOf() store.Engine { return s.engine }
 
-func (s *Source[T]) leaseOf(h *held) store.Lease {
+// leaseOf returns the lease of a message, and whether the message is in flight. A program
+// may acknowledge a message before it puts a result: then the message has left its queue,
+// and was not purged.
+func (s *Source[T]) leaseOf(h *held) (l store.Lease, inFlight bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return h.lease
+	return h.lease, h.settlement == nil
 }
