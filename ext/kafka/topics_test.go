@@ -127,7 +127,7 @@ func TestAWrongPasswordEndsTheStart(t *testing.T) {
 		if errs["output"] = err; err == nil {
 			_ = output.Close()
 		}
-		errs["group"] = (&Group{Client: opts, Name: "billing", Topics: []string{"orders"}, Logger: silent}).Run(canceled(), nil)
+		errs["group"] = (&Group{Client: opts, Name: "billing", Topics: []string{"orders"}, Logger: silent}).Run(canceled(), given(func() {}))
 		return errs
 	}
 	k.ControlKey(int16(kmsg.SASLAuthenticate), func(req kmsg.Request) (kmsg.Response, error, bool) {
