@@ -56,14 +56,14 @@ func TestCommand(t *testing.T) {
 	// What another store or a file has comes into a database without tables.
 	file := filepath.Join(t.TempDir(), "dead.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"from a file","lastError":"503"},"cause":"exhausted","payload":{"n":5}}`+"\n"), 0o600))
-	out1, err = run(url, "dead", "import", file)
+	out1, err = run(url, "dead", "import", "--queue", "orders-dead", file)
 	require.Error(t, err)
 	require.Contains(t, out1, "weir dead import --create")
 	for range 2 { // they are there the second time
-		require.Contains(t, ok("dead", "import", "--create", file), "1 message read")
+		require.Contains(t, ok("dead", "import", "--create", "--queue", "orders-dead", file), "1 message read")
 	}
-	require.Contains(t, ok("dead", "list"), "from a file")
-	require.Contains(t, ok("dead", "purge", "--id", "from a file", "--yes"), "1 message removed")
+	require.Contains(t, ok("dead", "list", "--queue", "orders-dead"), "from a file")
+	require.Contains(t, ok("dead", "purge", "--queue", "orders-dead", "--id", "from a file", "--yes"), "1 message removed")
 
 	pool := connect(t, url)
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()), "the program's own, later")
