@@ -102,7 +102,7 @@ func TestRun_PurgeBesideCalls(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				stop()
 				summary := <-ended
-				if c.answers != nil || c.err == permanent { //nolint:errorlint // the very error
+				if c.answers != nil || c.err == permanent {
 					require.EqualValues(t, 4, calls.Load())
 				}
 				if c.answers != nil || c.err != nil { // without results, nothing finds the purge before the message is settled
