@@ -56,7 +56,7 @@ func (t *Tracker) hasCheckpoints() bool {
 
 // onlyRequest ends a carried id if the request of its step is the only request of the
 // message in doubt. Workers of earlier versions neither write this parameter nor read it.
-// An id that lacks the parameter may stand for several requests.
+// Without the parameter, several requests may be in doubt.
 const onlyRequest = ";only=1"
 
 // Carried implements [ctxkey.TrackedElement]. The message keeps the id in

@@ -41,9 +41,9 @@ import (
 //	ErrFull        not executed, may be repeated
 //
 // Other answers come from the service, even if they were given to an earlier attempt. The
-// server marks an answer that it has recorded for all attempts. If it is a refusal, such
-// as 402, no attempt of the request had an effect: earlier attempts whose answers were
-// lost are not in doubt, unless the element has made another request.
+// server marks a refusal, such as 402, that it keeps for all attempts: no attempt of the
+// request had an effect, so earlier attempts whose answers were lost are not in doubt,
+// unless the element has made another request.
 //
 // # Retries
 //

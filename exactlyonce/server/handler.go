@@ -74,9 +74,9 @@ type HandlerConfig struct {
 //	invalid      400          the id is missing, comes twice or is not valid
 //	full         503          a bound of Config refuses it; nothing was executed; Retry-After
 //
-// A refusal, such as 402, that the tracker keeps for all attempts ([Results.IsKept]) also
-// has the header Exactly-Once-Kept: true. So a caller whose earlier attempt was lost
-// knows that it had no effect.
+// A refusal, such as 402, that the tracker keeps for all attempts
+// ([Results.KeepsRefusal]) also has the header Exactly-Once-Kept: true. So a caller whose
+// earlier attempt was lost knows that it had no effect.
 //
 // A client may repeat the request after in-progress and full. Without that header there
 // are 403, 408 and 413 (see [HandlerConfig]), 500 if the attempt that ran ended without a
@@ -221,7 +221,7 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 	switch {
 	case rec.streamed: // sent
 	case err == nil && !replayed:
-		if h.isKeptRefusal(req.Context(), call, rec.status) {
+		if rec.status >= http.StatusBadRequest && h.results.KeepsRefusal(req.Context(), call.req, isRefusal) {
 			rec.sent.Set(oncewire.Kept, "true")
 		}
 		rec.send()
@@ -234,9 +234,11 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 	}
 }
 
-// isKeptRefusal reports whether a response refuses a request, for all of its attempts.
-func (h *handler) isKeptRefusal(ctx context.Context, call *Call, status int) bool {
-	return status >= http.StatusBadRequest && h.results.IsKept(ctx, call.req)
+// isRefusal reports whether a stored response has a status of 400 or more.
+func isRefusal(stored []byte) bool {
+	var response exactlyonce.Response
+	err := response.Decode(stored)
+	return err == nil && response.Status >= http.StatusBadRequest
 }
 
 var errStreamed = fmt.Errorf("%w: its response was streamed", exactlyonce.ErrStale)
@@ -276,7 +278,7 @@ func (h *handler) replay(ctx context.Context, w http.ResponseWriter, call *Call,
 	if w.Header().Get(oncewire.Result) == "" && response.Header.Get(oncewire.Result) == "" {
 		w.Header().Set(oncewire.Result, oncewire.Replayed)
 	}
-	if !isTransient && h.isKeptRefusal(ctx, call, response.Status) {
+	if !isTransient && response.Status >= http.StatusBadRequest && h.results.KeepsRefusal(ctx, call.req, isRefusal) {
 		w.Header().Set(oncewire.Kept, "true")
 	}
 	response.Send(w)

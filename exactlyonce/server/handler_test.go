@@ -749,6 +749,7 @@ func TestHandler_KeptRefusals(t *testing.T) {
 	const kept = "Exactly-Once-Kept"
 	for name, tt := range map[string]struct {
 		hasRecords, puts bool
+		elsewhere        int // the status that another server puts after the first attempt, or 0
 		status           int
 		want             string // of the second attempt
 	}{
@@ -756,6 +757,8 @@ func TestHandler_KeptRefusals(t *testing.T) {
 		"a success":               {status: 201},
 		"not put into Records":    {hasRecords: true, status: 402},
 		"put into Records":        {hasRecords: true, puts: true, status: 402, want: "true"},
+		"a success elsewhere":     {hasRecords: true, elsewhere: 201, status: 402},
+		"a refusal elsewhere":     {hasRecords: true, elsewhere: 402, status: 402, want: "true"},
 		"a success, with Records": {hasRecords: true, puts: true, status: 201},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -779,6 +782,10 @@ func TestHandler_KeptRefusals(t *testing.T) {
 			r, _ := newResults(t, config)
 			h := r.Handler(next, server.HandlerConfig{Scope: anyone})
 			require.Equal(t, tt.status, post(h, id(1, 1), "").StatusCode)
+			if tt.elsewhere != 0 {
+				resp := exactlyonce.Response{Status: tt.elsewhere}
+				require.NoError(t, f.put(request(1), string(resp.Encode())))
+			}
 			second := post(h, id(1, 2), "")
 			require.Equal(t, "replayed", second.Header.Get(resultHeader))
 			require.Equal(t, tt.want, second.Header.Get(kept))

@@ -236,20 +236,21 @@ func (r *Results) TakeOver(req exactlyonce.Request) (*Call, error) {
 	return call, err
 }
 
-// IsKept reports whether all attempts of a request that was answered get that answer: on
-// this server and, with Records, on every server that shares them. An answer that Records
-// do not have, such as the refusal of a handler that has not put it there, holds for
-// this process only: another server may run the request. A request that was sent once is
-// not looked up, since no other attempt of it can be in doubt; IsKept is false then.
-func (r *Results) IsKept(ctx context.Context, req exactlyonce.Request) bool {
-	switch {
-	case r.config.Records == nil:
+// KeepsRefusal reports whether a request that was refused here is refused for all of its
+// attempts: on this server and, with Records, on every server that shares them. With
+// Records, the answer in the Records must be a refusal, which isRefusal decides. A
+// refusal that is not there holds for this process only: another server may run the
+// request, or has run it. A request that was sent once is not looked up, since no other
+// attempt of it can be in doubt; then KeepsRefusal returns false.
+func (r *Results) KeepsRefusal(ctx context.Context, req exactlyonce.Request, isRefusal func(answer []byte) bool) bool {
+	if r.config.Records == nil {
 		return true
-	case req.Attempt <= 1 && req.Age <= 0:
+	}
+	if req.Attempt <= 1 && req.Age <= 0 {
 		return false
 	}
-	_, found, err := r.config.Records.Find(ctx, req)
-	return err == nil && found
+	answer, found, err := r.config.Records.Find(ctx, req)
+	return err == nil && found && isRefusal(answer)
 }
 
 func (r *Results) invalid() {

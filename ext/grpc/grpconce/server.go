@@ -162,11 +162,16 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if replayed {
 		s.trailer(ctx, oncewire.Replayed, false)
 	}
-	_, refusal, err := decode(stored)
-	if err == nil && refusal != nil && s.results.IsKept(ctx, request) {
+	if isRefusal(stored) && s.results.KeepsRefusal(ctx, request, isRefusal) {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(keptKey, "true")) // fails if the call has ended
 	}
 	return s.decode(stored, reply, replayed)
+}
+
+// isRefusal reports whether a stored reply is an error.
+func isRefusal(stored []byte) bool {
+	_, refusal, err := decode(stored)
+	return err == nil && refusal != nil
 }
 
 // countInvalid has Results refuse a request without an id, which counts it.
