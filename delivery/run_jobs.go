@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // hosted is a queue of a worker that is on an engine which keeps jobs.
@@ -44,7 +44,7 @@ func enginesOf(source, sink any) (all []hosted) {
 		if !ok {
 			continue
 		}
-		at := slices.IndexFunc(all, func(h hosted) bool { return reflect.TypeOf(keeper).Comparable() && h.engine == keeper })
+		at := slices.IndexFunc(all, func(h hosted) bool { return storearg.IsSame(h.engine, keeper) })
 		if at < 0 {
 			at, all = len(all), append(all, hosted{engine: keeper})
 		}
@@ -75,7 +75,7 @@ func lacksOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
 func sameQueue[IN, OUT any](source Source[IN], sink Sink[OUT]) bool {
 	a, is := source.(*Queue[IN])
 	b, too := sink.(*Queue[OUT]) // what embeds one may give results other ids
-	return is && too && a.name == b.name && !consumes(a.engine) && reflect.TypeOf(a.engine).Comparable() && a.engine == b.engine
+	return is && too && a.name == b.name && !consumes(a.engine) && storearg.IsSame(a.engine, b.engine)
 }
 
 // beside runs jobs of engines, and says there what this worker does, until the function

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -135,6 +136,12 @@ func Gone(moves []store.Move, isThere func(l store.Lease) bool) (gone []store.Le
 		seen[l] = true
 	}
 	return gone
+}
+
+// IsSame reports whether two engines are the same value.
+func IsSame(a, b store.Engine) bool {
+	t := reflect.TypeOf(a)
+	return t == reflect.TypeOf(b) && t.Comparable() && a == b
 }
 
 // Queue checks the name of a queue.

@@ -4,22 +4,22 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"reflect"
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/settle"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
 )
 
 // HandOver puts messages into a queue. from has the delivery of the message that each of
-// them was made of, or nil. If that message was received from the same engine and was
-// purged, nothing is put for it, and isGone is true (law W5). A [store.Inspector]
-// checks for a purge in the transaction of the put; with other engines a purge may come
-// in between. The caller settles the message as if it had been put.
+// them was made of, or nil. isGone is true for the messages that HandOver has not put,
+// because that message was received from the same engine and was purged (law W5). A
+// [store.Inspector] checks that when it puts; with other engines a purge may come in
+// between. The caller settles the message as if it had been put.
 //
 // A message that is gone although its lease was not extended in time may have been
-// settled by another worker. Nothing is put for it either, since that worker has stored
-// what became of it.
+// settled by another worker. HandOver does not put it either, since that worker has
+// stored the outcome.
 func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store.Message, from []message.Delivery) (isGone []bool, err error) {
 	looks, canLook := engine.(store.Inspector)
 	moves := make([]store.Move, 0, len(ms))
@@ -29,7 +29,7 @@ func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store
 	for i := range ms {
 		move := store.Move{Queue: queue, Message: ms[i]}
 		h, ok := from[i].(*held)
-		if ok && canLook && isSame(h.source.engineOf(), engine) {
+		if ok && canLook && storearg.IsSame(h.source.engineOf(), engine) {
 			lease, inFlight := h.source.leaseOf(h)
 			if inFlight {
 				origins[i] = h
@@ -93,12 +93,6 @@ func spread(err error, isGone []bool) error {
 	return all
 }
 
-// isSame reports whether two engines are the same value.
-func isSame(a, b store.Engine) bool {
-	t := reflect.TypeOf(a)
-	return t == reflect.TypeOf(b) && t.Comparable() && a == b
-}
-
 var _ settle.PurgeFinder = (*Source[any])(nil)
 
 // OnPurge implements [settle.PurgeFinder].
@@ -128,10 +122,10 @@ func (s *Source[T]) noteGone(ctx context.Context, h *held) {
 	id := slog.String("id", h.message.Meta.ID)
 	if !isPurged {
 		s.logger.LogAttrs(ctx, slog.LevelWarn, "weir: a message is gone whose lease had ended: another worker has settled it, or it was purged; "+
-			"what became of it here is not stored", slog.String("queue", s.queue), id)
+			"its outcome here is not stored", slog.String("queue", s.queue), id)
 		return
 	}
-	s.logger.LogAttrs(ctx, slog.LevelInfo, "weir: a message in flight was purged: nothing of it is stored", slog.String("queue", s.queue), id)
+	s.logger.LogAttrs(ctx, slog.LevelInfo, "weir: a message in flight was purged; its outcome is not stored", slog.String("queue", s.queue), id)
 	if onPurge != nil {
 		onPurge()
 	}
@@ -152,7 +146,10 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*held) (purged []*hel
 			continue
 		}
 		found, err := looks.List(ctx, s.queue, store.Filter{}, store.Page{After: h.position - 1, Until: h.position, Max: 1})
-		if err == nil && len(found) == 0 {
+		if err != nil { // the next renewal looks again
+			return purged
+		}
+		if len(found) == 0 {
 			purged = append(purged, h)
 		}
 	}

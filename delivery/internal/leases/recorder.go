@@ -285,7 +285,9 @@ func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 			if h.lease != leases[i] {
 				continue
 			}
-			without = append(without, h)
+			if !h.isGone.Load() { // otherwise it was noted before
+				without = append(without, h)
+			}
 		}
 		h.written = true
 		delete(s.held, h.lease.Entry)

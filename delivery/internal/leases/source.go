@@ -351,7 +351,8 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 		switch {
 		case other != nil:
 			s.lose(other)
-			other.lease, other.until, other.lost = l.Lease, until, false
+			other.lease, other.until = l.Lease, until
+			other.lost = false
 		case l.Lapses >= settle.MaxLapses:
 			chosen = append(chosen, l)
 		case l.Lapses > 0:
