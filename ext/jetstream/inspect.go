@@ -1,7 +1,6 @@
 package jetstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -357,7 +356,7 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 			return err
 		}
 		var puts []put
-		var moved []change
+		var moved []*record
 		seen := map[string]bool{}
 		for i, r := range records {
 			if r == nil || seen[r.subject] {
@@ -365,7 +364,7 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 				continue
 			}
 			seen[r.subject] = true
-			moved = append(moved, removal(r))
+			moved = append(moved, r)
 		}
 		for i, r := range records {
 			if r == nil {
@@ -426,14 +425,9 @@ func (s *Engine) HandOver(ctx context.Context, moves ...store.Move) error {
 			}
 			seen[p.subject] = true
 		}
-		// As in put: no message shall be due before another one of this call, by its
-		// delay.
-		slices.SortStableFunc(puts, func(a, b put) int { return cmp.Compare(a.span, b.span) })
-		for some := range slices.Chunk(puts, maxBatch) {
-			err := s.transact(ctx, some, nil)
-			if err != nil {
-				return err
-			}
+		err = s.transactAll(ctx, puts)
+		if err != nil {
+			return err
 		}
 		return storearg.Lost(storearg.Gone(moves, func(l store.Lease) bool { return !gone[l] }))
 	})

@@ -49,11 +49,17 @@ func (s *Engine) put(ctx context.Context, queue string, ms ...store.Message) err
 		}
 		seen[p.subject] = true
 	}
-	// The server has them one after the other: none shall be due before another one of
-	// this call, by its delay.
+	return s.transactAll(ctx, puts)
+}
+
+// transactAll puts messages, up to maxBatch in a transaction. The server stores them one
+// after the other, so they are sorted: no message may be due before another one of this
+// call because of its delay.
+func (s *Engine) transactAll(ctx context.Context, puts []put) error {
 	slices.SortStableFunc(puts, func(a, b put) int { return cmp.Compare(a.span, b.span) })
 	for some := range slices.Chunk(puts, maxBatch) {
-		if err := s.transact(ctx, some, nil); err != nil {
+		err := s.transact(ctx, some, nil)
+		if err != nil {
 			return err
 		}
 	}
@@ -117,19 +123,9 @@ func (s *Engine) look(ctx context.Context, p *put) error {
 // maxTries bounds how often something is tried whose messages change each time.
 const maxTries = 100
 
-// change is the next state of a message, in a transaction with puts.
-type change struct {
-	*record
-	next state
-	body []byte // nil if the message is removed
-}
-
-// removal returns the change that removes r.
-func removal(r *record) change { return change{r, r.then(removed, 0), nil} }
-
-// transact puts messages that are not there, and changes others, in one transaction. It
-// returns errChanged if one of these has changed meanwhile.
-func (s *Engine) transact(ctx context.Context, puts []put, changes []change) error {
+// transact puts messages that are not there, and marks records as gone, in one
+// transaction. It returns errChanged if a record has changed.
+func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) error {
 	for try := range maxTries {
 		var ms []*nats.Msg
 		var queues []string // of ms
@@ -143,15 +139,10 @@ func (s *Engine) transact(ctx context.Context, puts []put, changes []change) err
 			queues = append(queues, p.queue)
 			replaced[p.subject] = true
 		}
-		for _, c := range changes {
-			if replaced[c.subject] {
-				continue
+		for _, r := range moved {
+			if !replaced[r.subject] {
+				ms = append(ms, s.message(r.subject, r.then(removed, 0), "", nil, r.seq))
 			}
-			why := ""
-			if c.next.kind != removed {
-				why = c.why
-			}
-			ms = append(ms, s.message(c.subject, c.next, why, c.body, c.seq))
 		}
 		seq, err := s.publishAll(ctx, ms)
 		if err == nil {
@@ -166,14 +157,14 @@ func (s *Engine) transact(ctx context.Context, puts []put, changes []change) err
 		if !unlooked && !errors.Is(err, errChanged) {
 			return err
 		}
-		errs := make([]error, len(puts)+len(changes))
+		errs := make([]error, len(puts)+len(moved))
 		parallel.Do(len(errs), func(i int) {
 			if i < len(puts) {
 				errs[i] = s.look(ctx, &puts[i])
 				return
 			}
-			r, err := s.read(ctx, changes[i-len(puts)].subject)
-			if errs[i] = err; err == nil && (r == nil || r.seq != changes[i-len(puts)].seq) {
+			r, err := s.read(ctx, moved[i-len(puts)].subject)
+			if errs[i] = err; err == nil && (r == nil || r.seq != moved[i-len(puts)].seq) {
 				errs[i] = errChanged
 			}
 		})
@@ -181,7 +172,7 @@ func (s *Engine) transact(ctx context.Context, puts []put, changes []change) err
 			if err != nil {
 				return err
 			}
-			if i < len(puts) && ownPut(puts[i], changes) {
+			if i < len(puts) && ownPut(puts[i], moved) {
 				puts[i].there = false
 			}
 		}
@@ -189,11 +180,11 @@ func (s *Engine) transact(ctx context.Context, puts []put, changes []change) err
 	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 }
 
-// ownPut reports whether a message takes the place of the message that is moved.
-func ownPut(p put, changes []change) bool {
-	for _, c := range changes {
-		if c.subject == p.subject {
-			return p.behind == c.seq
+// ownPut says that a message takes the place of one that is moved.
+func ownPut(p put, moved []*record) bool {
+	for _, r := range moved {
+		if r.subject == p.subject {
+			return p.behind == r.seq
 		}
 	}
 	return false
