@@ -79,6 +79,6 @@ func indentedSize(b []byte, limit int) int {
 	return size
 }
 
-// hasJSONCodec reports whether the codec of a message is JSON, which is the default. Its payload
-// is text, so a person can edit it.
+// hasJSONCodec reports whether the codec of a message is JSON, which is the default. Its
+// payload is text, so a person can edit it.
 func hasJSONCodec(e *store.Entry) bool { return string(e.Schema) == "json" }

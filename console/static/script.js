@@ -11,7 +11,8 @@ const keyOf = (node) => node.nodeType === Node.ELEMENT_NODE && (node.id || node.
 // the focus, the selection and open details stay.
 const morph = (now, next) => {
 	for (const a of [...now.attributes]) {
-		if (a.name !== "open" && !next.hasAttribute(a.name)) now.removeAttribute(a.name);
+		const isOurs = a.name === "open" || a.name === "disabled"; // of a person, or of a form that is being sent
+		if (!isOurs && !next.hasAttribute(a.name)) now.removeAttribute(a.name);
 	}
 	for (const a of next.attributes) {
 		if (now.getAttribute(a.name) !== a.value) now.setAttribute(a.name, a.value);
