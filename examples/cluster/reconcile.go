@@ -27,10 +27,9 @@ type endState struct {
 	dead     map[string][]store.Entry
 	books    map[string][]bank.Booked
 
-	// repeats counts, for each order, the puts after one that was not confirmed. The
-	// cluster may have accepted that one, too, and a worker may have paid the order
-	// before the next put. Then the next put is another message, with the same id (law
-	// W5).
+	// repeats counts the puts of each order after an unconfirmed put. The cluster may have
+	// accepted that put, too, and a worker may have paid the order before the next one.
+	// Then the next put is another message, with the same id (law W5).
 	repeats map[string]int
 }
 

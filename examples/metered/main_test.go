@@ -38,14 +38,16 @@ func TestMetered_KilledAndStartedAgain(t *testing.T) {
 	dir := t.TempDir()
 	var out strings.Builder
 	first := start(t, dir, &out)
-	stored := func() int64 {
-		info, err := os.Stat(filepath.Join(dir, "answers.db"))
-		if err != nil {
-			return 0
+	stored := func() (size int64) {
+		for _, name := range []string{"answers.db", "answers.db-wal"} {
+			info, err := os.Stat(filepath.Join(dir, name))
+			if err == nil {
+				size += info.Size()
+			}
 		}
-		return info.Size()
+		return size
 	}
-	require.Eventually(t, func() bool { return stored() > 100_000 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return stored() > 500_000 }, time.Minute, 5*time.Millisecond)
 	require.NoError(t, first.Process.Kill())
 	require.Error(t, first.Wait())
 
@@ -53,10 +55,10 @@ func TestMetered_KilledAndStartedAgain(t *testing.T) {
 	require.NoError(t, start(t, dir, &out).Wait())
 	t.Log(out.String())
 	require.Regexp(t, `(?m)^estimate: 48354 tokens$`, out.String())
-	require.Regexp(t, `(?m)^time: \d+\.\d s, of which the provider was overloaded for \d\.\d s$`, out.String())
+	require.Regexp(t, `(?m)^time: \d+\.\d s, of which the provider was overloaded for \d+\.\d s$`, out.String())
 	require.Regexp(t, `(?m)^calls: \d+ answered, \d+ throttled \(429\), \d+ overloaded \(529\), \d+ refused \(422\)$`, out.String())
 	require.Regexp(t, `(?m)^limit: \d+ % of the tokens that it allowed$`, out.String())
-	require.Regexp(t, `(?m)^cost: \$[12]\.\d\d$`, out.String())
+	require.Regexp(t, `(?m)^cost: \$\d\.\d\d$`, out.String())
 	require.Regexp(t, `(?m)^rows: 3000, failed: 31, without a call of their own: \d{3,4}$`, out.String())
 
 	file, err := os.Open(filepath.Join(dir, "answers.jsonl"))
