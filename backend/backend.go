@@ -143,6 +143,10 @@ func (b *Backend) Stats() Stats {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
+	return b.stats(t)
+}
+
+func (b *Backend) stats(t time.Duration) Stats {
 	b.advance(t)
 	s := b.counts
 	s.Name, s.State, s.Reason, s.Limit = b.name, b.state, b.why, b.limit
@@ -179,7 +183,11 @@ type protocol struct{ *Backend }
 
 // Report describes b to people.
 func (p protocol) Report() gate.Report {
-	s := p.Stats()
+	b := p.Backend
+	t := b.now()
+	b.mu.Lock()
+	defer b.unlock()
+	s := b.stats(t)
 	r := gate.Report{
 		Name: s.Name, State: s.State.String(), Why: s.Reason, Since: s.Since, Until: s.Until, Limit: s.Limit, InUse: s.InUse, Waiting: s.Waiting,
 	}
@@ -187,9 +195,7 @@ func (p protocol) Report() gate.Report {
 		r.Limit = -1
 	}
 	if s.State == Down || s.State == Probing {
-		p.mu.Lock()
-		r.Since = p.epoch.Add(p.troubled) // between probes the state changes several times a minute
-		p.mu.Unlock()
+		r.Since = b.epoch.Add(b.troubled) // between probes the state changes several times a minute
 	}
 	return r
 }

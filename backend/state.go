@@ -54,9 +54,9 @@ type health struct {
 
 	answeredAt time.Duration // the last answer; 0 if there was none
 
-	// The ramp. It takes as long as Ramp says, but at most half as long as the trouble
-	// before it. So a short overload costs little, and a backend that goes down again and
-	// again gets the whole ramp.
+	// The ramp takes the time of [Ramp], but at most half as long as the trouble before
+	// it. So a short overload costs little, and a backend that goes down again and again
+	// gets the whole ramp.
 	troubled time.Duration // start of the outage, or of the first of several
 	rampOver time.Duration // how long this ramp takes
 	target   float64       // calls a second at its end: the pace before the outage

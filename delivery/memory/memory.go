@@ -98,8 +98,19 @@ func (m *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 	})
 }
 
-// putAll puts all messages or none.
+// putAll puts all messages, or returns an error and does not change the queues.
 func (m *Engine) putAll(moves []store.Move) error {
+	if m.limit > 0 && m.size+m.newIn(moves) > m.limit {
+		return fmt.Errorf("%w: %d messages, the limit is %d", store.ErrFull, m.size, m.limit)
+	}
+	for i := range moves {
+		m.put(moves[i].Queue, &moves[i].Message)
+	}
+	return nil
+}
+
+// newIn counts the messages that are not in their queues yet.
+func (m *Engine) newIn(moves []store.Move) int {
 	type target struct {
 		queue string
 		id    store.Identity
@@ -111,13 +122,7 @@ func (m *Engine) putAll(moves []store.Move) error {
 			fresh[target{moves[i].Queue, id}] = true
 		}
 	}
-	if m.limit > 0 && m.size+len(fresh) > m.limit {
-		return fmt.Errorf("%w: %d messages, the limit is %d", store.ErrFull, m.size, m.limit)
-	}
-	for i := range moves {
-		m.put(moves[i].Queue, &moves[i].Message)
-	}
-	return nil
+	return len(fresh)
 }
 
 // HandOver implements [store.Inspector].
