@@ -36,9 +36,9 @@ var (
 	// ErrStopped is the error for the function of [WithUpstreamCancel], and for a loop
 	// over Results, after Stop. The error of an operator matches it if the context of
 	// Stop ended before its elements did; then it also matches the cause of that context,
-	// such as context.DeadlineExceeded. So does the cause of the contexts of the calls
-	// that Stop has cut off (context.Cause): by it, a call tells a stop from a timeout,
-	// whose cause is context.DeadlineExceeded itself.
+	// such as context.DeadlineExceeded. The cause (context.Cause) of the contexts of the
+	// calls that Stop has cut off matches ErrStopped, too. The cause of a timeout is
+	// context.DeadlineExceeded itself.
 	ErrStopped = errors.New("asyncop: operator stopped")
 )
 
@@ -69,10 +69,10 @@ type TimeoutError struct {
 	// InDoubt is true if an attempt may have taken effect: an attempt was running, or an
 	// earlier attempt ended without proof of the contrary. The proof is a report of stage
 	// ClientDispatch, an error of that stage if the policy looks at reasons, or a reason
-	// that allows non-idempotent retry. A recorded refusal of a server that recognizes
-	// repeated requests is also proof for the earlier attempts: see caller.Transport of
-	// package exactlyonce. An element that was called before a restart is in doubt. An
-	// element that was never called is not.
+	// that allows non-idempotent retry. A refusal that a server keeps for all attempts of
+	// a request is also proof for the earlier attempts: see caller.Transport of package
+	// exactlyonce. An element that was called before a restart is in doubt. An element
+	// that was never called is not.
 	InDoubt bool
 
 	waited  error // why it waited for its backend at the end, or nil

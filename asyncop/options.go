@@ -152,11 +152,11 @@ func WithName(name string) Option {
 }
 
 // WithLogger sets the logger. The default is slog.Default() at construction. Retries, and
-// retries that were refused, are logged at debug level; elements that failed, and elements
-// that a failure sink did not take, at warn. Failures that are alike have one line every
-// 10 s, with their number ([AsyncWaitOperator.Groups] has all groups). At most 10 lines
-// of a kind are written per second, followed by a line with the number of suppressed
-// lines. While at least a tenth of the attempts fail, a line at warn has their
+// retries that were refused, are logged at debug level; elements that failed, and
+// elements that a failure sink did not take, at warn. Failures that are alike have one
+// line every 10 s, with their number ([AsyncWaitOperator.Groups] has all groups). At most
+// 10 lines of a kind are written per second, followed by a line with the number of
+// suppressed lines. While at least a tenth of the attempts fail, a line at warn has their
 // number every 10 s, with the last error. An operator that fails is logged once at error
 // level, even without Wait. An operator that ends because it or an earlier operator was
 // cancelled or stopped is logged at info level. A line about a panic has its stack.

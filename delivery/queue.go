@@ -377,12 +377,12 @@ func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.D
 // or to the dead letters. It is the argument of [asyncop.WithFailureSink]. When it
 // returns nil, the element is durable there, and its message can be acknowledged (law
 // D1). If the message was purged while its call ran, TakeFailure does not store anything,
-// and returns nil. ctx is the context of the call, or one made by [message.NewContext]. It has the
-// history of the message, to which the operator's report of the failure is added, and the
-// bytes that were received. These bytes are stored, including members that the type
-// lacks, unless the program has changed the value. An element that is not a message gets
-// a random id, the same each time it is offered. An element that was cut off by the end
-// of its operator is not taken: it did not fail.
+// and returns nil. ctx is the context of the call, or one made by [message.NewContext].
+// It has the history of the message, to which the operator's report of the failure is
+// added, and the bytes that were received. These bytes are stored, including members that
+// the type lacks, unless the program has changed the value. An element that is not a
+// message gets a random id, the same each time it is offered. An element that was cut off
+// by the end of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	if q.lacks != nil {
 		return q.lacks

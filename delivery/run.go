@@ -70,12 +70,12 @@ type Operator[IN, OUT any] interface {
 // messages are redelivered.
 //
 // Calls that run when the time is over get a context that has ended. Its cause
-// (context.Cause) matches [asyncop.ErrStopped], and so differs from the cause of a timeout.
-// Run returns after they have ended. So a program can then close its engine, and the
-// clients that calls use. A call that ignores its context for more than three seconds,
-// or at most six, runs on when Run returns: then the error of Run matches [ErrCallsRun], and
-// names the messages. This holds for the functions of asyncop.Blocking and
-// asyncop.Batched, and for operators of package asyncop. weir does not know the
+// (context.Cause) matches [asyncop.ErrStopped], and so differs from the cause of a
+// timeout. Run returns after they have ended. So a program can then close its engine, and
+// the clients that calls use. A call that ignores its context for more than three
+// seconds, or at most six, runs on when Run returns: then the error of Run matches
+// [ErrCallsRun], and names the messages. This holds for the functions of asyncop.Blocking
+// and asyncop.Batched, and for operators of package asyncop. weir does not know the
 // goroutines that an asyncop.Func starts.
 //
 // # Failures
@@ -104,13 +104,12 @@ type Operator[IN, OUT any] interface {
 // # Purges
 //
 // A purge also ends the messages that a worker has in flight, if the engine of source
-// looks into its queues (store.Inspector): nothing of them is stored, neither in a layer
-// nor among the dead letters nor in a queue on the same engine. Run finds a purged message
-// when its call has ended, or when its lease is renewed, which happens three times a
-// lease. Then it does not put results of the message into any sink, and an operator of
-// package asyncop ends the call: the cause of its context is [message.ErrPurged]. Run logs
-// the message and counts it in [Summary].Purged: it is not a failure. Results that a sink on another
-// engine has taken before stay there.
+// looks into its queues (store.Inspector): their failures and results are not stored on
+// that engine. Run finds a purged message when its call has ended, or when its lease is
+// renewed, which happens three times a lease. Then it does not put results of the message
+// into any sink, and an operator of package asyncop ends the call: the cause of its
+// context is [message.ErrPurged]. Run logs the message and counts it in [Summary].Purged:
+// it is not a failure. Results that a sink on another engine has taken before stay there.
 //
 // # Jobs
 //
@@ -316,8 +315,9 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 		w.logger.Warn("delivery: the source could not record the last settlements; those messages are redelivered", slog.Any("error", closeErr))
 		closeErr = nil
 	}
+	elapsed := w.clock.Since(w.begun)
 	callsErr := w.awaitCalls()
-	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr, callsErr)
+	s, err := w.sum(elapsed), errors.Join(err, w.sourceErr, w.sinkErr, closeErr, callsErr)
 	w.monitor.end(s, err)
 	w.logger.Info("delivery: the worker has ended", slog.Any("messages", s))
 	return s, err

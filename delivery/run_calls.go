@@ -19,9 +19,9 @@ const (
 	maxNamed    = 10                    // messages in the text of an error
 )
 
-// awaitCalls waits for the calls that run on after the end of the operator: for closeWait,
-// or until 2·closeWait after the end of their contexts, if that is earlier. It returns an
-// error that names the calls that run even then.
+// awaitCalls waits for the calls that run on after the end of the operator: for
+// closeWait, or until 2·closeWait after the end of their contexts, if that is earlier. It
+// returns an error that names the calls that run even then.
 func (w *worker[IN, OUT]) awaitCalls() error {
 	op, ok := w.op.(operatorWithCalls)
 	if !ok {

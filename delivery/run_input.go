@@ -110,7 +110,7 @@ func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(
 			release(ms[i:])
 			return true
 		}
-		if wasPurged(m) { // since it was received
+		if m.IsPurged() { // since it was received
 			m.Release()
 			continue
 		}

@@ -20,7 +20,8 @@ type (
 	operatorWithStats interface{ Stats() asyncop.Stats }
 
 	// operatorWithCalls is an operator that can name calls that run on after its end.
-	// Outliving returns the ids of their messages. It may have fewer than Stats().Running.
+	// Outliving returns the ids of their messages. It may have fewer than
+	// Stats().Running.
 	operatorWithCalls interface {
 		operatorWithStats
 		Outliving() []string

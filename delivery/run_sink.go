@@ -285,10 +285,10 @@ func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) error {
 // withoutPurged returns the messages that are not known to have been purged. The sink may
 // check again: see [Queue.PutAll].
 func withoutPurged[T any](ms []message.Message[T]) []message.Message[T] {
-	if !slices.ContainsFunc(ms, wasPurged) {
+	if !slices.ContainsFunc(ms, message.Message[T].IsPurged) {
 		return ms
 	}
-	return slices.DeleteFunc(slices.Clone(ms), wasPurged)
+	return slices.DeleteFunc(slices.Clone(ms), message.Message[T].IsPurged)
 }
 
 // reject gives up what the sink can never take: its source has it among the dead letters.

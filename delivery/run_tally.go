@@ -21,9 +21,9 @@ type Summary struct {
 	Rejected   int           // not done, and not to be delivered again
 	Failed     int           `json:"Nacked"`    // failed, and to be redelivered
 	Released   int           `json:"GivenBack"` // not done at the end, or while a backend was down; to be redelivered
-	Purged     int           // purged while they were in flight: neither failures nor results are stored
+	Purged     int           // purged while they were in flight; their failures and results are not stored
 	Floods     int           // how often the flood guard has stopped the worker: see [WithFloodGuard]
-	Elapsed    time.Duration // of Run
+	Elapsed    time.Duration // of Run, without its wait for calls that run on after their end
 }
 
 // add counts a message that was settled.
@@ -115,7 +115,7 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) [
 		}
 		b := t.flood.receive(again)
 		watched[i] = message.Watch(m, func(v message.Settlement) {
-			isPurged := wasPurged(m)
+			isPurged := m.IsPurged()
 			m.Settle(v)
 			o := evidenceOf(v, again)
 			if isPurged {
@@ -128,12 +128,6 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) [
 		})
 	}
 	return watched
-}
-
-// wasPurged reports whether a message is known to have been purged while it was in flight.
-func wasPurged[T any](m message.Message[T]) bool {
-	d := message.DeliveryOf(m)
-	return d != nil && d.IsPurged()
 }
 
 // count notes a settlement.

@@ -16,8 +16,9 @@ type acknowledgement struct {
 	whole   *whole           // of a part
 	meta    *Meta            // of the message from the source; nil: none
 
-	// delivery is set by the source of the message before it passes the message on. A part
-	// has the delivery of the whole. It is nil for a message of a source without leases.
+	// delivery is set by the source of the message before it passes the message on. A
+	// part has the delivery of the whole. It is nil for a message of a source without
+	// leases.
 	delivery Delivery
 }
 

@@ -6,33 +6,33 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// Delivery is the handle of a message in flight: what its source keeps about it, such as
-// the lease and the received bytes. It travels in the message and in the context of a
+// Delivery is the handle of a message in flight. Its source keeps the lease and the
+// received bytes of the message there. It travels in the message and in the context of a
 // call. The sources of package delivery make it, and the queue that received the message
-// reads it. Its methods are safe for concurrent use, and their cost does not depend on the
-// number of messages in flight.
+// reads it. Its methods are safe for concurrent use, and their cost does not depend on
+// the number of messages in flight.
 type Delivery interface {
 	// Owner returns the ladder of the queue whose source has received the message.
 	Owner() any
 
 	// Visit returns the id, the number of the visit and the number of merges that the
-	// message was received with. A part of the message has another id, and so has a message
-	// that a program has renamed.
+	// message was received with. A part of the message has another id, and so has a
+	// message that a program has renamed.
 	Visit() (id string, visit, merges int)
 
 	// AsReceived returns the payload and the schema that were received. isSame is false
 	// if their value differs from the value of encoded: the program has changed it.
 	AsReceived(encoded []byte) (payload, schema []byte, isSame bool)
 
-	// IsPurged reports whether the source has found that the message was purged: nothing
-	// that was made of it may be stored, and no call for it may start.
+	// IsPurged reports whether the source has found that the message was purged. Then its
+	// results and failures must not be stored, and its calls must not start.
 	IsPurged() bool
 
 	// Provider returns the provider that the message has now, or "".
 	Provider() string
 
 	// SetProvider stores a provider with the message. isKept is false if the message is
-	// not in flight any more, or its source cannot keep a provider.
+	// no longer in flight, or its source cannot keep a provider.
 	SetProvider(ctx context.Context, provider string) (isKept bool, err error)
 }
 
@@ -45,8 +45,8 @@ func NewContext[T any](ctx context.Context, m Message[T]) context.Context {
 	return context.WithValue(ctx, ctxkey.Message{}, m.Meta())
 }
 
-// Attach sets the delivery of a new message. A source calls it before it passes the message
-// on. A message without an acknowledgement has no delivery.
+// Attach sets the delivery of a new message. A source calls it before it passes the
+// message on. A message without an acknowledgement has no delivery.
 func Attach[T any](m Message[T], d Delivery) Message[T] {
 	if m.a != nil {
 		m.a.delivery = d
@@ -55,13 +55,20 @@ func Attach[T any](m Message[T], d Delivery) Message[T] {
 }
 
 // DeliveryOf returns the delivery of a message, or nil. A message made by [With] has the
-// delivery of its message, and a part has the delivery of the whole: its Is returns false
-// for the part.
+// delivery of its message, and a part has the delivery of the whole.
 func DeliveryOf[T any](m Message[T]) Delivery {
 	if m.a == nil {
 		return nil
 	}
 	return m.a.delivery
+}
+
+// IsPurged reports whether the source of m has found that m was purged while it was in
+// flight. Then its results and failures must not be stored. It is false for a message
+// without a delivery.
+func (m Message[T]) IsPurged() bool {
+	d := DeliveryOf(m)
+	return d != nil && d.IsPurged()
 }
 
 // DeliveryFromContext returns the delivery of the message of a call, or nil. ctx is the

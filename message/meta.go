@@ -54,8 +54,8 @@ type Meta struct {
 	Timeline []Step
 	// UnsafeToRepeat is true if a failed call may have taken effect, is not idempotent,
 	// and no predicate asked for a repeat (asyncop.Failure.UnsafeToRepeat). It stays true
-	// until a person sends the message back nevertheless, or a server that recognizes the
-	// request answers it with a recorded refusal. Its stored names are
+	// until a person sends the message back nevertheless, or a server answers the request
+	// with a refusal that it keeps for all attempts. Its stored names are
 	// Weir-Outcome-Unknown and outcomeUnknown.
 	UnsafeToRepeat bool
 	// Request is the id under which that call was made, in the form of exactlyonce.ID, or

@@ -100,7 +100,7 @@ var (
 	ErrBackendDown = errors.New("the backend is down")
 
 	// ErrPurged is the cause of the end of the context of a call whose message was purged
-	// while the call ran (context.Cause). Nothing that comes of the call is stored.
+	// while the call ran (context.Cause). The outcome of the call is not stored.
 	ErrPurged = errors.New("the message was purged")
 
 	errNoReason = errors.New("delivery: rejected without an error")

@@ -91,7 +91,7 @@ func (s SentRequest) Refused() {
 // that the function reports under its own context, prevents the repetition. The failure
 // of such a call is still in doubt: a later sender of the element does not have the
 // identity. It is not in doubt once the servers have answered the requests of the call
-// with recorded refusals, which the clients of package exactlyonce detect.
+// with refusals that they keep, which the clients of package exactlyonce detect.
 //
 // WithDeduplicated is for adapters of clients. Use it only if you know that the server
 // recognises the request: for a named endpoint, not for any server to which a header is

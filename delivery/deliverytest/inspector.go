@@ -344,7 +344,7 @@ func handOver(b *storeBench) {
 	second.Meta.ID = "a#2"
 	moves = append(moves, store.Move{Lease: taken[0].Lease, Queue: "results", Message: second},
 		store.Move{Queue: "results", Message: newMessage("free")})
-	for range 2 { // a second time, nothing changes
+	for range 2 { // the second time has no effect
 		b.lost(i.HandOver(b.ctx, moves...), "HandOver", taken[1].Lease)
 		layer := b.list("layer", store.Filter{}, everything)
 		b.must(slices.Equal(entryIDs(layer), []string{"there", "a", "c"}), "HandOver has put %v", entryIDs(layer))

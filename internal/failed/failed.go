@@ -46,9 +46,9 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 }
 
 // isRefused reports whether a request tracker knows that the request of a message, which
-// was in doubt after earlier visits, was refused: in this visit the server answered with a
-// recorded refusal. The element of ctx may be an element of an operator around this one,
-// so its request is compared.
+// was in doubt after earlier visits, was refused: in this visit the server answered with
+// a refusal that it keeps. The element of ctx may be an element of an operator around
+// this one, so its request is compared.
 func isRefused(ctx context.Context, request string) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	if !ok || !e.AllRefused() {

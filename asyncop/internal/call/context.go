@@ -101,11 +101,8 @@ func (t *Token) parent() context.Context {
 		return t.Host.Values
 	}
 	s := t.signal.Load()
-	if s != nil && t.Host.Life.Err() == nil {
-		d := message.DeliveryOf(s.message)
-		if d != nil && d.IsPurged() {
-			return WithEnd(t.Host.Values, purged)
-		}
+	if s != nil && t.Host.Life.Err() == nil && s.message.IsPurged() {
+		return WithEnd(t.Host.Values, purged)
 	}
 	return t.Host.Life
 }

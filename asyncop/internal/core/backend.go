@@ -302,6 +302,16 @@ func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 	}
 }
 
+// reportPurged reports the end of the attempt of s, whose message was purged. It is no
+// evidence about the service. A call that may have been sent costs what it was charged.
+func (b *atBackend[IN, OUT]) reportPurged(s *Slot[IN, OUT], t *call.Token) {
+	cost, isReported := t.Cost()
+	if !isReported && s.phase == running {
+		cost, isReported = b.taken(s), true
+	}
+	b.report(s, gate.Evidence{Ignored: true, Borrowed: t.Borrowed(), Reported: cost, IsReported: isReported})
+}
+
 // report reports the end of the attempt of s, and returns whether its retry is not taken
 // from the budget: it met an outage, or was throttled.
 func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree bool) {

@@ -54,9 +54,11 @@ func (g *Machine[IN, OUT]) EndRetries() {
 
 // EndPurged ends the elements whose messages were purged, so no call starts for them. The
 // context of a running call ends, with message.ErrPurged as its cause. An element whose
-// failure is being handled is left alone: its hand-over finds the purge.
+// failure is being handled is left alone: its hand-over finds the purge. An element that
+// is accepted later is ended before its first attempt: see takePermit.
 func (g *Machine[IN, OUT]) EndPurged() {
 	g.tick()
+	g.sawPurge = true
 	for s := g.first(); s != nil; {
 		next := s.next()
 		if fresh <= s.phase && s.phase <= ready && g.messages.isPurged(s) {
@@ -71,9 +73,11 @@ func (g *Machine[IN, OUT]) endPurged(s *Slot[IN, OUT]) {
 	if s.phase == running || s.phase == preparing {
 		g.Timers.Cancel(&s.timer)
 		t := &s.attempt.Token
-		t.Borrow() // the end of the call is no evidence about the backend
 		g.endAttempt(s, s.attempt, cutOff)
-		g.reportToBackend(s, t, message.ErrPurged, predicates.Reason{}, 0)
+		if g.backend != nil {
+			g.refresh()
+			g.backend.reportPurged(s, t)
+		}
 		g.attemptEnd = attemptEnd{isKnown: true, err: message.ErrPurged, took: g.now - s.last, isTimed: true}
 	} else {
 		g.endWait(s)

@@ -157,6 +157,7 @@ type Machine[IN, OUT any] struct {
 	asksWorkers  bool // the strategy may block, so a worker asks it
 	noRetries    bool // retries have ended (law A5)
 	abandoned    bool // Abandon was called
+	sawPurge     bool // EndPurged was called: messages may be purged
 
 	unread     *call.Letter            // letters from the mailbox that are not handled yet
 	attemptEnd attemptEnd              // of the attempt that ended last, until reportEnd

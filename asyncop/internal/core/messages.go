@@ -53,8 +53,7 @@ func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 
 // isPurged reports whether s has a message that was purged.
 func (m *Messages[IN, OUT]) isPurged(s *Slot[IN, OUT]) bool {
-	d := message.DeliveryOf(m.of.get(s.index))
-	return d != nil && d.IsPurged()
+	return m.of.get(s.index).IsPurged()
 }
 
 // releaseAfter releases the message of s for redelivery after wait. It reports whether s

@@ -189,6 +189,10 @@ func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 	if !g.mayBegin(s) {
 		return refused
 	}
+	if g.sawPurge && g.messages.isPurged(s) {
+		g.endPurged(s)
+		return passedOver
+	}
 	isMember := g.isForming()
 	if g.backend != nil {
 		p := g.backend.admit(s, isMember)

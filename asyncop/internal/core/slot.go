@@ -215,9 +215,9 @@ func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stag
 }
 
 // isRefused reports whether a request tracker knows that the servers have refused all
-// requests of the element of ctx, in all attempts. A server gives its recorded answer to
-// each attempt of a request. So if the answer to an attempt is lost and the next attempt
-// gets a recorded refusal, neither attempt has had an effect.
+// requests of the element of ctx, in all attempts. A server gives the refusal that
+// it keeps to each attempt of a request. So if the answer to an attempt is lost and the
+// next attempt gets such a refusal, neither attempt has had an effect.
 func isRefused(ctx context.Context) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	return ok && e.AllRefused()

@@ -279,8 +279,7 @@ func (k *keys[T]) watched(key string, m message.Message[T]) message.Message[T] {
 		e := k.get(key)
 		e.running--
 		var back []message.Message[T]
-		isPurged := message.DeliveryOf(m) != nil && message.DeliveryOf(m).IsPurged()
-		if v.Kind.IsRedelivered() && !isPurged { // the later ones are released as well, behind it
+		if v.Kind.IsRedelivered() && !m.IsPurged() { // the later messages are released as well, behind it
 			back, e.held = e.held, nil
 			k.size -= len(back)
 		}

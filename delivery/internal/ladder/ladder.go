@@ -122,14 +122,14 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	return l, nil
 }
 
-// Take hands an element that an operator has given up over to the next layer or to the
-// dead letters. When it returns nil, it is durable there or its message was purged, and
-// its delivery can be acknowledged. Its error means that it was not taken: offer it again, or give the
-// message back. The history of the message comes from ctx ([message.MetaFromContext]),
-// and what the operator knows of the failure is added to it.
+// Take takes an element that an operator has given up: it goes to the next layer or to
+// the dead letters. When Take returns nil, the element is durable there or its message was
+// purged, and the message can be acknowledged. After an error, offer the element again, or
+// release its message. The history of the message comes from ctx
+// ([message.MetaFromContext]); Take adds the operator's report of the failure to it.
 //
-// An element that was cut off by the end of its operator is not taken: it did not fail.
-// One that is no message gets a random id.
+// An element that was cut off by the end of its operator is not taken, because it did not
+// fail. An element that is not a message gets a random id.
 func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	to, err := l.router.Route(ctx, f, l.c.Clock.Now())
 	if err != nil {
@@ -203,9 +203,9 @@ func (l *Ladder[T]) deliveryOf(ctx context.Context) message.Delivery {
 	return l.own(message.DeliveryFromContext(ctx), &meta)
 }
 
-// own returns the handle of a message, or nil if the message was received from a source of
-// another ladder that is not adopted. It returns nil for a part of the message, and for a
-// message that the program has renamed.
+// own returns the handle of a message, or nil if the message was received from a source
+// of another ladder that is not adopted. It returns nil for a part of the message, and
+// for a message that the program has renamed.
 func (l *Ladder[T]) own(d message.Delivery, meta *message.Meta) message.Delivery {
 	if d == nil {
 		return nil

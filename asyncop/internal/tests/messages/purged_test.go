@@ -1,0 +1,132 @@
+package messages_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/message"
+)
+
+// purgeable is a delivery that a test can purge.
+type purgeable struct{ isPurged atomic.Bool }
+
+func (*purgeable) Owner() any                            { return nil }
+func (*purgeable) Visit() (id string, visit, merges int) { return "", 0, 0 }
+func (*purgeable) AsReceived([]byte) (payload, schema []byte, isSame bool) { return nil, nil, false }
+
+func (p *purgeable) IsPurged() bool { return p.isPurged.Load() }
+func (*purgeable) Provider() string { return "" }
+func (*purgeable) SetProvider(context.Context, string) (isKept bool, err error) {
+	return false, nil
+}
+
+// purging is a run of an operator whose calls wait for the end of their contexts, or for
+// release.
+type purging struct {
+	deliveries  []*purgeable
+	settlements []message.Settlement
+	calls       []int
+	causes      []error
+	release     chan struct{}
+	mu          sync.Mutex
+}
+
+func (p *purging) call(ctx context.Context, in int) (int, error) {
+	p.mu.Lock()
+	p.calls = append(p.calls, in)
+	p.mu.Unlock()
+	select {
+	case <-p.release:
+		return in, nil
+	case <-ctx.Done():
+		p.mu.Lock()
+		p.causes = append(p.causes, context.Cause(ctx))
+		p.mu.Unlock()
+		return 0, ctx.Err()
+	}
+}
+
+// start runs op with n messages until they have ended.
+func (p *purging) start(op *asyncop.AsyncWaitOperator[int, int], n int) (ended <-chan struct{}) {
+	p.settlements = make([]message.Settlement, n)
+	for range n {
+		p.deliveries = append(p.deliveries, &purgeable{})
+	}
+	input := func(yield func(message.Message[int], error) bool) {
+		for i := range n {
+			m := message.New(i, &message.Meta{}, func(s message.Settlement) {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				p.settlements[i] = s
+			})
+			if !yield(message.Attach(m, p.deliveries[i]), nil) {
+				return
+			}
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for m := range op.Messages(input) {
+			m.Ack()
+		}
+	}()
+	return done
+}
+
+var silent = asyncop.WithLogger(slog.New(slog.DiscardHandler))
+
+// A message that was purged before the operator accepted it is not called either.
+func TestEndPurged_BeforeItIsAccepted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &purging{release: make(chan struct{})}
+		release := sync.OnceFunc(func() { close(p.release) })
+		defer release()
+		op := asyncop.UnorderedWait(asyncop.Blocking(p.call), 0, 1, silent)
+		ended := p.start(op, 3)
+		synctest.Wait()
+		p.deliveries[1].isPurged.Store(true)
+		op.EndPurged()
+		synctest.Wait()
+		release()
+		<-ended
+		require.Equal(t, []int{0, 2}, p.calls)
+		require.Equal(t, message.Released, p.settlements[1].Kind)
+		require.ErrorIs(t, p.settlements[1].Err, message.ErrPurged)
+	})
+}
+
+// Law B1: a call that a purge ends was sent, so the rate does not get its part back.
+func TestEndPurged_KeepsTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &purging{release: make(chan struct{})}
+		release := sync.OnceFunc(func() { close(p.release) })
+		defer release()
+		service := backend.New("service", backend.Rate(1, time.Hour), backend.WithLogger(slog.New(slog.DiscardHandler)))
+		op := asyncop.UnorderedWait(asyncop.Blocking(p.call), 0, 10, asyncop.WithBackend(service), silent)
+		ended := p.start(op, 2)
+		synctest.Wait()
+		require.Equal(t, []int{0}, p.calls)
+		p.deliveries[0].isPurged.Store(true)
+		op.EndPurged()
+		time.Sleep(30 * time.Minute)
+		require.Equal(t, []int{0}, p.calls, "an hour has not passed")
+		require.Len(t, p.causes, 1)
+		require.True(t, errors.Is(p.causes[0], message.ErrPurged))
+		release()
+		<-ended
+		require.Equal(t, []int{0, 1}, p.calls)
+		require.EqualValues(t, 2, service.Stats().Started)
+		require.Zero(t, service.Stats().Lost)
+	})
+}
