@@ -312,8 +312,9 @@ func (b *atBackend[IN, OUT]) reportPurged(s *Slot[IN, OUT], t *call.Token) {
 	b.report(s, gate.Evidence{Ignored: true, Borrowed: t.Borrowed(), Reported: cost, IsReported: isReported})
 }
 
-// report reports the end of the attempt of s, and returns whether its retry is not taken
-// from the budget: it met an outage, or was throttled.
+// report reports the end of the attempt of s. It returns whether a retry is free: the
+// attempt met an outage or was throttled, so the retry is not taken from the budget, and
+// does not count towards Policy.MaxRetries.
 func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree bool) {
 	g := b.core
 	if o.Borrowed {

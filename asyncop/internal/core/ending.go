@@ -61,7 +61,7 @@ func (g *Machine[IN, OUT]) EndPurged() {
 	g.sawPurge = true
 	for s := g.first(); s != nil; {
 		next := s.next()
-		if fresh <= s.phase && s.phase <= ready && g.messages.isPurged(s) {
+		if s.phase.hasLiveDeadline() && g.messages.isPurged(s) {
 			g.endPurged(s)
 		}
 		s = next
@@ -84,11 +84,8 @@ func (g *Machine[IN, OUT]) endPurged(s *Slot[IN, OUT]) {
 	}
 	s.attempt = nil
 	g.reportEnd(s, false, 0)
-	s.err = message.ErrPurged
 	g.messages.releaseAfter(s, message.ErrPurged, 0)
-	g.enter(s, endedWithoutResults)
-	g.complete(s)
-	g.Ended(s, observe.Abandoned)
+	g.endReleased(s, message.ErrPurged)
 }
 
 // Abandon ends the contexts of all attempts. It returns the elements that have not ended,

@@ -46,7 +46,7 @@ type lineage struct {
 // after the decision about this call.
 func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	g := l.core
-	if !g.mayBegin(s) {
+	if !g.checkBegin(s) {
 		return false
 	}
 	if l.waitForRetry(s) {

@@ -382,7 +382,7 @@ func (g *Machine[IN, OUT]) Next() time.Duration {
 	}
 	next := Never
 	if g.permits > 0 && g.nextStart() != nil {
-		next = g.startsNext()
+		next = g.startsAt()
 	}
 	return min(next, g.nextTimer())
 }
@@ -401,11 +401,12 @@ func (g *Machine[IN, OUT]) nextTimer() time.Duration {
 	return next
 }
 
-// startsNext returns when the next element may start, if there is a permit. A batch may
+// startsAt returns when the next element may start, if there is a permit. A batch may
 // wait for more elements, and the backend may refuse calls for a time.
-func (g *Machine[IN, OUT]) startsNext() time.Duration {
+func (g *Machine[IN, OUT]) startsAt() time.Duration {
 	if g.batches != nil {
-		if at := g.batches.startsAt(); at != Now {
+		at := g.batches.startsAt()
+		if at != Now {
 			return at
 		}
 	}

@@ -117,7 +117,7 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
 
 // startNewest starts s if it may start now. With batches it starts the batch that s
-// completes, if any.
+// completes, if any. With key order s may be behind another element of its key.
 func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 	if g.lookups != nil && s.phase == fresh && g.lookups.start(s) {
 		return
@@ -137,9 +137,10 @@ func (g *Machine[IN, OUT]) startWaiting() {
 			break
 		}
 	}
-	// A function that fails in place makes its retry ready again during this loop, so
-	// retries could use up the limit of the first loop in every step. If there are
-	// permits for all ready retries, first attempts start as well.
+	// If there are permits for all ready retries, first attempts start as well. Without
+	// this loop they might never start: a function that fails in place makes its retry
+	// ready again during the first loop, so retries could use up the limit of that loop
+	// in every step.
 	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
 		if !g.start(g.fresh) {
 			return
@@ -171,9 +172,10 @@ const (
 	passedOver                   // this attempt does not start, but others may: the element has failed, or was put off
 )
 
-// mayBegin reports whether an attempt of s may begin now. By law A5 no attempt starts
-// after a cancel or at the deadline, which is left to the timers (law T1).
-func (g *Machine[IN, OUT]) mayBegin(s *Slot[IN, OUT]) bool {
+// checkBegin looks for a cancel, reads the clock, and reports whether an attempt of s may
+// begin now. By law A5 no attempt starts after a cancel or at the deadline. At the
+// deadline it sets overdue, so that timers go before other attempts (law T1).
+func (g *Machine[IN, OUT]) checkBegin(s *Slot[IN, OUT]) bool {
 	g.EndIfCancelled() // the driver may not have noticed the cancel yet
 	if g.state.Failure != nil || g.overdue {
 		return false
@@ -186,7 +188,7 @@ func (g *Machine[IN, OUT]) mayBegin(s *Slot[IN, OUT]) bool {
 // takePermit takes the permits for the next attempt of s. The caller has checked that the
 // operator has a permit. A member of a batch shares the permit of the batch.
 func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
-	if !g.mayBegin(s) {
+	if !g.checkBegin(s) {
 		return refused
 	}
 	if g.sawPurge && g.messages.isPurged(s) {
@@ -357,12 +359,14 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) conte
 }
 
 // invoked continues after the function has returned. If the attempt is complete, it ends
-// at once, but after the letters that were posted before (law Q1). If letters are being
-// read or a batch is being formed, its letter is read later.
+// at once, but after the attempts whose letters were posted before (law Q1). Then its own
+// letter is in the mailbox behind theirs. It is read now, unless letters are being read or
+// a batch is being formed.
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
+	isFirst := a.EndInvoke()
 	switch {
-	case a.EndInvoke(): // complete, and no letter was before it
+	case isFirst: // complete, and without a letter
 		g.conclude(s, completed)
 	case a.Completed() && g.unread == nil && !g.isForming():
 		g.unread = g.Host.Mail.Take()
@@ -435,7 +439,7 @@ func (g *Machine[IN, OUT]) noteError(err error) {
 func (g *Machine[IN, OUT]) takeResults(s *Slot[IN, OUT], how howEnded, end *call.Released) (results []OUT, err error) {
 	a := s.attempt
 	if how == ranOut {
-		s.attempt = nil                                    // it may be being completed right now
+		s.attempt = nil
 		end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
 		if s.phase == preparing {
 			end.Stage = predicates.ClientDispatch // there is no call yet
@@ -443,17 +447,14 @@ func (g *Machine[IN, OUT]) takeResults(s *Slot[IN, OUT], how howEnded, end *call
 		g.state.Stats.AttemptTimeouts++
 		return nil, g.User.TimeoutError(g.report(s), TimedOut{Attempt: true})
 	}
-	if a.Failure == nil {
-		err = g.User.CheckResults(a.Results)
-		if err != nil {
-			a.Results = nil
-			return nil, err
-		}
-	}
 	if a.Failure != nil {
 		return nil, a.Failure
 	}
-	return a.Results, nil
+	err = g.User.CheckResults(a.Results)
+	if err != nil {
+		a.Results = nil
+	}
+	return a.Results, err
 }
 
 // endAttempt ends an attempt. No other function does. It frees the permit, unless a
@@ -490,11 +491,11 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 	return end
 }
 
-// reportToBackend reports the end of an attempt of s, and returns whether the attempt met
-// an outage or was throttled. t is the token of the attempt.
+// reportToBackend reports the end of an attempt of s, whose token is t. It returns whether
+// a retry is free: see atBackend.report.
 func (g *Machine[IN, OUT]) reportToBackend(
 	s *Slot[IN, OUT], t *call.Token, err error, reason predicates.Reason, pushback time.Duration,
-) (outage bool) {
+) (isFree bool) {
 	if g.backend == nil {
 		return false
 	}
@@ -515,12 +516,11 @@ func (g *Machine[IN, OUT]) reportToBackend(
 type judging struct {
 	isDeduplicated bool // every server involved recognises repeated requests
 	isReported     bool // to the backend
-	outage         bool // the attempt met an outage or was throttled
+	isFree         bool // a retry is free: see atBackend.report
 }
 
-// judge asks the policy about the attempt in g.view. It classifies the attempt, reports
-// the attempt to the backend, asks the strategy, and takes a retry from the budget. A
-// worker asks a strategy that may block, and strategyAnswered continues. The steps of the
+// judge asks the policy about the attempt in g.view, and applies the decision. If the
+// strategy may block, a worker asks it, and strategyAnswered continues. The steps of the
 // policy turn panics into errors, so only runtime.Goexit skips the end of judge.
 func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated bool) {
 	v, j := &g.view, judging{isDeduplicated: isDeduplicated}
@@ -530,25 +530,28 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 			g.judgeExited(s, t, &j)
 		}
 	}()
+	// Step 1: find the reason for a retry, and the reason of the failure.
 	g.setTimes(s, v)
 	g.ranCode = true
 	isKnown, err := g.Policy.FindReason(v)
-	ofFailure := g.findReasonOfError(v, isKnown)
-	if ofFailure != g.reasons.get(s.index).last {
-		g.reasons.ref(s.index).last = ofFailure
+	failureReason := g.findReasonOfError(v, isKnown)
+	if failureReason != g.reasons.get(s.index).last {
+		g.reasons.ref(s.index).last = failureReason
 	}
 	if len(g.Policy.MaxRetries) > 0 {
 		v.ReasonRetries = g.retriesFor(s, v.Reason)
 	}
+	// Step 2: report the attempt to the backend.
 	if g.backend != nil {
 		var pushback time.Duration
 		if err == nil && g.Policy.Considers(v.Err) { // otherwise the backend looks for one
 			pushback, err = decision.FindPushback(v)
 		}
 		j.isReported = true
-		j.outage = g.reportToBackend(s, t, g.attemptEnd.err, ofFailure, pushback)
-		g.viewAfterReport(s, v)
+		j.isFree = g.reportToBackend(s, t, g.attemptEnd.err, failureReason, pushback)
+		g.updateAfterReport(s, v)
 	}
+	// Step 3: decide, with the answer of the strategy if it is needed.
 	var d decision.Decision
 	isDecided := true
 	if err != nil {
@@ -556,14 +559,14 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	} else {
 		d, isDecided = g.Policy.DecideAtOnce(v, g.situation())
 	}
-	isAsked := !isDecided && g.asksWorkers
-	if !isDecided && !isAsked {
+	if !isDecided && !g.asksWorkers {
 		answer := g.Policy.Ask(g.contextOfQuestion(s, t), v)
 		d = g.Policy.Conclude(v, answer, g.situation())
+		isDecided = true
 	}
 	returned = true
-	// Set the doubt now: the deadline of s may be next, or s may end.
-	proof := ofFailure
+	// Step 4: set the doubt, before s ends or reaches its deadline.
+	proof := failureReason // that the attempt had no effect, if it is such a reason
 	if v.Err == nil {
 		proof = v.Reason
 	}
@@ -571,11 +574,11 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	if s.doubt == deduplicated && isRefused(g.context(s, t)) {
 		s.doubt = noDoubt
 	}
-	if isAsked {
-		g.askOnWorker(s, j.outage)
-		return
+	if isDecided {
+		g.applyDecision(s, &d, j.isFree)
+	} else {
+		g.askOnWorker(s, j.isFree)
 	}
-	g.applyDecision(s, &d, j.outage)
 }
 
 // findReasonOfError returns the reason of a failed attempt, with which its element is
@@ -603,7 +606,7 @@ func (g *Machine[IN, OUT]) askError(v *predicates.Attempt[OUT], isKnown bool) (r
 }
 
 // judgeAnswer completes judge after a worker has asked the strategy about v.
-func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[OUT], answer decision.Answer, outage bool) {
+func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[OUT], answer decision.Answer, isFree bool) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -614,7 +617,7 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 	g.ranCode = true
 	d := g.Policy.Conclude(v, answer, g.situation())
 	returned = true
-	g.applyDecision(s, &d, outage)
+	g.applyDecision(s, &d, isFree)
 }
 
 // judgeExited ends s after the policy has ended the goroutine of the loop. The run fails
@@ -628,8 +631,11 @@ func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judgi
 	g.failElement(s, guard.Join(err, g.attemptEnd.err), false)
 }
 
+// setTimes sets the times of v. Only a policy that looks closely needs the current time.
+// For other policies the last reading of the clock is enough, although Remaining may be
+// too long: backOff reads the clock before it checks whether the retry comes too late.
 func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
-	if g.looksClosely { // if not, the time may be old: backOff reads the clock before it finds that a retry comes too late
+	if g.looksClosely {
 		g.tick()
 	}
 	v.Remaining, v.Elapsed = decision.NoDeadline, g.now-s.accepted
@@ -638,12 +644,12 @@ func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]
 	}
 }
 
-// viewAfterReport updates v after the report to the backend, which reads the clock. It
-// sets the remaining time, and the number of attempts that count: see forgiven.
-func (g *Machine[IN, OUT]) viewAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
-	if s.due != Never {
-		// With the time from before a call that blocked the loop, a retry that comes too
-		// late would use the budget.
+// updateAfterReport updates v after reportToBackend, which has read the clock. With the
+// time from before a call that blocked the loop, a retry that comes too late would be
+// taken from the budget. The number becomes the number of attempts that count: see
+// forgiven.
+func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
+	if s.due != Never { // Remaining stays NoDeadline otherwise
 		v.Remaining = max(0, s.due-g.now)
 	}
 	v.Number = max(1, int(s.attempts)-g.backend.forgiven(s))
@@ -667,15 +673,18 @@ func (g *Machine[IN, OUT]) contextOfQuestion(s *Slot[IN, OUT], t *call.Token) co
 }
 
 // applyDecision carries out the decision of the policy, or the decision about another
-// element with the same key, whose attempt made the call. It first takes a retry from the
-// budget of the backend, unless the attempt met an outage or was throttled. A retry that
-// will not be made does not use the budget.
-func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, outage bool) {
+// element with the same key, whose attempt made the call. Before a retry it takes the
+// retry from the budget of the backend, unless the retry is free. A retry that will not be
+// made does not use the budget.
+func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, isFree bool) {
 	mayShare := g.lookups != nil && g.attemptEnd.err != nil
 	isShared := mayShare && g.lookups.share(s, d)
-	if d.NeedsBudget && !outage && g.backend != nil && !g.backend.takeRetry() {
-		d.NoRetryReason, d.Before = decision.OverBudget, nil
-		d.Demanded, d.Delay = 0, 0
+	if d.NeedsBudget && !isFree && g.backend != nil {
+		isTaken := g.backend.takeRetry()
+		if !isTaken {
+			d.NoRetryReason, d.Before = decision.OverBudget, nil
+			d.Demanded, d.Delay = 0, 0
+		}
 	}
 	if mayShare && !isShared {
 		g.lookups.keepDecision(s, d)
@@ -684,7 +693,7 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 	case decision.Final:
 		g.settle(s, d.Err)
 	case decision.Retried:
-		if len(g.Policy.MaxRetries) > 0 && !outage {
+		if len(g.Policy.MaxRetries) > 0 && !isFree {
 			g.countRetryFor(s, d.Reason)
 		}
 		g.retry(s, d)
@@ -779,9 +788,9 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	case d.Delay == 0 && !isTooLate:
 		g.retryNow(s)
 	default:
-		// The wait that a server demands may reach or exceed the deadline. The timer does
-		// not fire then, because the deadline comes first. If waitOut removes the
-		// deadline, the timer fires.
+		// If it is too late for a retry, this timer is due at the deadline or, if a server
+		// demanded a longer wait, after it. The deadline goes first, so the timer fires
+		// only if waitOut has removed the deadline.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 	}
 }
@@ -828,26 +837,34 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	s.attempt = nil
 	g.reportEnd(s, false, 0)
 	g.state.Stats.Timeouts++
-	var waited error
-	var wait time.Duration
+	var refusal error // why the backend made s wait, or nil
+	var stillRefuses time.Duration
 	if g.backend != nil {
-		waited, wait = g.backend.whyWaited(s)
+		refusal, stillRefuses = g.backend.whyWaited(s)
 	}
-	failure := g.User.TimeoutError(g.report(s), TimedOut{Early: isEarly, Waited: waited})
+	failure := g.User.TimeoutError(g.report(s), TimedOut{Early: isEarly, Waited: refusal})
 	// Laws B2 and B6: a message that was not visited is released. Throttled calls are no
 	// visit.
-	if waited != nil && !g.backend.isVisited(s) && g.messages.releaseAfter(s, failure, wait) {
-		s.err = failure
-		g.enter(s, endedWithoutResults)
-		g.complete(s)
-		g.Ended(s, observe.Abandoned)
-		return
+	if refusal != nil && !g.backend.isVisited(s) {
+		isMessage := g.messages.releaseAfter(s, failure, stillRefuses)
+		if isMessage {
+			g.endReleased(s, failure)
+			return
+		}
 	}
 	if wasCalled {
 		g.state.FailedAttempts++
 		g.noteError(failure)
 	}
 	g.failElement(s, failure, true)
+}
+
+// endReleased ends s, whose message was released because of err.
+func (g *Machine[IN, OUT]) endReleased(s *Slot[IN, OUT], err error) {
+	s.err = err
+	g.enter(s, endedWithoutResults)
+	g.complete(s)
+	g.Ended(s, observe.Abandoned)
 }
 
 // endWait ends the wait of s, which has no attempt, for its next attempt.

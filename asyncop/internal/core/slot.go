@@ -84,7 +84,8 @@ const (
 //	                                            │
 //	                                            └─ failure ──▶ failing ──▶ endedWithoutResults
 //
-// Not every element has all phases. It has:
+// Until the phase handling, failing or done, the deadline of the element is live: see
+// hasLiveDeadline. Not every element has all phases. It has:
 //
 //   - deciding: if the strategy may block
 //   - preparing: if the retry has a step before it (strategies.Action.Before)
@@ -116,6 +117,9 @@ func (p phase) String() string {
 		"control", "fresh", "behind", "preparing", "running", "deciding", "backoff", "ready", "handling", "failing", "done", "ended",
 	}[p]
 }
+
+// hasLiveDeadline reports whether an element in this phase times out at its deadline.
+func (p phase) hasLiveDeadline() bool { return fresh <= p && p <= ready }
 
 // WaitsForSink reports whether the element has failed and waits for the failure sink.
 func (s *Slot[IN, OUT]) WaitsForSink() bool { return s.phase == failing }
@@ -161,14 +165,14 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if s == g.fresh {
 		g.fresh = g.nextFresh(s)
 	}
-	if fresh <= p && p <= ready { // the deadline stays live
+	if p.hasLiveDeadline() {
 		return
 	}
 	if g.lookups != nil {
 		g.lookups.leave(s)
 	}
 	if s == g.live {
-		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return fresh <= s.phase && s.phase <= ready && !s.hasLimit })
+		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase.hasLiveDeadline() && !s.hasLimit })
 	}
 	if s.hasLimit {
 		g.odd.Cancel(&g.ownDeadlines.get(s.index).timer)

@@ -86,13 +86,13 @@ type question[OUT any] struct {
 	task
 	view   predicates.Attempt[OUT]
 	answer decision.Answer // written by the worker
-	outage bool            // the attempt met an outage or was throttled
+	isFree bool            // a retry is free: see atBackend.report
 	end    attemptEnd      // of the attempt
 }
 
 // askOnWorker asks the strategy about the attempt of s in g.view.
-func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], outage bool) {
-	q := &question[OUT]{view: g.view, outage: outage, end: g.attemptEnd}
+func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], isFree bool) {
+	q := &question[OUT]{view: g.view, isFree: isFree, end: g.attemptEnd}
 	g.view, g.attemptEnd = predicates.Attempt[OUT]{}, attemptEnd{}
 	if !q.end.isTimed {
 		q.end.took, q.end.isTimed = g.now-s.last, true
@@ -114,7 +114,7 @@ func (g *Machine[IN, OUT]) strategyAnswered(s *Slot[IN, OUT]) {
 	if q.broke != nil { // runtime.Goexit, or Ask did not run: Ask recovers panics
 		q.answer.Err = q.broke
 	}
-	g.judgeAnswer(s, &q.view, q.answer, q.outage)
+	g.judgeAnswer(s, &q.view, q.answer, q.isFree)
 }
 
 func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {

@@ -39,8 +39,8 @@ var mutants = []mutant{
 	},
 	{
 		"an element with a deadline of its own has the common one, too", "A3", "core/slot.go",
-		`s.phase <= ready && !s.hasLimit`,
-		`s.phase <= ready`,
+		`s.phase.hasLiveDeadline() && !s.hasLimit`,
+		`s.phase.hasLiveDeadline()`,
 	},
 	{
 		"the last attempt hides the doubt about an earlier one", "X1", "core/slot.go",
@@ -332,7 +332,7 @@ var mutants = []mutant{
 	},
 	{
 		"the reason of an attempt is not kept", "D6", "core/path.go",
-		`		g.reasons.ref(s.index).last = ofFailure
+		`		g.reasons.ref(s.index).last = failureReason
 `,
 		``,
 	},
@@ -416,10 +416,8 @@ var mutants = []mutant{
 	},
 	{
 		"the budget is charged for a retry that is too late", "A3", "core/path.go",
-		`	if s.due != Never {
-		// With the time`,
-		`	if false {
-		// With the time`,
+		`	if s.due != Never { // Remaining`,
+		`	if false { // Remaining`,
 	},
 	{
 		"a backend gets the end of a call with the time of its start", "B4", "core/path.go",
@@ -1101,7 +1099,7 @@ var mutants = []mutant{
 	},
 	{
 		"a retry that met an outage is taken from the budget", "B4", "core/path.go",
-		`d.NeedsBudget && !outage && g.backend`,
+		`d.NeedsBudget && !isFree && g.backend`,
 		`d.NeedsBudget && g.backend`,
 	},
 }
