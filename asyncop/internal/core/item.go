@@ -141,28 +141,31 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 }
 
 // restored continues with the newest element, which was an item. Its results wait to
-// leave, or it gets the rest of its time and starts.
+// leave, or it gets the rest of its time, and starts after the rest of its back-off.
 func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	if it.Kind == Completed {
 		g.settle(s, nil)
 		return
 	}
-	own := g.Timeout
+	timeout := g.Timeout
 	if g.timeouts != nil {
 		var err error
-		own, err = g.timeouts.of(s.in)
+		timeout, err = g.timeouts.of(s.in)
 		if err != nil {
 			g.failElement(s, err, false)
 			return
 		}
 	}
-	if own < 0 && it.Restored && g.timeoutFailsRun() { // it would fail this run, and each run after a restart
-		own = g.leastTime(g.Timeout)
+	if timeout < 0 && it.Restored && g.timeoutFailsRun() { // it would fail this run, and each run after a restart
+		timeout = g.leastTime(g.Timeout)
 	}
-	if g.Restored.Keep == KeepNothing || it.First == 0 || own == 0 {
-		g.restoreFromScratch(s, it, own)
-	} else if g.restoreLimited(s, it, own) {
-		return
+	if g.Restored.Keep == KeepNothing || it.First == 0 || timeout == 0 {
+		g.restoreFromScratch(s, it, timeout)
+	} else {
+		hasEnded := g.restoreLimited(s, it, timeout)
+		if hasEnded {
+			return
+		}
 	}
 	// Law C3: wait for the rest of the back-off. Law A5: after the end of the input, only
 	// if a server has demanded the wait.
@@ -184,41 +187,44 @@ func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 
 // restoreFromScratch sets the deadline of an element that keeps only the rest of its
 // back-off. If the back-off leaves too little of the timeout for an attempt, the element
-// gets more time, which counts from the end of the back-off.
-func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) {
-	left := g.timeWith(it, own, own)
+// gets more time. Its first attempt is then recorded as beginning at the end of the
+// back-off, so that after another restart its time counts from there.
+func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], timeout time.Duration) {
+	left := g.extendFor(it, timeout, timeout)
 	switch {
-	case own > 0 && left > own && !g.FromAttempt:
-		due := later(g.now, it.Wait) // after another restart, the time counts from the end of the wait
-		s.accepted, s.first, s.last, s.knowsFirst = g.now, due, due, true
-		g.limit(s, later(g.now, left), own)
-	case own != g.Timeout:
-		g.ownTimeout(s, own)
+	case timeout > 0 && left > timeout && !g.FromAttempt:
+		begins := later(g.now, it.Wait)
+		s.accepted = g.now
+		s.first, s.last = begins, begins
+		s.knowsFirst = true
+		g.limit(s, later(g.now, left), timeout)
+	case timeout != g.Timeout:
+		g.ownTimeout(s, timeout)
 	}
 }
 
 // restoreLimited sets the deadline of an element that keeps its attempts and the rest of
 // its timeout. Without time left the element times out at once, because no attempt starts
 // at the deadline (law A5), unless that would fail this run and each run after a restart.
-func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) (hasEnded bool) {
-	least := g.leastTime(own)
-	left := own - it.Spent
+func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], timeout time.Duration) (hasEnded bool) {
+	least := g.leastTime(timeout)
+	left := timeout - it.Spent
 	accepted := g.now - it.Spent
 	sinceFirst := g.Timers.Time(g.now).Sub(time.Unix(0, it.First))
 	if g.Restored.Keep == KeepSince {
 		since := max(0, sinceFirst) // the wall clock may have gone back
-		left = min(own, max(own-since, least))
+		left = min(timeout, max(timeout-since, least))
 		accepted = g.now - since
 	}
 	hasEnded = left <= 0 && !g.timeoutFailsRun()
 	if !hasEnded {
-		left = g.timeWith(it, max(left, least), own)
+		left = g.extendFor(it, max(left, least), timeout)
 	}
 	s.accepted = accepted
 	s.attempts, s.doubt = it.Attempts, notDeduplicated
 	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // the last attempt began then, or later
 	s.knowsFirst = true
-	g.limit(s, later(g.now, left), own)
+	g.limit(s, later(g.now, left), timeout)
 	if hasEnded {
 		g.timeOut(s)
 	}
@@ -233,10 +239,11 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	return timeout / time.Duration(g.Restored.LeastPart)
 }
 
-// timeWith returns the time that is left to a restored element, extended to allow an
-// attempt after the rest of its back-off. A back-off beyond the deadline was so before
-// the restart, too, and stays so: the element waits for its deadline.
-func (g *Machine[IN, OUT]) timeWith(it *Item[IN, OUT], left, timeout time.Duration) time.Duration {
+// extendFor returns left, the time that is left to a restored element, extended to allow
+// an attempt after the rest of its back-off. It does not extend the time if the back-off
+// ends after the deadline: that was so before the restart as well, and the element waits
+// for its deadline.
+func (g *Machine[IN, OUT]) extendFor(it *Item[IN, OUT], left, timeout time.Duration) time.Duration {
 	if it.Wait > 0 && it.Wait <= left {
 		left = max(left, later(it.Wait, g.leastTime(timeout)))
 	}

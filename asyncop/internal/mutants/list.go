@@ -187,13 +187,13 @@ var mutants = []mutant{
 	},
 	{
 		"a restored element whose own timeout is negative fails the run, and every restart", "C3", "core/item.go",
-		`if own < 0 && it.Restored && g.timeoutFailsRun() {`,
+		`if timeout < 0 && it.Restored && g.timeoutFailsRun() {`,
 		`if false {`,
 	},
 	{
 		"a restored element has its whole timeout again", "A3", "core/item.go",
-		`left := own - it.Spent`,
-		`left := own`,
+		`left := timeout - it.Spent`,
+		`left := timeout`,
 	},
 	{
 		"an attempt before the restart is not in doubt", "X1", "core/item.go",
