@@ -111,7 +111,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	g := b.core
 	b.request = gate.Request{Cost: 1, Retry: s.attempts > 0, Outages: b.of.get(s.index).outages, Element: element(s)}
 	b.request.Hurried = g.isHurried(s, g.now)
-	p := b.describe(s)
+	p := b.askCost(s)
 	if p != granted {
 		return p
 	}
@@ -136,7 +136,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 // join adds s to the last batch.
 func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
 	b.request = gate.Request{Retry: s.attempts > 0}
-	p := b.describe(s)
+	p := b.askCost(s)
 	if p != granted {
 		return p
 	}
@@ -215,10 +215,10 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 	return uint64(s.accepted)<<16 | uint64(uint16(s.index))
 }
 
-// describe gets the cost and the tenant of an attempt of s from user functions, once per
-// attempt even if it is refused often. If a function panics, s has failed. If they have
-// used up the time of s, the attempt does not start.
-func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
+// askCost asks user functions for the cost and the tenant of the next attempt of s, once
+// per attempt even if it is refused often. If a function panics, s has failed. If they
+// have used up the time of s, the attempt does not start.
+func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 	if !b.HasCost && !b.HasTenant {
 		return granted
 	}
@@ -230,7 +230,8 @@ func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
 		return granted
 	}
 	err := b.callUser(s)
-	if c := b.request.Cost; err == nil && !(c >= 0 && c <= math.MaxFloat64) { // this form rejects NaN, too
+	c := b.request.Cost
+	if err == nil && !(c >= 0 && c <= math.MaxFloat64) { // this form rejects NaN, too
 		err = fmt.Errorf("asyncop: Cost: want a finite number of 0 or more: %v", c)
 	}
 	if err != nil {
@@ -353,7 +354,7 @@ func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.D
 	late.Throttled = s.attempts > 0 && !b.isVisited(s)
 	if s.attempts > 0 {
 		late.Begun = g.Timers.Time(s.last)
-		ctx := g.describe(s)
+		ctx := g.contextForReport(s)
 		if ctx != g.Host.Values {
 			_ = call.OffLoop(func() error { // an observer may have made the context
 				meta, _ := message.MetaFromContext(ctx)

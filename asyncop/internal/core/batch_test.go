@@ -385,7 +385,7 @@ func TestBatchOfFullOperator(t *testing.T) {
 func TestBatchAtEndOfInput(t *testing.T) {
 	b := withBatches(t, 10, 40*time.Second, retries(1, time.Second), nil)
 	b.feed("a b")
-	b.batches.NoneFollows()
+	b.batches.EndInput()
 	require.Equal(t, Now, b.Next())
 	b.step()
 	require.Equal(t, "(a#1+b#1", b.took())

@@ -23,7 +23,7 @@ type Batches[IN, OUT any] struct {
 	Batching
 	core    *Machine[IN, OUT]
 	forming *call.Batch[IN, OUT] // while its members get their permits and begin; otherwise nil
-	isLast  bool                 // the input has ended
+	ended   bool                 // the input has ended
 }
 
 // isForming reports whether a batch is being formed.
@@ -31,14 +31,14 @@ func (g *Machine[IN, OUT]) isForming() bool { return g.batches != nil && g.batch
 
 func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.MaxSize }
 
-// NoneFollows reports that the input has ended, so batches do not wait for more elements.
-func (b *Batches[IN, OUT]) NoneFollows() { b.isLast = true }
+// EndInput notes that the input has ended, so batches do not wait for more elements.
+func (b *Batches[IN, OUT]) EndInput() { b.ended = true }
 
 // isComplete reports whether a batch can start without a wait: it is full, or no other
 // element can come. An element that waits to leave will free its slot, so another can
 // come.
 func (b *Batches[IN, OUT]) isComplete() bool {
-	return b.core.startable() >= b.MaxSize || b.isLast || b.core.State().FreeSlots == 0 && b.core.Queue.Head() == nil
+	return b.core.startable() >= b.MaxSize || b.ended || b.core.State().FreeSlots == 0 && b.core.Queue.Head() == nil
 }
 
 // startsAt returns when the next batch may start: Now if it is complete or has waited,

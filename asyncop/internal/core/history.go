@@ -26,9 +26,9 @@ type attemptHistory struct {
 type history[IN, OUT any] struct {
 	core   *Machine[IN, OUT]
 	of     perSlot[*attemptHistory]
-	live   int
-	period time.Duration
-	kept   int // in the period
+	live   int           // histories of elements in flight
+	period time.Duration // start of the period in which histories are counted
+	kept   int           // histories to keep that ended in the period; 0 before the first period
 }
 
 func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {

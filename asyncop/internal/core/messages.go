@@ -25,7 +25,7 @@ type Messages[IN, OUT any] struct {
 	Seen        bool                  // there was a message
 	next        call.Message          // of the next accepted element
 	of          perSlot[call.Message] // without the element
-	carried     bool                  // the results of the head of the queue carry the message on
+	carried     bool                  // some of several results of the head were emitted, with parts of its message
 	settlements fifo.Queue[settlement]
 }
 
@@ -73,8 +73,10 @@ func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 	return m.core.Host.Values
 }
 
-// NoteCarried notes that the results of the head of the queue carry its message on, so it
-// is not settled here.
+// NoteCarried notes that one of several results of the head was emitted, with a part of
+// its message. From then on the parts settle the message, even if the run ends before the
+// last one is emitted. A single result needs no note: an element that ends as Emitted does
+// not settle its message.
 func (m *Messages[IN, OUT]) NoteCarried() { m.carried = m.Head() != (call.Message{}) }
 
 func (m *Messages[IN, OUT]) isCarried(s *Slot[IN, OUT]) bool {
@@ -87,7 +89,7 @@ func (m *Messages[IN, OUT]) ComesAgain(s *Slot[IN, OUT]) bool {
 	return m.of.get(s.index).Pending() || m.isCarried(s)
 }
 
-// ended settles the message of s, unless its results carry it on.
+// ended settles the message of s, unless results carry it on.
 func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	if !m.Seen {
 		return

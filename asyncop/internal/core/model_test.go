@@ -141,7 +141,7 @@ func (p *pair) endRetries(t *rapid.T) { // law A5
 		if rapid.IntRange(0, 5).Draw(t, "maybe") > 0 {
 			t.Skip()
 		}
-		p.b.batches.NoneFollows()
+		p.b.batches.EndInput()
 		p.NoneFollow = true
 	}
 	p.r.EndRetries()

@@ -182,8 +182,8 @@ func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) c
 	return r.call
 }
 
-// describe returns the context of an element with the values of its observers.
-func (o *Observing[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
+// contextForReport returns the context of an element with the values of its observers.
+func (o *Observing[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
 	if r := o.of.get(s.index); r != nil {
 		return r.ctx
 	}

@@ -999,7 +999,7 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted,
 		NoRetryReason: s.noRetry, Reason: of.last, Reasons: of.retried,
 		InDoubt: s.doubt != noDoubt, Deduplicated: s.doubt == deduplicated, Failed: s.phase == failing,
-		Timeout: g.Timeout, Context: g.describe(s),
+		Timeout: g.Timeout, Context: g.contextForReport(s),
 	}
 	if own := g.ownDeadlines.get(s.index); own != nil {
 		r.Timeout = own.total
@@ -1010,11 +1010,11 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	return r
 }
 
-// describe returns the context of s: the context from its observers, or the operator's
-// with its message.
-func (g *Machine[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
-	if len(g.Observers) > 0 {
-		return g.observers.describe(s)
+// contextForReport returns the context of s: the context from its observers, or the
+// operator's with its message.
+func (g *Machine[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
+	if len(g.Observers) > 0 { // there may be counters only
+		return g.observers.contextForReport(s)
 	}
 	return g.messages.Context(s)
 }

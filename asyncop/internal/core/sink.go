@@ -121,7 +121,8 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 		return
 	case o.refused:
 		s.err = errors.Join(s.err, o.err)
-		if !g.messages.Reject(s, o.unsafeToRepeat) { // before Ended acknowledges it
+		isMessage := g.messages.Reject(s, o.unsafeToRepeat) // before Ended acknowledges it
+		if !isMessage {
 			g.enter(s, endedWithoutResults)
 			g.complete(s)
 			g.failRun(s)
@@ -159,21 +160,21 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 	return h.running != nil && h.running.err == nil && h.offers.get(s.index) == h.running
 }
 
-// Last calls the sink for an element that Abandon has returned, unless cut has ended. The
-// error of the element is err unless it has failed. The context has the same values as
-// during the run, and ends with cut. The returned report has the error of the element
-// itself.
-func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) (r Report[IN], declined error) {
+// Last calls the sink for an element that Abandon has returned, unless until has ended.
+// For an element that was cut off, the sink gets cause in place of the error of its last
+// attempt. The returned report always has the error of the element itself. The context of
+// the call has the same values as during the run, and ends with until.
+func (h *HandOver[IN, OUT]) Last(until context.Context, s *Slot[IN, OUT], cause error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
-	ctx := call.WithEnd(values, cut)
+	ctx := call.WithEnd(values, until)
 	r = h.core.report(s)
-	ended := context.Cause(cut)
+	ended := context.Cause(until)
 	if ended != nil {
 		return r, ended
 	}
-	got := r
+	offered := r
 	if !r.Failed {
-		got.Err = err
+		offered.Err = cause
 	}
-	return r, call.OffLoop(func() error { return h.core.User.HandOver(ctx, got) })
+	return r, call.OffLoop(func() error { return h.core.User.HandOver(ctx, offered) })
 }

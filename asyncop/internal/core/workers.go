@@ -131,29 +131,31 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 // reports whether the call is made now: a member of a batch continues with its batch,
 // which waits for the step.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
-	a.EndInvoke()              // completions post a letter from now on
-	var prepared chan struct{} // nil unless a is a member of a batch; closed after the step, unless it failed
+	a.EndInvoke() // completions post a letter from now on
+	isMember := g.batches != nil
+	var succeeded chan struct{} // of a member: closed after the step, unless it failed
+	if isMember {
+		succeeded = make(chan struct{})
+		g.batches.forming.After(succeeded) // at most until this member ends
+	} else {
+		g.enter(s, preparing)
+	}
 	then := func(err error) {
 		switch {
 		case err != nil:
 			a.Borrow() // without a call
 			a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err})
-		case prepared != nil:
-			close(prepared)
+		case isMember:
+			close(succeeded)
 		default:
 			a.Post()
 		}
 	}
-	if g.batches != nil {
-		prepared = make(chan struct{})
-		g.batches.forming.After(prepared) // at most until this member ends
-	} else {
-		g.enter(s, preparing)
-	}
-	if !g.runOnWorker(g.context(s, &a.Token), &a.Token, before, then) {
+	started := g.runOnWorker(g.context(s, &a.Token), &a.Token, before, then)
+	if !started {
 		then(errTooManyTasks)
 	}
-	return prepared != nil
+	return isMember
 }
 
 // prepared continues after the step before the attempt of s.

@@ -32,7 +32,7 @@ func (d *Driver[IN, OUT]) endRetriesAndWaits() {
 // endWaits ends the wait of batches for more members, if no more elements come.
 func (d *Driver[IN, OUT]) endWaits() {
 	if d.batches != nil && (d.life >= ending || d.input != inputOpen) && d.backlog.Len() == 0 {
-		d.batches.NoneFollows()
+		d.batches.EndInput()
 	}
 }
 
