@@ -23,13 +23,14 @@ func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop() // timers are not armed from now on
 	d.unwatch()
 	by, cause := d.core.State().EndedBy, d.core.State().Failure
-	if lost := d.checks.lostSoFar(); lost != nil && by == core.ByCancel {
+	lost := d.checks.lostSoFar()
+	if lost != nil && by == core.ByCancel {
 		by, cause = core.ByDriver, lost // it caused the cancel
 	}
 	if cause != nil {
 		d.host.Cancel(cause)
 	}
-	cut := by == core.ByCancel && cause != d.inputErr.get() //nolint:errorlint // cancelled on request, not because the input failed
+	onRequest := by == core.ByCancel && cause != d.inputErr.get() //nolint:errorlint // cancelled, and not because the input failed
 	abandoned := d.core.Abandon()
 	d.warnOfCutRetries()
 	d.User.FlushLines(true)
@@ -39,8 +40,12 @@ func (d *Driver[IN, OUT]) finish() {
 		cause = d.lastFailure()
 	}
 	kept := d.suspended() && cause == nil // the final checkpoint has the elements in flight
-	cut = cut || cause != nil && d.User.EndedOnRequest(cause)
-	abandoned, err := d.result(cause, by, cut, kept, abandoned)
+	onRequest = onRequest || cause != nil && d.User.EndedOnRequest(cause)
+	toOffer, numCutOff := d.endAbandoned(abandoned, kept)
+	err := cause
+	if cause != nil && numCutOff > 0 {
+		err = d.User.AbandonedError(cause, by == core.ByElement, onRequest, numCutOff)
+	}
 	d.endCheckpoints(err)
 	d.refuseRest(kept)
 	if err == nil {
@@ -50,7 +55,7 @@ func (d *Driver[IN, OUT]) finish() {
 		d.failUpstream(err)
 	}
 	if err != nil {
-		d.logEnd(err, cut)
+		d.logEnd(err, onRequest)
 	}
 	d.publish()
 	d.err.set(err)
@@ -64,7 +69,7 @@ func (d *Driver[IN, OUT]) finish() {
 		a.port.close()
 	}
 	d.settleMessages()
-	d.endSink(cause, abandoned)
+	d.endSink(cause, toOffer)
 	if closeErr := d.close(); closeErr != nil { // closed before if the end was clean
 		d.User.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 	}
@@ -121,9 +126,10 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 // logEnd logs a failed operator once, because the caller may not look at the error. A
 // cancel is expected, of this operator or of an earlier one, so its line has level INFO.
 // A break out of a loop has no line.
-func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
-	switch now := d.core.State(); {
-	case !cut:
+func (d *Driver[IN, OUT]) logEnd(err error, onRequest bool) {
+	now := d.core.State()
+	switch {
+	case !onRequest:
 		d.User.Log(now.FailedIn, slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
 	case now.Failure == d.ErrStopped: //nolint:errorlint // a break
 		d.brokeOff = true
@@ -159,32 +165,26 @@ func (d *Driver[IN, OUT]) forget() {
 	}
 }
 
-// result returns the elements to offer to the failure sink, and the result of Err.
-// Redelivered elements are not offered. A failed element has not ended before its last
-// offer.
-func (d *Driver[IN, OUT]) result(
-	cause error, by core.EndedBy, cut, kept bool, abandoned []*core.Slot[IN, OUT],
-) (offer []*core.Slot[IN, OUT], err error) {
-	n := 0
+// endAbandoned ends the elements that Abandon has returned, except failed elements, which
+// end after their last offer to the failure sink. It returns their number if the run has
+// cut them off, and the elements to offer. If kept is set, the final checkpoint has all of
+// them. Redelivered elements are not offered unless they have failed.
+func (d *Driver[IN, OUT]) endAbandoned(abandoned []*core.Slot[IN, OUT], kept bool) (toOffer []*core.Slot[IN, OUT], numCutOff int) {
 	for _, e := range abandoned {
-		failed := e.WaitsForSink()
-		if !kept && (failed || !d.isRedelivered(e)) {
-			offer = append(offer, e)
-		}
-		switch {
-		case kept:
+		if kept {
 			d.core.Ended(e, observe.Kept)
-		case failed:
 			continue
-		default:
-			d.core.Ended(e, observe.Abandoned)
 		}
-		n++
+		hasFailed := e.WaitsForSink()
+		if hasFailed || !d.isRedelivered(e) {
+			toOffer = append(toOffer, e)
+		}
+		if !hasFailed {
+			d.core.Ended(e, observe.Abandoned)
+			numCutOff++
+		}
 	}
-	if n == 0 || cause == nil {
-		return offer, cause
-	}
-	return offer, d.User.AbandonedError(cause, by == core.ByElement, cut, n)
+	return toOffer, numCutOff
 }
 
 // sinkLimit is the time that the failure sink has for the last offers, after a running

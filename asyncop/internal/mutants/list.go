@@ -864,8 +864,8 @@ var mutants = []mutant{
 	},
 	{
 		"what comes again is offered to the failure sink", "A1", "drive/finish.go",
-		`if !kept && (failed || !d.isRedelivered(e)) {`,
-		`if !kept {`,
+		`if hasFailed || !d.isRedelivered(e) {`,
+		`if true {`,
 	},
 	{
 		"what the final checkpoint keeps is reported as abandoned", "O1", "drive/finish.go",
