@@ -55,7 +55,7 @@ func (s *frontend[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 		Core: s.coreConfig(timeout, q), User: s,
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders,
 		ErrStopped: ErrStopped, CancelUpstream: cfg.cancelUpstream, Node: s.newNode(), DrainRetries: cfg.drainRetries,
-		Coordinator: cfg.coordinator, State: s.state, Overflow: cfg.overflow, Observer: cfg.checkpointed, Backend: gate.Of(cfg.backend),
+		Coordinator: cfg.coordinator, State: s.state, MaxOverflow: cfg.overflow, Observer: cfg.checkpointed, Backend: gate.Of(cfg.backend),
 	}
 	for _, o := range cfg.observers {
 		if g, ok := o.(observe.Gate); ok {

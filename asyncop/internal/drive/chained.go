@@ -86,7 +86,11 @@ type bodyPort[IN, OUT any] struct {
 func (p *bodyPort[IN, OUT]) take() bool {
 	p.d.core.Away(false) // the time of an element begins when Next returns it
 	v, ok := p.r.Next()
-	p.d.receivedElement(v, call.Message{}, ok)
+	if ok {
+		p.d.receivedElement(v, call.Message{})
+	} else {
+		p.d.receivedEnd()
+	}
 	return true
 }
 
@@ -94,18 +98,16 @@ func (p *bodyPort[IN, OUT]) take() bool {
 // result would cost more than the results.
 const fewResults = 16
 
-// put yields the loaded result, unless there is other work. The result has left when the
-// body returns.
+// put yields the loaded result, unless there is other work. After other work it yields at
+// least one result. The result has left when the body returns.
 func (p *bodyPort[IN, OUT]) put() bool {
 	d := p.d
-	switch {
-	case d.host.Cancelled(): // checkSignals handles it
+	if d.host.Cancelled() { // checkSignals handles it
 		return false
-	case p.yielded == 0: // the body may take long, so a timer must be able to interrupt the results
-		if due := d.core.Next(); due != core.Now && due != core.Never && !d.timers.ScheduleAt(due) {
-			d.timerDue.Store(true)
-		}
-	case d.timerDue.Load() || p.yielded >= fewResults && !d.host.Mail.Empty():
+	}
+	if p.yielded == 0 {
+		p.letTimerInterrupt()
+	} else if d.timerDue.Load() || p.yielded >= fewResults && !d.host.Mail.Empty() {
 		return false
 	}
 	p.broken = !p.r.Yield(d.results[0], nil)
@@ -115,6 +117,19 @@ func (p *bodyPort[IN, OUT]) put() bool {
 		d.host.Cancel(d.ErrStopped)
 	}
 	return true
+}
+
+// letTimerInterrupt lets the next timer interrupt the results, because the body may take
+// long.
+func (p *bodyPort[IN, OUT]) letTimerInterrupt() {
+	due := p.d.core.Next()
+	if due == core.Now || due == core.Never {
+		return
+	}
+	isAhead := p.d.timers.ScheduleAt(due)
+	if !isAhead {
+		p.d.timerDue.Store(true)
+	}
 }
 
 func (p *bodyPort[IN, OUT]) flush() { p.yielded = 0 }

@@ -222,19 +222,25 @@ func (d *Driver[IN, OUT]) awaitStart() {
 	}
 }
 
-// mayOverflow reports whether items may be read past the capacity, to reach a barrier or
-// the marker. If the source has announced it as coming, few items are before it.
-// Otherwise an item may be read even if the overflow is full, because it may be the
-// barrier itself. If it is not, it waits with the overflow.
+// mayOverflow reports whether an item may be read past the capacity, to reach a barrier or
+// the marker. There is no limit if the source sends the barrier next, or after one more
+// element. Otherwise the item after MaxOverflow others is still read, because it may be
+// the barrier itself.
 func (d *Driver[IN, OUT]) mayOverflow() bool {
-	follows := func(a *announced) bool {
-		return a.barrier.Load() > d.checks.seen || a.marker.Load() && d.input == inputOpen
+	if d.failed() {
+		return false
 	}
-	return !d.failed() && (follows(&d.checks.coming) || follows(&d.checks.expected) && d.overflow() <= d.Overflow)
+	return d.isAhead(&d.checks.coming) || d.isAhead(&d.checks.expected) && d.overflowLen() <= d.MaxOverflow
 }
 
-// overflow returns the number of items that were read past the capacity and have no slot.
-func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - d.checks.restored.Len() }
+// isAhead reports whether an announced barrier, or the marker, has not arrived yet.
+func (d *Driver[IN, OUT]) isAhead(a *announced) bool {
+	return a.barrier.Load() > d.checks.seen || a.marker.Load() && d.input == inputOpen
+}
+
+// overflowLen returns the number of items that were read past the capacity and have no
+// slot.
+func (d *Driver[IN, OUT]) overflowLen() int { return d.backlog.Len() - d.checks.restored.Len() }
 
 func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.checks.seen = max(d.checks.seen, b.ID)

@@ -41,7 +41,7 @@ type Config[IN, OUT any] struct {
 	Coordinator participant.Host // nil without checkpoints
 	State       StateCodec[IN, OUT]
 	Observer    observe.CheckpointedObserver // the observer with a state, or nil
-	Overflow    int                          // items that may be read past the capacity to reach a barrier
+	MaxOverflow int                          // items that may be read past the capacity to reach a barrier
 
 	ErrStopped error // matched by the error of a run that Stop or a break has cut off
 }
@@ -51,9 +51,10 @@ type Config[IN, OUT any] struct {
 type User[IN, OUT any] interface {
 	core.User[IN, OUT]
 
-	// AbandonedError returns the error of a run that ended with n elements in flight. cut
-	// is true if the run was cancelled or stopped, or ended because an earlier one was.
-	AbandonedError(cause error, byElement, cut bool, n int) error
+	// AbandonedError returns the error of a run that ended with n elements in flight.
+	// onRequest is true if the run was cancelled or stopped, or ended because an earlier
+	// step was.
+	AbandonedError(cause error, byElement, onRequest bool, n int) error
 	// EndedOnRequest reports whether err, of the input, is the end of an earlier step
 	// that was cancelled or stopped.
 	EndedOnRequest(err error) bool

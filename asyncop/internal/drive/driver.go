@@ -64,7 +64,7 @@ type Driver[IN, OUT any] struct {
 	unwatch     func() bool                    // ends the watch on the operator's context
 	upstream    sync.WaitGroup                 // for the call of cancelUpstream
 
-	timerDue  atomic.Bool   // the alarm has rung; a loop body on the loop's goroutine gets no result before the timers have fired
+	timerDue  atomic.Bool   // the alarm has rung, so bodyPort yields no result before the next step has fired the timers
 	stopping  atomic.Bool   // Stop was called
 	purged    atomic.Bool   // EndPurged was called, and the loop has not acted on it
 	inputErr  sharedError   // of the input of Results; set before its ring ends
@@ -214,7 +214,9 @@ func (d *Driver[IN, OUT]) open() {
 	}
 }
 
-// step runs a step of the loop, and reports whether there is another.
+// step runs a step of the loop, and reports whether there is another. It sends workers for
+// the calls that the last step has offered, before it starts and offers new ones: see
+// offerJobs.
 func (d *Driver[IN, OUT]) step() bool {
 	d.giveWay()
 	d.User.FlushLines(false)
@@ -230,7 +232,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	busy := d.acceptSome()
 	if d.checks != nil {
-		d.checks.holdSource(d.overflow() > d.Overflow)
+		d.checks.holdSource(d.overflowLen() > d.MaxOverflow)
 	}
 	d.publish()
 	if d.failed() {
@@ -238,10 +240,12 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	d.passBarrier()
 	if !d.suspended() {
-		busy = d.offerJobs() || busy
+		hasJobs := d.offerJobs()
+		busy = busy || hasJobs
 	}
 	slots := d.core.State().Len
-	busy = d.emitSome() || busy || d.core.State().Len < slots // elements without results left
+	hasEmitted := d.emitSome() // elements without results leave, too, without being emitted
+	busy = busy || hasEmitted || d.core.State().Len < slots
 	if d.allLeft() {
 		return false
 	}
@@ -263,8 +267,8 @@ func (d *Driver[IN, OUT]) step() bool {
 // checkSignals handles requests of other goroutines.
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
-	if d.timerDue.Load() {
-		d.timerDue.Store(false) // this step fires them
+	if d.timerDue.Load() { // a load is cheaper than a store
+		d.timerDue.Store(false) // this step fires the timers
 	}
 	d.core.EndIfCancelled()
 	if d.purged.Load() {
@@ -277,7 +281,8 @@ func (d *Driver[IN, OUT]) checkSignals() {
 		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
 	}
-	if a := d.attached.Load(); a.moved == nil { // otherwise switchesGoroutine switches the port, and this goroutine ends
+	a := d.attached.Load()
+	if a.moved == nil { // otherwise switchesGoroutine switches the port, and this goroutine ends
 		d.switchPort(a)
 	}
 }
@@ -303,7 +308,7 @@ func (d *Driver[IN, OUT]) mustStop() bool {
 // setAlarm sees earlier ones.
 func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
-	if !d.signalled() && !d.current.port.mayMove() && !d.mayObserve() && (d.suspended() || d.setAlarm()) {
+	if !d.signalled() && !d.current.port.lookForWork() && !d.mayObserve() && (d.suspended() || d.setAlarm()) {
 		d.publish()
 		d.core.Away(true)
 		d.current.port.sleep()
@@ -333,8 +338,8 @@ func (d *Driver[IN, OUT]) setAlarm() bool {
 // long.
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = len(d.jobs)
-	some := d.offered > 0
-	if some {
+	hasJobs := d.offered > 0
+	if hasJobs {
 		d.workers.Offer(d.jobs...)
 		clear(d.jobs)
 		d.jobs = d.jobs[:0]
@@ -342,7 +347,7 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 	if d.batches != nil || d.current.moved != nil {
 		d.sendWorkers()
 	}
-	return some
+	return hasJobs
 }
 
 // giveWay yields the processor once if most running calls are on workers already. Workers

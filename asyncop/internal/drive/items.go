@@ -64,11 +64,15 @@ func (d *Driver[IN, OUT]) feed() bool {
 	if d.core.State().FreeSlots == 0 || d.suspended() {
 		return false
 	}
-	if len(d.Gates) > 0 && d.backlog.Peek().Kind == core.Record && !d.checks.wasAccepted() && !d.admits() {
-		return false
+	if len(d.Gates) > 0 && d.backlog.Peek().Kind == core.Record && !d.checks.wasAccepted() {
+		isAdmitted := d.askGates()
+		if !isAdmitted {
+			return false
+		}
 	}
 	it, number := d.backlog.Pop(), int64(0)
-	if k := d.checks; k != nil && k.restored.Len() > 0 {
+	k := d.checks
+	if k != nil && k.restored.Len() > 0 {
 		number = k.restored.Pop()
 		it.Wait = k.restOf(&it, d.timers.Now())
 	}
@@ -80,23 +84,28 @@ func (d *Driver[IN, OUT]) feed() bool {
 	return true
 }
 
-// prepareRead reports whether the next element may be read: because a slot is free for it
-// and the gates admit it (letsIn), or to reach a barrier behind it. In the second case
-// the element waits in the backlog.
+// prepareRead asks the gates, and reports whether the next element may be read. If the
+// backlog is empty, a slot is free and the gates admit the element, it sets letsIn, and
+// the element enters the core. Otherwise the element may be read only to reach a barrier
+// behind it, and waits in the backlog.
 func (d *Driver[IN, OUT]) prepareRead() bool {
 	if d.life >= ending || d.checks != nil && d.checks.arrived != nil {
 		return false
 	}
-	d.letsIn = d.backlog.Len() == 0 && d.core.State().FreeSlots > 0 && (len(d.Gates) == 0 || d.admits())
+	d.letsIn = d.backlog.Len() == 0 && d.core.State().FreeSlots > 0 && (len(d.Gates) == 0 || d.askGates())
 	return d.letsIn || d.checks != nil && d.mayOverflow()
 }
 
 // received handles a value from in. ok is false if in was closed.
 func (d *Driver[IN, OUT]) received(v any, ok bool) {
+	if !ok {
+		d.receivedEnd()
+		return
+	}
 	in, isIN := v.(IN)
 	switch {
-	case !ok || isIN && d.plain:
-		d.receivedElement(in, call.Message{}, ok)
+	case isIN && d.plain:
+		d.receivedElement(in, call.Message{})
 		return
 	case participant.IsControl(v): // even if IN is any
 		d.receivedControl(v)
@@ -116,7 +125,7 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 		d.core.End(err)
 		return
 	}
-	d.receivedElement(in, m, true)
+	d.receivedElement(in, m)
 }
 
 // decoded returns the element in v, and its message if it has one, even if the element is
@@ -135,30 +144,32 @@ func decoded[IN any](v any) (in IN, m call.Message, ok bool) {
 	return in, m, ok
 }
 
-// receivedElement handles an element. ok is false at the end of the input.
-func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
-	switch {
-	case !ok:
-		d.input = inputClosed
-		d.endWithRun() // upstream may have noticed the end of the run first: then this end is not clean
-		d.core.EndIfCancelled()
-		if (d.checks != nil || d.barriers.Any()) && !d.final { // the stream was cut, and its input has not ended
-			d.core.End(errNoFinalBarrier)
-			return
-		}
-		d.endInput()
-	case d.letsIn:
+// receivedEnd handles the end of the input.
+func (d *Driver[IN, OUT]) receivedEnd() {
+	d.input = inputClosed
+	d.endWithRun() // upstream may have noticed the end of the run first: then this end is not clean
+	d.core.EndIfCancelled()
+	if (d.checks != nil || d.barriers.Any()) && !d.final { // the stream was cut, and its input has not ended
+		d.core.End(errNoFinalBarrier)
+		return
+	}
+	d.endInput()
+}
+
+// receivedElement handles an element, which prepareRead has let in or not.
+func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message) {
+	if d.letsIn {
 		if m != (call.Message{}) {
 			d.messages.SetNext(m)
 		}
 		d.core.Accept(in)
-	default:
-		it := core.Item[IN, OUT]{In: in}
-		if m != (call.Message{}) {
-			it.Rest = m
-		}
-		d.backlog.Push(it)
+		return
 	}
+	it := core.Item[IN, OUT]{In: in}
+	if m != (call.Message{}) {
+		it.Rest = m
+	}
+	d.backlog.Push(it)
 }
 
 func (d *Driver[IN, OUT]) receivedControl(v any) {
@@ -333,14 +344,15 @@ func (p *flowPort[IN, OUT]) take() bool {
 
 // boxed returns the loaded value for a channel.
 func (p *flowPort[IN, OUT]) boxed() any {
-	switch d := p.d; {
+	d := p.d
+	switch {
 	case d.next != nil:
 	case d.message == (call.Message{}):
 		d.next = d.results[0]
 	default:
 		d.next = message.With(d.messageOfNext(), d.results[0])
 	}
-	return p.d.next
+	return d.next
 }
 
 func (p *flowPort[IN, OUT]) put() bool {
@@ -380,7 +392,7 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 	}
 }
 
-func (p *flowPort[IN, OUT]) mayMove() bool { return false }
+func (p *flowPort[IN, OUT]) lookForWork() bool { return false }
 
 // putCount returns no reader, because the results in Out belong to downstream.
 func (p *flowPort[IN, OUT]) putCount() (n uint64, by *reader) { return 0, nil }

@@ -109,10 +109,12 @@ func (d *Driver[IN, OUT]) observeLate(n int) int {
 	return 0
 }
 
-// admits reports whether all gates admit another element. A shut gate will wake the loop.
-func (d *Driver[IN, OUT]) admits() bool {
+// askGates reports whether all gates admit another element. A shut gate will wake the
+// loop.
+func (d *Driver[IN, OUT]) askGates() bool {
 	for _, gate := range d.Gates {
-		if !d.tryAdmit(gate) {
+		isAdmitted := d.tryAdmit(gate)
+		if !isAdmitted {
 			return false
 		}
 	}

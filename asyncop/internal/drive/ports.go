@@ -18,9 +18,10 @@ type port[IN, OUT any] interface {
 
 	// sleep waits until the port or the loop has work.
 	sleep()
-	// mayMove reports whether take or put has work. It is called with Parked set: from
-	// then on the goroutine at the other end wakes the loop.
-	mayMove() bool
+	// lookForWork reports whether take or put has work. Otherwise the goroutine at the
+	// other end, or a gate, will wake the loop. It is called with Parked set, so that no
+	// wake-up is lost.
+	lookForWork() bool
 
 	// putCount returns the number of emitted results, and the reader that must settle
 	// them (law O1), or nil if they belong to downstream.
@@ -81,7 +82,7 @@ func (p *carrierPort[IN, OUT]) flush() { p.out.WakeUp() }
 
 func (p *carrierPort[IN, OUT]) sleep() { p.d.sleepOn(nil) }
 
-func (p *carrierPort[IN, OUT]) mayMove() bool { return p.d.loaded && p.out.mayPut() }
+func (p *carrierPort[IN, OUT]) lookForWork() bool { return p.d.loaded && p.out.lookForSpace() }
 
 func (p *carrierPort[IN, OUT]) putCount() (n uint64, by *reader) {
 	return p.out.ring.tail.Load(), &p.out.reader
@@ -103,10 +104,14 @@ type ringPort[IN, OUT any] struct {
 
 func (p *ringPort[IN, OUT]) take() bool {
 	v, m, ok := p.in.take()
-	if !ok && !p.in.ring.exhausted() {
+	switch {
+	case ok:
+		p.d.receivedElement(v, m)
+	case p.in.ring.exhausted():
+		p.d.receivedEnd()
+	default:
 		return false
 	}
-	p.d.receivedElement(v, m, ok)
 	return true
 }
 
@@ -118,8 +123,8 @@ func (p *ringPort[IN, OUT]) flush() { p.out.WakeUp() }
 
 func (p *ringPort[IN, OUT]) sleep() { <-p.d.host.C }
 
-func (p *ringPort[IN, OUT]) mayMove() bool {
-	return p.d.loaded && p.out.mayPut() || p.d.prepareRead() && (p.in.ring.len() > 0 || p.in.ring.ended.Load())
+func (p *ringPort[IN, OUT]) lookForWork() bool {
+	return p.d.loaded && p.out.lookForSpace() || p.d.prepareRead() && (p.in.ring.len() > 0 || p.in.ring.ended.Load())
 }
 
 func (p *ringPort[IN, OUT]) putCount() (n uint64, by *reader) {

@@ -96,13 +96,18 @@ type inlet[T any] struct {
 	ring   *ring[T]
 	feeder call.Sleeper  // the goroutine that puts
 	until  atomic.Uint64 // values up to this tail have a slot; it never falls, so an old reading is safe
-	ahead  atomic.Int64  // values without a slot that may be put beyond until
 
-	// Owned by the feeder.
-	offered, brought uint64 // until and tail at the last awaitSlots
-	asked            int    // its result
-	freed            int    // slots that became free between it and the first value
-	isEmptyHanded    bool   // no value was put since
+	// surplus is the number of values without a slot that may be put beyond until. The
+	// feeder sets it.
+	surplus atomic.Int64
+
+	// Owned by the feeder. They describe the last fetch, which begins when awaitSlots
+	// returns.
+	asked      int    // the result of awaitSlots
+	firstTail  uint64 // tail at its begin
+	firstUntil uint64 // until at its begin
+	freed      int    // slots that became free before its first value was put
+	hasNoValue bool   // no value was put yet
 }
 
 func newInlet[T any](size int) inlet[T] {
@@ -112,9 +117,9 @@ func newInlet[T any](size int) inlet[T] {
 // put waits until the ring has space for v, and returns false if values are no longer
 // taken. The caller wakes the loop.
 func (i *inlet[T]) put(v T, m call.Message) bool {
-	if i.isEmptyHanded {
-		i.isEmptyHanded = false
-		i.freed = int(i.until.Load() - i.offered) //nolint:gosec // counts that are close to each other
+	if i.hasNoValue {
+		i.hasNoValue = false
+		i.freed = int(i.until.Load() - i.firstUntil) //nolint:gosec // counts that are close to each other
 	}
 	for !i.ring.stopped.Load() {
 		if i.ring.put(v, m) {
@@ -138,7 +143,7 @@ func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 // loop calls it.
 func (i *inlet[T]) offer(free int) {
 	i.until.Store(i.ring.head.Load() + uint64(free)) //nolint:gosec // it is not negative
-	if i.feeder.Parked.Load() && i.mayBring() {
+	if i.feeder.Parked.Load() && i.mayFetch() {
 		i.feeder.WakeUp()
 	}
 }
@@ -155,37 +160,41 @@ func (i *inlet[T]) freeSlots() int {
 // Slots become free while values are fetched, so awaitSlots asks for more values than
 // there are free slots:
 //
-//	result  = free slots + 2 × surplus
-//	surplus = slots that became free during the last fetch (freed), but at most the number
-//	          of values that came since the last result (tail - brought), plus twice the
-//	          last surplus (ahead) if all values came
+//	result = free slots + 2 × surplus
 //
-// Slots that became free while values were put do not count, because the surplus would
-// grow by itself. The limit matters after an idle time, when freed is large.
+// The surplus is the number of slots that became free during the last fetch, before its
+// first value was put. Slots that became free later do not count, because the surplus
+// would grow by itself.
+//
+// The surplus is limited, because many slots become free during an idle time. The limit is
+// the number of values of the last fetch or, if all values came that were asked for, this
+// number plus twice the last surplus.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
-	most := int(tail - i.brought) //nolint:gosec // counts that are close to each other
-	if most >= i.asked {
-		most += 2 * int(i.ahead.Load())
+	limit := int(tail - i.firstTail) //nolint:gosec // counts that are close to each other
+	if limit >= i.asked {
+		limit += 2 * int(i.surplus.Load())
 	}
-	ahead := max(0, min(i.freed, most))
-	i.ahead.Store(int64(ahead)) // more than this many are fetched at once
+	surplus := max(0, min(i.freed, limit))
+	i.surplus.Store(int64(surplus))
 	defer context.AfterFunc(ctx, i.feeder.WakeUp)()
 	for !i.ring.stopped.Load() && ctx.Err() == nil {
-		if free := i.freeSlots(); free+ahead > 0 {
-			i.offered = i.until.Load()
-			i.brought = tail
-			i.asked = free + 2*ahead
+		free := i.freeSlots()
+		if free+surplus > 0 {
+			i.asked = free + 2*surplus
+			i.firstTail = tail
+			i.firstUntil = i.until.Load()
 			i.freed = 0
-			i.isEmptyHanded = true
+			i.hasNoValue = true
 			return i.asked
 		}
-		i.feeder.Sleep(func() bool { return !i.mayBring() && !i.ring.stopped.Load() && ctx.Err() == nil })
+		i.feeder.Sleep(func() bool { return !i.mayFetch() && !i.ring.stopped.Load() && ctx.Err() == nil })
 	}
 	return 0
 }
 
-func (i *inlet[T]) mayBring() bool { return i.freeSlots()+int(i.ahead.Load()) > 0 }
+// mayFetch reports whether awaitSlots may return.
+func (i *inlet[T]) mayFetch() bool { return i.freeSlots()+int(i.surplus.Load()) > 0 }
 
 // stop ends the inlet.
 func (i *inlet[T]) stop() {
@@ -215,10 +224,10 @@ func newOutlet[T any](size int, observed bool, wakeUp func()) *outlet[T] {
 	}
 }
 
-// mayPut reports whether the loop should continue to put. Otherwise the reader will wake
-// the loop. It is called with Parked set, because the reader may have made space before
-// it knew that the loop waits.
-func (o *outlet[T]) mayPut() bool {
+// lookForSpace reports whether the loop should continue to put. Otherwise the reader will
+// wake the loop. It is called with Parked set, because the reader may have made space
+// before it knew that the loop waits.
+func (o *outlet[T]) lookForSpace() bool {
 	o.putterWaits.Store(true)
 	return o.ring.halfEmpty()
 }

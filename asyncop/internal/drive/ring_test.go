@@ -93,12 +93,12 @@ func TestLoopIsWokenAgain(t *testing.T) {
 	for round := range 3 {
 		for o.ring.put(round, call.Message{}) {
 		}
-		require.False(t, o.mayPut())
+		require.False(t, o.lookForSpace())
 		_, _, _ = o.next()
 		require.Equal(t, round, woken, "not for a single place")
 		_, _, _ = o.next()
 		require.Equal(t, round+1, woken)
-		require.True(t, o.mayPut())
+		require.True(t, o.lookForSpace())
 		o.putterWaits.Store(false) // as that reader does, late
 	}
 }
