@@ -283,7 +283,8 @@ func (l *letters[OUT]) Return(result OUT, err error) {
 
 // add is [Token.publish] for a member, without posting the letter.
 func (l *letters[OUT]) add() {
-	if before := l.of.state.Or(completed | contextEnded); before&contextEnded != 0 {
+	before := l.of.state.Or(completed | contextEnded)
+	if before&contextEnded != 0 {
 		l.host.late.Add(1)
 		return
 	}

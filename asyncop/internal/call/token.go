@@ -55,9 +55,10 @@ const (
 	// has a Reservation.
 	member
 	// postsLetter: AsyncInvoke is not running on the loop, so a completion posts a
-	// letter. It may be missing if the attempt completed in place.
+	// letter. It is not set if the attempt completed in place.
 	postsLetter
-	// inPlace: the attempt completed before AsyncInvoke returned, with an empty mailbox.
+	// inPlace: the attempt completed with an empty mailbox, while AsyncInvoke seemed to be
+	// running on the loop. It completed in place if postsLetter was not set before.
 	inPlace
 	// completesByReturning: weir's wrapper completes the attempt when the user's function
 	// has returned. So its completion sets returned as well.
@@ -79,10 +80,16 @@ const (
 )
 
 // EndInvoke notes that AsyncInvoke has returned, or is not called yet, so a completion
-// posts a letter from now on. It reports whether the attempt is complete and comes before
-// the letters in the mailbox. Otherwise its letter is in the mailbox, or will be posted.
-func (t *Token) EndInvoke() (first bool) {
-	return t.state.Load()&inPlace != 0 || t.state.Or(postsLetter)&inPlace != 0
+// posts a letter from now on. It reports whether the attempt has completed in place. Then
+// it has no letter, and comes before the letters in the mailbox. Otherwise its letter is
+// in the mailbox, or will be posted.
+func (t *Token) EndInvoke() (isInPlace bool) {
+	isInPlace = t.state.Load()&inPlace != 0
+	if !isInPlace {
+		before := t.state.Or(postsLetter) // publish looks for it when it sets inPlace
+		isInPlace = before&inPlace != 0
+	}
+	return isInPlace
 }
 
 // Carry sets the message in the context of a new token, unless the token was created with
@@ -149,7 +156,8 @@ func (t *Token) publish() {
 	if s := t.signal.Load(); s != nil {
 		s.fire()
 	}
-	if bits&inPlace == 0 || before&postsLetter != 0 {
+	isInPlace := bits&inPlace != 0 && before&postsLetter == 0 // EndInvoke may have come between Load and Or
+	if !isInPlace {
 		t.Host.Post(&t.Letter, &t.Letter)
 	}
 }
@@ -162,7 +170,8 @@ func (t *Token) Finish(completes bool) {
 	if completes {
 		bits |= completed
 	}
-	if before := t.state.Or(bits); completes && before&contextEnded != 0 {
+	before := t.state.Or(bits)
+	if completes && before&contextEnded != 0 {
 		t.Host.late.Add(1)
 	}
 	t.endContext()

@@ -364,9 +364,9 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) conte
 // a batch is being formed.
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
-	isFirst := a.EndInvoke()
+	isInPlace := a.EndInvoke()
 	switch {
-	case isFirst: // complete, and without a letter
+	case isInPlace: // complete, and without a letter
 		g.conclude(s, completed)
 	case a.Completed() && g.unread == nil && !g.isForming():
 		g.unread = g.Host.Mail.Take()
