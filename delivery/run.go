@@ -98,8 +98,8 @@ type Operator[IN, OUT any] interface {
 //     must return soon after its context has ended.
 //   - If op fails, its messages in flight are released, its results so far go to the
 //     sink, and Run returns the error.
-//   - When more than half of the last 100 new messages have failed, Run stops receiving:
-//     see [WithFloodGuard].
+//   - When more than half of the last 100 new messages have failed, and so have most of
+//     their keys, Run stops receiving: see [WithFloodGuard].
 //
 // # Purges
 //

@@ -7,12 +7,12 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// The waits of the flood guard. A message that has failed says that the service may be
-// down; only another message says that it is up.
+// The pauses of the flood guard before its probes. A failed message shows that the service
+// may be down, and only another message can show that it is up.
 const (
 	firstPause = time.Second
 	lastPause  = 5 * time.Second
-	perProbe   = 10 // of a window are one probe
+	perProbe   = 10 // a probe is a tenth of a window
 )
 
 // evidence tells whether the called service is up, as far as the end of a message shows.
@@ -36,57 +36,62 @@ func evidenceOf(v message.Settlement, again bool) evidence {
 }
 
 // flood finds out that most of the last new messages have failed (law D5). It judges
-// blocks of them in the order in which they were received: those that fail may end much
-// sooner than the others. Guarded by tally.mu.
+// blocks of messages in the order in which they were received, because messages that fail
+// may end much sooner than the others. Guarded by tally.mu.
 type flood struct {
 	share  float64
 	window int
-	last   *block // of the last message that was received; nil: none yet, or the flood is over
+	last   *block // of the last message that was received; nil at the start and after a flood
 
 	stopped bool
-	floods  int           // that are over
-	pause   time.Duration // the last one; 0: none since a block had no flood
+	floods  int           // that have ended
+	pause   time.Duration // the last pause; 0 since the last block without a flood
 	err     error         // of the last new message that has failed
+
+	probes      *block // ends of the probes that decided nothing yet; nil if there are none
+	judged      int    // messages of probes when it was last judged
+	probesAgain bool   // the next probe begins without a pause
 }
 
-// block is a number of messages that were received one after the other.
-type block struct {
-	floods                  int // that were before it
-	received, ended, failed int
+// counted tells where a message is counted. The zero value is for a message that is not
+// counted in a block.
+type counted struct {
+	block *block
+	key   *keyInBlock // nil without a key
 }
 
 func newFlood(share float64, window int) flood { return flood{share: share, window: window} }
 
-// receive notes a message, and returns its block; nil for a probe, and for a message that
-// has failed before.
-func (f *flood) receive(again bool) *block {
+// receive notes a message, and returns where it is counted. A probe, and a message
+// that has failed before, are not counted in a block.
+func (f *flood) receive(key string, again bool) counted {
 	if f.stopped || again {
-		return nil
+		return counted{}
 	}
 	if f.last == nil || f.last.received == f.window {
-		f.last = &block{floods: f.floods}
+		f.last = &block{share: f.share, size: f.window, floods: f.floods}
 	}
-	f.last.received++
-	return f.last
+	return counted{f.last, f.last.receive(key)}
 }
 
 // note notes the end of a message, and reports whether it makes the worker stop.
-func (f *flood) note(b *block, e evidence, err error) bool {
+func (f *flood) note(c counted, e evidence, err error) bool {
 	if e == unanswered && err != nil {
 		f.err = err
 	}
+	b := c.block
 	if b == nil || e == noEvidence || f.stopped || b.floods < f.floods {
-		return false // also what was in the operator when the worker stopped
+		return false // also for a message in the operator when the worker stopped
 	}
-	b.ended++
-	if e == unanswered {
-		b.failed++
+	b.end(c.key, e)
+	if b.isFlood() {
+		f.stopped = true
+		return true
 	}
-	f.stopped = float64(b.failed) > f.share*float64(f.window)
-	if !f.stopped && b.ended == f.window {
+	if b.ended == f.window {
 		f.pause = 0
 	}
-	return f.stopped
+	return false
 }
 
 // next returns how long to wait before the next probe.
@@ -98,9 +103,47 @@ func (f *flood) next() time.Duration {
 // probe returns how many messages are tried at once while the worker is stopped.
 func (f *flood) probe() int { return max(1, f.window/perProbe) }
 
-// resume lets the worker go on after a probe that was answered.
+// probed notes a message of a probe that has ended.
+func (f *flood) probed(key string, e evidence) {
+	if e == noEvidence {
+		return
+	}
+	if f.probes == nil {
+		f.probes = &block{share: f.share}
+	}
+	f.probes.size++
+	f.probes.end(f.probes.receive(key), e)
+}
+
+// judgeProbe decides what follows a probe. If enough messages were answered, the worker
+// resumes. If most have failed and all have one key, the other keys may be up: the next
+// probe begins at once, and after a window of such messages the worker resumes.
+// In all other cases the worker pauses again.
+func (f *flood) judgeProbe() (resumes bool) {
+	b := f.probes
+	if b == nil {
+		return false // no message of the probe is evidence
+	}
+	hasNew := b.ended > f.judged
+	f.judged = b.ended
+	mostFailed := float64(b.failed) > f.share*float64(b.ended)
+	switch {
+	case mostFailed && b.isOneKey() && b.ended < f.window:
+		f.probesAgain = hasNew
+		return false
+	case b.isFlood() || b.failed == b.ended && !b.isOneKey():
+		f.probes, f.judged = nil, 0
+		return false
+	}
+	f.resume()
+	return true
+}
+
+// resume ends a flood after a probe that was answered.
 func (f *flood) resume() {
-	f.stopped, f.last = false, nil
+	f.stopped = false
+	f.last, f.probes = nil, nil
+	f.judged = 0
 	f.floods++
 }
 
@@ -114,6 +157,11 @@ func (t *tally) flooded() bool {
 // pause waits before the next probe. It returns false if the run is to end.
 func (w *worker[IN, OUT]) pause() bool {
 	w.mu.Lock()
+	if w.flood.probesAgain {
+		w.flood.probesAgain = false
+		w.mu.Unlock()
+		return true
+	}
 	pause, last := w.flood.next(), w.flood.err
 	w.mu.Unlock()
 	w.logger.Warn("delivery: most of the last messages have failed: the worker pauses, and then tries some",
@@ -121,28 +169,35 @@ func (w *worker[IN, OUT]) pause() bool {
 	return w.sleep(w.receiving, pause)
 }
 
-// probed goes on if the service has answered enough of the n messages of a probe.
-func (w *worker[IN, OUT]) probed(ended <-chan evidence, n int) {
-	up, failed := 0, 0
+// probeEnd is the end of a message of a probe.
+type probeEnd struct {
+	key      string
+	evidence evidence
+}
+
+// probed waits for the n messages of a probe, and resumes if they allow it.
+func (w *worker[IN, OUT]) probed(ended <-chan probeEnd, n int) {
 	for range n {
 		select {
-		case o := <-ended:
-			switch o {
-			case answered:
-				up++
-			case unanswered:
-				failed++
-			case noEvidence:
-			}
+		case end := <-ended:
+			w.mu.Lock()
+			w.flood.probed(end.key, end.evidence)
+			w.mu.Unlock()
 		case <-w.receiving.Done():
 			return
 		}
 	}
-	if up == 0 || float64(failed) > w.floodShare*float64(up+failed) {
+	w.mu.Lock()
+	probes := w.flood.probes
+	resumes := w.flood.judgeProbe()
+	w.mu.Unlock()
+	if !resumes {
 		return
 	}
-	w.mu.Lock()
-	w.flood.resume()
-	w.mu.Unlock()
-	w.logger.Info("delivery: messages are answered again: the worker resumes", slog.Int("answered", up), slog.Int("failed", failed))
+	if float64(probes.failed) > w.floodShare*float64(probes.ended) && probes.isOneKey() {
+		w.logger.Info("delivery: all messages of the probes have one key, which does not stop others: the worker resumes", slog.Int("failed", probes.failed))
+		return
+	}
+	w.logger.Info("delivery: messages are answered again: the worker resumes",
+		slog.Int("answered", probes.ended-probes.failed), slog.Int("failed", probes.failed))
 }

@@ -43,10 +43,10 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 		if !isProbe && w.flooded() {
 			continue
 		}
-		var probe chan evidence
+		var probe chan probeEnd
 		if isProbe {
 			n = min(n, w.flood.probe())
-			probe = make(chan evidence, n)
+			probe = make(chan probeEnd, n)
 		}
 		asked := w.clock.Now()
 		w.ask(asked)

@@ -88,12 +88,22 @@ func WithDrain(d time.Duration) RunOption {
 // for good, by a rejection (asyncop.Failure.Reason) or by [message.Message.Reject]; and a
 // message that has failed before, and comes from a layer.
 //
+// If messages have keys, Run also judges the keys, since a key is often a customer: it
+// stops only if more than this share of the keys in the window has failed as well, and at
+// least two keys. A key has failed if more than this share of its messages has. A message
+// without a key counts as a key of its own. So one customer whose messages all fail never
+// stops the others, even with nine tenths of all messages, and an outage still stops the
+// worker within the window. If all messages have the same key, the guard never stops the
+// worker: a backend (asyncop.WithBackend) notices an outage there.
+//
 // After a second, Run receives a tenth of the window, by default ten messages. If enough
-// of them are answered, it resumes; if not, it tries again after two seconds, four, and
-// then each five seconds. It logs both. So by default an outage of an hour costs some
-// 7,000 failed visits, and messages wait for up to five seconds after it. Run cannot tell
-// an outage from a batch of bad messages whose error is unknown: such a batch passes with
-// two messages a second. Let the function name the errors that are permanent.
+// of them, or of their keys, are answered, it resumes; if not, it tries again after two
+// seconds, four, and then each five seconds. If most of them fail and all have one key,
+// Run tries the next ten at once, and resumes after a window of such messages. It logs
+// both. So by default an outage of an hour costs some 7,000 failed visits, and more if
+// most messages have one key. Messages wait for up to five seconds after it. Run cannot
+// tell an outage from a batch of bad messages whose error is unknown: such a batch passes
+// with two messages a second. Let the function name the errors that are permanent.
 func WithFloodGuard(share float64, window int) RunOption {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("delivery: WithFloodGuard: a share of %v of a window of %d: want a share above 0 and at most 1, and a window of at least 1",

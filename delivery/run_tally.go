@@ -101,9 +101,9 @@ type tally struct {
 	failing     error                 // of its last answer
 }
 
-// received notes messages, and returns others in their place whose settlements are
-// counted. ended gets what each says; it may be nil, and has room for all.
-func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) []message.Message[T] {
+// received notes messages, and returns messages in their place whose settlements are
+// counted. ended gets the end of each message; it has space for all, or is nil.
+func received[T any](t *tally, ms []message.Message[T], ended chan<- probeEnd) []message.Message[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counts.Received += len(ms)
@@ -113,17 +113,18 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) [
 		if again {
 			t.redelivered++
 		}
-		b := t.flood.receive(again)
+		key := m.Meta().Key
+		c := t.flood.receive(key, again)
 		watched[i] = message.Watch(m, func(v message.Settlement) {
 			isPurged := m.IsPurged()
 			m.Settle(v)
-			o := evidenceOf(v, again)
+			e := evidenceOf(v, again)
 			if isPurged {
-				o = noEvidence
+				e = noEvidence
 			}
-			t.count(v, isPurged, b, o)
+			t.count(v, isPurged, c, e)
 			if ended != nil {
-				ended <- o
+				ended <- probeEnd{key, e}
 			}
 		})
 	}
@@ -131,12 +132,12 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) [
 }
 
 // count notes a settlement.
-func (t *tally) count(v message.Settlement, isPurged bool, b *block, o evidence) {
+func (t *tally) count(v message.Settlement, isPurged bool, c counted, e evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settled++
 	t.counts.add(v.Kind, isPurged)
-	if t.flood.note(b, o, v.Err) {
+	if t.flood.note(c, e, v.Err) {
 		t.counts.Floods++
 	}
 }

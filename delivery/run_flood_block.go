@@ -1,0 +1,84 @@
+package delivery
+
+// block counts messages that were received one after the other, and their keys. A message
+// without a key counts as a key of its own.
+type block struct {
+	share  float64
+	size   int // messages, when the block is full
+	floods int // that ended before the block began
+
+	received, ended, failed int
+
+	keys        map[string]*keyInBlock // nil if all messages are without a key
+	withoutKey  int                    // of received
+	failingKeys int
+}
+
+// keyInBlock counts the messages of a key in a block.
+type keyInBlock struct{ received, failed int }
+
+// receive adds a message, and returns its key; nil without a key.
+func (b *block) receive(key string) *keyInBlock {
+	b.received++
+	if key == "" {
+		b.withoutKey++
+		return nil
+	}
+	k := b.keys[key]
+	if k == nil {
+		k = &keyInBlock{}
+		if b.keys == nil {
+			b.keys = map[string]*keyInBlock{}
+		}
+		b.keys[key] = k
+	}
+	wasFailing := k.isFailing(b.share)
+	k.received++
+	b.countKey(wasFailing, k.isFailing(b.share))
+	return k
+}
+
+// end notes the end of a message of the key k.
+func (b *block) end(k *keyInBlock, e evidence) {
+	b.ended++
+	if e != unanswered {
+		return
+	}
+	b.failed++
+	if k == nil {
+		b.countKey(false, true)
+		return
+	}
+	wasFailing := k.isFailing(b.share)
+	k.failed++
+	b.countKey(wasFailing, k.isFailing(b.share))
+}
+
+// countKey counts a key that starts or stops failing.
+func (b *block) countKey(was, is bool) {
+	switch {
+	case is && !was:
+		b.failingKeys++
+	case was && !is:
+		b.failingKeys--
+	}
+}
+
+// isFailing reports whether most messages of the key have failed. The messages that have
+// not ended may all succeed.
+func (k *keyInBlock) isFailing(share float64) bool {
+	return float64(k.failed) > share*float64(k.received)
+}
+
+// isFlood reports whether most messages of the block have failed, and most of its keys,
+// two at least (law D5). Messages that the block has yet to receive may all succeed, each
+// with a key of its own.
+func (b *block) isFlood() bool {
+	keys := len(b.keys) + b.withoutKey + b.size - b.received
+	return !b.isOneKey() &&
+		float64(b.failed) > b.share*float64(b.size) &&
+		float64(b.failingKeys) > b.share*float64(keys)
+}
+
+// isOneKey reports whether all messages of the block have the same key.
+func (b *block) isOneKey() bool { return len(b.keys) == 1 && b.withoutKey == 0 }
