@@ -67,19 +67,24 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	for name, value := range headers {
 		s.Headers[escape(name, "")] = escape(value, "")
 	}
-	// No members: the version before passes headers on.
+	// These fields are headers and not members, since an earlier version, which does not
+	// know them, passes headers on (law W4).
 	if !m.Deadline.IsZero() {
 		s.Headers[headerDeadline] = m.Deadline.Format(time.RFC3339Nano)
 	}
 	if m.Put != "" {
-		s.Headers[headerPut] = escape(escape(m.Put, ""), "") // as a header that was passed on
+		s.Headers[headerPut] = storedHeader(m.Put)
 	}
 	if len(m.Timeline) > 0 {
-		s.Headers[headerTimeline] = escape(escape(timelineText(m.Timeline), ""), "") // as a header that was passed on
+		s.Headers[headerTimeline] = storedHeader(timelineText(m.Timeline))
 	}
 	b, err := json.Marshal(s)
 	return metas.Append(b, members), err
 }
+
+// storedHeader returns the text of a field as a value of storedMeta.Headers: escaped as in
+// ToHeaders, and then escaped as all of these values are.
+func storedHeader(text string) string { return escape(escape(text, ""), "") }
 
 // UnmarshalJSON reads the output of MarshalJSON. A member that it does not know is a
 // header whose name begins with "Weir-Meta-", and MarshalJSON writes it as it was.
@@ -137,18 +142,21 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 			}
 		}
 	}
-	if m, err = m.known(); err != nil {
+	m, err = m.readOwnHeaders()
+	if err != nil {
 		return Meta{}, err
 	}
 	return m, m.fit()
 }
 
-// known returns m with those of its headers read that an earlier version has passed on,
-// since it did not know them.
-func (m Meta) known() (Meta, error) {
-	passed := maps.Clone(m.Headers)
-	maps.DeleteFunc(passed, func(name, _ string) bool { return !isOurs(name) })
-	if len(passed) == 0 {
+// readOwnHeaders returns m without the headers that are fields of Meta: their values are
+// in the fields. MarshalJSON stores some fields as headers, and an earlier version passes
+// on the header of any field that it does not know. A header does not replace a field
+// that m has already.
+func (m Meta) readOwnHeaders() (Meta, error) {
+	own := maps.Clone(m.Headers)
+	maps.DeleteFunc(own, func(name, _ string) bool { return !isOurs(name) })
+	if len(own) == 0 {
 		return m, nil
 	}
 	maps.DeleteFunc(m.Headers, func(name, _ string) bool { return isOurs(name) })
@@ -156,7 +164,7 @@ func (m Meta) known() (Meta, error) {
 	if err != nil {
 		return Meta{}, err
 	}
-	for name, value := range passed {
+	for name, value := range own {
 		if _, there := all[name]; !there {
 			all[name] = value
 		}

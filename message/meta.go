@@ -13,9 +13,11 @@ import (
 // It is replaced at each hop, never appended to. [Meta.ToHeaders] is the form in which it
 // travels, JSON the form in which it is stored.
 type Meta struct {
-	// ID identifies the message: a queue keeps only one of two messages with the same id.
-	// It is derived from the origin ([Origin.ID]), so a hand-over that is repeated after
-	// a crash has the same id. At most 1,024 bytes.
+	// ID names the message in all queues that it passes. On an engine with leases, a
+	// queue keeps one message of each ID, Put, Visit and Merges, so a hand-over that is
+	// repeated after a crash has no effect while the first copy is there. A put sets the
+	// id, or it is random. Other sources derive it from the origin ([Origin.ID]). At most
+	// 1,024 bytes.
 	ID string
 	// Key is the key by which messages are ordered or taken in turn, or "". At most 1,024
 	// bytes; they need not be text.
