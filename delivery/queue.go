@@ -342,7 +342,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 		}
 		switch {
 		case err == nil:
-			ms[len(put)] = *encoded
+			ms[len(put)] = *encoded // the messages to be put move to the front of ms
 			put = append(put, m)
 		case m.Pending():
 			m.Reject(err)
@@ -406,7 +406,7 @@ func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, 
 		now = choose()
 		return now, q.SetProvider(ctx, now)
 	}
-	return now, q.chosen(ctx, isOwn, nil)
+	return now, q.providerError(ctx, isOwn, nil)
 }
 
 // SetProvider stores another choice, for example after the first system has refused for
@@ -416,10 +416,13 @@ func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
 		return fmt.Errorf("delivery: queue %q: the name of a provider is empty", q.name)
 	}
 	isOwn, err := q.ladder.SetProvider(ctx, provider)
-	return q.chosen(ctx, isOwn, err)
+	return q.providerError(ctx, isOwn, err)
 }
 
-func (q *Queue[T]) chosen(ctx context.Context, isOwn bool, err error) error {
+// providerError returns the error of Provider and SetProvider: err, or an error if the
+// queue cannot keep a provider for the message of ctx. It is nil if the provider is
+// stored.
+func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) error {
 	meta, _ := message.MetaFromContext(ctx)
 	switch {
 	case consumes(q.engine):
