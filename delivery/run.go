@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,13 +161,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 		return summary, errors.New("delivery: Run: the sink is the queue of the source: " +
 			"a result has the id of its message, which is still in the queue, so it would be lost")
 	}
-	if o, ok := op.(*asyncop.AsyncWaitOperator[IN, OUT]); ok { // what embeds one may not give it what Run receives
-		w.awaitSlots = o.AwaitSlots
-		w.puts = cmp.Or(w.batch, int(max(defaultBatch, min(o.Stats().Capacity, maxPuts))))
-		w.batch = cmp.Or(w.batch, maxReceived)
-	}
-	w.puts = cmp.Or(w.puts, w.batch, defaultBatch)
-	w.batch = cmp.Or(w.batch, defaultBatch)
+	w.setBatches()
 	defer w.beside(ctx, engines)()
 	return summary, w.run(ctx)
 }
@@ -185,7 +178,7 @@ type worker[IN, OUT any] struct {
 	op     Operator[IN, OUT]
 	sink   Sink[OUT]
 	runSettings
-	puts int // results put at once
+	puts int // results put at once, at most; messages received at once are in batch
 
 	begun      time.Time
 	receiving  context.Context // ends when nothing more is to be received
@@ -195,15 +188,39 @@ type worker[IN, OUT any] struct {
 
 	awaitSlots func(ctx context.Context) int // nil if the operator does not report its free slots
 
-	feed  chan struct{} // capacity 1: the operator reads its input, or the run is over
+	// feed has capacity 1. It is full while the operator reads its input (see input), and
+	// from the end of run on. So run ends after input has returned, and a later call of
+	// input returns at once, because ended is closed.
+	feed  chan struct{}
 	ended chan struct{} // closed by run when the operator, its input and the sink have ended
 
 	close func() error              // closes the source, once
 	cutAt atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not
 
-	sourceErr error // written by the input; read when the run is over
-	sinkErr   error // written by fill; read when the run is over
+	sourceErr error // written by the input; read after run has returned
+	sinkErr   error // written by fill; read after run has returned
 	tally
+}
+
+// setBatches sets how many messages are received at once, and how many results are put at
+// once, at most. [WithBatch] sets both. Otherwise they depend on the slots of the
+// operator, if it is an AsyncWaitOperator itself: an operator that embeds one may pass it
+// other messages than Run receives.
+func (w *worker[IN, OUT]) setBatches() {
+	o, reportsSlots := w.op.(*asyncop.AsyncWaitOperator[IN, OUT])
+	if reportsSlots {
+		w.awaitSlots = o.AwaitSlots
+	}
+	switch {
+	case w.batch > 0: // WithBatch
+		w.puts = w.batch
+	case reportsSlots:
+		w.batch = maxReceived
+		w.puts = int(max(defaultBatch, min(o.Stats().Capacity, maxPuts)))
+	default:
+		w.batch = defaultBatch
+		w.puts = defaultBatch
+	}
 }
 
 // sourceOf returns a source of a queue, one for each Run: others may use the queue. If

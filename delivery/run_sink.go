@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	putsInARow = 3  // that fail alone: then the fault is the sink's
-	maxRefused = 10 // tries of a result that the sink does not take while it takes others
+	putsInARow = 3  // results that fail alone, one after the other, before the sink counts as down
+	maxRefused = 10 // counted tries of a result that the sink does not take while it takes others
 )
 
-// fill puts results into the sink until there are no more, and releases them after a
-// break. So the body of the loop never waits for long.
+// fill puts results into the sink until all results have come and are put. When the
+// messages are to be released, it releases their results instead.
 func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 	f := filling[OUT]{results: results}
 	wait := firstWait
@@ -42,8 +42,8 @@ func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 		if len(f.left) == 0 || err == nil {
 			continue
 		}
-		// The fault is the sink's: all wait until it is back, which holds up the source
-		// by the leases of what it has given.
+		// The sink is down or full, so all results wait. Meanwhile the operator blocks on
+		// its results, and Run stops receiving.
 		w.logger.Warn("delivery: the sink has failed, and its results are put again", slog.Any("error", err), slog.Int("messages", len(f.left)),
 			slog.Duration("wait", wait))
 		w.sleep(w.working, wait)
@@ -51,84 +51,102 @@ func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 	}
 }
 
-// filling is the results on their way to the sink.
+// filling has the results on their way to the sink. Owned by the goroutine of fill.
 type filling[OUT any] struct {
-	results <-chan message.Message[OUT] // nil: closed
+	results <-chan message.Message[OUT] // nil after it was closed
 	left    []message.Message[OUT]      // to be put next
-	refused []refusal[OUT]              // results that were not taken while others were
-	took    int                         // how often the sink has taken something
-	down    bool                        // it has not taken any result of left since
-	few     int                         // so many of left come in portions, since it has not taken them together
+	refused []refusal[OUT]              // results that the sink has not taken while it took others
+	taken   int                         // how often the sink has taken results
+	down    bool                        // results put alone have failed, and the sink has not taken a result since
+
+	// inPortions is how many of left, from its beginning, are put in portions of
+	// defaultBatch, because the sink has not taken them together.
+	inPortions int
 }
 
 // refusal is a result that the sink has not taken while it took others.
 type refusal[OUT any] struct {
 	message message.Message[OUT]
-	tries   int           // those that say something about it: the first one was before another result was taken
-	took    int           // filling.took at the last try
+	tries   int           // tries that count: the sink was up
+	taken   int           // filling.taken at the last try
 	wait    time.Duration // between the last try and the next one
 	due     time.Time     // of the next try
 }
 
-// failed notes a try. One that the sink was perhaps down for does not count: an outage
-// rejects nothing.
-func (r *refusal[OUT]) failed(f *filling[OUT], now time.Time) {
-	if f.took > r.took || r.tries > 0 && !f.down {
+// noteFailedTry notes a try of r that has failed. It counts the try only if the sink was
+// up, since results must not be rejected because of an outage (law D5).
+func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], now time.Time) {
+	hasTakenOthers := f.taken > r.taken // since the last try
+	isStillUp := r.tries > 0 && !f.down // it was up at an earlier try, and is not known to be down now
+	if hasTakenOthers || isStillUp {
 		r.tries++
 	}
-	r.took, r.wait = f.took, min(2*r.wait, lastWait)
+	r.taken = f.taken
+	r.wait = min(2*r.wait, lastWait)
 	r.due = now.Add(r.wait)
 }
 
-// collect waits for something to put, and adds results that are at hand. It returns false
-// if there will be nothing more. Refused results are bounded: it holds up others when it
-// is as much as is put at once.
+// collect waits until there is something to put or to release, and adds the results that
+// are ready. It returns false if all results have come and were put.
 func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 	if len(f.left) == 0 {
 		if f.results == nil && len(f.refused) == 0 {
 			return false
 		}
-		more, broken := f.results, w.working.Done()
-		var due <-chan time.Time
-		if len(f.refused) > 0 {
-			timer := w.clock.Timer(max(0, f.next().Sub(w.clock.Now())))
-			defer timer.Stop()
-			due = timer.C
-			if len(f.refused) >= w.puts {
-				more = nil
-			}
-		} else {
-			broken = nil // there is nothing to release
-		}
-		select {
-		case m, ok := <-more:
-			f.add(m, ok)
-		case <-due:
-		case <-broken:
+		w.awaitResult(f)
+	}
+	w.addReady(f)
+	return true
+}
+
+// awaitResult waits for a new result, or until a refused result is due or is to be
+// released. While w.puts results are refused, it does not receive new ones.
+func (w *worker[IN, OUT]) awaitResult(f *filling[OUT]) {
+	// The case of a nil channel is never chosen.
+	results := f.results
+	var due <-chan time.Time
+	var released <-chan struct{}
+	if len(f.refused) > 0 {
+		timer := w.clock.Timer(max(0, f.next().Sub(w.clock.Now())))
+		defer timer.Stop()
+		due = timer.C
+		released = w.working.Done()
+		if len(f.refused) >= w.puts {
+			results = nil
 		}
 	}
+	select {
+	case m, ok := <-results:
+		f.add(m, ok)
+	case <-due:
+	case <-released:
+	}
+}
+
+// addReady adds results without waiting, until left and refused have w.puts results.
+func (w *worker[IN, OUT]) addReady(f *filling[OUT]) {
 	for f.results != nil && len(f.left)+len(f.refused) < w.puts {
 		select {
 		case m, ok := <-f.results:
 			f.add(m, ok)
 		default:
-			return true
+			return
 		}
 	}
-	return true
 }
 
-func (f *filling[OUT]) add(m message.Message[OUT], ok bool) {
-	if ok {
+// add adds what was received from results. isOpen is false if results was closed.
+func (f *filling[OUT]) add(m message.Message[OUT], isOpen bool) {
+	if isOpen {
 		f.left = append(f.left, withID(m))
 	} else {
 		f.results = nil
 	}
 }
 
-// withID returns a result that has an id, at random if need be: a sink that has taken it
-// without saying so knows it again. What comes from a source has an id, but for some that
-// have no engine.
+// withID returns a result that has an id. If it lacks one, the id is random: a sink that has
+// taken the result in a call that seemed to fail recognises it by the id. Messages of
+// queues have ids, and messages of some other sources lack them.
 func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	if m.Meta().ID != "" { // its copy must not escape
 		return m
@@ -141,16 +159,19 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	return message.New(m.Value, &meta, m.Settle)
 }
 
-// worked notes that the sink has taken something.
-func (f *filling[OUT]) worked() { f.took, f.down = f.took+1, false }
+// noteTaken notes that the sink has taken results.
+func (f *filling[OUT]) noteTaken() {
+	f.taken++
+	f.down = false
+}
 
 // next returns when the first refused result is due.
 func (f *filling[OUT]) next() time.Time {
 	return slices.MinFunc(f.refused, func(a, b refusal[OUT]) int { return a.due.Compare(b.due) }).due
 }
 
-// putAgain puts the refused results that are due, one by one. The last try rejects it
-// (law W2).
+// putAgain puts the refused results that are due, one by one. After maxRefused counted
+// tries it rejects the message of a result (law W2).
 func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	now := w.clock.Now()
 	rest := f.refused[:0]
@@ -158,15 +179,16 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 		if !r.due.After(now) && w.working.Err() == nil {
 			err := w.putSome([]message.Message[OUT]{r.message})
 			if err == nil || !r.message.Pending() {
-				f.worked()
+				f.noteTaken()
 				continue
 			}
 			if errors.Is(err, store.ErrFull) {
-				r.due = w.clock.Now().Add(lastWait) // it has not been refused
+				r.due = w.clock.Now().Add(lastWait) // the sink lacks room, and has not refused it
 				rest = append(rest, r)
 				continue
 			}
-			if r.failed(f, w.clock.Now()); r.tries == maxRefused {
+			r.noteFailedTry(f, w.clock.Now())
+			if r.tries == maxRefused {
 				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", message.ErrRefused, r.tries, err))
 				continue
 			}
@@ -177,86 +199,101 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	f.refused = rest
 }
 
-// put puts what is left into the sink, together and if that fails in portions, and those
-// one by one, so that one of them does not hold up others (law D4), and costs no put for
-// each. Without an error the rest is left; else all is left if the sink has taken none,
-// or what it has not taken is added to refused.
+// put makes one step to put the results of left: all together; if that fails, in
+// portions; and the results of a portion that fails one by one. So a result that is
+// refused does not hold up others (law D4), and does not cost a put for each of them.
+//
+// It returns nil if the next step may follow at once. Results that were taken are no longer
+// in left, and results that were refused while others were taken are in refused. It
+// returns an error if the sink is down or full: then the results that it has not taken
+// stay in left.
 func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	if len(f.left) == 0 || w.working.Err() != nil {
 		return context.Cause(w.working)
 	}
 	n := len(f.left)
-	if f.few > 0 {
-		n = min(n, f.few, defaultBatch)
+	if f.inPortions > 0 {
+		n = min(n, f.inPortions, defaultBatch)
 	}
 	some, rest := f.left[:n], f.left[n:]
 	err := w.putSome(some)
 	if err == nil {
-		f.left, f.few = rest, max(0, f.few-n)
-		f.worked()
+		f.left = rest
+		f.inPortions = max(0, f.inPortions-n)
+		f.noteTaken()
 		return nil
 	}
-	all := slices.DeleteFunc(some, func(m message.Message[OUT]) bool { return !m.Pending() }) // the sink may have settled some
-	worked := len(all) < len(some)
-	if worked {
-		f.worked()
+	unsettled := slices.DeleteFunc(some, func(m message.Message[OUT]) bool { return !m.Pending() })
+	hasTaken := len(unsettled) < len(some) // the sink has settled some before it failed
+	if hasTaken {
+		f.noteTaken()
 	}
-	f.left = slices.Concat(all, rest)
+	f.left = slices.Concat(unsettled, rest)
 	switch {
-	case len(all) > defaultBatch:
-		f.few = len(all)
+	case len(unsettled) > defaultBatch:
+		f.inPortions = len(unsettled)
 		return nil
-	case len(all) == 1 && !worked:
+	case len(unsettled) == 1 && !hasTaken: // it was put alone already
 		f.down = true
 		return err
 	}
-	return w.putEach(f, all, rest, worked, err)
+	return w.putEach(f, unsettled, rest, hasTaken, err)
 }
 
-// putEach puts all one by one, after they were not taken together. rest is what is left
-// beside them.
-func (w *worker[IN, OUT]) putEach(f *filling[OUT], all, rest []message.Message[OUT], worked bool, err error) error {
+// putEach puts the results of some one by one, after the sink has not taken them together
+// and has returned err. rest are the other results of left. hasTaken reports whether the
+// sink has taken a result of that call.
+func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[OUT], hasTaken bool, err error) error {
 	var failed []message.Message[OUT]
-	refused := 0 // of failed: another one was taken after it
-	for i := range all {
-		if w.working.Err() != nil || !worked && i == putsInARow {
-			f.left = slices.Concat(all[i:], rest, failed) // others first the next time
+	sure := 0 // failed[:sure] were refused while the sink was up: it has taken another result after them
+	for i := range some {
+		if w.working.Err() != nil || !hasTaken && i == putsInARow {
+			f.left = slices.Concat(some[i:], rest, failed) // the next time, others come first
 			f.down = true
 			return err
 		}
-		switch alone := w.putSome(all[i : i+1]); {
+		switch alone := w.putSome(some[i : i+1]); {
 		case alone == nil:
-			worked, refused = true, len(failed)
-			f.worked()
-		case errors.Is(alone, store.ErrFull): // it refuses none: all wait for room
-			f.left = slices.Concat(all[i:], rest, failed)
+			hasTaken = true
+			sure = len(failed)
+			f.noteTaken()
+		case errors.Is(alone, store.ErrFull): // all results wait for room
+			f.left = slices.Concat(some[i:], rest, failed)
 			return alone
 		default:
-			failed, err = append(failed, all[i]), alone
+			failed = append(failed, some[i])
+			err = alone
 		}
 	}
-	f.left = slices.Concat(rest, failed)
-	if f.down = !worked; f.down {
+	if !hasTaken {
+		f.left = slices.Concat(rest, failed)
+		f.down = true
 		return err
 	}
-	f.left, f.few = rest, max(0, f.few-len(all))
-	if len(failed) == 0 {
-		return nil
-	}
-	w.logger.Warn("delivery: the sink refuses some results, which are put again", slog.Any("error", err),
-		slog.Int("messages", len(failed)), slog.String("first", failed[0].Meta().ID))
-	for i, m := range failed {
-		r := refusal[OUT]{message: m, took: f.took, wait: firstWait, due: w.clock.Now().Add(firstWait)}
-		if i < refused {
-			r.tries = 1
-		}
-		f.refused = append(f.refused, r)
+	f.left = rest
+	f.inPortions = max(0, f.inPortions-len(some))
+	if len(failed) > 0 {
+		w.logger.Warn("delivery: the sink refuses some results, which are put again", slog.Any("error", err),
+			slog.Int("messages", len(failed)), slog.String("first", failed[0].Meta().ID))
+		f.refuse(failed, sure, w.clock.Now())
 	}
 	return nil
 }
 
-// putSome puts messages into the sink, and acknowledges them then (law D1). One that the
-// sink can never take is rejected (law W2).
+// refuse adds results to refused. The put that has just failed counts as a try of the
+// first sure results.
+func (f *filling[OUT]) refuse(failed []message.Message[OUT], sure int, now time.Time) {
+	for i, m := range failed {
+		r := refusal[OUT]{message: m, taken: f.taken, wait: firstWait, due: now.Add(firstWait)}
+		if i < sure {
+			r.tries = 1
+		}
+		f.refused = append(f.refused, r)
+	}
+}
+
+// putSome puts messages into the sink, and then acknowledges them (law D1). It rejects a
+// message that the sink can never take, if the message was put alone (law W2).
 func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) error {
 	refused := false
 	err := guard.Call(func() error {
@@ -291,7 +328,8 @@ func withoutPurged[T any](ms []message.Message[T]) []message.Message[T] {
 	return slices.DeleteFunc(slices.Clone(ms), message.Message[T].IsPurged)
 }
 
-// reject gives up what the sink can never take: its source has it among the dead letters.
+// reject rejects the message of a result that the sink can never take, so its source moves
+// the message to the dead letters.
 func (w *worker[IN, OUT]) reject(m message.Message[OUT], err error) {
 	w.logger.Warn("delivery: the sink refuses a result for good, and its message is rejected", slog.Any("error", err), slog.String("id", m.Meta().ID))
 	m.Reject(err)
