@@ -37,9 +37,9 @@ func (s *keyedStore[T]) Take(ctx context.Context, queue string, limit int, lease
 		}
 		e := k.get(meta.Key)
 		e.running++
-		d := leases.DeliveryOf(meta)
-		k.removed(e, d)
-		k.taken[at] = taken{key: meta.Key, of: d, visit: meta.Visit, merges: meta.Merges}
+		put := leases.AcceptedPutOf(meta)
+		k.removed(e, put)
+		k.taken[at] = taken{key: meta.Key, of: put, visit: meta.Visit, merges: meta.Merges}
 	}
 	return ms, err
 }
@@ -63,7 +63,7 @@ func (s *keyedStore[T]) takeParked(ctx context.Context, limit int, lease time.Du
 	})
 	k.mu.Unlock()
 	for i, key := range free {
-		m, found, until, err := s.takeFirst(ctx, key, lease)
+		first, err := s.takeFirst(ctx, key, lease)
 		k.mu.Lock()
 		e := k.get(key)
 		switch {
@@ -74,20 +74,21 @@ func (s *keyedStore[T]) takeParked(ctx context.Context, limit int, lease time.Du
 				return ms, nil // the next call finds the error
 			}
 			return nil, err
-		case !found:
+		case first.state == nothingParked:
 			k.size -= e.parked
 			e.parked = 0
 			k.next(key)
-		case m == nil:
-			e.notBefore = until
+		case first.state == mustWait:
+			e.notBefore = first.until
 			k.free = append(k.free, key)
-		default:
+		case first.state == wasTaken:
 			if e.parked > 0 {
 				e.parked--
 				k.size--
 			}
 			e.running++
-			k.taken[entryRef{k.blocked, m.Lease.Entry}] = taken{key: key, of: leases.DeliveryOf(&m.Meta), parked: true}
+			m := &first.message
+			k.taken[entryRef{k.blocked, m.Lease.Entry}] = taken{key: key, of: leases.AcceptedPutOf(&m.Meta), parked: true}
 			ms = append(ms, *m)
 		}
 		k.mu.Unlock()
@@ -99,49 +100,64 @@ func (s *keyedStore[T]) takeParked(ctx context.Context, limit int, lease time.Du
 // looked for before all of its messages are.
 const nearby = 500
 
-// takeFirst takes the first parked message of a key. Without one, found is false. It may
-// be leased, or not be due: until then m is nil.
-func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Duration) (m *store.Leased, found bool, until time.Time, err error) {
+// firstParked is the first parked message of a key, as takeFirst has found it.
+type firstParked struct {
+	state   parkedState
+	message store.Leased // if wasTaken
+	until   time.Time    // if mustWait: when to look again
+}
+
+type parkedState uint8
+
+const (
+	nothingParked parkedState = iota
+	mustWait                  // it is not due, or another worker has leased it, or a person holds it
+	wasTaken
+)
+
+// takeFirst takes the first parked message of a key, if it can be taken.
+func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Duration) (firstParked, error) {
 	f, k := store.Filter{Key: key}, s.keys
 	k.mu.Lock()
 	last := k.get(key).last
 	k.mu.Unlock()
 	var first []store.Entry
-	if last > 0 { // of a key with many, the next one is near: to look for all of them each time would take the square of their number
+	var err error
+	if last > 0 { // the next message of a key with many is near; without this, the engine may look at all of them for each one
 		first, err = s.List(ctx, k.blocked, f, store.Page{After: last - 1, Until: last + nearby, Max: 1})
 	}
 	if err == nil && len(first) == 0 {
 		first, err = s.List(ctx, k.blocked, f, store.Page{Max: 1})
 	}
 	if err != nil || len(first) == 0 {
-		return nil, false, until, err
+		return firstParked{state: nothingParked}, err
 	}
 	e, now := first[0], k.clock.Now()
 	k.mu.Lock()
 	k.get(key).last = e.Position
 	k.mu.Unlock()
 	if e.Meta.Due.After(now) {
-		return nil, true, e.Meta.Due, nil
+		return firstParked{state: mustWait, until: e.Meta.Due}, nil
 	}
 	ms, err := s.Claim(ctx, s.keys.blocked, f, store.Page{After: e.Position - 1, Until: e.Position, Max: 1}, lease)
-	if err != nil || len(ms) == 0 { // it is leased to a worker that has died
+	if err != nil || len(ms) == 0 { // another worker may have it, which may have died
 		s.keys.parkedElsewhere(key, grant{e.Position, e.Fence, e.LeasedUntil})
-		return nil, true, now.Add(time.Second), err
+		return firstParked{state: mustWait, until: now.Add(time.Second)}, err
 	}
-	return &ms[0], true, until, nil
+	return firstParked{state: wasTaken, message: ms[0]}, nil
 }
 
 // Done implements [store.Store].
 func (s *keyedStore[T]) Done(ctx context.Context, leases ...store.Lease) error {
 	err := s.Inspector.Done(ctx, leases...)
-	s.settled(err, leases, false)
+	s.settled(err, leases, hasLeft)
 	return err
 }
 
 // Release implements [store.Store].
 func (s *keyedStore[T]) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
 	err := s.Inspector.Release(ctx, delay, leases...)
-	s.settled(err, leases, true)
+	s.settled(err, leases, waitsAgain)
 	return err
 }
 
@@ -152,12 +168,20 @@ func (s *keyedStore[T]) Move(ctx context.Context, moves ...store.Move) error {
 	for i := range moves {
 		leases[i] = moves[i].Lease
 	}
-	s.settled(err, leases, false)
+	s.settled(err, leases, hasLeft)
 	return err
 }
 
-// settled notes that messages are no more in flight: they are done, or were released.
-func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
+// afterSettlement tells where a settled message is.
+type afterSettlement uint8
+
+const (
+	hasLeft    afterSettlement = iota // it has left its queue: it is done, or was moved
+	waitsAgain                        // it was released, and waits in its queue
+)
+
+// settled notes that messages are no longer in flight. err is the error of the store.
+func (s *keyedStore[T]) settled(err error, leases []store.Lease, after afterSettlement) {
 	if err != nil && !storearg.IsLost(err) {
 		return // it will be called again
 	}
@@ -173,12 +197,12 @@ func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
 		e := k.get(t.key)
 		e.running--
 		switch {
-		case !back:
+		case after == hasLeft:
 		case t.parked:
 			e.parked++
 			k.size++
 		default:
-			k.wait(t.key, t.of, waiting{l.Queue, true, k.clock.Now(), t.visit, t.merges})
+			k.wait(t.key, t.of, waiting{queue: l.Queue, stored: true, due: k.clock.Now(), visit: t.visit, merges: t.merges})
 		}
 		k.next(t.key)
 	}

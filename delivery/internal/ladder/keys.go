@@ -41,27 +41,31 @@ type keys[T any] struct {
 
 	mu      sync.Mutex // guards what follows; not held while the store or a message is called
 	of      map[string]*keyed[T]
-	size    int                      // messages that are held, parked or wait
-	free    []string                 // keys whose next parked message may be taken
-	taken   map[entryRef]taken       // in flight
-	copies  map[leases.Delivery]bool // are redelivered as new ones, and were handed over before a kill
-	ready   []message.Message[T]     // to be delivered
-	parking []message.Message[T]     // to be parked
-	checked time.Time                // when messages that are overdue were looked for
-	warned  bool                     // that there is another worker
-	wake    []func()                 // those who wait for a key to get free, or for something to be ready
+	size    int                  // messages that are held, parked or wait
+	free    []string             // keys whose next parked message may be taken
+	taken   map[entryRef]taken   // messages in flight from layers and from Blocked
+	ready   []message.Message[T] // to be delivered
+	parking []message.Message[T] // to be parked
+	checked time.Time            // when messages that are overdue were looked for
+	warned  bool                 // that there is another worker
+	wake    []func()             // called when a key may be free, or a message ready
+
+	// copies has messages that an earlier process has handed over, to a layer or to
+	// Blocked, and was killed before it acknowledged them. Their sources deliver them
+	// again as new messages.
+	copies map[leases.AcceptedPut]bool
 }
 
 // keyed is what is known of a key. Guarded by keys.mu.
 type keyed[T any] struct {
-	running   int // in flight here; more than one for the moment between a hand-over and its acknowledgement
-	waits     map[leases.Delivery]waiting
+	running   int // in flight here; more than one for a moment, between a hand-over and its acknowledgement
+	waits     map[leases.AcceptedPut]waiting
 	parked    int // in the queue
 	parking   int // not there yet
 	held      []message.Message[T]
-	notBefore time.Time // the next parked message was released, or is leased to another worker
+	notBefore time.Time // when to look again for the next parked message, which was not due or leased to another worker
 	leased    grant     // of the next parked message, when it was leased to another worker
-	last      int64     // position of the parked message that was first when one was taken last: none is before it
+	last      int64     // position of the first parked message, when it was last looked for: none is before it
 }
 
 // grant is a lease as a List shows it.
@@ -74,16 +78,17 @@ type grant struct {
 // waiting is a message in a layer.
 type waiting struct {
 	queue  string
-	stored bool
+	stored bool      // it is in the layer; false while it is handed over
 	due    time.Time // at the latest
-	visit  int       // of those it has had, the last
+	visit  int       // its last one
 	merges int
 }
 
-// precedes reports whether a new message with the id of w comes from behind its layer, so
-// it is no redelivery of what was handed over: another worker, which does not keep the
-// order, has taken w there.
-func (w waiting) precedes(m message.Meta) bool {
+// isBefore reports whether m is a later state of the message: it was merged more often, or
+// is in a later visit than the one after which w was handed over. Then w is no longer in
+// its layer, since another worker, which does not keep the order of keys, has taken it
+// there. Otherwise m is a redelivery of the message as it was before the hand-over.
+func (w waiting) isBefore(m message.Meta) bool {
 	return m.Merges > w.merges || m.Merges == w.merges && m.Visit > w.visit
 }
 
@@ -93,7 +98,7 @@ type entryRef struct{ queue, entry string }
 // taken is a message that was taken from the store.
 type taken struct {
 	key    string
-	of     leases.Delivery
+	of     leases.AcceptedPut
 	visit  int // its last one
 	merges int
 	parked bool // from the queue Blocked
@@ -102,14 +107,14 @@ type taken struct {
 func newKeys[T any](c Config[T]) *keys[T] {
 	return &keys[T]{
 		clock: c.Clock, logger: c.Logger, limit: c.MaxBlocked, blocked: c.Blocked,
-		of: map[string]*keyed[T]{}, taken: map[entryRef]taken{}, copies: map[leases.Delivery]bool{}, checked: c.Clock.Now(),
+		of: map[string]*keyed[T]{}, taken: map[entryRef]taken{}, copies: map[leases.AcceptedPut]bool{}, checked: c.Clock.Now(),
 	}
 }
 
 func (k *keys[T]) get(key string) *keyed[T] {
 	e := k.of[key]
 	if e == nil {
-		e = &keyed[T]{waits: map[leases.Delivery]waiting{}}
+		e = &keyed[T]{waits: map[leases.AcceptedPut]waiting{}}
 		k.of[key] = e
 	}
 	return e
@@ -125,8 +130,8 @@ func (k *keys[T]) isFull() bool {
 	return k.size >= k.limit || len(k.parking) > 0
 }
 
-// isIdle reports whether nothing will be delivered but what waits in layers. A settlement
-// that is not stored yet may free a key.
+// isIdle reports whether only messages that wait in layers are still to be delivered. It
+// is false while a settlement is not stored yet, since that may free a key.
 func (k *keys[T]) isIdle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -136,7 +141,7 @@ func (k *keys[T]) isIdle() bool {
 // resumer is a source of new messages that delivers what an earlier process has left
 // before all others, in order: a *leases.Source.
 type resumer interface {
-	Resume(ctx context.Context) ([]leases.Delivery, error)
+	Resume(ctx context.Context) ([]leases.AcceptedPut, error)
 }
 
 var _ resumer = (*leases.Source[any])(nil)
@@ -144,24 +149,28 @@ var _ resumer = (*leases.Source[any])(nil)
 // restore finds what an earlier process has left in queues, which are Blocked and layers.
 // After an error it is called again.
 func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []string, inputs []*input[T]) error {
-	left := map[leases.Delivery]bool{}
+	left := map[leases.AcceptedPut]bool{}
 	for _, in := range inputs {
 		r, ok := in.source.(resumer)
-		if !ok || !in.fresh {
+		if !ok || !in.kind.isNew() {
 			continue
 		}
-		deliveries, err := r.Resume(ctx)
+		puts, err := r.Resume(ctx)
 		if err != nil {
 			return err
 		}
-		for _, d := range deliveries {
-			left[d] = true
+		for _, put := range puts {
+			left[put] = true
 		}
 	}
 	parked := map[string]int{}
 	for _, queue := range queues {
-		if err := k.find(ctx, s, queue, left, parked); err != nil {
+		found, err := k.find(ctx, s, queue, left)
+		if err != nil {
 			return err
+		}
+		if queue == k.blocked {
+			parked = found
 		}
 	}
 	k.mu.Lock()
@@ -176,44 +185,47 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []strin
 	return nil
 }
 
-// find notes the messages that wait in a layer, and counts those of Blocked by key. left
-// are those that the sources of new messages will deliver again.
-func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, left map[leases.Delivery]bool, parked map[string]int) error {
+// find notes the messages that wait in a layer. If the queue is Blocked, it counts its
+// messages by key instead. left are the messages that the sources of new messages will
+// deliver again.
+func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, left map[leases.AcceptedPut]bool) (parked map[string]int, err error) {
+	parked = map[string]int{}
 	for page := (store.Page{Max: pageSize}); ; {
 		entries, err := s.List(ctx, queue, store.Filter{}, page)
 		if err != nil {
-			return fmt.Errorf("ladder: messages waiting in %q: %w", queue, err)
+			return nil, fmt.Errorf("ladder: messages waiting in %q: %w", queue, err)
 		}
 		if len(entries) == 0 {
-			return nil
+			return parked, nil
 		}
 		page.After = entries[len(entries)-1].Position
 		k.mu.Lock()
 		for i := range entries {
-			d := leases.DeliveryOf(&entries[i].Meta)
-			if left[d] {
-				k.copies[d] = true
+			put := leases.AcceptedPutOf(&entries[i].Meta)
+			if left[put] {
+				k.copies[put] = true
 			}
 			switch meta := &entries[i].Meta; {
 			case meta.Key == "":
 			case queue == k.blocked:
 				parked[meta.Key]++
 			default:
-				k.wait(meta.Key, d, waiting{queue, true, meta.Due, meta.Visit, meta.Merges})
+				k.wait(meta.Key, put, waiting{queue: queue, stored: true, due: meta.Due, visit: meta.Visit, merges: meta.Merges})
 			}
 		}
 		k.mu.Unlock()
 	}
 }
 
-// wait notes that a message waits in a layer; a kill can leave it in two. It runs under
-// mu.
-func (k *keys[T]) wait(key string, d leases.Delivery, w waiting) *keyed[T] {
+// wait notes that a message waits in a layer. A message that a kill has left in two layers
+// counts once. It runs under mu.
+func (k *keys[T]) wait(key string, put leases.AcceptedPut, w waiting) *keyed[T] {
 	e := k.get(key)
-	if _, again := e.waits[d]; !again {
+	_, isKnown := e.waits[put]
+	if !isKnown {
 		k.size++
 	}
-	e.waits[d] = w
+	e.waits[put] = w
 	return e
 }
 
@@ -224,24 +236,22 @@ func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
 		return m, true
 	}
 	k.mu.Lock()
-	d := leases.DeliveryOf(&meta)
-	if k.copies[d] { // it may be done by now
-		delete(k.copies, d)
+	put := leases.AcceptedPutOf(&meta)
+	if k.copies[put] { // the message that was handed over may be done by now
+		delete(k.copies, put)
 		k.mu.Unlock()
 		m.Ack()
 		return m, false
 	}
 	e := k.get(meta.Key)
-	switch w, waits := e.waits[d]; {
-	case waits && w.stored && !w.precedes(meta), e.running > 0 && k.isTaken(meta.Key, d):
-		// A redelivery: it was handed over, and not acknowledged (laws D1, D2). A later
-		// put under its id is another delivery (law W5).
+	switch {
+	case k.wasHandedOver(e, put, meta):
 		k.mu.Unlock()
 		k.logger.Warn("weir: a message is redelivered, and was handed over before: it waits in a layer or is in flight, "+
 			"so this delivery is acknowledged without a call", "id", meta.ID, "key", meta.Key)
 		m.Ack()
 		return m, false
-	case e.running > 0: // also while it is handed over: if that fails, it comes again before this one
+	case e.running > 0: // also while that message is handed over: if that fails, it is delivered again before m
 		e.held = append(e.held, m)
 		k.size++
 	case e.isBlocked():
@@ -256,22 +266,38 @@ func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
 	return m, false
 }
 
-// isTaken reports whether a message of the store is in flight. It runs under mu.
-func (k *keys[T]) isTaken(key string, d leases.Delivery) bool {
+// wasHandedOver reports whether a message that its source delivers as new was handed over
+// before, and not acknowledged: it waits in a layer, or is in flight from a layer or from
+// Blocked. That copy is durable, so this delivery can be acknowledged without a call (laws
+// D1, D2). A later put under the id of a message is another message (law W5).
+// It runs under mu.
+func (k *keys[T]) wasHandedOver(e *keyed[T], put leases.AcceptedPut, meta message.Meta) bool {
+	w, waits := e.waits[put]
+	if waits && w.stored && !w.isBefore(meta) {
+		return true
+	}
+	return e.running > 0 && k.isTaken(meta.Key, put)
+}
+
+// isTaken reports whether a message is in flight from a layer or from Blocked. It runs
+// under mu.
+func (k *keys[T]) isTaken(key string, put leases.AcceptedPut) bool {
 	for _, t := range k.taken {
-		if t.key == key && t.of == d {
+		if t.key == key && t.of == put {
 			return true
 		}
 	}
 	return false
 }
 
+// park makes messages wait until store parks them. It runs under mu.
 func (k *keys[T]) park(e *keyed[T], ms ...message.Message[T]) {
 	e.parking += len(ms)
 	k.parking = append(k.parking, ms...)
 }
 
-// watched returns a new message; keys get to know when it is settled.
+// watched returns a message in place of m, which continues with the key when it is
+// settled.
 func (k *keys[T]) watched(key string, m message.Message[T]) message.Message[T] {
 	return message.Watch(m, func(v message.Settlement) {
 		m.Settle(v)
@@ -295,13 +321,14 @@ func (k *keys[T]) watched(key string, m message.Message[T]) message.Message[T] {
 	})
 }
 
-// next goes on with a key when something of it has ended. It runs under mu.
+// next continues with a key after a change: its next message is to be delivered, parked or
+// taken from Blocked; or the key is forgotten, if it has no messages. It runs under mu.
 func (k *keys[T]) next(key string) {
 	e := k.of[key]
 	switch {
 	case e == nil || e.running > 0:
 	case e.isBlocked():
-		if len(e.held) > 0 { // the one before them has gone to a layer
+		if len(e.held) > 0 { // the message before them has gone to a layer
 			k.park(e, e.held...)
 			e.held = nil
 		}
@@ -318,48 +345,75 @@ func (k *keys[T]) next(key string) {
 	}
 }
 
-// handOver notes that a message goes to a layer, before it does. undo takes that back;
-// stored says that it is there.
-func (k *keys[T]) handOver(meta message.Meta, queue string, delay time.Duration) (stored, undo func()) {
-	key, d := meta.Key, leases.DeliveryOf(&meta)
-	if key == "" {
-		return func() {}, func() {}
+// handOver is a hand-over of a message to a layer, as the order of its key sees it. The
+// zero handOver is for messages without an order.
+type handOver[T any] struct {
+	keys  *keys[T] // nil without an order
+	key   string
+	of    *keyed[T]
+	put   leases.AcceptedPut
+	queue string // the layer
+}
+
+// beginHandOver notes that a message waits in a layer, before it is put there. So later
+// messages of its key wait behind it.
+func (k *keys[T]) beginHandOver(meta message.Meta, queue string, delay time.Duration) handOver[T] {
+	if meta.Key == "" {
+		return handOver[T]{}
+	}
+	put := leases.AcceptedPutOf(&meta)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w := waiting{queue: queue, due: k.clock.Now().Add(delay), visit: meta.Visit, merges: meta.Merges}
+	return handOver[T]{keys: k, key: meta.Key, of: k.wait(meta.Key, put, w), put: put, queue: queue}
+}
+
+// noteStored notes that the message was put into the layer. It may have left the layer
+// again meanwhile.
+func (h *handOver[T]) noteStored() {
+	k := h.keys
+	if k == nil {
+		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	e := k.wait(key, d, waiting{queue: queue, due: k.clock.Now().Add(delay), visit: meta.Visit, merges: meta.Merges})
-	stored = func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if w, ok := e.waits[d]; ok && w.queue == queue { // it may have come back already
-			w.stored = true
-			e.waits[d] = w
-		}
+	w, waits := h.of.waits[h.put]
+	if waits && w.queue == h.queue {
+		w.stored = true
+		h.of.waits[h.put] = w
 	}
-	undo = func() {
-		k.mu.Lock()
-		if e.waits[d].queue == queue { // else it was stored all the same, has come back, and waits in another layer
-			k.removed(e, d)
-		}
-		k.next(key) // its delivery may have ended before
-		wake := k.wake
-		k.mu.Unlock()
-		for _, f := range wake {
-			f()
-		}
-	}
-	return stored, undo
 }
 
-// removed notes that a message waits no more. It runs under mu.
-func (k *keys[T]) removed(e *keyed[T], d leases.Delivery) {
-	if _, ok := e.waits[d]; ok {
-		delete(e.waits, d)
+// undo notes that the message does not wait in the layer, because the hand-over has failed
+// or the message was purged. A hand-over that seemed to fail may have stored the message
+// all the same. Then it may have come back from the layer, and may wait in another one:
+// that wait stays.
+func (h *handOver[T]) undo() {
+	k := h.keys
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	if h.of.waits[h.put].queue == h.queue {
+		k.removed(h.of, h.put)
+	}
+	k.next(h.key) // if the delivery of the message has ended, its settlement could not continue with the key
+	wake := k.wake
+	k.mu.Unlock()
+	for _, f := range wake {
+		f()
+	}
+}
+
+// removed notes that a message does not wait in a layer any more. It runs under mu.
+func (k *keys[T]) removed(e *keyed[T], put leases.AcceptedPut) {
+	if _, ok := e.waits[put]; ok {
+		delete(e.waits, put)
 		k.size--
 	}
 }
 
-// takeReady returns what is to be delivered.
+// takeReady returns the messages that are to be delivered.
 func (k *keys[T]) takeReady() (ms []message.Message[T]) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -404,7 +458,7 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 		return fmt.Errorf("ladder: park %d messages in %q: %w", len(parked), k.blocked, err)
 	}
 	for _, m := range of {
-		m.Ack() // unless it was rejected
+		m.Ack() // no effect if it was rejected above
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -413,7 +467,7 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 		key := m.Meta().Key
 		e := k.get(key)
 		e.parking--
-		e.parked++ // one that is not there is found out when the next one is taken
+		e.parked++ // also if it was rejected or purged: takeParked corrects the number when it finds none
 		k.next(key)
 	}
 	return nil
@@ -424,7 +478,7 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	type late struct {
 		key   string
-		of    leases.Delivery
+		of    leases.AcceptedPut
 		queue string
 	}
 	var all []late
@@ -436,9 +490,9 @@ func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	}
 	k.checked = now
 	for key, e := range k.of {
-		for d, w := range e.waits {
+		for put, w := range e.waits {
 			if w.stored && now.Sub(w.due) > overdue {
-				all = append(all, late{key, d, w.queue})
+				all = append(all, late{key, put, w.queue})
 			}
 		}
 	}
@@ -448,7 +502,7 @@ func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 		if err != nil {
 			return fmt.Errorf("ladder: messages waiting in %q: %w", l.queue, err)
 		}
-		if slices.ContainsFunc(found, func(e store.Entry) bool { return leases.DeliveryOf(&e.Meta) == l.of }) {
+		if slices.ContainsFunc(found, func(e store.Entry) bool { return leases.AcceptedPutOf(&e.Meta) == l.of }) {
 			continue
 		}
 		k.mu.Lock()
@@ -461,8 +515,8 @@ func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	return nil
 }
 
-// parkedElsewhere notes that another worker has a parked message. One that extends its
-// lease is alive, so two work on the same queues.
+// parkedElsewhere notes that another worker has a parked message. If that worker extends
+// its lease, it is alive, so two workers use the queue.
 func (k *keys[T]) parkedElsewhere(key string, g grant) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -67,7 +67,7 @@ type Ladder[T any] struct {
 	c      Config[T]
 	router failed.Router[T]
 	open   sync.Map                // of the sources that are not closed, *source[T]; for fail
-	keys   atomic.Pointer[keys[T]] // of the Source that is open; nil: none is, or messages of a key overtake each other
+	keys   atomic.Pointer[keys[T]] // of the open Source; nil if no Source is open, or messages of a key overtake each other
 	doubts sync.Once               // the advice about calls in doubt
 
 	// adopted has the other ladders whose sources are the first of a source of this
@@ -145,19 +145,20 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
 	keepReceived(d, &m)
-	queue, stored, undo := l.c.DeadLetters, func() {}, func() {}
-	if m.Cause = to.Cause; m.Cause == "" {
-		if queue, m.Delay = l.c.Main, to.Delay; to.Layer != failed.OwnQueue {
-			queue = l.c.Layers[to.Layer].Queue
-		}
-		if k := l.keys.Load(); k != nil {
-			stored, undo = k.handOver(meta, queue, m.Delay)
+	m.Cause = to.Cause
+	queue := l.queueOf(to)
+	var inOrder handOver[T]
+	if m.Cause == "" {
+		m.Delay = to.Delay
+		k := l.keys.Load()
+		if k != nil {
+			inOrder = k.beginHandOver(meta, queue, m.Delay)
 		}
 	}
 	from := message.DeliveryFromContext(ctx)
 	isGone, err := leases.HandOver(ctx, l.c.Store, queue, []store.Message{m}, []message.Delivery{from})
 	if err != nil {
-		undo()
+		inOrder.undo()
 		err = fmt.Errorf("message %q: %w", meta.ID, err)
 		if guard.IsPermanent(err) {
 			l.fail(err)
@@ -165,14 +166,25 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return err
 	}
 	if isGone[0] {
-		undo()
+		inOrder.undo()
 		return nil
 	}
-	stored()
+	inOrder.noteStored()
 	if m.Cause == store.UnsafeToRepeat && len(l.c.Layers) > 0 {
 		l.doubts.Do(func() { l.advise(ctx, meta.ID) })
 	}
 	return nil // the operator logs what it has handed over
+}
+
+// queueOf returns the queue to which a failed message goes.
+func (l *Ladder[T]) queueOf(to failed.Route) string {
+	switch {
+	case to.Cause != "":
+		return l.c.DeadLetters
+	case to.Layer == failed.OwnQueue:
+		return l.c.Main
+	}
+	return l.c.Layers[to.Layer].Queue
 }
 
 // fail ends the open sources with the error of a hand-over that only a person can repair,

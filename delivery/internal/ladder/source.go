@@ -59,12 +59,11 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 	if isOfLadder {
 		l.adopted.Store(any(other.ladder), nil)
 	}
-	if s.first = first; first == nil {
-		s.first = l.main()
+	if first == nil {
+		s.inputs = []*input[T]{{kind: leading, source: l.main()}}
 	} else {
-		s.inputs = append(s.inputs, &input[T]{queue: l.c.Main, source: l.main(), fresh: true})
+		s.inputs = []*input[T]{{kind: leading, source: first}, {kind: beside, source: l.main()}}
 	}
-	s.inputs = append([]*input[T]{{source: s.first, first: true, fresh: true}}, s.inputs...)
 	l.open.Store(s, nil)
 	if _, leases := l.c.Store.(store.Store); !leases {
 		return s // its source has the layers
@@ -101,7 +100,7 @@ func (s *source[T]) add(queue string, rate float64, limit int) {
 	}
 	in := leases.NewSource(from, queue, c.DeadLetters, c.Codec, s.ladder.sourceOptions()...)
 	in.OnPurge(s.onPurge)
-	s.inputs = append(s.inputs, &input[T]{queue: queue, source: in, rate: rate, limit: limit})
+	s.inputs = append(s.inputs, &input[T]{kind: returning, queue: queue, source: in, rate: rate, limit: limit})
 }
 
 // OnPurge implements [settle.PurgeFinder], for all inputs.
@@ -116,7 +115,7 @@ func (s *source[T]) OnPurge(f func()) {
 	}
 }
 
-// find adds the queues of other versions, now and then.
+// find adds the queues of other versions. It looks for them every five minutes.
 func (s *source[T]) find(ctx context.Context) error {
 	now := s.clock.Now()
 	if s.ladder.c.Others == nil || !s.looked.IsZero() && now.Sub(s.looked) < lookAgain {
@@ -130,9 +129,10 @@ func (s *source[T]) find(ctx context.Context) error {
 		return fmt.Errorf("weir: layers of queue %q: %w", s.ladder.c.Main, err)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(s.queues(), name) })
-	if s.found { // else restore finds what waits there
+	if s.found { // otherwise restore looks for the messages that wait there
 		for _, name := range names {
-			if err := s.keys.find(ctx, s.keyed.Inspector, name, nil, nil); err != nil {
+			_, err := s.keys.find(ctx, s.keyed.Inspector, name, nil)
+			if err != nil {
 				return err
 			}
 		}
@@ -148,11 +148,11 @@ func (s *source[T]) find(ctx context.Context) error {
 	return nil
 }
 
-// queues returns those in which messages wait for others, or for another visit. It is
+// queues returns the queues in which messages wait for others, or for another visit. It is
 // called by Receive.
 func (s *source[T]) queues() (names []string) {
 	for _, in := range s.inputs {
-		if !in.first && in.queue != s.ladder.c.Main {
+		if in.kind == returning {
 			names = append(names, in.queue)
 		}
 	}
@@ -173,15 +173,14 @@ func (s *source[T]) isClosed() bool {
 // and nothing is taken that is not asked for.
 type source[T any] struct {
 	ladder  *Ladder[T]
-	first   Source[T]
-	keys    *keys[T] // nil: messages of a key overtake each other
+	keys    *keys[T] // nil if messages of a key overtake each other
 	keyed   *keyedStore[T]
 	clock   clock.Clock
 	closing sync.Once
 	closed  chan struct{}
 	settled chan struct{} // capacity 1; to Receive: a message of a layer was settled
 	broken  chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
-	flying  atomic.Int64  // messages of layers that are not settled, those in rest included
+	flying  atomic.Int64  // unsettled messages of all but the leading input, including messages in rest
 
 	mu      sync.Mutex  // guards inputs, since find adds some and Close closes all, and onPurge
 	inputs  []*input[T] // otherwise owned by Receive
@@ -190,24 +189,37 @@ type source[T any] struct {
 	// Owned by Receive.
 	looked time.Time // for other layers
 	rest   []message.Message[T]
-	ended  bool  // the first input has
-	found  bool  // what an earlier process has left of keys is known
-	failed error // to be returned after what there is to deliver
+	ended  bool  // the leading input has ended
+	found  bool  // keys knows the messages that an earlier process has left; false without keys
+	failed error // to be returned when rest is empty
 }
 
 // input is a source among others. All but flying is owned by Receive, and by the
 // goroutine that asks for it.
 type input[T any] struct {
-	queue  string // "": of first
+	kind   inputKind
+	queue  string // of a returning input
 	source Source[T]
-	first  bool
-	fresh  bool // it has new messages: those of first, and of the queue
 	rate   float64
 	limit  int
 	next   time.Time // not to be asked before
 
-	flying atomic.Int64 // messages that are not settled
+	flying atomic.Int64 // messages that are not settled; not counted for the leading input
 }
+
+// inputKind is the part of an input in its source.
+type inputKind uint8
+
+const (
+	// leading has new messages: of first, or of the queue if there is no first. The source
+	// ends after it.
+	leading   inputKind = iota
+	beside              // new messages of the queue, beside first
+	returning           // messages that come back from a layer, or from Blocked
+)
+
+// isNew reports whether the input has new messages.
+func (k inputKind) isNew() bool { return k != returning }
 
 // Receive implements delivery.Source.
 func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
@@ -247,7 +259,10 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 		}
 		s.failed = errors.Join(s.find(ctx), s.tend(ctx))
 		switch {
-		case len(s.rest) > 0, s.keys != nil && !s.found: // what waits is not known then
+		case len(s.rest) > 0:
+		case s.keys != nil && !s.found:
+			// A new message may not go before one that an earlier process has left. s.failed
+			// is why these are not known, or ctx has ended.
 		case s.ended && s.flying.Load() == 0 && (s.keys == nil || s.keys.isIdle()):
 			return io.EOF
 		default: // also after a failure: it holds up no other messages (law D4)
@@ -257,7 +272,9 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 	return nil
 }
 
-// tend goes on with the keys.
+// tend takes care of the order of keys before the inputs are asked: it finds the messages
+// of an earlier process, parks messages, and adds to rest the messages that may be
+// delivered.
 func (s *source[T]) tend(ctx context.Context) error {
 	k := s.keys
 	if k == nil {
@@ -265,7 +282,7 @@ func (s *source[T]) tend(ctx context.Context) error {
 	}
 	if !s.found {
 		if s.ladder.c.Others != nil && s.looked.IsZero() {
-			return nil // what waits in layers of other versions is not known
+			return nil // the layers of other versions are not known yet
 		}
 		if err := k.restore(ctx, s.keyed.Inspector, s.queues(), s.inputs); err != nil {
 			return err
@@ -286,9 +303,9 @@ type answer[T any] struct {
 	err      error
 }
 
-// ask asks the inputs that may be asked, and adds others as soon as they may be, until
-// one has something, or there is something else to do. So inputs that have nothing are
-// asked once.
+// ask asks the inputs that may be asked, and other inputs as soon as they may be asked,
+// until one has answered, or fill has something else to do. Then it ends the Receives that
+// still wait, and adds their messages, if they have any.
 func (s *source[T]) ask(ctx context.Context, n int) error {
 	asking, enough := context.WithCancel(ctx)
 	defer enough()
@@ -296,37 +313,41 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 	asked := map[*input[T]]bool{}
 	timer := s.clock.Timer(time.Hour)
 	defer timer.Stop()
-	until := s.tendAgain()
+	endAt := s.tendAgain()
 	var failure error
-	for waiting := true; waiting; {
-		wait := s.start(asking, n, asked, answers, enough)
-		if now := s.clock.Now(); !until.IsZero() {
-			if left := max(0, until.Sub(now)); wait == 0 || left < wait {
-				wait = left
+wait:
+	for {
+		next := s.start(asking, n, asked, answers, enough)
+		if !endAt.IsZero() {
+			left := endAt.Sub(s.clock.Now())
+			if left <= 0 {
+				break wait
 			}
-			waiting = now.Before(until)
+			if next == 0 || left < next {
+				next = left
+			}
 		}
-		var due <-chan time.Time
-		if wait > 0 {
-			timer.Reset(wait)
+		var due <-chan time.Time // never ready if there is no time to wait for
+		if next > 0 {
+			timer.Reset(next)
 			due = timer.C
-		}
-		if !waiting {
-			break
 		}
 		select {
 		case a := <-answers:
-			failure, waiting = s.answered(asking, a), false
 			delete(asked, a.input)
-		case <-due:
-		case <-s.settled:
-			waiting = s.keys == nil && !s.ended // else more may be to do than to ask
-		case err := <-s.broken:
-			failure, waiting = err, false
+			failure = s.answered(asking, a)
+			break wait
+		case <-due: // another input may be asked, or endAt has come
+		case <-s.settled: // an input at its limit may be asked again
+			if s.keys != nil || s.ended { // and a key may be free, or the source may have ended
+				break wait
+			}
+		case failure = <-s.broken:
+			break wait
 		case <-s.closed:
-			waiting = false
+			break wait
 		case <-ctx.Done():
-			waiting = false
+			break wait
 		}
 	}
 	enough()
@@ -336,7 +357,8 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 	return failure
 }
 
-// tendAgain returns when there is something to do without an answer; zero: never.
+// tendAgain returns when fill has something to do even if no input answers. It is zero if
+// there is no such time.
 func (s *source[T]) tendAgain() (at time.Time) {
 	now := s.clock.Now()
 	if s.ladder.c.Others != nil {
@@ -351,14 +373,16 @@ func (s *source[T]) tendAgain() (at time.Time) {
 	return at
 }
 
-// start asks the inputs that may be asked and are not, and returns when another one may
-// be; 0: none will by itself.
+// start asks the inputs that may be asked and were not, and returns how long it takes
+// until another input may be asked. It returns 0 if that does not depend on time.
 func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]bool, answers chan<- answer[T], enough func()) (wait time.Duration) {
 	now := s.clock.Now()
 	for _, in := range s.inputs {
 		most := min(n, in.mayGive())
-		if asked[in] || in.first && s.ended || in.fresh && s.keys != nil && s.keys.isFull() || most == 0 {
-			continue // settled wakes it
+		hasEnded := in.kind == leading && s.ended
+		isHeldBack := in.kind.isNew() && s.keys != nil && s.keys.isFull()
+		if asked[in] || hasEnded || isHeldBack || most == 0 {
+			continue // a settlement wakes ask when it may be asked again
 		}
 		if d := in.next.Sub(now); d > 0 {
 			if wait == 0 || d < wait {
@@ -387,11 +411,12 @@ func receive[T any](ctx context.Context, s Source[T], n int) (ms []message.Messa
 	return ms, err
 }
 
-// answered notes what an input has given.
+// answered continues after the answer of an input. It adds the messages that may be
+// delivered now to rest, and returns the error of the input.
 func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	in := a.input
 	switch {
-	case a.err == io.EOF && in.first: //nolint:errorlint // wrapped, it is a connection that was cut
+	case a.err == io.EOF && in.kind == leading: //nolint:errorlint // wrapped, it is a connection that was cut
 		s.ended = true
 		return nil
 	case a.err != nil && asking.Err() != nil && errors.Is(a.err, context.Cause(asking)):
@@ -404,14 +429,14 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 		in.next = s.clock.Now().Add(time.Duration(float64(len(a.messages)) / in.rate * float64(time.Second)))
 	}
 	for _, m := range a.messages {
-		if !in.first {
+		if in.kind != leading {
 			m = s.counted(in, m)
 		}
-		now := true
-		if in.fresh && s.keys != nil {
-			m, now = s.keys.arrive(m)
+		isNext := true
+		if in.kind.isNew() && s.keys != nil {
+			m, isNext = s.keys.arrive(m)
 		}
-		if now {
+		if isNext {
 			s.rest = append(s.rest, m)
 		}
 	}
@@ -449,7 +474,7 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 
 // mayGive returns how many messages an input may give now.
 func (in *input[T]) mayGive() int {
-	if in.first {
+	if in.kind == leading {
 		return math.MaxInt
 	}
 	n := maxBatch
@@ -462,7 +487,7 @@ func (in *input[T]) mayGive() int {
 	return n
 }
 
-// counted notes a message of a layer until it is settled.
+// counted counts a message of an input as in flight until it is settled.
 func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[T] {
 	in.flying.Add(1)
 	s.flying.Add(1)

@@ -2,11 +2,13 @@ package leases
 
 import "github.com/weirflow/weir/message"
 
-// Delivery distinguishes the messages of accepted puts: a message has the same Delivery
-// in each queue that it is handed over to, and a later put under its id has another (law
-// W5).
-type Delivery struct{ ID, Put string }
+// AcceptedPut identifies a put that a queue has accepted. The message of the put has it in
+// each queue that it is handed over to. A later put under the same id is another
+// AcceptedPut (law W5).
+type AcceptedPut struct {
+	ID, Put string // message.Meta.ID and message.Meta.Put
+}
 
-// DeliveryOf returns the delivery of a message as a source returns it, or as it is stored
-// after a hand-over.
-func DeliveryOf(meta *message.Meta) Delivery { return Delivery{meta.ID, meta.Put} }
+// AcceptedPutOf returns the put of a message as a source returns the message, or as it is
+// stored after a hand-over.
+func AcceptedPutOf(meta *message.Meta) AcceptedPut { return AcceptedPut{meta.ID, meta.Put} }

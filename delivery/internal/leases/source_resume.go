@@ -11,8 +11,8 @@ import (
 const resumePage = 500 // entries that are looked at at once
 
 // Resume makes Receive deliver first what an earlier source of the queue has taken and
-// not settled, in the order of the queue: nothing else comes before that. It returns the
-// ids of these messages. As long as the lease of one has not ended, Receive waits: for
+// not settled, in the order of the queue. It returns the accepted puts of these messages.
+// As long as the lease of one has not ended, Receive waits: for
 // the time of [WithLease] after a source was killed. Without Resume such messages come
 // behind others, since they could be taken later.
 //
@@ -20,7 +20,7 @@ const resumePage = 500 // entries that are looked at at once
 // called before the first Receive. A message that was nacked with a delay is delivered
 // after its delay. Resume finds nothing if the store is no [store.Inspector]. It stops
 // looking behind the first 500 messages in a row that were never taken.
-func (s *Source[T]) Resume(ctx context.Context) (deliveries []Delivery, err error) {
+func (s *Source[T]) Resume(ctx context.Context) (puts []AcceptedPut, err error) {
 	i, ok := s.store.(store.Inspector)
 	if !ok {
 		return nil, nil
@@ -40,7 +40,7 @@ func (s *Source[T]) Resume(ctx context.Context) (deliveries []Delivery, err erro
 			if e := &entries[n]; e.Fence > 0 && !e.Held && (!e.LeasedUntil.IsZero() || !e.Meta.Due.After(s.clock.Now())) {
 				fresh = 0
 				left = append(left, e.Position)
-				deliveries = append(deliveries, Delivery{e.Meta.ID, storearg.OriginOfPut(s.queue, &e.Meta, e.Position, "")})
+				puts = append(puts, AcceptedPut{e.Meta.ID, storearg.OriginOfPut(s.queue, &e.Meta, e.Position, "")})
 			}
 		}
 		page.After = entries[len(entries)-1].Position
@@ -48,7 +48,7 @@ func (s *Source[T]) Resume(ctx context.Context) (deliveries []Delivery, err erro
 	s.receiving <- struct{}{}
 	defer func() { <-s.receiving }()
 	s.left = left
-	return deliveries, nil
+	return puts, nil
 }
 
 // takeNext takes messages: first those that an earlier source has left, one at a time and
