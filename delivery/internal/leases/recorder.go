@@ -126,7 +126,7 @@ func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	if others { // a dead letter that cannot be stored holds up no delay (law D3)
+	if others { // they go before dead letters: a dead letter that cannot be stored must not hold them up (law D3)
 		return 0, nil
 	}
 	err = s.recordTogether(ctx, rejected, last)
@@ -260,9 +260,9 @@ func (s *Source[T]) park(ctx context.Context, h *held, cause error) error {
 	return nil
 }
 
-// write settles messages in the store, and forgets them. Of a lease that was lost,
-// another consumer settles the message, unless the message has joined a newer lease
-// meanwhile.
+// write settles messages in the store by f, and forgets them. It also forgets a message
+// whose lease was lost, since another consumer settles it. But if this source has taken
+// the message again meanwhile, the message has a newer lease, and is settled with that.
 func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 	if len(hs) == 0 {
 		return nil
@@ -281,13 +281,12 @@ func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 	var without []*held // their leases are lost
 	s.mu.Lock()
 	for i, h := range hs {
-		if isLost && slices.Contains(lost.Lost, leases[i]) {
-			if h.lease != leases[i] {
-				continue
-			}
-			if !h.isGone.Load() { // otherwise it was noted before
-				without = append(without, h)
-			}
+		wasLost := isLost && slices.Contains(lost.Lost, leases[i])
+		if wasLost && h.lease != leases[i] {
+			continue // it stays in settled, and is recorded with its newer lease
+		}
+		if wasLost && !h.isGone.Load() { // a message that is gone was noted before
+			without = append(without, h)
 		}
 		h.written = true
 		delete(s.held, h.lease.Entry)

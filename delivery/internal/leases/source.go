@@ -65,23 +65,25 @@ type Source[T any] struct {
 	woken     atomic.Bool // it need not poll
 
 	receiving chan struct{} // capacity 1: held by a Receive
-	single    bool          // takes one message, as the last one was a suspect; owned by the Receive
+	takesOne  bool          // the next take asks for one message, because a suspect was taken last; owned by the Receive
 	left      []int64       // of what Resume has found, and was not taken yet; owned by the Receive
 	after     string        // the round continues after this key; owned by the Receive
 
-	// releasing has capacity 1: the goroutine that releases messages and forgets them, or
-	// notes what was taken. A message that was released can be taken again before it is
-	// forgotten, and must not join itself.
+	// releasing has capacity 1, and is a lock that is held during calls of the store. The
+	// recorder holds it while it releases messages, until they are removed from held. take
+	// holds it while it adds the messages that it has taken to held. Otherwise a message
+	// that was released and taken again at once would still be in held: take would join it
+	// to the delivery that has ended, and not deliver it.
 	releasing chan struct{}
 
 	mu      sync.Mutex
 	held    map[string]*held // by store.Lease.Entry
 	settled []*held          // of those, with a settlement
-	suspect *held            // its leases have ended, and it has its head start until then; nil: none has
-	until   time.Time
-	flying  map[string]int // messages by key, if they are taken in turn
-	lost    int            // leases: see LeasesLost
-	onPurge func()         // see OnPurge; nil if it is not set
+	suspect *held            // in flight, after a lease of it has ended: nothing else is taken before until; or nil
+	until   time.Time        // the head start of suspect ends then, or when it is settled
+	flying  map[string]int   // messages by key, if they are taken in turn
+	lost    int              // leases: see LeasesLost
+	onPurge func()           // see OnPurge; nil if it is not set
 
 	refusals int // see SettlementsRefused
 }
@@ -268,7 +270,7 @@ func (s *Source[T]) headStart() time.Duration {
 // to wait for the end of their leases. So the context of Receive does not end it, and
 // Close waits for it. found is true also if none of them is to be delivered.
 func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error) {
-	if s.single {
+	if s.takesOne {
 		n = 1
 	}
 	asked := s.clock.Now()
@@ -279,43 +281,54 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 	s.releasing <- struct{}{}
 	defer func() { <-s.releasing }()
 	until := asked.Add(s.lease)
+	s.takesOne = false // unless deliver finds a suspect
 	taken, back := s.choose(taken, until)
 	if len(back) > 0 {
 		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !storearg.IsLost(err) {
 			s.logger.Warn("weir: messages could not be released, and are redelivered when their leases end", "queue", s.queue, "error", err)
 		}
 	}
-	for _, l := range taken {
-		if l.External && l.Schema == nil {
-			l.Schema = codec.SchemaOf(s.codec)
+	for i := range taken {
+		m, isDelivered := s.deliver(&taken[i], until)
+		if isDelivered {
+			ms = append(ms, m)
 		}
-		h := &held{source: s, position: l.Position, lease: l.Lease, until: until, message: l.Message}
-		h.message.Meta.Visit++
-		h.message.Meta.Put = storearg.OriginOfPut(s.queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
-		s.hold(h)
-		if l.Lapses >= settle.MaxLapses {
-			err := settle.LapsedError(l.Lapses)
-			s.logger.Warn("weir: a message goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
-			s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
-			continue
-		}
-		if l.Lapses > 0 {
-			s.single = true
-			s.mu.Lock()
-			s.suspect, s.until = h, s.clock.Now().Add(settle.HeadStart(l.Lapses))
-			s.mu.Unlock()
-		}
-		value, err := s.decode(&l)
-		if err != nil {
-			s.logger.Warn("weir: a message cannot be decoded and goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
-			s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
-			continue
-		}
-		meta := h.message.Meta
-		m := message.New(value, &meta, func(v message.Settlement) { s.settle(h, v) })
-		ms = append(ms, message.Attach(m, h))
 	}
 	return ms, true, nil
+}
+
+// deliver makes a message of a message of the store, whose lease lasts until then. It
+// rejects a message that cannot be processed.
+func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message[T], isDelivered bool) {
+	if l.External && l.Schema == nil {
+		l.Schema = codec.SchemaOf(s.codec)
+	}
+	h := &held{source: s, position: l.Position, lease: l.Lease, until: until, message: l.Message}
+	h.message.Meta.Visit++
+	h.message.Meta.Put = storearg.OriginOfPut(s.queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
+	s.hold(h)
+	if l.Lapses >= settle.MaxLapses {
+		err := settle.LapsedError(l.Lapses)
+		s.logger.Warn("weir: a message goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
+		s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
+		return m, false
+	}
+	if l.Lapses > 0 {
+		s.takesOne = true
+		s.mu.Lock()
+		s.suspect = h
+		s.until = s.clock.Now().Add(settle.HeadStart(l.Lapses))
+		s.mu.Unlock()
+	}
+	value, err := s.decode(l)
+	if err != nil {
+		s.logger.Warn("weir: a message cannot be decoded and goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
+		s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
+		return m, false
+	}
+	meta := h.message.Meta
+	m = message.New(value, &meta, func(v message.Settlement) { s.settle(h, v) })
+	return message.Attach(m, h), true
 }
 
 // decode returns the value of a message.
@@ -337,12 +350,12 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encod
 	return err == nil && bytes.Equal(same.Payload, encoded)
 }
 
-// choose returns what of the messages that were taken goes on, and the leases of those to
-// be released. A message that is in flight here goes on with its new lease (law D2). One
-// whose leases have ended is alone: it may kill its process, and would take others along
-// (law D4).
+// choose returns the messages that go on to deliver, and the leases to be released. A
+// message that is in flight here stays in flight with its new lease, and is not delivered
+// again (law D2). A suspect, which is a message whose leases have ended, is delivered
+// alone, because it may kill its process and would take others along (law D4). Messages
+// with too many ended leases only pass through deliver, to be rejected.
 func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []store.Leased, back []store.Lease) {
-	s.single = false
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var suspects, others []store.Leased

@@ -51,24 +51,17 @@ func (s *Source[T]) Resume(ctx context.Context) (puts []AcceptedPut, err error) 
 	return puts, nil
 }
 
-// takeNext takes messages: first those that an earlier source has left, one at a time and
-// when their leases have ended, then others. One at a time: what is taken beside a
-// suspect is released, and would lose its place (see choose).
+// takeNext takes messages: first the messages that an earlier source has left, when their
+// leases have ended, and then others. It takes the former one at a time, because a message
+// that is taken beside a suspect is released, and would lose its place (see choose).
 func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error) {
 	for len(s.left) > 0 {
-		i, at := s.store.(store.Inspector), s.left[0] // Resume has looked
-		page := store.Page{After: at - 1, Until: at, Max: 1}
-		claimed, err := i.Claim(ctx, s.queue, store.Filter{}, page, s.lease)
-		if err == nil && len(claimed) == 0 {
-			var found []store.Entry
-			if found, err = i.List(ctx, s.queue, store.Filter{}, page); err == nil && len(found) > 0 && !found[0].Held {
-				return nil, nil // it is leased
-			}
-		}
-		if err != nil {
+		claimed, isLeased, err := s.claimLeft(ctx, s.left[0])
+		if err != nil || isLeased {
 			return nil, err
 		}
-		if s.left = s.left[1:]; len(claimed) > 0 {
+		s.left = s.left[1:]
+		if len(claimed) > 0 {
 			return claimed, nil
 		}
 	}
@@ -76,4 +69,22 @@ func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error)
 		return s.takeByKey(ctx, n)
 	}
 	return s.store.Take(ctx, s.queue, n, s.lease)
+}
+
+// claimLeft takes the message at a position, which an earlier source has left. isLeased
+// reports that its lease has not ended. If the message is held or no longer in the queue,
+// claimLeft returns neither a message nor an error.
+func (s *Source[T]) claimLeft(ctx context.Context, position int64) (claimed []store.Leased, isLeased bool, err error) {
+	i := s.store.(store.Inspector) // otherwise Resume has not found messages
+	page := store.Page{After: position - 1, Until: position, Max: 1}
+	claimed, err = i.Claim(ctx, s.queue, store.Filter{}, page, s.lease)
+	if err != nil || len(claimed) > 0 {
+		return claimed, false, err
+	}
+	found, err := i.List(ctx, s.queue, store.Filter{}, page)
+	if err != nil {
+		return nil, false, err
+	}
+	isLeased = len(found) > 0 && !found[0].Held
+	return nil, isLeased, nil
 }
