@@ -105,30 +105,53 @@ func IsPast(deadline, at time.Time) bool { return !deadline.IsZero() && !deadlin
 // request for longer than the remaining layers last.
 func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) bool {
 	if f.UnsafeToRepeat() {
-		element, numbered := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
-		request := ""
-		if numbered {
-			request = element.Carried()
-		}
-		var id, other exactlyonce.ID
-		_ = id.UnmarshalText([]byte(request)) // id stays zero without a request
-		began := f.FirstAttempt
-		if began.IsZero() {
-			began = meta.LastFailure.Add(-f.Elapsed)
-		}
-		err := other.UnmarshalText([]byte(before.Request))
-		switch {
-		case !f.Deduplicated || r.Remembers == 0 || numbered && request == "":
-			meta.Remembered = time.Time{} // a request does not have an id, or does not keep it
-		case !before.UnsafeToRepeat:
-			meta.Request, meta.Remembered = request, began.Add(r.Remembers)
-		case err == nil && (other.Client != id.Client || other.Sequence != id.Sequence):
-			meta.Remembered = time.Time{} // a request of another operator is in doubt, too, and Meta keeps only one
-		default:
-			meta.Request = request // a later attempt, which the server may not have received, so Remembered stays
-		}
+		r.noteRequest(ctx, f, before, meta)
 	}
-	return r.Remembers > 0 && meta.UnsafeToRepeat && meta.Remembered.After(meta.LastFailure.Add(demanded).Add(r.rest(meta.Visit)))
+	end := meta.LastFailure.Add(demanded).Add(r.rest(meta.Visit)) // of the remaining layers
+	return r.Remembers > 0 && meta.UnsafeToRepeat && meta.Remembered.After(end)
+}
+
+// noteRequest records in meta the request of a call of this visit that is unsafe to
+// repeat, and until when its server remembers it: zero if the call cannot be repeated.
+func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta) {
+	element, isTracked := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
+	request := "" // also of a request whose id does not come from a tracker
+	if isTracked {
+		request = element.Carried()
+	}
+	losesID := isTracked && request == ""
+	switch {
+	case !f.Deduplicated || losesID || r.Remembers == 0: // the server would not recognise a repeat
+		meta.Remembered = time.Time{}
+	case !before.UnsafeToRepeat: // the first visit that leaves a doubt
+		meta.Request = request
+		meta.Remembered = firstCall(f, meta.LastFailure).Add(r.Remembers)
+	case isOtherRequest(before.Request, request): // the requests of two operators are in doubt, and Meta keeps only one
+		meta.Remembered = time.Time{}
+	default: // a later attempt of the request: the server may not have received it, so Remembered stays
+		meta.Request = request
+	}
+}
+
+// firstCall returns when the first call of a failed visit began, or when its element was
+// accepted, if that is unknown.
+func firstCall[T any](f asyncop.Failure[T], failed time.Time) time.Time {
+	if f.FirstAttempt.IsZero() {
+		return failed.Add(-f.Elapsed)
+	}
+	return f.FirstAttempt
+}
+
+// isOtherRequest reports whether the request of an earlier visit has an id of a tracker,
+// and the request of this visit does not have the same id.
+func isOtherRequest(before, now string) bool {
+	var earlier, later exactlyonce.ID
+	err := earlier.UnmarshalText([]byte(before))
+	if err != nil {
+		return false
+	}
+	_ = later.UnmarshalText([]byte(now)) // later stays zero if now is not such an id
+	return earlier.Client != later.Client || earlier.Sequence != later.Sequence
 }
 
 // rest returns the longest total delay of the layers after a visit.
