@@ -276,7 +276,7 @@ func (m *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 }
 
 func (m *Engine) grant(q *memoryQueue, queue string, e *memoryEntry, until time.Time) store.Leased {
-	if !e.LeasedUntil.IsZero() {
+	if !e.LeasedUntil.IsZero() { // its last lease has ended before it was settled or released
 		e.lapses++
 	}
 	e.Fence++
@@ -296,7 +296,7 @@ func (q *memoryQueue) set(e *memoryEntry, at time.Time) {
 
 // Extend implements [store.Store].
 func (m *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
-	return m.settle(ctx, leases, func() error { return storearg.Extend(d) }, func(_ int, q *memoryQueue, e *memoryEntry) {
+	return m.settle(ctx, leases, storearg.Extend(d), func(_ int, q *memoryQueue, e *memoryEntry) {
 		e.LeasedUntil = m.clock.Now().Add(d)
 		q.set(e, e.LeasedUntil)
 	})
@@ -309,7 +309,7 @@ func (m *Engine) Done(ctx context.Context, leases ...store.Lease) error {
 
 // Release implements [store.Store].
 func (m *Engine) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
-	return m.settle(ctx, leases, func() error { return storearg.Release(delay) }, func(_ int, q *memoryQueue, e *memoryEntry) {
+	return m.settle(ctx, leases, storearg.Release(delay), func(_ int, q *memoryQueue, e *memoryEntry) {
 		e.LeasedUntil = time.Time{}
 		e.Meta.Due = m.clock.Now().Add(delay)
 		q.set(e, e.Meta.Due)
@@ -323,8 +323,8 @@ func (m *Engine) Move(ctx context.Context, moves ...store.Move) error {
 		leases[i], messages[i] = moves[i].Lease, moves[i].Message
 	}
 	messages, err := stored(messages)
-	check := func() error { return errors.Join(storearg.Move(moves...), err) }
-	return m.settle(ctx, leases, check, func(i int, _ *memoryQueue, e *memoryEntry) {
+	invalid := errors.Join(storearg.Move(moves...), err)
+	return m.settle(ctx, leases, invalid, func(i int, _ *memoryQueue, e *memoryEntry) {
 		m.remove(leases[i].Queue, e)
 		m.put(moves[i].Queue, &messages[i])
 	})
@@ -332,8 +332,7 @@ func (m *Engine) Move(ctx context.Context, moves ...store.Move) error {
 
 // Amend implements [store.Store].
 func (m *Engine) Amend(ctx context.Context, lease store.Lease, a store.Amendment) error {
-	check := func() error { return storearg.Amend(a) }
-	return m.settle(ctx, []store.Lease{lease}, check, func(_ int, q *memoryQueue, e *memoryEntry) {
+	return m.settle(ctx, []store.Lease{lease}, storearg.Amend(a), func(_ int, q *memoryQueue, e *memoryEntry) {
 		if a.Provider != nil {
 			e.Meta.Provider = *a.Provider
 		}
@@ -341,20 +340,19 @@ func (m *Engine) Amend(ctx context.Context, lease store.Lease, a store.Amendment
 			return
 		}
 		e.Meta.Due = m.clock.Now().Add(min(a.Delay, storearg.LongestDelay))
-		if e.LeasedUntil.Before(e.Meta.Due) {
+		if e.LeasedUntil.Before(e.Meta.Due) { // the lease lasts at least until the message is due
 			e.LeasedUntil = e.Meta.Due
 			q.set(e, e.LeasedUntil)
 		}
 	})
 }
 
-// settle calls f for the leases that are not lost.
-func (m *Engine) settle(ctx context.Context, leases []store.Lease, check func() error, f func(i int, q *memoryQueue, e *memoryEntry)) error {
+// settle calls f for each lease that is not lost. invalid is the error of the arguments of
+// the call, or nil.
+func (m *Engine) settle(ctx context.Context, leases []store.Lease, invalid error, f func(i int, q *memoryQueue, e *memoryEntry)) error {
 	return m.do(ctx, func() error {
-		if check != nil {
-			if err := check(); err != nil {
-				return err
-			}
+		if invalid != nil {
+			return invalid
 		}
 		var lost []store.Lease
 		for i, l := range leases {
