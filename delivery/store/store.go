@@ -64,6 +64,11 @@ type Receiver interface {
 
 // Store is an engine that leases messages. Engines without an index implement Store and
 // not [Inspector].
+//
+// Extend, Done, Release, Amend and [Inspector].Move refuse a lease that was lost with a
+// *[LeaseError] that names it. The other leases of the call are not affected. A lease is
+// lost when the message was settled, purged, or taken again. A lease that has ended is not
+// lost until the message is taken again.
 type Store interface {
 	Engine
 
@@ -106,11 +111,6 @@ type Amendment struct {
 	// lease end sooner. 0 keeps the due time. It must not be negative.
 	Delay time.Duration
 }
-
-// Extend, Done, Release, Amend and Move refuse a lease that was lost with a *[LeaseError]
-// that names it. The other leases of the call are not affected. A lease is lost when the
-// message was settled, purged, or taken again. A lease that has ended is not lost until
-// the message is taken again.
 
 // Lease is the right to settle a message that was taken.
 type Lease struct {
