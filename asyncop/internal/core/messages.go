@@ -128,7 +128,9 @@ func (m *Messages[IN, OUT]) Release(msg call.Message) {
 	m.settle(msg, message.Settlement{Kind: message.Released})
 }
 
-// settle queues a settlement, and reports whether the message was pending.
+// settle queues a settlement, and reports whether the message was pending. The message
+// stays pending until Settle, so ended may queue another settlement of a message that was
+// rejected or released. The first takes effect (law D2).
 func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPending bool) {
 	isPending = msg.Pending()
 	if isPending {
