@@ -20,8 +20,8 @@ import (
 // purgeable is a delivery that a test can purge.
 type purgeable struct{ isPurged atomic.Bool }
 
-func (*purgeable) Owner() any                            { return nil }
-func (*purgeable) Visit() (id string, visit, merges int) { return "", 0, 0 }
+func (*purgeable) Owner() any                                              { return nil }
+func (*purgeable) Visit() (id string, visit, merges int)                   { return "", 0, 0 }
 func (*purgeable) AsReceived([]byte) (payload, schema []byte, isSame bool) { return nil, nil, false }
 
 func (p *purgeable) IsPurged() bool { return p.isPurged.Load() }
