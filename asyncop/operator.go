@@ -74,7 +74,7 @@ func (op *AsyncWaitOperator[IN, OUT]) use(method string, by uint32) (before uint
 			panic(fmt.Sprintf("asyncop: %s: the operator is driven by In, Out, Via or To already", method))
 		case before&byLoop != 0:
 			panic(fmt.Sprintf("asyncop: %s: the operator is driven by Results", method))
-		case before&byVia != 0 && (by == byVia || by&^before == byOut):
+		case before&byVia != 0 && (by == byVia || by == byOut && before&byOut == 0):
 			panic(fmt.Sprintf("asyncop: %s: Via or To takes the results already: for several sinks use flow.FanOut", method))
 		case before&by != 0 || op.used.CompareAndSwap(before, before|by):
 			return before

@@ -47,8 +47,9 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 	}
 	isSlow := g.isHurried(s, g.now) // it has used more than half of its timeout
 	keep := !again && (isSlow || g.User.AsksForTimeline(s.in))
+	isNeeded := o.err != nil || again || keep
 	switch {
-	case p == nil && (o.err == nil && !again && !keep || w.live == liveHistories):
+	case p == nil && (!isNeeded || w.live == liveHistories):
 		return
 	case p == nil:
 		w.live++

@@ -95,7 +95,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 		}
 	case s.phase == fresh || s.phase == behind || s.phase == ready:
 		// Its attempts have ended, before the restart if it was restored.
-	case it.Attempts > 0:
+	case it.Attempts > 0: // preparing, running, deciding, handling or failing
 		it.Attempts-- // its last attempt is repeated with the same number
 	}
 }

@@ -86,7 +86,7 @@ func (o *Observing[IN, OUT]) callAccepted(observer observe.Observer, r *Track, i
 			err = o.core.broke("an observer", recover())
 		}
 	}()
-	ctx := accepted(r.ctx, observer, in, i)
+	ctx := notifyAccepted(r.ctx, observer, in, i)
 	if ctx != nil {
 		r.ctx = ctx
 	}
@@ -94,14 +94,15 @@ func (o *Observing[IN, OUT]) callAccepted(observer observe.Observer, r *Track, i
 	return nil
 }
 
-// accepted calls an observer for an element, which may have been restored with a number.
-func accepted(ctx context.Context, o observe.Observer, element any, a introduction) context.Context {
-	if a.restored {
+// notifyAccepted calls an observer for an element, which may have been restored with a
+// number.
+func notifyAccepted(ctx context.Context, o observe.Observer, element any, i introduction) context.Context {
+	if i.restored {
 		if c, ok := o.(observe.CheckpointedObserver); ok {
-			return c.Restored(ctx, element, a.number)
+			return c.Restored(ctx, element, i.number)
 		}
 	}
-	return o.Accepted(ctx, element, a.restored)
+	return o.Accepted(ctx, element, i.restored)
 }
 
 // Numbers returns the numbers of the elements that Items returns, by the contexts of an

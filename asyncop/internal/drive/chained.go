@@ -79,7 +79,7 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 type bodyPort[IN, OUT any] struct {
 	flowPort[IN, OUT] // its channels are not used
 	r                 *ChainedRange[IN, OUT]
-	yielded           int  // results since the loop did other work
+	numYielded        int  // results since the loop did other work
 	broken            bool // the body has left the loop
 }
 
@@ -105,14 +105,14 @@ func (p *bodyPort[IN, OUT]) put() bool {
 	if d.host.Cancelled() { // checkSignals handles it
 		return false
 	}
-	if p.yielded == 0 {
+	if p.numYielded == 0 {
 		p.letTimerInterrupt()
-	} else if d.timerDue.Load() || p.yielded >= fewResults && !d.host.Mail.Empty() {
+	} else if d.timerDue.Load() || p.numYielded >= fewResults && !d.host.Mail.Empty() {
 		return false
 	}
 	p.broken = !p.r.Yield(d.results[0], nil)
 	d.core.Away(true) // the body may have taken long
-	p.yielded++
+	p.numYielded++
 	if p.broken {
 		d.host.Cancel(d.ErrStopped)
 	}
@@ -132,7 +132,7 @@ func (p *bodyPort[IN, OUT]) letTimerInterrupt() {
 	}
 }
 
-func (p *bodyPort[IN, OUT]) flush() { p.yielded = 0 }
+func (p *bodyPort[IN, OUT]) flush() { p.numYielded = 0 }
 
 func (p *bodyPort[IN, OUT]) sleep() { <-p.d.host.C }
 

@@ -31,10 +31,14 @@ type checkpointing[IN, OUT any] struct {
 	full     atomic.Pointer[chan struct{}]        // set while the overflow is too large; then closed
 
 	// Owned by the loop.
+
+	// restoredNumbers are the numbers of the restored items, which are first in the
+	// backlog. Its other items were read past the capacity.
+	restoredNumbers fifo.Queue[int64]
+
 	seen          uint64 // the newest barrier that has arrived
 	budget        budgetSum
 	backlogFilled time.Duration                   // when the backlog was filled
-	restored      fifo.Queue[int64]               // numbers of restored items in the backlog; the other items are overflow
 	arrived       *participant.Barrier            // has arrived, and is not handled yet
 	passing       fifo.Queue[participant.Barrier] // handled, and emitted first
 	encoding      sync.WaitGroup                  // waits for states that are being encoded
@@ -91,7 +95,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	for i, it := range s.Items {
 		it.Wait, it.Restored = max(0, it.Wait-time.Duration(down)), true
 		d.backlog.Push(it)
-		d.checks.restored.Push(s.Numbers[i])
+		d.checks.restoredNumbers.Push(s.Numbers[i])
 	}
 	d.runEnded = d.Coordinator.Ended()
 }
@@ -137,10 +141,11 @@ func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 }
 
 // wasAccepted reports whether the next item of the backlog was accepted before the
-// restart, so that it has passed the gates. The numbers of an observer distinguish the
-// items of the overflow, which have not. Without an observer, all restored items pass.
+// restart, so that it has passed the gates. An item that was read past the capacity before
+// the restart has not: an observer has no number for it. Without an observer, all restored
+// items pass.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
-	return k != nil && k.restored.Len() > 0 && (k.d.Observer == nil || k.restored.Peek() != 0)
+	return k != nil && k.restoredNumbers.Len() > 0 && (k.d.Observer == nil || k.restoredNumbers.Peek() != 0)
 }
 
 // leastSpare allows for elements that arrive before the copy.
@@ -240,7 +245,7 @@ func (d *Driver[IN, OUT]) isAhead(a *announced) bool {
 
 // overflowLen returns the number of items that were read past the capacity and have no
 // slot.
-func (d *Driver[IN, OUT]) overflowLen() int { return d.backlog.Len() - d.checks.restored.Len() }
+func (d *Driver[IN, OUT]) overflowLen() int { return d.backlog.Len() - d.checks.restoredNumbers.Len() }
 
 func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.checks.seen = max(d.checks.seen, b.ID)
@@ -306,7 +311,7 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 // snapshotObserver adds the observer's state, and the numbers of the items.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
 	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
-	s.Numbers = slices.AppendSeq(s.Numbers, d.checks.restored.All())
+	s.Numbers = slices.AppendSeq(s.Numbers, d.checks.restoredNumbers.All())
 	s.Numbers = s.Numbers[:len(s.Items)] // the items of the overflow have the number 0, as the rest of the memory
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }

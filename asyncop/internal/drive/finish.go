@@ -161,7 +161,7 @@ func (d *Driver[IN, OUT]) forget() {
 	d.upNext = upNext[OUT]{}
 	d.jobs = nil
 	if d.checks != nil {
-		d.checks.restored = fifo.Queue[int64]{}
+		d.checks.restoredNumbers = fifo.Queue[int64]{}
 	}
 }
 

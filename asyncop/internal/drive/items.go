@@ -72,8 +72,8 @@ func (d *Driver[IN, OUT]) feed() bool {
 	}
 	it, number := d.backlog.Pop(), int64(0)
 	k := d.checks
-	if k != nil && k.restored.Len() > 0 {
-		number = k.restored.Pop()
+	if k != nil && k.restoredNumbers.Len() > 0 {
+		number = k.restoredNumbers.Pop()
 		it.Wait = k.restOf(&it, d.timers.Now())
 	}
 	if m, ok := it.Rest.(call.Message); ok {
