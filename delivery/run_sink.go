@@ -144,8 +144,8 @@ func (f *filling[OUT]) add(m message.Message[OUT], isOpen bool) {
 	}
 }
 
-// withID returns a result that has an id. If it lacks one, the id is random: a sink that has
-// taken the result in a call that seemed to fail recognises it by the id. Messages of
+// withID returns a result that has an id. If it lacks one, the id is random: a sink that
+// has taken the result in a call that seemed to fail recognises it by the id. Messages of
 // queues have ids, and messages of some other sources lack them.
 func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	if m.Meta().ID != "" { // its copy must not escape
@@ -203,9 +203,9 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 // portions; and the results of a portion that fails one by one. So a result that is
 // refused does not hold up others (law D4), and does not cost a put for each of them.
 //
-// It returns nil if the next step may follow at once. Results that were taken are no longer
-// in left, and results that were refused while others were taken are in refused. It
-// returns an error if the sink is down or full: then the results that it has not taken
+// It returns nil if the next step may follow at once. Results that were taken are no
+// longer in left, and results that were refused while others were taken are in refused.
+// It returns an error if the sink is down or full: then the results that it has not taken
 // stay in left.
 func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	if len(f.left) == 0 || w.working.Err() != nil {
@@ -328,8 +328,8 @@ func withoutPurged[T any](ms []message.Message[T]) []message.Message[T] {
 	return slices.DeleteFunc(slices.Clone(ms), message.Message[T].IsPurged)
 }
 
-// reject rejects the message of a result that the sink can never take, so its source moves
-// the message to the dead letters.
+// reject rejects the message of a result that the sink can never take, so its source
+// moves the message to the dead letters.
 func (w *worker[IN, OUT]) reject(m message.Message[OUT], err error) {
 	w.logger.Warn("delivery: the sink refuses a result for good, and its message is rejected", slog.Any("error", err), slog.String("id", m.Meta().ID))
 	m.Reject(err)

@@ -5,12 +5,14 @@
 //   - A [Message] is bytes and their metadata ([message.Meta]).
 //   - A queue is a name. Putting the first message makes it.
 //   - A message is due when its delay has passed. [Store.Take] returns messages that are due.
-//   - A lease is the right to settle a message that was taken, until a time. After that another consumer can take the message. The [Lease]
-//     carries a fencing number that rises each time the message is taken, so that only its last consumer can settle it.
+//   - A lease is the right to settle a message that was taken, until a time. After that
+//     another consumer can take the message. The [Lease] carries a fencing number that
+//     rises each time the message is taken, so that only its last consumer can settle it.
 //   - A held message is not taken until it is released.
 //   - To settle is to remove the message ([Store.Done]) or to release it ([Store.Release]).
-//   - A message in a queue has an identity: its id, visit and merges. Putting it again has no effect, so a hand-over that may have happened can
-//     be repeated safely.
+//   - A message in a queue has an identity: its id, the origin of its put, its visit and
+//     its merges ([Identity]). Putting it again has no effect, so a hand-over that may have
+//     happened can be repeated safely.
 //
 // # Guarantees
 //

@@ -67,8 +67,8 @@ type Receiver interface {
 //
 // Extend, Done, Release, Amend and [Inspector].Move refuse a lease that was lost with a
 // *[LeaseError] that names it. The other leases of the call are not affected. A lease is
-// lost when the message was settled, purged, or taken again. A lease that has ended is not
-// lost until the message is taken again.
+// lost when the message was settled, purged, or taken again. A lease that has ended is
+// not lost until the message is taken again.
 type Store interface {
 	Engine
 

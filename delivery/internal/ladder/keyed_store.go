@@ -123,7 +123,7 @@ func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Du
 	k.mu.Unlock()
 	var first []store.Entry
 	var err error
-	if last > 0 { // the next message of a key with many is near; without this, the engine may look at all of them for each one
+	if last > 0 { // the next message is near: do not make the engine look at all messages of the key each time
 		first, err = s.List(ctx, k.blocked, f, store.Page{After: last - 1, Until: last + nearby, Max: 1})
 	}
 	if err == nil && len(first) == 0 {

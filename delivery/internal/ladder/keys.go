@@ -58,14 +58,14 @@ type keys[T any] struct {
 
 // keyed is what is known of a key. Guarded by keys.mu.
 type keyed[T any] struct {
-	running   int // in flight here; more than one for a moment, between a hand-over and its acknowledgement
+	running   int // in flight here; more than one only between a hand-over and its acknowledgement
 	waits     map[leases.AcceptedPut]waiting
 	parked    int // in the queue
 	parking   int // not there yet
 	held      []message.Message[T]
-	notBefore time.Time // when to look again for the next parked message, which was not due or leased to another worker
+	notBefore time.Time // when to look again for the next parked message: see mustWait
 	leased    grant     // of the next parked message, when it was leased to another worker
-	last      int64     // position of the first parked message, when it was last looked for: none is before it
+	last      int64     // lowest position of a parked message, when it was last looked for
 }
 
 // grant is a lease as a List shows it.
@@ -84,9 +84,9 @@ type waiting struct {
 	merges int
 }
 
-// isBefore reports whether m is a later state of the message: it was merged more often, or
-// is in a later visit than the one after which w was handed over. Then w is no longer in
-// its layer, since another worker, which does not keep the order of keys, has taken it
+// isBefore reports whether m is a later state of the message: it was merged more often,
+// or is in a later visit than the one after which w was handed over. Then w is no longer
+// in its layer, since another worker, which does not keep the order of keys, has taken it
 // there. Otherwise m is a redelivery of the message as it was before the hand-over.
 func (w waiting) isBefore(m message.Meta) bool {
 	return m.Merges > w.merges || m.Merges == w.merges && m.Visit > w.visit
@@ -217,8 +217,8 @@ func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, lef
 	}
 }
 
-// wait notes that a message waits in a layer. A message that a kill has left in two layers
-// counts once. It runs under mu.
+// wait notes that a message waits in a layer. A message that a kill has left in two
+// layers counts once. It runs under mu.
 func (k *keys[T]) wait(key string, put leases.AcceptedPut, w waiting) *keyed[T] {
 	e := k.get(key)
 	_, isKnown := e.waits[put]
@@ -251,7 +251,9 @@ func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
 			"so this delivery is acknowledged without a call", "id", meta.ID, "key", meta.Key)
 		m.Ack()
 		return m, false
-	case e.running > 0: // also while that message is handed over: if that fails, it is delivered again before m
+	case e.running > 0:
+		// Also while the message in flight is handed over: if that fails, it is delivered
+		// again before m.
 		e.held = append(e.held, m)
 		k.size++
 	case e.isBlocked():
@@ -268,9 +270,9 @@ func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
 
 // wasHandedOver reports whether a message that its source delivers as new was handed over
 // before, and not acknowledged: it waits in a layer, or is in flight from a layer or from
-// Blocked. That copy is durable, so this delivery can be acknowledged without a call (laws
-// D1, D2). A later put under the id of a message is another message (law W5).
-// It runs under mu.
+// Blocked. That copy is durable, so this delivery can be acknowledged without a call
+// (laws D1, D2). A later put under the id of a message is another message (law W5). It
+// runs under mu.
 func (k *keys[T]) wasHandedOver(e *keyed[T], put leases.AcceptedPut, meta message.Meta) bool {
 	w, waits := e.waits[put]
 	if waits && w.stored && !w.isBefore(meta) {
@@ -321,8 +323,9 @@ func (k *keys[T]) watched(key string, m message.Message[T]) message.Message[T] {
 	})
 }
 
-// next continues with a key after a change: its next message is to be delivered, parked or
-// taken from Blocked; or the key is forgotten, if it has no messages. It runs under mu.
+// next continues with a key after a change: its next message is to be delivered, parked
+// or taken from Blocked; or the key is forgotten, if it has no messages. It runs under
+// mu.
 func (k *keys[T]) next(key string) {
 	e := k.of[key]
 	switch {
@@ -384,10 +387,10 @@ func (h *handOver[T]) noteStored() {
 	}
 }
 
-// undo notes that the message does not wait in the layer, because the hand-over has failed
-// or the message was purged. A hand-over that seemed to fail may have stored the message
-// all the same. Then it may have come back from the layer, and may wait in another one:
-// that wait stays.
+// undo notes that the message does not wait in the layer, because the hand-over has
+// failed or the message was purged. A hand-over that seemed to fail may have stored the
+// message all the same. Then it may have come back from the layer, and may wait in
+// another one: that wait stays.
 func (h *handOver[T]) undo() {
 	k := h.keys
 	if k == nil {
@@ -397,7 +400,7 @@ func (h *handOver[T]) undo() {
 	if h.of.waits[h.put].queue == h.queue {
 		k.removed(h.of, h.put)
 	}
-	k.next(h.key) // if the delivery of the message has ended, its settlement could not continue with the key
+	k.next(h.key) // the delivery of the message may have ended, and could not do so
 	wake := k.wake
 	k.mu.Unlock()
 	for _, f := range wake {
@@ -467,7 +470,7 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 		key := m.Meta().Key
 		e := k.get(key)
 		e.parking--
-		e.parked++ // also if it was rejected or purged: takeParked corrects the number when it finds none
+		e.parked++ // also if it was rejected or purged: takeParked corrects that in the end
 		k.next(key)
 	}
 	return nil

@@ -67,7 +67,7 @@ type Ladder[T any] struct {
 	c      Config[T]
 	router failed.Router[T]
 	open   sync.Map                // of the sources that are not closed, *source[T]; for fail
-	keys   atomic.Pointer[keys[T]] // of the open Source; nil if no Source is open, or messages of a key overtake each other
+	keys   atomic.Pointer[keys[T]] // of the open Source; nil without one, or without [Config.Blocked]
 	doubts sync.Once               // the advice about calls in doubt
 
 	// adopted has the other ladders whose sources are the first of a source of this
@@ -123,9 +123,9 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 }
 
 // Take takes an element that an operator has given up: it goes to the next layer or to
-// the dead letters. When Take returns nil, the element is durable there or its message was
-// purged, and the message can be acknowledged. After an error, offer the element again, or
-// release its message. The history of the message comes from ctx
+// the dead letters. When Take returns nil, the element is durable there or its message
+// was purged, and the message can be acknowledged. After an error, offer the element
+// again, or release its message. The history of the message comes from ctx
 // ([message.MetaFromContext]); Take adds the operator's report of the failure to it.
 //
 // An element that was cut off by the end of its operator is not taken, because it did not

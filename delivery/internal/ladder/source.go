@@ -148,8 +148,8 @@ func (s *source[T]) find(ctx context.Context) error {
 	return nil
 }
 
-// queues returns the queues in which messages wait for others, or for another visit. It is
-// called by Receive.
+// queues returns the queues in which messages wait for others, or for another visit. It
+// is called by Receive.
 func (s *source[T]) queues() (names []string) {
 	for _, in := range s.inputs {
 		if in.kind == returning {
@@ -211,8 +211,8 @@ type input[T any] struct {
 type inputKind uint8
 
 const (
-	// leading has new messages: of first, or of the queue if there is no first. The source
-	// ends after it.
+	// leading has new messages: of first, or of the queue if there is no first. The
+	// source ends after it.
 	leading   inputKind = iota
 	beside              // new messages of the queue, beside first
 	returning           // messages that come back from a layer, or from Blocked
@@ -261,8 +261,8 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 		switch {
 		case len(s.rest) > 0:
 		case s.keys != nil && !s.found:
-			// A new message may not go before one that an earlier process has left. s.failed
-			// is why these are not known, or ctx has ended.
+			// A new message may not go before one that an earlier process has left.
+			// s.failed is why these are not known, or ctx has ended.
 		case s.ended && s.flying.Load() == 0 && (s.keys == nil || s.keys.isIdle()):
 			return io.EOF
 		default: // also after a failure: it holds up no other messages (law D4)
@@ -304,8 +304,8 @@ type answer[T any] struct {
 }
 
 // ask asks the inputs that may be asked, and other inputs as soon as they may be asked,
-// until one has answered, or fill has something else to do. Then it ends the Receives that
-// still wait, and adds their messages, if they have any.
+// until one has answered, or fill has something else to do. Then it ends the Receives
+// that still wait, and adds their messages, if they have any.
 func (s *source[T]) ask(ctx context.Context, n int) error {
 	asking, enough := context.WithCancel(ctx)
 	defer enough()

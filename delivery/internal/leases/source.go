@@ -70,10 +70,10 @@ type Source[T any] struct {
 	after     string        // the round continues after this key; owned by the Receive
 
 	// releasing has capacity 1, and is a lock that is held during calls of the store. The
-	// recorder holds it while it releases messages, until they are removed from held. take
-	// holds it while it adds the messages that it has taken to held. Otherwise a message
-	// that was released and taken again at once would still be in held: take would join it
-	// to the delivery that has ended, and not deliver it.
+	// recorder holds it while it releases messages, until they are removed from held.
+	// take holds it while it adds the messages that it has taken to held. Otherwise a
+	// message that was released and taken again at once would still be in held: take
+	// would join it to the delivery that has ended, and not deliver it.
 	releasing chan struct{}
 
 	mu      sync.Mutex

@@ -52,8 +52,9 @@ func (s *Source[T]) Resume(ctx context.Context) (puts []AcceptedPut, err error) 
 }
 
 // takeNext takes messages: first the messages that an earlier source has left, when their
-// leases have ended, and then others. It takes the former one at a time, because a message
-// that is taken beside a suspect is released, and would lose its place (see choose).
+// leases have ended, and then others. It takes the former one at a time, because a
+// message that is taken beside a suspect is released, and would lose its place (see
+// choose).
 func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error) {
 	for len(s.left) > 0 {
 		claimed, isLeased, err := s.claimLeft(ctx, s.left[0])
