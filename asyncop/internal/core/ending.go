@@ -61,7 +61,7 @@ func (g *Machine[IN, OUT]) EndPurged() {
 	g.sawPurge = true
 	for s := g.first(); s != nil; {
 		next := s.next()
-		if s.phase.hasLiveDeadline() && g.messages.isPurged(s) {
+		if firstLive <= s.phase && s.phase <= lastLive && g.messages.isPurged(s) {
 			g.endPurged(s)
 		}
 		s = next

@@ -554,14 +554,15 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	// Step 3: decide, with the answer of the strategy if it is needed.
 	var d decision.Decision
 	isDecided := true
+	now := g.situation()
 	if err != nil {
 		d = decision.Fail(v, err)
 	} else {
-		d, isDecided = g.Policy.DecideAtOnce(v, g.situation())
+		d, isDecided = g.Policy.DecideAtOnce(v, now)
 	}
 	if !isDecided && !g.asksWorkers {
 		answer := g.Policy.Ask(g.contextOfQuestion(s, t), v)
-		d = g.Policy.Conclude(v, answer, g.situation())
+		d = g.Policy.Conclude(v, answer, now)
 		isDecided = true
 	}
 	returned = true

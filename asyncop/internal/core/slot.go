@@ -85,7 +85,7 @@ const (
 //	                                            └─ failure ──▶ failing ──▶ endedWithoutResults
 //
 // Until the phase handling, failing or done, the deadline of the element is live: see
-// hasLiveDeadline. Not every element has all phases. It has:
+// firstLive. Not every element has all phases. It has:
 //
 //   - deciding: if the strategy may block
 //   - preparing: if the retry has a step before it (strategies.Action.Before)
@@ -112,14 +112,17 @@ const (
 	endedWithoutResults              // was dropped, handed over or released, or failed the run
 )
 
+// An element in a phase from firstLive to lastLive times out at its deadline.
+const (
+	firstLive = fresh
+	lastLive  = ready
+)
+
 func (p phase) String() string {
 	return [...]string{
 		"control", "fresh", "behind", "preparing", "running", "deciding", "backoff", "ready", "handling", "failing", "done", "ended",
 	}[p]
 }
-
-// hasLiveDeadline reports whether an element in this phase times out at its deadline.
-func (p phase) hasLiveDeadline() bool { return fresh <= p && p <= ready }
 
 // WaitsForSink reports whether the element has failed and waits for the failure sink.
 func (s *Slot[IN, OUT]) WaitsForSink() bool { return s.phase == failing }
@@ -165,14 +168,14 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if s == g.fresh {
 		g.fresh = g.nextFresh(s)
 	}
-	if p.hasLiveDeadline() {
+	if firstLive <= p && p <= lastLive {
 		return
 	}
 	if g.lookups != nil {
 		g.lookups.leave(s)
 	}
 	if s == g.live {
-		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase.hasLiveDeadline() && !s.hasLimit })
+		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return firstLive <= s.phase && s.phase <= lastLive && !s.hasLimit })
 	}
 	if s.hasLimit {
 		g.odd.Cancel(&g.ownDeadlines.get(s.index).timer)

@@ -39,8 +39,8 @@ var mutants = []mutant{
 	},
 	{
 		"an element with a deadline of its own has the common one, too", "A3", "core/slot.go",
-		`s.phase.hasLiveDeadline() && !s.hasLimit`,
-		`s.phase.hasLiveDeadline()`,
+		`s.phase <= lastLive && !s.hasLimit`,
+		`s.phase <= lastLive`,
 	},
 	{
 		"the last attempt hides the doubt about an earlier one", "X1", "core/slot.go",
