@@ -49,9 +49,9 @@ var (
 // A call with an id is reported as deduplicated ([predicates.WithDeduplicated]), so that
 // reason-aware strategies repeat it if it was lost in flight, unless the attempt has sent
 // another request. For that, the options include the options of package grpcstage. Once
-// the server's trailer marks a refusal that it keeps, the earlier attempts of the call are
-// not in doubt. Attempts that gRPC makes itself, by the retry policy of a service config,
-// carry the same id with the same attempt number.
+// the server's trailer marks a refusal that it keeps, the earlier attempts of the call
+// are not in doubt. Attempts that gRPC makes itself, by the retry policy of a service
+// config, carry the same id with the same attempt number.
 //
 // The options go before other interceptors that make attempts. DialOptions panics if no
 // method is named, or if a name does not have this form.
