@@ -8,7 +8,6 @@ import (
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/predicates/couchbase"
 	"github.com/weirflow/weir/predicates/grpcretry"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
@@ -25,7 +24,8 @@ const (
 
 // throttles are the reasons of calls that came too fast for a service that works.
 var throttles = predicates.ReasonSet{}.With(
-	httpretry.TooManyRequests, grpcretry.ResourceExhausted, couchbase.SearchTooManyRequests,
+	httpretry.TooManyRequests, grpcretry.ResourceExhausted,
+	predicates.NewReason("SEARCH_TOO_MANY_REQUESTS", true, false), // ext/couchbase
 )
 
 // losses are the reasons of calls to a service that is overloaded or unavailable.
@@ -34,10 +34,20 @@ var losses = predicates.ReasonSet{}.With(
 	httpretry.RequestTimeout, httpretry.BadGateway, httpretry.ServiceUnavailable, httpretry.GatewayTimeout,
 	httpretry.Overloaded,
 	grpcretry.DeadlineExceeded, grpcretry.Unavailable,
-	couchbase.SocketNotAvailable, couchbase.ServiceNotAvailable, couchbase.NodeNotAvailable, couchbase.KVTemporaryFailure,
-	couchbase.SocketClosedWhileInFlight,
 	predicates.CircuitBreakerOpen,
-)
+).With(couchbaseLosses...)
+
+// couchbaseLosses are reasons of ext/couchbase, which is a module of its own. Its tests
+// check that they are the same.
+var couchbaseLosses = []predicates.Reason{
+	predicates.NewReason("SOCKET_NOT_AVAILABLE", true, false),
+	predicates.NewReason("SERVICE_NOT_AVAILABLE", true, false),
+	predicates.NewReason("NODE_NOT_AVAILABLE", true, false),
+	predicates.NewReason("KV_TEMPORARY_FAILURE", true, false),
+	predicates.NewReason("SOCKET_CLOSED_WHILE_IN_FLIGHT", false, false),
+	predicates.NewReason("PIPELINE_OVERLOADED", true, false),
+	predicates.NewReason("UNAMBIGUOUS_TIMEOUT", true, false),
+}
 
 // ofError finds the reasons of errors for which the operator has none.
 var ofError = predicates.Classifiers(predicates.Named[struct{}](), httpretry.Classifier[struct{}]())

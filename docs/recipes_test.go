@@ -9,20 +9,26 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/couchbase/gocb/v2"
 	"github.com/failsafe-go/failsafe-go/hedgepolicy"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 	"github.com/reugn/go-streams/extension"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/ext/couchbase"
 	"github.com/weirflow/weir/ext/failsafe/failsafecall"
+	"github.com/weirflow/weir/internal/testing/couchbasetest"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
 	"github.com/weirflow/weir/strategies"
@@ -99,6 +105,57 @@ func nameOf(pool *pgxpool.Pool) asyncop.AsyncFunction[string, string] {
 		}
 		return name, err
 	})
+}
+
+// namesOf reads documents of Couchbase.
+func namesOf(url, user, password string, keys []string, take func(name string)) error {
+	cluster, err := gocb.Connect(url, gocb.ClusterOptions{
+		Username:      user,
+		Password:      password,
+		RetryStrategy: couchbase.NoRetries(), // retries are weir's
+	})
+	if err != nil {
+		return err
+	}
+	defer cluster.Close(nil)
+	airports := cluster.Bucket("default").DefaultCollection()
+	get := asyncop.Blocking(func(ctx context.Context, key string) (name string, err error) {
+		document, err := airports.Get(key, &gocb.GetOptions{Context: ctx})
+		switch {
+		case errors.Is(err, gocb.ErrDocumentNotFound):
+			return "", asyncop.ErrNoResult // not there (yet): predicates.EmptyResult matches
+		case err != nil:
+			return "", err
+		}
+		err = document.Content(&name)
+		return name, err
+	})
+	op := asyncop.OrderedWaitWithRetry(get, 10*time.Second, 1000,
+		strategies.ReasonAware(couchbase.Classifier[string](), nil).Idempotent(), // a Get may be repeated
+		asyncop.WithMaxConcurrentCalls(100))
+	for name, err := range op.Results(slices.Values(keys)) {
+		if err != nil {
+			return err
+		}
+		take(name)
+	}
+	return nil
+}
+
+func TestRecipes_Couchbase(t *testing.T) {
+	m := couchbasetest.Start(t)
+	cluster, err := gocb.Connect(m.URL(), gocb.ClusterOptions{Username: couchbasetest.Bucket})
+	require.NoError(t, err)
+	defer cluster.Close(nil)
+	documents := cluster.Bucket(couchbasetest.Bucket).DefaultCollection()
+	for key, name := range map[string]string{"lhr": "Heathrow", "cdg": "Charles de Gaulle"} {
+		_, err = documents.Upsert(key, name, &gocb.UpsertOptions{Timeout: 2 * time.Minute})
+		require.NoError(t, err)
+	}
+	var names []string
+	err = namesOf(m.URL(), couchbasetest.Bucket, "", []string{"lhr", "absent", "cdg"}, func(name string) { names = append(names, name) })
+	require.NoError(t, err)
+	assert.Equal(t, []string{"Heathrow", "Charles de Gaulle"}, names)
 }
 
 func Example_kafka() {

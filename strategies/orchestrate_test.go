@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"regexp"
 	"testing"
 	"time"
@@ -17,7 +18,8 @@ import (
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/predicates/couchbase"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/predicates/netretry"
 	"github.com/weirflow/weir/strategies"
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
@@ -98,7 +100,7 @@ func TestMatrix(t *testing.T) {
 	stages := []predicates.Stage{
 		predicates.Unreported, predicates.ClientDispatch, predicates.NetworkTime, predicates.ResponseReceived,
 	}
-	reasons := append(couchbase.Reasons(), allowing, forbidden, always, resultMatched, exceptionMatched)
+	reasons := append(netretry.Reasons(), predicates.Unknown, allowing, forbidden, always, resultMatched, exceptionMatched)
 	for _, s := range allStrategies {
 		t.Run(s.name, func(t *testing.T) {
 			for _, stage := range stages {
@@ -473,11 +475,11 @@ func BenchmarkDecide(b *testing.B) {
 		RetryIfResult(predicates.EmptyResult)
 	policies := map[string]*strategies.Policy[string]{
 		"flip":  strategies.PolicyOf[string](flip),
-		"aware": strategies.ReasonAware(couchbase.Classifier[string](nil), nil),
+		"aware": strategies.ReasonAware(httpretry.Classifier[string](), nil),
 	}
 	attempts := map[string]attempt{
 		"result": {Number: 1, Results: []string{"x"}, Remaining: time.Hour},
-		"error":  {Number: 1, Err: &couchbase.KVError{Status: couchbase.Locked}, Remaining: time.Hour},
+		"error":  {Number: 1, Err: &httpretry.StatusError{StatusCode: http.StatusServiceUnavailable}, Remaining: time.Hour},
 	}
 	for kind, p := range policies {
 		for outcome, a := range attempts {

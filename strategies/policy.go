@@ -56,7 +56,7 @@ var _ Retry[any] = (*Policy[any])(nil)
 // strategy:
 //
 //	op := asyncop.OrderedWaitWithRetry(call, 5*time.Second, 1000,
-//		strategies.ReasonAware(couchbase.Classifier[Row](nil), strategies.BestEffort[Row]()))
+//		strategies.ReasonAware(httpretry.Classifier[Row](), strategies.BestEffort[Row]()))
 //
 // classify sees joined errors one by one: see [predicates.Classifier]. A nil strategy
 // means [BestEffort].

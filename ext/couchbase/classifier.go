@@ -1,0 +1,101 @@
+package couchbase
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/couchbase/gocb/v2"
+	"github.com/couchbase/gocbcore/v10"
+
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/netretry"
+)
+
+// Classifier returns a classifier of the errors of gocb and of errors with a reason
+// ([predicates.WithReason]). See the package documentation for its table. It sets the
+// stage of the attempt if the error proves the stage. Use it together with [NoRetries].
+func Classifier[OUT any]() predicates.Classifier[OUT] {
+	named := predicates.Named[OUT]()
+	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+		if a.Err == nil {
+			return predicates.Reason{}, false
+		}
+		if reason, ok := named(a); ok {
+			if a.InDoubt {
+				reason = weakened(reason)
+			}
+			return reason, true
+		}
+		f := find(a.Err)
+		reason := f.reasonAt(a.Stage)
+		if a.InDoubt {
+			reason = weakened(reason)
+		}
+		if f.stage == predicates.ResponseReceived || f.stage == predicates.ClientDispatch && a.Stage == predicates.Unreported {
+			a.Stage = f.stage
+		}
+		return reason, !f.reason.IsZero()
+	})
+}
+
+// finding is the meaning of an error.
+type finding struct {
+	reason predicates.Reason // zero if the error is final
+	stage  predicates.Stage  // that the error proves, or Unreported
+}
+
+// reasonAt returns the reason if the function has reported a stage.
+func (f finding) reasonAt(reported predicates.Stage) predicates.Reason {
+	switch {
+	case f.stage == predicates.ClientDispatch && reported > predicates.ClientDispatch:
+		return weakened(f.reason) // another request of the call was sent
+	case f.stage == predicates.NetworkTime && reported == predicates.ClientDispatch:
+		return netretry.NotSent
+	}
+	return f.reason
+}
+
+// find returns the meaning of err, which is one error, perhaps wrapped.
+func find(err error) finding {
+	switch {
+	case errors.Is(err, gocb.ErrRequestCanceled), errors.Is(err, context.Canceled):
+		return finding{}
+	case errors.Is(err, gocb.ErrTimeout):
+		return ofTimeout(err)
+	}
+	if f := ofResponse(err); f.stage == predicates.ResponseReceived {
+		return f
+	}
+	return ofConnection(err)
+}
+
+// ofConnection returns the meaning of a failure without a response.
+func ofConnection(err error) finding {
+	unsent := func(reason predicates.Reason) finding { return finding{reason, predicates.ClientDispatch} }
+	switch {
+	case errors.Is(err, gocb.ErrCircuitBreakerOpen):
+		return unsent(circuitBreakerOpen)
+	case errors.Is(err, gocb.ErrOverload):
+		return unsent(pipelineOverloaded)
+	case errors.Is(err, gocb.ErrServiceNotAvailable):
+		return unsent(serviceNotAvailable)
+	case errors.Is(err, gocbcore.ErrMemdClientClosed): // returned instead of sending
+		return unsent(socketNotAvailable)
+	}
+	kv, isKV := errors.AsType[*gocb.KeyValueError](err)
+	if isKV && errors.Is(err, io.EOF) && kv.LastDispatchedTo == "" {
+		return unsent(socketNotAvailable)
+	}
+	switch netretry.KindOf(err) {
+	case netretry.Dial:
+		return unsent(socketNotAvailable)
+	case netretry.Lost:
+		return finding{socketClosedInFlight, predicates.NetworkTime}
+	case netretry.Timeout:
+		return finding{netretry.TimedOut, predicates.NetworkTime}
+	case netretry.Other:
+	}
+	return finding{}
+}

@@ -1,0 +1,100 @@
+// Package couchbase connects gocb, the Go SDK of Couchbase, to weir's retries.
+// [NoRetries] turns off gocb's own retries, and [Classifier] names the reason of each
+// error by the rules of RFC 0049 of the Couchbase SDKs, "Retry Handling", so that a retry
+// happens once, in the operator:
+//
+//	cluster, err := gocb.Connect("couchbase://127.0.0.1", gocb.ClusterOptions{
+//		Username: user, Password: password,
+//		RetryStrategy: couchbase.NoRetries(),
+//	})
+//	…
+//	policy := strategies.ReasonAware(couchbase.Classifier[Row](), nil)
+//
+// Pass the context of the call to gocb (gocb.GetOptions.Context), and limit an attempt by
+// gocb's Timeout or asyncop.WithAttemptTimeout. gocb's default for key-value operations
+// is 2.5 s. If a deadline of your own context ends a call, gocb returns
+// ErrRequestCanceled, which is final.
+//
+// # Reasons
+//
+// The name of a reason is the name in the RFC, which gocb also uses. [ReasonOf] returns
+// the reason for a variable of gocb, such as gocb.KVLockedRetryReason. "n" marks reasons
+// that allow a retry of calls that must not happen twice. "a" marks reasons that are
+// always retried, until the element times out.
+//
+//	error of gocb                    reason                              n  a  stage
+//	status 0x07                      KV_NOT_MY_VBUCKET                   n  a  response
+//	status 0x09, except of Unlock    KV_LOCKED                           n     response
+//	status 0x85 or 0x86              KV_TEMPORARY_FAILURE                n     response
+//	status 0xa2                      KV_SYNC_WRITE_IN_PROGRESS           n     response
+//	status 0xa4                      KV_SYNC_WRITE_RE_COMMIT_IN_PROGRESS n     response
+//	unknown status, in the error map KV_ERROR_MAP_RETRY_INDICATED        n     response
+//	query 4040, 4050, 4070           QUERY_PREPARED_STATEMENT_FAILURE    n     response
+//	query 5000, index not found      QUERY_INDEX_NOT_FOUND               n     response
+//	other query code, "retry": true  QUERY_ERROR_RETRYABLE               n     response
+//	analytics 23000, 23003, 23007    ANALYTICS_TEMPORARY_FAILURE         n     response
+//	search, HTTP status 429          SEARCH_TOO_MANY_REQUESTS            n     response
+//	views, HTTP status 302           VIEWS_NO_ACTIVE_PARTITION           n  a  response
+//	views, listed HTTP statuses      VIEWS_TEMPORARY_FAILURE             n     response
+//	no connection for the request    SOCKET_NOT_AVAILABLE                n     dispatch
+//	connection ended while in flight SOCKET_CLOSED_WHILE_IN_FLIGHT             network
+//	ErrServiceNotAvailable           SERVICE_NOT_AVAILABLE               n     dispatch
+//	ErrCircuitBreakerOpen            CIRCUIT_BREAKER_OPEN                n     dispatch
+//	ErrOverload                      PIPELINE_OVERLOADED                 n     dispatch
+//	timeout, never dispatched        NODE_NOT_AVAILABLE                  n     dispatch
+//	ErrUnambiguousTimeout            UNAMBIGUOUS_TIMEOUT                 n     network
+//	other timeouts                   TIMED_OUT_IN_FLIGHT                       network
+//
+// A timeout after retries inside gocb has the name of the reason of these retries, such
+// as KV_COLLECTION_OUTDATED for a collection that does not exist. It allows a retry of
+// calls that must not happen twice only if the timeout is unambiguous or the request was
+// never dispatched. A timeout that the query service reports itself (1080) counts as
+// ambiguous: a statement may have changed some documents before it.
+//
+// Refusals for good, such as a missing document (0x01), are rejections, named by the
+// status: KV_STATUS_0x01. A query with a syntax error is QUERY_ERROR_3000. All other
+// responses are final and have no reason, such as ErrDurabilityAmbiguous (0xa3).
+//
+// # Decisions
+//
+// Where the RFC leaves something open, contradicts itself, or gocb differs:
+//
+//   - View status 302 is in two rows of the RFC. It is VIEWS_NO_ACTIVE_PARTITION.
+//   - 0xa4 is KV_SYNC_WRITE_RE_COMMIT_IN_PROGRESS, as in the table of reasons, not
+//     KV_SYNC_RE_COMMIT_IN_PROGRESS, as in the list of codes.
+//   - 0x09 as the answer to Unlock is gocb's ErrCasMismatch, a rejection.
+//   - 0x88 reaches the caller only from requests that the RFC excludes. gocb retries it
+//     for all other requests.
+//   - All errors of a query's response must be listed; the first names the reason. gocb
+//     looks at the first error only.
+//   - gocb also retries 4060, 4080 and 4090. They are not in the RFC's list, and are
+//     rejections here.
+//   - An HTTP request that times out after it was sent is TIMED_OUT_IN_FLIGHT. gocb
+//     treats it as SOCKET_NOT_AVAILABLE, as if it had not been sent.
+//   - UNKNOWN and SERVICE_RESPONSE_CODE_INDICATED belong to no error of gocb.
+//   - If other requests of the call are in doubt ([predicates.Attempt.InDoubt]), reasons
+//     keep their names but do not allow a retry of calls that must not happen twice.
+//
+// # Idempotent operations
+//
+// You state which calls may happen twice: see strategies.Policy.Idempotent and
+// [predicates.Idempotent]. By the RFC they are:
+//
+//	key-value            Get, LookupIn and reads from replicas, but not
+//	                     GetAndLock and GetAndTouch, which change the document
+//	query, analytics     with Readonly set in their options
+//	search, views        all
+//	management           reads (HTTP GET)
+//
+// # Limits
+//
+// The errors of couchbase2:// (Protostellar) have no statuses; the classifier knows only
+// their timeouts. Operations on several documents (Collection.Do) return an error for
+// each operation: join the errors, and a retry repeats all of them.
+//
+// All functions are safe for concurrent use.
+//
+// # Sources
+//
+// RFC 0049 at revision 13, gocb v2.12.2.
+package couchbase

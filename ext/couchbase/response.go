@@ -1,0 +1,183 @@
+package couchbase
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/couchbase/gocb/v2"
+	"github.com/couchbase/gocbcore/v10/memd"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// byStatus are the reasons of the listed statuses of the key-value service.
+var byStatus = map[memd.StatusCode]predicates.Reason{
+	memd.StatusNotMyVBucket:                ReasonOf(gocb.KVNotMyVBucketRetryReason),
+	memd.StatusLocked:                      ReasonOf(gocb.KVLockedRetryReason),
+	memd.StatusBusy:                        ReasonOf(gocb.KVTemporaryFailureRetryReason),
+	memd.StatusTmpFail:                     ReasonOf(gocb.KVTemporaryFailureRetryReason),
+	memd.StatusSyncWriteInProgress:         ReasonOf(gocb.KVSyncWriteInProgressRetryReason),
+	memd.StatusSyncWriteReCommitInProgress: ReasonOf(gocb.KVSyncWriteRecommitInProgressRetryReason),
+}
+
+// refusals are ranges of statuses of requests that were refused for good, without effect.
+var refusals = [...]struct{ first, last memd.StatusCode }{
+	{memd.StatusKeyNotFound, memd.StatusBadDelta},
+	{memd.StatusNoBucket, memd.StatusNoBucket},
+	{memd.StatusNotLocked, memd.StatusNotLocked},
+	{memd.StatusAuthStale, memd.StatusAuthError},
+	{memd.StatusRangeError, memd.StatusRangeError},
+	{memd.StatusAccessError, memd.StatusAccessError},
+	{memd.StatusUnknownCommand, memd.StatusUnknownCommand},
+	{memd.StatusNotSupported, memd.StatusNotSupported},
+	{memd.StatusCollectionUnknown, memd.StatusCollectionUnknown},
+	{memd.StatusScopeUnknown, memd.StatusScopeUnknown},
+	{memd.StatusDurabilityInvalidLevel, memd.StatusDurabilityImpossible},
+	{memd.StatusSubDocPathNotFound, memd.StatusSubDocBadMulti},
+	{memd.StatusSubDocXattrInvalidFlagCombo, memd.StatusSubDocXattrCannotModifyVAttr},
+	{memd.StatusSubDocMultiPathFailureDeleted, memd.StatusSubDocMultiPathFailureDeleted},
+}
+
+// ofResponse returns the meaning of an error with which a service has answered. Otherwise
+// the stage of the finding is not ResponseReceived.
+func ofResponse(err error) finding {
+	if e, ok := errors.AsType[*gocb.KeyValueError](err); ok && e.StatusCode != memd.StatusSuccess {
+		return answered(ofKeyValue(e))
+	}
+	if e, ok := errors.AsType[*gocb.QueryError](err); ok && len(e.Errors) > 0 {
+		return answered(ofQuery(e))
+	}
+	if e, ok := errors.AsType[*gocb.AnalyticsError](err); ok && len(e.Errors) > 0 {
+		return answered(ofAnalytics(e))
+	}
+	if e, ok := errors.AsType[*gocb.SearchError](err); ok && e.HTTPStatusCode != 0 {
+		return answered(ofSearch(e))
+	}
+	if e, ok := errors.AsType[*gocb.ViewError](err); ok && e.HTTPStatusCode != 0 {
+		return answered(ofView(e))
+	}
+	return finding{}
+}
+
+func answered(reason predicates.Reason) finding { return finding{reason, predicates.ResponseReceived} }
+
+// ofKeyValue returns the reason of a response of the key-value service, or the zero
+// Reason. A status that gocb has retried because of the server's error map is the status
+// that [NoRetries] makes it retry.
+func ofKeyValue(e *gocb.KeyValueError) predicates.Reason {
+	isRefusal := errors.Is(e, gocb.ErrCasMismatch) // also 0x09 as the answer to Unlock
+	for _, r := range refusals {
+		isRefusal = isRefusal || r.first <= e.StatusCode && e.StatusCode <= r.last
+	}
+	if isRefusal {
+		return predicates.NewRejection(fmt.Sprintf("KV_STATUS_0x%02x", uint16(e.StatusCode)))
+	}
+	if reason, ok := byStatus[e.StatusCode]; ok {
+		return reason
+	}
+	if slices.Contains(e.RetryReasons, gocb.KVErrMapRetryReason) {
+		return errorMapIndicated
+	}
+	return predicates.Reason{}
+}
+
+// ofQuery returns the reason of a response of the query service, or the zero Reason if an
+// error has no reason: its statement may have changed documents.
+func ofQuery(e *gocb.QueryError) predicates.Reason {
+	first := queryReason(e.Errors[0])
+	for _, other := range e.Errors[1:] {
+		if queryReason(other).IsZero() {
+			first = predicates.Reason{}
+		}
+	}
+	if first.IsZero() && len(e.Errors) == 1 && wasNotExecuted(e) {
+		return predicates.NewRejection(fmt.Sprintf("QUERY_ERROR_%d", e.Errors[0].Code))
+	}
+	return first
+}
+
+// queryReason returns the reason of an error of the query service, or the zero Reason.
+// 12016, a missing index, is marked as retryable, although a retry fails.
+func queryReason(e gocb.QueryErrorDesc) predicates.Reason {
+	switch {
+	case e.Code == 4040 || e.Code == 4050 || e.Code == 4070:
+		return ReasonOf(gocb.QueryPreparedStatementFailureRetryReason)
+	case e.Code == 5000 && strings.Contains(e.Message, "queryport.indexNotFound"):
+		return ReasonOf(gocb.QueryIndexNotFoundRetryReason)
+	case e.Retry && e.Code != 12016:
+		return queryErrorRetryable
+	}
+	return predicates.Reason{}
+}
+
+// wasNotExecuted reports whether the statement was refused before its execution.
+func wasNotExecuted(e *gocb.QueryError) bool {
+	for _, target := range []error{
+		gocb.ErrParsingFailure, gocb.ErrPlanningFailure, gocb.ErrPreparedStatementFailure, gocb.ErrAuthenticationFailure,
+	} {
+		if errors.Is(e, target) {
+			return true
+		}
+	}
+	return false
+}
+
+// ofAnalytics returns the reason of a response of the analytics service, or the zero
+// Reason if an error is not listed.
+func ofAnalytics(e *gocb.AnalyticsError) predicates.Reason {
+	for _, d := range e.Errors {
+		if d.Code != 23000 && d.Code != 23003 && d.Code != 23007 {
+			return predicates.Reason{}
+		}
+	}
+	return ReasonOf(gocb.AnalyticsTemporaryFailureRetryReason)
+}
+
+func ofSearch(e *gocb.SearchError) predicates.Reason {
+	if e.HTTPStatusCode == 429 {
+		return searchTooMany
+	}
+	return predicates.Reason{}
+}
+
+// viewStatuses are the statuses of VIEWS_TEMPORARY_FAILURE without a condition.
+var viewStatuses = []int{300, 301, 303, 307, 401, 408, 409, 412, 416, 417, 501, 502, 503, 504}
+
+// ofView returns the reason of a response of the views service, or the zero Reason.
+func ofView(e *gocb.ViewError) predicates.Reason {
+	isTemporary := slices.Contains(viewStatuses, e.HTTPStatusCode)
+	switch e.HTTPStatusCode {
+	case 302:
+		return viewsNoActivePartition
+	case 404:
+		isTemporary = strings.Contains(viewText(e), `"reason":"missing"`)
+	case 500:
+		isTemporary = !isPermanent(viewText(e))
+	}
+	if isTemporary {
+		return viewsTemporaryFailure
+	}
+	return predicates.Reason{}
+}
+
+// isPermanent reports whether the body of a 500 states that the view does not exist, or
+// that the arguments are wrong.
+func isPermanent(body string) bool {
+	isListed := strings.Contains(body, "{not_found, missing_named_view}") || strings.Contains(body, `"badarg"`)
+	return isListed && strings.Contains(body, "error")
+}
+
+// viewText returns the body of the response. If gocb has recognized it as a missing view,
+// it keeps only the members of the JSON object: their names are in SourceNode.
+func viewText(e *gocb.ViewError) string {
+	if e.ErrorText != "" {
+		return e.ErrorText
+	}
+	members := make([]string, 0, len(e.Errors))
+	for _, d := range e.Errors {
+		members = append(members, fmt.Sprintf("%q:%q", d.SourceNode, d.Message))
+	}
+	return strings.Join(members, ",")
+}
