@@ -43,14 +43,17 @@ type memoryQueues struct {
 	locks    *memoryLocks
 	records  map[recordKey]store.Record
 	watchers []*func()
+	wakers   map[string][]*waker // guarded by mu; by queue
 }
 
 var (
 	_ store.Keeper = (*Engine)(nil)
 	_ store.ByKey  = (*Engine)(nil)
+	_ store.Waker  = (*Engine)(nil)
 )
 
 type memoryQueue struct {
+	note    func(at time.Time) // tells the wakers when a message can be taken
 	entries map[int64]*memoryEntry
 	ids     map[store.Identity]int64
 	ready   readyHeap
@@ -70,7 +73,7 @@ func Open(opts ...Option) *Engine {
 	for _, o := range opts {
 		o(&set)
 	}
-	m := &memoryQueues{machine: cmp.Or(set.clock, clock.New()), limit: set.limit, queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}}
+	m := &memoryQueues{machine: cmp.Or(set.clock, clock.New()), limit: set.limit, queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}, wakers: map[string][]*waker{}}
 	m.clock = wait.NewForward(m.machine)
 	m.locks = newLocks(m.clock)
 	return &Engine{memoryQueues: m}
@@ -198,7 +201,10 @@ func (m *Engine) put(queue string, message *store.Message) {
 func (m *Engine) insert(queue string, e *memoryEntry) {
 	q := m.queues[queue]
 	if q == nil {
-		q = &memoryQueue{entries: map[int64]*memoryEntry{}, ids: map[store.Identity]int64{}, keys: map[string]*readyHeap{}}
+		q = &memoryQueue{
+			note:    func(at time.Time) { m.note(queue, at) },
+			entries: map[int64]*memoryEntry{}, ids: map[store.Identity]int64{}, keys: map[string]*readyHeap{},
+		}
 		m.queues[queue] = q
 	}
 	q.entries[e.Position] = e
@@ -210,6 +216,7 @@ func (m *Engine) insert(queue string, e *memoryEntry) {
 		q.keys[e.Meta.Key] = key
 	}
 	heap.Push(key, e)
+	q.note(e.at)
 }
 
 func (m *Engine) remove(queue string, e *memoryEntry) {
@@ -292,6 +299,7 @@ func (q *memoryQueue) set(e *memoryEntry, at time.Time) {
 	e.at = at
 	heap.Fix(&q.ready, e.index[0])
 	heap.Fix(q.keys[e.Meta.Key], e.index[1])
+	q.note(at)
 }
 
 // Extend implements [store.Store].
@@ -488,6 +496,11 @@ func (m *Engine) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
+	for _, wakers := range m.wakers {
+		for _, w := range wakers {
+			w.lookNow() // those of this engine end
+		}
+	}
 	return nil
 }
 

@@ -38,7 +38,7 @@
 // The engines of weir have:
 //
 //	                  Store   Inspector   ByKey   Waker   Keeper
-//	delivery/memory   x       x           x               x
+//	delivery/memory   x       x           x       x       x
 //	ext/sqlite        x       x           x               x
 //	ext/postgres      x       x           x       x       x
 //	ext/jetstream     x       x                   x       x
