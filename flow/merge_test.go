@@ -102,7 +102,7 @@ func TestMerge_InputFails(t *testing.T) {
 	}()
 	bad.In() <- 0
 	close(bad.In())
-	require.Eventually(t, func() bool { return good.Err() != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return good.Err() != nil }, time.Minute, time.Millisecond)
 	require.ErrorContains(t, good.Err(), "a later step has failed: flow Merge of int: flow: Merge: upstream: flow: Map: panic")
 	require.ErrorContains(t, merged.Err(), "integer divide by zero")
 	close(good.In())
@@ -119,7 +119,7 @@ func TestMerge_LaterStepFails(t *testing.T) {
 		flow.Merge(a, b).Via(last).To(extension.NewIgnoreSink())
 	}()
 	a.In() <- 0
-	require.Eventually(t, func() bool { return a.Err() != nil && b.Err() != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return a.Err() != nil && b.Err() != nil }, time.Minute, time.Millisecond)
 	require.ErrorContains(t, b.Err(), "a later step has failed: flow Map from int to int: ")
 	close(a.In())
 	close(b.In())

@@ -440,7 +440,7 @@ func TestMerge_IntoAnEmptyQueueThatIsRead(t *testing.T) {
 	require.Eventually(t, func() bool {
 		list, err := j.Workers(t.Context())
 		return err == nil && len(list) == 1
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	r = execute(t, command(t, dir, args...))
 	assert.Equal(t, 0, r.status, r.stderr)
 	assert.Equal(t, exitUsage, execute(t, command(t, dir, append(args, "--provider", "north")...)).status, "a choice and --all")

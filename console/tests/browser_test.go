@@ -129,7 +129,7 @@ func (p *person) text() string {
 func (p *person) sees(what ...string) {
 	p.t.Helper()
 	for _, w := range what {
-		require.Eventually(p.t, func() bool { return strings.Contains(p.text(), w) }, 30*time.Second, 50*time.Millisecond, "%q", w)
+		require.Eventually(p.t, func() bool { return strings.Contains(p.text(), w) }, time.Minute, 50*time.Millisecond, "%q", w)
 	}
 }
 

@@ -52,7 +52,7 @@ func becomes(t *testing.T, h http.Handler, path string, want ...string) {
 	t.Helper()
 	text := ""
 	for _, w := range want {
-		assert.Eventually(t, func() bool { text = page(t, h, path); return strings.Contains(text, w) }, 10*time.Second, 10*time.Millisecond, w)
+		assert.Eventually(t, func() bool { text = page(t, h, path); return strings.Contains(text, w) }, time.Minute, 10*time.Millisecond, w)
 	}
 	if t.Failed() {
 		t.Log(text)
@@ -212,7 +212,7 @@ func TestCheckpoints(t *testing.T) {
 				worker = list[0]
 			}
 			return len(list) == 1
-		}, 10*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 		assert.Equal(t, os.Getpid(), worker.PID)
 		const own = "<span>3 checkpoints of flights (this process) failed in a row"
 		assert.Equal(t, 1, strings.Count(page(t, h, "/"), own), "also when its heartbeat says so")

@@ -512,7 +512,7 @@ func jobTwo(b *storeBench) {
 	}
 	results := make(chan result, 4)
 	for i := range 4 {
-		j, err := jobs.New(b.open(), jobs.Config{Logger: slog.New(slog.DiscardHandler), Lease: 100 * time.Millisecond})
+		j, err := jobs.New(b.open(), jobs.Config{Logger: slog.New(slog.DiscardHandler), Lease: 2 * time.Second})
 		b.ok(err, "jobs.New")
 		id := first.ID
 		if i%2 == 1 {
@@ -523,7 +523,7 @@ func jobTwo(b *storeBench) {
 			results <- result{job, err}
 		}()
 	}
-	patience := time.After(time.Minute)
+	patience := time.After(5 * time.Minute)
 	for seen := 0; seen < 4; {
 		select {
 		case r := <-results:

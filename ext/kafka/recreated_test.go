@@ -56,7 +56,7 @@ func TestSource_TopicIsRecreated(t *testing.T) {
 			all, err := kadm.NewClient(c.admin).FetchOffsets(t.Context(), "orders")
 			at, ok := all.Lookup("orders", 0)
 			return err == nil && ok && at.At == int64(len(values))
-		}, 20*time.Second, 10*time.Millisecond, "all are settled")
+		}, time.Minute, 10*time.Millisecond, "all are settled")
 		cancel()
 		require.NoError(t, <-ended)
 	}

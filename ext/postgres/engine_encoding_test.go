@@ -121,12 +121,12 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 				require.NoError(t, err)
 				return n.Messages
 			}
-			require.Eventually(t, func() bool { return left() == c.stays && monitor.Status().Done >= good }, 10*time.Second, 20*time.Millisecond)
+			require.Eventually(t, func() bool { return left() == c.stays && monitor.Status().Done >= good }, time.Minute, 20*time.Millisecond)
 			require.Eventually(t, func() bool {
 				entries, err := engine.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 10})
 				require.NoError(t, err)
 				return len(entries) == 0 || c.notTaken || entries[0].LeasedUntil.IsZero() && entries[0].Meta.Due.After(time.Now().AddDate(50, 0, 0))
-			}, 10*time.Second, 20*time.Millisecond, "the message that stays is leased, or is delivered again")
+			}, time.Minute, 20*time.Millisecond, "the message that stays is leased, or is delivered again")
 			require.NoError(t, monitor.Status().Err)
 			stop()
 			require.NoError(t, <-ended)

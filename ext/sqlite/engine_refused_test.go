@@ -59,7 +59,7 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 				require.NoError(t, err)
 				parked := event == "UPDATE" || len(left) > 0 && left[0].Meta.Due.After(time.Now().AddDate(50, 0, 0))
 				return len(left) == 1 && left[0].LeasedUntil.IsZero() && parked
-			}, 10*time.Second, 10*time.Millisecond)
+			}, time.Minute, 10*time.Millisecond)
 			require.NoError(t, monitor.Status().Err)
 			stop()
 			require.NoError(t, <-ended)

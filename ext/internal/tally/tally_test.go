@@ -77,7 +77,7 @@ func TestTally_CallOutlivesOperator(t *testing.T) {
 
 	close(release)
 	<-returned
-	require.Eventually(t, func() bool { return counts.Read().Stats.Running == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return counts.Read().Stats.Running == 0 }, time.Minute, time.Millisecond)
 	require.Empty(t, counts.operators)
 	stats = counts.Read().Stats
 	require.EqualValues(t, []int64{1, 1}, []int64{stats.LateCompletions, stats.Accepted})

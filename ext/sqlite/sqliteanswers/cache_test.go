@@ -176,7 +176,7 @@ func TestBlocking_AnswerAfterTheTimeout(t *testing.T) {
 		var n int
 		err := db.Reader().QueryRowContext(t.Context(), "SELECT count(*) FROM weir_cached_answers").Scan(&n)
 		return err == nil && n == 1
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	texts, err := results(t, 1, fn)
 	require.NoError(t, err)
 	require.Equal(t, []string{"late"}, texts)

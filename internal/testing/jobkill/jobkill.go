@@ -24,7 +24,7 @@ import (
 const (
 	name     = "jobkill" // of the children
 	step     = 500       // messages, at most
-	patience = time.Minute
+	patience = 5 * time.Minute
 )
 
 // Open opens the engine of a DSN.

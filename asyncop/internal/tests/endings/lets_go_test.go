@@ -156,7 +156,7 @@ func TestEndedOperatorLetsGoOfItsLoop(t *testing.T) {
 					}
 					end(op, all)
 				}()
-				require.Eventually(t, func() bool { return alive(sent) == 0 }, 10*time.Second, time.Millisecond) // workers return
+				require.Eventually(t, func() bool { return alive(sent) == 0 }, time.Minute, time.Millisecond) // workers return
 				runtime.KeepAlive(op)
 			})
 		}

@@ -280,7 +280,7 @@ func TestFlow_DiscardedElementsAreLogged(t *testing.T) {
 		f.In() <- n
 	}
 	close(f.In())
-	require.Eventually(t, func() bool { return len(log.with("discarded")) > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(log.with("discarded")) > 0 }, time.Minute, time.Millisecond)
 	require.EqualValues(t, 999, f.Discarded())
 	require.Contains(t, log.with("discarded")[0], "elements=999")
 }
