@@ -498,7 +498,7 @@ func (m *Engine) Close() error {
 	m.closed = true
 	for _, wakers := range m.wakers {
 		for _, w := range wakers {
-			w.lookNow() // those of this engine end
+			w.lookNow() // Wake returns if this engine has closed
 		}
 	}
 	return nil
