@@ -1,6 +1,7 @@
 // Package couchbasetest starts CouchbaseMock, a stand-in for a Couchbase cluster whose
-// control commands make faults, in a process on loopback. It needs Java and the jar of
-// CouchbaseMock 1.5, whose directory is in the environment variable WEIR_COUCHBASE:
+// control commands make faults, in a process. Its nodes listen on the loopback address;
+// its REST service listens on all addresses, which has no setting. It needs Java and the
+// jar of CouchbaseMock 1.5, whose directory is in the environment variable WEIR_COUCHBASE:
 //
 //	mvn -q -B -f tools/couchbase/pom.xml dependency:copy-dependencies
 //	WEIR_COUCHBASE=$PWD/tools/couchbase/target/dependency go test …
@@ -47,7 +48,7 @@ func Start(t testing.TB) *Mock {
 	if err != nil {
 		unavailable(t, err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
 	defer listener.Close()
 
@@ -64,7 +65,7 @@ func Start(t testing.TB) *Mock {
 		_ = cmd.Wait()
 	})
 
-	require.NoError(t, listener.(*net.TCPListener).SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, listener.SetDeadline(time.Now().Add(patience)))
 	control, err := listener.Accept()
 	require.NoError(t, err, "CouchbaseMock does not start: see %s", log.Name())
 	t.Cleanup(func() { _ = control.Close() })
