@@ -53,7 +53,7 @@ var (
 )
 
 type memoryQueue struct {
-	note    func(at time.Time) // tells the wakers when a message can be taken
+	note    func(at time.Time) // with the time when a message can be taken
 	entries map[int64]*memoryEntry
 	ids     map[store.Identity]int64
 	ready   readyHeap

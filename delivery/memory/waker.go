@@ -11,13 +11,13 @@ const (
 	longSleep = time.Hour              // at most, between two looks at a queue
 )
 
-// waker tells a consumer when to look into its queue.
+// waker makes a consumer look into its queue.
 type waker struct {
 	asleepUntil time.Time     // guarded by mu of the queues
 	earlier     chan struct{} // buffer of one: a message is due before asleepUntil
 }
 
-// note tells the wakers of a queue that a message of it can be taken at a time. Called with
+// note makes the wakers of a queue expect a message that can be taken at a time. Called with
 // mu held.
 func (m *memoryQueues) note(queue string, at time.Time) {
 	for _, w := range m.wakers[queue] {
