@@ -189,10 +189,11 @@ func WithKeepKeyOrder(n int) QueueOption {
 
 // WithFairByKey takes the messages of the keys ([Key]) in rounds, a message of each key.
 // So a key that floods the queue, such as a customer with a large import, does not make
-// the others wait behind it. At most n messages of a key are in flight in a worker, so
-// that they do not fill its slots; 0 means no limit. The same holds for each layer. By
-// default the oldest messages are taken first. Give the operator at most as many slots as
-// calls, and make it unordered: elements that have a slot are called in their order.
+// the others wait behind it. At most n messages of a key are in flight in a worker, from
+// the queue and all its layers together, so that they do not fill its slots; 0 means no
+// limit. Each worker has a limit of its own. By default the oldest messages are taken
+// first. Give the operator at most as many slots as calls, and make it unordered:
+// elements that have a slot are called in their order.
 //
 // Each message needs a key: Put refuses a message without a key ([message.ErrRefused]).
 // If other programs put messages without a key, they are taken when they are among the

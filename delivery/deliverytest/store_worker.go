@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
@@ -19,6 +20,7 @@ var workerRules = []storeRule{
 	{name: "by key: rounds", check: byKeyRounds},
 	{name: "by key: never early, and not what is leased", check: byKeyDue},
 	{name: "by key: a worker", check: byKeyWorker},
+	{name: "by key: one limit for a queue and its layers", check: byKeyLayers},
 }
 
 func (b *storeBench) byKey() store.ByKey {
@@ -153,6 +155,79 @@ func byKeyWorker(b *storeBench) {
 	b.must(!exceeded, "more than %d messages of a key were in flight", most)
 	for i, v := range order[20:] {
 		b.must(v == "flood", "key %q was first called after %d messages", v, i+20)
+	}
+}
+
+// byKeyLayers checks that the limit per key holds for a queue and its layers together,
+// and that messages of a key at its limit block no other key.
+func byKeyLayers(b *storeBench) {
+	b.byKey()
+	const most, each = 2, 4
+	in := b.quietQueue("in", delivery.WithFairByKey(most), delivery.RetryAfter(b.units(1), b.units(1)))
+	queues := []string{"in", "in-retry-1", "in-retry-2"}
+	put := func(queue, key, id string) {
+		m := newMessage(queue + "-" + id)
+		m.Meta.Key, m.Payload = key, []byte(strconv.Quote(key))
+		b.put(queue, m)
+	}
+	for i := range each {
+		for _, queue := range queues {
+			put(queue, "slow", strconv.Itoa(i))
+		}
+	}
+	ctx, cancel := context.WithCancel(b.ctx)
+	arrived := make(chan message.Message[string], each*len(queues)+len(queues))
+	source := b.source(in)
+	var receiving sync.WaitGroup
+	receiving.Go(func() { // ends with ctx
+		for {
+			ms, err := source.Receive(ctx, 100)
+			if err != nil {
+				return
+			}
+			for _, m := range ms {
+				arrived <- m
+			}
+		}
+	})
+	defer receiving.Wait()
+	defer cancel()
+	next := func() message.Message[string] {
+		select {
+		case m := <-arrived:
+			return m
+		case <-time.After(putPatience):
+		}
+		b.fail("no message was delivered within %v", putPatience)
+		panic("not reached")
+	}
+	noMore := func() {
+		select {
+		case m := <-arrived:
+			b.fail("%d messages of key %q are in flight, of up to %d", most+1, m.Meta().Key, most)
+		case <-time.After(50 * time.Millisecond): // the sources have asked again by now
+		}
+	}
+	var flying []message.Message[string]
+	for len(flying) < most {
+		flying = append(flying, next())
+	}
+	noMore()
+	for _, queue := range queues {
+		put(queue, "other"+queue, "other")
+		m := next()
+		b.must(m.Meta().Key == "other"+queue, "a message of key %q was delivered in place of key %q", m.Meta().Key, "other"+queue)
+		m.Ack()
+	}
+	for left := each*len(queues) - most; left > 0; left-- {
+		flying[0].Ack()
+		flying = append(flying[1:], next())
+		if left%5 == 0 {
+			noMore()
+		}
+	}
+	for _, m := range flying {
+		m.Ack()
 	}
 }
 

@@ -46,7 +46,7 @@ var errClosed = errors.New("ladder: the source is closed")
 // With [Config.Blocked] a ladder has one source at a time: Source panics before the one
 // before it is closed.
 func (l *Ladder[T]) Source(first Source[T]) Source[T] {
-	s := &source[T]{ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1)}
+	s := &source[T]{ladder: l, clock: l.c.Clock, inFlight: leases.NewKeysInFlight(), closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1)}
 	if l.c.Blocked != "" {
 		s.keys = newKeys[T](l.c)
 		s.keys.wake = []func(){func() { settle.Wake(s.settled) }}
@@ -60,9 +60,9 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 		l.adopted.Store(any(other.ladder), nil)
 	}
 	if first == nil {
-		s.inputs = []*input[T]{{kind: leading, source: l.main()}}
+		s.inputs = []*input[T]{{kind: leading, source: l.main(s.inFlight)}}
 	} else {
-		s.inputs = []*input[T]{{kind: leading, source: first}, {kind: beside, source: l.main()}}
+		s.inputs = []*input[T]{{kind: leading, source: first}, {kind: beside, source: l.main(s.inFlight)}}
 	}
 	l.open.Store(s, nil)
 	if _, leases := l.c.Store.(store.Store); !leases {
@@ -79,16 +79,17 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 
 // main returns a source of the queue of new messages: on a [store.Consumer] it has the
 // layers as well.
-func (l *Ladder[T]) main() Source[T] {
+func (l *Ladder[T]) main(inFlight *leases.KeysInFlight) Source[T] {
 	if s, ok := l.c.Store.(store.Store); ok {
-		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, l.sourceOptions()...)
+		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, l.sourceOptions(inFlight)...)
 	}
 	return newConsumed(l)
 }
 
-// sourceOptions returns the options of the sources of the ladder's queues.
-func (l *Ladder[T]) sourceOptions() []leases.SourceOption {
-	return append(slices.Clip(l.c.Options), leases.WithOwner(l), leases.WithEngine(l.c.Store))
+// sourceOptions returns the options of the sources of the ladder's queues, which share
+// the counts of messages in flight by key.
+func (l *Ladder[T]) sourceOptions(inFlight *leases.KeysInFlight) []leases.SourceOption {
+	return append(slices.Clip(l.c.Options), leases.WithOwner(l), leases.WithEngine(l.c.Store), leases.WithKeysInFlight(inFlight))
 }
 
 // add adds a queue of the store to the inputs.
@@ -98,7 +99,7 @@ func (s *source[T]) add(queue string, rate float64, limit int) {
 	if s.keyed != nil {
 		from = s.keyed
 	}
-	in := leases.NewSource(from, queue, c.DeadLetters, c.Codec, s.ladder.sourceOptions()...)
+	in := leases.NewSource(from, queue, c.DeadLetters, c.Codec, s.ladder.sourceOptions(s.inFlight)...)
 	in.OnPurge(s.onPurge)
 	s.inputs = append(s.inputs, &input[T]{kind: returning, queue: queue, source: in, rate: rate, limit: limit})
 }
@@ -177,10 +178,12 @@ type source[T any] struct {
 	keyed   *keyedStore[T]
 	clock   clock.Clock
 	closing sync.Once
-	closed  chan struct{}
-	settled chan struct{} // capacity 1; to Receive: a message of a layer was settled
-	broken  chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
-	flying  atomic.Int64  // unsettled messages of all but the leading input, including messages in rest
+
+	inFlight *leases.KeysInFlight // of all inputs
+	closed   chan struct{}
+	settled  chan struct{} // capacity 1; to Receive: a message of a layer was settled
+	broken   chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
+	flying   atomic.Int64  // unsettled messages of all but the leading input, including messages in rest
 
 	mu      sync.Mutex  // guards inputs, since find adds some and Close closes all, and onPurge
 	inputs  []*input[T] // otherwise owned by Receive

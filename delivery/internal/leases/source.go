@@ -81,7 +81,6 @@ type Source[T any] struct {
 	settled []*held          // of those, with a settlement
 	suspect *held            // in flight, after a lease of it has ended: nothing else is taken before until; or nil
 	until   time.Time        // the head start of suspect ends then, or when it is settled
-	flying  map[string]int   // messages by key, if they are taken in turn
 	lost    int              // leases: see LeasesLost
 	onPurge func()           // see OnPurge; nil if it is not set
 
@@ -89,14 +88,15 @@ type Source[T any] struct {
 }
 
 type sourceSettings struct {
-	clock   clock.Clock
-	lease   time.Duration
-	maxPoll time.Duration
-	logger  *slog.Logger
-	byKey   store.ByKey // nil without rounds of keys
-	most    int         // messages of a key in flight; 0: no limit
-	owner   any         // of the handles of messages
-	engine  store.Engine
+	clock    clock.Clock
+	lease    time.Duration
+	maxPoll  time.Duration
+	logger   *slog.Logger
+	byKey    store.ByKey   // nil without rounds of keys
+	most     int           // messages of a key in flight; 0: no limit
+	inFlight *KeysInFlight // used if most is not 0
+	owner    any           // of the handles of messages
+	engine   store.Engine
 }
 
 // SourceOption changes a setting of [NewSource].
@@ -165,7 +165,9 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	src := &Source[T]{
 		store: s, queue: queue, dead: dead, decoder: decoder.New("store", c), codec: c, sourceSettings: set,
 		again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[string]*held{},
-		flying: map[string]int{},
+	}
+	if src.inFlight == nil {
+		src.inFlight = NewKeysInFlight()
 	}
 	src.recorder = settle.Start(set.clock, set.lease, errSourceClosed, settle.Hooks{
 		Extend: src.extend, Record: func(ctx context.Context) (time.Duration, error) { return src.record(ctx, false) }, Failed: func(err error) {
@@ -363,6 +365,7 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 		other := s.held[l.Lease.Entry]
 		switch {
 		case other != nil:
+			s.landed(l.Meta.Key) // it is counted already
 			s.lose(other)
 			other.lease, other.until = l.Lease, until
 			other.lost = false
@@ -378,6 +381,7 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 		return append(chosen, others...), nil
 	}
 	for _, l := range append(suspects[1:], others...) {
+		s.landed(l.Meta.Key)
 		back = append(back, l.Lease)
 	}
 	return append(chosen, suspects[0]), back
@@ -388,9 +392,6 @@ func (s *Source[T]) hold(h *held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held[h.lease.Entry] = h
-	if s.byKey != nil {
-		s.flying[h.message.Meta.Key]++
-	}
 }
 
 // settle takes the settlement of a message, from any goroutine.
@@ -412,7 +413,7 @@ func (s *Source[T]) settle(h *held, v message.Settlement) {
 	s.landed(h.message.Meta.Key)
 	s.mu.Unlock()
 	s.recorder.Kick()
-	if alone || s.most > 0 {
+	if alone {
 		settle.Wake(s.again)
 	}
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // WithKeyRounds makes a source take messages in rounds of keys. At most n messages of a
-// key are in flight; 0 means no limit.
+// key are in flight in the source, and in the sources that share its [KeysInFlight]; 0
+// means no limit.
 func WithKeyRounds(s store.ByKey, n int) SourceOption {
 	return func(set *sourceSettings) { set.byKey, set.most = s, n }
 }
@@ -15,48 +16,45 @@ func WithKeyRounds(s store.ByKey, n int) SourceOption {
 // takeByKey takes messages of the next keys of a round. It returns none if no key has
 // messages that may be taken.
 func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased, err error) {
-	whole := s.after == "" // the loop visits all keys of a round
+	isWhole := s.after == "" // the loop visits all keys of a round
 	for {
-		r := s.round(n)
-		if taken, s.after, err = s.byKey.TakeByKey(ctx, s.queue, r, n, s.lease); err != nil || len(taken) > 0 {
+		taken, s.after, err = s.takeRound(ctx, n)
+		if err != nil || len(taken) > 0 {
 			return taken, err
 		}
 		switch {
 		case s.after != "":
-		case whole:
+		case isWhole:
 			return nil, nil
 		default:
-			whole = true
+			isWhole = true
 		}
 	}
 }
 
-// round returns the rest of the round: the keys that may be taken from, and how many of
-// each.
-func (s *Source[T]) round(n int) store.KeyRound {
+// takeRound takes messages of the rest of a round, and returns the key after which the
+// round continues. With a limit per key it counts the messages.
+func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased, next string, err error) {
 	r := store.KeyRound{After: s.after, Each: n}
 	if s.most == 0 {
-		return r
+		return s.byKey.TakeByKey(ctx, s.queue, r, n, s.lease)
 	}
-	r.Each = min(n, s.most)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, flying := range s.flying {
-		if flying >= s.most {
-			r.Except = append(r.Except, key)
-		} else {
-			r.Each = min(r.Each, s.most-flying)
-		}
+	err = s.inFlight.hold(ctx)
+	if err != nil {
+		return nil, s.after, err
 	}
-	return r
+	defer s.inFlight.unhold()
+	r.Except, r.Each = s.inFlight.room(s.most, n, s.again)
+	taken, next, err = s.byKey.TakeByKey(ctx, s.queue, r, n, s.lease)
+	for i := range taken {
+		s.inFlight.took(taken[i].Meta.Key)
+	}
+	return taken, next, err
 }
 
-// landed notes that a message of a key is no longer in flight. Called with mu held.
+// landed notes that a message of a key that was taken is not in flight, or no longer.
 func (s *Source[T]) landed(key string) {
-	if s.byKey == nil {
-		return
-	}
-	if s.flying[key]--; s.flying[key] <= 0 {
-		delete(s.flying, key)
+	if s.byKey != nil && s.most > 0 {
+		s.inFlight.landed(key, s.most)
 	}
 }
