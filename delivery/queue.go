@@ -451,9 +451,13 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 		return unable[T]{q.lacks, first}
 	}
 	if guard.IsNil(first) {
-		return q.ladder.Source(nil)
+		return &queueSource[T]{q.ladder.Source(nil), q}
 	}
-	return q.ladder.Source(first)
+	other, isOfQueue := first.(*queueSource[T])
+	if isOfQueue {
+		first = other.Source
+	}
+	return &queueSource[T]{q.ladder.Source(first), q}
 }
 
 // Receive implements [Source], for a program that does without [Run]: the first call

@@ -113,7 +113,9 @@ type Operator[IN, OUT any] interface {
 // # Jobs
 //
 // Where the queue of source or sink is on an engine that keeps jobs, Run runs the jobs of
-// all queues beside its messages, and reports its state every 20 s: see package jobs.
+// all queues beside its messages, and reports its state every 20 s: see package jobs. A
+// source of your own around the source of a queue has the method Unwrap: see
+// [SourceWrapper].
 //
 // It panics if an argument is nil. Run owns source and op: they are closed when it
 // returns. A queue can be used after that.
@@ -137,10 +139,10 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 		w.source = w.sourceOf(q)
 	}
 	w.mu.Lock()
-	w.leases, _ = w.source.(settle.LeaseCounter)
-	w.refusals, _ = w.source.(settle.RefusalCounter)
+	w.leases, _ = ofSource[settle.LeaseCounter](w.source)
+	w.refusals, _ = ofSource[settle.RefusalCounter](w.source)
 	w.mu.Unlock()
-	finder, findsPurged := w.source.(settle.PurgeFinder)
+	finder, findsPurged := ofSource[settle.PurgeFinder](w.source)
 	ender, canEnd := op.(endsPurged)
 	if findsPurged && canEnd {
 		finder.OnPurge(ender.EndPurged)

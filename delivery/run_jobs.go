@@ -24,36 +24,34 @@ type hosted struct {
 	reads  string // the one that is the source; "": none is
 }
 
-// onEngine is a source or sink that is a queue of an engine: a Queue, or a type that
-// embeds one.
-type onEngine interface {
-	Name() string
-	Engine() store.Engine
+// enginesOf returns the engines of the ends of a worker that keep jobs.
+func enginesOf[IN, OUT any](source Source[IN], sink Sink[OUT]) (all []hosted) {
+	read, isRead := ofSource[OnEngine](source)
+	if isRead {
+		all = addQueue(all, read, true)
+	}
+	written, isWritten := sink.(OnEngine)
+	if isWritten {
+		all = addQueue(all, written, false)
+	}
+	return all
 }
 
-var _ onEngine = (*Queue[any])(nil)
-
-// enginesOf returns the engines of the ends of a worker that keep jobs.
-func enginesOf(source, sink any) (all []hosted) {
-	for i, end := range []any{source, sink} {
-		q, ok := end.(onEngine)
-		if !ok {
-			continue
-		}
-		keeper, ok := q.Engine().(store.Keeper)
-		if !ok {
-			continue
-		}
-		at := slices.IndexFunc(all, func(h hosted) bool { return storearg.IsSame(h.engine, keeper) })
-		if at < 0 {
-			at, all = len(all), append(all, hosted{engine: keeper})
-		}
-		if i == 0 {
-			all[at].reads = q.Name()
-		}
-		if !slices.Contains(all[at].queues, q.Name()) {
-			all[at].queues = append(all[at].queues, q.Name())
-		}
+// addQueue adds a queue to the engines of a worker, if its engine keeps jobs.
+func addQueue(all []hosted, q OnEngine, isRead bool) []hosted {
+	keeper, isKeeper := q.Engine().(store.Keeper)
+	if !isKeeper {
+		return all
+	}
+	at := slices.IndexFunc(all, func(h hosted) bool { return storearg.IsSame(h.engine, keeper) })
+	if at < 0 {
+		at, all = len(all), append(all, hosted{engine: keeper})
+	}
+	if isRead {
+		all[at].reads = q.Name()
+	}
+	if !slices.Contains(all[at].queues, q.Name()) {
+		all[at].queues = append(all[at].queues, q.Name())
 	}
 	return all
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Source delivers messages: from a queue, a topic, a table. Package deliverytest has a
-// suite for sources of your own.
+// suite for sources of your own. A source around another source is a [SourceWrapper].
 //
 // A message that Receive has returned belongs to the receiver until it is settled. Its
 // source

@@ -1,0 +1,71 @@
+package delivery
+
+import "github.com/weirflow/weir/delivery/store"
+
+// OnEngine is a source or sink that is a queue of an engine, such as a [Queue] or the
+// source that [Queue.Source] returns. [Run] runs the jobs of the engine beside its
+// messages, and reports its state there, which `weir workers` and the console show.
+type OnEngine interface {
+	// Name returns the name of the queue. It does not change.
+	Name() string
+	// Engine returns the engine of the queue. It does not change.
+	Engine() store.Engine
+}
+
+// SourceWrapper is a source of your own around another source, such as the source of a
+// queue: it filters messages, counts them or changes their values.
+//
+//	type counted struct{ delivery.Source[Order] }
+//
+//	func (s counted) Unwrap() delivery.Source[Order] { return s.Source }
+//
+// [Run] unwraps the source to find its queue ([OnEngine]), to count lost leases and
+// refused settlements, and to end the calls of purged messages. Without Unwrap, a worker
+// whose source is a wrapper does its work, but it runs no jobs of the queue's engine,
+// `weir workers` does not show the queue as its source, and calls of purged messages run
+// to their end. A wrapper that passes other messages on makes them by [message.With], so
+// that they are settled and keep their delivery. Run does not close the wrapped source:
+// Close of the wrapper does.
+type SourceWrapper[T any] interface {
+	Source[T]
+	// Unwrap returns the wrapped source. It returns the same source each time, and not the
+	// wrapper.
+	Unwrap() Source[T]
+}
+
+// ofSource returns the first source that is an I, of source and the sources that it
+// wraps.
+func ofSource[I, T any](source Source[T]) (found I, isFound bool) {
+	for {
+		found, isFound = source.(I)
+		if isFound {
+			return found, true
+		}
+		wrapper, isWrapper := source.(SourceWrapper[T])
+		if !isWrapper {
+			return found, false
+		}
+		source = wrapper.Unwrap()
+	}
+}
+
+// queueSource is a source of a queue.
+type queueSource[T any] struct {
+	Source[T]
+	queue *Queue[T]
+}
+
+// Name implements [OnEngine].
+func (s *queueSource[T]) Name() string { return s.queue.Name() }
+
+// Engine implements [OnEngine].
+func (s *queueSource[T]) Engine() store.Engine { return s.queue.Engine() }
+
+// Unwrap implements [SourceWrapper].
+func (s *queueSource[T]) Unwrap() Source[T] { return s.Source }
+
+var (
+	_ OnEngine           = (*Queue[any])(nil)
+	_ OnEngine           = (*queueSource[any])(nil)
+	_ SourceWrapper[any] = (*queueSource[any])(nil)
+)
