@@ -205,8 +205,8 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 //
 // It returns nil if the next step may follow at once. Results that were taken are no
 // longer in left, and results that were refused while others were taken are in refused.
-// It returns an error if the sink is down or full: then the results that it has not taken
-// stay in left.
+// It returns an error if the sink is down or full, or if the messages are to be released:
+// then the results that the sink has not taken stay in left.
 func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	if len(f.left) == 0 || w.working.Err() != nil {
 		return context.Cause(w.working)

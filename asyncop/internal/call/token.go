@@ -55,7 +55,7 @@ const (
 	// has a Reservation.
 	member
 	// postsLetter: AsyncInvoke is not running on the loop, so a completion posts a
-	// letter. It is not set if the attempt completed in place.
+	// letter. It may be missing if the attempt completed in place.
 	postsLetter
 	// inPlace: the attempt completed with an empty mailbox, while AsyncInvoke seemed to be
 	// running on the loop. It completed in place if postsLetter was not set before.

@@ -65,7 +65,7 @@ type Driver[IN, OUT any] struct {
 	unwatch     func() bool                    // ends the watch on the operator's context
 	upstream    sync.WaitGroup                 // for the call of cancelUpstream
 
-	timerDue  atomic.Bool   // the alarm has rung, so bodyPort yields no result before the next step has fired the timers
+	timerDue  atomic.Bool   // the alarm has rung: bodyPort ends its step after at most one more result, and the next step fires the timers
 	stopping  atomic.Bool   // Stop was called
 	purged    atomic.Bool   // EndPurged was called, and the loop has not acted on it
 	inputErr  sharedError   // of the input of Results; set before its ring ends

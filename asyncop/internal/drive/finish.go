@@ -165,10 +165,11 @@ func (d *Driver[IN, OUT]) forget() {
 	}
 }
 
-// endAbandoned ends the elements that Abandon has returned, except failed elements, which
-// end after their last offer to the failure sink. It returns their number if the run has
-// cut them off, and the elements to offer. If kept is set, the final checkpoint has all of
-// them. Redelivered elements are not offered unless they have failed.
+// endAbandoned ends the elements that Abandon has returned. If kept is set, the final
+// checkpoint has all of them, and none is offered. Otherwise failed elements end later,
+// after their last offer to the failure sink. It returns the number of elements if the run
+// has cut them off, and the elements to offer. Redelivered elements are not offered unless
+// they have failed.
 func (d *Driver[IN, OUT]) endAbandoned(abandoned []*core.Slot[IN, OUT], kept bool) (toOffer []*core.Slot[IN, OUT], numCutOff int) {
 	for _, e := range abandoned {
 		if kept {

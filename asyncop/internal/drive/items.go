@@ -84,9 +84,9 @@ func (d *Driver[IN, OUT]) feed() bool {
 	return true
 }
 
-// prepareRead asks the gates, and reports whether the next element may be read. If the
-// backlog is empty, a slot is free and the gates admit the element, it sets letsIn, and
-// the element enters the core. Otherwise the element may be read only to reach a barrier
+// prepareRead reports whether the next element may be read. If the backlog is empty and a
+// slot is free, it asks the gates. If they admit the element, it sets letsIn, and the
+// element enters the core. Otherwise the element may be read only to reach a barrier
 // behind it, and waits in the backlog.
 func (d *Driver[IN, OUT]) prepareRead() bool {
 	if d.life >= ending || d.checks != nil && d.checks.arrived != nil {

@@ -19,8 +19,8 @@ type port[IN, OUT any] interface {
 	// sleep waits until the port or the loop has work.
 	sleep()
 	// lookForWork reports whether take or put has work. Otherwise the goroutine at the
-	// other end, or a gate, will wake the loop. It is called with Parked set, so that no
-	// wake-up is lost.
+	// other end, or a gate, will wake the loop. A port whose sleep waits for its channels
+	// need not report their work. It is called with Parked set, so that no wake-up is lost.
 	lookForWork() bool
 
 	// putCount returns the number of emitted results, and the reader that must settle

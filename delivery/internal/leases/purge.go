@@ -146,7 +146,7 @@ func (s *Source[T]) findPurged(ctx context.Context, lost []*held) (purged []*hel
 			continue
 		}
 		found, err := looks.List(ctx, s.queue, store.Filter{}, store.Page{After: h.position - 1, Until: h.position, Max: 1})
-		if err != nil { // the next renewal looks again
+		if err != nil { // a message in flight is looked for again at its next renewal; a settled one counts as lost
 			return purged
 		}
 		if len(found) == 0 {

@@ -12,9 +12,9 @@ const resumePage = 500 // entries that are looked at at once
 
 // Resume makes Receive deliver first what an earlier source of the queue has taken and
 // not settled, in the order of the queue. It returns the accepted puts of these messages.
-// As long as the lease of one has not ended, Receive waits: for
-// the time of [WithLease] after a source was killed. Without Resume such messages come
-// behind others, since they could be taken later.
+// As long as the lease of one has not ended, Receive waits: for the time of [WithLease]
+// after a source was killed. Without Resume such messages come behind others, since they
+// could be taken later.
 //
 // It is for one source of a queue whose order matters (delivery.WithKeepKeyOrder), and is
 // called before the first Receive. A message that was nacked with a delay is delivered
