@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/url"
 
 	"github.com/couchbase/gocb/v2"
 	"github.com/couchbase/gocbcore/v10"
@@ -57,22 +58,74 @@ func (f finding) reasonAt(reported predicates.Stage) predicates.Reason {
 	return f.reason
 }
 
+// inDoubt returns the finding without a proof that the call had no effect: a reason does
+// not allow a retry of calls that must not happen twice, and a rejection is no reason.
+func (f finding) inDoubt() finding {
+	f.reason = weakened(f.reason)
+	if f.stage == predicates.ClientDispatch {
+		f.stage = predicates.NetworkTime
+	}
+	return f
+}
+
 // find returns the meaning of err, which is one error, perhaps wrapped.
 func find(err error) finding {
 	switch {
+	case isOfTransaction(err): // its cause is about one request of the transaction
+		return finding{}
 	case errors.Is(err, gocb.ErrRequestCanceled), errors.Is(err, context.Canceled):
 		return finding{}
 	case errors.Is(err, gocb.ErrTimeout):
 		return ofTimeout(err)
 	}
-	if f := ofResponse(err); f.stage == predicates.ResponseReceived {
-		return f
+	f := ofResponse(err)
+	if f.stage != predicates.ResponseReceived {
+		f = ofConnection(err)
 	}
-	return ofConnection(err)
+	if wasRepeatedInDoubt(retryReasons(err)) {
+		f = f.inDoubt()
+	}
+	return f
+}
+
+// isOfTransaction reports whether err is about a transaction as a whole. The transaction
+// may have been committed, even if err unwraps to the refusal of one of its requests.
+func isOfTransaction(err error) bool {
+	_, isAmbiguous := errors.AsType[*gocb.TransactionCommitAmbiguousError](err)
+	_, isFailed := errors.AsType[*gocb.TransactionFailedError](err)
+	_, isCommitted := errors.AsType[*gocb.TransactionFailedPostCommit](err)
+	_, isExpired := errors.AsType[*gocb.TransactionExpiredError](err)
+	return isAmbiguous || isFailed || isCommitted || isExpired
 }
 
 // ofConnection returns the meaning of a failure without a response.
 func ofConnection(err error) finding {
+	f := ofClient(err)
+	if isOfCouchbase2(err) || mayFollowRedirect(err) {
+		return f.inDoubt()
+	}
+	return f
+}
+
+// isOfCouchbase2 reports whether err comes from couchbase2://. gocb returns
+// ErrServiceNotAvailable for every Unavailable of gRPC, which is also the status of a
+// connection that ends after the server has executed the request.
+func isOfCouchbase2(err error) bool {
+	_, ok := errors.AsType[*gocb.GenericError](err)
+	return ok
+}
+
+// mayFollowRedirect reports whether err may be about a redirected HTTP request, whose
+// first server may have executed it. The query service does not redirect.
+func mayFollowRedirect(err error) bool {
+	_, isHTTP := errors.AsType[*url.Error](err)
+	_, isQuery := errors.AsType[*gocb.QueryError](err)
+	return isHTTP && !isQuery
+}
+
+// ofClient returns the meaning of a failure without a response if the error of gocb's
+// client proves what it seems to.
+func ofClient(err error) finding {
 	unsent := func(reason predicates.Reason) finding { return finding{reason, predicates.ClientDispatch} }
 	switch {
 	case errors.Is(err, gocb.ErrCircuitBreakerOpen):

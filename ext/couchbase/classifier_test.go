@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -187,15 +189,15 @@ func TestClassifier_QueryAndAnalytics(t *testing.T) {
 		{list{{Code: 4040}}, "QUERY_PREPARED_STATEMENT_FAILURE"},
 		{list{{Code: 4050}}, "QUERY_PREPARED_STATEMENT_FAILURE"},
 		{list{{Code: 4070}}, "QUERY_PREPARED_STATEMENT_FAILURE"},
-		{list{{Code: 4060}}, ""},
-		{list{{Code: 4080}}, ""},
-		{list{{Code: 4090}}, ""},
+		{list{{Code: 4060, Retry: true}}, "QUERY_ERROR_RETRYABLE"}, // before the execution
 		{list{{Code: 5000, Message: text}}, "QUERY_INDEX_NOT_FOUND"},
 		{list{{Code: 5000, Message: "queryport.indexNotfound"}}, ""},
 		{list{{Code: 5000}}, ""},
 		{list{{Code: 12016, Message: text}}, ""},
 		{list{{Code: 12016, Retry: true}}, ""},
+		{list{{Code: 1201, Retry: true}}, "QUERY_ERROR_RETRYABLE"}, // the queue of the service is full
 		{list{{Code: 5010, Retry: true}}, "QUERY_ERROR_RETRYABLE"},
+		{list{{Code: 1201, Retry: true}, {Code: 5010, Retry: true}}, "QUERY_ERROR_RETRYABLE"},
 		{list{{Code: 23000}}, ""}, // of analytics
 		{list{{Code: 4070}, {Code: 5000, Message: text}}, "QUERY_PREPARED_STATEMENT_FAILURE"},
 		{list{{Code: 5000, Message: text}, {Code: 4070}}, "QUERY_INDEX_NOT_FOUND"},
@@ -203,19 +205,30 @@ func TestClassifier_QueryAndAnalytics(t *testing.T) {
 		{list{{Code: 12009}, {Code: 4070}}, ""},
 	} {
 		reason, stage := classify(&gocb.QueryError{InnerError: errServer, Errors: tt.errors, HTTPStatusCode: 500})
-		assert.Equal(t, named(t, tt.want), reason, "%v", tt.errors)
+		want := named(t, tt.want)
+		if !want.IsZero() && slices.ContainsFunc(tt.errors, duringExecution) {
+			want = weak(want)
+		}
+		assert.Equal(t, want, reason, "%v", tt.errors)
 		assert.Equal(t, response, stage)
 	}
 	for code := range uint32(25_000) {
 		reason, _ := classify(&gocb.AnalyticsError{InnerError: errServer, Errors: []gocb.AnalyticsErrorDesc{{Code: code}}})
 		isListed := code == 23000 || code == 23003 || code == 23007
+		assert.Equal(t, code == 23003 || code == 23007, reason.AllowsNonIdempotentRetry(), "%d", code)
 		if isListed != (reason.Name() == "ANALYTICS_TEMPORARY_FAILURE") || !isListed && !reason.IsZero() {
 			t.Errorf("analytics %d: %v", code, reason)
 		}
 	}
 	reason, _ := classify(&gocb.AnalyticsError{InnerError: errServer, Errors: []gocb.AnalyticsErrorDesc{{Code: 23000}, {Code: 1}}})
 	assert.Equal(t, none, reason)
+	reason, _ = classify(&gocb.AnalyticsError{InnerError: errServer, Errors: []gocb.AnalyticsErrorDesc{{Code: 23007}, {Code: 23000}}})
+	assert.Equal(t, weak(named(t, "ANALYTICS_TEMPORARY_FAILURE")), reason)
 }
+
+// duringExecution reports whether the statement may have changed documents before this
+// error of the query service.
+func duringExecution(e gocb.QueryErrorDesc) bool { return e.Code == 5000 || e.Code == 5010 }
 
 // A statement that was refused before its execution has changed nothing.
 func TestClassifier_QueryRefused(t *testing.T) {
@@ -233,6 +246,12 @@ func TestClassifier_QueryRefused(t *testing.T) {
 		{refused(gocb.ErrParsingFailure, 3000), predicates.NewRejection("QUERY_ERROR_3000")},
 		{refused(gocb.ErrPlanningFailure, 4020), predicates.NewRejection("QUERY_ERROR_4020")},
 		{refused(gocb.ErrPreparedStatementFailure, 4060), predicates.NewRejection("QUERY_ERROR_4060")},
+		{refused(gocb.ErrPreparedStatementFailure, 4080), predicates.NewRejection("QUERY_ERROR_4080")},
+		{refused(gocb.ErrPreparedStatementFailure, 4090), predicates.NewRejection("QUERY_ERROR_4090")},
+		{refused(gocb.ErrPlanningFailure, 4036), none}, // a limit that is reached during the execution
+		{refused(gocb.ErrPlanningFailure, 4350), none},
+		{refused(gocb.ErrPlanningFailure, 4999), none}, // gocb's group, but an unknown code
+		{refused(gocb.ErrAuthenticationFailure, 10000), predicates.NewRejection("QUERY_ERROR_10000")},
 		{refused(gocb.ErrAuthenticationFailure, 13014), predicates.NewRejection("QUERY_ERROR_13014")},
 		{refused(gocb.ErrParsingFailure, 3000, 5000), none},
 		{refused(gocb.ErrCasMismatch, 12009), none}, // the statement may have changed other documents
@@ -240,6 +259,18 @@ func TestClassifier_QueryRefused(t *testing.T) {
 	} {
 		reason, _ := classify(tt.err)
 		assert.Equal(t, tt.want, reason, "%v", tt.err)
+	}
+}
+
+// gocb calls all errors of functions (101xx) a failure of the authentication. A function
+// may have changed documents before its error.
+func TestClassifier_QueryFunctions(t *testing.T) {
+	for code := uint32(10100); code < 10200; code++ {
+		reason, stage := classify(&gocb.QueryError{
+			InnerError: gocb.ErrAuthenticationFailure, HTTPStatusCode: 200, Errors: []gocb.QueryErrorDesc{{Code: code}},
+		})
+		assert.Equal(t, none, reason, "%d", code)
+		assert.Equal(t, response, stage, "%d", code)
 	}
 }
 
@@ -325,8 +356,6 @@ func TestClassifier_Connections(t *testing.T) {
 		"query, refused":       {query(refused), "SOCKET_NOT_AVAILABLE", dispatch},
 		"query, lost":          {query(reset), "SOCKET_CLOSED_WHILE_IN_FLIGHT", unreported},
 		"query, ended":         {query(io.ErrUnexpectedEOF), "SOCKET_CLOSED_WHILE_IN_FLIGHT", unreported},
-		"search, refused":      {&gocb.SearchError{InnerError: post(refused)}, "SOCKET_NOT_AVAILABLE", dispatch},
-		"management, refused":  {&gocb.HTTPError{InnerError: post(refused)}, "SOCKET_NOT_AVAILABLE", dispatch},
 		"attempt timeout":      {context.DeadlineExceeded, "TIMED_OUT_IN_FLIGHT", unreported},
 		"cancelled":            {gocb.ErrRequestCanceled, "", unreported},
 		"cancelled by context": {context.Canceled, "", unreported},
@@ -365,10 +394,12 @@ func TestClassifier_Timeouts(t *testing.T) {
 		stage predicates.Stage
 	}{
 		"write in flight":          {kv(ambiguous, node), netretry.TimedOut, unreported},
-		"write never sent":         {kv(ambiguous, ""), named(t, "NODE_NOT_AVAILABLE"), dispatch},
+		"write, not dispatched":    {kv(ambiguous, ""), weak(named(t, "NODE_NOT_AVAILABLE")), unreported},
+		"read, not dispatched":     {kv(unambiguous, ""), named(t, "NODE_NOT_AVAILABLE"), unreported},
 		"write after refusals":     {kv(ambiguous, node, locked), weak(named(t, "KV_LOCKED")), unreported},
 		"write, always retried":    {kv(ambiguous, node, outdated), weak(named(t, "KV_COLLECTION_OUTDATED")), unreported},
-		"no such collection":       {kv(ambiguous, "", outdated), named(t, "KV_COLLECTION_OUTDATED"), dispatch},
+		"no such collection":       {kv(ambiguous, "", outdated), weak(named(t, "KV_COLLECTION_OUTDATED")), unreported},
+		"no collection to read":    {kv(unambiguous, "", outdated), named(t, "KV_COLLECTION_OUTDATED"), unreported},
 		"read":                     {kv(unambiguous, node), named(t, "UNAMBIGUOUS_TIMEOUT"), unreported},
 		"read after refusals":      {kv(unambiguous, node, locked), named(t, "KV_LOCKED"), unreported},
 		"two reasons":              {kv(unambiguous, node, outdated, locked), named(t, "KV_LOCKED"), unreported},
@@ -381,10 +412,120 @@ func TestClassifier_Timeouts(t *testing.T) {
 		"analytics":                {&gocb.AnalyticsError{InnerError: ambiguous}, netretry.TimedOut, unreported},
 		"views":                    {&gocb.ViewError{InnerError: unambiguous}, named(t, "UNAMBIGUOUS_TIMEOUT"), unreported},
 		"couchbase2, no addresses": {&gocb.TimeoutError{InnerError: ambiguous, Opaque: "5d41f0"}, netretry.TimedOut, unreported},
+		"couchbase2, between retries": {
+			&gocb.TimeoutError{InnerError: unambiguous, Opaque: "5d41f0", RetryReasons: []gocb.RetryReason{gocb.ServiceNotAvailableRetryReason}},
+			weak(named(t, "SERVICE_NOT_AVAILABLE")), unreported,
+		},
+		"query, between its retries": {
+			query(unambiguous, nil, gocb.QueryErrorRetryable), weak(named(t, "QUERY_ERROR_RETRYABLE")), unreported,
+		},
+		"query as a transaction": {unambiguous, netretry.TimedOut, unreported}, // without a type
+		"waiting for replicas": {
+			&gocb.TimeoutError{InnerError: unambiguous, OperationID: "WaitForConfigSnapshot"}, netretry.TimedOut, unreported,
+		},
 	} {
 		reason, stage := classify(tt.err)
 		assert.Equal(t, tt.want, reason, name)
 		assert.Equal(t, tt.stage, stage, name)
+	}
+}
+
+// gocb says of a timeout of couchbase2:// whether the operation is idempotent. All other
+// errors of couchbase2:// may hide a request that took effect: gRPC reports a connection
+// that ends after the request was executed as Unavailable.
+func TestClassifier_ErrorsOfCouchbase2(t *testing.T) {
+	generic := func(inner error) error { return &gocb.GenericError{InnerError: inner} }
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for name, tt := range map[string]struct {
+		err  error
+		want predicates.Reason
+	}{
+		"unavailable": {generic(gocb.ErrServiceNotAvailable), weak(named(t, "SERVICE_NOT_AVAILABLE"))},
+		"overload":    {generic(gocb.ErrOverload), weak(named(t, "PIPELINE_OVERLOADED"))},
+		"refused":     {generic(refused), weak(named(t, "SOCKET_NOT_AVAILABLE"))},
+		"ended":       {generic(io.EOF), named(t, "SOCKET_CLOSED_WHILE_IN_FLIGHT")},
+		"read":        {&gocb.TimeoutError{InnerError: generic(gocb.ErrUnambiguousTimeout)}, named(t, "UNAMBIGUOUS_TIMEOUT")},
+		"write":       {&gocb.TimeoutError{InnerError: generic(gocb.ErrAmbiguousTimeout)}, netretry.TimedOut},
+		"internal":    {generic(gocb.ErrInternalServerFailure), none},
+		"locked":      {generic(gocb.ErrDocumentLocked), none},
+		"exists":      {generic(gocb.ErrDocumentExists), none},
+		"refusal":     {generic(gocb.ErrAuthenticationFailure), none},
+		"cancelled":   {generic(gocb.ErrRequestCanceled), none},
+	} {
+		reason, stage := classify(tt.err)
+		assert.Equal(t, tt.want, reason, name)
+		assert.Equal(t, unreported, stage, name)
+	}
+}
+
+// The client of HTTP follows redirects. A server that redirects may have executed the
+// request; the query service never redirects.
+func TestClassifier_ConnectionAfterARedirect(t *testing.T) {
+	refused := &url.Error{Op: "Post", URL: "http://127.0.0.1:8091/", Err: &net.OpError{
+		Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED),
+	}}
+	for _, err := range []error{
+		&gocb.HTTPError{InnerError: refused}, &gocb.AnalyticsError{InnerError: refused},
+		&gocb.SearchError{InnerError: refused}, &gocb.ViewError{InnerError: refused}, refused,
+	} {
+		reason, stage := classify(err)
+		assert.Equal(t, weak(named(t, "SOCKET_NOT_AVAILABLE")), reason, "%T", err)
+		assert.Equal(t, unreported, stage, "%T", err)
+	}
+}
+
+// With another strategy than NoRetries, gocb itself repeats requests that may have taken
+// effect. Then the last error proves nothing about the earlier ones.
+func TestClassifier_AfterRetriesOfGocb(t *testing.T) {
+	inFlight := []gocb.RetryReason{gocb.SocketCloseInFlightRetryReason}
+	exists := keyValue(memd.StatusKeyExists, gocb.ErrDocumentExists)
+	exists.RetryReasons = inFlight
+	locked := keyValue(memd.StatusLocked, gocb.ErrDocumentLocked)
+	locked.RetryReasons = inFlight
+	closed := keyValue(0, gocbcore.ErrMemdClientClosed)
+	closed.RetryReasons = inFlight
+	for _, tt := range []struct {
+		err   error
+		want  predicates.Reason
+		stage predicates.Stage
+	}{
+		{exists, none, response},
+		{locked, weak(named(t, "KV_LOCKED")), response},
+		{closed, weak(named(t, "SOCKET_NOT_AVAILABLE")), unreported},
+		{
+			&gocb.QueryError{InnerError: gocb.ErrServiceNotAvailable, RetryReasons: []gocb.RetryReason{gocb.SocketNotAvailableRetryReason}},
+			weak(named(t, "SERVICE_NOT_AVAILABLE")), unreported,
+		},
+	} {
+		reason, stage := classify(tt.err)
+		assert.Equal(t, tt.want, reason, "%v", tt.err)
+		assert.Equal(t, tt.stage, stage, "%v", tt.err)
+	}
+}
+
+// causedBy sets the cause of an error of a transaction, which gocb does not export.
+func causedBy(err any, cause error) {
+	field := reflect.ValueOf(err).Elem().FieldByName("cause")
+	reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Elem().Set(reflect.ValueOf(cause))
+}
+
+// The cause of the error of a transaction is about one request of the transaction.
+func TestClassifier_Transactions(t *testing.T) {
+	ambiguous, failed, post := &gocb.TransactionCommitAmbiguousError{}, &gocb.TransactionFailedError{}, &gocb.TransactionFailedPostCommit{}
+	for _, cause := range []error{
+		gocb.ErrOverload, gocb.ErrCircuitBreakerOpen, gocb.ErrServiceNotAvailable, gocb.ErrUnambiguousTimeout,
+		keyValue(memd.StatusLocked, gocb.ErrDocumentLocked), keyValue(memd.StatusKeyExists, gocb.ErrDocumentExists),
+		&gocb.QueryError{InnerError: gocb.ErrParsingFailure, Errors: []gocb.QueryErrorDesc{{Code: 3000}}},
+	} {
+		causedBy(ambiguous, cause)
+		causedBy(failed, cause)
+		causedBy(post, cause)
+		for _, err := range []error{ambiguous, failed, post, &gocb.TransactionExpiredError{}} {
+			reason, stage := classify(err)
+			assert.Equal(t, none, reason, "%T: %v", err, cause)
+			assert.Equal(t, unreported, stage, "%T: %v", err, cause)
+		}
+		require.ErrorIs(t, ambiguous, cause)
 	}
 }
 
@@ -495,7 +636,7 @@ func TestNoRetries(t *testing.T) {
 func ExampleClassifier() {
 	policy := strategies.ReasonAware(couchbase.Classifier[string](), strategies.BestEffort[string]())
 	for _, err := range []error{
-		&gocb.TimeoutError{InnerError: gocb.ErrAmbiguousTimeout, Opaque: "0"}, // never dispatched
+		gocb.ErrOverload, // not sent
 		&gocb.TimeoutError{InnerError: gocb.ErrAmbiguousTimeout, Opaque: "9", LastDispatchedTo: "10.0.0.1:11210"},
 		&gocb.KeyValueError{InnerError: gocb.ErrDocumentLocked, StatusCode: 0x09},
 		&gocb.KeyValueError{InnerError: gocb.ErrDocumentExists, StatusCode: 0x02},
@@ -505,7 +646,7 @@ func ExampleClassifier() {
 		fmt.Printf("%s: %v\n", text, decision)
 	}
 	// Output:
-	// ambiguous timeout: retry after 8ms (NODE_NOT_AVAILABLE)
+	// queue overflowed: retry after 8ms (PIPELINE_OVERLOADED)
 	// ambiguous timeout: no retry: refused (TIMED_OUT_IN_FLIGHT)
 	// document locked: retry after 8ms (KV_LOCKED)
 	// document exists: no retry: final (KV_STATUS_0x02)

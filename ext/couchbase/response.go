@@ -84,55 +84,73 @@ func ofKeyValue(e *gocb.KeyValueError) predicates.Reason {
 }
 
 // ofQuery returns the reason of a response of the query service, or the zero Reason if an
-// error has no reason: its statement may have changed documents.
+// error has no reason. The first error names the reason, and all must allow it.
 func ofQuery(e *gocb.QueryError) predicates.Reason {
 	first := queryReason(e.Errors[0])
-	for _, other := range e.Errors[1:] {
-		if queryReason(other).IsZero() {
-			first = predicates.Reason{}
-		}
-	}
-	if first.IsZero() && len(e.Errors) == 1 && wasNotExecuted(e) {
+	if first.IsZero() && len(e.Errors) == 1 && slices.Contains(refusedStatements, e.Errors[0].Code) {
 		return predicates.NewRejection(fmt.Sprintf("QUERY_ERROR_%d", e.Errors[0].Code))
+	}
+	for _, other := range e.Errors[1:] {
+		reason := queryReason(other)
+		switch {
+		case reason.IsZero():
+			return predicates.Reason{}
+		case !reason.AllowsNonIdempotentRetry():
+			first = weakened(first)
+		}
 	}
 	return first
 }
 
+// refusedStatements are errors of the query service before the execution of a statement:
+// of parsing, planning, prepared statements, and authorization. gocb's groups of codes do
+// not prove this. Its planning failures include 4036, a limit that is reached during the
+// execution, and its authentication failures include all errors of functions (101xx), of
+// which 10109 reports that a function has failed, perhaps after it changed documents.
+var refusedStatements = []uint32{
+	3000,
+	4000, 4010, 4020, 4100, 4110, 4210,
+	4060, 4080, 4090,
+	10000, 13014,
+}
+
+// queueFull is the code with which the query service refuses a request that would wait.
+const queueFull = 1201
+
 // queryReason returns the reason of an error of the query service, or the zero Reason.
-// 12016, a missing index, is marked as retryable, although a retry fails.
+// 12016, a missing index, is marked as retryable, although a retry fails. A statement may
+// have changed documents before an error that is marked as retryable, or before it missed
+// an index.
 func queryReason(e gocb.QueryErrorDesc) predicates.Reason {
 	switch {
 	case e.Code == 4040 || e.Code == 4050 || e.Code == 4070:
 		return ReasonOf(gocb.QueryPreparedStatementFailureRetryReason)
 	case e.Code == 5000 && strings.Contains(e.Message, "queryport.indexNotFound"):
-		return ReasonOf(gocb.QueryIndexNotFoundRetryReason)
-	case e.Retry && e.Code != 12016:
+		return weakened(ReasonOf(gocb.QueryIndexNotFoundRetryReason))
+	case e.Retry && (e.Code == queueFull || slices.Contains(refusedStatements, e.Code)):
 		return queryErrorRetryable
+	case e.Retry && e.Code != 12016:
+		return weakened(queryErrorRetryable)
 	}
 	return predicates.Reason{}
 }
 
-// wasNotExecuted reports whether the statement was refused before its execution.
-func wasNotExecuted(e *gocb.QueryError) bool {
-	for _, target := range []error{
-		gocb.ErrParsingFailure, gocb.ErrPlanningFailure, gocb.ErrPreparedStatementFailure, gocb.ErrAuthenticationFailure,
-	} {
-		if errors.Is(e, target) {
-			return true
-		}
-	}
-	return false
-}
-
 // ofAnalytics returns the reason of a response of the analytics service, or the zero
-// Reason if an error is not listed.
+// Reason if an error is not listed. The service refuses a statement before its execution
+// during a rebalance (23003), and while its queue is full (23007). It may be unavailable
+// (23000) at any time.
 func ofAnalytics(e *gocb.AnalyticsError) predicates.Reason {
+	reason := ReasonOf(gocb.AnalyticsTemporaryFailureRetryReason)
 	for _, d := range e.Errors {
-		if d.Code != 23000 && d.Code != 23003 && d.Code != 23007 {
+		switch d.Code {
+		case 23003, 23007:
+		case 23000:
+			reason = weakened(reason)
+		default:
 			return predicates.Reason{}
 		}
 	}
-	return ReasonOf(gocb.AnalyticsTemporaryFailureRetryReason)
+	return reason
 }
 
 func ofSearch(e *gocb.SearchError) predicates.Reason {

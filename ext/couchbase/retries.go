@@ -15,7 +15,8 @@ import (
 //     (KV_NOT_MY_VBUCKET), an unknown collection (KV_COLLECTION_OUTDATED), and a request
 //     that was not completely written (MEMD_WRITE_FAILURE).
 //   - A request waits in gocb while there is no connection to its node. The timeout is
-//     then NODE_NOT_AVAILABLE.
+//     then NODE_NOT_AVAILABLE, which allows a retry of reads only: gocb may have sent the
+//     request just after the timeout.
 //
 // NoRetries makes two exceptions:
 //

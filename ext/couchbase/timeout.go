@@ -15,51 +15,87 @@ import (
 // documents.
 const queryTimedOut = 1080
 
+// waitForReplicas is the operation whose timeout gocb calls unambiguous although it
+// follows a write: it belongs to the option PersistTo or ReplicateTo of the write.
+const waitForReplicas = "WaitForConfigSnapshot"
+
 // ofTimeout returns the meaning of a timeout of gocb. Its reason has the name of the
-// reason for which gocb has retried, if it has.
+// reason for which gocb has retried, if it has. It allows a retry of calls that must not
+// happen twice only if the operation was a read.
 func ofTimeout(err error) finding {
-	retried := retryReasons(err)
-	reason := reasonOfAll(retried)
+	reason := reasonOfAll(retryReasons(err))
+	isRead := isUnambiguous(err)
 	switch {
-	case wasNeverDispatched(err):
-		if reason.IsZero() {
-			reason = nodeNotAvailable
-		}
-		return finding{reason, predicates.ClientDispatch}
-	case errors.Is(err, gocb.ErrUnambiguousTimeout) && !mayHaveTakenEffect(err, retried):
-		if reason.IsZero() {
-			reason = unambiguousTimeout
-		}
-		return finding{reason, predicates.NetworkTime}
-	}
-	if reason.IsZero() {
+	case !reason.IsZero():
+	case wasNotDispatched(err):
+		reason = nodeNotAvailable
+	case isRead:
+		reason = unambiguousTimeout
+	default:
 		reason = netretry.TimedOut
 	}
-	return finding{weakened(reason), predicates.NetworkTime}
+	if !isRead {
+		reason = weakened(reason)
+	}
+	return finding{reason, predicates.NetworkTime}
 }
 
-// wasNeverDispatched reports whether a key-value request has not been written to a
-// connection. gocb notes the address before it writes, and gives the request a number.
-// The errors of couchbase2:// have neither address nor number.
-func wasNeverDispatched(err error) bool {
+// wasNotDispatched reports whether a key-value request had not been written to a
+// connection when gocb created its error. The errors of couchbase2:// have neither address
+// nor number. It is no proof that the request was not sent: gocb cancels the request after
+// it has created the error, and may write the request in between.
+func wasNotDispatched(err error) bool {
 	e, ok := errors.AsType[*gocb.TimeoutError](err)
 	return ok && e.LastDispatchedTo == "" && e.Opaque == "0"
 }
 
-// mayHaveTakenEffect reports whether a timeout that gocb calls unambiguous is ambiguous.
-// If gocb retries HTTP requests itself, it treats a request that timed out as a request
-// that had no connection.
-func mayHaveTakenEffect(err error, retried []gocb.RetryReason) bool {
-	if slices.Contains(retried, gocb.SocketNotAvailableRetryReason) {
-		return true
+// isUnambiguous reports whether gocb calls the timeout unambiguous because the operation
+// was a read. gocb also uses the word for timeouts between its own retries, for timeouts
+// that the query service reports, and for the bare ErrUnambiguousTimeout of a query as a
+// transaction: these do not count.
+func isUnambiguous(err error) bool {
+	if !errors.Is(err, gocb.ErrUnambiguousTimeout) || wasRepeatedInDoubt(retryReasons(err)) {
+		return false
 	}
-	e, ok := errors.AsType[*gocb.QueryError](err)
-	return ok && slices.ContainsFunc(e.Errors, func(d gocb.QueryErrorDesc) bool { return d.Code == queryTimedOut })
+	if e, ok := errors.AsType[*gocb.TimeoutError](err); ok {
+		return e.OperationID != waitForReplicas
+	}
+	if e, ok := errors.AsType[*gocb.QueryError](err); ok {
+		return !slices.ContainsFunc(e.Errors, func(d gocb.QueryErrorDesc) bool { return d.Code == queryTimedOut })
+	}
+	_, isAnalytics := errors.AsType[*gocb.AnalyticsError](err)
+	_, isSearch := errors.AsType[*gocb.SearchError](err)
+	_, isView := errors.AsType[*gocb.ViewError](err)
+	_, isManagement := errors.AsType[*gocb.HTTPError](err)
+	return isAnalytics || isSearch || isView || isManagement
+}
+
+// wasRepeatedInDoubt reports whether gocb itself has repeated a request that may have
+// taken effect. [NoRetries] prevents it; other strategies do not.
+func wasRepeatedInDoubt(retried []gocb.RetryReason) bool {
+	return slices.ContainsFunc(retried, func(r gocb.RetryReason) bool {
+		return !r.AllowsNonIdempotentRetry() || slices.Contains(inDoubtReasons, r)
+	})
+}
+
+// inDoubtReasons are reasons for which gocb repeats any request, although the request may
+// have taken effect: an HTTP request that timed out after it was sent
+// (SOCKET_NOT_AVAILABLE), a request of couchbase2:// whose connection ended, and a
+// statement that failed during its execution.
+var inDoubtReasons = []gocb.RetryReason{
+	gocb.SocketNotAvailableRetryReason,
+	gocb.ServiceNotAvailableRetryReason,
+	gocb.QueryErrorRetryable,
+	gocb.QueryIndexNotFoundRetryReason,
+	gocb.AnalyticsTemporaryFailureRetryReason,
 }
 
 // retryReasons returns the reasons for which gocb has retried before err.
 func retryReasons(err error) []gocb.RetryReason {
 	if e, ok := errors.AsType[*gocb.TimeoutError](err); ok {
+		return e.RetryReasons
+	}
+	if e, ok := errors.AsType[*gocb.KeyValueError](err); ok {
 		return e.RetryReasons
 	}
 	if e, ok := errors.AsType[*gocb.QueryError](err); ok {
