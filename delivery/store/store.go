@@ -79,7 +79,7 @@ type Store interface {
 	// the database server, and a message is as much later as that is set back. Nor is a
 	// message taken again before its lease has ended. It stops after the message with
 	// which the payloads reach 16 MiB: so at least one message is returned, whatever its
-	// size.
+	// size. With an error it returns no messages.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, even if that is sooner than

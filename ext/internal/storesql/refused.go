@@ -98,12 +98,16 @@ type Lease[M any] struct {
 
 // Lease makes the call. If the database refuses a message, the others are leased without
 // it: they are halved until the refused message is alone. If it refuses every message,
-// Lease returns the refusal.
+// Lease returns the refusal. With an error it returns no messages: those that All has
+// returned with it are not leased, since their transaction has failed.
 func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 	for range maxRounds {
 		leased, err = c.All()
+		if err == nil {
+			return leased, nil
+		}
 		if !c.IsRefusal(err) {
-			return leased, err
+			return nil, err
 		}
 		positions, findErr := c.Find()
 		if findErr != nil {
@@ -120,14 +124,18 @@ func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 	return nil, err
 }
 
-// halve leases the messages at positions that the database does not refuse.
+// halve leases the messages at positions that the database does not refuse. If another
+// error ends it, it returns the error and the messages that were leased before.
 func (c *Lease[M]) halve(r *Refused, positions []int64) ([]M, error) {
 	if len(positions) == 0 {
 		return nil, nil
 	}
 	leased, err := c.These(positions)
+	if err == nil {
+		return leased, nil
+	}
 	if !c.IsRefusal(err) {
-		return leased, err
+		return nil, err
 	}
 	if len(positions) == 1 {
 		wait, ok := r.add(positions[0], c.Now())
