@@ -191,7 +191,8 @@ func WithKeepKeyOrder(n int) QueueOption {
 // So a key that floods the queue, such as a customer with a large import, does not make
 // the others wait behind it. At most n messages of a key are in flight in a worker, from
 // the queue and all its layers together, so that they do not fill its slots; 0 means no
-// limit. Each worker has a limit of its own. By default the oldest messages are taken
+// limit. Each worker has a limit of its own. Messages without a key, and the messages of
+// the first source of [Queue.Source], are not counted and not limited. By default the oldest messages are taken
 // first. Give the operator at most as many slots as calls, and make it unordered:
 // elements that have a slot are called in their order.
 //

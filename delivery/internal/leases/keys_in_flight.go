@@ -1,7 +1,6 @@
 package leases
 
 import (
-	"context"
 	"sync"
 
 	"github.com/weirflow/weir/internal/settle"
@@ -9,12 +8,11 @@ import (
 
 // KeysInFlight counts the messages of each key that are in flight in a worker. The
 // sources of a queue and of its layers share it, so the limit of [WithKeyRounds] holds
-// for all of them together. Safe for concurrent use.
+// for all of them together. They take messages at the same time, and so may take more
+// messages of a key than the limit: each message is admitted on its own, and a source
+// releases the messages that are not admitted. Messages without a key are not counted.
+// Safe for concurrent use.
 type KeysInFlight struct {
-	// taking has capacity 1: the source that takes messages by key holds it from its look
-	// at the counts until it has counted what it has taken.
-	taking chan struct{}
-
 	mu       sync.Mutex // guards the fields below
 	flying   map[string]int
 	excluded map[chan struct{}]bool // of the sources whose last round left out keys
@@ -22,9 +20,7 @@ type KeysInFlight struct {
 
 // NewKeysInFlight returns counts of 0.
 func NewKeysInFlight() *KeysInFlight {
-	return &KeysInFlight{
-		taking: make(chan struct{}, 1), flying: map[string]int{}, excluded: map[chan struct{}]bool{},
-	}
+	return &KeysInFlight{flying: map[string]int{}, excluded: map[chan struct{}]bool{}}
 }
 
 // WithKeysInFlight makes a source share the counts of other sources. By default a source
@@ -32,18 +28,6 @@ func NewKeysInFlight() *KeysInFlight {
 func WithKeysInFlight(k *KeysInFlight) SourceOption {
 	return func(set *sourceSettings) { set.inFlight = k }
 }
-
-// hold waits until no other source is taking messages by key.
-func (k *KeysInFlight) hold(ctx context.Context) error {
-	select {
-	case k.taking <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (k *KeysInFlight) unhold() { <-k.taking }
 
 // room returns the keys that have most messages in flight, and how many messages of each
 // other key may be taken: at most n. It wakes again when a returned key may
@@ -67,16 +51,27 @@ func (k *KeysInFlight) room(most, n int, again chan struct{}) (except []string, 
 	return except, each
 }
 
-// took counts a message that was taken.
-func (k *KeysInFlight) took(key string) {
+// admit counts a message that was taken as in flight, unless most messages of its key are
+// in flight already: then it returns false.
+func (k *KeysInFlight) admit(key string, most int) bool {
+	if key == "" {
+		return true
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.flying[key] >= most {
+		return false
+	}
 	k.flying[key]++
+	return true
 }
 
-// landed counts a message that is no longer in flight. If its key was at the limit, the
-// sources that left it out look again.
+// landed counts a message that was admitted as no longer in flight. If its key was at the
+// limit, the sources that left it out look again.
 func (k *KeysInFlight) landed(key string, most int) {
+	if key == "" {
+		return
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	wasFull := k.flying[key] >= most

@@ -356,7 +356,8 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encod
 // message that is in flight here stays in flight with its new lease, and is not delivered
 // again (law D2). A suspect, which is a message whose leases have ended, is delivered
 // alone, because it may kill its process and would take others along (law D4). Messages
-// with too many ended leases only pass through deliver, to be rejected.
+// with too many ended leases only pass through deliver, to be rejected. A message of a
+// key at its limit is released, and the next take leaves out the key.
 func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []store.Leased, back []store.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -365,10 +366,11 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 		other := s.held[l.Lease.Entry]
 		switch {
 		case other != nil:
-			s.landed(l.Meta.Key) // it is counted already
-			s.lose(other)
+			s.lose(other) // its key counts it already
 			other.lease, other.until = l.Lease, until
 			other.lost = false
+		case !s.admit(l.Meta.Key):
+			back = append(back, l.Lease)
 		case l.Lapses >= settle.MaxLapses:
 			chosen = append(chosen, l)
 		case l.Lapses > 0:
@@ -378,7 +380,7 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 		}
 	}
 	if len(suspects) == 0 {
-		return append(chosen, others...), nil
+		return append(chosen, others...), back
 	}
 	for _, l := range append(suspects[1:], others...) {
 		s.landed(l.Meta.Key)

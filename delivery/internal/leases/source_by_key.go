@@ -33,26 +33,22 @@ func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased,
 }
 
 // takeRound takes messages of the rest of a round, and returns the key after which the
-// round continues. With a limit per key it counts the messages.
+// round continues. With a limit per key it leaves out the keys at the limit.
 func (s *Source[T]) takeRound(ctx context.Context, n int) (taken []store.Leased, next string, err error) {
 	r := store.KeyRound{After: s.after, Each: n}
-	if s.most == 0 {
-		return s.byKey.TakeByKey(ctx, s.queue, r, n, s.lease)
+	if s.most > 0 {
+		r.Except, r.Each = s.inFlight.room(s.most, n, s.again)
 	}
-	err = s.inFlight.hold(ctx)
-	if err != nil {
-		return nil, s.after, err
-	}
-	defer s.inFlight.unhold()
-	r.Except, r.Each = s.inFlight.room(s.most, n, s.again)
-	taken, next, err = s.byKey.TakeByKey(ctx, s.queue, r, n, s.lease)
-	for i := range taken {
-		s.inFlight.took(taken[i].Meta.Key)
-	}
-	return taken, next, err
+	return s.byKey.TakeByKey(ctx, s.queue, r, n, s.lease)
 }
 
-// landed notes that a message of a key that was taken is not in flight, or no longer.
+// admit counts a message that was taken as in flight, and returns false if its key is at
+// the limit: other sources have taken messages of the key at the same time.
+func (s *Source[T]) admit(key string) bool {
+	return s.byKey == nil || s.most == 0 || s.inFlight.admit(key, s.most)
+}
+
+// landed notes that a message that was admitted is not in flight, or no longer.
 func (s *Source[T]) landed(key string) {
 	if s.byKey != nil && s.most > 0 {
 		s.inFlight.landed(key, s.most)
