@@ -440,9 +440,11 @@ func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) err
 // it: so a source without layers and dead letters gets the layers and dead letters of the
 // queue. It ends when first has ended and all messages of the queue are settled.
 //
-// [Run] makes its own source of a queue: there you need this only for first. With the
-// option [WithKeepKeyOrder] a queue has a single source at a time: Source panics while an
-// earlier source is open.
+// [Run] makes its own source of a queue: there you need this only for first, and for a
+// [SourceWrapper]. If first is a wrapper, Source unwraps it to count lost leases and
+// refused settlements, to find purged messages, and to find the queue whose messages
+// first returns. With the option [WithKeepKeyOrder] a queue has a single source at a
+// time: Source panics while an earlier source is open.
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if q.lacks != nil {
 		if guard.IsNil(first) {
@@ -453,11 +455,12 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if guard.IsNil(first) {
 		return &queueSource[T]{q.ladder.Source(nil), q}
 	}
-	other, isOfQueue := first.(*queueSource[T])
-	if isOfQueue {
-		first = other.Source
-	}
-	return &queueSource[T]{q.ladder.Source(first), q}
+	var wrapped []ladder.Source[T]
+	eachSource(first, func(s Source[T]) bool {
+		wrapped = append(wrapped, s)
+		return true
+	})
+	return &queueSource[T]{q.ladder.Source(first, wrapped[1:]...), q}
 }
 
 // Receive implements [Source], for a program that does without [Run]: the first call

@@ -135,18 +135,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
 	w.working, w.releaseAll = context.WithCancelCause(context.WithoutCancel(ctx))
 	w.monitor.begin(w.status, engines, w.clock)
-	if q, ok := source.(*Queue[IN]); ok {
-		w.source = w.sourceOf(q)
-	}
-	w.mu.Lock()
-	w.leases, _ = ofSource[settle.LeaseCounter](w.source)
-	w.refusals, _ = ofSource[settle.RefusalCounter](w.source)
-	w.mu.Unlock()
-	finder, findsPurged := ofSource[settle.PurgeFinder](w.source)
-	ender, canEnd := op.(endsPurged)
-	if findsPurged && canEnd {
-		finder.OnPurge(ender.EndPurged)
-	}
+	w.open()
 	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
 	if c, ok := op.(checksRun); ok {
 		if err := c.CheckRun(ctx); err != nil {
@@ -225,9 +214,10 @@ func (w *worker[IN, OUT]) setBatches() {
 	}
 }
 
-// sourceOf returns a source of a queue, one for each Run: others may use the queue. If
-// that panics, the operator is stopped, and the monitor is free again.
-func (w *worker[IN, OUT]) sourceOf(q *Queue[IN]) Source[IN] {
+// open prepares the source. If it is a queue, it becomes a source of the queue, one for
+// each Run: others may use the queue. If that panics, the operator is stopped, and the
+// monitor is free again.
+func (w *worker[IN, OUT]) open() {
 	panics := true
 	defer func() {
 		if panics {
@@ -235,9 +225,21 @@ func (w *worker[IN, OUT]) sourceOf(q *Queue[IN]) Source[IN] {
 			w.monitor.release()
 		}
 	}()
-	s := q.Source(nil)
+	q, isQueue := w.source.(*Queue[IN])
+	if isQueue {
+		w.source = q.Source(nil)
+	}
+	leases, _ := ofSource[settle.LeaseCounter](w.source)
+	refusals, _ := ofSource[settle.RefusalCounter](w.source)
+	finder, findsPurged := ofSource[settle.PurgeFinder](w.source)
+	w.mu.Lock()
+	w.leases, w.refusals = leases, refusals
+	w.mu.Unlock()
+	ender, canEnd := w.op.(endsPurged)
+	if findsPurged && canEnd {
+		finder.OnPurge(ender.EndPurged)
+	}
 	panics = false
-	return s
 }
 
 // run drives the operator until its end.

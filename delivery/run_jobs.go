@@ -59,7 +59,7 @@ func addQueue(all []hosted, q OnEngine, isRead bool) []hosted {
 // lacksOf returns an error if the engine of an end of a worker lacks an ability that its
 // queue needs, or nil.
 func lacksOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
-	if q, ok := source.(*Queue[IN]); ok && q.lacks != nil {
+	if q, ok := ofSource[*Queue[IN]](source); ok && q.lacks != nil {
 		return q.lacks
 	}
 	if q, ok := sink.(*Queue[OUT]); ok && q.lacks != nil {
@@ -71,9 +71,9 @@ func lacksOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
 // sameQueue reports whether the ends of a worker are one queue, of an engine that keeps
 // one message of an id.
 func sameQueue[IN, OUT any](source Source[IN], sink Sink[OUT]) bool {
-	a, is := source.(*Queue[IN])
-	b, too := sink.(*Queue[OUT]) // what embeds one may give results other ids
-	return is && too && a.name == b.name && !consumes(a.engine) && storearg.IsSame(a.engine, b.engine)
+	read, isRead := ofSource[OnEngine](source)
+	written, isWritten := sink.(*Queue[OUT]) // a sink that embeds a queue may give results other ids
+	return isRead && isWritten && read.Name() == written.name && !consumes(written.engine) && storearg.IsSame(read.Engine(), written.engine)
 }
 
 // beside runs jobs of engines, and says there what this worker does, until the function

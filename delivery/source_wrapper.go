@@ -1,6 +1,10 @@
 package delivery
 
-import "github.com/weirflow/weir/delivery/store"
+import (
+	"fmt"
+
+	"github.com/weirflow/weir/delivery/store"
+)
 
 // OnEngine is a source or sink that is a queue of an engine, such as a [Queue] or the
 // source that [Queue.Source] returns. [Run] runs the jobs of the engine beside its
@@ -23,30 +27,58 @@ type OnEngine interface {
 // refused settlements, and to end the calls of purged messages. Without Unwrap, a worker
 // whose source is a wrapper does its work, but it runs no jobs of the queue's engine,
 // `weir workers` does not show the queue as its source, and calls of purged messages run
-// to their end. A wrapper that passes other messages on makes them by [message.With], so
-// that they are settled and keep their delivery. Run does not close the wrapped source:
-// Close of the wrapper does.
+// to their end. [Queue.Source] unwraps its first source in the same way.
+//
+// A wrapper that passes other messages on makes them by [message.With], so that they are
+// settled and keep their delivery. It settles the messages that it filters out, and then
+// receives again: Receive never returns 0 messages and a nil error. Run does not close
+// the wrapped source: Close of the wrapper does. A wrapper around a [Queue] itself is for
+// a single Run, since its Close ends Receive of the queue for good: wrap [Queue.Source]
+// for each further Run.
 type SourceWrapper[T any] interface {
 	Source[T]
-	// Unwrap returns the wrapped source. It returns the same source each time, and not the
-	// wrapper.
+	// Unwrap returns the wrapped source. It returns the same source each time. Run and
+	// [Queue.Source] panic if it returns the wrapper, or after 100 wrappers.
 	Unwrap() Source[T]
 }
+
+// maxWrappers is the number of sources that may wrap each other.
+const maxWrappers = 100
 
 // ofSource returns the first source that is an I, of source and the sources that it
 // wraps.
 func ofSource[I, T any](source Source[T]) (found I, isFound bool) {
-	for {
-		found, isFound = source.(I)
-		if isFound {
-			return found, true
+	eachSource(source, func(s Source[T]) bool {
+		found, isFound = s.(I)
+		return !isFound
+	})
+	return found, isFound
+}
+
+// eachSource calls f with a source and the sources that it wraps, until f returns false.
+// The source that a queue wraps is the source of its Receive. eachSource panics if the
+// sources do not end.
+func eachSource[T any](source Source[T], f func(Source[T]) bool) {
+	first := source
+	for range maxWrappers {
+		if !f(source) {
+			return
 		}
-		wrapper, isWrapper := source.(SourceWrapper[T])
-		if !isWrapper {
-			return found, false
+		switch s := source.(type) {
+		case SourceWrapper[T]:
+			source = s.Unwrap()
+		case *Queue[T]:
+			opened, err := s.opened()
+			if err != nil {
+				return // Receive returns the error
+			}
+			source = opened
+		default:
+			return
 		}
-		source = wrapper.Unwrap()
 	}
+	panic(fmt.Sprintf("delivery: a %T wraps more than %d sources: its Unwrap, or the Unwrap of a source that it wraps, "+
+		"must return the wrapped source, and not the wrapper (SourceWrapper)", first, maxWrappers))
 }
 
 // queueSource is a source of a queue.

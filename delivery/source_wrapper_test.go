@@ -32,8 +32,22 @@ func (s countedSource) Receive(ctx context.Context, n int) ([]message.Message[in
 func (s countedSource) Unwrap() delivery.Source[int] { return s.Source }
 
 // A worker whose source wraps the source of a queue, twice, is shown as a worker of the
-// queue, runs the jobs of its engine, and ends the calls of purged messages.
+// queue, runs the jobs of its engine, and ends the calls of purged messages. So does a
+// worker that wraps the queue itself, or a source whose first source is a wrapper.
 func TestSourceWrapper_Run(t *testing.T) {
+	for name, sourceOf := range map[string]func(q *delivery.Queue[int]) delivery.Source[int]{
+		"a source of the queue": func(q *delivery.Queue[int]) delivery.Source[int] { return q.Source(nil) },
+		"the queue":             func(q *delivery.Queue[int]) delivery.Source[int] { return q },
+		"the first source of another queue": func(q *delivery.Queue[int]) delivery.Source[int] {
+			first := countedSource{q.Source(nil), new(atomic.Int64)}
+			return delivery.NewQueue[int](q.Engine(), "others", silently).Source(first)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { wrapperRun(t, sourceOf) })
+	}
+}
+
+func wrapperRun(t *testing.T, sourceOf func(q *delivery.Queue[int]) delivery.Source[int]) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		q := delivery.NewQueue[int](engine, "numbers", silently, delivery.WithLease(9*time.Second))
@@ -52,7 +66,10 @@ func TestSourceWrapper_Run(t *testing.T) {
 			return "", context.Cause(ctx)
 		}), time.Hour, 10, asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet))
 		var received atomic.Int64
-		source := countedSource{countedSource{q.Source(nil), &received}, &received}
+		inner := sourceOf(q)
+		onEngine, ok := inner.(delivery.OnEngine)
+		require.True(t, ok)
+		source := countedSource{countedSource{inner, &received}, &received}
 		monitor := new(delivery.Monitor)
 		ended := make(chan error, 1)
 		go func() { // ends with ctx
@@ -64,8 +81,8 @@ func TestSourceWrapper_Run(t *testing.T) {
 		workers, err := j.Workers(t.Context())
 		require.NoError(t, err)
 		require.Len(t, workers, 1)
-		require.Equal(t, []string{"numbers"}, workers[0].Queues)
-		require.Equal(t, "numbers", workers[0].Reads)
+		require.Equal(t, []string{onEngine.Name()}, workers[0].Queues)
+		require.Equal(t, onEngine.Name(), workers[0].Reads)
 
 		job, err := j.Start(t.Context(), jobs.Spec{Do: store.Purge, Queue: "numbers", Filter: store.Filter{Key: "ann"}, By: "ann", Why: "left"})
 		require.NoError(t, err)
@@ -95,4 +112,43 @@ func TestSourceWrapper_SourceWithFirst(t *testing.T) {
 			require.NoError(t, source.Close(t.Context()))
 		})
 	}
+}
+
+// A worker whose source wraps a queue, and whose sink is that queue, would lose results.
+func TestSourceWrapper_QueueOfTheSinkAsSource(t *testing.T) {
+	engine := memory.Open()
+	q := delivery.NewQueue[int](engine, "numbers", silently)
+	for name, source := range map[string]delivery.Source[int]{
+		"source":               q.Source(nil),
+		"wrapper of a source":  countedSource{q.Source(nil), new(atomic.Int64)},
+		"wrapper of the queue": countedSource{q, new(atomic.Int64)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			op := operator(itoa)
+			_, err := delivery.Run(t.Context(), source, op, delivery.NewQueue[string](engine, "numbers", silently), silently)
+			require.ErrorContains(t, err, "the sink is the queue of the source")
+			<-op.Done()
+		})
+	}
+}
+
+// selfSource is a wrapper whose Unwrap returns the wrapper.
+type selfSource struct{ delivery.Source[int] }
+
+func (s selfSource) Unwrap() delivery.Source[int] { return s }
+
+func TestSourceWrapper_UnwrapReturnsTheWrapper(t *testing.T) {
+	source := selfSource{newList(1, false)}
+	q := delivery.NewQueue[int](memory.Open(), "numbers", silently)
+	panicOf := func(f func()) (p any) {
+		defer func() { p = recover() }()
+		f()
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	op := operator(itoa, asyncop.WithContext(ctx))
+	require.Contains(t, panicOf(func() { _, _ = delivery.Run(t.Context(), source, op, &collected{}) }), "selfSource wraps more than 100")
+	require.Contains(t, panicOf(func() { q.Source(source) }), "selfSource wraps more than 100")
+	cancel()
+	<-op.Done()
 }

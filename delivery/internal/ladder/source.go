@@ -43,9 +43,12 @@ var errClosed = errors.New("ladder: the source is closed")
 // closes it. When first has come to its end (io.EOF), Source ends as soon as nothing of
 // the queue is in flight. What waits in it stays for the next run.
 //
+// wrapped are the sources that first wraps, if it is a wrapper: Source looks there for
+// the abilities that first lacks.
+//
 // With [Config.Blocked] a ladder has one source at a time: Source panics before the one
 // before it is closed.
-func (l *Ladder[T]) Source(first Source[T]) Source[T] {
+func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	s := &source[T]{ladder: l, clock: l.c.Clock, inFlight: leases.NewKeysInFlight(), closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1)}
 	if l.c.Blocked != "" {
 		s.keys = newKeys[T](l.c)
@@ -55,14 +58,15 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 		}
 		s.keyed = &keyedStore[T]{l.c.Store.(store.Inspector), s.keys} // New has looked
 	}
-	other, isOfLadder := first.(*source[T])
+	leads := &input[T]{kind: leading, source: first, wrapped: wrapped}
+	other, isOfLadder := ofInput[*source[T]](leads)
 	if isOfLadder {
 		l.adopted.Store(any(other.ladder), nil)
 	}
 	if first == nil {
 		s.inputs = []*input[T]{{kind: leading, source: l.main(s.inFlight)}}
 	} else {
-		s.inputs = []*input[T]{{kind: leading, source: first}, {kind: beside, source: l.main(s.inFlight)}}
+		s.inputs = []*input[T]{leads, {kind: beside, source: l.main(s.inFlight)}}
 	}
 	l.open.Store(s, nil)
 	if _, leases := l.c.Store.(store.Store); !leases {
@@ -110,7 +114,7 @@ func (s *source[T]) OnPurge(f func()) {
 	defer s.mu.Unlock()
 	s.onPurge = f
 	for _, in := range s.inputs {
-		if finds, ok := in.source.(settle.PurgeFinder); ok {
+		if finds, ok := ofInput[settle.PurgeFinder](in); ok {
 			finds.OnPurge(f)
 		}
 	}
@@ -207,7 +211,22 @@ type input[T any] struct {
 	limit  int
 	next   time.Time // not to be asked before
 
+	wrapped []Source[T] // the sources that source wraps, from the outermost on; read-only
+
 	flying atomic.Int64 // messages that are not settled; not counted for the leading input
+}
+
+// ofInput returns the first source that is an I, of the source of an input and the sources
+// that it wraps.
+func ofInput[I, T any](in *input[T]) (found I, isFound bool) {
+	found, isFound = in.source.(I)
+	for _, s := range in.wrapped {
+		if isFound {
+			break
+		}
+		found, isFound = s.(I)
+	}
+	return found, isFound
 }
 
 // inputKind is the part of an input in its source.
@@ -514,7 +533,7 @@ func (s *source[T]) LeasesLost() (n int) {
 	inputs := slices.Clone(s.inputs)
 	s.mu.Unlock()
 	for _, in := range inputs {
-		if counter, ok := in.source.(settle.LeaseCounter); ok {
+		if counter, ok := ofInput[settle.LeaseCounter](in); ok {
 			n += counter.LeasesLost()
 		}
 	}
@@ -527,7 +546,7 @@ func (s *source[T]) SettlementsRefused() (n int) {
 	inputs := slices.Clone(s.inputs)
 	s.mu.Unlock()
 	for _, in := range inputs {
-		if counter, ok := in.source.(settle.RefusalCounter); ok {
+		if counter, ok := ofInput[settle.RefusalCounter](in); ok {
 			n += counter.SettlementsRefused()
 		}
 	}
