@@ -192,7 +192,7 @@ func TestKeysInFlight_NoKey(t *testing.T) {
 func TestKeysInFlight_Random(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { randomKeys(t, rand.New(rand.NewPCG(seed, 0))) }) //nolint:gosec // a test
+			synctest.Test(t, func(t *testing.T) { randomKeys(t, rand.New(rand.NewPCG(seed, 0))) })
 		})
 	}
 }
