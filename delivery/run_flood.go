@@ -48,9 +48,12 @@ type flood struct {
 	pause   time.Duration // the last pause; 0 since the last block without a flood
 	err     error         // of the last new message that has failed
 
-	probes      *block // ends of the probes that decided nothing yet; nil if there are none
-	judged      int    // messages of probes when it was last judged
-	probesAgain bool   // the next probe begins without a pause
+	// failedKey is the key of a block or of probes with one key, most of which have failed.
+	// Since then, no block has ended otherwise. It is "" if there is none. Keys often
+	// arrive in long runs, so that many blocks have only one key.
+	failedKey string
+
+	probes *block // ends of the probes that decided nothing yet; nil if there are none
 }
 
 // counted tells where a message is counted. The zero value is for a message that is not
@@ -84,14 +87,30 @@ func (f *flood) note(c counted, e evidence, err error) bool {
 		return false // also for a message in the operator when the worker stopped
 	}
 	b.end(c.key, e)
-	if b.isFlood() {
+	if b.isFlood() || f.isSecondKey(b) {
 		f.stopped = true
 		return true
 	}
+	if isOneKeyThatFails(b) {
+		f.failedKey = b.anyKey()
+	}
 	if b.ended == f.window {
 		f.pause = 0
+		if !b.mostFailed() {
+			f.failedKey = ""
+		}
 	}
 	return false
+}
+
+// isSecondKey reports whether the only key of a block fails after another key has.
+func (f *flood) isSecondKey(b *block) bool {
+	return f.failedKey != "" && isOneKeyThatFails(b) && b.anyKey() != f.failedKey
+}
+
+// isOneKeyThatFails reports whether a block is full, has one key, and most of it failed.
+func isOneKeyThatFails(b *block) bool {
+	return b.received == b.size && b.isOneKey() && b.mostFailed()
 }
 
 // next returns how long to wait before the next probe.
@@ -115,25 +134,26 @@ func (f *flood) probed(key string, e evidence) {
 	f.probes.end(f.probes.receive(key), e)
 }
 
-// judgeProbe decides what follows a probe. If enough messages were answered, the worker
-// resumes. If most have failed and all have one key, the other keys may be up: the next
-// probe begins at once, and after a window of such messages the worker resumes.
-// In all other cases the worker pauses again.
+// judgeProbe decides what follows a probe: the worker resumes if enough messages were
+// answered, and pauses again if not. If most have failed and all have one key, the other
+// keys may be up: after a window of such messages the worker resumes as well.
 func (f *flood) judgeProbe() (resumes bool) {
 	b := f.probes
-	if b == nil {
-		return false // no message of the probe is evidence
-	}
-	hasNew := b.ended > f.judged
-	f.judged = b.ended
-	mostFailed := float64(b.failed) > f.share*float64(b.ended)
 	switch {
-	case mostFailed && b.isOneKey() && b.ended < f.window:
-		f.probesAgain = hasNew
+	case b == nil: // no message of the probe is evidence
 		return false
-	case b.isFlood() || b.failed == b.ended && !b.isOneKey():
-		f.probes, f.judged = nil, 0
+	case b.isOneKey() && b.mostFailed():
+		if b.ended < f.window {
+			return false
+		}
+		if f.failedKey == "" {
+			f.failedKey = b.anyKey()
+		}
+	case b.isFlood() || b.failed == b.ended:
+		f.probes = nil
 		return false
+	default:
+		f.failedKey = ""
 	}
 	f.resume()
 	return true
@@ -143,7 +163,6 @@ func (f *flood) judgeProbe() (resumes bool) {
 func (f *flood) resume() {
 	f.stopped = false
 	f.last, f.probes = nil, nil
-	f.judged = 0
 	f.floods++
 }
 
@@ -157,11 +176,6 @@ func (t *tally) flooded() bool {
 // pause waits before the next probe. It returns false if the run is to end.
 func (w *worker[IN, OUT]) pause() bool {
 	w.mu.Lock()
-	if w.flood.probesAgain {
-		w.flood.probesAgain = false
-		w.mu.Unlock()
-		return true
-	}
 	pause, last := w.flood.next(), w.flood.err
 	w.mu.Unlock()
 	w.logger.Warn("delivery: most of the last messages have failed: the worker pauses, and then tries some",
@@ -194,7 +208,7 @@ func (w *worker[IN, OUT]) probed(ended <-chan probeEnd, n int) {
 	if !resumes {
 		return
 	}
-	if float64(probes.failed) > w.floodShare*float64(probes.ended) && probes.isOneKey() {
+	if probes.mostFailed() && probes.isOneKey() {
 		w.logger.Info("delivery: all messages of the probes have one key, which does not stop others: the worker resumes", slog.Int("failed", probes.failed))
 		return
 	}

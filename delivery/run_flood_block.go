@@ -75,10 +75,20 @@ func (k *keyInBlock) isFailing(share float64) bool {
 // with a key of its own.
 func (b *block) isFlood() bool {
 	keys := len(b.keys) + b.withoutKey + b.size - b.received
-	return !b.isOneKey() &&
-		float64(b.failed) > b.share*float64(b.size) &&
-		float64(b.failingKeys) > b.share*float64(keys)
+	return !b.isOneKey() && b.mostFailed() && float64(b.failingKeys) > b.share*float64(keys)
 }
+
+// mostFailed reports whether most messages of the block have failed. The others may all
+// succeed.
+func (b *block) mostFailed() bool { return float64(b.failed) > b.share*float64(b.size) }
 
 // isOneKey reports whether all messages of the block have the same key.
 func (b *block) isOneKey() bool { return len(b.keys) == 1 && b.withoutKey == 0 }
+
+// anyKey returns a key of the block, or "" if no message has one.
+func (b *block) anyKey() string {
+	for key := range b.keys {
+		return key
+	}
+	return ""
+}
