@@ -2,8 +2,8 @@ package messages_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -84,6 +84,20 @@ func (p *purging) start(op *asyncop.AsyncWaitOperator[int, int], n int) (ended <
 	return done
 }
 
+// called returns the elements of the calls, in the order in which they began.
+func (p *purging) called() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.calls)
+}
+
+// ended returns why the contexts of calls have ended.
+func (p *purging) ended() []error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.causes)
+}
+
 var silent = asyncop.WithLogger(slog.New(slog.DiscardHandler))
 
 // A message that was purged before the operator accepted it is not called either.
@@ -100,7 +114,7 @@ func TestEndPurged_BeforeItIsAccepted(t *testing.T) {
 		synctest.Wait()
 		release()
 		<-ended
-		require.Equal(t, []int{0, 2}, p.calls)
+		require.Equal(t, []int{0, 2}, p.called())
 		require.Equal(t, message.Released, p.settlements[1].Kind)
 		require.ErrorIs(t, p.settlements[1].Err, message.ErrPurged)
 	})
@@ -116,16 +130,17 @@ func TestEndPurged_KeepsTheRate(t *testing.T) {
 		op := asyncop.UnorderedWait(asyncop.Blocking(p.call), 0, 10, asyncop.WithBackend(service), silent)
 		ended := p.start(op, 2)
 		synctest.Wait()
-		require.Equal(t, []int{0}, p.calls)
+		require.Equal(t, []int{0}, p.called())
 		p.deliveries[0].isPurged.Store(true)
 		op.EndPurged()
 		time.Sleep(30 * time.Minute)
-		require.Equal(t, []int{0}, p.calls, "an hour has not passed")
-		require.Len(t, p.causes, 1)
-		require.True(t, errors.Is(p.causes[0], message.ErrPurged))
+		require.Equal(t, []int{0}, p.called(), "an hour has not passed")
+		causes := p.ended()
+		require.Len(t, causes, 1)
+		require.ErrorIs(t, causes[0], message.ErrPurged)
 		release()
 		<-ended
-		require.Equal(t, []int{0, 1}, p.calls)
+		require.Equal(t, []int{0, 1}, p.called())
 		require.EqualValues(t, 2, service.Stats().Started)
 		require.Zero(t, service.Stats().Lost)
 	})
