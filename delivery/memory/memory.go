@@ -31,9 +31,10 @@ type Engine struct {
 
 // memoryQueues is what the stores have in common that Reopen returns.
 type memoryQueues struct {
-	machine clock.Clock
-	clock   *wait.Forward
-	limit   int
+	machine  clock.Clock
+	clock    *wait.Forward
+	maxSleep time.Duration // of a waker
+	limit    int
 
 	mu     sync.Mutex
 	queues map[string]*memoryQueue
@@ -73,7 +74,10 @@ func Open(opts ...Option) *Engine {
 	for _, o := range opts {
 		o(&set)
 	}
-	m := &memoryQueues{machine: cmp.Or(set.clock, clock.New()), limit: set.limit, queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}, wakers: map[string][]*waker{}}
+	m := &memoryQueues{machine: cmp.Or(set.clock, clock.New()), maxSleep: longSleep, limit: set.limit, queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}, wakers: map[string][]*waker{}}
+	if set.clock != nil {
+		m.maxSleep = lookAgain
+	}
 	m.clock = wait.NewForward(m.machine)
 	m.locks = newLocks(m.clock)
 	return &Engine{memoryQueues: m}

@@ -8,7 +8,7 @@ import (
 
 const (
 	lookAgain = 100 * time.Millisecond // while a message that is due was not taken
-	longSleep = time.Hour              // at most, between two looks at a queue
+	longSleep = time.Hour              // at most, between two looks at a queue, by the machine's clock
 )
 
 // waker makes a consumer look into its queue.
@@ -35,7 +35,8 @@ func (w *waker) lookNow() {
 	}
 }
 
-// Wake implements [store.Waker]. It misses no event.
+// Wake implements [store.Waker]. It misses no event. An engine with a clock of its own
+// ([WithClock]) looks at the queue every 100 ms of that clock, since such a clock may jump.
 func (m *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	w := &waker{earlier: make(chan struct{}, 1)}
 	err := m.do(ctx, func() error { m.wakers[queue] = append(m.wakers[queue], w); return nil })
@@ -63,7 +64,7 @@ func (m *Engine) Wake(ctx context.Context, queue string, wake func(misses bool))
 // may sleep otherwise.
 func (m *Engine) look(ctx context.Context, queue string, w *waker) (isDue bool, now time.Time, sleep time.Duration, err error) {
 	err = m.do(ctx, func() error {
-		now, sleep = m.clock.Now(), longSleep
+		now, sleep = m.clock.Now(), m.maxSleep
 		q := m.queues[queue]
 		if q != nil {
 			isDue = q.ready.due(now)
@@ -82,7 +83,7 @@ func (m *Engine) look(ctx context.Context, queue string, w *waker) (isDue bool, 
 func (m *Engine) sleep(ctx context.Context, w *waker, from time.Time, d time.Duration) error {
 	timer := m.machine.Timer(d)
 	defer timer.Stop()
-	if m.clock.Now().Sub(from) >= time.Millisecond {
+	if m.clock.Now().Sub(from) >= min(d, time.Millisecond) {
 		return nil // the timer began too late: a test has moved the clock, or the machine is slow
 	}
 	select {

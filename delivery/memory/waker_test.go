@@ -2,11 +2,13 @@ package memory_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/memory"
@@ -15,7 +17,7 @@ import (
 
 // wakes counts the calls of wake for a queue, until the test ends.
 type wakes struct {
-	count int
+	count atomic.Int32
 	ended chan error
 }
 
@@ -25,23 +27,20 @@ func listen(t *testing.T, m *memory.Engine, queue string) *wakes {
 	w := &wakes{ended: make(chan error, 1)}
 	go func() {
 		w.ended <- m.Wake(ctx, queue, func(misses bool) {
-			require.False(t, misses)
-			w.count++
+			assert.False(t, misses)
+			w.count.Add(1)
 		})
 	}()
 	t.Cleanup(cancel)
 	synctest.Wait()
-	require.Equal(t, 1, w.count, "the first look")
-	w.count = 0
+	require.EqualValues(t, 1, w.since(), "the first look")
 	return w
 }
 
 // since returns the wakes since the last call.
 func (w *wakes) since() int {
 	synctest.Wait()
-	n := w.count
-	w.count = 0
-	return n
+	return int(w.count.Swap(0))
 }
 
 func TestWake_WhenAMessageCanBeTaken(t *testing.T) {
@@ -115,6 +114,27 @@ func TestWake_IdleQueue(t *testing.T) {
 	})
 }
 
+// The clock of a test may jump while its timers do not.
+func TestWake_ClockThatJumps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &jumping{Clock: clock.New()}
+		m := memory.Open(memory.WithClock(c))
+		w := listen(t, m, "q")
+		require.NoError(t, m.Put(t.Context(), "q", message("m", time.Hour)))
+		w.since()
+		c.by.Store(int64(time.Hour))
+		time.Sleep(time.Second)
+		require.Positive(t, w.since())
+	})
+}
+
+type jumping struct {
+	clock.Clock
+	by atomic.Int64
+}
+
+func (c *jumping) Now() time.Time { return c.Clock.Now().Add(time.Duration(c.by.Load())) }
+
 // The clock of a test may move at any time.
 func TestWake_MockClock(t *testing.T) {
 	mock := clock.NewMock()
@@ -130,9 +150,10 @@ func TestWake_MockClock(t *testing.T) {
 		})
 	}()
 	<-woken
-	for range 1000 {
-		require.NoError(t, m.Put(t.Context(), "q", message("m", time.Minute)))
-		mock.Add(time.Minute)
+	for i := range 1000 {
+		delay := []time.Duration{time.Minute, 900 * time.Microsecond}[i%2]
+		require.NoError(t, m.Put(t.Context(), "q", message("m", delay)))
+		mock.Add(delay)
 		for {
 			<-woken
 			taken, err := m.Take(t.Context(), "q", 1, time.Minute)
