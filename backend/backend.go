@@ -17,8 +17,7 @@ type Backend struct {
 	attached
 	settings
 	epoch   time.Time
-	limiter *adaptive   // nil if the limit is not adaptive
-	shared  *fleetShare // nil if the limit is not shared with other processes
+	limiter *adaptive // nil if the limit is not adaptive
 
 	steering sync.Mutex // guards order
 	order    gate.Order // the last one
@@ -49,10 +48,7 @@ func New(name string, opts ...Option) *Backend {
 		b.limit = s.least
 	}
 	if s.retryShare >= 0 {
-		b.retries = wholeRetries
-	}
-	if s.keeper != nil {
-		b.shared = newFleetShare(b)
+		b.retries = bucket{perNano: retriesPerSecond / float64(time.Second), burst: retryBurst, level: retryBurst}
 	}
 	return b
 }
@@ -62,9 +58,6 @@ const (
 	retriesPerSecond = 10
 	retryBurst       = 100
 )
-
-// wholeRetries is the budget of a backend whose limit is not shared.
-var wholeRetries = bucket{perNano: retriesPerSecond / float64(time.Second), burst: retryBurst, level: retryBurst}
 
 // Hold holds the backend: no call starts until [Backend.Resume]. Running calls continue.
 // The reason is in Stats and errors.
@@ -102,8 +95,7 @@ func (b *Backend) Resume() {
 
 // SetLimit changes how many calls may run at a time. With 0, calls no longer start.
 // Running calls beyond the new limit continue. An adaptive limit adapts from n, within
-// its bounds. With [Shared], n is the limit of all processes, and must be set in each. It
-// panics if n is negative.
+// its bounds. It panics if n is negative.
 func (b *Backend) SetLimit(n int) {
 	mustNotBeNegative("SetLimit", n)
 	t := b.now()
@@ -111,10 +103,6 @@ func (b *Backend) SetLimit(n int) {
 	defer b.unlock()
 	if b.limiter != nil {
 		n = b.limiter.set(n)
-	}
-	if b.shared != nil {
-		b.shared.setLimit(n)
-		return
 	}
 	b.bound(n)
 	b.handOut(t, nil)
@@ -137,7 +125,7 @@ type Stats struct {
 	Reason           string    // why State is not Up
 	Since            time.Time // when State began
 	Until            time.Time // when Down ends, or, in the other states, the pause that the service has asked for
-	Limit            int       // calls that may run; with Shared, the present share of this process. Without a limit: the largest int
+	Limit            int       // calls that may run; 0 with Limit(0) only. Without a limit: the largest int
 	InUse            int       // running calls; may exceed Limit after it was lowered
 	Waiting          int       // operators that wait
 	TenantsPaused    int       // tenants whose calls wait for a time that the service has named, or for a try
@@ -241,13 +229,8 @@ func (p protocol) Steer(o gate.Order) {
 }
 
 // Attach returns the seat of an operator.
-func (p protocol) Attach(s gate.Sleeper, lent int, longest time.Duration) gate.Seat {
-	place := &seat{backend: p.Backend, sleeper: s, lent: lent}
-	if p.shared == nil {
-		return place
-	}
-	p.shared.attach(longest)
-	return &sharedSeat{place, p.shared}
+func (p protocol) Attach(s gate.Sleeper, lent int) gate.Seat {
+	return &seat{backend: p.Backend, sleeper: s, lent: lent}
 }
 
 func (b *Backend) now() time.Duration { return b.clock.Now().Sub(b.epoch) }

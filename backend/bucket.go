@@ -37,22 +37,6 @@ func (k *bucket) fill(t time.Duration) {
 	}
 }
 
-// scale makes the bucket a part of the bucket whole. Tokens that it has beyond its new
-// size are lost, and it gets no tokens when it grows. It starts empty if isNew.
-func (k *bucket) scale(whole bucket, part float64, isNew bool) {
-	if !whole.isSet() {
-		return
-	}
-	burst := whole.burst * part
-	if k.level > 0 && burst < k.burst {
-		k.level *= burst / k.burst
-	}
-	if isNew {
-		k.level = min(k.level, 0)
-	}
-	k.perNano, k.burst = whole.perNano*part, burst
-}
-
 // empty removes the tokens. The bucket fills again from t on.
 func (k *bucket) empty(t time.Duration) {
 	k.level = min(k.level, 0)

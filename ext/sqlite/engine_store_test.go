@@ -16,7 +16,6 @@ import (
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/internal/testing/fleettest"
 	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/internal/testing/storecrash"
 	"github.com/weirflow/weir/internal/testing/workerkill"
@@ -28,7 +27,6 @@ func init() { // TestMain is in package sqlite
 		func() { storecrash.Child(openForCrash) },
 		func() { workerkill.Child(openForWorkers) },
 		relayChild,
-		func() { fleettest.Child(openForFleet) },
 	)
 }
 

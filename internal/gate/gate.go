@@ -4,7 +4,6 @@
 package gate
 
 import (
-	"context"
 	"errors"
 	"math"
 	"time"
@@ -18,9 +17,8 @@ const Never = time.Duration(math.MaxInt64)
 // Backend is a service that operators call.
 type Backend interface {
 	// Attach returns the seat of an operator, whose loop sleeps by s. lent of its calls
-	// run on the permit of the call around the operator. A call takes at most the time
-	// longest, or an unknown time if longest is 0.
-	Attach(s Sleeper, lent int, longest time.Duration) Seat
+	// run on the permit of the call around the operator.
+	Attach(s Sleeper, lent int) Seat
 	// Report describes the backend to people.
 	Report() Report
 	// Steer carries out an order of a person, if it is newer than the last one.
@@ -118,15 +116,6 @@ type Seat interface {
 
 	// Leave ends the seat. Running calls keep their permits until they end.
 	Leave()
-}
-
-// Leased is a [Seat] whose permits depend on a lease, which may end between Start and the
-// call.
-type Leased interface {
-	// AwaitLease returns when a call that has a permit may be made, or when ctx, the
-	// context of the call, has ended. The goroutine of the call calls it, directly before
-	// the call. It rarely waits: only if the process was paused for longer than the lease.
-	AwaitLease(ctx context.Context)
 }
 
 // Effect is the consequence of the end of an attempt for its element.

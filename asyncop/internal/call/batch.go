@@ -154,7 +154,6 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 		case <-f.ended:
 		}
 	}
-	b.host.awaitLease(b)
 	b.leaveOutLate()
 	if len(b.ins) == 0 {
 		return

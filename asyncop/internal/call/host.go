@@ -24,7 +24,6 @@ type Host struct {
 	Run      func(task func()) // runs task on a worker
 	Backend  gate.Backend      // the called backend, or nil
 	Seat     gate.Seat         // the operator's at the backend, or nil
-	Lease    gate.Leased       // Seat, if its permits depend on a lease, or nil
 	Around   Reporter          // reports to the call that the operator runs inside of, or nil
 
 	_ [64]byte // separates fields that other goroutines read from fields that the loop writes
@@ -60,14 +59,6 @@ type Clock interface {
 func (h *Host) LeaveSeat(stamp gate.Stamp) {
 	if h.Seat != nil {
 		h.Seat.Release(stamp)
-	}
-}
-
-// awaitLease waits until a call with a permit may be made, or until its context ctx has
-// ended. It is called directly before the call, on a worker (law B5).
-func (h *Host) awaitLease(ctx context.Context) {
-	if h.Lease != nil {
-		h.Lease.AwaitLease(ctx)
 	}
 }
 
@@ -310,9 +301,6 @@ func (w *Workers[IN, OUT]) work() {
 		w.due = max(0, w.due-1)
 		w.sendNext()
 		w.mu.Unlock()
-		if j.Attempt != nil {
-			j.Attempt.Host.awaitLease(j.Attempt)
-		}
 		switch {
 		case j.Task != nil:
 			j.Task()

@@ -459,7 +459,6 @@ func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 		if occupies {
 			defer a.Returned() // even if the call ends its goroutine
 		}
-		a.Host.awaitLease(a)
 		late := a.CheckLate()
 		var g guard.Guard
 		defer g.Close(func(recovered any) { // the future belongs to a wrapper, which has failed (law A6)

@@ -14,7 +14,6 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
-	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
@@ -135,8 +134,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		if cfg.Context.Value(call.BackendKey{Backend: b}) != nil {
 			lent = 1
 		}
-		d.host.Backend, d.host.Seat = b, b.Attach(&d.host.Sleeper, lent, cfg.Core.LongestCall())
-		d.host.Lease, _ = d.host.Seat.(gate.Leased)
+		d.host.Backend, d.host.Seat = b, b.Attach(&d.host.Sleeper, lent)
 	}
 	d.host.Around = call.ReporterIn(cfg.Context)
 	if d.host.Around != nil && len(cfg.Core.Observers) > 0 {
