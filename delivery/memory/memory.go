@@ -31,10 +31,10 @@ type Engine struct {
 
 // memoryQueues is what the stores have in common that Reopen returns.
 type memoryQueues struct {
-	machine  clock.Clock
-	clock    *wait.Forward
-	maxSleep time.Duration // of a waker
-	limit    int
+	machine clock.Clock
+	mayJump bool // WithClock has set machine
+	clock   *wait.Forward
+	limit   int
 
 	mu     sync.Mutex
 	queues map[string]*memoryQueue
@@ -74,10 +74,7 @@ func Open(opts ...Option) *Engine {
 	for _, o := range opts {
 		o(&set)
 	}
-	m := &memoryQueues{machine: cmp.Or(set.clock, clock.New()), maxSleep: longSleep, limit: set.limit, queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}, wakers: map[string][]*waker{}}
-	if set.clock != nil {
-		m.maxSleep = lookAgain
-	}
+	m := &memoryQueues{machine: cmp.Or(set.clock, clock.New()), mayJump: set.clock != nil, limit: set.limit, queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}, wakers: map[string][]*waker{}}
 	m.clock = wait.NewForward(m.machine)
 	m.locks = newLocks(m.clock)
 	return &Engine{memoryQueues: m}

@@ -8,7 +8,7 @@ import (
 
 const (
 	lookAgain = 100 * time.Millisecond // while a message that is due was not taken
-	longSleep = time.Hour              // at most, between two looks at a queue, by the machine's clock
+	longSleep = time.Hour              // at most, between two looks at a queue
 )
 
 // waker makes a consumer look into its queue.
@@ -35,8 +35,8 @@ func (w *waker) lookNow() {
 	}
 }
 
-// Wake implements [store.Waker]. It misses no event. An engine with a clock of its own
-// ([WithClock]) looks at the queue every 100 ms of that clock, since such a clock may jump.
+// Wake implements [store.Waker]. It misses no event, unless the engine has a clock of its
+// own ([WithClock]), which may jump while its timers do not: then consumers poll as well.
 func (m *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	w := &waker{earlier: make(chan struct{}, 1)}
 	err := m.do(ctx, func() error { m.wakers[queue] = append(m.wakers[queue], w); return nil })
@@ -44,14 +44,14 @@ func (m *Engine) Wake(ctx context.Context, queue string, wake func(misses bool))
 		return err
 	}
 	defer m.removeWaker(queue, w)
-	wake(false)
+	wake(m.mayJump)
 	for {
 		isDue, now, sleep, err := m.look(ctx, queue, w)
 		if err != nil {
 			return err
 		}
 		if isDue {
-			wake(false)
+			wake(m.mayJump)
 		}
 		err = m.sleep(ctx, w, now, sleep)
 		if err != nil {
@@ -64,7 +64,7 @@ func (m *Engine) Wake(ctx context.Context, queue string, wake func(misses bool))
 // may sleep otherwise.
 func (m *Engine) look(ctx context.Context, queue string, w *waker) (isDue bool, now time.Time, sleep time.Duration, err error) {
 	err = m.do(ctx, func() error {
-		now, sleep = m.clock.Now(), m.maxSleep
+		now, sleep = m.clock.Now(), longSleep
 		q := m.queues[queue]
 		if q != nil {
 			isDue = q.ready.due(now)

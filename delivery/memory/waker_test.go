@@ -114,27 +114,6 @@ func TestWake_IdleQueue(t *testing.T) {
 	})
 }
 
-// The clock of a test may jump while its timers do not.
-func TestWake_ClockThatJumps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &jumping{Clock: clock.New()}
-		m := memory.Open(memory.WithClock(c))
-		w := listen(t, m, "q")
-		require.NoError(t, m.Put(t.Context(), "q", message("m", time.Hour)))
-		w.since()
-		c.by.Store(int64(time.Hour))
-		time.Sleep(time.Second)
-		require.Positive(t, w.since())
-	})
-}
-
-type jumping struct {
-	clock.Clock
-	by atomic.Int64
-}
-
-func (c *jumping) Now() time.Time { return c.Clock.Now().Add(time.Duration(c.by.Load())) }
-
 // The clock of a test may move at any time.
 func TestWake_MockClock(t *testing.T) {
 	mock := clock.NewMock()
@@ -142,7 +121,8 @@ func TestWake_MockClock(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	woken, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		ended <- m.Wake(ctx, "q", func(bool) {
+		ended <- m.Wake(ctx, "q", func(misses bool) {
+			assert.True(t, misses)
 			select {
 			case woken <- struct{}{}:
 			default:
