@@ -89,7 +89,7 @@ func find(err error) finding {
 }
 
 // isOfTransaction reports whether err is about a transaction as a whole. The transaction
-// may have been committed, even if err unwraps to the refusal of one of its requests.
+// may have been committed, even if err unwraps to the refusal of a request in it.
 func isOfTransaction(err error) bool {
 	_, isAmbiguous := errors.AsType[*gocb.TransactionCommitAmbiguousError](err)
 	_, isFailed := errors.AsType[*gocb.TransactionFailedError](err)

@@ -47,7 +47,7 @@
 //
 // "(n)" marks reasons that are "n" only with a proof that the call had no effect:
 //
-//   - QUERY_ERROR_RETRYABLE: if the code is 1201, a full queue, or one of the codes of
+//   - QUERY_ERROR_RETRYABLE: if the code is 1201, a full queue, or a code of the
 //     rejections below. A statement may have changed documents before other errors.
 //   - ANALYTICS_TEMPORARY_FAILURE: if all codes are 23003 or 23007.
 //   - SOCKET_NOT_AVAILABLE: for key-value operations and queries. The HTTP requests of the
