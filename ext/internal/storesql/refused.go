@@ -98,8 +98,8 @@ type Lease[M any] struct {
 
 // Lease makes the call. If the database refuses a message, the others are leased without
 // it: they are halved until the refused message is alone. If it refuses every message,
-// Lease returns the refusal. With an error it returns no messages: those that All has
-// returned with it are not leased, since their transaction has failed.
+// Lease returns the refusal. With an error it returns no messages: if All has returned some
+// with it, they are not leased, since their transaction has failed.
 func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 	for range maxRounds {
 		leased, err = c.All()

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
@@ -57,7 +58,8 @@ func (p *purging) call(ctx context.Context, in int) (int, error) {
 }
 
 // start runs op with n messages until they have ended.
-func (p *purging) start(op *asyncop.AsyncWaitOperator[int, int], n int) (ended <-chan struct{}) {
+func (p *purging) start(t *testing.T, op *asyncop.AsyncWaitOperator[int, int], n int) (ended <-chan struct{}) {
+	t.Helper()
 	p.settlements = make([]message.Settlement, n)
 	for range n {
 		p.deliveries = append(p.deliveries, &purgeable{})
@@ -77,7 +79,8 @@ func (p *purging) start(op *asyncop.AsyncWaitOperator[int, int], n int) (ended <
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for m := range op.Messages(input) {
+		for m, err := range op.Messages(input) {
+			assert.NoError(t, err)
 			m.Ack()
 		}
 	}()
@@ -107,7 +110,7 @@ func TestEndPurged_BeforeItIsAccepted(t *testing.T) {
 		release := sync.OnceFunc(func() { close(p.release) })
 		defer release()
 		op := asyncop.UnorderedWait(asyncop.Blocking(p.call), 0, 1, silent)
-		ended := p.start(op, 3)
+		ended := p.start(t, op, 3)
 		synctest.Wait()
 		p.deliveries[1].isPurged.Store(true)
 		op.EndPurged()
@@ -128,7 +131,7 @@ func TestEndPurged_KeepsTheRate(t *testing.T) {
 		defer release()
 		service := backend.New("service", backend.Rate(1, time.Hour), backend.WithLogger(slog.New(slog.DiscardHandler)))
 		op := asyncop.UnorderedWait(asyncop.Blocking(p.call), 0, 10, asyncop.WithBackend(service), silent)
-		ended := p.start(op, 2)
+		ended := p.start(t, op, 2)
 		synctest.Wait()
 		require.Equal(t, []int{0}, p.called())
 		p.deliveries[0].isPurged.Store(true)
