@@ -49,11 +49,12 @@ type flood struct {
 	err     error         // of the last new message that has failed
 
 	// failedKey is the key of a block or of probes with one key, most of which have failed.
-	// Since then, no block has ended otherwise. It is "" if there is none. Keys often
-	// arrive in long runs, so that many blocks have only one key.
+	// Since then, no message of another key was answered. It is "" if there is none. Keys
+	// often arrive in long runs, so that many blocks have only one key.
 	failedKey string
 
-	probes *block // ends of the probes that decided nothing yet; nil if there are none
+	probes    *block // ends of the probes that decided nothing yet; nil if there are none
+	lastProbe *block // ends of the last probe; nil if there are none
 }
 
 // counted tells where a message is counted. The zero value is for a message that is not
@@ -61,6 +62,7 @@ type flood struct {
 type counted struct {
 	block *block
 	key   *keyInBlock // nil without a key
+	name  string      // of the key, or ""
 }
 
 func newFlood(share float64, window int) flood { return flood{share: share, window: window} }
@@ -74,7 +76,7 @@ func (f *flood) receive(key string, again bool) counted {
 	if f.last == nil || f.last.received == f.window {
 		f.last = &block{share: f.share, size: f.window, floods: f.floods}
 	}
-	return counted{f.last, f.last.receive(key)}
+	return counted{f.last, f.last.receive(key), key}
 }
 
 // note notes the end of a message, and reports whether it makes the worker stop.
@@ -87,30 +89,23 @@ func (f *flood) note(c counted, e evidence, err error) bool {
 		return false // also for a message in the operator when the worker stopped
 	}
 	b.end(c.key, e)
-	if b.isFlood() || f.isSecondKey(b) {
+	if e == answered && c.name != f.failedKey {
+		f.failedKey = ""
+	}
+	isOneKey := b.received == b.size && b.isOneKey() && b.mostFailed()
+	isSecondKey := isOneKey && f.failedKey != "" && f.failedKey != b.anyKey()
+	if b.isFlood() || isSecondKey {
 		f.stopped = true
 		return true
 	}
-	if isOneKeyThatFails(b) {
+	if isOneKey && !b.isNoted {
+		b.isNoted = true
 		f.failedKey = b.anyKey()
 	}
 	if b.ended == f.window {
 		f.pause = 0
-		if !b.mostFailed() {
-			f.failedKey = ""
-		}
 	}
 	return false
-}
-
-// isSecondKey reports whether the only key of a block fails after another key has.
-func (f *flood) isSecondKey(b *block) bool {
-	return f.failedKey != "" && isOneKeyThatFails(b) && b.anyKey() != f.failedKey
-}
-
-// isOneKeyThatFails reports whether a block is full, has one key, and most of it failed.
-func isOneKeyThatFails(b *block) bool {
-	return b.received == b.size && b.isOneKey() && b.mostFailed()
 }
 
 // next returns how long to wait before the next probe.
@@ -130,18 +125,27 @@ func (f *flood) probed(key string, e evidence) {
 	if f.probes == nil {
 		f.probes = &block{share: f.share}
 	}
-	f.probes.size++
-	f.probes.end(f.probes.receive(key), e)
+	if f.lastProbe == nil {
+		f.lastProbe = &block{share: f.share}
+	}
+	for _, b := range []*block{f.probes, f.lastProbe} {
+		b.size++
+		b.end(b.receive(key), e)
+	}
 }
 
-// judgeProbe decides what follows a probe: the worker resumes if enough messages were
-// answered, and pauses again if not. If most have failed and all have one key, the other
-// keys may be up: after a window of such messages the worker resumes as well.
+// judgeProbe decides what follows a probe: the worker resumes if enough of its messages
+// were answered, and pauses again if not. If most have failed and all have one key, the
+// other keys may be up: after a window of such messages, in as many probes as it takes, the
+// worker resumes as well.
 func (f *flood) judgeProbe() (resumes bool) {
-	b := f.probes
+	b, last := f.probes, f.lastProbe
+	f.lastProbe = nil
 	switch {
-	case b == nil: // no message of the probe is evidence
+	case last == nil: // no message of the probe is evidence
 		return false
+	case !last.mostFailed(): // the service answers again
+		f.failedKey = ""
 	case b.isOneKey() && b.mostFailed():
 		if b.ended < f.window {
 			return false
@@ -162,7 +166,7 @@ func (f *flood) judgeProbe() (resumes bool) {
 // resume ends a flood after a probe that was answered.
 func (f *flood) resume() {
 	f.stopped = false
-	f.last, f.probes = nil, nil
+	f.last, f.probes, f.lastProbe = nil, nil, nil
 	f.floods++
 }
 
@@ -202,13 +206,13 @@ func (w *worker[IN, OUT]) probed(ended <-chan probeEnd, n int) {
 		}
 	}
 	w.mu.Lock()
-	probes := w.flood.probes
+	probes, last := w.flood.probes, w.flood.lastProbe
 	resumes := w.flood.judgeProbe()
 	w.mu.Unlock()
 	if !resumes {
 		return
 	}
-	if probes.mostFailed() && probes.isOneKey() {
+	if last.mostFailed() && probes.isOneKey() {
 		w.logger.Info("delivery: all messages of the probes have one key, which does not stop others: the worker resumes", slog.Int("failed", probes.failed))
 		return
 	}

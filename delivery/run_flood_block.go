@@ -9,6 +9,8 @@ type block struct {
 
 	received, ended, failed int
 
+	isNoted bool // its only key was noted as failing
+
 	keys        map[string]*keyInBlock // nil if all messages are without a key
 	withoutKey  int                    // of received
 	failingKeys int

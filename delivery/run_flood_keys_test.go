@@ -123,6 +123,35 @@ func TestWithFloodGuard_RunsOfKeys(t *testing.T) {
 			require.Equal(t, 500, summary.HandedOver)
 		})
 	})
+	t.Run("a bad customer after another one, and a few answers between them", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			key := func(i int) string {
+				switch {
+				case i < 300 || i > 300 && i < 350:
+					return "first"
+				case i >= 2500:
+					return "second"
+				}
+				return "good"
+			}
+			summary := workKeys(t, 3000, key, func(_ int, key string, _ time.Duration) bool { return key != "good" })
+			require.Zero(t, summary.Floods)
+			require.Equal(t, 300+49+500, summary.HandedOver)
+		})
+	})
+	t.Run("the service is up again after half a window of probes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			key := func(i int) string {
+				if i < 100 {
+					return fmt.Sprint(i)
+				}
+				return "one"
+			}
+			summary := workKeys(t, 3000, key, func(_ int, _ string, at time.Duration) bool { return at < 25*time.Second })
+			require.Equal(t, 1, summary.Floods)
+			require.LessOrEqual(t, summary.Elapsed, 35*time.Second)
+		})
+	})
 	t.Run("a window of one message", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			key := func(i int) string { return fmt.Sprint(i) }
