@@ -453,14 +453,14 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 		return unable[T]{q.lacks, first}
 	}
 	if guard.IsNil(first) {
-		return &queueSource[T]{q.ladder.Source(nil), q}
+		return &queueSource[T]{Source: q.ladder.Source(nil), queue: q}
 	}
 	var wrapped []ladder.Source[T]
 	eachSource(first, func(s Source[T]) bool {
 		wrapped = append(wrapped, s)
 		return true
 	})
-	return &queueSource[T]{q.ladder.Source(first, wrapped[1:]...), q}
+	return &queueSource[T]{q.ladder.Source(first, wrapped[1:]...), q, first}
 }
 
 // Receive implements [Source], for a program that does without [Run]: the first call

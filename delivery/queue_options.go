@@ -192,9 +192,11 @@ func WithKeepKeyOrder(n int) QueueOption {
 // the others wait behind it. At most n messages of a key are in flight in a worker, from
 // the queue and all its layers together, so that they do not fill its slots; 0 means no
 // limit. Each worker has a limit of its own. Messages without a key, and the messages of
-// the first source of [Queue.Source], are not counted and not limited. By default the oldest messages are taken
-// first. Give the operator at most as many slots as calls, and make it unordered:
-// elements that have a slot are called in their order.
+// the first source of [Queue.Source], are not counted and not limited. If the queue and a
+// layer give messages of a key at the same time, and the limit allows only one, the other
+// one goes behind the due messages of its key. By default the oldest messages are taken
+// first. Give the operator at most as many slots as calls, and make it unordered: elements
+// that have a slot are called in their order.
 //
 // Each message needs a key: Put refuses a message without a key ([message.ErrRefused]).
 // If other programs put messages without a key, they are taken when they are among the

@@ -68,12 +68,28 @@ func lacksOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
 	return nil
 }
 
-// sameQueue reports whether the ends of a worker are one queue, of an engine that keeps
+// sameQueue reports whether a worker reads the queue that is its sink, and the engine keeps
 // one message of an id.
 func sameQueue[IN, OUT any](source Source[IN], sink Sink[OUT]) bool {
-	read, isRead := ofSource[OnEngine](source)
-	written, isWritten := sink.(*Queue[OUT]) // a sink that embeds a queue may give results other ids
-	return isRead && isWritten && read.Name() == written.name && !consumes(written.engine) && storearg.IsSame(read.Engine(), written.engine)
+	written, ok := sink.(*Queue[OUT]) // a sink that embeds a queue may give results other ids
+	return ok && !consumes(written.engine) && reads(source, written.name, written.engine)
+}
+
+// reads reports whether a source returns messages of a queue.
+func reads[T any](source Source[T], name string, engine store.Engine) (found bool) {
+	eachSource(source, func(s Source[T]) bool {
+		q, isOnEngine := s.(OnEngine)
+		if isOnEngine && q.Name() == name && storearg.IsSame(q.Engine(), engine) {
+			found = true
+			return false
+		}
+		of, isOfQueue := s.(*queueSource[T])
+		if isOfQueue && of.first != nil {
+			found = reads(of.first, name, engine)
+		}
+		return !isOnEngine // the sources below it have no other queue
+	})
+	return found
 }
 
 // beside runs jobs of engines, and says there what this worker does, until the function

@@ -85,6 +85,7 @@ func eachSource[T any](source Source[T], f func(Source[T]) bool) {
 type queueSource[T any] struct {
 	Source[T]
 	queue *Queue[T]
+	first Source[T] // whose messages it returns as well, or nil
 }
 
 // Name implements [OnEngine].

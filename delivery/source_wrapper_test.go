@@ -118,7 +118,11 @@ func TestSourceWrapper_SourceWithFirst(t *testing.T) {
 func TestSourceWrapper_QueueOfTheSinkAsSource(t *testing.T) {
 	engine := memory.Open()
 	q := delivery.NewQueue[int](engine, "numbers", silently)
+	other := delivery.NewQueue[int](engine, "other", silently)
 	for name, source := range map[string]delivery.Source[int]{
+		"first source of another queue": other.Source(q.Source(nil)),
+		"first source that is wrapped":  other.Source(countedSource{q.Source(nil), new(atomic.Int64)}),
+
 		"source":               q.Source(nil),
 		"wrapper of a source":  countedSource{q.Source(nil), new(atomic.Int64)},
 		"wrapper of the queue": countedSource{q, new(atomic.Int64)},
