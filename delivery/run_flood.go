@@ -49,15 +49,15 @@ type flood struct {
 	err     error         // of the last new message that has failed
 
 	// failedKey is the key of a block or of probes with one key, most of which have failed.
-	// Since then, no message of another key was answered. It is "" if there is none. Keys
-	// often arrive in long runs, so that many blocks have only one key.
+	// It becomes "" when a message of another key is answered. Keys often arrive in long
+	// runs, so that many blocks have only one key.
 	failedKey string
 
-	probes    *block // ends of the probes that decided nothing yet; nil if there are none
-	lastProbe *block // ends of the last probe; nil if there are none
+	probes    *block // the probes without a decision yet, or nil
+	lastProbe *block // the last probe, or nil before its first end
 }
 
-// counted tells where a message is counted. The zero value is for a message that is not
+// counted is the block in which a message is counted. The zero value is for a message that is not
 // counted in a block.
 type counted struct {
 	block *block
@@ -166,7 +166,9 @@ func (f *flood) judgeProbe() (resumes bool) {
 // resume ends a flood after a probe that was answered.
 func (f *flood) resume() {
 	f.stopped = false
-	f.last, f.probes, f.lastProbe = nil, nil, nil
+	f.last = nil
+	f.probes = nil
+	f.lastProbe = nil
 	f.floods++
 }
 

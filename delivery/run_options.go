@@ -105,7 +105,7 @@ func WithDrain(d time.Duration) RunOption {
 // logs both. So by default an outage of an hour costs some 7,000 failed visits. If hundreds
 // of messages of a key follow each other, it costs about twice as many, and about once a
 // minute as many as the operator has slots. Messages wait for up to five seconds after it.
-// Run cannot tell an outage from a batch of bad messages whose error is unknown: such a
+// To Run, a batch of bad messages whose error is unknown looks like an outage: such a
 // batch passes with two messages a second. Let the function name the errors that are
 // permanent.
 func WithFloodGuard(share float64, window int) RunOption {

@@ -201,7 +201,7 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 
 // put makes one step to put the results of left: all together; if that fails, in
 // portions; and the results of a portion that fails one by one. So a result that is
-// refused does not hold up others (law D4), and does not cost a put for each of them.
+// refused does not delay others (law D4), and does not cost a put for each of them.
 //
 // It returns nil if the next step may follow at once. Results that were taken are no
 // longer in left, and results that were refused while others were taken are in refused.

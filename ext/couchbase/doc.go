@@ -86,8 +86,8 @@
 //   - All errors of a query's response must be listed; the first names the reason. gocb
 //     looks at the first error only.
 //   - The RFC and gocb repeat any statement after QUERY_INDEX_NOT_FOUND and "retry": true.
-//     Here a statement that must not happen twice is not repeated: neither proves that it
-//     has changed nothing.
+//     Here a statement that must not happen twice is not repeated, since it may have
+//     changed documents.
 //   - gocb also retries 4060, 4080 and 4090. They are not in the RFC's list, and are
 //     rejections here.
 //   - An HTTP request that times out after it was sent is TIMED_OUT_IN_FLIGHT. gocb

@@ -164,9 +164,11 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 				return
 			}
 			r, err := s.read(ctx, moved[i-len(puts)].subject)
-			if errs[i] = err; err == nil && (r == nil || r.seq != moved[i-len(puts)].seq) {
-				errs[i] = errChanged
+			isGone := err == nil && (r == nil || r.seq != moved[i-len(puts)].seq)
+			if isGone {
+				err = errChanged
 			}
+			errs[i] = err
 		})
 		for i, err := range errs {
 			if err != nil {
@@ -180,7 +182,8 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 }
 
-// ownPut says that a message takes the place of one that is moved.
+// ownPut reports whether a message replaces a message that is moved: its subject is the
+// same, and it is put behind that message.
 func ownPut(p put, moved []*record) bool {
 	for _, r := range moved {
 		if r.subject == p.subject {

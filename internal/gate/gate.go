@@ -182,7 +182,7 @@ var ErrAnswered = errors.New("it has answered since the message failed before")
 type Evidence struct {
 	Err      error
 	Reason   predicates.Reason // from a classifier, or zero
-	Ignored  bool              // it is no evidence: the attempt sent nothing, or its message was purged
+	Ignored  bool              // it is not evidence: the attempt sent no request, or its message was purged
 	Cut      bool              // the attempt began in the second half of its element's time, and the deadline cut it off
 	Borrowed bool              // another element made the call and reports it, or there was no call; the Effect is the same
 	Begun    time.Time         // start of the attempt

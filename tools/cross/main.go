@@ -25,8 +25,8 @@ func main() {
 		log.Fatalf("cross: %q: not of the form GOOS/GOARCH", os.Args[1])
 	}
 	config := &packages.Config{
-		// With NeedDeps and NeedTypes, what is imported is checked from its source, without
-		// the bodies of its functions.
+		// With NeedDeps and NeedTypes, imports are checked from their source, without the
+		// bodies of their functions.
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedImports |
 			packages.NeedDeps | packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesInfo |
 			packages.NeedTypesSizes | packages.NeedModule,

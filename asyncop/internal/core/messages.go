@@ -73,8 +73,8 @@ func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 	return m.core.Host.Values
 }
 
-// NoteCarried notes that one of several results of the head was emitted, with a part of
-// its message. From then on the parts settle the message, even if the run ends before the
+// NoteCarried notes that the head has several results, and that a result was emitted with a
+// part of its message. From then on the parts settle the message, even if the run ends before the
 // last one is emitted. A single result needs no note: an element that ends as Emitted does
 // not settle its message.
 func (m *Messages[IN, OUT]) NoteCarried() { m.carried = m.Head() != (call.Message{}) }

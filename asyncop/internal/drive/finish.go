@@ -166,7 +166,7 @@ func (d *Driver[IN, OUT]) forget() {
 }
 
 // endAbandoned ends the elements that Abandon has returned. If kept is set, the final
-// checkpoint has all of them, and none is offered. Otherwise failed elements end later,
+// checkpoint has all of them, and they are not offered. Otherwise failed elements end later,
 // after their last offer to the failure sink. It returns the number of elements if the run
 // has cut them off, and the elements to offer. Redelivered elements are not offered unless
 // they have failed.

@@ -172,7 +172,7 @@ func (s *keyedStore[T]) Move(ctx context.Context, moves ...store.Move) error {
 	return err
 }
 
-// afterSettlement tells where a settled message is.
+// afterSettlement is the place of a message after its settlement.
 type afterSettlement uint8
 
 const (

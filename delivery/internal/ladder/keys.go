@@ -389,8 +389,8 @@ func (h *handOver[T]) noteStored() {
 
 // undo notes that the message does not wait in the layer, because the hand-over has
 // failed or the message was purged. A hand-over that seemed to fail may have stored the
-// message all the same. Then it may have come back from the layer, and may wait in
-// another one: that wait stays.
+// message all the same. Then the layer may have delivered it, and it may wait in another
+// one: that wait stays.
 func (h *handOver[T]) undo() {
 	k := h.keys
 	if k == nil {
@@ -408,7 +408,7 @@ func (h *handOver[T]) undo() {
 	}
 }
 
-// removed notes that a message does not wait in a layer any more. It runs under mu.
+// removed notes that a message no longer waits in a layer. It runs under mu.
 func (k *keys[T]) removed(e *keyed[T], put leases.AcceptedPut) {
 	if _, ok := e.waits[put]; ok {
 		delete(e.waits, put)
@@ -470,7 +470,7 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 		key := m.Meta().Key
 		e := k.get(key)
 		e.parking--
-		e.parked++ // also if it was rejected or purged: takeParked corrects that in the end
+		e.parked++ // also if it was rejected or purged: takeParked corrects the number later
 		k.next(key)
 	}
 	return nil

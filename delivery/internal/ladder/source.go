@@ -237,7 +237,7 @@ const (
 	// source ends after it.
 	leading   inputKind = iota
 	beside              // new messages of the queue, beside first
-	returning           // messages that come back from a layer, or from Blocked
+	returning           // messages from a layer, or from Blocked
 )
 
 // isNew reports whether the input has new messages.
@@ -283,8 +283,8 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 		switch {
 		case len(s.rest) > 0:
 		case s.keys != nil && !s.found:
-			// A new message may not go before one that an earlier process has left.
-			// s.failed is why these are not known, or ctx has ended.
+			// Messages that an earlier process has left go before new messages. They are
+			// not known yet: s.failed is the reason, or ctx has ended.
 		case s.ended && s.flying.Load() == 0 && (s.keys == nil || s.keys.isIdle()):
 			return io.EOF
 		default: // also after a failure: it holds up no other messages (law D4)

@@ -79,7 +79,7 @@ type Source[T any] struct {
 	mu      sync.Mutex
 	held    map[string]*held // by store.Lease.Entry
 	settled []*held          // of those, with a settlement
-	suspect *held            // in flight, after a lease of it has ended: nothing else is taken before until; or nil
+	suspect *held            // in flight after a lease of it has ended: other messages are taken only after until; or nil
 	until   time.Time        // the head start of suspect ends then, or when it is settled
 	lost    int              // leases: see LeasesLost
 	onPurge func()           // see OnPurge; nil if it is not set
@@ -93,7 +93,7 @@ type sourceSettings struct {
 	maxPoll  time.Duration
 	logger   *slog.Logger
 	byKey    store.ByKey   // nil without rounds of keys
-	most     int           // messages of a key in flight; 0: no limit
+	most     int           // messages of a key in flight, or 0 without a limit
 	inFlight *KeysInFlight // used if most is not 0
 	owner    any           // of the handles of messages
 	engine   store.Engine
@@ -352,7 +352,7 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encod
 	return err == nil && bytes.Equal(same.Payload, encoded)
 }
 
-// choose returns the messages that go on to deliver, and the leases to be released. A
+// choose returns the messages to deliver, and the leases to be released. A
 // message that is in flight here stays in flight with its new lease, and is not delivered
 // again (law D2). A suspect, which is a message whose leases have ended, is delivered
 // alone, because it may kill its process and would take others along (law D4). Messages
