@@ -168,6 +168,30 @@ func TestKeysInFlight_TakesAtTheSameTime(t *testing.T) {
 	})
 }
 
+// Another source that has left out a key looks again as soon as a message of the key is
+// settled, although its engine reports no change.
+func TestKeysInFlight_SettledMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := &tappedByKey{Engine: memory.Open()}
+		putKey(t, engine, "q", "k", "a")
+		putKey(t, engine, "layer", "k", "b")
+		shared := leases.NewKeysInFlight()
+		s, other := byKeySource(engine, "q", shared, 1), byKeySource(engine, "layer", shared, 1)
+		first, err := s.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		require.Len(t, first, 1)
+		time.AfterFunc(1050*time.Millisecond, first[0].Ack)
+		begun := time.Now()
+		second, err := other.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		require.Len(t, second, 1)
+		require.Equal(t, 1050*time.Millisecond, time.Since(begun))
+		second[0].Ack()
+		require.NoError(t, s.Close(t.Context()))
+		require.NoError(t, other.Close(t.Context()))
+	})
+}
+
 // The limit never keeps messages with a key from messages without a key.
 func TestKeysInFlight_NoKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
