@@ -22,7 +22,7 @@ import (
 // DB is an SQLite database: one writer, several readers. It is safe for concurrent use.
 type DB struct {
 	path           string
-	file           os.FileInfo // that is open
+	file           os.FileInfo // the open file
 	writer, reader *sql.DB
 	group          group.Group[*write]
 	statements     statements
@@ -54,7 +54,7 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 	if set.readOnly {
 		must = path
 	}
-	if _, err := os.Stat(must); err != nil { // SQLite would say that it is unable to open the file
+	if _, err := os.Stat(must); err != nil { // SQLite would only report that it cannot open the file
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}
 	params := url.Values{}
@@ -64,7 +64,7 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 	read := params.Encode() + "&_query_only=on"
 	if set.readOnly {
 		if read += "&mode=ro"; !exists(path + "-wal") {
-			read += "&immutable=1" // the files that SQLite would make beside it are not needed
+			read += "&immutable=1" // keeps SQLite from making files beside it
 		}
 	}
 	params.Set("_journal_mode", "WAL")
@@ -110,8 +110,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// keepMemory keeps one piece of 16 kB of the driver's allocator, for ever. SQLite takes
-// and frees one for each page of an index that is full; the allocator would ask the
+// keepMemory takes 16 kB from the driver's allocator and keeps them. SQLite allocates and
+// frees as much for each full page of an index; without this, the allocator would ask the
 // system for it each time, which took a third of an INSERT.
 var keepMemory = sync.OnceFunc(func() {
 	tls := libc.NewTLS()
@@ -119,7 +119,7 @@ var keepMemory = sync.OnceFunc(func() {
 	libc.Xmalloc(tls, 1<<14)
 })
 
-// open opens a pool and one connection of it, so that what is wrong is reported now.
+// open opens a pool and one of its connections, so that errors are reported now.
 func open(ctx context.Context, dsn string, conns int) (*sql.DB, error) {
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
@@ -134,8 +134,8 @@ func open(ctx context.Context, dsn string, conns int) (*sql.DB, error) {
 }
 
 // Writer returns the pool with the single connection that writes. BeginTx takes the write
-// lock. A goroutine that holds a transaction must not ask the pool for another
-// connection, nor call [DB.Write], which would deadlock.
+// lock. A goroutine that holds a transaction must not ask the pool for another connection
+// or call [DB.Write]: both deadlock.
 func (db *DB) Writer() *sql.DB { return db.writer }
 
 // Reader returns the pool of the connections that read. They see the state committed when

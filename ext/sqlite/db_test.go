@@ -88,7 +88,7 @@ func TestOpenPaths(t *testing.T) {
 	assert.ErrorContains(t, err, "missing")
 }
 
-// Each of many calls learns its own result; what failed has left nothing.
+// Each of many calls gets its own result, and failed calls leave no effect.
 func TestWriteResultsOfEach(t *testing.T) {
 	db := openTest(t)
 	errOdd := errors.New("odd")
@@ -162,7 +162,6 @@ func TestWriteShares(t *testing.T) {
 	assert.Equal(t, 50, count(t, db))
 }
 
-// waitFor waits until n calls wait for their turn.
 func waitFor(t testing.TB, db *DB, n int) {
 	t.Helper()
 	for {
@@ -174,8 +173,8 @@ func waitFor(t testing.TB, db *DB, n int) {
 	}
 }
 
-// A call whose context ends while it waits has no effect; one that runs is not broken
-// off, since that would roll back the others, too.
+// A call whose context ends while it waits has no effect. A running call is not
+// interrupted, since that would roll back the others, too.
 func TestWriteContext(t *testing.T) {
 	db := openTest(t)
 	inside, release := make(chan struct{}), make(chan struct{})
@@ -217,7 +216,8 @@ func TestWriteGoexit(t *testing.T) {
 	assert.Equal(t, 1, count(t, db))
 }
 
-// If SQLite gives up the transaction, none of its calls returns nil and nothing is committed on the way.
+// If SQLite gives up the transaction, all of its calls return errors, and none of them
+// has an effect.
 func TestWriteTransactionFails(t *testing.T) {
 	db := openTest(t)
 	errs := together(t, db, 3, func(ctx context.Context, tx *Tx, i int) error {
@@ -239,7 +239,7 @@ func TestWriteTransactionFails(t *testing.T) {
 	require.NoError(t, db.Write(t.Context(), insert(9)))
 }
 
-// A COMMIT that fails leaves no transaction behind: the next call begins one of its own.
+// A COMMIT that fails leaves no transaction behind: the next call begins its own.
 func TestWriteCommitFails(t *testing.T) {
 	db := openTest(t)
 	write := func(statement string) error {
@@ -278,7 +278,6 @@ func TestWriteHiddenError(t *testing.T) {
 	assert.Equal(t, 2, count(t, db))
 }
 
-// together runs n calls in one transaction.
 func together(t *testing.T, db *DB, n int, fn func(ctx context.Context, tx *Tx, i int) error) []error {
 	t.Helper()
 	inside, release := make(chan struct{}), make(chan struct{})
@@ -393,7 +392,7 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// Also while another process has it open, and writes.
+// A file is opened read-only, also while another process has it open and writes.
 func TestReadOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file.db")
 	_, err := OpenDB(t.Context(), path, WithReadOnly())

@@ -172,16 +172,15 @@ const setClock = `INSERT INTO weir_messages_clock (id, now) VALUES (1, $1)
 const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
 	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
 
-// columns are those of a message, for scan.
 const columns = `position, fence, due, cause, meta, schema, payload`
 
-// sized are the columns of what takeThese leases.
+// sized has the position of a message and the size of its payload, for takeThese.
 const sized = `position, coalesce(length(payload), 0) AS size`
 
-// positionsDue are the oldest.
+// positionsDue selects due messages in the order of their times.
 const positionsDue = `SELECT ` + sized + ` FROM weir_messages WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 
-// A lease that is not lost: see leaseArgs.
+// ofLease is the condition of a lease that is not lost: see leaseArgs.
 const ofLease = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
 
 func newRows(queue string, ms []store.Message) ([]storesql.Row, error) {
@@ -195,7 +194,6 @@ func newRows(queue string, ms []store.Message) ([]storesql.Row, error) {
 	return rows, nil
 }
 
-// putRows puts messages in their order.
 func putRows(ctx context.Context, tx execer, now time.Time, rows []storesql.Row, step func()) error {
 	for _, r := range rows {
 		at := nanos(now, r.Delay)
@@ -237,7 +235,6 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, err
 }
 
-// positionsGiven selects the positions of $1 that are still due.
 const positionsGiven = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
 	AND +at <= $3 ORDER BY at, position LIMIT $4`
 
@@ -269,9 +266,9 @@ func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit
 	return call.Lease(&s.refused)
 }
 
-// takeThese leases the messages that a query chooses at the time of the transaction (law
-// D3): of $1 in the queue $2, at $3, up to $4. The query names each of them. It counts
-// the leases that have ended (law W2).
+// takeThese leases the messages that a query chooses at the time of the transaction
+// (law D3): of $1 in the queue $2, at $3, up to $4. The query names each of them. It
+// counts the leases that have ended (law W2).
 func (s *Engine) takeThese(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
@@ -361,7 +358,6 @@ func (s *Engine) Amend(ctx context.Context, lease store.Lease, a store.Amendment
 	})
 }
 
-// leaseArgs are the parameters of ofLease.
 type leaseArgs struct {
 	position int64
 	queue    string
@@ -435,7 +431,6 @@ func explain(err error) error {
 	return fmt.Errorf("sqlite: %w", sqlmigrate.Explain(err, "sqlite.Engine.Migrate", "weir_messages", "weir_locks", "weir_records"))
 }
 
-// scanLeased reads messages that were leased just now.
 func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, _ error) {
 	var lapses int
 	return taken, scan(rows, err, func(m store.Message, position, fence int64, damage error) {

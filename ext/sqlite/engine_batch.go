@@ -7,8 +7,8 @@ import (
 
 const maxBatch = 1000 // jobs
 
-// job is what one call does in a transaction, at a time of the store's clock. It may run
-// twice; the last run counts.
+// job is the work of one call in a transaction; now is the time of the store's clock. It
+// may run twice; the last run counts.
 type job func(ctx context.Context, tx *Tx, now time.Time) error
 
 // write runs a job, and returns when it is committed or rolled back.

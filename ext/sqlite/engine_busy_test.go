@@ -21,8 +21,8 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// writeLock takes the write lock of a file, as another process does, until the test ends or the
-// transaction is rolled back.
+// writeLock takes the write lock of a file, as another process does, until the test ends
+// or the transaction is rolled back.
 func writeLock(t *testing.T, file string) *sql.Tx {
 	t.Helper()
 	other, err := sqlite.OpenDB(t.Context(), file)
@@ -80,20 +80,20 @@ func TestEngine_CallsEndWithTheirContext(t *testing.T) {
 		begun := time.Now()
 		err := call(ctx)
 		cancel()
-		if name != "Migrate" { // there is nothing to do
+		if name != "Migrate" { // it has no work to do
 			require.ErrorIs(t, err, context.DeadlineExceeded, name)
 		}
 		require.Less(t, time.Since(begun), 5*time.Second, name)
 	}
 
-	// So nothing is left for Close to wait for.
+	// So Close has no calls to wait for.
 	begun := time.Now()
 	require.NoError(t, e.Close())
 	require.Less(t, time.Since(begun), 2*time.Second)
 	require.NoError(t, other.Rollback())
 }
 
-// Calls that share a transaction leave one by one, and those that stay succeed.
+// Calls that share a transaction leave one by one, and the remaining calls succeed.
 func TestDBWrite_SomeContextsEnd(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "test.db")
 	db, err := sqlite.OpenDB(t.Context(), file)
@@ -123,7 +123,7 @@ func TestDBWrite_SomeContextsEnd(t *testing.T) {
 	}
 }
 
-// Close has a bound, also while a call without an end of its own waits.
+// Close has a bound, even while a call without a deadline waits.
 func TestEngineClose_AnotherProcessWrites(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "queues.db")
 	e, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(quiet), sqlite.WithBusyTimeout(6*time.Second))
@@ -174,8 +174,8 @@ func TestWithBusyTimeout_AnotherProcessWrites(t *testing.T) {
 	require.Less(t, time.Since(begun), 5*time.Second)
 }
 
-// Ctrl-C ends a worker within its drain, although its settlements cannot be recorded while
-// another process writes. Its messages are redelivered.
+// Ctrl-C ends a worker within its drain, although its settlements cannot be recorded
+// while another process writes. Its messages are redelivered.
 func TestRun_AnotherProcessWrites(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "queues.db")
 	e, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(quiet))

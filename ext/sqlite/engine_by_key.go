@@ -13,7 +13,7 @@ import (
 
 var _ store.ByKey = (*Engine)(nil)
 
-// Those that are in the index weir_messages_key.
+// Messages in the index weir_messages_key.
 const keyed = ` queue = $2 AND meta->>'key' IS NOT NULL`
 
 const dueOfKey = keyed + ` AND meta->>'key' = keys.key AND at <= $3`
@@ -30,12 +30,12 @@ const selectDueKeys = `WITH RECURSIVE keys(key, found, looked) AS (
 	)
 	SELECT key, found FROM keys ORDER BY looked`
 
-// positionsOfKeys are up to $4 of each of the keys $1.
+// positionsOfKeys selects up to $4 messages of each of the keys $1.
 const positionsOfKeys = `SELECT m.position AS position, coalesce(length(payload), 0) AS size FROM (SELECT value AS key, id FROM json_each($1)) AS keys
 	JOIN weir_messages AS m ON m.position IN (SELECT position FROM weir_messages WHERE` + dueOfKey + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4)
 	ORDER BY keys.id`
 
-// positionsWithoutKey are those among the oldest.
+// positionsWithoutKey searches only the oldest messages.
 const positionsWithoutKey = `SELECT ` + sized + ` FROM (
 		SELECT position, payload, meta FROM weir_messages WHERE queue = $2 AND at <= $3` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT ` + storesql.OldestLooked + `
 	) WHERE meta->>'key' IS NULL AND $1 = '' LIMIT $4`

@@ -15,7 +15,7 @@ func SetStep(s *Engine, step func()) { s.step = step }
 // Page is the condition of List and Claim.
 var Page = page
 
-// What is leased, and of TakeByKey.
+// Statements that choose keys, and messages to lease.
 var (
 	SelectDueKeys   = selectDueKeys
 	PositionsOfKeys = positionsOfKeys

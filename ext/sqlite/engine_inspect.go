@@ -35,10 +35,10 @@ func timeArg(t time.Time) int64 {
 	}
 }
 
-// page returns the condition of a page of a queue, and what follows conditions. A + keeps
-// SQLite from going through the queue where the filter has ids or a key, for which there
-// is an index. The index of keys has no order of positions, and all messages of a key
-// would be sorted for each of its pages: only the first page goes by it.
+// page returns the condition of a page of a queue, and its ORDER BY and LIMIT. A + keeps
+// SQLite from scanning the queue if the filter has ids or a key, which have an index. The
+// index of keys is not ordered by position, so all messages of a key would be sorted for
+// each page: only the first page uses it.
 func page(queue string, f *store.Filter, p store.Page) (where, order string, args []any, err error) {
 	until := p.Until
 	if until == 0 {
@@ -110,7 +110,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 			}
 			var reasons []string
 			if json.Unmarshal(column, &reasons) != nil {
-				reasons = nil // there are none, or they are damaged
+				reasons = nil // absent or damaged
 			}
 			var first time.Time
 			if held < n {
@@ -169,7 +169,6 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 	return n, err
 }
 
-// remove removes messages, and returns how many.
 func (s *Engine) remove(ctx context.Context, where string, args []any) (n int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, _ time.Time) error {
 		result, err := tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE "+where, args...)
@@ -240,13 +239,14 @@ func (s *Engine) readPositions(ctx context.Context, query string, args func(now 
 	return positions, err
 }
 
-// positionsFree are those of $1 that are not leased. A + keeps SQLite from going through
-// the queue.
+// positionsFree selects the messages of $1 that are neither leased nor held. A + keeps
+// SQLite from scanning the queue.
 var positionsFree = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
 	AND +at < ` + neverText + ` AND (leased IS NULL OR leased <= $3) ORDER BY position LIMIT $4`
 
-// claim leases those of the messages that are still there and not leased. Nothing that a
-// filter asks for changes while a message is in its queue.
+// claim leases the messages that are still there and not leased. It need not apply the
+// filter again: while a message is in its queue, the properties that a filter uses do not
+// change.
 func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lease time.Duration) (taken []store.Leased, err error) {
 	chosen, err := json.Marshal(positions)
 	if err != nil {

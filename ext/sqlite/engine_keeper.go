@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// never is when a held message can be taken. No column says that it is held, so workers
-// of earlier versions leave it alone as well.
+// never is the due time of a held message. The time alone marks it as held, so that
+// workers of earlier versions leave it alone as well.
 const never = math.MaxInt64
 
 var neverText = strconv.FormatInt(never, 10)
@@ -75,7 +75,7 @@ func (t *keeperTx) Now() time.Time { return t.now }
 // Announce implements [store.Tx].
 func (*keeperTx) Announce() {}
 
-// Watch implements [store.Keeper]: SQLite does not tell other processes.
+// Watch implements [store.Keeper]: SQLite does not notify other processes.
 func (*Engine) Watch(context.Context, func()) error { return errors.ErrUnsupported }
 
 func (t *keeperTx) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
@@ -119,7 +119,8 @@ func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error
 	return done, nil
 }
 
-// free is a message as it was listed, and not leased.
+// free is the condition of a message that has not changed since it was listed, and is not
+// leased.
 const free = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND (leased IS NULL OR leased <= $4)`
 
 func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (sql.Result, error) {

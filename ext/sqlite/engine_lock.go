@@ -10,7 +10,6 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// locks are the locks in the database of an engine.
 type locks struct{ store *Engine }
 
 // Locks implements [store.Keeper]. The locks are in the database, and go by the clock of
@@ -149,7 +148,6 @@ func (l *locks) change(ctx context.Context, g lock.Grant, set func(now time.Time
 	return err
 }
 
-// execer is a transaction of the caller: a *[sql.Tx] or a *[Tx].
 type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
@@ -159,7 +157,7 @@ type execer interface {
 // Call it in the transaction of a write, so that a stale owner cannot write: if it
 // returns [lock.ErrLost] or another error, roll back.
 func (s *Engine) Guard(ctx context.Context, tx execer, g lock.Grant) error {
-	// A write takes the lock of the database, so no one else gets the grant before this
+	// A write takes the lock of the database, so the grant cannot change before this
 	// transaction ends.
 	result, err := tx.ExecContext(ctx, "UPDATE weir_locks SET fence = fence WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3",
 		g.Name, g.Owner, int64(g.Fence))

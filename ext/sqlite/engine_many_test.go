@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Many messages wait, a million with WEIR_LONG=1: memory stays flat, none is early, and all come back when they are due.
+// Many messages wait, a million with WEIR_LONG=1. Memory stays flat, no message is early,
+// and all are delivered when they are due.
 func TestManyWaiting(t *testing.T) {
 	n := 5000
 	if os.Getenv("WEIR_LONG") != "" {

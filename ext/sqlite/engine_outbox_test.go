@@ -41,7 +41,7 @@ func TestLocks(t *testing.T) {
 	})
 }
 
-// Law W3: a name that is not used any more loses its row, and its fencing numbers go on all the same.
+// Law W3: the row of an unused name is removed, but its fencing numbers keep rising.
 func TestLocksForgetNames(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_700_000_000, 0))
@@ -107,7 +107,7 @@ func TestGuard(t *testing.T) {
 	require.Equal(t, 3, n)
 }
 
-// A staged message is there if its transaction was committed, and only then.
+// A staged message is in the queue if, and only if, its transaction was committed.
 func TestStage(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
 	s := sqlite.New(db)
@@ -202,7 +202,8 @@ func relayChild() {
 	os.Exit(0)
 }
 
-// Law D1: relays are killed at each step, one after the other, at their statements and between them.
+// Law D1: relays are killed at each step, one after the other, at their statements and
+// between them.
 func TestRelaysKilled(t *testing.T) {
 	dir := t.TempDir()
 	db := open(t, filepath.Join(dir, "queues.db"))

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// What workers and commands ask all the time must not look at each message.
+// Statements that workers and commands run all the time must not scan all messages.
 func TestQueriesUseAnIndex(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
 	byID, _, args, err := sqlite.Page("q", &store.Filter{IDs: []string{"a"}}, store.Page{Max: 1})
@@ -81,7 +81,8 @@ func TestEngineTakeByKey_UsesAnIndex(t *testing.T) {
 	}
 }
 
-// A search that finds little takes long. Others write meanwhile: it waited for the write lock, and held it.
+// A search that finds little takes long. Others write meanwhile: it waited for the write
+// lock, and held it.
 func TestClaimSearchesWithoutTheWriteLock(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
 	s := sqlite.New(db)
@@ -97,7 +98,8 @@ func TestClaimSearchesWithoutTheWriteLock(t *testing.T) {
 	require.Empty(t, claimed)
 }
 
-// What another takes between the search and the lease is not claimed, and the search goes on.
+// A message that another engine takes between the search and the lease is not claimed,
+// and the search continues.
 func TestClaimOfWhatAnotherTook(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
 	s, other := sqlite.New(db), sqlite.New(db)

@@ -20,7 +20,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Laws D4 and W2: a message that a trigger refuses delays no other message, and its handling ends.
+// Laws D4 and W2: a message that a trigger refuses delays no other message, and its
+// handling ends.
 func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 	for _, event := range []string{"INSERT", "DELETE", "UPDATE"} {
 		t.Run(event, func(t *testing.T) {

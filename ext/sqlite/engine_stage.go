@@ -25,8 +25,6 @@ func PutTx[T any](ctx context.Context, tx execer, q *delivery.Queue[T], v T, opt
 	return s.stage(ctx, tx, q.Name(), m)
 }
 
-// stage puts messages into a queue in a transaction of the caller: they are there when it
-// commits, and never were if it is rolled back.
 func (s *Engine) stage(ctx context.Context, tx execer, queue string, ms ...store.Message) error {
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err

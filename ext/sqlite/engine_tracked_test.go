@@ -38,8 +38,9 @@ const (
 	fileEnv    = "WEIR_TRACKED_FILE"
 )
 
-// Law X1: workers are killed again and again, and answers are lost. Each message has one effect:
-// any worker that repeats its call, after a redelivery or from a layer, uses the same id.
+// Law X1: workers are killed again and again, and answers are lost. Each message has one
+// effect: any worker that repeats its call, after a redelivery or from a layer, uses the
+// same id.
 func TestKilledWorkersChargeOnce(t *testing.T) {
 	chargeOnce(t, os.Args[0])
 }
@@ -47,9 +48,9 @@ func TestKilledWorkersChargeOnce(t *testing.T) {
 // beforeDoubtWasRenamed is the last commit whose Go names of doubt are the stored ones.
 const beforeDoubtWasRenamed = "72e6ac555835bc87a25cf0a244430638b72dd57d"
 
-// Laws W4 and X1: workers of the version before the renames run beside workers of this version.
-// Each reads the doubts, the ids and the times that the other has stored, and each runs the jobs
-// that the other has started.
+// Laws W4 and X1: workers of the version before the renames run beside workers of this
+// version. Each reads the doubts, the ids and the times that the other has stored, and
+// each runs the jobs that the other has started.
 func TestKilledWorkersChargeOnce_BesideThePreviousVersion(t *testing.T) {
 	older := workerkill.Older(t, beforeDoubtWasRenamed, "ext/sqlite")
 	chargeOnce(t, older, os.Args[0])
@@ -57,8 +58,8 @@ func TestKilledWorkersChargeOnce_BesideThePreviousVersion(t *testing.T) {
 	mergeUnsafe(t, os.Args[0])
 }
 
-// mergeUnsafe has a worker of a program merge dead letters that are unsafe to repeat: none by
-// default, and all if the job includes them.
+// mergeUnsafe has a worker of a program merge dead letters. It merges those unsafe to
+// repeat only if the job includes them.
 func mergeUnsafe(t *testing.T, program string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "queues.db")
@@ -79,7 +80,7 @@ func mergeUnsafe(t *testing.T, program string) {
 		return job.ID
 	}
 	cautious, all := start(jobs.Spec{}), start(jobs.Spec{UnsafeToRepeat: true})
-	worker := chargeWorker(t, program, "http://127.0.0.1:1", file) // runs jobs, and charges nobody
+	worker := chargeWorker(t, program, "http://127.0.0.1:1", file) // runs jobs, but makes no charges
 	defer endWorker(worker)
 	for id, want := range map[int]jobs.Progress{cautious: {Done: 1, Unsafe: 2}, all: {Done: 2}} {
 		require.Eventually(t, func() bool {
@@ -90,7 +91,8 @@ func mergeUnsafe(t *testing.T, program string) {
 	}
 }
 
-// chargeWorker starts a worker of a program: the tests of this package, of this version or another.
+// chargeWorker starts a worker of a program: the tests of this package, of this version
+// or another.
 func chargeWorker(t *testing.T, program, service, file string) *exec.Cmd {
 	t.Helper()
 	worker := exec.Command(program, "-test.run=^TestTrackedWorker$", "-test.timeout=5m")
@@ -100,7 +102,6 @@ func chargeWorker(t *testing.T, program, service, file string) *exec.Cmd {
 	return worker
 }
 
-// endWorker kills a worker.
 func endWorker(worker *exec.Cmd) {
 	_ = worker.Process.Kill()
 	_ = worker.Wait()

@@ -22,7 +22,8 @@ func TestKilledWorkers(t *testing.T) {
 	workerkill.Run(t, workerkill.Config{DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
 }
 
-// Law W4: workers of two versions at once, as in a rollout. The older one is the first with these tables.
+// Law W4: workers of two versions at once, as in a rollout. The older one is the first
+// with these tables.
 func TestKilledWorkersOfTwoVersions(t *testing.T) {
 	older := workerkill.Older(t, "8c775bb644e02a59b305c1a239db22b38a8d062d", "ext/sqlite")
 	workerkill.Run(t, workerkill.Config{
@@ -57,7 +58,7 @@ func (n noting) HandOver(ctx context.Context, moves ...store.Move) error {
 	return err
 }
 
-// Law D5: a full disk stops a worker, and loses nothing.
+// Law D5: a full disk stops a worker, and no message is lost.
 func TestWorkerOnAFullDisk(t *testing.T) {
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
 	require.NoError(t, err)

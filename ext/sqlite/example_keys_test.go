@@ -19,7 +19,8 @@ import (
 
 var errDeclined = errors.New("card declined")
 
-// charge asks a payment provider, which does one charge for each key. Its first answer is lost.
+// charge asks a payment provider, which does one charge for each key. Its first answer is
+// lost.
 func charge(charges map[string]string) func(ctx context.Context, key string, cents int) (string, error) {
 	lost := false
 	return func(_ context.Context, key string, cents int) (string, error) {
@@ -37,8 +38,9 @@ func charge(charges map[string]string) func(ctx context.Context, key string, cen
 	}
 }
 
-// A service that books a ride in three steps: it stores the ride, charges for it, and stores the charge. Clients repeat
-// requests until they get an answer; each ride is booked and charged once.
+// A service that books a ride in three steps: it stores the ride, charges for it, and
+// stores the charge. Clients repeat requests until they get an answer; each ride is
+// booked and charged once.
 func Example_idempotencyKeys() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "keys")
@@ -68,7 +70,7 @@ func Example_idempotencyKeys() {
 		switch {
 		case errors.Is(err, errDeclined): // definite: stored, and given again
 			return keys.JSON(http.StatusPaymentRequired, err.Error())
-		case err != nil: // not definite: the next attempt goes on from here
+		case err != nil: // not definite: the next attempt continues from here
 			return exactlyonce.Response{Status: http.StatusServiceUnavailable}, err
 		}
 		return run.Finish(ctx, func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error) {
@@ -79,7 +81,7 @@ func Example_idempotencyKeys() {
 		})
 	})
 	server := httptest.NewServer(bookRide.Handler(keys.HandlerConfig{
-		User: func(*http.Request) (string, bool) { return "ann", true }, // what the authentication has found
+		User: func(*http.Request) (string, bool) { return "ann", true }, // the authenticated user
 	}))
 	defer server.Close()
 
@@ -93,7 +95,7 @@ func Example_idempotencyKeys() {
 		check(err)
 		body, err := io.ReadAll(resp.Body)
 		check(errors.Join(err, resp.Body.Close()))
-		if resp.Header.Get("Content-Type") != "application/json" { // a problem document, or nothing
+		if resp.Header.Get("Content-Type") != "application/json" { // a problem document, or no body
 			body = []byte("-")
 		}
 		fmt.Printf("%s %s: %d %q %s\n", request.key, request.destination, resp.StatusCode, resp.Header.Get("Exactly-Once-Result"), strings.TrimSpace(string(body)))

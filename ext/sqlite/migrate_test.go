@@ -37,7 +37,7 @@ func TestMigrate(t *testing.T) {
 	require.NoError(t, dbs[0].Reader().QueryRow("SELECT count(*) FROM a").Scan(&n))
 	assert.Equal(t, 1, n)
 
-	// A file that fails leaves nothing.
+	// A file that fails has no effect.
 	files["0003_c.sql"] = &fstest.MapFile{Data: []byte("INSERT INTO a (x) VALUES (2); nonsense")}
 	assert.ErrorContains(t, apply(dbs[0]), `migrations (component "test" in the table weir_migrations): 0003_c.sql: `)
 	require.NoError(t, dbs[0].Reader().QueryRow("SELECT count(*) FROM a").Scan(&n))
@@ -50,8 +50,8 @@ func TestMigrate(t *testing.T) {
 	assert.ErrorContains(t, apply(dbs[0]), "x.sql is not named like 0001_tables.sql")
 }
 
-// Law W4: the index of law W5 does not raise the version of the tables, so a program of the
-// version before may start beside it.
+// Law W4: the index of law W5 does not raise the version of the tables, so a program of
+// the version before may start beside it.
 func TestMigrate_CompatibleFile(t *testing.T) {
 	db, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
 	require.NoError(t, err)

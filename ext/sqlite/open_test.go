@@ -19,7 +19,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Open makes what is missing and says so, once; it refuses what a later version has made, and makes nothing if it is told to.
+// Open makes missing tables and logs them, once. It refuses tables of a later version,
+// and makes no tables if told so.
 func TestOpen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shop.db")
 	var log bytes.Buffer
@@ -63,7 +64,7 @@ func TestOpen(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// What is written to a file that is gone would be gone, too.
+// Writes to a removed file would be lost with it.
 func TestAFileThatIsRemovedOrReplaced(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file that is open stays on Windows")

@@ -14,7 +14,6 @@ import (
 // last one counts.
 type Option func(*settings)
 
-// settings are set by the options of a database or an engine.
 type settings struct {
 	readers           int
 	synchronousNormal bool

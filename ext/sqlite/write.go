@@ -20,7 +20,6 @@ const (
 // errTxDone is the error of statements after the function of Write has returned.
 var errTxDone = errors.New("sqlite: the function of this transaction has returned")
 
-// write is one call of Write.
 type write struct {
 	ctx   context.Context
 	fn    func(context.Context, *Tx) error
@@ -31,12 +30,13 @@ type write struct {
 
 // The states of a write. A batch that failed returns its writes from runs to waits.
 const (
-	waits   int32 = iota // fn has not run, or what it did was rolled back
+	waits   int32 = iota // fn has not run, or its effect was rolled back
 	runs                 // fn runs, or its effect is not committed yet
-	hasLeft              // ctx has ended while the write waited: fn does not run any more
+	hasLeft              // ctx has ended while the write waited: fn will not run
 )
 
-// statements are those that stay prepared. They belong to the goroutine of the batch.
+// statements are the statements that stay prepared. They belong to the goroutine of the
+// batch.
 type statements struct {
 	prepared map[string]*sql.Stmt
 	wanted   []string // to be prepared before the next transaction
@@ -54,11 +54,10 @@ type Tx struct {
 	failed error // of a statement, or errTxDone
 }
 
-// shared is a transaction of several calls.
 type shared struct {
 	statements *statements
 	tx         *sql.Tx
-	stmts      map[string]*sql.Stmt // those of this transaction
+	stmts      map[string]*sql.Stmt // the prepared statements of this transaction
 }
 
 // Write runs fn in a transaction, which it may share with other calls, and returns when
@@ -150,7 +149,6 @@ func (db *DB) runAgain(batch []*write) ([]*write, error) {
 	return batch, err
 }
 
-// begin returns a transaction that has the write lock.
 func (db *DB) begin(ctx context.Context) (*sql.Tx, error) {
 	if err := db.check(); err != nil {
 		return nil, err
@@ -159,8 +157,8 @@ func (db *DB) begin(ctx context.Context) (*sql.Tx, error) {
 	return db.writer.BeginTx(ctx, nil)
 }
 
-// runShared runs a batch in a transaction and commits it if run says so. The error is
-// that of all calls.
+// runShared runs a batch in a transaction and commits it if run returns commit. A
+// returned error is the error of all calls.
 func (db *DB) runShared(tx *sql.Tx, batch []*write, run func(s *shared, batch []*write) (commit bool, err error)) (committed bool, err error) {
 	if len(batch) == 0 {
 		return true, tx.Rollback()
@@ -174,7 +172,6 @@ func (db *DB) runShared(tx *sql.Tx, batch []*write, run func(s *shared, batch []
 	return true, tx.Commit()
 }
 
-// run runs the calls of a batch until one fails.
 func (s *shared) run(batch []*write) (commit bool, err error) {
 	var w *write
 	failed := guard.Call(func() error {
@@ -212,7 +209,6 @@ func (s *shared) runInSavepoints(batch []*write) (commit bool, err error) {
 	return true, nil
 }
 
-// call calls the function of w.
 func (s *shared) call(w *write) error {
 	ctx := context.WithoutCancel(w.ctx)
 	tx := &Tx{shared: s}
@@ -230,7 +226,7 @@ func (s *shared) exec(ctx context.Context, query string) error {
 	return err
 }
 
-// stmt returns the prepared statement, or nil if there is none yet. To prepare it now
+// stmt returns the prepared statement, or nil if it is not prepared yet. Preparing it now
 // would wait for the connection that this transaction holds.
 func (s *shared) stmt(ctx context.Context, query string) *sql.Stmt {
 	stmt := s.stmts[query]
@@ -296,7 +292,7 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	return row
 }
 
-// usable returns the context for a statement, or why there can be none.
+// usable returns the context for a statement, or the error that prevents it.
 func (t *Tx) usable(ctx context.Context) (context.Context, error) {
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
@@ -304,7 +300,7 @@ func (t *Tx) usable(ctx context.Context) (context.Context, error) {
 	return ctx, t.failed
 }
 
-// prepare prepares what the last transaction had to run without.
+// prepare prepares statements that the last transaction had to run unprepared.
 func (db *DB) prepare(ctx context.Context) {
 	s := &db.statements
 	for _, query := range s.wanted {

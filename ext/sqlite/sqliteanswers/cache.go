@@ -27,7 +27,7 @@ var migrations embed.FS
 type Cache struct {
 	db    *sqlite.DB
 	name  string
-	clock clock.Clock // of the times of answers; another one in tests
+	clock clock.Clock // sets the times of answers; replaced in tests
 }
 
 // New returns the cache with this name in db. It panics if db is nil or name is empty.
@@ -112,7 +112,6 @@ func Blocking[IN, OUT any](
 	})
 }
 
-// get returns the stored answer for the hash of a key.
 func (c *Cache) get(ctx context.Context, hash [sha256.Size]byte) (answer []byte, found bool, err error) {
 	err = c.db.Reader().QueryRowContext(ctx, getSQL, c.name, hash[:]).Scan(&answer)
 	switch {

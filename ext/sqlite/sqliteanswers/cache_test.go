@@ -89,13 +89,12 @@ func TestBlocking_CallsOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 200, calls.Load(), "caches are apart")
 
-	// Stored answers cost nothing.
 	_, err = results(t, 101, function("a"), asyncop.WithBackend(backend.New("service"), asyncop.Budget(8)))
 	require.NoError(t, err)
 	require.EqualValues(t, 201, calls.Load())
 }
 
-// A stored answer takes nothing from a rate, and is no answer of the service.
+// A stored answer does not use the rate, and does not count as an answer of the service.
 func TestBlocking_StoredAnswersAtABackend(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "answers.db"))
 	fn := sqliteanswers.Blocking(sqliteanswers.New(db, "a"), strconv.Itoa, func(_ context.Context, in int) (answer, error) {
@@ -115,7 +114,7 @@ func TestBlocking_StoredAnswersAtABackend(t *testing.T) {
 		require.Len(t, texts, 100)
 	}
 
-	// Each failed call is beside a stored answer.
+	// Failed calls alternate with stored answers.
 	service = backend.New("service", backend.LossShare(0.9, 10), backend.WithLogger(slog.New(slog.DiscardHandler)))
 	op := asyncop.OrderedWait(fn, time.Second, 1, asyncop.WithBackend(service), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 	for range op.Results(func(yield func(int) bool) {
@@ -159,7 +158,7 @@ func TestBlocking_Errors(t *testing.T) {
 	require.ErrorContains(t, err, `sqliteanswers: read cache "a"`)
 }
 
-// An answer that comes after the time of its element is stored all the same.
+// An answer that arrives after the timeout of its element is still stored.
 func TestBlocking_AnswerAfterTheTimeout(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "answers.db"))
 	calls := 0
@@ -209,7 +208,8 @@ func TestNew_Arguments(t *testing.T) {
 	require.Panics(t, func() { sqliteanswers.Blocking[int, answer](sqliteanswers.New(db, "a"), nil, nil) })
 }
 
-// killedRun is a run in a process of its own: it notes each call in a file, which counts as paid.
+// killedRun is a run in a process of its own: it notes each call in a file, which counts
+// as paid.
 func killedRun(dir string) {
 	ctx := context.Background()
 	fail := func(err error) {

@@ -18,8 +18,8 @@ import (
 
 const withdraw = "UPDATE accounts SET balance = balance - 1 WHERE id = ?"
 
-// BenchmarkRun compares tracked calls with the bare statement, both group-committed (synchronous FULL), in one run: alternately,
-// some thousand calls each.
+// BenchmarkRun compares tracked calls with the bare statement, both group-committed
+// (synchronous FULL), in one run: alternately, some thousand calls each.
 func BenchmarkRun(b *testing.B) {
 	for _, atOnce := range []int{64, 256, 1024} {
 		b.Run(fmt.Sprintf("at_once=%d", atOnce), func(b *testing.B) {

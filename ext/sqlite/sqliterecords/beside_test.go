@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
 
-// The answers and the queues are in one database, whichever came first: once both had a table weir_records.
+// The answers and the queues are in one database, whichever came first: once both had a
+// table weir_records.
 func TestBesideQueues(t *testing.T) {
 	for name, queuesFirst := range map[string]bool{"queues first": true, "answers first": false} {
 		t.Run(name, func(t *testing.T) {

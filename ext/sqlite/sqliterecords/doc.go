@@ -17,9 +17,9 @@
 //
 // # Vocabulary
 //
-// [Records] is an exactlyonce.Store. [Records.Run] is for effects that are a few statements: calls of many goroutines share a
-// transaction (sqlite.DB.Write), and so its fsync. [Records.Put] joins a transaction of
-// your own, which costs an fsync each.
+// [Records] is an exactlyonce.Store. [Records.Run] is for effects that are a few
+// statements: calls of many goroutines share a transaction (sqlite.DB.Write), and so its
+// fsync. [Records.Put] joins a transaction of your own, which costs an fsync each.
 //
 // # Guarantees
 //
@@ -37,7 +37,8 @@
 //
 // # Migrations
 //
-// [Records.Migrate] makes the tables weir_clients and weir_answers. The same files are [Records.Migrations], for a migrator of your own.
+// [Records.Migrate] makes the tables weir_clients and weir_answers. The same files are
+// [Records.Migrations], for a migrator of your own.
 //
 // # Concurrency
 //

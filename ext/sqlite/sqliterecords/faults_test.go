@@ -16,7 +16,8 @@ import (
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
 
-// A statement that fails is the error of its call, which leaves no half of a step behind and can be made again.
+// A statement that fails is the error of its call, which leaves no half of a step behind
+// and can be made again.
 func TestStatementsThatFail(t *testing.T) {
 	db := openDB(t)
 	mock := clock.NewMock()
@@ -121,7 +122,8 @@ func TestTablesThatAreGone(t *testing.T) {
 	require.ErrorContains(t, err, "weir_clients")
 }
 
-// Law X1: a stale request that has to run alone, since another one of its batch has failed, does not run, and says so.
+// Law X1: a stale request that has to run alone, because another request of its batch
+// failed, does not run, and its error says that it is stale.
 func TestRunAloneWhenStale(t *testing.T) {
 	db := openDB(t)
 	r := sqliterecords.New(db)

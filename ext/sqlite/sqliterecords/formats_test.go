@@ -14,7 +14,8 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// The tables, with an answer, and a client whose requests below a mark are stale (law W4).
+// The tables, with an answer, and a client whose requests below a mark are stale
+// (law W4).
 func TestFormatOfTables(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)

@@ -36,7 +36,7 @@ type Tx interface {
 // Records are answers in an SQLite database. They are safe for concurrent use.
 type Records struct {
 	db    *sqlite.DB
-	clock clock.Clock // of the times of answers; another one in tests
+	clock clock.Clock // sets the times of answers; replaced in tests
 	group group.Group[*call]
 }
 
@@ -63,8 +63,8 @@ const (
 FROM weir_clients c LEFT JOIN weir_answers r ON r.client_id = c.id AND r.sequence = ?3 AND r.step = ?4
 WHERE c.scope = ?1 AND c.client = ?2`
 
-	// OR IGNORE rather than ON CONFLICT DO NOTHING, and no foreign key: what cannot abort
-	// needs no journal of its own, which would take longer than all the rest.
+	// OR IGNORE rather than ON CONFLICT DO NOTHING, and no foreign key: a statement that
+	// cannot abort needs no statement journal, which would take longer than all the rest.
 	putSQL = `INSERT OR IGNORE INTO weir_answers (client_id, sequence, step, fingerprint, answer, stored_at)
 SELECT id, ?3, ?4, ?5, ?6, ?7 FROM weir_clients WHERE scope = ?1 AND client = ?2 AND mark <= ?3`
 
@@ -92,13 +92,13 @@ FROM weir_clients WHERE phase = ?1 AND phase_at < ?2 ORDER BY phase_at LIMIT ?3`
 
 	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_answers WHERE ` + old + `)`
 
-	// The age of the youngest goes to the client before the answers that tell it.
+	// Runs before the old answers are removed: the client keeps the time of the youngest.
 	heardSQL = `UPDATE weir_clients SET heard_at = max(heard_at, coalesce((SELECT max(stored_at) FROM weir_answers WHERE ` + old + `), 0)) WHERE id = ?1`
 
 	forgetSQL = `UPDATE weir_answers SET answer = NULL WHERE ` + old
 
-	// What was asked for is below the mark of a silent client, and what it may ask for
-	// yet is above.
+	// The mark of a silent client is one above its highest sequence: its earlier requests
+	// are stale, its later requests are new.
 	phaseSQL = `UPDATE weir_clients SET
 	phase    = CASE WHEN answered THEN 0 WHEN heard_at < ?3 THEN 2 ELSE 1 END,
 	phase_at = CASE WHEN answered THEN ?2 ELSE heard_at END,
@@ -294,8 +294,8 @@ func (r *Records) due(ctx context.Context, phase int, before int64) (due []recor
 	return due, errors.Join(rows.Err(), rows.Close())
 }
 
-// collect collects the old answers of clients, all but the marks of those that are
-// silent, and the clients themselves that have been so for long.
+// collect removes the old answers of clients. Of a silent client it keeps only the mark,
+// and after a long silence it removes the client, too.
 func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, clients int, err error) {
 	if !chunk[0].Few { // one client
 		id, mark := chunk[0].ID, int64(0)
@@ -397,7 +397,6 @@ func forgetIn(ctx context.Context, tx *sqlite.Tx, id, at, from, to int64) (n int
 	return execIn(ctx, tx, forgetSQL, id, at, from, to)
 }
 
-// describe names the request in an error.
 func describe(what string, req exactlyonce.Request, err error) error {
 	return fmt.Errorf("sqliterecords: %s %s of scope %q: %w", what, req.ID, req.Scope, explain(err))
 }

@@ -75,7 +75,8 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// Many calls share transactions; attempts of one request get the answer of the one that took effect (law X1).
+// Many calls share transactions. Attempts of one request get the answer of the attempt
+// that took effect (law X1).
 func TestRun(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "test.db"))
 	_, err := db.Writer().Exec(table)
@@ -149,7 +150,7 @@ func TestRunErrors(t *testing.T) {
 
 var _ sqliterecords.Tx = (*sql.Tx)(nil)
 
-// A database without the tables is one whose user has forgotten Migrate.
+// The user has forgotten to call Migrate.
 func TestNotMigrated(t *testing.T) {
 	ctx := t.Context()
 	db, err := sqlite.OpenDB(ctx, filepath.Join(t.TempDir(), "empty.db"))
@@ -182,7 +183,8 @@ func TestNotMigrated(t *testing.T) {
 	require.NotContains(t, err.Error(), "Migrate", "a table of the effect")
 }
 
-// Law W3: a collection looks at a client when its time has come, and leaves no rows behind.
+// Law W3: a collection looks at a client when its time has come, and leaves no rows
+// behind.
 func TestCollectionCost(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "test.db"))
 	mock := clock.NewMock()
@@ -194,7 +196,7 @@ func TestCollectionCost(t *testing.T) {
 		effect := func(context.Context, *sqlite.Tx) ([]byte, error) { return []byte("x"), nil }
 		_, err := r.Run(t.Context(), req, effect)
 		require.NoError(t, err)
-		if i%2 == 0 { // one that has many rows
+		if i%2 == 0 { // half of the clients have one row, the others eight
 			continue
 		}
 		for sequence := range int64(7) {

@@ -22,7 +22,6 @@ const insertOneSQL = `INSERT OR IGNORE INTO weir_answers (stored_at, client_id, 
 
 var insertManySQL = insertOneSQL + strings.Repeat(", (?1, ?, ?, ?, ?, ?)", maxRows-1)
 
-// call is one call of Run.
 type call struct {
 	ctx    context.Context
 	req    exactlyonce.Request
@@ -59,8 +58,8 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 	if err == nil {
 		return c.answer, nil
 	}
-	// Law X2: whatever failed, the record says whether an attempt took effect. The
-	// caller's context may be over.
+	// Law X2: after any failure, the record shows whether an attempt took effect. The
+	// caller's context may have ended.
 	if stored, found, findErr := r.Find(context.WithoutCancel(ctx), req); findErr == nil && found {
 		return stored, nil
 	}
@@ -140,7 +139,6 @@ func (r *Records) runShared(ctx context.Context, tx *sqlite.Tx, batch []*call) e
 	return b.put(ctx, calls)
 }
 
-// sharing is what the calls of a transaction share.
 type sharing struct {
 	tx       *sqlite.Tx
 	now      int64
@@ -156,14 +154,13 @@ type clientKey struct {
 
 type client struct{ id, mark int64 }
 
-// record is the key of a row of the table of records.
 type record struct {
 	client, sequence int64
 	step             string
 }
 
 // admits reports whether the effect of a call is to run. If not, the call has its answer
-// or its error, or is to run alone. The error is that of all calls.
+// or its error, or is to run alone. A returned error is the error of all calls.
 func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
 	key := clientKey{c.req.Scope, c.req.Client}
 	known, ok := b.clients[key]
@@ -192,8 +189,8 @@ func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
 	return !c.alone, nil
 }
 
-// client returns what is known of a client, and adds one that is new. Marks stay as they
-// are until the transaction ends.
+// client returns the id and mark of a client, and adds a new client. Marks do not change
+// until the transaction ends.
 func (b *sharing) client(ctx context.Context, key clientKey) (c client, err error) {
 	const query = "SELECT id, mark FROM weir_clients WHERE scope = ? AND client = ?"
 	err = b.tx.QueryRowContext(ctx, query, key.scope, key.client[:]).Scan(&c.id, &c.mark)
@@ -209,7 +206,6 @@ func (b *sharing) client(ctx context.Context, key clientKey) (c client, err erro
 
 var errNotStored = errors.New("a record was not stored")
 
-// put stores the answers.
 func (b *sharing) put(ctx context.Context, calls []*call) error {
 	args := make([]any, 1, 1+5*maxRows)
 	args[0] = b.now

@@ -20,7 +20,6 @@ import (
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
 
-// run is one call of Run.
 type run struct {
 	req    exactlyonce.Request
 	fail   error // of the effect
@@ -28,14 +27,15 @@ type run struct {
 
 	answer string
 	err    error
-	txs    []*sqlite.Tx // those of its effect
+	txs    []*sqlite.Tx // the transactions of its effect
 }
 
 func request(client exactlyonce.Client, sequence int64) exactlyonce.Request {
 	return exactlyonce.Request{ID: exactlyonce.ID{Client: client, Sequence: sequence, Attempt: 1}, Scope: "s"}
 }
 
-// together runs calls in one batch. Each effect counts in a counter of the request's name.
+// together runs calls in one batch. Each effect counts in a counter of the request's
+// name.
 func together(t *testing.T, db *sqlite.DB, runs []*run) {
 	t.Helper()
 	r := sqliterecords.New(db)
@@ -89,7 +89,8 @@ func requireEffects(t *testing.T, db *sqlite.DB, want int, req exactlyonce.Reque
 	require.Equal(t, want, n, "%v", req)
 }
 
-// Calls of many goroutines are one transaction, and their records are stored together (law X2).
+// Calls of many goroutines are one transaction, and their records are stored together
+// (law X2).
 func TestRunShares(t *testing.T) {
 	db := openDB(t)
 	clients := [3]exactlyonce.Client{exactlyonce.NewClient(), exactlyonce.NewClient(), exactlyonce.NewClient()}
@@ -121,7 +122,8 @@ func TestRunShares(t *testing.T) {
 	}
 }
 
-// What is known already is refused or answered without an effect, and without harm to the others.
+// A known request is refused or answered without running its effect, and without harm to
+// the others.
 func TestRunBesideKnown(t *testing.T) {
 	db := openDB(t)
 	r := sqliterecords.New(db)
@@ -154,7 +156,8 @@ func TestRunBesideKnown(t *testing.T) {
 	}
 }
 
-// A call that fails has no effect and fails by itself; the others take effect once (laws X1, X2).
+// A call that fails has no effect and fails by itself; the others take effect once
+// (laws X1, X2).
 func TestRunBesideFailures(t *testing.T) {
 	errRefused := errors.New("refused")
 	c := exactlyonce.NewClient()

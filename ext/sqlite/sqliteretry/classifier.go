@@ -91,8 +91,8 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 	})
 }
 
-// certain returns reason, which means that this transaction had no effect, or what is
-// left of it if another one of the call may have had an effect.
+// certain returns reason, which means that this transaction had no effect, or a weaker
+// reason if another transaction of the call may have had an effect.
 func certain[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason) predicates.Reason {
 	if a.InDoubt {
 		return decision.WeakestOf(reason, predicates.Reason{})
@@ -125,7 +125,6 @@ func Code[OUT any]() func(a *predicates.Attempt[OUT]) (string, bool) {
 	}
 }
 
-// codeOf returns the code of an error, without its extension.
 func codeOf(err error) (code int, ok bool) {
 	e, ok := errors.AsType[*driver.Error](err)
 	if !ok {
