@@ -95,7 +95,7 @@ type Engine struct {
 	hub     hub
 	news    news
 
-	now  string // the database's clock, as an expression; another one in tests
+	now  string // SQL expression of the database's clock; replaced in tests
 	step func() // called between statements, by tests
 
 	forgetAt atomic.Int64 // when old names of locks are looked for again
@@ -167,7 +167,6 @@ func New(pool *pgxpool.Pool, opts ...Option) *Engine {
 	return s
 }
 
-// newEngine returns an engine without its pool.
 func newEngine(set settings) *Engine {
 	third := max(1, set.connections/3)
 	s := &Engine{now: "clock_timestamp()", step: func() {}, clock: clock.New(), logger: set.logger}
@@ -180,7 +179,7 @@ func newEngine(set settings) *Engine {
 // Pool returns the connections of the engine, for tables of your own beside the queues.
 func (s *Engine) Pool() *pgxpool.Pool { return s.pool }
 
-// closeWait is short: a worker has taken up to 26 s for a server that hangs, and
+// closeWait is short: a worker may already have waited 26 s for a server that hangs, and
 // Kubernetes grants 30 s.
 const closeWait = 3 * time.Second
 
@@ -189,7 +188,7 @@ const closeWait = 3 * time.Second
 // takes longer than 3 s, it returns an error, and continues in the background.
 func (s *Engine) Close() error {
 	closed := make(chan struct{})
-	go func() { // ends with what is being written: pgx may take 15 s to close the connections of a server that hangs
+	go func() { // ends with the writes under way: pgx may take 15 s to close the connections of a server that hangs
 		defer close(closed)
 		s.close()
 	}()
@@ -242,7 +241,6 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 	return err
 }
 
-// putting is a call of Put or HandOver.
 type putting struct {
 	rows []storesql.Row
 	of   []entry        // of HandOver: the message from which each row was made, or the zero entry
@@ -306,7 +304,6 @@ func (s *Engine) insertFrom(ctx context.Context, q querier, rows []storesql.Row,
 	return left, err
 }
 
-// querier is a pool or a transaction.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -329,7 +326,6 @@ func (s *Engine) insert(ctx context.Context, q querier, rows []storesql.Row) err
 	return err
 }
 
-// insertion returns the statement that puts messages.
 func (s *Engine) insertion(rows []storesql.Row) (query string, args []any) {
 	var queues, causes, metas []string
 	var delays, visits, merges []int64
@@ -344,7 +340,6 @@ func (s *Engine) insertion(rows []storesql.Row) (query string, args []any) {
 		WITH ORDINALITY`), []any{queues, delays, visits, merges, causes, metas, schemas, payloads}
 }
 
-// columns are the columns of a message, for scan.
 const columns = `m.position, m.fence, m.due, m.cause, m.meta, m.schema, m.payload`
 
 // Take implements [store.Store].
@@ -352,7 +347,7 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	if err := storearg.Take(queue, limit, lease); err != nil {
 		return nil, err
 	}
-	// Law D3: what is due is decided here, by the database's clock.
+	// Law D3: the statement decides which messages are due, by the database's clock.
 	err = s.do(ctx, func() error {
 		taken, err = s.leaseAround(ctx, queue, `queue = $2 AND at <= (SELECT now FROM clock)`+storesql.ExceptRefused+` ORDER BY at, position LIMIT $3`,
 			micros(lease), queue, limit)
@@ -368,7 +363,6 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 // expensive by PostgreSQL's count that it would be compiled, which takes 0.2 s.
 const byIndex = `SELECT set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
-// batcher is a pool or a transaction.
 type batcher interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
@@ -419,8 +413,8 @@ func (s *Engine) leaseAround(ctx context.Context, queue, chosen string, args ...
 	return call.Lease(&s.refused)
 }
 
-// lease leases the chosen messages for $1 microseconds, except those that another call is
-// leasing. An array rather than a join: PostgreSQL takes it for a short one, and so never
+// lease leases the chosen messages for $1 microseconds, except messages that another call
+// is leasing. PostgreSQL expects an array to be short, so unlike with a join it never
 // scans the table.
 func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
 	s.step()
@@ -442,9 +436,8 @@ func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (
 	return taken, err
 }
 
-// settling is a call of Extend, Done or Release.
 type settling struct {
-	change string // what is done to a message: an UPDATE of m, with delay, or empty for DELETE
+	change string // SET clause of an UPDATE of m, which may use delay; empty for a DELETE
 	delay  time.Duration
 	leases []store.Lease
 	lost   []store.Lease
@@ -554,13 +547,12 @@ func (s *Engine) settleAll(ctx context.Context, take func() []*settling) error {
 	return nil
 }
 
-// entry is what a lease is for.
 type entry struct {
 	position, fence int64
 	queue           string
 }
 
-// entryOf returns what a lease is for; ok is false if it is none of this store's.
+// entryOf returns the entry of a lease; ok is false if this store cannot have granted it.
 func entryOf(l store.Lease) (e entry, ok bool) {
 	position, err := strconv.ParseInt(l.Entry, 10, 64)
 	return entry{position, int64(l.Fence), l.Queue}, err == nil && l.Fence <= math.MaxInt64 //nolint:gosec // compared

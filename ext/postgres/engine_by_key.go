@@ -17,7 +17,7 @@ var _ store.ByKey = (*Engine)(nil)
 // keyOf is the key of a message as the index weir_messages_key has it.
 const keyOf = `(meta->>'key') COLLATE "C"`
 
-// nextKey returns the key behind another one.
+// nextKey returns the expression of the next key.
 func nextKey(after string) string {
 	return `(SELECT ` + keyOf + ` FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` > ` + after + ` ORDER BY ` + keyOf + ` LIMIT 1)`
 }
@@ -62,8 +62,8 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, 
 	return taken, next, err
 }
 
-// What is leased of some keys, and of those without. Another worker may have chosen the
-// same.
+// Conditions of the messages to lease: messages of some keys, and messages without a key.
+// They check the time twice, since another worker may have chosen the same messages.
 const (
 	ofKeys = `position = ANY (ARRAY(SELECT m.position FROM unnest($4::text[]) WITH ORDINALITY AS keys (key, n), LATERAL (
 			SELECT position FROM weir_messages WHERE queue = $2 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` = keys.key AND at <= (SELECT now FROM clock)` + storesql.ExceptRefused + `

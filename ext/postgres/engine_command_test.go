@@ -53,7 +53,8 @@ func TestCommand(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, out1, "start the program once")
 
-	// What another store or a file has comes into a database without tables.
+	// Dead letters of another store or a file are imported into a database without
+	// tables.
 	file := filepath.Join(t.TempDir(), "dead.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"from a file","lastError":"503"},"cause":"exhausted","payload":{"n":5}}`+"\n"), 0o600))
 	out1, err = run(url, "dead", "import", "--queue", "orders-dead", file)
@@ -115,7 +116,8 @@ func TestCommand(t *testing.T) {
 	require.Error(t, err)
 }
 
-// The example payments on PostgreSQL: workers and providers are killed, and each order is charged once. Its other engines are tested beside it.
+// The example payments on PostgreSQL: workers and providers are killed, and each order is
+// charged once. The example's own tests cover its other engines.
 func TestPayments(t *testing.T) {
 	server := pgtest.Start(t)
 	binary := filepath.Join(t.TempDir(), "payments")

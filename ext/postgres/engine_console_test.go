@@ -25,8 +25,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// The console on PostgreSQL, as weir ui serves it: its pages, a job, and with WEIR_LONG=1 how long a page takes with a million dead letters.
-// Its own tests have the rest.
+// The console on PostgreSQL, as weir ui serves it: its pages, a job, and with WEIR_LONG=1
+// how long a page takes with a million dead letters. The console's own tests cover the
+// rest.
 func TestConsole(t *testing.T) {
 	server := pgtest.Start(t)
 	pool := connect(t, server.URL())

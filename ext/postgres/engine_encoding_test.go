@@ -24,13 +24,11 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// newDatabase makes a database and returns its URL.
 func newDatabase(server *pgtest.Server, name, encoding string) string {
 	server.Exec(fmt.Sprintf("CREATE DATABASE %s ENCODING '%s' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'", name, encoding))
 	return strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1)
 }
 
-// execAt runs statements in the database at url.
 func execAt(t *testing.T, url string, statements ...string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -42,7 +40,6 @@ func execAt(t *testing.T, url string, statements ...string) {
 	}
 }
 
-// makeTables runs the migrations, as a migration tool does.
 func makeTables(t *testing.T, url string) {
 	t.Helper()
 	files := (&postgres.Engine{}).Migrations()
@@ -55,16 +52,16 @@ func makeTables(t *testing.T, url string) {
 	}
 }
 
-// Laws D4 and W2: a message that the database refuses, because of the text of its error or
-// by a trigger, delays no other message, and its handling ends.
+// Laws D4 and W2: a message that the database refuses, because of the text of its error
+// or by a trigger, delays no other message, and its handling ends.
 func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 	server := pgtest.Start(t)
 	for i, c := range []struct {
 		name     string
 		encoding string
-		refuses  string // what a trigger refuses for the message "bad"
+		refuses  string // statement that a trigger refuses for the message "bad"
 		code     string // the trigger's error code
-		text     string // the error of the calls for "bad"; "": they succeed
+		text     string // the error of the calls for "bad", or empty if they succeed
 		dead     int
 		stays    int  // messages that stay in their queue, and are not delivered again
 		notTaken bool // they are never leased
@@ -150,7 +147,7 @@ func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
 	}
 }
 
-// acknowledged is a sink that needs to keep nothing.
+// acknowledged is a sink that discards its results.
 type acknowledged struct{}
 
 func (acknowledged) PutAll(context.Context, []message.Message[string]) error { return nil }

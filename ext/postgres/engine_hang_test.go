@@ -26,13 +26,15 @@ import (
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 )
 
-// The worker drains for less than the default of 20 s, so that the test is short: granted is so much less than what Kubernetes grants.
+// The worker drains for less than the default of 20 s, so that the test is short: granted
+// is so much less than what Kubernetes grants.
 const (
 	drain   = time.Second
 	granted = 30*time.Second - (20*time.Second - drain)
 )
 
-// A server that hangs, with connections that stay open, keeps no worker, relay, job or handler from ending in the time that they have.
+// A server that hangs, with connections that stay open, keeps no worker, relay, job or
+// handler from ending in the time that they have.
 func TestAServerThatIsFrozen(t *testing.T) {
 	server := pgtest.Start(t)
 	quiet := slog.New(slog.DiscardHandler)

@@ -21,8 +21,8 @@ var dialect = storesql.Dialect{
 	Key:       keyOf,
 	HasReason: "meta->'reasons' ? %s",
 	HasError:  "strpos(meta->>'lastError', %s) > 0",
-	// What a filter compares with has microseconds, too: rounded up, both bounds choose
-	// the same.
+	// Stored times have microseconds. Rounding up makes both bounds of a filter choose
+	// the same messages.
 	Time: func(t time.Time) any {
 		if up := t.Truncate(time.Microsecond); up.Before(t) {
 			return up.Add(time.Microsecond)
@@ -32,10 +32,10 @@ var dialect = storesql.Dialect{
 }
 
 // where returns the condition of a page of a queue, and its order. Its parameters follow
-// args: queue, After, Until, and those of the filter. An expression keeps PostgreSQL from
-// going through the queue where the filter has ids or a key, for which there is an index.
-// The index of keys has no order of positions, and all messages of a key would be sorted
-// for each of its pages: only the first page goes by it.
+// args: queue, After, Until, and the parameters of the filter. Adding 0 to position
+// keeps PostgreSQL from scanning the queue if the filter has ids or a key, which have
+// an index. The index of keys is not ordered by position, so all messages of a key would
+// be sorted for each page: only the first page uses it.
 func where(queue string, f *store.Filter, p store.Page, args ...any) (condition, order string, _ []any, err error) {
 	until := p.Until
 	if until == 0 {
@@ -130,7 +130,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 			c.Held += held
 			var reasons []string
 			if json.Unmarshal(column, &reasons) != nil {
-				reasons = nil // there are none, or they are damaged
+				reasons = nil // absent or damaged
 			}
 			c.Add(store.Cause(cause), reasons, n, oldest.UTC(), next.UTC(), last)
 			return nil
@@ -182,7 +182,6 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 	return n, err
 }
 
-// remove removes messages, and returns how many.
 func (s *Engine) remove(ctx context.Context, condition string, args []any) (n int, err error) {
 	err = s.do(ctx, func() error {
 		s.step()

@@ -22,7 +22,8 @@ import (
 	"github.com/weirflow/weir/internal/testing/jobkill"
 )
 
-// A worker that has nothing to do says that it is there, looks for jobs, and makes at most one transaction in ten seconds.
+// An idle worker sends heartbeats, looks for jobs, and makes at most one transaction in
+// ten seconds.
 func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t)
@@ -77,7 +78,7 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 	t.Logf("%d transactions in %v", transactions, within)
 	require.LessOrEqual(t, transactions, int(within/(10*time.Second)))
 
-	// It is told what another process wants of its backend.
+	// It obeys an order of another process to hold its backend.
 	ordered := time.Now()
 	_, err = j.HoldBackend(t.Context(), "pay", "ann", "they migrate")
 	require.NoError(t, err)
@@ -97,7 +98,8 @@ func openForJobs(ctx context.Context, url string) (store.Keeper, error) {
 	return postgres.Open(ctx, url, postgres.WithLogger(quiet))
 }
 
-// patience asks a connection how long the server waits for it, at the second statement of a transaction.
+// patience asks a connection how long the server waits for it, at the second statement of
+// a transaction.
 type patience struct {
 	statements
 	armed bool

@@ -11,9 +11,9 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// never is when a held message can be taken. No column says that it is held, so workers
-// of earlier versions leave it alone as well. It is not 'infinity', with which earlier
-// versions of PostgreSQL do not reckon.
+// never is the due time of a held message. The time alone marks it as held, so that
+// workers of earlier versions leave it alone as well. It is not 'infinity', which earlier
+// versions of PostgreSQL cannot calculate with.
 const never = "'9999-12-31 00:00:00+00'::timestamptz"
 
 // Records implements [store.Keeper].
@@ -96,7 +96,7 @@ func (t *keeperTx) Write(ctx context.Context, r store.Record) error {
 // Announce implements [store.Tx].
 func (t *keeperTx) Announce() { t.woken[watched] = dues{now: true} }
 
-// watched stands for what is announced, in place of a queue.
+// watched is announced in place of the name of a queue when records change.
 const watched = "weir records"
 
 // Watch implements [store.Keeper]. It is woken by the listening connection, like a
@@ -186,8 +186,8 @@ type identity struct {
 	visit, merges int64
 }
 
-// move puts messages into their queues, and removes from where they were those that were
-// put. Two with the same identity are one.
+// move puts messages into their queues, and removes the messages that were put from their
+// former queues. Of two messages with the same identity it puts one.
 func (t *keeperTx) move(ctx context.Context, moves []*store.Edit) (map[int64]bool, error) {
 	from := map[identity]int64{} // positions
 	var rows []storesql.Row

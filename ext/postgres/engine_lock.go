@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// locks are the locks in the database of an engine.
 type locks struct{ store *Engine }
 
 // Locks implements [store.Keeper]. The locks are in the database, whose clock decides how
@@ -75,8 +74,8 @@ func (l *locks) forget(ctx context.Context) {
 	if now.UnixNano() < at || !s.forgetAt.CompareAndSwap(at, now.Add(forgetEach).UnixNano()) {
 		return
 	}
-	// One transaction in one message: a process that is frozen holds up nobody. The row
-	// with the empty name first: Acquire reads it.
+	// The transaction is sent in one message, so a frozen process blocks no other. The
+	// row with the empty name is locked first: Acquire reads it.
 	batch := &pgx.Batch{}
 	batch.Queue("SELECT 1 FROM weir_locks WHERE name = '' FOR UPDATE")
 	batch.Queue(`WITH old AS (DELETE FROM weir_locks WHERE EXISTS (SELECT FROM weir_locks WHERE name = '') AND name IN (

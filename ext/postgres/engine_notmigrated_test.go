@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// A database without the tables is one whose user has forgotten Migrate.
+// The user has forgotten to call Migrate.
 func TestNotMigrated(t *testing.T) {
 	ctx := t.Context()
 	pool := connect(t, schemas(t)(t))

@@ -51,7 +51,7 @@ func TestLocks(t *testing.T) {
 	})
 }
 
-// Law W3: a name that is not used any more loses its row, and its fencing numbers go on all the same.
+// Law W3: the row of an unused name is removed, but its fencing numbers keep rising.
 func TestLocksForgetNames(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
@@ -88,7 +88,7 @@ func TestLocksForgetNames(t *testing.T) {
 	require.Greater(t, acquire(l, "a").Fence, uint64(8), "twice")
 }
 
-// While names are removed and come back, their fencing numbers rise.
+// While names are removed and return, their fencing numbers rise.
 func TestLocksForgetNamesInUse(t *testing.T) {
 	newSchema := schemas(t)
 	database := newSchema(t)
@@ -123,7 +123,8 @@ func TestLocksForgetNamesInUse(t *testing.T) {
 	require.Positive(t, last)
 }
 
-// A stale owner's write is refused in its transaction, and a takeover waits for a write that was guarded.
+// A stale owner's write is refused in its transaction, and a takeover waits for a write
+// that was guarded.
 func TestGuard(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
@@ -161,7 +162,6 @@ func TestGuard(t *testing.T) {
 	require.NoError(t, write(second))
 }
 
-// published is what a relay has sent.
 type published struct {
 	mu  sync.Mutex
 	ids []string
@@ -186,8 +186,8 @@ func staged(id string) store.Message {
 	return store.Message{Meta: message.Meta{ID: id, Key: "\x00\xff"}, Payload: []byte(id)}
 }
 
-// A staged message is published if its transaction was committed, and only then; one that commits late, with a lower position,
-// is not lost.
+// A staged message is published if, and only if, its transaction was committed, even if
+// it commits late, with a lower position.
 func TestOutbox(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
@@ -197,7 +197,7 @@ func TestOutbox(t *testing.T) {
 	var p published
 	ended := make(chan error)
 	go func() {
-		// It looks by itself so rarely that the test needs the notifications.
+		// It polls so rarely that the test needs the notifications.
 		ended <- outbox.Relay(ctx, s, s.Locks(), outbox.Config{Queue: "outbox", Publish: p.publish, MaxPoll: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 	}()
 	begin := func() pgx.Tx {
@@ -274,8 +274,8 @@ func (b betweenPages) Snapshot(ctx context.Context,
 	})
 }
 
-// Messages of a transaction leave in their order, also if it commits while a relay reads the
-// outbox: between two pages of a listing, or between two listings.
+// Messages of a transaction leave in their order, also if it commits while a relay reads
+// the outbox: between two pages of a listing, or between two listings.
 func TestRelay_TransactionCommitsBetweenPages(t *testing.T) {
 	newSchema := schemas(t)
 	for name, waiting := range map[string]int{"a short outbox": 0, "behind messages that wait": 25} {

@@ -19,7 +19,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// explained returns a pool of one connection, and the plans of what it has run.
+// explained returns a pool of one connection, and the plans of its statements.
 func explained(t *testing.T, url string) (pool *pgxpool.Pool, plans func() string) {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
@@ -49,8 +49,8 @@ func explained(t *testing.T, url string) (pool *pgxpool.Pool, plans func() strin
 	}
 }
 
-// What workers and commands ask all the time must not look at each message: neither in a table that PostgreSQL has statistics of,
-// nor in one that it has none of; neither with the plan for some parameters, nor with that for all.
+// Statements that workers and commands run all the time must not scan all messages, with
+// or without statistics of the table, and with both custom and generic plans.
 func TestStatementsUseAnIndex(t *testing.T) {
 	n := 20_000 // here a scan is a temptation
 	if os.Getenv("WEIR_LONG") != "" {
@@ -134,7 +134,8 @@ func TestStatementsUseAnIndex(t *testing.T) {
 	check("Queues")
 }
 
-// To find the messages of a key takes no look at those of the others: a worker with an order of keys asks for each key that is freed.
+// Finding the messages of a key does not look at messages of other keys: a worker with an
+// order of keys asks for each key that is freed.
 func TestAFilterOfAKeyUsesAnIndex(t *testing.T) {
 	pool, plans := explained(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
@@ -164,7 +165,8 @@ func TestAFilterOfAKeyUsesAnIndex(t *testing.T) {
 	}
 }
 
-// The next page of a key does not look at all messages of the key: a job with many pages took a time that grew with their square.
+// The next page of a key does not look at all messages of the key: a job with many pages
+// took a time that grew with their square.
 func TestTheNextPageOfAKeyGoesByPosition(t *testing.T) {
 	pool, plans := explained(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))

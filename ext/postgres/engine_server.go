@@ -66,7 +66,6 @@ func (s *Engine) tryOpen(ctx context.Context, tables bool) (made []string, err e
 	return nil, err
 }
 
-// isPassing reports whether an error of Open may go away by itself.
 func isPassing(err error) bool {
 	switch state := sqlState(err); {
 	case state == failover.ReadOnly, strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "53"), strings.HasPrefix(state, "08"):
@@ -126,12 +125,12 @@ const (
 	busyWait  = 5 * time.Second
 )
 
-// resetEach is the least time between two resets of the pool: those of connections that
-// were made meanwhile would be needless.
+// resetEach is the least time between two resets of the pool. Connections made since the
+// last reset need none.
 const resetEach = time.Second
 
-// repeat runs f, and repeats it after an error that another connection may not have. None
-// of these errors leaves an effect.
+// repeat runs f, and repeats it after errors that may be due to the connection. These
+// errors leave no effect.
 func (s *Engine) repeat(ctx context.Context, f func() error) error {
 	err := f()
 	switch state := sqlState(err); state {
@@ -155,7 +154,8 @@ func (s *Engine) repeat(ctx context.Context, f func() error) error {
 	return err
 }
 
-// reset closes the connections of the pool: those that are in use when they are released.
+// reset closes the connections of the pool. Connections in use are closed when they are
+// released.
 func (s *Engine) reset() {
 	now, last := s.clock.Now().UnixNano(), s.resetAt.Load()
 	if now-last >= int64(resetEach) && s.resetAt.CompareAndSwap(last, now) {

@@ -75,14 +75,12 @@ func (p *proxy) accept() {
 	}
 }
 
-// use sends new connections to another server.
 func (p *proxy) use(to string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.to = to
 }
 
-// cut closes all connections.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +90,6 @@ func (p *proxy) cut() {
 	p.conns = nil
 }
 
-// hostOf returns the host and port of a URL.
 func hostOf(t *testing.T, url string) string {
 	t.Helper()
 	c, err := pgxpool.ParseConfig(url)
@@ -120,7 +117,8 @@ func putSome(t *testing.T, e *postgres.Engine, name string, n int) (failed int) 
 	return failed
 }
 
-// After a failover, connections to a server that became a standby do not stay in the pool.
+// After a failover, connections to a server that became a standby do not stay in the
+// pool.
 func TestEngine_ConnectionsToAStandby(t *testing.T) {
 	primary := pgtest.Start(t)
 	setup, err := postgres.Open(t.Context(), primary.URL(), postgres.WithLogger(quiet))
@@ -204,8 +202,8 @@ func TestEngine_BehindPgBouncer(t *testing.T) {
 	require.LessOrEqual(t, strings.Count(log.String(), "default_query_exec_mode=exec"), 1, log.String())
 }
 
-// The error of a pool of the caller names the parameter, and does not end a worker for good. The
-// statements are removed here as another client of a pooler would.
+// The error of a pool of the caller names the parameter, and does not end a worker for
+// good. The statements are removed here as another client of a pooler would.
 func TestEngine_PreparedStatementIsMissing(t *testing.T) {
 	url := schemas(t)(t)
 	c, err := pgxpool.ParseConfig(url)
@@ -322,7 +320,7 @@ func TestOpen_ServerIsDown(t *testing.T) {
 	require.Less(t, time.Since(begun), 30*time.Second)
 }
 
-// A user that may open fewer connections than the pool has uses those that it has.
+// If a user may open fewer connections than the pool has, the engine uses those few.
 func TestEngine_FewerConnectionsThanThePool(t *testing.T) {
 	server := pgtest.Start(t)
 	setup, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet))

@@ -51,8 +51,8 @@ func encode[T any](q *delivery.Queue[T], v T, opts []delivery.PutOption) (*Engin
 }
 
 // stage puts a message into a queue in a transaction of the caller, in which exec runs a
-// statement. It uses no arrays, for which drivers of database/sql have types of their
-// own. When the transaction commits, those that wait by [Engine.Wake] are notified.
+// statement. It uses no arrays, since drivers of database/sql have their own types for
+// them. When the transaction commits, sources in [Engine.Wake] are notified.
 func (s *Engine) stage(ctx context.Context, queue string, m store.Message, exec func(ctx context.Context, sql string, args ...any) error) error {
 	if err := storearg.Put(queue, m); err != nil {
 		return err

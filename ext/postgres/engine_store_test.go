@@ -43,7 +43,7 @@ func connect(t *testing.T, url string) *pgxpool.Pool {
 	return pool
 }
 
-// places returns new, empty schemas of one server.
+// schemas returns a function that makes empty schemas of one server.
 func schemas(t *testing.T) func(t *testing.T) (url string) {
 	t.Helper()
 	server := pgtest.Start(t)
@@ -79,7 +79,8 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// No call waits longer than its context for a server that hangs: a worker must be able to end.
+// No call waits longer than its context for a server that hangs: a worker must be able to
+// end.
 func TestAServerThatHangs(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
@@ -189,7 +190,7 @@ func openForCrash(ctx context.Context, url string, step func()) (store.Inspector
 		pool.Close()
 		return nil, err
 	}
-	// What a killed client had begun is rolled back, but not at once.
+	// Transactions of a killed client are rolled back, but not at once.
 	const others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 	for n := 1; n > 0; {
 		if err := pool.QueryRow(ctx, others).Scan(&n); err != nil {
@@ -202,7 +203,6 @@ func openForCrash(ctx context.Context, url string, step func()) (store.Inspector
 	return closing{s, pool}, nil
 }
 
-// closing closes the pool with the store.
 type closing struct {
 	*postgres.Engine
 	pool *pgxpool.Pool
@@ -268,7 +268,7 @@ func TestServerKilled(t *testing.T) {
 		})
 	}
 	for range kills {
-		time.Sleep(300 * time.Millisecond) // some work between the kills; nothing depends on how much
+		time.Sleep(300 * time.Millisecond) // some work between the kills; the amount does not matter
 		server.Kill()
 		server.Start()
 	}
@@ -285,7 +285,8 @@ func TestServerKilled(t *testing.T) {
 	}
 }
 
-// A transaction of the caller, which waits for a call or keeps one waiting, and Close waited for each other for ever.
+// A transaction of the caller, which waits for a call or keeps one waiting, and Close
+// waited for each other for ever.
 func TestCloseBesideATransactionThatPuts(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	s := postgres.New(pool)

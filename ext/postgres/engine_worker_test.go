@@ -27,7 +27,8 @@ func TestKilledWorkers(t *testing.T) {
 	})
 }
 
-// Law W4: workers of two versions at once, as in a rollout. The older one is the first with these tables.
+// Law W4: workers of two versions at once, as in a rollout. The older one is the first
+// with these tables.
 func TestKilledWorkersOfTwoVersions(t *testing.T) {
 	older := workerkill.Older(t, "8c775bb644e02a59b305c1a239db22b38a8d062d", "ext/postgres")
 	server := pgtest.Start(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// The tables, with a message that waits, one that is leased, one that is held, a dead letter, a lock and a record (law W4).
+// The tables, with a waiting, a leased and a held message, a dead letter, a lock and a
+// record (law W4).
 func TestFormatOfTables(t *testing.T) {
 	newSchema := schemas(t)
 	pool := connect(t, newSchema(t))

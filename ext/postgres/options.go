@@ -12,7 +12,6 @@ import (
 // counts.
 type Option func(*settings)
 
-// settings are set by the options of an engine.
 type settings struct {
 	connections       int
 	withoutMigrations bool

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An option with a wrong argument panics where it is written, with its name and the value.
+// An option with a wrong argument panics where it is written, with its name and the
+// value.
 func TestOptions_WrongArguments(t *testing.T) {
 	for want, f := range map[string]func(){
 		"postgres: WithConnections: 0 is not from 1 to 2147483647":  func() { WithConnections(0) },

@@ -21,9 +21,11 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// allowed are the rights that each part needs. docs/reference/permissions.md is made of it and of the comments in it.
+// allowed are the rights that each part needs. docs/reference/permissions.md is made of
+// it and of the comments in it.
 var allowed = map[string][]string{
-	// An engine whose tables another user has made: its queues, workers, relays, locks and jobs.
+	// An engine whose tables another user has made: its queues, workers, relays, locks
+	// and jobs.
 	"engine": {
 		"SELECT, INSERT, UPDATE, DELETE ON weir_messages", "SELECT, INSERT, UPDATE, DELETE ON weir_locks",
 		"SELECT, INSERT, UPDATE, DELETE ON weir_records", "SELECT ON weir_migrations",
@@ -36,7 +38,6 @@ var allowed = map[string][]string{
 	"view": {"SELECT ON weir_messages", "SELECT ON weir_locks", "SELECT ON weir_records", "SELECT ON weir_migrations"},
 }
 
-// doing does what needs these rights.
 var doing = map[string]func(ctx context.Context, url string) error{
 	"engine": func(ctx context.Context, url string) error {
 		e, err := postgres.Open(ctx, url, postgres.WithLogger(quiet))
@@ -161,8 +162,8 @@ func TestMigrations_TableOfLocks(t *testing.T) {
 	require.EqualValues(t, 2, g.Fence, "fencing numbers continue")
 }
 
-// A user who owns none of the tables needs the rights of the reference, and no others. Without them
-// the error has the statements.
+// A user who owns none of the tables needs the rights of the reference, and no others.
+// Without them the error has the statements.
 func TestOpen_AnotherUserOwnsTheTables(t *testing.T) {
 	server := pgtest.Start(t)
 	setup, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet))

@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	// The first is also that of earlier versions.
+	// Earlier versions use channelNow, too.
 	channelNow   = "weir_messages"       // the payload is the queue: a message is due
 	channelLater = "weir_messages_later" // microseconds, a space, and the queue
 
 	coalesced = 10 * time.Millisecond // notices of a process are sent together
-	lookEvery = 20 * time.Second      // for what nobody has told, such as a process that died before it could
-	patience  = 10 * time.Second      // with a statement of the hub
-	probeWait = 2 * time.Second       // for a notification of one's own
-	maxQueue  = 7000                  // bytes of a queue's name in a payload; a longer one is found by looking
+	lookEvery = 20 * time.Second      // for messages without a notice, such as of a process that died before it sent one
+	patience  = 10 * time.Second      // for a statement of the hub
+	probeWait = 2 * time.Second       // for probe's notification
+	maxQueue  = 7000                  // bytes of a queue's name in a payload; queues with longer names are found by looking
 )
 
 const notify = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)"
 
-// notice says that a message of a queue is due after a delay.
+// notice announces that a message of a queue is due after a delay.
 type notice struct {
 	queue string
 	delay time.Duration
@@ -60,7 +60,6 @@ func duesOf(rows []storesql.Row) (d dues) {
 	return d
 }
 
-// notices returns what others must know.
 func (d dues) notices(queue string) (all []notice) {
 	if d.now {
 		all = append(all, notice{queue: queue})
@@ -109,13 +108,12 @@ type news struct {
 	sending sync.WaitGroup
 }
 
-// close waits until what is pending was tried once more.
 func (n *news) close() {
 	close(n.closed)
 	n.sending.Wait()
 }
 
-// add adds notices to those that are pending. Called with mu held.
+// Called with mu held.
 func (n *news) add(queue string, d dues) {
 	if n.pending == nil {
 		n.pending = map[string]dues{}
@@ -127,12 +125,12 @@ func (n *news) add(queue string, d dues) {
 	n.pending[queue] = all
 }
 
-// note tells the sources of all processes when messages are due.
+// note announces to the sources of all processes when messages are due.
 func (s *Engine) note(queue string, d dues) {
-	if d.now { // the hub gets the others from the database, as it does those of other processes
+	if d.now { // delays reach the hub as notifications, like notices of other processes
 		s.hub.wake(queue)
 	}
-	if !s.calls.Begin() { // Close waits for what is sent
+	if !s.calls.Begin() { // Close waits for notices to be sent
 		return
 	}
 	defer s.calls.End()
@@ -147,12 +145,12 @@ func (s *Engine) note(queue string, d dues) {
 	}
 }
 
-// sendTries is how often notices are tried, about a second apart, before they are left to
-// those who look.
+// sendTries is how often sending notices is tried, about a second apart. After that,
+// looks find the messages.
 const sendTries = 60
 
-// send sends what is pending, until there is nothing. What cannot be sent is tried again,
-// and at last found by looking.
+// send sends the pending notices until all are sent. It repeats failed sends, sendTries
+// times at most.
 func (s *Engine) send(timer *clock.Timer) {
 	n := &s.news
 	defer timer.Stop()
@@ -217,15 +215,14 @@ type hub struct {
 	running bool
 	hears   bool // it listens: a source need not poll
 	closed  bool
-	changed chan struct{}      // room for one: to run
+	changed chan struct{}      // capacity 1: tells run to look at the sources
 	stop    context.CancelFunc // ends run
 	ended   sync.WaitGroup     // run
 }
 
-// waiter is a source that wants to be woken.
 type waiter struct {
 	wake  func(misses bool)
-	ended chan error // room for one: the hub cannot go on
+	ended chan error // capacity 1: receives the error when the hub stops
 }
 
 // close ends all that wait, and waits for run.
@@ -240,7 +237,7 @@ func (h *hub) close() {
 	h.ended.Wait()
 }
 
-// end ends all that wait. Called with mu held.
+// Called with mu held.
 func (h *hub) end(err error) {
 	for _, waiters := range h.waiting {
 		for w := range waiters {
@@ -250,7 +247,6 @@ func (h *hub) end(err error) {
 	}
 }
 
-// wake wakes the sources of a queue.
 func (h *hub) wake(queue string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -259,8 +255,8 @@ func (h *hub) wake(queue string) {
 	}
 }
 
-// queues returns the queues that have sources, and those that have new ones. It is called
-// by the loop that listens, which ends if there are none.
+// queues returns the queues that have sources, and the queues with new sources. The loop
+// that listens calls it, and ends if there are no sources.
 func (h *hub) queues() (names []string, fresh map[string]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -334,7 +330,8 @@ func (h *hub) poke() {
 	}
 }
 
-// runHub runs the hub until no source is left, and tells them all if it cannot go on.
+// runHub runs the hub until no source is left. If it fails, all sources end with the
+// error.
 func (s *Engine) runHub(ctx context.Context) {
 	h := &s.hub
 	for {
@@ -377,10 +374,10 @@ func (s *Engine) listener(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// probe finds that notifications arrive: behind a pooler of transactions LISTEN succeeds,
-// and none ever comes. Those of others that come meanwhile may be dropped, since the hub
-// looks at all queues afterwards. The notification is sent by another connection: a
-// pooler may give back one's own.
+// probe checks that notifications arrive: behind a pooler of transactions LISTEN
+// succeeds, but notifications never arrive. It may drop notifications of other processes,
+// since the hub looks at all queues afterwards. Another connection sends the
+// notification, because a pooler may return a connection's own.
 func (s *Engine) probe(ctx context.Context, conn *pgx.Conn) error {
 	payload := "weir probe " + rand.Text()
 	if _, err := s.pool.Exec(ctx, "SELECT pg_notify($1, $2)", channelNow, payload); err != nil {
@@ -399,14 +396,13 @@ func (s *Engine) probe(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// giveUp closes a connection.
 func giveUp(conn *pgx.Conn) {
 	closing, done := context.WithTimeout(context.Background(), time.Second)
 	defer done()
 	_ = conn.Close(closing)
 }
 
-// listen wakes sources until none is left: nil.
+// listen wakes sources, and returns nil when no source is left.
 func (s *Engine) listen(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -442,7 +438,6 @@ func (s *Engine) listen(ctx context.Context) error {
 	return err
 }
 
-// waken is the loop of listen.
 func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan error) error {
 	h := &s.hub
 	next := map[string]time.Time{} // when a message of a queue becomes due
@@ -476,14 +471,14 @@ func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan
 				until = at
 			}
 		}
-		timer.Reset(max(coalesced, until.Sub(s.clock.Now()))) // what becomes due within that time costs one look
+		timer.Reset(max(coalesced, until.Sub(s.clock.Now()))) // messages due within coalesced share a look
 		select {
 		case n := <-notices:
 			if n.delay <= 0 {
 				h.wake(n.queue)
 				continue
 			}
-			at := s.clock.Now().Add(max(n.delay, coalesced)) // many that are due soon cost one look
+			at := s.clock.Now().Add(max(n.delay, coalesced)) // many that are due soon share a look
 			if before, ok := next[n.queue]; slices.Contains(names, n.queue) && (!ok || at.Before(before)) {
 				next[n.queue] = at
 			}
@@ -495,8 +490,8 @@ func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan
 	}
 }
 
-// look wakes the sources of queues in which a message is due, and notes when the next one
-// of each will be. It wakes those of fresh queues in any case.
+// look wakes the sources of queues in which a message is due, and notes when the next
+// message of each queue will be. It wakes the sources of fresh queues in any case.
 func (s *Engine) look(ctx context.Context, names []string, fresh map[string]bool, next map[string]time.Time) error {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()

@@ -27,7 +27,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// woken returns what gets a value whenever an engine wakes a queue, and how Wake has ended. It does not wait.
+// woken returns what gets a value whenever an engine wakes a queue, and how Wake has
+// ended. It does not wait.
 func woken(ctx context.Context, s store.Waker, queue string) (wakes <-chan struct{}, ended <-chan error) {
 	w, e := make(chan struct{}, 100), make(chan error, 1)
 	go func() { // ends with ctx, or with the engine
@@ -65,7 +66,8 @@ func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 	require.Less(t, time.Since(begun), 2*delay)
 }
 
-// Regression: of messages that were put together only the first one was told, and one with a delay came up to 20 s late.
+// Regression: of messages put together, only the first was announced, and a message with
+// a delay was up to 20 s late.
 func TestADelayBesideAnImmediateMessage(t *testing.T) {
 	url := schemas(t)(t)
 	open := func() *postgres.Engine {
@@ -79,7 +81,7 @@ func TestADelayBesideAnImmediateMessage(t *testing.T) {
 	jobs := delivery.NewQueue[int](other, "jobs")
 	require.NoError(t, jobs.Put(t.Context(), 0))
 	<-at
-	time.Sleep(time.Second) // it does not poll any more
+	time.Sleep(time.Second) // it no longer polls
 	encoded := func(delay time.Duration) store.Message {
 		m, err := jobs.Encode(1, delivery.After(delay))
 		require.NoError(t, err)
@@ -187,7 +189,8 @@ func (u *unsent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQu
 
 func (*unsent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// Regression: a notice that could not be sent was given up, so that the workers of other processes looked up to 20 s later.
+// Regression: a notice that could not be sent was given up, so that the workers of other
+// processes looked up to 20 s later.
 func TestNoticesAreSentAgain(t *testing.T) {
 	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
@@ -229,7 +232,7 @@ type deaf struct {
 
 func (d *deaf) Read(b []byte) (int, error) {
 	for d.rest.Len() == 0 {
-		head := make([]byte, 5) // the kind, and the length of what follows the kind
+		head := make([]byte, 5) // the kind of the message, and its length
 		if _, err := io.ReadFull(d.Conn, head); err != nil {
 			return 0, err
 		}
@@ -245,7 +248,8 @@ func (d *deaf) Read(b []byte) (int, error) {
 	return d.rest.Read(b)
 }
 
-// Regression: behind a pooler of transactions a worker waited for notifications that never come, in place of polling with a warning.
+// Regression: behind a pooler of transactions a worker waited for notifications that
+// never arrive, instead of polling with a warning.
 func TestAPoolerHidesNotifications(t *testing.T) {
 	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
@@ -264,8 +268,9 @@ func TestAPoolerHidesNotifications(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// Regression: behind a pooler of transactions a message of the same process stopped the polling of a source that did not listen yet, for up to
-// three seconds each time that it tried.
+// Regression: behind a pooler of transactions, a message of the same process stopped the
+// polling of a source that did not listen yet, for up to three seconds for each try to
+// listen.
 func TestASourceThatDoesNotListenYetPolls(t *testing.T) {
 	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
@@ -307,7 +312,8 @@ func TestASourceThatDoesNotListenYetPolls(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// Regression: the connection that listens had the password of the start, where the pool asks for one each time.
+// Regression: the connection that listens had the password of the start, where the pool
+// asks for one each time.
 func TestListeningAsksBeforeItConnects(t *testing.T) {
 	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)

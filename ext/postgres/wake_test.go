@@ -25,7 +25,6 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// statements counts those of a pool.
 type statements struct {
 	mu  sync.Mutex
 	sql []string
@@ -83,8 +82,9 @@ func arrivals(t *testing.T, q *delivery.Queue[int]) <-chan time.Time {
 	return at
 }
 
-// A worker that has nothing to do asks nothing: at most one transaction in ten seconds, with all of its layers. A new message starts at once,
-// whichever way it was put, and one listening connection serves all queues of a process.
+// An idle worker makes at most one transaction in ten seconds, with all of its layers. A
+// new message starts at once, no matter how it was put, and one listening connection
+// serves all queues of a process.
 func TestAnIdleWorker(t *testing.T) {
 	server := pgtest.Start(t)
 	c, err := pgxpool.ParseConfig(server.URL())
@@ -105,7 +105,7 @@ func TestAnIdleWorker(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, other.Close()) })
 	jobs := delivery.NewQueue[int](other, "jobs")
 
-	// It has begun when a message arrives at once.
+	// The hub has started when a message arrives at once.
 	require.NoError(t, jobs.Put(t.Context(), 0))
 	<-at
 	time.Sleep(2 * time.Second)
@@ -184,7 +184,7 @@ func TestPutTxRefuses(t *testing.T) {
 	require.ErrorContains(t, err, `queue "q" is on a`)
 }
 
-// Open makes what is missing, and says what must be done where it may not.
+// Open makes missing tables. If it may not, the error has the remedy.
 func TestOpen(t *testing.T) {
 	server := pgtest.Start(t)
 	engine, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet))
@@ -199,7 +199,7 @@ func TestOpen(t *testing.T) {
 	require.ErrorContains(t, err, "CREATE TABLE IF NOT EXISTS weir_messages (")
 	require.ErrorContains(t, err, "INSERT INTO weir_migrations (component, version) VALUES ('pgstore', 1)")
 
-	engine, err = postgres.Open(t.Context(), poor, postgres.WithoutMigrations()) // they may come later
+	engine, err = postgres.Open(t.Context(), poor, postgres.WithoutMigrations()) // they may be made later
 	require.NoError(t, err)
 	require.ErrorContains(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1), "call postgres.Engine.Migrate")
 	require.NoError(t, engine.Close())
@@ -223,7 +223,8 @@ func TestOpen(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded, "it waits for the server")
 }
 
-// Regression: a delayed message of a long transaction was announced with its delay from the commit, and came up to 20 s late.
+// Regression: a delayed message of a long transaction was announced with its delay from
+// the commit, and came up to 20 s late.
 func TestADelayedMessageOfALongTransaction(t *testing.T) {
 	const delay = 3 * time.Second
 	server := pgtest.Start(t)

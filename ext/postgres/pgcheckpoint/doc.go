@@ -30,7 +30,7 @@
 //
 // # Tables
 //
-// [Stores.Migrate] makes weir_pipelines and weir_checkpoints. The SQL is in the directory migrations, for migration tools. A worker needs SELECT,
-// INSERT, UPDATE and DELETE on both. To remove a pipeline, delete its row of
-// weir_pipelines.
+// [Stores.Migrate] makes weir_pipelines and weir_checkpoints. The SQL is in the directory
+// migrations, for migration tools. A worker needs SELECT, INSERT, UPDATE and DELETE on
+// both. To remove a pipeline, delete its row of weir_pipelines.
 package pgcheckpoint

@@ -47,8 +47,8 @@ func openPipelines(ctx context.Context, url string) (pipelinekill.Engine, error)
 	}, nil
 }
 
-// Laws C1 and P1, over processes: workers are killed, and stopped for longer than their leases and continued. Each row is in the table once,
-// and right.
+// Laws C1 and P1, over processes: workers are killed, and stopped for longer than their
+// leases and continued. Each row is in the table once, and right.
 func TestKilledWorkers(t *testing.T) {
 	server := pgtest.Start(t)
 	pool := connect(t, server.URL(), nil)

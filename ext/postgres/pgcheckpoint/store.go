@@ -85,7 +85,6 @@ func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (check
 // pgx.
 func number(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// store is the store of a pipeline.
 type store struct {
 	*Stores
 	pipeline string

@@ -30,10 +30,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// failing makes a statement fail, as a connection would that breaks.
+// failing makes a statement fail, as if the connection broke.
 type failing struct {
 	mu sync.Mutex
-	in int // the statement, counted from 1; 0: none
+	in int // the statement, counted from 1; with 0 all succeed
 }
 
 func (f *failing) set(n int) {
@@ -102,13 +102,13 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// Law P1: a stale owner neither saves nor comes back, and knows nothing of what it had.
 func TestStoresThatAreRefused(t *testing.T) {
 	require.ErrorContains(t, new(pgcheckpoint.Stores).Migrate(t.Context()), "Pool is nil")
 	_, err := (&pgcheckpoint.Stores{Pool: new(pgxpool.Pool), Keep: -1}).Open(t.Context(), "p", 1)
 	require.ErrorContains(t, err, "-1, is negative")
 }
 
+// Law P1: a stale owner neither saves nor returns, and sees none of its old checkpoints.
 func TestEpochs(t *testing.T) {
 	server := pgtest.Start(t)
 	pool := connect(t, server.URL(), nil)
@@ -172,8 +172,8 @@ func (p *patience) TraceBatchStart(ctx context.Context, conn *pgx.Conn, _ pgx.Tr
 	return ctx
 }
 
-// A process that was frozen during a Save kept the next owner of its pipeline waiting for hours. Then a checkpoint that took more than a minute
-// to arrive was never saved.
+// A process that was frozen during a Save kept the next owner of its pipeline waiting for
+// hours. Then a checkpoint that took more than a minute to arrive was never saved.
 func TestTheServerWaitsAMinuteForASave(t *testing.T) {
 	var p patience
 	stores := &pgcheckpoint.Stores{Pool: connect(t, pgtest.Start(t).URL(), &p)}
@@ -187,7 +187,8 @@ func TestTheServerWaitsAMinuteForASave(t *testing.T) {
 	require.Equal(t, "63s", p.found)
 }
 
-// Law P1: a store that is opened during a Save waits for it, and has its checkpoint; or the Save fails.
+// Law P1: a store that is opened during a Save waits for it, and has its checkpoint; or
+// the Save fails.
 func TestOpenDuringSave(t *testing.T) {
 	for _, isolation := range []string{"read committed", "repeatable read"} {
 		t.Run(isolation, func(t *testing.T) { testOpenDuringSave(t, isolation) })
@@ -230,8 +231,9 @@ func testOpenDuringSave(t *testing.T, isolation string) {
 	require.ErrorIs(t, before.Save(ctx, snapshot), checkpoint.ErrFenced)
 }
 
-// After a failover, a connection to a server that takes no writes leaves the pool with its first
-// error. Here a connection that was opened under default_transaction_read_only stands for it.
+// After a failover, a connection to a server that takes no writes leaves the pool with
+// its first error. A connection that was opened under default_transaction_read_only
+// simulates it.
 func TestStores_ConnectionsToAStandby(t *testing.T) {
 	server := pgtest.Start(t)
 	setup, err := pgxpool.New(t.Context(), server.URL())

@@ -21,8 +21,9 @@ import (
 
 const withdraw = "UPDATE accounts SET balance = balance - 1 WHERE id = $1"
 
-// BenchmarkExec compares tracked calls with the bare statement, both group-committed, in one run: alternately, a thousand calls
-// each. And it measures Run, a transaction for each call. The server does not sync its disk.
+// BenchmarkExec compares tracked calls with the bare statement, both group-committed, in
+// one run: alternately, a thousand calls each. And it measures Run, a transaction for
+// each call. The server does not sync its disk.
 func BenchmarkExec(b *testing.B) {
 	server := pgtest.Start(b)
 	for _, atOnce := range []int{64, 256, 1024} {

@@ -47,7 +47,8 @@
 //
 // # Migrations
 //
-// [Records.Migrate] makes the tables weir_clients and weir_answers. The same files are [Records.Migrations], for a migrator of your own.
+// [Records.Migrate] makes the tables weir_clients and weir_answers. The same files are
+// [Records.Migrations], for a migrator of your own.
 //
 // # Concurrency
 //

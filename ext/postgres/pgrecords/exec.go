@@ -22,8 +22,8 @@ import (
 const (
 	maxShared  = 512                   // calls that share a transaction
 	maxKnown   = 10000                 // clients whose numbers are kept
-	heldWait   = 50 * time.Millisecond // until a call whose client is held comes again
-	maxRetries = 3                     // of a transaction that others share, before each of its calls gets one of its own
+	heldWait   = 50 * time.Millisecond // until a call whose client is held is retried
+	maxRetries = 3                     // runs of a shared transaction, before each of its calls gets its own
 )
 
 // Statement is an effect that [Records.Exec] runs.
@@ -48,7 +48,6 @@ type requestKey struct {
 	step     string
 }
 
-// call is one call of Exec.
 type call struct {
 	ctx       context.Context
 	req       exactlyonce.Request
@@ -64,7 +63,6 @@ type call struct {
 	batch *running // nil: it does not run
 }
 
-// running is the calls that run.
 type running struct {
 	waiting int // callers that have not left; guarded by Records.mu
 	cancel  context.CancelFunc
@@ -113,8 +111,8 @@ func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement
 	}
 }
 
-// leave ends the batch of a call if all callers have left: none waits for a server that
-// hangs.
+// leave cancels the batch of a call when all of its callers have left, so it does not
+// wait for a server that hangs.
 func (r *Records) leave(c *call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +140,6 @@ func (r *Records) begin(calls []*call) (context.Context, context.CancelFunc, []*
 	return ctx, cancel, calls
 }
 
-// runAll runs a batch.
 func (r *Records) runAll(_ context.Context, take func() []*call) {
 	ctx, cancel, rest := r.begin(take())
 	defer cancel()
@@ -201,7 +198,7 @@ shared:
 			fail(calls, err)
 			return
 		default:
-			// What failed is out, and the rest was rolled back with it.
+			// Failed calls are out. The others were rolled back with them, and run again.
 			n := len(calls)
 			calls = slices.DeleteFunc(calls, func(c *call) bool { return c.err != nil })
 			if len(calls) == n {
@@ -244,7 +241,7 @@ func (r *Records) settleKnown(ctx context.Context, calls []*call) []*call {
 			fail([]*call{c}, err)
 		}
 	}
-	_ = results.Close() // its error is one that was read
+	_ = results.Close() // its error was read already
 	return fresh
 }
 
@@ -265,12 +262,12 @@ func fail(calls []*call, err error) {
 	}
 }
 
-// errHeld is the error of a call whose client is new, and in a transaction that stays
-// open: those of other clients do not wait for that.
+// errHeld fails a call whose new client is in a transaction that stays open. Calls of
+// other clients do not wait for it.
 var errHeld = errors.New("the client is held")
 
-// lookUp sets the numbers of the clients, and adds those that are new to the table. It
-// returns the calls whose clients are not held.
+// lookUp sets the numbers of the clients, and adds new clients to the table. It returns
+// the calls whose clients are not held.
 func (r *Records) lookUp(ctx context.Context, calls []*call) ([]*call, error) {
 	if len(r.ids) > maxKnown || r.ids == nil {
 		r.ids = map[clientKey]int64{}
@@ -304,8 +301,8 @@ func (r *Records) lookUp(ctx context.Context, calls []*call) ([]*call, error) {
 	}), nil
 }
 
-// addClients adds those of the clients that are not held. A client that is held fails the
-// transaction, so each half is tried alone.
+// addClients adds the clients that are not held. A held client fails the transaction, so
+// each half is tried alone.
 func (r *Records) addClients(ctx context.Context, scopes []string, clients []pgtype.UUID) error {
 	const add = `INSERT INTO weir_clients (scope, client, mark, heard_at, phase_at)
 SELECT scope, client, 0, $3, $3 FROM unnest($1::text[], $2::uuid[]) AS n (scope, client) ORDER BY scope, client ON CONFLICT DO NOTHING`
@@ -326,7 +323,6 @@ SELECT scope, client, 0, $3, $3 FROM unnest($1::text[], $2::uuid[]) AS n (scope,
 	return r.addClients(ctx, scopes[half:], clients[half:])
 }
 
-// findClients notes the numbers of the clients that are in the table.
 func (r *Records) findClients(ctx context.Context, scopes []string, clients []pgtype.UUID) error {
 	const ids = `SELECT c.id, c.scope, c.client FROM weir_clients c
 JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AND c.client = n.client`
@@ -345,11 +341,11 @@ JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AN
 
 var (
 	errRolledBack = errors.New("rolled back because of another call") // ends a transaction because of one of its calls
-	errNotSent    = errors.New("the statements were not sent")        // of one of the calls, it is not known which
+	errNotSent    = errors.New("the statements were not sent")        // because of one of the calls; it is not known which
 )
 
-// runShared runs calls in one transaction. If one fails, its error is set and nothing is
-// committed. An error that is returned is that of all of them.
+// runShared runs calls in one transaction. If one fails, its error is set and all are
+// rolled back. A returned error is the error of all calls.
 func (r *Records) runShared(ctx context.Context, calls []*call) error {
 	err := r.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		defer func() {
@@ -382,7 +378,7 @@ func (r *Records) runShared(ctx context.Context, calls []*call) error {
 }
 
 // readBatch sends a batch. It reads the results of BEGIN, of the statements of effects,
-// and those of queuePut.
+// and of queuePut.
 func readBatch(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, begin bool, effects []*call, put bool) error {
 	results := conn.SendBatch(ctx, batch)
 	defer results.Close() //nolint:errcheck // below, or its error is one that was read
@@ -404,7 +400,7 @@ func readBatch(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, begin 
 		return nil
 	}, func(recovered any) error { return guard.Recovered("pgrecords", recovered) })
 	if failed != nil {
-		_ = results.Close() // its error is the one that was read
+		_ = results.Close() // its error was read already
 		if isConflict(failed) || conn.Conn().IsClosed() || errors.Is(failed, errNotSent) {
 			return failed // of the transaction as a whole
 		}
@@ -426,7 +422,6 @@ func readBatch(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, begin 
 	return results.Close()
 }
 
-// read reads the result of the statement.
 func (c *call) read(results pgx.BatchResults) error {
 	c.answer = nil
 	if c.statement.Answer == nil {
@@ -458,10 +453,11 @@ const (
 	// In one order at all servers, or transactions would wait for each other.
 	lockAllSQL = `SELECT pg_advisory_xact_lock_shared(n) FROM (SELECT DISTINCT n FROM unnest($1::bigint[]) AS u (n) ORDER BY n) AS s`
 
-	// All of them or none: the numbers and marks are looked at once for each client, and
-	// a record that is there is an error. To skip it (ON CONFLICT DO NOTHING) and to join
-	// the clients for each record took three times as long. If a client is another one or
-	// its mark too high, client_id is NULL, which is a violation, too.
+	// Stores all records or fails: numbers and marks are checked once for each client,
+	// and an existing record is an error. Skipping existing records (ON CONFLICT DO
+	// NOTHING) and joining the clients for each record took three times as long. If a
+	// number belongs to another client, or the mark is too high, client_id is NULL, which
+	// is a violation, too.
 	putAllSQL = `INSERT INTO weir_answers (client_id, sequence, step, fingerprint, answer, stored_at)
 SELECT CASE WHEN cardinality($7::bigint[]) = (SELECT count(*)
 	FROM unnest($7::bigint[], $8::bigint[], $9::text[], $10::uuid[]) AS l (client_id, lowest, scope, client)

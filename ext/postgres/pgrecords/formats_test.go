@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// The tables, with an answer, and a client whose requests below a mark are stale (law W4).
+// The tables, with an answer, and a client whose requests below a mark are stale
+// (law W4).
 func testFormat(t *testing.T, server *pgtest.Server) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
@@ -45,7 +46,8 @@ func testFormat(t *testing.T, server *pgtest.Server) {
 	require.Equal(t, "stale", state)
 }
 
-// The answers and the queues are in one database, whichever came first: once both had a table weir_records.
+// The answers and the queues are in one database, whichever came first: once both had a
+// table weir_records.
 func testBesideQueues(t *testing.T, server *pgtest.Server) {
 	for _, queuesFirst := range []bool{true, false} {
 		pool := connect(t, database(t, server))

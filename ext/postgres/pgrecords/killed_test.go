@@ -40,7 +40,7 @@ func openCounters(ctx context.Context, url string) (killtest.Service, error) {
 	return counters{pgrecords.New(pool), pool}, nil
 }
 
-// Add takes one of the three ways to store an answer.
+// Add stores an answer in one of the three ways.
 func (c counters) Add(ctx context.Context, req exactlyonce.Request, a killtest.Addition, answer []byte) ([]byte, error) {
 	args := []any{a.Step, a.Position, a.Value}
 	switch rand.IntN(3) {
@@ -85,8 +85,8 @@ func books(ctx context.Context, pool *pgxpool.Pool) (killtest.Books, error) {
 	return b, err
 }
 
-// Servers and clients are killed; the database decides what has happened (laws X1, X2). Two servers get attempts of the same
-// requests.
+// Servers and clients are killed; the database decides what has happened (laws X1, X2).
+// Two servers get attempts of the same requests.
 func testKilledServers(t *testing.T, server *pgtest.Server) {
 	for servers := 1; servers <= 2; servers++ {
 		t.Run(fmt.Sprintf("servers=%d", servers), func(t *testing.T) {

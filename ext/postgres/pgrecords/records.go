@@ -48,10 +48,10 @@ func (*Records) Migrations() fs.FS {
 // Records are answers in a PostgreSQL database. They are safe for concurrent use.
 type Records struct {
 	pool  *pgxpool.Pool
-	clock clock.Clock // of the times of answers; another one in tests
+	clock clock.Clock // sets the times of answers; replaced in tests
 	group group.Group[*call]
 
-	patience time.Duration // resolveWait; another one in tests
+	patience time.Duration // resolveWait; replaced in tests
 
 	// Owned by the goroutine of the group's batch.
 	ids map[clientKey]int64 // of clients that are known to be in the table
@@ -129,8 +129,8 @@ WHERE r.client_id = a.client_id AND r.sequence = a.sequence AND r.step = a.step`
 
 	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_answers WHERE ` + old + `)`
 
-	// Rows that another server is collecting are its business. The age of the youngest
-	// goes to the client together with the answers that tell it.
+	// Rows that another server is collecting are left to it. The client keeps the time of
+	// the youngest removed answer.
 	forgetSQL = `WITH old AS MATERIALIZED (
 	SELECT sequence, step, stored_at FROM weir_answers WHERE ` + old + ` FOR UPDATE SKIP LOCKED
 ), heard AS (
@@ -150,8 +150,8 @@ UPDATE weir_answers r SET answer = NULL FROM old WHERE r.client_id = $1 AND r.se
 UPDATE weir_answers r SET answer = NULL FROM old
 WHERE r.client_id = old.client_id AND r.sequence = old.sequence AND r.step = old.step`
 
-	// What was asked for is below the mark of a silent client, and what it may ask for
-	// yet is above.
+	// The mark of a silent client is one above its highest sequence: its earlier requests
+	// are stale, its later requests are new.
 	phaseSQL = `UPDATE weir_clients c SET
 	phase    = CASE WHEN answered THEN 0 WHEN heard_at < $3 THEN 2 ELSE 1 END,
 	phase_at = CASE WHEN answered THEN $2 ELSE heard_at END,
@@ -171,15 +171,14 @@ var (
 	impatient = beginning("1ms")
 )
 
-// beginning begins a transaction that waits for a lock for so long. Each of its
-// statements has a snapshot of its own, whatever the database's default is: one from
-// before a lock lacks what was stored meanwhile (law X1). The server ends that of a
-// process that is frozen.
+// beginning returns the options of a transaction that waits for a lock for at most
+// lockTimeout. Each of its statements has its own snapshot, whatever the database's
+// default is: a snapshot from before a lock lacks records stored meanwhile (law X1). The
+// server ends the transaction of a frozen process.
 func beginning(lockTimeout string) pgx.TxOptions {
 	return pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local lock_timeout = '" + lockTimeout + "'; set local idle_in_transaction_session_timeout = '30s'"}
 }
 
-// querier is what find needs: a pool or a transaction.
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
@@ -200,7 +199,6 @@ func find(ctx context.Context, q querier, req exactlyonce.Request) (answer []byt
 	return scanFound(q.QueryRow(ctx, findSQL, req.Scope, uuid(req.Client), req.Sequence, req.Step), req)
 }
 
-// scanFound reads the row of findSQL.
 func scanFound(row pgx.Row, req exactlyonce.Request) (answer []byte, found bool, err error) {
 	var f recordsql.Found
 	err = row.Scan(&f.Mark, &f.Present, &f.Fingerprint, &f.Answered, &f.Answer)
@@ -287,9 +285,9 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 	return r.resolve(ctx, req, err)
 }
 
-// resolve returns the stored answer of a request whose attempt has failed, or err. Law
-// X2: whatever failed, the record says whether an attempt took effect. The caller's
-// context may be over.
+// resolve returns the stored answer of a request whose attempt has failed, or err.
+// Law X2: after any failure, the record shows whether an attempt took effect. The
+// caller's context may have ended.
 func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err error) ([]byte, error) {
 	failover.Reset(r.pool, err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.patience)
@@ -319,8 +317,8 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Request) 
 	var held error
 	tries := maxMarkTries
 	for _, m := range marks {
-		// A transaction each: one that has put for a client and stays open holds up no
-		// mark of others.
+		// A transaction each, since a transaction that has put for a client and stays
+		// open must not delay the marks of others.
 		begin := patient
 		if tries == 0 {
 			begin = impatient
@@ -360,9 +358,9 @@ func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) err
 	return nil
 }
 
-// mark raises one mark. While it waits for its lock, requests of the client wait, too: so
-// it gives up after 100 ms, or at once. A mark of 0 only notes that the client is active,
-// which changes nothing for transactions that have put, so it takes no lock.
+// mark raises one mark. While it waits for its lock, requests of the client wait, too, so
+// it gives up after 100 ms, or at once. A mark of 0 only notes that the client is active.
+// This does not affect transactions that have put, so it takes no lock.
 func (r *Records) mark(ctx context.Context, m exactlyonce.Request, begin pgx.TxOptions) (id int64, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, begin, func(tx pgx.Tx) error {
 		if m.First > 0 {
@@ -400,8 +398,7 @@ func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (remo
 	return removedAnswers, removedClients, nil
 }
 
-// collectPhase collects the clients of a phase whose time is over. Those that are locked
-// are passed over.
+// collectPhase collects the clients of a phase whose time is over, except locked clients.
 func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.Times) (removed, clients int, err error) {
 	lastAt, lastID := int64(math.MinInt64), int64(0)
 	for {
@@ -433,8 +430,8 @@ func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.T
 	}
 }
 
-// collect collects the old answers of clients, all but the marks of those that are
-// silent, and the clients themselves that have been so for long.
+// collect removes the old answers of clients. Of a silent client it keeps only the mark,
+// and after a long silence it removes the client, too.
 func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, clients int, err error) {
 	few := chunk[0].Few
 	if !few { // one client
@@ -506,8 +503,8 @@ func collectIDs(rows pgx.Rows, err error) ([]int64, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
-// briefly runs a transaction that waits for no lock for long. If it is not done, what it
-// would change is for a later collection.
+// briefly runs a transaction that does not wait long for a lock. If it could not lock,
+// done is false, and a later collection makes the change.
 func (r *Records) briefly(ctx context.Context, work func(tx pgx.Tx) error) (done bool, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, patient, work)
 	if sqlState(err) == lockNotAvailable {
@@ -545,11 +542,10 @@ func (r *Records) forget(ctx context.Context, id, at int64) (removed int, err er
 	return removed, nil
 }
 
-// uuid is the client as the database has it.
 func uuid(c exactlyonce.Client) pgtype.UUID { return pgtype.UUID{Bytes: c, Valid: true} }
 
-// lockOf is the number of the advisory lock of a client. Two clients that share one wait
-// for each other's marks.
+// lockOf is the number of the advisory lock of a client. Clients with the same number
+// wait for each other's marks.
 func lockOf(scope string, client [16]byte) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("weir_clients\x00"))
@@ -566,7 +562,6 @@ func sqlState(err error) string {
 	return ""
 }
 
-// describe names the request in an error.
 func describe(what string, req exactlyonce.Request, err error) error {
 	return fmt.Errorf("pgrecords: %s %s of scope %q: %w", what, req.ID, req.Scope, explain(err))
 }

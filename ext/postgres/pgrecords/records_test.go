@@ -84,7 +84,7 @@ func connect(t testing.TB, url string, change ...func(*pgxpool.Config)) *pgxpool
 
 var databases atomic.Int64
 
-// database makes an empty one with the table of counters.
+// database makes an empty database with the table of counters.
 func database(t testing.TB, server *pgtest.Server) (url string) {
 	t.Helper()
 	name := fmt.Sprintf("test_%d", databases.Add(1))
@@ -151,7 +151,8 @@ func request(client exactlyonce.Client, sequence int64, attempt int) exactlyonce
 	return exactlyonce.Request{ID: exactlyonce.ID{Client: client, Sequence: sequence, Attempt: attempt}, Scope: "s"}
 }
 
-// A mark was raised after the snapshot of a transaction was taken: the transaction must not store below it.
+// A mark was raised after the snapshot of a transaction was taken: the transaction must
+// not store below it.
 func testOldSnapshot(t *testing.T, server *pgtest.Server) {
 	url := database(t, server)
 	pool := connect(t, url)
@@ -170,7 +171,8 @@ func testOldSnapshot(t *testing.T, server *pgtest.Server) {
 	}
 }
 
-// An open transaction that has put holds up its client's mark, not other requests of this client for long.
+// An open transaction that has put blocks its client's mark, and other requests of this
+// client only briefly.
 func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
 	url := database(t, server)
 	pool := connect(t, url)
@@ -224,7 +226,8 @@ func (s *settings) TraceQueryStart(ctx context.Context, conn *pgx.Conn, d pgx.Tr
 
 func (*settings) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// Law X1: a snapshot that is older than the lock of a client does not see the answer that was stored last, whatever the database's default is.
+// Law X1: a snapshot that is older than the lock of a client does not see the answer that
+// was stored last, whatever the database's default is.
 func testOwnIsolation(t *testing.T, server *pgtest.Server) {
 	var s settings
 	pool := connect(t, database(t, server)+"&default_transaction_isolation=repeatable%20read", func(c *pgxpool.Config) { c.ConnConfig.Tracer = &s })
@@ -259,7 +262,8 @@ func (b *beforeFind) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.Tra
 
 func (*beforeFind) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// Regression: of two transactions that put for a new client, the second one failed if the first one had committed meanwhile.
+// Regression: of two transactions that put for a new client, the second failed if the
+// first had committed meanwhile.
 func testNewClientOfTwo(t *testing.T, server *pgtest.Server) {
 	url := database(t, server)
 	var b beforeFind
@@ -274,8 +278,8 @@ func testNewClientOfTwo(t *testing.T, server *pgtest.Server) {
 	require.NoError(t, err)
 }
 
-// A transaction that has put and stays open, since its process is frozen, holds up the marks of its clients for a moment, and no
-// others and no collection.
+// A frozen process has put and leaves its transaction open. It delays the marks of its
+// clients briefly, but neither other marks nor a collection.
 func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
 		pool := connect(t, database(t, server))
@@ -300,7 +304,7 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 		require.Equal(t, "55P03", code(err))
 		require.ErrorContains(t, err, frozen.String())
 		require.NoError(t, ctx.Err())
-		if level == pgx.ReadCommitted { // that a client is active is noted beside its transaction
+		if level == pgx.ReadCommitted { // its client can be noted as active meanwhile
 			require.NoError(t, r.Acknowledge(ctx, []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: frozen}}}))
 		}
 		state, _, err := exactlyoncetest.StateOf(r.Find(t.Context(), request(other, 1, 2)))
@@ -320,7 +324,8 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 	}
 }
 
-// Law W3: a collection looks at a client when its time has come, and leaves no rows behind.
+// Law W3: a collection looks at a client when its time has come, and leaves no rows
+// behind.
 func testCollectionCost(t *testing.T, server *pgtest.Server) {
 	pool := connect(t, database(t, server))
 	mock := clock.NewMock()
@@ -370,7 +375,6 @@ CREATE TRIGGER look AFTER UPDATE ON weir_clients FOR EACH ROW EXECUTE FUNCTION l
 	require.Zero(t, count("weir_clients"))
 }
 
-// lossy is a connection that breaks at a COMMIT.
 type lossy struct {
 	net.Conn
 	armed  *atomic.Bool
@@ -380,7 +384,6 @@ type lossy struct {
 
 var errLost = errors.New("lost")
 
-// preparedCommit is the name that pgx gives to the statement.
 var preparedCommit = fmt.Appendf(nil, "stmtcache_%x", sha256.Sum256([]byte("commit")))[:len("stmtcache_")+48]
 
 func (c *lossy) Write(p []byte) (int, error) {
@@ -431,7 +434,7 @@ func testLostCommit(t *testing.T, server *pgtest.Server) {
 			t.Run(fmt.Sprint(name, " before=", before), func(t *testing.T) {
 				req := request(client, int64(len(name)), 1)
 				counter := fmt.Sprint(name, before)
-				_, err := call(request(client, int64(len(name)+10), 1), "warm up") // what is prepared on the way
+				_, err := call(request(client, int64(len(name)+10), 1), "warm up") // prepares the statements
 				require.NoError(t, err)
 				armed.Store(true)
 				answer, err := call(req, counter)
@@ -455,14 +458,13 @@ func testLostCommit(t *testing.T, server *pgtest.Server) {
 	}
 }
 
-// text is the answer of a statement that returns one text.
 func text(rows pgx.Rows) ([]byte, error) {
 	s, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
 	return []byte(s), err
 }
 
-// Attempts of the same requests at two servers at once, in shared transactions: each takes effect once, and all get the
-// same answer (law X1).
+// Attempts of the same requests at two servers at once, in shared transactions: each
+// takes effect once, and all get the same answer (law X1).
 func testExec(t *testing.T, server *pgtest.Server) {
 	url := database(t, server)
 	servers := []*pgrecords.Records{open(t, connect(t, url)), open(t, connect(t, url))}
@@ -502,8 +504,9 @@ func testExec(t *testing.T, server *pgtest.Server) {
 	assert.Len(t, distinct, n)
 }
 
-// A transaction that has put for a new client, and stays open, holds up Exec of that client only: others are not held up for sharing a batch
-// with it. What is held comes again when the clock moves, which it does at the end.
+// An open transaction that has put for a new client blocks Exec of that client only:
+// other calls are not delayed by sharing a batch with it. A held call is retried when the
+// clock moves, which it does at the end.
 func testExecOfAHeldClient(t *testing.T, server *pgtest.Server) {
 	pool, now := connect(t, database(t, server)), clock.NewMock()
 	r := openBy(t, pool, now)
@@ -532,7 +535,7 @@ func testExecOfAHeldClient(t *testing.T, server *pgtest.Server) {
 		defer lock.Rollback(context.Background()) //nolint:errcheck // as above
 		_, err = lock.Exec(ctx, "LOCK TABLE counters")
 		require.NoError(t, err)
-		exec(others, request(busy, i+1, 1), "busy") // what comes while it waits is one batch
+		exec(others, request(busy, i+1, 1), "busy") // calls that arrive while it waits form one batch
 		require.Eventually(t, func() bool {
 			return server.Counts("SELECT 'waiting', count(*) FROM pg_locks WHERE locktype = 'relation' AND NOT granted")["waiting"] == 1
 		}, time.Minute, time.Millisecond)
@@ -567,7 +570,7 @@ func testExecOfAHeldClient(t *testing.T, server *pgtest.Server) {
 	require.Equal(t, n-1, total)
 }
 
-// In a shared transaction each call learns its own error, and the others are committed.
+// In a shared transaction each call gets its own error, and the others are committed.
 func testExecErrors(t *testing.T, server *pgtest.Server) {
 	url := database(t, server)
 	pool := connect(t, url)
@@ -624,7 +627,8 @@ func testExecErrors(t *testing.T, server *pgtest.Server) {
 	assert.NoError(t, err, "the record answers")
 }
 
-// A statement that cannot be prepared or whose arguments cannot be encoded is the fault of its call only, however pgx sends them.
+// A statement that cannot be prepared or whose arguments cannot be encoded is the fault
+// of its call only, however pgx sends them.
 func testExecNotSent(t *testing.T, server *pgtest.Server) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -677,8 +681,9 @@ func testExecNotSent(t *testing.T, server *pgtest.Server) {
 	}
 }
 
-// The database may lose what it had, when it is restored or its replica takes over: numbers of clients that are kept in memory are then
-// unknown, or those of others. Records go to their clients nevertheless (law X1).
+// A database may lose data, when it is restored or its replica takes over. Numbers of
+// clients in memory are then unknown, or belong to other clients. Records go to their
+// clients nevertheless (law X1).
 func testExecRestored(t *testing.T, server *pgtest.Server) {
 	pool := connect(t, database(t, server))
 	open(t, pool)
@@ -707,7 +712,8 @@ func testExecRestored(t *testing.T, server *pgtest.Server) {
 	}
 }
 
-// No caller waits longer than its context for a statement that hangs, and once all have left the statement ends.
+// No caller waits longer than its context for a statement that hangs, and once all have
+// left the statement ends.
 func testExecContext(t *testing.T, server *pgtest.Server) {
 	url := database(t, server)
 	pool := connect(t, url)
@@ -767,7 +773,8 @@ func testContextOfAServerThatHangs(t *testing.T, server *pgtest.Server) {
 	require.NoError(t, tx.Rollback(t.Context()))
 }
 
-// A transaction that failed with a serialization failure or a deadlock is run again, as a whole.
+// A transaction that failed with a serialization failure or a deadlock is run again, as a
+// whole.
 func testExecConflicts(t *testing.T, server *pgtest.Server) {
 	pool := connect(t, database(t, server))
 	_, err := pool.Exec(t.Context(), `CREATE SEQUENCE tries;
@@ -788,7 +795,7 @@ END $$`)
 	assert.Equal(t, "new", state)
 }
 
-// A database without the tables is one whose user has forgotten Migrate.
+// The user has forgotten to call Migrate.
 func testNotMigrated(t *testing.T, server *pgtest.Server) {
 	ctx := t.Context()
 	r := pgrecords.New(connect(t, database(t, server)))
@@ -809,8 +816,9 @@ func testNotMigrated(t *testing.T, server *pgtest.Server) {
 	}
 }
 
-// After a failover, a connection to a server that takes no writes leaves the pool with its first
-// error. Here a connection that was opened under default_transaction_read_only stands for it.
+// After a failover, a connection to a server that takes no writes leaves the pool with
+// its first error. A connection that was opened under default_transaction_read_only
+// simulates it.
 func TestRecords_ConnectionsToAStandby(t *testing.T) {
 	server := pgtest.Start(t)
 	setup := connect(t, server.URL())

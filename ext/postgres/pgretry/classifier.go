@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// retried are the SQLSTATEs of what was rolled back or not executed, and may go well the
-// next time.
+// retried are the SQLSTATEs of statements that were rolled back or not executed, and may
+// succeed the next time.
 var retried = reasonsOf(
 	"0A000", "25006", "26000", "42P05", "40001", "40P01", "53000", "53100", "53200", "53300", "53400", "55P03", "57P03")
 
@@ -26,11 +26,11 @@ func reasonsOf(codes ...string) map[string]predicates.Reason {
 	return reasons
 }
 
-// refused are the classes of SQLSTATEs of what will not go well the next time.
+// refused are the classes of SQLSTATEs of statements that would fail again.
 var refused = []string{"0A", "21", "22", "23", "28", "3D", "3F", "42", "44", "54", "P0"}
 
-// lost are the SQLSTATEs by which a server ends a connection. Whether it had executed the
-// statement it does not say.
+// lost are the SQLSTATEs with which a server ends a connection. They do not tell whether
+// it had executed the statement.
 var lost = []string{"57P01", "57P02", "57P04", "57P05", "25P03"}
 
 // Reasons returns the reasons of this package, for code that reads names, without
@@ -67,10 +67,11 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 	})
 }
 
-// reasonOf returns the reason of an error with this code, if it may go well the next
-// time. 0A000 and 26000 are errors of a statement that was prepared before the schema or
-// the connection changed, and 42P05 of one that another client of a pooler has prepared:
-// pgx prepares them anew. Other features stay unsupported.
+// reasonOf returns the reason of an error with this code, if the statement may succeed
+// the next time. 0A000 and 26000 are errors of a statement that was prepared before the
+// schema or the connection changed, and 42P05 of a statement that another client of a
+// pooler has prepared: pgx prepares them anew. A feature that is not supported (0A000,
+// too) has no reason.
 func reasonOf(err error, code string) (reason predicates.Reason, ok bool) {
 	if code == "0A000" {
 		e, ok := errors.AsType[*pgconn.PgError](err)
@@ -82,8 +83,8 @@ func reasonOf(err error, code string) (reason predicates.Reason, ok bool) {
 	return reason, ok
 }
 
-// certain returns what is left of reason, which says that this statement had no effect,
-// if another one of the call may have had one.
+// certain weakens reason: this statement had no effect, but another statement of the call
+// may have had one.
 func certain[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason) predicates.Reason {
 	if a.InDoubt {
 		return decision.WeakestOf(reason, predicates.Reason{})
@@ -104,7 +105,6 @@ type stateError interface {
 
 var _ stateError = (*pgconn.PgError)(nil)
 
-// sqlState returns the code of the error with which the server answered.
 func sqlState(err error) (code string, ok bool) {
 	e, ok := errors.AsType[stateError](err)
 	if !ok {
@@ -123,7 +123,7 @@ func unsent(err error) bool {
 // kindOf is netretry.KindOf with the errors of PostgreSQL.
 func kindOf(err error) netretry.Kind {
 	if unsent(err) {
-		// Whatever kept the connection from being used, except for what is permanent.
+		// Any cause counts as a failed dial, except permanent causes.
 		return netretry.KindOf(&net.OpError{Op: "dial", Err: err})
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && (e.SeverityUnlocalized == "FATAL" || e.SeverityUnlocalized == "PANIC") {

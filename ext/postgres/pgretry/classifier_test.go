@@ -42,7 +42,7 @@ func (e *sendError) Error() string     { return "write failed: " + e.err.Error()
 func (e *sendError) Unwrap() error     { return e.err }
 func (e *sendError) SafeToRetry() bool { return e.safe }
 
-// connectError is what pgx returns if the dial ends with err.
+// connectError returns the error of pgx after a dial that ends with err.
 func connectError(t *testing.T, err error) error {
 	t.Helper()
 	config, parseErr := pgconn.ParseConfig("postgres://u@127.0.0.1:1/d?sslmode=disable")
@@ -179,7 +179,7 @@ func TestJoinedErrors(t *testing.T) {
 	}
 }
 
-// What another request of the call has sent.
+// Errors after another request of the call was sent.
 func TestAfterAnotherRequest(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error

@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// What becomes of an insert, which must not happen twice.
+// Decisions about a failed insert, which must not happen twice.
 func ExampleClassifier() {
 	policy := strategies.ReasonAware(pgretry.Classifier[string](), strategies.BestEffort[string]())
 

@@ -28,7 +28,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// wire notes which elements were written to a connection: evidence that does not depend on what errors say.
+// wire notes which elements were written to a connection. It does not depend on errors.
 type wire struct {
 	mu   sync.Mutex
 	sent map[string]bool
@@ -90,8 +90,8 @@ func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, err
 	return wireConn{conn, w}, nil
 }
 
-// Inserts that must not happen twice, while their server is killed and shut down: none is repeated, and none
-// fails that was never sent, whereas netretry alone fails those.
+// Inserts must not happen twice while their server is killed and shut down: no insert is
+// repeated, and inserts that were never sent do not fail, as they do with netretry alone.
 func TestInsertsIntoADyingServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -154,7 +154,8 @@ func TestInsertsIntoADyingServer(t *testing.T) {
 	}
 }
 
-// A function that commits twice: what it has done is not repeated because the rest was not sent.
+// A function that commits twice: its first effect is not repeated because the rest was
+// not sent.
 func TestTracer(t *testing.T) {
 	server := pgtest.Start(t)
 	server.Exec("CREATE TABLE effects (element text UNIQUE)", "INSERT INTO effects VALUES ('there')")
@@ -268,7 +269,7 @@ func TestTracer(t *testing.T) {
 	}
 }
 
-// What a server that is down, starts or ends says, in one statement after the other.
+// Errors of a server that is down, starts or ends, one statement after the other.
 func TestErrorsOfARealServer(t *testing.T) {
 	server := pgtest.Start(t)
 	server.Exec("CREATE TABLE effects (element text UNIQUE, n int)")
@@ -294,7 +295,7 @@ func TestErrorsOfARealServer(t *testing.T) {
 	_, err = conn.Exec(t.Context(), "ROLLBACK")
 	require.NoError(t, err)
 
-	// Two transactions that read what the other writes: one of them has to go.
+	// Each transaction reads what the other writes, so one of them must fail.
 	for _, c := range []*pgx.Conn{conn, other} {
 		_, err := c.Exec(t.Context(), "RESET statement_timeout; BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT sum(n) FROM effects")
 		require.NoError(t, err)

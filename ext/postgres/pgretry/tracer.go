@@ -47,8 +47,8 @@ func end(ctx context.Context, conn *pgx.Conn, tag pgconn.CommandTag, err error) 
 	}
 }
 
-// withoutEffect reports whether a statement that ended like this has certainly changed
-// nothing, at least not yet.
+// withoutEffect reports whether a statement that ended like this has certainly had no
+// effect so far.
 func withoutEffect(conn *pgx.Conn, tag pgconn.CommandTag, err error) bool {
 	if err == nil {
 		return conn.PgConn().TxStatus() != 'I' || tag.String() == "ROLLBACK"

@@ -20,7 +20,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestKeys takes each third boundary of a statement for its kills, or all with WEIR_LONG_TESTS.
+// TestKeys takes each third boundary of a statement for its kills, or all with
+// WEIR_LONG_TESTS.
 func TestKeys(t *testing.T) {
 	server := Start(t)
 	var databases atomic.Int64
