@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// config is what the flags say.
+// config holds the parsed flags.
 type config struct {
 	Orders   int64
 	Duration time.Duration

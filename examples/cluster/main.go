@@ -1,9 +1,9 @@
-// Command cluster charges orders on a cluster: three JetStream servers and three workers,
-// each a process of its own, some of which it kills at random while you watch. At the end
-// it proves that each order was charged once, and that the dead letters are those orders
-// that cannot be charged. See README.md, and cluster -h.
+// Command cluster charges orders on a cluster of three JetStream servers and three
+// workers. Each is a separate process, and some are killed at random while you watch. At
+// the end it proves that each order was charged once, and that the dead letters are
+// exactly the orders that cannot be charged. See README.md, and cluster -h.
 //
-// worker.go is the part that uses weir, server.go starts a server of the cluster.
+// worker.go uses weir, server.go starts a server of the cluster.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	child() // does not return in a process that the supervisor has started
+	child() // does not return in a process started by the supervisor
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

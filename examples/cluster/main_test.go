@@ -59,7 +59,7 @@ func TestReconcile(t *testing.T) {
 	require.NotZero(t, poison)
 	for name, test := range map[string]struct {
 		change func(o endState)
-		want   string // "": nothing is wrong
+		want   string // "" if the books balance
 	}{
 		"all is well":   {func(endState) {}, ""},
 		"charged twice": {func(o endState) { o.books[good.ID] = append(o.books[good.ID], bank.Booked{}) }, "2 charges in the books"},
@@ -118,7 +118,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// The numbers of a line add up, whatever was counted first.
+// The numbers of a line add up in whatever order they were read.
 func TestProgressAddsUp(t *testing.T) {
 	for _, now := range []counts{{}, {waiting: 110, paid: 308, dead: 7}, {waiting: 3, paid: 390, dead: 8}} {
 		s := &supervisor{config: config{Orders: 1000}, arrived: 388, now: now, begun: time.Now(), looked: time.Now()}
@@ -165,7 +165,7 @@ func TestUsage(t *testing.T) {
 	assert.Contains(t, out.String(), "Exit status")
 }
 
-// What does not end is ended, and says so: by the limit, and by an interrupt, whatever runs then.
+// The run ends at its limit or at an interrupt, and reports which.
 func TestEndsEarly(t *testing.T) {
 	t.Parallel()
 	status, out, errOut := execute(t, "-limit", "300ms", "-view", "off")

@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/examples/internal/procs"
 )
 
-// settings are those of a process.
+// settings configures a process.
 type settings struct {
 	Role string
 	Name string // of a server or a provider
@@ -16,7 +16,7 @@ type settings struct {
 	Seed uint64
 
 	Cluster topology
-	Client  string // of a worker: the identity of its requests
+	Client  string // of a worker: identity of its requests
 }
 
 // The roles.
@@ -26,8 +26,8 @@ const (
 	roleWorker   = "worker"
 )
 
-// child is the process of a server, a provider or a worker, if the supervisor has started
-// this one. It does not return then.
+// child runs a server, a provider or a worker if the supervisor started this process.
+// Then it does not return.
 func child() {
 	procs.Child(func(s settings) error {
 		switch s.Role {

@@ -13,23 +13,24 @@ import (
 	"github.com/weirflow/weir/ext/jetstream"
 )
 
-// declineOf: a provider declines one order in so many. Those are the poison: they can
-// never be charged.
+// declineOf is the rate of poison orders: a provider declines one order in declineOf, so
+// that order can never be charged.
 const declineOf = 50
 
 func isPoison(seed uint64, o bank.Order) bool {
 	return bank.Declines(seed, o.First, o.Number, declineOf)
 }
 
-// endState is the state after the run: in the cluster, and in the books of the providers.
+// endState is the state after the run, in the cluster and in the providers' books.
 type endState struct {
 	payments map[string][]bank.Payment // by order
 	dead     map[string][]store.Entry
 	books    map[string][]bank.Booked
 
-	// repeats counts the puts of each order after an unconfirmed put. The cluster may have
-	// accepted that put, too, and a worker may have paid the order before the next one.
-	// Then the next put is another message, with the same id (law W5).
+	// repeats counts, for each order, the puts that followed an unconfirmed put. The
+	// cluster may have accepted the unconfirmed put, and a worker may have paid the order
+	// before the next put. Then the next put is another message with the same id (law
+	// W5).
 	repeats map[string]int
 }
 
@@ -72,7 +73,7 @@ func eachEntry(ctx context.Context, e *jetstream.Engine, queue string, f func(st
 	}
 }
 
-// reconciliation is the books, compared with the orders.
+// reconciliation compares the books with the orders.
 type reconciliation struct {
 	orders, charged, poison int
 	charges                 int // in the books
@@ -134,7 +135,7 @@ func (r *reconciliation) expect(id, what string, got, want int) {
 	}
 }
 
-// expectOnce expects one, or one more for each repeated put.
+// expectOnce expects one, plus at most one for each repeated put.
 func (r *reconciliation) expectOnce(id, what string, got, repeats int) {
 	if got < 1 || got > 1+repeats {
 		r.expect(id, what, got, 1)

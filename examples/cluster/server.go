@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 )
 
-// topology says where the servers of the cluster are, by name.
+// topology holds the addresses of the servers by name.
 type topology map[string]embedded.Cluster
 
 var serverNames = []string{"server-1", "server-2", "server-3"}
@@ -43,8 +43,8 @@ func newTopology() (topology, error) {
 	return t, nil
 }
 
-// freePorts returns addresses. Their ports are below those that connections get, so that
-// a server which was killed finds them free when it is started again.
+// freePorts returns addresses with ports below the ephemeral range, so that they are
+// still free when a killed server is restarted.
 func freePorts(n int) (addresses []string, err error) {
 	for tries := 0; len(addresses) < n; tries++ {
 		address := fmt.Sprintf("127.0.0.1:%d", 12_000+rand.IntN(18_000))
@@ -55,13 +55,13 @@ func freePorts(n int) (addresses []string, err error) {
 			}
 			continue
 		}
-		defer l.Close() //nolint:errcheck // at the end, so that all are different
+		defer l.Close() //nolint:errcheck // closed at the end, so that all ports differ
 		addresses = append(addresses, address)
 	}
 	return addresses, nil
 }
 
-// serve is the process of a server, until it is killed.
+// serve runs a server until it is killed.
 func serve(s settings) error {
 	here := s.Cluster[s.Name]
 	_, err := embedded.Start(filepath.Join(s.Dir, s.Name), embedded.Config{Logger: quiet, Cluster: &here})
@@ -72,21 +72,21 @@ func serve(s settings) error {
 	select {}
 }
 
-// dial connects to whichever server is there, now and later.
+// dial connects to any server that is up, and reconnects forever.
 func (t topology) dial() (jetstream.JetStream, error) {
 	var urls []string
 	for _, c := range t {
 		urls = append(urls, "nats://"+c.Clients)
 	}
 	nc, err := nats.Connect(strings.Join(urls, ","), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.RetryOnFailedConnect(true),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // what is killed all the time has much to say
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // servers are killed all the time, which is noisy
 	if err != nil {
 		return nil, err
 	}
 	return jetstream.New(nc)
 }
 
-// again calls f until it succeeds: the cluster may have no leader at the moment.
+// again retries f until it succeeds, because the cluster may have no leader for a while.
 func again[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	for {
 		within, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -104,13 +104,13 @@ func again[T any](ctx context.Context, f func(context.Context) (T, error)) (T, e
 }
 
 const (
-	stream   = "queues" // orders, with their layers and dead letters, and payments
+	stream   = "queues" // orders (with their layers and dead letters) and payments
 	replicas = 3
-	lease    = 2 * time.Second // after it the orders of a worker that was killed go to another one
+	lease    = 2 * time.Second // then other workers get the orders of a killed worker
 )
 
-// openEngine opens the engine in the cluster; the first one makes the stream. It waits
-// until the cluster has a leader.
+// openEngine opens the engine in the cluster, and creates the stream if it is missing. It
+// waits until the cluster has a leader.
 func openEngine(ctx context.Context, js jetstream.JetStream) (*weirjs.Engine, error) {
 	return weirjs.New(ctx, js, weirjs.WithStream(stream), weirjs.WithReplicas(replicas), weirjs.WithLogger(quiet))
 }

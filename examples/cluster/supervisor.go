@@ -20,8 +20,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// run is the command: it starts the processes, kills them, starts them again, and
-// compares what is left with the orders.
+// run is the command: it starts the processes, kills and restarts them, and compares the
+// result with the orders.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return show.Command("cluster", errOut,
 		func() (config, error) { return parse(args, out) },
@@ -33,7 +33,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	if err != nil {
 		return false, err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // it is temporary
+	defer os.RemoveAll(dir) //nolint:errcheck // temporary
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
 	defer cancel()
 	s, err := newSupervisor(c, dir)
@@ -47,7 +47,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	stopView()
 	if err != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // other errors come of that
+			err = context.Cause(ctx) // other errors follow from it
 		}
 		return false, err
 	}
@@ -59,23 +59,22 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 type member struct {
 	settings
 
-	// Guarded by supervisor.mu. Written by the goroutine of run alone, but for leads and
-	// the change from isStarting to isUp.
+	// Guarded by supervisor.mu. Written only by run's goroutine, except leads and the
+	// change from isStarting to isUp.
 	process *procs.Process
 	state   string
-	leads   bool // it is a server, and leads the orders
+	leads   bool // a server that leads the stream of orders
 	kills   int
 	starts  int
 }
 
-// The states.
 const (
 	isStarting = "starting"
 	isUp       = "up"
 	isKilled   = "KILLED"
 )
 
-// supervisor keeps the processes running, and kills them.
+// supervisor keeps the processes running and kills some of them.
 type supervisor struct {
 	config
 	dir    string
@@ -89,17 +88,17 @@ type supervisor struct {
 	providers []*procs.Process
 
 	mu      sync.Mutex
-	arrived int64          // orders that the cluster has confirmed
+	arrived int64          // orders confirmed by the cluster
 	repeats map[string]int // endState.repeats
 	now     counts
-	looked  time.Time // when the cluster has answered last
-	inSync  bool      // all servers have all that the others have
-	failed  int       // processes that ended by themselves
+	looked  time.Time // time of the cluster's last answer
+	inSync  bool      // every replica is up to date
+	failed  int       // processes that ended without being killed
 	events  []string
-	news    []string // events that were not printed
+	news    []string // events not printed yet
 }
 
-// counts are of orders.
+// counts are numbers of orders.
 type counts struct {
 	waiting int64 // in the stream or a layer, or in flight
 	dead    int64
@@ -124,7 +123,7 @@ func newSupervisor(c config, dir string) (s *supervisor, err error) {
 	return s, err
 }
 
-// begin starts a member, or starts it again, and does not wait until it is ready.
+// begin starts or restarts a member. It does not wait until the member is ready.
 func (s *supervisor) begin(m *member) error {
 	p, ready, err := procs.Begin(m.settings, s.Limit+5*time.Second, func([]byte) {})
 	if err != nil {
@@ -147,12 +146,12 @@ func (s *supervisor) begin(m *member) error {
 	return nil
 }
 
-// note notes an event, for the view. It runs under mu.
+// note records an event for the view. The caller holds mu.
 func (s *supervisor) note(format string, args ...any) {
 	s.news = append(s.news, fmt.Sprintf("%5.1fs  ", time.Since(s.begun).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// runAll runs all processes until nothing is left to do, and returns what is there then.
+// runAll runs all processes until every order is done, and returns the end state.
 func (s *supervisor) runAll(ctx context.Context) (o endState, err error) {
 	for _, name := range bank.Providers {
 		p, err := procs.Start(settings{Role: roleProvider, Name: name, Dir: s.dir, Seed: s.Seed}, s.Limit+5*time.Second, func([]byte) {})
@@ -171,7 +170,7 @@ func (s *supervisor) runAll(ctx context.Context) (o endState, err error) {
 	if err := s.openEngine(ctx); err != nil {
 		return o, err
 	}
-	defer s.engine.Close() //nolint:errcheck // all that counts is confirmed
+	defer s.engine.Close() //nolint:errcheck // everything that counts is confirmed
 	for _, m := range s.members {
 		if m.Role == roleWorker {
 			if err := s.begin(m); err != nil {
@@ -200,7 +199,7 @@ func (s *supervisor) runAll(ctx context.Context) (o endState, err error) {
 	return o, err
 }
 
-// openEngine opens the engine. A server that does not start is an error at once.
+// openEngine opens the engine. It fails at once if a server does not start.
 func (s *supervisor) openEngine(ctx context.Context) error {
 	made := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
@@ -218,7 +217,7 @@ func (s *supervisor) openEngine(ctx context.Context) error {
 			for _, m := range s.members {
 				if m.process != nil && m.process.HasEnded() {
 					cancel()
-					<-made //nolint:errcheck // it was broken off
+					<-made //nolint:errcheck // it was cancelled
 					return fmt.Errorf("%s: %w", m.Name, m.process.Failure())
 				}
 			}
@@ -226,8 +225,8 @@ func (s *supervisor) openEngine(ctx context.Context) error {
 	}
 }
 
-// publish puts the orders into their queue, spread over the duration. A batch that the
-// cluster does not confirm is put again.
+// publish puts the orders into their queue, spread over the duration. It repeats a batch
+// that the cluster does not confirm.
 func (s *supervisor) publish(ctx context.Context) error {
 	queue, _ := queuesOn(s.engine)
 	const tick = 100 * time.Millisecond
@@ -260,7 +259,7 @@ func (s *supervisor) publish(ctx context.Context) error {
 	return nil
 }
 
-// noteRepeat notes that a batch will be put again.
+// noteRepeat records that a batch will be put again.
 func (s *supervisor) noteRepeat(batch []message.Message[bank.Order]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,9 +268,9 @@ func (s *supervisor) noteRepeat(batch []message.Message[bank.Order]) {
 	}
 }
 
-// trouble kills servers and workers, and starts them again, until the duration is over
-// and one of each was killed. A server is killed only if the others have all that it has:
-// a cluster of three survives the loss of one.
+// trouble kills and restarts servers and workers until the duration has passed and one of
+// each was killed. It kills a server only while all servers are in sync, because a
+// cluster of three survives the loss of one.
 func (s *supervisor) trouble(ctx context.Context) error {
 	end := time.Now().Add(s.Duration)
 	type start struct {
@@ -302,7 +301,7 @@ func (s *supervisor) trouble(ctx context.Context) error {
 			if m := s.victim(); m != nil {
 				s.kill(m)
 				starts = append(starts, start{m, now.Add(pause())})
-				// in the order of their times
+				// keep starts in order of time
 				for i := len(starts) - 1; i > 0 && starts[i].at.Before(starts[i-1].at); i-- {
 					starts[i], starts[i-1] = starts[i-1], starts[i]
 				}
@@ -312,8 +311,8 @@ func (s *supervisor) trouble(ctx context.Context) error {
 	return nil
 }
 
-// victim chooses one that is up: every second time a server, if one may be killed, and
-// every second of those leads the orders.
+// victim chooses a member that is up: half the time a server, if one may be killed, and
+// half of those times the leader of the orders.
 func (s *supervisor) victim() *member {
 	role := roleWorker
 	if s.random.IntN(2) == 0 {
@@ -353,8 +352,8 @@ func (s *supervisor) kill(m *member) {
 	m.process.Kill()
 }
 
-// check finds processes that have ended by themselves. A worker may, when the cluster
-// does not answer for long.
+// check fails if a provider or a server has ended by itself. It restarts workers that did,
+// at most three times in all: a worker may end when the cluster does not answer for long.
 func (s *supervisor) check() error {
 	for _, p := range s.providers {
 		if p.HasEnded() {
@@ -378,7 +377,7 @@ func (s *supervisor) check() error {
 	return nil
 }
 
-// finish returns when each order is paid or a dead letter, and all servers know that.
+// finish returns when each order is paid or a dead letter, and all servers are in sync.
 func (s *supervisor) finish(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -398,7 +397,7 @@ func (s *supervisor) finish(ctx context.Context) error {
 	}
 }
 
-// watch looks at the cluster until ctx ends.
+// watch polls the cluster until ctx ends.
 func (s *supervisor) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		within, cancel := context.WithTimeout(ctx, time.Second)
@@ -414,12 +413,12 @@ func (s *supervisor) watch(ctx context.Context) {
 	}
 }
 
-// isMute reports that the cluster does not answer: a stream has no leader at the moment.
-// It runs under mu.
+// isMute reports whether the cluster has not answered for a second, for example because a
+// stream has no leader. The caller holds mu.
 func (s *supervisor) isMute() bool { return !s.looked.IsZero() && time.Since(s.looked) > time.Second }
 
-// look counts the orders, on their path: they are put into the next queue before they are
-// removed from the previous one. So an order may be counted twice, and is never missed.
+// look counts the orders along their path. An order is put into the next queue before it
+// is removed from the previous one, so it may be counted twice but is never missed.
 func (s *supervisor) look(ctx context.Context) error {
 	var now counts
 	kills := s.killsOf(roleServer)
@@ -453,7 +452,7 @@ func (s *supervisor) look(ctx context.Context) error {
 		m.leads = m.Name == leader && m.state == isUp
 		inSync = inSync && (m.Role != roleServer || m.state == isUp)
 	}
-	s.inSync = inSync && kills == s.killsLocked(roleServer) // none was killed meanwhile
+	s.inSync = inSync && kills == s.killsLocked(roleServer) // no server was killed meanwhile
 	return nil
 }
 

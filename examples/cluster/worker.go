@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// layers are those of the queue of orders.
+// layers are the retry layers of the orders queue.
 var layers = delivery.WithLayers(
 	delivery.Layer{Delay: 300 * time.Millisecond, Jitter: 0.5},
 	delivery.Layer{Delay: time.Second, Jitter: 0.5},
@@ -34,10 +34,9 @@ func queuesOn(e *jetstream.Engine) (*delivery.Queue[bank.Order], *delivery.Queue
 		delivery.NewQueue[bank.Payment](e, "payments")
 }
 
-var quiet = slog.New(slog.DiscardHandler) // what is killed all the time has much to say
+var quiet = slog.New(slog.DiscardHandler) // killed servers and workers are noisy
 
-// work is the process of a worker. It has nothing of its own: what it knows is in the
-// cluster.
+// work runs a worker. All its state is in the cluster.
 func work(s settings) error {
 	ctx := context.Background()
 	var client exactlyonce.Client
@@ -55,7 +54,7 @@ func work(s settings) error {
 	}
 	orders, payments := queuesOn(engine)
 	charge := asyncop.Blocking(func(ctx context.Context, o bank.Order) (bank.Payment, error) {
-		p, err := providers.Charge(ctx, o.First, o) // its request has the same id each time, so it is charged once
+		p, err := providers.Charge(ctx, o.First, o) // the request has the same id each time, so it is charged once
 		if errors.Is(err, bank.ErrDeclined) {
 			err = predicates.WithReason(err, declined)
 		}

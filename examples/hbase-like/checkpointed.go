@@ -15,27 +15,27 @@ import (
 	"github.com/weirflow/weir/flow"
 )
 
-// checkpointed is what -checkpoint puts around the pipeline:
+// checkpointed adds -checkpoint to the pipeline:
 //
 //	Input ─▶ Source ─▶ origin ─▶ destination ─▶ format ─▶ Sink ─▶ Output
 //	           └──────────┴───── Coordinator ───────────────┘
 //	                                  └─▶ DirStore
 //
-// In every checkpoint are the position in the input, the flights in flight of both
-// look-ups, and how far the output goes together with the flights given up.
+// Each checkpoint contains the position in the input, the flights in flight in both
+// look-ups, and the output's length together with the flights that were given up.
 type checkpointed struct {
 	coordinator *checkpoint.Coordinator
 	source      *checkpoint.Source[flights.Flight]
 	sink        *checkpoint.Sink[[]byte]
 }
 
-// openCheckpoints opens the directory. What registers with its coordinator goes on
-// from the newest checkpoint there, if there is one.
+// openCheckpoints opens the directory. Parts that register with its coordinator resume
+// from the newest checkpoint, if there is one.
 func openCheckpoints(cfg cli.Config, logger *slog.Logger) (*checkpointed, error) {
 	failpoint.Arm()
 	store, err := files.OpenDir(cfg.Checkpoint)
 	if err != nil {
-		return nil, err // also if another process has it open
+		return nil, err // for example, another process has the directory open
 	}
 	coordinator, err := checkpoint.NewCoordinator(store,
 		checkpoint.WithInterval(cfg.Interval), checkpoint.WithLogger(logger))
@@ -45,18 +45,18 @@ func openCheckpoints(cfg cli.Config, logger *slog.Logger) (*checkpointed, error)
 	return &checkpointed{coordinator: coordinator}, nil
 }
 
-// option makes an operator take part, under its name.
+// option registers an operator, under its name, with the coordinator.
 func (c *checkpointed) option() asyncop.Option { return asyncop.WithCheckpoints(c.coordinator) }
 
-// attach makes the ends, which go back to where the checkpoint was taken: first the
-// input, for what it has read is what the output may know of.
+// attach registers the source and the sink, which return to the checkpoint. The input
+// comes first, because the output relies on the flights that it has read.
 func (c *checkpointed) attach(in *durable.Input, out *durable.Output) {
 	c.source = checkpoint.NewSource(c.coordinator, "flights", in)
 	c.sink = checkpoint.NewSink(c.coordinator, "output", out)
 }
 
-// start lets the pipeline begin. It fails if the checkpoint does not fit: run must be
-// called all the same, and returns at once.
+// start starts the pipeline. It fails if the checkpoint does not fit. Even then the
+// caller must call run, which returns at once.
 func (c *checkpointed) start() error { return c.coordinator.Start() }
 
 // run streams all flights through p and returns when the final checkpoint is
@@ -65,14 +65,14 @@ func (c *checkpointed) run(p *pipeline) error {
 	// go-streams' own Map would panic on a barrier.
 	err := p.run(c.source, flow.NewMap(p.write), c.sink)
 	if failed := c.coordinator.Wait(); failed != nil {
-		return failed // the others are consequences
+		return failed // the other errors are consequences
 	}
 	return errors.Join(err, c.sink.Err())
 }
 
-// suspend ends the pipeline with a checkpoint that has all that is in flight, to be
-// resumed from, also when all of the input was read. It reports false if the pipeline
-// came to its end by itself before.
+// suspend ends the pipeline with a checkpoint that contains everything in flight, even if
+// the whole input was read. A later run can resume from it. It returns false if the
+// pipeline had already completed.
 func (c *checkpointed) suspend(ctx context.Context) (bool, error) {
 	err := c.coordinator.Finish(ctx, checkpoint.Suspend)
 	if errors.Is(err, checkpoint.ErrEnded) {
@@ -81,11 +81,12 @@ func (c *checkpointed) suspend(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// resumed is the number of the checkpoint that the run went on from; 0: none.
+// resumed is the number of the checkpoint that the run resumed from, or 0 for a fresh
+// start.
 func (c *checkpointed) resumed() uint64 {
 	id, _ := c.coordinator.Restored()
 	return id
 }
 
-// close gives the directory back.
+// close releases the directory.
 func (c *checkpointed) close() error { return c.coordinator.Close() }

@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/files"
 )
 
-// checkpointedArgs returns the flags of a quick job with checkpoints in a new directory, and the names of its files.
+// checkpointedArgs returns flags for a quick job with checkpoints in a new directory, and
+// the names of its directory and output file.
 func checkpointedArgs(t *testing.T, in string) (args []string, dir, out string) {
 	t.Helper()
 	dir, out = filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "out.csv")
@@ -26,7 +27,8 @@ func checkpointedArgs(t *testing.T, in string) (args []string, dir, out string) 
 
 func with(args []string, more ...string) []string { return append(args[:len(args):len(args)], more...) }
 
-// With checkpoints, the output is what it is without; once it is done, it stays.
+// Checkpoints do not change the output, and running a finished job again leaves it
+// unchanged.
 func TestCheckpointed(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, append(lines(t, 300), flight("XQQ", "LAX"), flight("LAX", "QZZ"))...)
@@ -65,7 +67,7 @@ func TestCheckpointed(t *testing.T) {
 	}
 }
 
-// What cannot be resumed is refused with a reason, and the output stays as it is.
+// A job that cannot be resumed is refused with a reason, and its output is unchanged.
 func TestCheckpointedRefusals(t *testing.T) {
 	t.Parallel()
 	l := lines(t, 50)
@@ -116,7 +118,7 @@ func TestCheckpointedRefusals(t *testing.T) {
 	assert.Contains(t, o.stderr, fmt.Sprintf("%s is not there, but had %d bytes at the checkpoint", out, len(done)))
 }
 
-// What makes no difference to the output may change from run to run.
+// Flags that do not affect the output may change from run to run.
 func TestCheckpointedOtherFlags(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, lines(t, 1000)...)
@@ -129,7 +131,7 @@ func TestCheckpointedOtherFlags(t *testing.T) {
 	assert.Equal(t, 1001, strings.Count(readFile(t, out), "\n"))
 }
 
-// A row that makes no sense would end every run: it is refused before the first.
+// An invalid row would end every run, so it is refused before the first one.
 func TestCheckpointedBadInput(t *testing.T) {
 	t.Parallel()
 	l := lines(t, 3)
@@ -142,7 +144,7 @@ func TestCheckpointedBadInput(t *testing.T) {
 	assert.NoFileExists(t, out)
 }
 
-// The proof of a resumed run is by the file, not by what the runs remember.
+// A resumed run is proved by the file, not by the runs' own counts.
 func TestCheckpointedProof(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"ordered", "unordered"} {
@@ -154,7 +156,7 @@ func TestCheckpointedProof(t *testing.T) {
 			require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
 
 			b := []byte(readFile(t, out))
-			b[bytes.IndexByte(b, '\n')+1] ^= 1 // a digit of the first flight, which no checkpoint looks at
+			b[bytes.IndexByte(b, '\n')+1] ^= 1 // a digit of the first flight, which checkpoints do not check
 			require.NoError(t, os.WriteFile(out, b, 0o600))
 			o = runJob("", args...)
 			assert.Equal(t, exitFailed, o.status)
@@ -168,7 +170,7 @@ func TestCheckpointedProof(t *testing.T) {
 	}
 }
 
-// suspended runs a job and interrupts it once the first checkpoint is there.
+// suspended runs a job and interrupts it after the first checkpoint.
 func suspended(t *testing.T, args []string) (status int, stdout, stderr string) {
 	t.Helper()
 	saved := filepath.Join(args[slices.Index(args, "-checkpoint")+1], "checkpoint-*.weir")
@@ -195,7 +197,8 @@ func suspended(t *testing.T, args []string) (status int, stdout, stderr string) 
 	return status, out.String(), errs.String()
 }
 
-// The first interrupt takes a checkpoint of what is in flight; the next run goes on with it.
+// The first interrupt saves everything in flight in a checkpoint. The next run resumes
+// it.
 func TestCheckpointedInterrupt(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"ordered", "unordered"} {
@@ -223,7 +226,8 @@ func TestCheckpointedInterrupt(t *testing.T) {
 	}
 }
 
-// After the end of the input checkpoints go on, and an interrupt takes a last one of what is in flight, as before.
+// Checkpoints continue after the end of the input, and an interrupt still saves
+// everything in flight.
 func TestCheckpointedInterruptAtTheEnd(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, append(lines(t, 3), flight("XQQ", "LAX"))...)
@@ -244,7 +248,8 @@ func TestCheckpointedInterruptAtTheEnd(t *testing.T) {
 	assert.Contains(t, flat(o.stdout), "proven: 4 flights are in the output file exactly once, in input order, or given up: 3 enriched, 1 given up.")
 }
 
-// An interrupt that cannot take a last checkpoint stops at once, and the next run goes on from the checkpoint before.
+// If an interrupt cannot take a last checkpoint, the run stops at once, and the next run
+// resumes from the previous checkpoint.
 func TestCheckpointedInterruptWithoutACheckpoint(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, append(lines(t, 3), flight("XQQ", "LAX"))...)

@@ -12,17 +12,17 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// deadLetters are the flights that were given up, each with its history, as lines of the
-// input. A nil one takes none.
+// deadLetters stores the flights that were given up, with their history, as lines of the
+// input. A nil deadLetters stores nothing.
 type deadLetters struct {
 	input string
 	file  *deadfile.File[flights.Flight]
 }
 
-// openDeadLetters opens the directory of the dead letters; nil if there is none.
+// openDeadLetters opens the directory of dead letters, or returns nil if dir is "".
 func openDeadLetters(dir, input string) (*deadLetters, error) {
 	if dir == "" {
-		return nil, nil //nolint:nilnil // a nil one takes none
+		return nil, nil //nolint:nilnil // a nil deadLetters stores nothing
 	}
 	file, err := deadfile.Open(dir, codec.Func(appendLine, decodeLine))
 	if err != nil {
@@ -31,8 +31,8 @@ func openDeadLetters(dir, input string) (*deadLetters, error) {
 	return &deadLetters{input, file}, nil
 }
 
-// take stores a flight. The id is its place in the input, so one that is offered again
-// after a restart has the same.
+// take stores a flight. Its id is its position in the input, so a flight that is offered
+// again after a restart has the same id.
 func (d *deadLetters) take(ctx context.Context, f failure) error {
 	if d == nil {
 		return nil
@@ -48,14 +48,14 @@ func (d *deadLetters) close() error {
 	return d.file.Close()
 }
 
-// appendLine writes a flight as a line of the input, in a JSON string: jq -r .payload
-// makes an input of the file.
+// appendLine writes a flight as a line of the input in a JSON string, so that jq -r
+// .payload turns the file back into an input.
 func appendLine(dst []byte, f flights.Flight) ([]byte, error) {
 	line, err := json.Marshal(f.InputLine())
 	return append(dst, line...), err
 }
 
-// decodeLine is for a replay by a program, which this one is not.
+// decodeLine would be for programs that replay dead letters. This one does not.
 func decodeLine([]byte) (flights.Flight, error) {
 	return flights.Flight{}, errors.New("replay flights with jq and -in: see README.md")
 }

@@ -28,10 +28,11 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// binDir is the directory of the binary, which several tests share; "" before it is built.
+// binDir is the directory of the shared binary, or "" before it is built.
 var binDir string
 
-// binary builds the command, once. It has failpoints, which do nothing unless they are asked to.
+// binary builds the command once. Its failpoints do nothing unless HBASE_LIKE_KILL_AT is
+// set.
 var binary = sync.OnceValues(func() (string, error) {
 	var err error
 	if binDir, err = os.MkdirTemp("", "hbase-like"); err != nil {
@@ -44,11 +45,11 @@ var binary = sync.OnceValues(func() (string, error) {
 	return name, nil
 })
 
-// buffer is an output that several goroutines write to and tests wait for.
+// buffer is an output for several goroutines. Tests can wait for its text.
 type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
-	more chan struct{} // has room for one signal: something was written
+	more chan struct{} // capacity 1: signals that something was written
 }
 
 func newBuffer() *buffer { return &buffer{more: make(chan struct{}, 1)} }
@@ -69,7 +70,7 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
-// await returns when the text is there. The test's own timeout bounds it.
+// await returns once the buffer contains text. The test's timeout bounds it.
 func (b *buffer) await(text string) {
 	for !strings.Contains(b.String(), text) {
 		<-b.more
@@ -85,7 +86,6 @@ func lines(t *testing.T, n int) []string {
 	return strings.SplitAfter(b.String(), "\n")[:n+1]
 }
 
-// csvFile writes lines to a file.
 func csvFile(t *testing.T, lines ...string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "in.csv")
@@ -100,7 +100,6 @@ func readFile(t *testing.T, name string) string {
 	return string(b)
 }
 
-// sorted returns the lines of a text in order.
 func sorted(text string) []string {
 	return slices.Sorted(strings.Lines(text))
 }
@@ -116,7 +115,6 @@ type runResult struct {
 	stdout, stderr string
 }
 
-// runJob runs the job in this process.
 func runJob(stdin string, args ...string) runResult {
 	out, errs := newBuffer(), newBuffer()
 	status := run(append(args, "-progress", "off"), strings.NewReader(stdin), out, errs, nil)

@@ -15,8 +15,8 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
 
-// source reads flights into a channel, which it closes at the end: of the input, at its
-// first error, or of the context.
+// source reads flights into a channel. It closes the channel at the end of the input, at
+// the input's first error, or when the context ends.
 type source struct {
 	out  chan any
 	done chan struct{}
@@ -38,7 +38,7 @@ func (s *source) read(ctx context.Context, r *flights.Reader, book *ledger.Ledge
 		f, err := r.Read()
 		select {
 		case <-ctx.Done():
-			return nil // whatever the error is, it comes of the end
+			return nil // an error now is a consequence of the cancellation
 		default:
 		}
 		if errors.Is(err, io.EOF) {
@@ -58,7 +58,6 @@ func (s *source) read(ctx context.Context, r *flights.Reader, book *ledger.Ledge
 	}
 }
 
-// wait returns the first error of the input.
 func (s *source) wait() error {
 	<-s.done
 	return s.err
@@ -68,8 +67,8 @@ func (s *source) wait() error {
 type input struct {
 	io.Reader
 	name  string
-	total int      // flights, about; -1: not known
-	file  *os.File // nil if there is none to close
+	total int      // estimated flights, or -1 if unknown
+	file  *os.File // nil if there is no file to close
 }
 
 func openInput(ctx context.Context, name string, stdin io.Reader) (*input, error) {
@@ -92,8 +91,8 @@ func (in *input) close() {
 	}
 }
 
-// countRows counts the lines of a file but for the header, for the progress alone; -1 if
-// it cannot be read twice.
+// countRows counts the lines of a file without the header, for the progress display only.
+// It returns -1 if the file cannot be read twice.
 func countRows(name string) int {
 	if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
 		return -1
@@ -109,8 +108,8 @@ func countRows(name string) int {
 	return max(0, rows-1)
 }
 
-// interruptible is a reader whose Read returns when ctx ends, even while a terminal or a
-// pipe has nothing to read.
+// interruptible is a reader whose Read returns when ctx ends, even while a terminal or
+// pipe blocks.
 type interruptible struct {
 	ctx context.Context
 	r   io.Reader
@@ -124,7 +123,7 @@ func (i *interruptible) Read(p []byte) (int, error) {
 		n   int
 		err error
 	}
-	buf := make([]byte, len(p)) // p is the caller's again once this returns
+	buf := make([]byte, len(p)) // the caller may reuse p once Read returns
 	got := make(chan result, 1)
 	go func() {
 		n, err := i.r.Read(buf)
@@ -138,14 +137,14 @@ func (i *interruptible) Read(p []byte) (int, error) {
 	}
 }
 
-// errOutput ends the source when the output takes no more; output.err says why.
+// errOutput ends the source when the output fails. output.err has the reason.
 var errOutput = errors.New("output failed")
 
-// output is the file of the enriched flights. It remembers its first error.
+// output is the file of enriched flights. It keeps its first error.
 type output struct {
 	buf  *bufio.Writer
-	file io.Closer // nil if it is not ours to close
-	err  error     // read it when the sink has completed
+	file io.Closer // nil if the caller owns the writer
+	err  error     // read only after the sink has completed
 }
 
 func openOutput(cfg cli.Config, in *input, stdout io.Writer) (*output, error) {
@@ -184,7 +183,7 @@ func (o *output) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close flushes and closes the file. The sink calls it.
+// Close flushes and closes the file. The sink calls Close.
 func (o *output) Close() error {
 	o.remember(o.buf.Flush())
 	if o.file != nil {

@@ -34,10 +34,10 @@ const (
 	exitOK          = 0
 	exitFailed      = 1
 	exitUsage       = 2
-	exitInterrupted = 130 // 128 + SIGINT, as shells have it
+	exitInterrupted = 130 // 128 + SIGINT, the shell convention
 )
 
-// run is main without the process.
+// run is main without the process's globals.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-chan os.Signal) int {
 	fail := func(status int, err error) int {
 		_, _ = fmt.Fprintf(stderr, "hbase-like: %v\n", err)
@@ -64,7 +64,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-
 		if cfg.Out == "-" {
 			w = stderr
 		}
-		if err := summary.Write(w); err != nil { // such as a pipe whose reader the interrupt has ended
+		if err := summary.Write(w); err != nil { // for example a pipe whose reader the interrupt killed
 			_ = summary.Write(stderr)
 		}
 	}
@@ -88,7 +88,7 @@ func exitStatus(s *cli.Summary) int {
 }
 
 // job is one run: the store, the client, the pipeline between input and output, and the
-// ledger that watches it.
+// ledger that observes it.
 type job struct {
 	cfg        cli.Config
 	stderr     io.Writer
@@ -98,13 +98,13 @@ type job struct {
 	cluster     *store.Cluster
 	client      *hclient.Client
 	pipe        *pipeline
-	before      int // enriched flights that came out in earlier runs
-	total       int // flights, about; -1: not known
+	before      int // enriched flights written by earlier runs
+	total       int // estimated flights, or -1 if unknown
 	interrupted atomic.Bool
-	cutOff      atomic.Bool // interrupted, and the last checkpoint could not be taken
+	cutOff      atomic.Bool // interrupted without a last checkpoint
 }
 
-// run returns a summary if the pipeline ran, and what went wrong besides the proof.
+// run returns a summary if the pipeline ran. err excludes the result of the proof.
 func (j *job) run(stdin io.Reader, stdout io.Writer) (s *cli.Summary, err error) {
 	ctx, endSource := context.WithCancelCause(context.Background())
 	defer endSource(nil)
@@ -133,7 +133,7 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (s *cli.Summary, err error)
 
 	j.book = ledger.New(j.cfg.Ordered, airports)
 	sink, err := extension.NewWriterSink(out,
-		extension.WithLogger(slog.New(slog.DiscardHandler)), // out remembers its errors
+		extension.WithLogger(slog.New(slog.DiscardHandler)), // out keeps its errors
 		extension.WithContextCancel(func() { endSource(errOutput) }))
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
@@ -143,7 +143,7 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (s *cli.Summary, err error)
 		return nil, errors.Join(err, out.Close())
 	}
 	defer func() { err = errors.Join(err, dead.close()) }()
-	// An operator that takes no more, before all was read, ends the source.
+	// An operator that stops accepting before the end of the input cancels the source.
 	j.pipe = newPipeline(j.cfg, j.client, j.book, dead, asyncop.WithUpstreamCancel(endSource))
 
 	begun := time.Now()
@@ -160,7 +160,7 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (s *cli.Summary, err error)
 	stopProgress()
 
 	if j.interrupted.Load() {
-		err = nil // it was asked to stop
+		err = nil // the stop was requested
 	}
 	err = errors.Join(err, source.wait(), out.err)
 	s = j.summary(in.name, elapsed)
@@ -169,8 +169,8 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (s *cli.Summary, err error)
 	return s, err
 }
 
-// startStore starts the cluster, fills its table as far as it is not late, and connects
-// the client.
+// startStore starts the cluster, fills its table except for the rows that arrive late,
+// and connects the client.
 func (j *job) startStore(airports []flights.Airport) error {
 	cfg := store.Config{
 		Servers:    3,
@@ -198,10 +198,10 @@ func (j *job) startStore(airports []flights.Airport) error {
 
 func (j *job) closeStore() {
 	_ = j.client.Close()
-	_ = j.cluster.Close() // it is not needed any more
+	_ = j.cluster.Close() // no longer needed
 }
 
-// errCutOff is the cause of what ends when the time to drain is over, or at the second
+// errCutOff is the cancellation cause when the drain time has passed, or at the second
 // interrupt.
 var errCutOff = errors.New("cut off after an interrupt")
 
@@ -217,12 +217,12 @@ func (j *job) watchInterrupts(finished <-chan struct{}) {
 	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: finishing what is in flight for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
 	j.withGrace(func(ctx context.Context, _ func()) {
 		j.pipe.stop(ctx)
-		signal.Reset(os.Interrupt, syscall.SIGTERM) // if an output that blocks holds up the rest, the next one kills
+		signal.Reset(os.Interrupt, syscall.SIGTERM) // if an output blocks, the next signal kills the process
 	})
 }
 
-// withGrace runs end with a context that is cut off when the time to drain is over, at
-// the next interrupt, or when end says so.
+// withGrace runs end with a context that is cancelled after the drain time, at the next
+// interrupt, or by cutOff.
 func (j *job) withGrace(end func(ctx context.Context, cutOff func())) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -243,7 +243,6 @@ func (j *job) withGrace(end func(ctx context.Context, cutOff func())) {
 	again.Wait()
 }
 
-// startProgress shows how far the run has come.
 func (j *job) startProgress(sample func() progress.State) (stop func()) {
 	return progress.Line{Out: j.stderr, Sample: sample, What: "flights", Style: j.cfg.Progress, Columns: show.Columns(j.stderr)}.Start()
 }
@@ -265,7 +264,7 @@ func (j *job) stats() []asyncop.Stats {
 	return []asyncop.Stats{j.pipe.origin.Stats(), j.pipe.destination.Stats()}
 }
 
-// summary has everything but the books and their proof.
+// summary returns the summary without the books and their proof.
 func (j *job) summary(input string, elapsed time.Duration) *cli.Summary {
 	return &cli.Summary{
 		Config:      j.cfg,
@@ -278,9 +277,9 @@ func (j *job) summary(input string, elapsed time.Duration) *cli.Summary {
 	}
 }
 
-// settled returns the books once every flight is accounted for, and how many the
-// operators did not accept. They go on counting those until upstream has closed their
-// input, which may be a moment after they are done.
+// settled returns the books once every flight is accounted for, and the number of flights
+// that the operators did not accept. The operators count those until upstream closes
+// their input, which may be shortly after they are done.
 func (j *job) settled() (ledger.Balance, int) {
 	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
 		notTaken := 0

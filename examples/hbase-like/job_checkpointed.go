@@ -16,10 +16,10 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// errInterrupted is a run that was interrupted and has not taken a last checkpoint.
+// errInterrupted is returned by an interrupted run that took no last checkpoint.
 var errInterrupted = errors.New("interrupted, without a last checkpoint")
 
-// runCheckpointed is run with -checkpoint.
+// runCheckpointed runs the job with -checkpoint.
 func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 	airports, err := flights.ReadAirports("airports.csv", data.Airports())
 	if err != nil {
@@ -85,7 +85,7 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 	return s, j.proveFiles(s, in, out, airports)
 }
 
-// began reports whether the look-ups were given anything to do.
+// began reports whether the look-ups received any flight.
 func (j *job) began() bool {
 	for _, st := range j.stats() {
 		if st.Accepted > 0 {
@@ -95,7 +95,7 @@ func (j *job) began() bool {
 	return false
 }
 
-// proveFiles puts into s what the files prove of all runs together.
+// proveFiles replaces the counts in s by the proof from the files, which covers all runs.
 func (j *job) proveFiles(s *cli.Summary, in *durable.Input, out *durable.Output, airports []flights.Airport) error {
 	p, err := durable.Prove(in, out, airports)
 	if err != nil {
@@ -105,14 +105,15 @@ func (j *job) proveFiles(s *cli.Summary, in *durable.Input, out *durable.Output,
 	s.Books.Read, s.Books.Enriched, s.Books.Missing = p.Read, p.Enriched, p.Missing
 	s.Books.Problems = append(s.Books.Problems, p.Problems...)
 	if s.Interrupted {
-		s.NotTaken = p.Missing // they are in the checkpoint, or behind its position
+		s.NotTaken = p.Missing // they are in the checkpoint, or after its position
 	}
 	s.Proof = s.Books.Prove(s.NotTaken)
 	return nil
 }
 
-// watchToSuspend suspends the pipeline at the first interrupt, and cuts it off if
-// that takes too long or at the second: the last checkpoint stays what it was.
+// watchToSuspend suspends the pipeline at the first interrupt. At the second interrupt,
+// or if suspending takes too long, it cuts the pipeline off and keeps the previous
+// checkpoint.
 func (j *job) watchToSuspend(checks *checkpointed, finished <-chan struct{}) {
 	select {
 	case <-finished:

@@ -26,10 +26,10 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// maxWorkerLife bounds the life of a worker whose supervisor does not end it.
+// maxWorkerLife bounds the life of a worker that its supervisor does not end.
 const maxWorkerLife = time.Hour
 
-// partitionedJob starts the workers of -partitions, and kills some of them. The store is
+// partitionedJob starts the workers of -partitions and kills some of them. The store runs
 // in this process.
 type partitionedJob struct {
 	*job
@@ -39,15 +39,15 @@ type partitionedJob struct {
 	workers    map[string]*procs.Process
 	started    int
 	kills      int
-	handedOver int // partitions that went on elsewhere
+	handedOver int // partitions that moved to another worker
 	parts      map[string]partReport
 	owners     map[string]string
-	reports    map[string]workerReport // by worker that runs
-	before     workerReport            // calls and retries of those that have ended
+	reports    map[string]workerReport // by running worker
+	before     workerReport            // totals of ended workers
 	trouble    string
 }
 
-// runPartitioned is run with -partitions.
+// runPartitioned runs the job with -partitions.
 func (j *job) runPartitioned(stdout io.Writer, fail func(int, error) int) int {
 	p := &partitionedJob{
 		job: j, workers: map[string]*procs.Process{}, parts: map[string]partReport{}, owners: map[string]string{},
@@ -67,7 +67,7 @@ func (j *job) runPartitioned(stdout io.Writer, fail func(int, error) int) int {
 	return exitOK
 }
 
-// run runs the workers until all partitions are done, and joins their outputs.
+// run runs the workers until all partitions are done, and joins the outputs.
 func (p *partitionedJob) run() (_ *durable.Proof, err error) {
 	ctx := context.Background()
 	airports, err := flights.ReadAirports("airports.csv", data.Airports())
@@ -82,7 +82,7 @@ func (p *partitionedJob) run() (_ *durable.Proof, err error) {
 	if err := errors.Join(p.prepare(ctx, in), in.Close()); err != nil {
 		return nil, err
 	}
-	// Two such jobs would wait for the partitions of each other.
+	// Two jobs at once would wait for each other's partitions.
 	only, err := files.OpenDir(filepath.Join(p.cfg.Checkpoint, "job"))
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (p *partitionedJob) run() (_ *durable.Proof, err error) {
 	return p.join(airports)
 }
 
-// prepare makes the directory and the database of the leases.
+// prepare creates the directory and the lease database.
 func (p *partitionedJob) prepare(ctx context.Context, in *durable.Input) error {
 	if _, err := durable.NewOutput(p.cfg.Out, p.cfg.Format, p.cfg.Ordered, in); err != nil {
 		return err
@@ -168,18 +168,19 @@ func (p *partitionedJob) look() (done bool, err error) {
 	return count == p.cfg.Partitions, nil
 }
 
-// isDue reports whether a worker is to be killed: the kills are spread over the flights.
+// isDue reports whether it is time to kill a worker. The kills are spread over the
+// flights.
 func (p *partitionedJob) isDue() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.kills < p.cfg.Kills && p.ended() >= p.total*(p.kills+1)/(p.cfg.Kills+1)
 }
 
-// kill kills a worker that has partitions to do, and starts another one.
+// kill kills a worker that has unfinished partitions, and starts another one.
 func (p *partitionedJob) kill(random *rand.Rand) error {
 	p.mu.Lock()
 	var victims []string
-	for _, name := range partitionNames(p.cfg) { // in order, so that the seed decides
+	for _, name := range partitionNames(p.cfg) { // sorted, so that the seed decides
 		if owner := p.owners[name]; owner != "" && !p.parts[name].Ended {
 			victims = append(victims, owner)
 		}
@@ -192,7 +193,7 @@ func (p *partitionedJob) kill(random *rand.Rand) error {
 	w := p.workers[victim]
 	delete(p.workers, victim)
 	p.mu.Unlock()
-	w.Kill() // and its last report is read
+	w.Kill() // Kill also reads the worker's last report
 	p.mu.Lock()
 	p.kills++
 	p.trouble = victim + " killed"
@@ -201,7 +202,7 @@ func (p *partitionedJob) kill(random *rand.Rand) error {
 	return p.start()
 }
 
-// workerEnded notes that a worker has ended. It runs under mu.
+// workerEnded records the end of a worker. The caller holds mu.
 func (p *partitionedJob) workerEnded(worker string) {
 	r := p.reports[worker]
 	delete(p.reports, worker)
@@ -219,7 +220,7 @@ func (p *partitionedJob) start() error {
 	name := "worker " + strconv.Itoa(p.started)
 	w, err := procs.Start(workerSettings{Config: p.cfg, Name: name, Store: p.cluster.MetaAddr()}, maxWorkerLife, func(line []byte) {
 		var r workerReport
-		if err := json.Unmarshal(line, &r); err == nil { // else it is the last line of one that was killed
+		if err := json.Unmarshal(line, &r); err == nil { // an error means a last line that the kill cut short
 			p.reported(name, r)
 		}
 	})
@@ -232,8 +233,8 @@ func (p *partitionedJob) start() error {
 	return nil
 }
 
-// reported takes a report. Two workers may report a partition at the same time, when it
-// has just moved: the later epoch counts.
+// reported stores a report. Just after a partition has moved, two workers may report it;
+// the report with the later epoch counts.
 func (p *partitionedJob) reported(worker string, r workerReport) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +267,7 @@ func (p *partitionedJob) stop() {
 	}
 }
 
-// ended returns how many flights came out. It runs under mu.
+// ended returns the number of finished flights. The caller holds mu.
 func (p *partitionedJob) ended() (n int) {
 	for _, part := range p.parts {
 		n += part.Done
@@ -288,8 +289,8 @@ func (p *partitionedJob) sample() progress.State {
 	return s
 }
 
-// join proves each output against its part of the input, and writes all to -out, in their
-// order.
+// join proves each output against its part of the input, and writes them in order to
+// -out.
 func (p *partitionedJob) join(airports []flights.Airport) (*durable.Proof, error) {
 	all := &durable.Proof{}
 	joined, err := os.Create(p.cfg.Out + ".joining")
@@ -320,7 +321,7 @@ func (p *partitionedJob) joinOne(joined io.Writer, all *durable.Proof, name stri
 	}
 	defer func() { _ = in.Close() }()
 	for err == nil {
-		_, err = in.Next() // for the book
+		_, err = in.Next() // records each flight in the book
 	}
 	if !errors.Is(err, io.EOF) {
 		return err
@@ -347,7 +348,7 @@ func (p *partitionedJob) joinOne(joined io.Writer, all *durable.Proof, name stri
 	return err
 }
 
-// summary writes what the run has done, and reports whether all is well.
+// summary prints the result of the run, and reports whether it is correct.
 func (p *partitionedJob) summary(w io.Writer, proof *durable.Proof, elapsed time.Duration) bool {
 	var givenUp []ledger.Lost
 	for _, name := range partitionNames(p.cfg) {

@@ -19,7 +19,7 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 )
 
-// number finds a number of the summary.
+// number returns the number after a label of the summary.
 func number(t *testing.T, summary, label string) int {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^ +` + label + ` +([\d,]+)`).FindStringSubmatch(summary)
@@ -29,7 +29,8 @@ func number(t *testing.T, summary, label string) int {
 	return n
 }
 
-// The whole job, with trouble, in both modes: everything comes out, and the output is the same as in fair weather.
+// With faults, in both modes, every flight comes out, and the output equals the output
+// without faults.
 func TestJob(t *testing.T) {
 	t.Parallel()
 	const n = 800
@@ -67,7 +68,7 @@ func TestJob(t *testing.T) {
 	}
 }
 
-// A tiny capacity and a single call at a time are slow, but right.
+// Capacity 1 and one call at a time are slow but correct.
 func TestTightLimits(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, lines(t, 40)...)
@@ -121,7 +122,7 @@ func TestOutputToStdout(t *testing.T) {
 	assert.Contains(t, o.stderr, "proven: 5 flights")
 }
 
-// Whatever is wrong with the input is told with file and line, and what came before it is not lost.
+// An input error is reported with file and line, and the flights before it are kept.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	l := lines(t, 3)
@@ -172,7 +173,7 @@ func TestUsage(t *testing.T) {
 	assert.Contains(t, o.stdout, "Usage: hbase-like")
 }
 
-// failing is an output that breaks after some writes.
+// failing is an output that fails after some writes.
 type failing struct{ writes int }
 
 func (f *failing) Write(p []byte) (int, error) {
@@ -182,7 +183,7 @@ func (f *failing) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// An output that breaks ends the run, soon and with the reason.
+// An output that fails ends the run early and with the reason.
 func TestBrokenOutput(t *testing.T) {
 	t.Parallel()
 	errs := newBuffer()
@@ -202,7 +203,8 @@ func TestExitStatus(t *testing.T) {
 	assert.Equal(t, exitFailed, exitStatus(&cli.Summary{Interrupted: true, Proof: errors.New("lost one")}))
 }
 
-// endless is an input without end that tells when it was read often enough for flights to be on their way.
+// endless is an input without end. It calls enough once it was read often enough for
+// flights to be in flight.
 type endless struct {
 	line   string
 	reads  int
@@ -219,7 +221,7 @@ func (e *endless) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// The first interrupt lets what is in flight come out.
+// At the first interrupt the flights in flight still come out.
 func TestInterruptDrains(t *testing.T) {
 	t.Parallel()
 	out, errs := newBuffer(), newBuffer()
@@ -232,16 +234,17 @@ func TestInterruptDrains(t *testing.T) {
 	assert.Zero(t, number(t, out.String(), "abandoned"))
 	assert.Contains(t, flat(out.String()), "none twice, none lost")
 	assert.Positive(t, number(t, out.String(), "enriched"))
-	// What waits before the first look-up is not begun; what has left it goes on to the second.
+	// Flights waiting before the first look-up are not started. Flights that have left it
+	// continue to the second.
 	assert.LessOrEqual(t, number(t, out.String(), "not started"), 128+2) // the default of WithBuffer
 }
 
-// brokenPipe is a pipe whose reader has ended.
+// brokenPipe is a pipe whose reader has exited.
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
-// An interrupt ends the reader of a pipe, too: the summary goes to standard error.
+// If an interrupt also ends the reader of a pipe, the summary goes to standard error.
 func TestSummaryWithoutAReader(t *testing.T) {
 	t.Parallel()
 	errs := newBuffer()
@@ -250,7 +253,8 @@ func TestSummaryWithoutAReader(t *testing.T) {
 	assert.Contains(t, flat(errs.String()), "proven: 1 flight came out exactly once")
 }
 
-// What never comes out is cut off: when the time is over, or at the second interrupt.
+// Flights that never complete are cut off after the drain time or at the second
+// interrupt.
 func TestInterruptCutsOff(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -264,7 +268,7 @@ func TestInterruptCutsOff(t *testing.T) {
 			t.Parallel()
 			out, errs := newBuffer(), newBuffer()
 			interrupts := make(chan os.Signal, 2)
-			stdin, feed := io.Pipe() // stays open: a terminal where nobody types
+			stdin, feed := io.Pipe() // stays open, like an idle terminal
 			t.Cleanup(func() { assert.NoError(t, feed.Close()) })
 			go func() {
 				_, _ = io.WriteString(feed, lines(t, 0)[0]+flight("XQQ", "LAX")+flight("ATL", "LAX"))
@@ -286,7 +290,7 @@ func TestInterruptCutsOff(t *testing.T) {
 	}
 }
 
-// A Read that blocks does not outlive its context.
+// A blocked Read returns when its context ends.
 func TestInterruptibleRead(t *testing.T) {
 	stdin, feed := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -29,8 +29,8 @@ var (
 	killSeed  = flag.Uint64("kill-seed", 0, "seed of the moments at which TestKilled kills; 0: a new one")
 )
 
-// Killed at any moment, inside the write of a checkpoint too, and started again
-// with the same flags, the job writes what an undisturbed run does.
+// A job that is killed at random times, even inside the write of a checkpoint, and
+// restarted with the same flags, writes the same output as an undisturbed run.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	kills := *killsFlag
@@ -75,7 +75,7 @@ func TestKilled(t *testing.T) {
 			t.Parallel()
 			j.bin, j.dir, j.count = bin, t.TempDir(), total
 			j.rnd = rand.New(rand.NewPCG(seed, uint64(i)))
-			share := (kills + 1) * 3 / 8 // the quick ones are killed more often
+			share := (kills + 1) * 3 / 8 // the quick jobs are killed more often
 			if j.unknown == 0 {
 				share = (kills+1)/2 - share
 			}
@@ -87,7 +87,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// inWrite are the steps of a checkpoint's write that something of it precedes, with what a kill before them leaves.
+// inWrite maps the steps of a checkpoint's write that can leave something on disk to the
+// state after a kill before that step.
 var inWrite = map[string]string{
 	"write":   "a file beside, without content or with some",
 	"sync":    "a file beside, whole but not durable",
@@ -95,13 +96,13 @@ var inWrite = map[string]string{
 	"syncdir": "a checkpoint, whose name is not durable",
 }
 
-// killCount counts over all jobs.
+// killCount holds totals over all jobs.
 type killCount struct {
 	mu      sync.Mutex
 	kills   int
-	before  map[string]int // kills by the step of a write that they came before
-	resumed int            // starts with a checkpoint to go on from
-	done    int            // jobs that came to their end
+	before  map[string]int // kills by the write step they preceded
+	resumed int            // starts with a checkpoint to resume from
+	done    int            // jobs that completed
 }
 
 func (c *killCount) add(f func(c *killCount)) {
@@ -127,12 +128,12 @@ func (c *killCount) check(t *testing.T, kills int) {
 	}
 }
 
-// killedJob is a job that is killed again and again.
+// killedJob is a job that is killed many times.
 type killedJob struct {
 	flags     []string
 	unordered bool
-	flights   int // of the input; they can be looked up
-	unknown   int // of these, spread over the input, nobody knows the airport
+	flights   int // flights with known airports in the input
+	unknown   int // flights with an unknown airport, spread over the input
 
 	bin, dir string
 	rnd      *rand.Rand
@@ -142,7 +143,7 @@ type killedJob struct {
 
 func (j *killedJob) file(name string) string { return filepath.Join(j.dir, name) }
 
-// input returns the flights, with those to nowhere among them.
+// input returns the flights, with the flights of unknown airports spread among them.
 func (j *killedJob) input(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -163,9 +164,9 @@ func (j *killedJob) run(t *testing.T, kills int) {
 	begun := time.Now()
 	plain := j.start(t, killPoint{}, "-faults=false", "-retries", "0", "-out", j.file("undisturbed.csv"))
 	require.Equal(t, exitOK, plain.status, plain.stdout+plain.stderr)
-	alive := time.Since(begun) // on this machine, now
+	alive := time.Since(begun) // depends on this machine and its load
 	require.Equal(t, j.unknown, number(t, plain.stdout, "given up"))
-	j.want = readFile(t, j.file("undisturbed.csv")) // depends on the input alone
+	j.want = readFile(t, j.file("undisturbed.csv")) // depends only on the input
 
 	args := []string{"-checkpoint", j.file("checkpoints"), "-checkpoint-interval", "10ms", "-out", j.file("out.csv")}
 	steps := slices.Sorted(maps.Keys(inWrite))
@@ -174,13 +175,13 @@ func (j *killedJob) run(t *testing.T, kills int) {
 	for done := 0; done < kills; {
 		at := killPoint{after: 1 + time.Duration(j.rnd.Int64N(int64(alive)))}
 		switch {
-		case j.unknown == 0: // with trouble it lives longer
+		case j.unknown == 0: // with faults it lives longer
 			at.after += at.after
-		case done%2 == 0: // every other one by a failpoint, of each kind in turn
+		case done%2 == 0: // every other kill by a failpoint, each step in turn
 			at = killPoint{step: steps[done/2%len(steps)], number: 1 + j.rnd.IntN(3)}
 		}
 		o := j.start(t, at, args...)
-		if !o.killed { // it came to its end before
+		if !o.killed { // it completed before the kill
 			j.check(t, o)
 			require.NoError(t, os.RemoveAll(j.file("checkpoints")))
 			require.NoError(t, os.Remove(j.file("out.csv")))
@@ -191,18 +192,19 @@ func (j *killedJob) run(t *testing.T, kills int) {
 	}
 	j.check(t, j.start(t, killPoint{}, args...))
 
-	// And once more: nothing is called, nothing is doubled.
+	// Run it once more: no calls are made and the output is unchanged.
 	o := j.start(t, killPoint{}, args...)
 	j.check(t, o)
 	assert.Contains(t, flat(o.stdout), "the job was done already")
 	assert.Zero(t, number(t, o.stdout, "calls made"))
 }
 
-// killPoint is when a process is killed: never, after a time, or before a step of the write of a checkpoint.
+// killPoint selects when a process is killed: never, after a time, or before a step of a
+// checkpoint's write.
 type killPoint struct {
 	after  time.Duration
 	step   string
-	number int // the step's, from 1
+	number int // occurrence of the step, from 1
 }
 
 type killedRun struct {
@@ -219,7 +221,7 @@ func (j *killedJob) start(t *testing.T, at killPoint, args ...string) killedRun 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, j.bin, slices.Concat([]string{"-in", j.file("in.csv"), "-progress", "off"}, j.flags, args)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it hangs: its goroutines tell where
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it hangs: print its goroutines
 	cmd.WaitDelay = 5 * time.Second
 	if at.step != "" {
 		cmd.Env = append(os.Environ(), fmt.Sprintf("HBASE_LIKE_KILL_AT=%s:%d", at.step, at.number))
@@ -230,7 +232,7 @@ func (j *killedJob) start(t *testing.T, at killPoint, args ...string) killedRun 
 	defer func() { t.Logf("%+v: ended after %v", at, time.Since(begun).Round(time.Millisecond)) }()
 	require.NoError(t, cmd.Start())
 	if at.after > 0 {
-		kill := time.AfterFunc(at.after, func() { _ = cmd.Process.Kill() }) // unless it has ended
+		kill := time.AfterFunc(at.after, func() { _ = cmd.Process.Kill() }) // no effect if it has ended
 		defer kill.Stop()
 	}
 	err := cmd.Wait()
@@ -250,7 +252,7 @@ func (j *killedJob) start(t *testing.T, at killPoint, args ...string) killedRun 
 
 var killedBefore = regexp.MustCompile(`^killed before step "(\w+)"\n$`)
 
-// checkKilled checks what a killed run has left.
+// checkKilled checks the state after a kill.
 func (j *killedJob) checkKilled(t *testing.T, o killedRun) {
 	t.Helper()
 	step := ""
@@ -276,7 +278,7 @@ func (j *killedJob) checkKilled(t *testing.T, o killedRun) {
 	}
 	got, err := os.ReadFile(j.file("out.csv"))
 	if errors.Is(err, os.ErrNotExist) {
-		return // too soon
+		return // killed before the output was created
 	}
 	require.NoError(t, err)
 	if !j.unordered {
@@ -284,7 +286,7 @@ func (j *killedJob) checkKilled(t *testing.T, o killedRun) {
 	}
 }
 
-// check checks what a run that came to its end has left.
+// check checks the state after a run that completed.
 func (j *killedJob) check(t *testing.T, o killedRun) {
 	t.Helper()
 	require.False(t, o.killed)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The command as a user has it: built, and run as a process of its own.
+// The command as users run it: built, and run as a separate process.
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	bin, err := binary()
@@ -22,7 +22,7 @@ func TestCommand(t *testing.T) {
 	command := func(t *testing.T, stdin string, args ...string) *exec.Cmd {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), bin, args...)
-		cmd.Dir = t.TempDir() // it runs from anywhere
+		cmd.Dir = t.TempDir() // it must run from any directory
 		cmd.Stdin = strings.NewReader(stdin)
 		return cmd
 	}
@@ -115,7 +115,7 @@ func TestCommand(t *testing.T) {
 	})
 	t.Run("Ctrl-C", func(t *testing.T) {
 		t.Parallel()
-		// The first flight stays in flight for good, and the others behind it.
+		// The first flight and all flights behind it stay in flight forever.
 		cmd := command(t, strings.Replace(input, "\n", "\n"+flight("XQQ", "LAX"), 1), "-in", "-", "-retries", "-1", "-timeout", "1h", "-drain", "1h")
 		stdout, stderr := newBuffer(), newBuffer()
 		cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -123,14 +123,13 @@ func TestCommand(t *testing.T) {
 		stderr.await(" flights, ")
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		stderr.await("interrupted: finishing what is in flight for up to 1h0m0s")
-		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM)) // the same
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM)) // has the same effect
 		require.Equal(t, exitInterrupted, status(t, cmd.Wait()), stdout.String()+stderr.String())
 		assert.Contains(t, flat(stdout.String()), "none twice, none lost")
 		assert.Positive(t, number(t, stdout.String(), "abandoned"))
 	})
 }
 
-// status is the exit status of a process.
 func status(t *testing.T, err error) int {
 	t.Helper()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

@@ -23,21 +23,22 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// Leases of partitions: after it those of a worker that was killed go on elsewhere.
+// partitionLease is the time after which the partitions of a killed worker move to
+// another one.
 const (
 	partitionLease = 3 * time.Second
 	partitionPoll  = 200 * time.Millisecond
 )
 
-// workerSettings are those of a worker process.
+// workerSettings configures a worker process.
 type workerSettings struct {
 	Config cli.Config
 	Name   string
-	Store  string // the address of the store
+	Store  string // address of the store
 }
 
-// partitionNames are the names of the partitions. They have the number of all in them:
-// with another number, all begins anew.
+// partitionNames returns the names of the partitions. Each name contains the number of
+// partitions, so changing that number starts all of them afresh.
 func partitionNames(cfg cli.Config) []string {
 	names := make([]string, cfg.Partitions)
 	for i := range names {
@@ -50,17 +51,16 @@ func partitionName(i int, cfg cli.Config) string {
 	return fmt.Sprintf("part-%d-of-%d", i+1, cfg.Partitions)
 }
 
-// openLocks opens the database of the leases, which all workers share.
+// openLocks opens the lease database that all workers share.
 func openLocks(ctx context.Context, cfg cli.Config) (*sqlite.DB, error) {
 	return sqlite.OpenDB(ctx, filepath.Join(cfg.Checkpoint, "locks.db"))
 }
 
-// partitionFile is the output of a partition.
+// partitionFile returns the name of a partition's output.
 func partitionFile(cfg cli.Config, name string) string {
 	return filepath.Join(cfg.Checkpoint, name+"."+string(cfg.Format))
 }
 
-// openPartition opens the input and the output of a partition.
 func openPartition(cfg cli.Config, name string, book *ledger.Ledger) (*durable.Input, *durable.Output, error) {
 	var number, of int
 	if _, err := fmt.Sscanf(name, "part-%d-of-%d", &number, &of); err != nil {
@@ -78,27 +78,27 @@ func openPartition(cfg cli.Config, name string, book *ledger.Ledger) (*durable.I
 	return in, out, nil
 }
 
-// partitionWorker runs the pipelines of the partitions that it gets.
+// partitionWorker runs the pipelines of its assigned partitions.
 type partitionWorker struct {
 	workerSettings
 	airports []flights.Airport
 	client   *hclient.Client
-	permits  *backend.Backend // of all its partitions
+	permits  *backend.Backend // shared by all its partitions
 
 	mu      sync.Mutex
 	parts   map[string]*part
-	stopped asyncop.Stats // of pipelines that have ended
+	stopped asyncop.Stats // totals of pipelines that have ended
 }
 
-// part is a partition at a worker.
+// part is a partition assigned to a worker.
 type part struct {
 	book   *ledger.Ledger
 	pipe   *pipeline
-	before int // flights that had come out before
+	before int // flights written before this worker took over
 	report partReport
 }
 
-// workPartitions is the process of a worker, until it is killed.
+// workPartitions runs a worker until it is killed.
 func workPartitions(s workerSettings) error {
 	ctx := context.Background()
 	airports, err := flights.ReadAirports("airports.csv", data.Airports())
@@ -126,13 +126,13 @@ func workPartitions(s workerSettings) error {
 		Pipeline:    w.pipeline,
 		Checkpoints: []checkpoint.Option{checkpoint.WithInterval(s.Config.Interval), checkpoint.WithLogger(quiet)},
 		Logger:      quiet,
-		Engine:      engine, // weir top shows who has what
+		Engine:      engine, // weir top shows the partitions of each worker
 		Name:        "flights",
 	})
 }
 
-// pipeline runs the pipeline of a partition: that of checkpointed.go, with the
-// coordinator of the partition.
+// pipeline runs the pipeline of checkpointed.go for one partition, with the partition's
+// coordinator.
 func (w *partitionWorker) pipeline(ctx context.Context, p partitions.Partition) (err error) {
 	defer func() {
 		if err != nil && ctx.Err() == nil {
@@ -146,14 +146,14 @@ func (w *partitionWorker) pipeline(ctx context.Context, p partitions.Partition) 
 	}
 	deadDir := w.Config.Dead
 	if deadDir != "" {
-		deadDir = filepath.Join(deadDir, p.Name) // a directory belongs to one process at a time
+		deadDir = filepath.Join(deadDir, p.Name) // only one process may use a directory
 	}
 	dead, err := openDeadLetters(deadDir, in.Name())
 	if err != nil {
 		_ = in.Close()
 		return err
 	}
-	defer func() { _ = dead.close() }() // what it has taken is durable
+	defer func() { _ = dead.close() }() // everything it has taken is durable
 	checks := &checkpointed{coordinator: p.Coordinator}
 	pipe := newPipeline(w.Config, w.client, book, dead, checks.option(), asyncop.WithContext(ctx), asyncop.WithBackend(w.permits))
 	checks.attach(in, out)
@@ -175,7 +175,7 @@ func ended(book *ledger.Ledger) int {
 	return ended
 }
 
-// What a worker reports to its supervisor, in lines of JSON.
+// A worker reports to its supervisor in lines of JSON.
 type (
 	workerReport struct {
 		Parts          map[string]partReport
@@ -184,11 +184,11 @@ type (
 	}
 	partReport struct {
 		Epoch   uint64
-		Resumed uint64 // the checkpoint
-		Done    int    // flights that came out, in all runs
-		Ended   bool   // all of them, and the last checkpoint is complete
+		Resumed uint64 // number of the checkpoint
+		Done    int    // flights written in all runs
+		Ended   bool   // all flights are written, and the last checkpoint is complete
 		Lost    []ledger.Lost
-		Problem []string // what must not be
+		Problem []string // violated invariants
 		Error   string
 	}
 )
@@ -199,7 +199,8 @@ func (w *partitionWorker) began(p partitions.Partition, to *part) {
 	w.parts[p.Name] = to
 }
 
-// ended notes the end of a pipeline: of its input, or the partition goes elsewhere.
+// ended records the end of a pipeline: its input has ended, or the partition moves to
+// another worker.
 func (w *partitionWorker) ended(name string, isDone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -223,14 +224,14 @@ func (w *partitionWorker) failed(name string, err error) {
 	w.parts[name] = &part{report: partReport{Error: err.Error()}}
 }
 
-// sample notes how far the pipeline has come. It runs under mu.
+// sample updates the count of finished flights. The caller holds mu.
 func (p *part) sample() {
 	if p.pipe != nil {
 		p.report.Done = p.before + ended(p.book)
 	}
 }
 
-// report prints reports.
+// report prints a report every 50 ms.
 func (w *partitionWorker) report() {
 	for range time.Tick(50 * time.Millisecond) {
 		line, err := json.Marshal(w.sample())

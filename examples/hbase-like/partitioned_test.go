@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/files"
 )
 
-// Several workers, of which some are killed, write what one pipeline does; once it is done, it stays.
+// Several workers, some of them killed, write the same output as one pipeline. Running
+// the finished job again leaves the output unchanged.
 func TestPartitioned(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, append(lines(t, 600), flight("XQQ", "LAX"), flight("LAX", "QZZ"))...)
@@ -53,7 +54,7 @@ func TestPartitioned(t *testing.T) {
 	}
 }
 
-// Of two jobs on one directory the second says so, and ends.
+// A second job on the same directory fails with a message.
 func TestTwoPartitionedJobs(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
@@ -68,7 +69,7 @@ func TestTwoPartitionedJobs(t *testing.T) {
 	require.Equal(t, exitOK, o.status, o.stderr)
 }
 
-// What is wrong is said, and the workers end.
+// Each refusal states its reason, and the workers end.
 func TestPartitionedRefusals(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, lines(t, 50)...)
@@ -88,7 +89,7 @@ func TestPartitionedRefusals(t *testing.T) {
 	assert.Equal(t, "precious", readFile(t, filepath.Join(dir, "part-2-of-2.csv")))
 }
 
-// Interrupted, it goes on with the next start.
+// An interrupted job resumes at the next start.
 func TestPartitionedInterrupted(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, lines(t, 400)...)

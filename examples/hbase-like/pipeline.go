@@ -22,8 +22,8 @@ import (
 //	flights ─▶ origin ─▶ destination ─▶ format ─▶ output
 //	             └──────────┴─ given up ─▶ dead letters, ledger
 //
-// A flight is one type all the way, so the two look-ups are one function used twice, and
-// each retries for itself: a late destination does not look the origin up again.
+// A flight keeps one type all the way, so both look-ups use the same function. Each
+// retries separately: a late destination does not repeat the look-up of the origin.
 type pipeline struct {
 	client *hclient.Client
 	book   *ledger.Ledger
@@ -38,8 +38,8 @@ type (
 	failure = asyncop.Failure[flights.Flight]
 )
 
-// newPipeline starts the two operators; more may make them take part in checkpoints,
-// which know them by their names.
+// newPipeline starts the two operators. more can register them with a checkpoint
+// coordinator, under their names.
 func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, dead *deadLetters, more ...asyncop.Option) *pipeline {
 	p := &pipeline{client: client, book: book, dead: dead, format: cfg.Format}
 	wait := asyncop.OrderedWaitWithRetry[flights.Flight, flights.Flight]
@@ -50,10 +50,10 @@ func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, de
 		return wait(p.get(airport), cfg.Timeout, cfg.Capacity, strategy(cfg.Retry), append([]asyncop.Option{
 			asyncop.WithName(name),
 			asyncop.WithMaxConcurrentCalls(cfg.Calls),
-			asyncop.WithDrainRetries(),                        // the last flights may wait for their airports, too
-			asyncop.WithExhaustedAsFailure(),                  // without its airport a flight is not emitted …
-			asyncop.WithFailureSink(p.takeGivenUp),            // … but given up, which does not stop the others
-			asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the summary says it all
+			asyncop.WithDrainRetries(),                        // the airports of the last flights may be late, too
+			asyncop.WithExhaustedAsFailure(),                  // a flight without its airport is given up, not emitted …
+			asyncop.WithFailureSink(p.takeGivenUp),            // … and the other flights continue
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the summary reports everything
 		}, more...)...)
 	}
 	p.origin = start("origin", func(f *flights.Flight) *flights.Airport { return &f.Origin })
@@ -61,12 +61,12 @@ func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, de
 	return p
 }
 
-// get is the asynchronous function: it starts a Get and returns; the client calls back
-// when it has the row.
+// get is the asynchronous function. It starts a Get and returns; the client calls back
+// with the row.
 func (p *pipeline) get(of func(*flights.Flight) *flights.Airport) asyncop.AsyncFunction[flights.Flight, flights.Flight] {
 	return asyncop.Func(func(ctx context.Context, f flights.Flight, result asyncop.ResultFuture[flights.Flight]) error {
 		p.book.Attempt(f, asyncop.AttemptFromContext(ctx))
-		airport := of(&f) // of our copy: the element stays as it is, for the next attempt
+		airport := of(&f) // a field of our copy, so the element is unchanged for the next attempt
 		p.client.Get(ctx, airport.IATA, func(row hclient.Result, err error) {
 			if err == nil && row.Empty() {
 				result.Complete() // no result: predicates.EmptyResult retries it
@@ -85,9 +85,8 @@ func (p *pipeline) get(of func(*flights.Flight) *flights.Airport) asyncop.AsyncF
 	})
 }
 
-// strategy says what is worth another try, and when: rows that are not there yet, regions
-// that have moved, connections that broke. Everything else, such as a row that makes no
-// sense, will not get better.
+// strategy retries errors that can heal: missing rows, regions that have moved, broken
+// connections. Other errors, such as an invalid row, are permanent.
 func strategy(r cli.Retry) strategies.Retry[flights.Flight] {
 	jitter := map[string]strategies.Jitter{"equal": strategies.EqualJitter, "full": strategies.FullJitter}[r.Jitter]
 	trouble := predicates.AnyOf(
@@ -100,8 +99,9 @@ func strategy(r cli.Retry) strategies.Retry[flights.Flight] {
 		RetryIfResult(predicates.EmptyResult).RetryIfException(trouble).WithJitter(jitter)
 }
 
-// run streams all flights from in to out and returns when the last one has come
-// out. format calls write, one flight at a time: several would mix up the order.
+// run streams all flights from in to out and returns when the last one has come out.
+// format must call write for one flight at a time, because parallel calls would mix up
+// the order.
 func (p *pipeline) run(in streams.Source, format streams.Flow, out streams.Sink) error {
 	in.
 		Via(p.origin).
@@ -118,12 +118,12 @@ func (p *pipeline) write(f flights.Flight) []byte {
 
 // takeGivenUp is the failure sink of both look-ups.
 func (p *pipeline) takeGivenUp(ctx context.Context, f failure) error {
-	if errors.Is(f.Err, errCutOff) { // the cause of the context that stop was given
+	if errors.Is(f.Err, errCutOff) { // the cause of the context passed to stop
 		p.book.Abandoned(f.Element)
 		return nil
 	}
 	if err := p.dead.take(ctx, f); err != nil {
-		return err // it is offered again
+		return err // the flight is offered again
 	}
 	switch {
 	case errors.Is(f.Err, asyncop.ErrRetriesExhausted):
@@ -136,9 +136,9 @@ func (p *pipeline) takeGivenUp(ctx context.Context, f failure) error {
 	return nil
 }
 
-// stop takes no more flights, lets those in flight come out until ctx ends, and cuts off
-// the rest. What the first look-up drains is the second one's input, which ends by itself
-// then, so that is only stopped when time is over.
+// stop stops accepting flights, lets the flights in flight complete until ctx ends, and
+// cuts off the rest. The first look-up drains into the second, which then ends by itself,
+// so the second is stopped only when the time has passed.
 func (p *pipeline) stop(ctx context.Context) {
 	_ = p.origin.Stop(ctx) // run returns the error
 	select {

@@ -32,8 +32,8 @@ func start(t *testing.T, dir string, out *strings.Builder) *exec.Cmd {
 	return cmd
 }
 
-// A run that is killed continues: each line has its row once, in order, and the answers that
-// were paid for are not paid for again.
+// A killed run continues: each line has its row once, in order, and the answers already
+// paid for are not paid for again.
 func TestMetered_KilledAndStartedAgain(t *testing.T) {
 	dir := t.TempDir()
 	var out strings.Builder

@@ -26,8 +26,8 @@ type answer struct {
 
 // The provider's limits, prices and overloads.
 const (
-	callLimit     = 600    // in a second
-	tokenLimit    = 10_000 // in a second
+	callLimit     = 600    // per second
+	tokenLimit    = 10_000 // per second
 	pricePerCall  = 0.0005
 	pricePerToken = 0.00002
 	latency       = 30 * time.Millisecond
@@ -35,14 +35,14 @@ const (
 	overloadTime  = 300 * time.Millisecond
 )
 
-// lines and prompts are the numbers of lines in prompts.txt, and of different ones.
+// lines and prompts are the numbers of lines and of distinct lines in prompts.txt.
 const (
 	lines   = 3000
 	prompts = 2636
 )
 
-// provider is a language model of this process. It limits calls and tokens, answers 429
-// with the time to wait if they are exceeded, is overloaded now and then, refuses some
+// provider is a language model in this process. It limits calls and tokens and answers
+// 429 with the time to wait if they are exceeded. It is overloaded at times, refuses some
 // prompts, and has a price. It is safe for concurrent use.
 type provider struct {
 	url     string
@@ -59,9 +59,9 @@ type counts struct {
 	tokens                                          int
 }
 
-// startProvider starts the provider. It also enters the directory of the run, which is
-// the argument of the program or weir-metered among the temporary files, and writes
-// prompts.txt if it is missing. A run that is complete is removed.
+// startProvider starts the provider. It also enters the directory of the run: the
+// program's argument, or weir-metered in the directory for temporary files. It writes
+// prompts.txt if it is missing, and removes the files of a complete run.
 func startProvider() *provider {
 	dir := filepath.Join(os.TempDir(), "weir-metered")
 	if len(os.Args) > 1 {
@@ -91,7 +91,6 @@ func startProvider() *provider {
 	return p
 }
 
-// serve answers a prompt.
 func (p *provider) serve(w http.ResponseWriter, r *http.Request) {
 	prompt := string(must(io.ReadAll(r.Body)))
 	used := 10 + int(crc32.ChecksumIEEE([]byte(prompt))%20)
@@ -123,8 +122,8 @@ func (p *provider) add(change func(c *counts)) {
 	change(&p.count)
 }
 
-// take takes a call with its tokens from the limits. If they are exceeded, it takes
-// nothing and returns how long to wait.
+// take takes a call and its tokens from the limits. If they are exceeded, it takes
+// nothing and returns the time to wait.
 func (p *provider) take(tokens int) time.Duration {
 	now := time.Now()
 	call, used := p.calls.ReserveN(now, 1), p.tokens.ReserveN(now, tokens)
@@ -136,7 +135,7 @@ func (p *provider) take(tokens int) time.Duration {
 	return wait
 }
 
-// summarize prints what this run has used.
+// summarize prints the use of this run.
 func (p *provider) summarize() {
 	took := time.Since(p.started)
 	p.mu.Lock()
@@ -153,7 +152,8 @@ func (p *provider) summarize() {
 	fmt.Printf("rows: %d, failed: %d, without a call of their own: %d\n", rows, failed, rows-failed-c.answered)
 }
 
-// countRows returns the rows of answers.jsonl, and how many have an error.
+// countRows returns the number of rows in answers.jsonl, and the number of rows with an
+// error.
 func countRows() (rows, failed int) {
 	text, _ := os.ReadFile("answers.jsonl") // missing at the first start
 	return bytes.Count(text, []byte("\n")), bytes.Count(text, []byte(`"Error":`))

@@ -11,9 +11,9 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// config is what the flags say.
+// config holds the parsed flags.
 type config struct {
-	Engine   string // a name, or a URL
+	Engine   string // a name or a URL
 	Workers  int
 	Orders   int64
 	Seed     uint64
@@ -35,7 +35,7 @@ const (
 	onKafka     = "kafka"
 )
 
-// schemeOf returns the scheme of a URL, or the name of an engine that needs none.
+// schemeOf returns the scheme of a URL, or the name of an engine without a URL.
 func schemeOf(engine string) string {
 	scheme, _, _ := strings.Cut(engine, ":")
 	return scheme
@@ -43,7 +43,7 @@ func schemeOf(engine string) string {
 
 func (c config) scheme() string { return schemeOf(c.Engine) }
 
-// url returns the URL of the engine; "": it has none.
+// url returns the URL of the engine, or "" if it has none.
 func (c config) url() string {
 	if strings.Contains(c.Engine, "://") {
 		return c.Engine
@@ -51,7 +51,7 @@ func (c config) url() string {
 	return ""
 }
 
-// isEngine reports whether -engine names one.
+// isEngine reports whether -engine names an engine.
 func (c config) isEngine() bool {
 	switch c.scheme() {
 	case onPostgres, onJetStream:
@@ -62,7 +62,7 @@ func (c config) isEngine() bool {
 	return c.Engine == onSQLite || c.Engine == onEmbedded
 }
 
-// Protections that -break leaves out.
+// Values of -break: the protection to leave out.
 const (
 	withoutTracking = "tracking"
 	withoutSticky   = "sticky"

@@ -17,39 +17,40 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// location says where a worker finds the engine.
+// location tells a worker where to find the engine.
 type location struct {
 	Dir  string
-	URL  string // "": SQLite, in Dir
-	Name string // begins the names of queues and topics
+	URL  string // "" means SQLite in Dir
+	Name string // prefix of the names of queues and topics
 }
 
 // queue returns the name of a queue.
 func (l location) queue(name string) string { return l.Name + "-" + name }
 
-// owns reports whether a queue is of this run.
+// owns reports whether a queue belongs to this run.
 func (l location) owns(queue string) bool { return strings.HasPrefix(queue, l.Name+"-") }
 
-// engine is what the supervisor needs.
+// engine is the supervisor's view of an engine.
 type engine interface {
 	location() location
-	// put makes the orders wait.
+	// put stores orders.
 	put(ctx context.Context, orders []bank.Order) error
-	// keeps returns what the console looks into.
+	// keeps returns the engine that the console shows.
 	keeps() store.Engine
-	// look counts.
+	// look counts orders.
 	look(ctx context.Context) (counts, error)
 	// dead returns the dead letters.
 	dead(ctx context.Context) ([]bank.Order, error)
 	// receipts returns the payments.
 	receipts(ctx context.Context) ([]bank.Payment, error)
-	// close ends it, and removes what it has on a server if the run was temporary.
+	// close closes the engine. If the run was temporary it also removes the run's data
+	// from a server.
 	close(temporary bool) error
 }
 
-// counts are of orders.
+// counts are numbers of orders.
 type counts struct {
-	open int64 // wait, in a layer or not, or are in flight
+	open int64 // waiting, in a retry layer, or in flight
 	dead int64
 	paid int64
 }
@@ -70,7 +71,7 @@ func start(ctx context.Context, c config, dir string) (engine, error) {
 	return newQueues(ctx, at)
 }
 
-// runName returns the name of the run in a directory: streams and topics of several runs
+// runName returns the name of the run in a directory. Streams and topics of several runs
 // may be on the same servers.
 func runName(dir string) (string, error) {
 	file := filepath.Join(dir, "run")
@@ -82,7 +83,7 @@ func runName(dir string) (string, error) {
 	return string(name), err
 }
 
-// Names of queues.
+// Base names of queues.
 const (
 	ordersQueue   = "orders"
 	paymentsQueue = "payments"
@@ -91,12 +92,12 @@ const (
 const (
 	jitter = 0.5
 
-	lease = 2 * time.Second // after it the orders of a worker that was killed go to another one
+	lease = 2 * time.Second // then other workers get the orders of a killed worker
 )
 
-// layers are the layers in which orders wait after a failed visit. On a busy machine a
-// visit may time out even while the provider answers, so there are four. Kafka has a
-// topic for each.
+// layers are the layers in which orders wait after a failed visit. There are four because
+// on a busy machine a visit may time out even while the provider answers. Kafka has a
+// topic for each layer.
 var layers = []delivery.Layer{
 	{Delay: 300 * time.Millisecond, Jitter: jitter},
 	{Delay: 500 * time.Millisecond, Jitter: jitter},
@@ -108,10 +109,10 @@ var (
 	ordersCodec   = codec.JSON[bank.Order]()
 	paymentsCodec = codec.JSON[bank.Payment]()
 
-	quiet = slog.New(slog.DiscardHandler) // what is killed all the time has much to say
+	quiet = slog.New(slog.DiscardHandler) // killed processes are noisy
 )
 
-// queues are those of a run. Several runs may be in one database, or on the same servers.
+// queues are the queues of one run. Several runs may share a database or servers.
 type queues struct {
 	orders   map[string]*delivery.Queue[bank.Order] // by provider
 	payments *delivery.Queue[bank.Payment]
@@ -125,7 +126,7 @@ func queuesOn(e store.Engine, at location) queues {
 	return q
 }
 
-// put makes orders wait for the providers that are to be asked first.
+// put puts each order into the queue of the provider to try first.
 func (q queues) put(ctx context.Context, orders []bank.Order) error {
 	first := map[string][]bank.Order{}
 	for _, o := range orders {
@@ -139,8 +140,7 @@ func (q queues) put(ctx context.Context, orders []bank.Order) error {
 	return nil
 }
 
-// ordersOn returns the queue of orders for a provider on an engine, with its layers and
-// dead letters.
+// ordersOn returns the queue of orders for a provider, with its layers and dead letters.
 func ordersOn(e store.Engine, at location, provider string) *delivery.Queue[bank.Order] {
 	opts := []delivery.QueueOption{delivery.WithLayers(layers...), delivery.WithLogger(quiet)}
 	if _, leases := e.(store.Store); leases {
@@ -149,8 +149,7 @@ func ordersOn(e store.Engine, at location, provider string) *delivery.Queue[bank
 	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue+"-"+provider), opts...)
 }
 
-// putAll puts orders into a sink. They have the ids by which engines and workers know
-// them.
+// putAll puts orders into a sink. Engines and workers recognize them by their ids.
 func putAll(ctx context.Context, sink delivery.Sink[bank.Order], orders []bank.Order) error {
 	messages := make([]message.Message[bank.Order], len(orders))
 	for i, o := range orders {
@@ -159,7 +158,7 @@ func putAll(ctx context.Context, sink delivery.Sink[bank.Order], orders []bank.O
 	return sink.PutAll(ctx, messages)
 }
 
-// listAll returns all that is in a queue.
+// listAll returns the content of a queue.
 func listAll[T any](ctx context.Context, list func(context.Context, store.Filter, store.Page) ([]store.Entry, error), c codec.Codec[T]) (all []T, err error) {
 	for page := (store.Page{Max: 500}); ; {
 		entries, err := list(ctx, store.Filter{}, page)
@@ -177,11 +176,11 @@ func listAll[T any](ctx context.Context, list func(context.Context, store.Filter
 	}
 }
 
-// patience is how long the supervisor asks an engine again that has no answer, such as
-// while one of its servers is started again.
+// patience bounds how long the supervisor repeats a request to an engine that does not
+// answer, for example while one of its servers restarts.
 const patience = 30 * time.Second
 
-// patiently calls f until it succeeds.
+// patiently repeats f until it succeeds, ctx ends, or patience has passed.
 func patiently[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	for begun := time.Now(); ; {
 		v, err := f(ctx)

@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	lockTimeout = 1500 * time.Millisecond // after it another visit takes over what a killed one has begun; longer than bank.Patience
-	orderTime   = 1500 * time.Millisecond // for a visit of an order, over its attempts
-	atOnce      = 16                      // calls of a provider
+	lockTimeout = 1500 * time.Millisecond // then another visit takes over the work of a killed one; longer than bank.Patience
+	orderTime   = 1500 * time.Millisecond // for one visit of an order, over all its attempts
+	atOnce      = 16                      // concurrent calls to a provider
 )
 
 const jobTables = `CREATE TABLE IF NOT EXISTS job (client TEXT NOT NULL) STRICT;
@@ -38,23 +38,22 @@ CREATE TABLE IF NOT EXISTS payments (
 	cents    INTEGER NOT NULL
 ) STRICT`
 
-// job pays the orders that wait for a provider. What it knows is in its database: of each
-// order the steps that are done. So an order that is redelivered, because its worker was
-// killed, continues with the next step.
+// job pays the orders that wait for a provider. Its database contains the steps that each
+// order has completed. So an order that is redelivered, because its worker was killed,
+// continues with the next step.
 type job struct {
 	settings
 	bank     *bank.Client
-	provider string // that it asks
+	provider string // the provider that it calls
 	backend  *backend.Backend
 	pays     *keys.Operation
 }
 
-// errElsewhere is the error of an order that its provider has declined: the other one is
-// to be asked.
+// errElsewhere is the error of an order that must be charged by the other provider.
 var errElsewhere = errors.New("declined; the other provider is to be asked")
 
-// policy repeats what was not answered: each request has an id, so that a provider
-// recognises it, and what found the database busy.
+// policy repeats requests without an answer, because the provider recognizes a repeated
+// request by its id, and calls that find the database busy.
 func policy() *strategies.Policy[bank.Payment] {
 	busy, declined := predicates.NewReason("DATABASE_BUSY", true, false), predicates.NewRejection("DECLINED")
 	return strategies.ReasonAware(predicates.Classifiers(
@@ -68,14 +67,14 @@ func policy() *strategies.Policy[bank.Payment] {
 	), nil)
 }
 
-// work is the process of a worker: the same for all engines.
+// work runs a worker. It is the same for all engines.
 func work(s settings) error {
 	ctx := context.Background()
 	db, err := openJob(ctx, s.Dir)
 	if err != nil {
 		return err
 	}
-	defer db.Close() //nolint:errcheck // all that counts is committed
+	defer db.Close() //nolint:errcheck // everything that counts is committed
 	client, err := identity(ctx, db)
 	if err != nil {
 		return err
@@ -86,7 +85,7 @@ func work(s settings) error {
 	if err != nil {
 		return err
 	}
-	defer engine.Close() //nolint:errcheck // all that counts is committed
+	defer engine.Close() //nolint:errcheck // everything that counts is committed
 	q := queuesOn(engine, s.At)
 	ended := make(chan error, len(bank.Providers))
 	var backends []*backend.Backend
@@ -101,7 +100,7 @@ func work(s settings) error {
 	return <-ended
 }
 
-// openWorker opens the engine: which one it is, only its address says.
+// openWorker opens the engine. Only the scheme of the URL selects it.
 func openWorker(ctx context.Context, s settings) (store.Engine, error) {
 	if schemeOf(s.At.URL) == onKafka {
 		return openKafka(ctx, s.At, s.Worker)
@@ -109,7 +108,7 @@ func openWorker(ctx context.Context, s settings) (store.Engine, error) {
 	return openEngine(ctx, s.At)
 }
 
-// run is the worker for a provider.
+// run runs the worker of one provider.
 func (j *job) run(ctx context.Context, q queues) error {
 	orders := q.orders[j.provider]
 	failed := func(ctx context.Context, f asyncop.Failure[bank.Order]) error {
@@ -124,13 +123,13 @@ func (j *job) run(ctx context.Context, q queues) error {
 	return err
 }
 
-// openJob opens the database of the job. On many machines it is one that all of them
-// reach, as PostgreSQL (keys.PostgreSQL).
+// openJob opens the job's database. Workers on several machines need a database that all
+// of them reach, such as PostgreSQL (keys.PostgreSQL).
 func openJob(ctx context.Context, dir string) (*sqlite.DB, error) {
 	return sqlite.OpenDB(ctx, filepath.Join(dir, "job.db"))
 }
 
-// prepareJob makes the tables, once, before the workers start.
+// prepareJob creates the tables before the workers start.
 func prepareJob(ctx context.Context, dir string) error {
 	db, err := openJob(ctx, dir)
 	if err != nil {
@@ -147,7 +146,7 @@ func prepareJob(ctx context.Context, dir string) error {
 	return errors.Join(err, db.Close())
 }
 
-// identity returns the client of the ids, the same in each worker.
+// identity returns the client part of the request ids, which is the same in each worker.
 func identity(ctx context.Context, db *sqlite.DB) (client exactlyonce.Client, err error) {
 	var stored string
 	if err := db.Reader().QueryRowContext(ctx, "SELECT client FROM job").Scan(&stored); err != nil {
@@ -157,8 +156,8 @@ func identity(ctx context.Context, db *sqlite.DB) (client exactlyonce.Client, er
 	return client, err
 }
 
-// pay is the function of the operator. If it is called again for an order, it continues
-// where the earlier call was; of one that is paid it returns the payment.
+// pay is the operator's function. If it is called again for an order, it continues where
+// the earlier call stopped. For a paid order it returns the payment.
 func (j *job) pay(ctx context.Context, o bank.Order) (p bank.Payment, err error) {
 	body, err := json.Marshal(o)
 	if err != nil {
@@ -170,7 +169,7 @@ func (j *job) pay(ctx context.Context, o bank.Order) (p bank.Payment, err error)
 	}
 	switch {
 	case err != nil || p.Provider != "":
-	case j.provider == o.First: // the last that was asked has the dead letter
+	case j.provider == o.First: // the provider that was tried last keeps the dead letter
 		err = errElsewhere
 	default:
 		err = fmt.Errorf("by both providers: %w", bank.ErrDeclined)
@@ -178,15 +177,15 @@ func (j *job) pay(ctx context.Context, o bank.Order) (p bank.Payment, err error)
 	return p, err
 }
 
-// steps bring an order to its end: the provider is chosen and stored, then asked, and
-// what it says is stored.
+// steps are the steps of an order: choose a provider and store the choice, call the
+// provider, and store its answer.
 func (j *job) steps(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 	var o bank.Order
 	if err := json.Unmarshal(run.Body, &o); err != nil {
 		return exactlyonce.Response{}, err
 	}
 	paid, err := j.chargeOnce(ctx, run, o)
-	if errors.Is(err, keys.ErrRefused) { // by all
+	if errors.Is(err, keys.ErrRefused) { // by both providers
 		paid, err = bank.Payment{Order: o.ID}, nil
 	}
 	if err != nil {
@@ -202,8 +201,8 @@ func (j *job) steps(ctx context.Context, run *keys.Run) (exactlyonce.Response, e
 	})
 }
 
-// chargeOnce asks one provider until it answers, whatever happens in between, and the
-// other one only if that declines.
+// chargeOnce calls one provider until it answers, and the other one only if the first has
+// declined.
 func (j *job) chargeOnce(ctx context.Context, run *keys.Run, o bank.Order) (bank.Payment, error) {
 	if j.Break == withoutSticky {
 		return j.chargeAnywhere(ctx, run, o)
@@ -218,15 +217,15 @@ func (j *job) chargeOnce(ctx context.Context, run *keys.Run, o bank.Order) (bank
 		return "", false
 	}
 	return keys.CallProvider(ctx, run, "charge", choose, func(ctx context.Context, provider, _ string) (bank.Payment, error) {
-		if provider != j.provider { // it has a backend of its own
+		if provider != j.provider { // the other provider has its own backend
 			return bank.Payment{}, errElsewhere
 		}
 		return j.charge(ctx, provider, o)
 	})
 }
 
-// chargeAnywhere shows what the stored choice is for: it asks the other provider after
-// any error.
+// chargeAnywhere shows the purpose of the stored choice: it calls the other provider
+// after any error.
 func (j *job) chargeAnywhere(ctx context.Context, run *keys.Run, o bank.Order) (bank.Payment, error) {
 	return keys.Call(ctx, run, "charge", func(ctx context.Context, _ string) (bank.Payment, error) {
 		p, err := j.charge(ctx, o.First, o)
@@ -237,7 +236,6 @@ func (j *job) chargeAnywhere(ctx context.Context, run *keys.Run, o bank.Order) (
 	})
 }
 
-// charge sends one request, with the id of the order.
 func (j *job) charge(ctx context.Context, provider string, o bank.Order) (bank.Payment, error) {
 	p, err := j.bank.Charge(ctx, provider, o)
 	if errors.Is(err, bank.ErrDeclined) {
@@ -246,14 +244,14 @@ func (j *job) charge(ctx context.Context, provider string, o bank.Order) (bank.P
 	return p, err
 }
 
-// sample is a line of a worker for its supervisor.
+// sample is a worker's report to its supervisor, one line of JSON.
 type sample struct {
 	Calls   int64 `json:"calls"`
 	InDoubt int64 `json:"inDoubt"`
-	Trips   int64 `json:"trips"` // how often a backend went down
+	Trips   int64 `json:"trips"` // number of times a backend went down
 }
 
-// report prints samples.
+// report prints a sample every 20 ms.
 func report(c *bank.Client, backends []*backend.Backend) {
 	for range time.Tick(20 * time.Millisecond) {
 		var s sample
@@ -267,13 +265,13 @@ func report(c *bank.Client, backends []*backend.Backend) {
 	}
 }
 
-// readPayments returns what the job knows of the orders.
+// readPayments returns the job's payments by order.
 func readPayments(ctx context.Context, dir string) (map[string]bank.Booked, error) {
 	db, err := openJob(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	defer db.Close() //nolint:errcheck // it was only read
+	defer db.Close() //nolint:errcheck // opened only to read
 	rows, err := db.Reader().QueryContext(ctx, "SELECT order_id, provider, charge, cents FROM payments")
 	if err != nil {
 		return nil, err

@@ -21,26 +21,27 @@ import (
 
 const topicPartitions = 4
 
-// openKafka opens the engine of a worker. One that is started again has the same instance
-// id, and gets its partitions back without a rebalance.
+// openKafka opens the engine of a worker. A restarted worker has the same instance id,
+// and gets its partitions back without a rebalance.
 func openKafka(ctx context.Context, at location, worker int) (store.Engine, error) {
 	return kafka.Open(ctx, at.URL, kafka.WithPartitions(topicPartitions), kafka.WithClientOptions(
 		kgo.InstanceID(fmt.Sprintf("worker-%d", worker)), kgo.SessionTimeout(6*time.Second),
 	))
 }
 
-// inKafka is the engine of the supervisor. It counts by offsets, as a topic has no index.
+// inKafka is the supervisor's engine. It counts by offsets, because a topic has no index.
 type inKafka struct {
 	at     location
 	engine *kafka.Engine
 	queues
 	client *kgo.Client
 	admin  *kadm.Client
-	double *kfake.Cluster // nil with brokers
+	double *kfake.Cluster // nil if there are real brokers
 }
 
-// startKafka makes the topics. Without an address it starts the test double of franz-go:
-// Kafka's protocol over topics in memory, which end with this process.
+// startKafka creates the topics. Without an address it starts the test double of
+// franz-go, which implements Kafka's protocol over topics in memory. They end with this
+// process.
 func startKafka(ctx context.Context, at location) (_ engine, err error) {
 	e := &inKafka{at: at}
 	defer func() {
@@ -67,14 +68,14 @@ func startKafka(ctx context.Context, at location) (_ engine, err error) {
 	if err = e.create(ctx, nil, queues); err != nil {
 		return nil, err
 	}
-	forever := "-1" // the brokers must not remove dead letters
+	forever := "-1" // brokers must keep dead letters
 	if err = e.create(ctx, map[string]*string{"retention.ms": &forever}, dead); err != nil {
 		return nil, err
 	}
 	return e, nil
 }
 
-// create creates the topics that do not exist yet.
+// create creates topics that do not exist yet.
 func (e *inKafka) create(ctx context.Context, config map[string]*string, topics []string) error {
 	made, err := e.admin.CreateTopics(ctx, topicPartitions, -1, config, topics...)
 	if err != nil {
@@ -92,7 +93,8 @@ func (e *inKafka) seeds() kgo.Opt {
 	return kgo.SeedBrokers(strings.Split(strings.TrimPrefix(e.at.URL, onKafka+"://"), ",")...)
 }
 
-// topics returns the topics of the queues with their layers, and of the dead letters.
+// topics returns the topics of the queues with their layers, and the topics of the dead
+// letters.
 func (e *inKafka) topics() (queues, dead []string) {
 	queues = []string{e.payments.Name()}
 	for _, q := range e.orders {
@@ -115,8 +117,8 @@ func (e *inKafka) location() location { return e.at }
 
 func (e *inKafka) keeps() store.Engine { return nil } // -ui is refused
 
-// look compares the ends of the topics with what is committed. That is asked for first:
-// what is committed was put elsewhere before.
+// look compares the end offsets of the topics with the committed offsets. It reads the
+// committed offsets first: a committed order was already put elsewhere.
 func (e *inKafka) look(ctx context.Context) (c counts, err error) {
 	worked, isDead := kadm.OffsetResponses{}, map[string]bool{}
 	for _, q := range e.orders {
@@ -163,7 +165,7 @@ func (e *inKafka) receipts(ctx context.Context) ([]bank.Payment, error) {
 	return readTopic(ctx, e, e.payments.Name(), paymentsCodec)
 }
 
-// readTopic returns all that is in a topic.
+// readTopic returns the content of a topic.
 func readTopic[T any](ctx context.Context, e *inKafka, topic string, c codec.Codec[T]) ([]T, error) {
 	v, err := kafka.OpenView(ctx, topic, "", e.seeds())
 	if err != nil {

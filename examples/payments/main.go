@@ -1,9 +1,9 @@
 // Command payments charges a stream of orders through two payment providers that lose
-// answers, refuse, time out and die, while the workers that call them are killed again
-// and again. At the end it proves that each order was charged once. See README.md, and
+// answers, refuse, time out and die, while the workers that call them are killed
+// repeatedly. At the end it proves that each order was charged once. See README.md, and
 // payments -h.
 //
-// job.go is the part that uses weir in the caller, whatever engine keeps the orders:
+// job.go uses weir in the caller, independently of the engine that keeps the orders: see
 // engine.go and the files that it names. The server is in ../internal/bank.
 package main
 
@@ -15,7 +15,7 @@ import (
 )
 
 func main() {
-	child() // does not return in a process that the supervisor has started
+	child() // does not return in a process started by the supervisor
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

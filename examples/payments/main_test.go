@@ -36,7 +36,7 @@ func execute(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errOut.String()
 }
 
-// The command proves itself on each engine: whatever is killed and lost, each order is charged once.
+// On each engine each order is charged once, despite kills and lost answers.
 func TestChargedOnce(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{onSQLite, onEmbedded, onKafka} {
@@ -55,7 +55,7 @@ func TestChargedOnce(t *testing.T) {
 			assert.Regexp(t, `\n  outages of backends +[1-9]`, out, "the outage of south")
 			declined := regexp.MustCompile(`declined by both +(\d+)   these are the dead letters: (\d+)`).FindStringSubmatch(out)
 			require.Len(t, declined, 3, out)
-			assert.Equal(t, declined[1], declined[2], "the outage has made dead letters") // the reconciliation compares which
+			assert.Equal(t, declined[1], declined[2], "the outage has made dead letters") // the reconciliation compares them one by one
 			if engine == onKafka {
 				assert.Contains(t, out, "on kfake, a TEST DOUBLE of Kafka")
 			}
@@ -63,7 +63,7 @@ func TestChargedOnce(t *testing.T) {
 			if engine != onSQLite {
 				return
 			}
-			// A job that is done, started again, calls nothing and charges nothing.
+			// A finished job that is started again makes no calls and no charges.
 			status, again, errOut := execute(t, "-engine", engine, "-orders", "100", "-kills", "0", "-dir", dir, "-progress", "off")
 			require.Equal(t, show.ExitOK, status, again+errOut)
 			assert.Regexp(t, `\n  calls made +0\n`, again)
@@ -72,7 +72,7 @@ func TestChargedOnce(t *testing.T) {
 	}
 }
 
-// JetStream with a server elsewhere: the run removes what it has put at the end.
+// On a JetStream server elsewhere, the run removes its data at the end.
 func TestOnAServer(t *testing.T) {
 	t.Parallel()
 	s, err := embedded.Start(t.TempDir(), embedded.Config{Logger: quiet, Options: func(o *server.Options) {
@@ -93,7 +93,7 @@ func TestOnAServer(t *testing.T) {
 	assert.Empty(t, left)
 }
 
-// Without a server the command says so.
+// Without a server the command reports an error.
 func TestNoServer(t *testing.T) {
 	status, _, errOut := execute(t, "-engine", "nats://127.0.0.1:1", "-limit", "500ms", "-progress", "off")
 	assert.Equal(t, show.ExitFailed, status)
@@ -103,7 +103,8 @@ func TestNoServer(t *testing.T) {
 	assert.Contains(t, errOut, "payments: -engine kafka://127.0.0.1:1: ")
 }
 
-// An engine that has no answer for a while, such as while a broker is started again, ends nothing.
+// An engine that fails to answer for a while, for example while a broker restarts, does
+// not end the run.
 func TestPatiently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away, tries := errors.New("not the leader"), 0
@@ -120,8 +121,9 @@ func TestPatiently(t *testing.T) {
 	})
 }
 
-// Without a protection the reconciliation finds orders that were charged twice. Each order may be, when its answer is lost, while both
-// providers are up: so there are many, and no outage.
+// Without a protection the reconciliation finds orders that were charged twice. An order
+// can be charged twice if its answer is lost while both providers are up. So there are
+// many orders, and no outage.
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	for _, protection := range []string{withoutTracking, withoutSticky} {
@@ -172,7 +174,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// What came out is compared with what the job has paid.
+// The payments that came out must equal the job's payments.
 func TestReconcileReceipts(t *testing.T) {
 	good := bank.Payment{Order: "order-0001", Provider: bank.North, Charge: "north-1"}
 	payments := map[string]bank.Booked{good.Order: {Provider: bank.North, Charge: "north-1", Cents: 100}}
@@ -201,7 +203,7 @@ func TestReconcileReceipts(t *testing.T) {
 	}
 }
 
-// The dead letters are what both providers have declined.
+// The dead letters must be the orders that both providers have declined.
 func TestReconcileDeadLetters(t *testing.T) {
 	declined, paid := bank.Order{ID: "order-0001"}, bank.Order{ID: "order-0002"}
 	payments := map[string]bank.Booked{declined.ID: {}, paid.ID: {Provider: bank.North, Charge: "north-1"}}
@@ -246,7 +248,7 @@ func TestUsage(t *testing.T) {
 	assert.Contains(t, out.String(), "Exit status")
 }
 
-// What does not end is ended, and says so.
+// A run that does not end by itself is ended and reports the reason.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	status, out, errOut := execute(t, "-limit", "300ms", "-progress", "off")
@@ -260,7 +262,7 @@ func TestLimit(t *testing.T) {
 	assert.Contains(t, stderr.String(), "interrupted")
 }
 
-// The console shows what goes on, and is there until Ctrl-C.
+// The console shows the run and is served until Ctrl-C.
 func TestConsole(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

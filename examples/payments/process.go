@@ -9,24 +9,24 @@ import (
 	"github.com/weirflow/weir/examples/internal/procs"
 )
 
-// settings are those of a process: a provider, or a worker.
+// settings configures a process: a provider or a worker.
 type settings struct {
-	Provider string // "": a worker
+	Provider string // "" for a worker
 	Down     time.Duration
-	Start    int // how often it was started before
+	Start    int // number of earlier starts
 	Dir      string
 	Seed     uint64
 
-	// Of a worker.
+	// Of a worker:
 	Worker int
 	At     location
 	Break  string
 }
 
-const declineOf = 5 // a provider declines one order in so many
+const declineOf = 5 // a provider declines one order in declineOf
 
-// child is the process of a provider or of a worker, if the supervisor has started this
-// one. It does not return then.
+// child runs a provider or a worker if the supervisor started this process. Then it does
+// not return.
 func child() {
 	procs.Child(func(s settings) error {
 		if s.Provider == "" {

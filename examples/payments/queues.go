@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
-// openEngine opens the engine: in a file, in a database, or on servers. All else is the
-// same.
+// openEngine opens the engine: in a file, in a database, or on servers. The rest of the
+// program does not depend on it.
 func openEngine(ctx context.Context, at location) (store.Inspector, error) {
 	switch schemeOf(at.URL) {
 	case onPostgres:
@@ -24,7 +24,7 @@ func openEngine(ctx context.Context, at location) (store.Inspector, error) {
 	return sqlite.Open(ctx, filepath.Join(at.Dir, "queues.db"), sqlite.WithLogger(quiet))
 }
 
-// onQueues is the engine of the supervisor.
+// onQueues is the supervisor's engine.
 type onQueues struct {
 	at     location
 	engine store.Inspector
@@ -43,7 +43,8 @@ func (e *onQueues) location() location { return e.at }
 
 func (e *onQueues) keeps() store.Engine { return e.engine }
 
-// look counts. Orders go from queue to queue, and are put before they are removed.
+// look counts orders. An order may be in two queues, because it is put into the next one
+// before it is removed.
 func (e *onQueues) look(ctx context.Context) (c counts, err error) {
 	for _, q := range e.orders {
 		n, err := q.Counts(ctx)

@@ -19,8 +19,8 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// run is the command: it starts the processes, kills them, starts them again, and
-// compares the books.
+// run is the command: it starts the processes, kills and restarts them, and compares the
+// books.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return show.Command("payments", errOut,
 		func() (config, error) { return parse(args, out) },
@@ -33,7 +33,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		if dir, err = os.MkdirTemp("", "payments-"); err != nil {
 			return false, err
 		}
-		defer os.RemoveAll(dir) //nolint:errcheck // it is temporary
+		defer os.RemoveAll(dir) //nolint:errcheck // temporary
 	} else if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, err
 	}
@@ -91,7 +91,8 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	return proven, nil
 }
 
-// orCause returns why ctx has ended, if it has: other errors come of that.
+// orCause returns the cause of ctx's end if it has ended, because other errors follow
+// from that.
 func orCause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -99,13 +100,13 @@ func orCause(ctx context.Context, err error) error {
 	return err
 }
 
-// worker is one that runs.
+// worker is a running worker.
 type worker struct {
 	*procs.Process
 	now sample // guarded by supervisor.mu
 }
 
-// supervisor keeps the processes running, and kills them.
+// supervisor keeps the processes running and kills some of them.
 type supervisor struct {
 	config
 	dir    string
@@ -115,28 +116,28 @@ type supervisor struct {
 
 	providers map[string]*procs.Process
 	workers   []*worker
-	starts    map[string]int // by provider; "" are the workers
+	starts    map[string]int // by provider; "" counts the workers
 
 	mu       sync.Mutex
-	done     int64  // paid, or declined by both
-	before   sample // of the workers that have ended
+	done     int64  // orders paid, or declined by both
+	before   sample // totals of ended workers
 	kills    int    // of workers
 	deaths   int    // of providers
 	failures int    // workers that ended with an error
 	trouble  string
 
-	outage time.Time // its begin; zero: none yet
+	outage time.Time // start of the outage; zero before it
 	down   bool      // south refuses connections
 }
 
-// kill is one that is due.
+// kill is a scheduled kill.
 type kill struct {
-	done     int64 // when so many orders are done
+	done     int64 // due when this many orders are done
 	provider string
 }
 
-// firstLot is how many orders are put before the outage. The others are put when it has
-// begun, however fast the first ones were.
+// firstLot is the number of orders put before the outage. The others are put after it has
+// started, however fast the first ones were.
 func (s *supervisor) firstLot() int64 {
 	if s.Outage {
 		return s.Orders * 6 / 10
@@ -175,7 +176,7 @@ func (s *supervisor) startWorker(i int) (err error) {
 	w.Process, err = s.start(settings{Worker: i, At: s.engine.location(), Break: s.Break}, func(line []byte) {
 		var now sample
 		if err := json.Unmarshal(line, &now); err != nil {
-			return // the last line of one that was killed
+			return // a last line that the kill cut short
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -193,7 +194,7 @@ func (s *supervisor) start(set settings, line func([]byte)) (*procs.Process, err
 	return procs.Start(set, s.Limit+5*time.Second, line)
 }
 
-// runAll runs all processes until nothing is left to do.
+// runAll runs all processes until every order is done.
 func (s *supervisor) runAll(ctx context.Context) error {
 	if err := prepareJob(ctx, s.dir); err != nil {
 		return err
@@ -213,7 +214,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		}
 	}
 	kills := s.schedule()
-	for idle := 0; idle < 2; { // an order that goes to the other provider between two counts is in neither
+	for idle := 0; idle < 2; { // an order that moves to the other provider between two counts is in neither
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -259,13 +260,13 @@ func (s *supervisor) runAll(ctx context.Context) error {
 // The outage of south.
 const (
 	refuses    = 3 * time.Second // connections
-	overloaded = 3 * time.Second // then it answers 503, with and without Retry-After
+	overloaded = 3 * time.Second // after that it answers 503, with and without Retry-After
 )
 
 // put puts a lot of orders, unless an earlier run in this directory has put it. A queue
-// recognises an id only while its message is in the queue, so a program that must not put
-// an order twice remembers what it has put. The queues of other engines are not in the
-// directory.
+// recognizes an id only while its message is in the queue, so a program that must not put
+// an order twice has to record its puts. Other engines keep their queues outside the
+// directory, so they get the lot again.
 func (s *supervisor) put(ctx context.Context, lot string, orders []bank.Order) error {
 	done := filepath.Join(s.dir, fmt.Sprintf("put-%s-%d-orders-of-seed-%d", lot, s.Orders, s.Seed))
 	isInDir := s.Engine == onSQLite || s.Engine == onEmbedded
@@ -280,8 +281,8 @@ func (s *supervisor) put(ctx context.Context, lot string, orders []bank.Order) e
 	return os.WriteFile(done, nil, 0o600)
 }
 
-// check finds processes that have ended by themselves. A worker continues by itself,
-// unless something is wrong with it.
+// check fails if a provider has ended by itself. It restarts failed workers, at most
+// three times in all.
 func (s *supervisor) check() error {
 	for name, p := range s.providers {
 		if p.HasEnded() && !(s.down && name == bank.South) {
@@ -327,7 +328,7 @@ func (s *supervisor) kill(k kill) error {
 	return s.startProvider(k.provider, 0)
 }
 
-// stop ends all processes. A second one does nothing.
+// stop ends all processes. It may be called twice.
 func (s *supervisor) stop() {
 	for _, w := range s.workers {
 		if w.Process != nil {
@@ -341,7 +342,7 @@ func (s *supervisor) stop() {
 	}
 }
 
-// calls returns those of all workers so far. It runs under mu.
+// calls returns the totals of all workers so far. The caller holds mu.
 func (s *supervisor) calls() sample {
 	sum := s.before
 	for i := range s.workers {
@@ -352,7 +353,7 @@ func (s *supervisor) calls() sample {
 	return sum
 }
 
-// progress is what the line of progress shows.
+// progress returns the state for the progress line.
 func (s *supervisor) progress() progress.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -363,15 +364,13 @@ func (s *supervisor) progress() progress.State {
 	return state
 }
 
-// doubts say what is done about a request that was sent and not answered, by what -break
-// leaves out.
+// doubts describes the handling of requests without an answer, by value of -break.
 var doubts = map[string]string{
 	"":              "asked again, with the same id",
 	withoutTracking: "asked again, WITHOUT an id",
 	withoutSticky:   "the OTHER provider was asked",
 }
 
-// runsOn names the engine.
 func (s *supervisor) runsOn() string {
 	switch {
 	case s.Engine == onEmbedded:

@@ -12,9 +12,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// showConsole serves the console of an engine on this machine, until the function that it
-// returns is called. There is no Authorize, so it serves this machine only, and changes
-// nothing.
+// showConsole serves the console of an engine until stop is called. It has no Authorize
+// function, so it is read-only and listens only on the loopback interface.
 func showConsole(ctx context.Context, engine store.Engine, errOut io.Writer) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ui, err := console.Handler(ctx, console.Config{Engine: engine, Logger: quiet})
@@ -36,7 +35,7 @@ func showConsole(ctx context.Context, engine store.Engine, errOut io.Writer) (st
 	fmt.Fprintf(errOut, "The console: http://%s/\n", l.Addr())
 	return func() {
 		cancel()
-		_ = server.Close() // it only reads
+		_ = server.Close() // the console only reads
 		<-ended
 	}, nil
 }

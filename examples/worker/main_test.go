@@ -29,7 +29,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts a worker in a directory.
 func start(t *testing.T, dir string, numbers ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], numbers...)
@@ -39,7 +38,8 @@ func start(t *testing.T, dir string, numbers ...string) *exec.Cmd {
 	return cmd
 }
 
-// A worker that is killed goes on when it is started again: each order is packed, and its parcel is there once.
+// A killed worker continues after a restart: each order is packed, and there is one
+// parcel for each.
 func TestAWorkerThatIsKilledGoesOn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -67,7 +67,7 @@ func TestAWorkerThatIsKilledGoesOn(t *testing.T) {
 		require.NoError(t, err)
 		return c
 	}
-	// The first one may have stored a parcel and not acknowledged its order.
+	// The first worker may have stored a parcel without acknowledging its order.
 	require.Eventually(t, func() bool { return parcels() == 20 && orders() == delivery.QueueCounts{} }, 2*time.Minute, 50*time.Millisecond,
 		"the lease of the first one lasts for 30 s")
 	require.NoError(t, second.Process.Signal(syscall.SIGTERM))
@@ -76,7 +76,8 @@ func TestAWorkerThatIsKilledGoesOn(t *testing.T) {
 	require.Zero(t, orders())
 }
 
-// The tutorial's repair of a dead letter: export it, edit it, import it into the queue, and remove it.
+// The tutorial's repair of a dead letter: export it, edit it, import it into the queue,
+// and remove it.
 func TestTheRepairOfADeadLetter(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

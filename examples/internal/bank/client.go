@@ -19,16 +19,16 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// Patience is how long a client waits for an answer.
+// Patience bounds a client's wait for an answer.
 const Patience = 300 * time.Millisecond
 
 const idleConnections = 64
 
-// ErrDeclined is what Charge returns for a card that the provider declines. It will
-// always decline it.
+// ErrDeclined is returned by Charge for a card that the provider declines. The provider
+// will always decline it.
 var ErrDeclined = errors.New("card declined")
 
-// Client charges orders. Safe for concurrent use.
+// Client charges orders. It is safe for concurrent use.
 type Client struct {
 	// WithoutIDs sends requests without ids.
 	WithoutIDs bool
@@ -39,13 +39,14 @@ type Client struct {
 	inDoubt  atomic.Int64
 }
 
-// NewClient returns a client of the providers of a directory. The identity is that of the
-// ids: of all clients that charge the same orders.
+// NewClient returns a client of the providers in a directory. All clients that charge the
+// same orders must share one identity, which is part of the request ids.
 func NewClient(dir string, identity exactlyonce.Client) *Client {
 	return &Client{identity: identity, http: &http.Client{Timeout: Patience, Transport: httpretry.Transport(dialer(dir))}}
 }
 
-// dialer finds the providers, which have another address after each start.
+// dialer reads the address of a provider from its file, because it changes with each
+// start.
 func dialer(dir string) *http.Transport {
 	return &http.Transport{
 		MaxIdleConnsPerHost: idleConnections,
@@ -60,14 +61,14 @@ func dialer(dir string) *http.Transport {
 	}
 }
 
-// Charge sends one request. Its id is that of the order: the number in the stream, under
-// the identity.
+// Charge sends one request. Its id is the order's number in the stream, under the
+// client's identity.
 func (c *Client) Charge(ctx context.Context, provider string, o Order) (Payment, error) {
 	body, err := json.Marshal(chargeRequest{Order: o.ID, Number: o.Number, Cents: o.Cents})
 	if err != nil {
 		return Payment{}, err
 	}
-	ctx = predicates.WithDeduplicated(ctx) // it may be repeated, also if it was lost on the way
+	ctx = predicates.WithDeduplicated(ctx) // may be repeated even if it is in doubt
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+provider+"/charges", bytes.NewReader(body))
 	if err != nil {
 		return Payment{}, err
@@ -84,7 +85,7 @@ func (c *Client) Charge(ctx context.Context, provider string, o Order) (Payment,
 		}
 		return Payment{}, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
+	defer resp.Body.Close() //nolint:errcheck // the body was read
 	if resp.StatusCode == http.StatusPaymentRequired {
 		return Payment{}, ErrDeclined
 	}
@@ -98,6 +99,6 @@ func (c *Client) Charge(ctx context.Context, provider string, o Order) (Payment,
 	return Payment{Order: o.ID, Provider: provider, Charge: answer.Charge}, nil
 }
 
-// Calls returns how many requests were sent, and how many of them were not answered
-// although they may have been processed.
+// Calls returns the number of requests sent, and how many of them failed although they
+// may have been processed.
 func (c *Client) Calls() (all, inDoubt int64) { return c.calls.Load(), c.inDoubt.Load() }

@@ -1,3 +1,3 @@
-// Package bank is what the examples with payments share: orders, the payment providers
-// that charge them, the client that calls those, and their books.
+// Package bank is shared by the payment examples: orders, payment providers that charge
+// them, a client of the providers, and their books.
 package bank

@@ -22,8 +22,8 @@ func Other(provider string) string {
 	return North
 }
 
-// Order is an element of the stream. The stream can be read again: the same number is
-// always the same order.
+// Order is an element of the stream. The stream can be read again: a number always stands
+// for the same order.
 type Order struct {
 	Number int64  `json:"number"` // in the stream, from 1
 	ID     string `json:"id"`
@@ -31,11 +31,11 @@ type Order struct {
 	First  string `json:"first"` // the provider to try first
 }
 
-// Idempotent says that the request for an order may be sent again: it has the same id
-// each time, on each visit.
+// Idempotent returns true: the request for an order may be repeated, because it has the
+// same id each time, on each visit.
 func (Order) Idempotent() bool { return true }
 
-// OrderAt returns an order of the stream.
+// OrderAt returns the order with a number.
 func OrderAt(seed uint64, number int64) Order {
 	random := rand.New(rand.NewPCG(seed, uint64(number)))
 	return Order{
@@ -53,8 +53,8 @@ func Orders(seed uint64, n int64) []Order {
 	return orders
 }
 
-// Declines says whether a provider declines an order for good, which it does with one in
-// so many.
+// Declines reports whether a provider declines an order permanently, which it does for
+// one order in oneIn.
 func Declines(seed uint64, provider string, number int64, oneIn int) bool {
 	var which uint64
 	if provider == South {
@@ -63,9 +63,9 @@ func Declines(seed uint64, provider string, number int64, oneIn int) bool {
 	return rand.New(rand.NewPCG(seed^0xdec11e, uint64(number)<<1|which)).IntN(oneIn) == 0
 }
 
-// Payment is what became of an order.
+// Payment is the result of an order.
 type Payment struct {
 	Order    string `json:"order"`
-	Provider string `json:"provider,omitempty"` // "": declined by all
+	Provider string `json:"provider,omitempty"` // "" if all providers declined it
 	Charge   string `json:"charge,omitempty"`
 }

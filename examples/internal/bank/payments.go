@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// ReadAll reads an input to its end, and closes it.
+// ReadAll reads an input to its end and closes it.
 func ReadAll[T any](in interface {
 	Next() (T, error)
 	io.Closer

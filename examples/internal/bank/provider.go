@@ -19,9 +19,9 @@ import (
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
 
-// provider is a payment provider: an HTTP service with books in SQLite. A request with an
-// id is charged for once: its answer is stored in the transaction of the charge. A
-// request without an id is charged for each time that it comes.
+// provider is a payment provider: an HTTP service with books in SQLite. It charges a
+// request with an id once, because the answer is stored in the transaction of the charge.
+// It charges a request without an id each time it arrives.
 type provider struct {
 	ProviderConfig
 	db      *sqlite.DB
@@ -37,7 +37,7 @@ const providerTables = `CREATE TABLE IF NOT EXISTS charges (
 	cents    INTEGER NOT NULL
 ) STRICT`
 
-// charge is what a provider is asked for, and its answer.
+// Request and response of a charge.
 type (
 	chargeRequest struct {
 		Order  string `json:"order"`
@@ -50,18 +50,18 @@ type (
 	}
 )
 
-// ProviderConfig is what a provider is.
+// ProviderConfig configures a provider.
 type ProviderConfig struct {
 	Name      string
-	Dir       string // of its books, and of the file with its address
-	Start     int    // how often it was started before
+	Dir       string // directory of its books and its address file
+	Start     int    // number of earlier starts
 	Seed      uint64
-	DeclineOf int           // it declines one order in so many
-	Down      time.Duration // for so long after its start it answers 503
+	DeclineOf int           // declines one order in DeclineOf
+	Down      time.Duration // how long it answers 503 after its start
 }
 
-// Serve is a provider, until its process ends. Its address is in a file, since it has
-// another one after each start. It calls ready when it can be called.
+// Serve runs a provider until the process ends. It writes its address, which changes with
+// each start, to a file. It calls ready once it accepts calls.
 func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
 	db, err := sqlite.OpenDB(ctx, booksOf(c.Dir, c.Name))
 	if err != nil {
@@ -91,7 +91,7 @@ func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
 	}
 	ready()
 	tracked := results.Handler(http.HandlerFunc(p.charge), server.HandlerConfig{
-		Scope: func(*http.Request) (string, bool) { return "bank", true }, // there is one client
+		Scope: func(*http.Request) (string, bool) { return "bank", true }, // the only client
 	})
 	server := &http.Server{Handler: p.trouble(tracked), ReadHeaderTimeout: time.Minute}
 	return server.Serve(l)
@@ -107,7 +107,8 @@ func (p *provider) roll(n int) int {
 	return p.random.IntN(n)
 }
 
-// trouble is between the clients and the provider: a fifth of the requests have some.
+// trouble stands between the clients and the provider: it disturbs a fifth of the
+// requests.
 func (p *provider) trouble(next http.Handler) http.Handler {
 	begun := time.Now()
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -135,14 +136,14 @@ func (p *provider) trouble(next http.Handler) http.Handler {
 	})
 }
 
-// nowhere is where answers go that are lost.
+// nowhere discards a lost answer.
 type nowhere struct{ header http.Header }
 
 func (n nowhere) Header() http.Header         { return n.header }
 func (n nowhere) Write(b []byte) (int, error) { return len(b), nil }
 func (n nowhere) WriteHeader(int)             {}
 
-// charge is the handler behind the tracking.
+// charge is the handler inside the tracking.
 func (p *provider) charge(w http.ResponseWriter, req *http.Request) {
 	var c chargeRequest
 	if err := json.NewDecoder(req.Body).Decode(&c); err != nil {
@@ -174,7 +175,7 @@ func (p *provider) charge(w http.ResponseWriter, req *http.Request) {
 	answer.Send(w)
 }
 
-// book decides over a charge, and books it.
+// book decides on a charge and books it.
 func (p *provider) book(ctx context.Context, tx *sqlite.Tx, c chargeRequest) (exactlyonce.Response, error) {
 	if Declines(p.Seed, p.Name, c.Number, p.DeclineOf) {
 		return answer(http.StatusPaymentRequired, chargeResponse{Declined: "card declined"})

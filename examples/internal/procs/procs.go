@@ -1,6 +1,6 @@
-// Package procs starts the parts of an example as processes of their own: the same
-// program again, with a setting in its environment. They can be killed, and end with the
-// process that has started them.
+// Package procs starts the parts of an example as separate processes: the same program
+// with settings in its environment. They can be killed, and they end with the process
+// that started them.
 package procs
 
 import (
@@ -16,25 +16,25 @@ import (
 	"time"
 )
 
-// env is set for the processes that Start starts: a JSON of order.
+// env is set in processes that Start starts: an order in JSON.
 const env = "WEIR_EXAMPLE_PROCESS"
 
-// order is what a process is to do.
+// order configures a process.
 type order struct {
-	Limit    time.Duration // it ends by then, whatever happens
+	Limit    time.Duration // the process ends after this time in any case
 	Settings json.RawMessage
 }
 
-// Child runs the part that Start has started this process for, and ends the process then.
-// In any other process it does nothing. The part prints a line when it is ready.
+// Child runs the part for which Start has started this process, and then exits. In any
+// other process it does nothing. The part must print a line when it is ready.
 func Child[S any](part func(S) error) {
 	text := os.Getenv(env)
 	if text == "" {
 		return
 	}
-	signal.Ignore(os.Interrupt) // which a terminal sends to all: the parent ends this one
+	signal.Ignore(os.Interrupt) // a terminal sends it to all processes; the parent ends this one
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent ends
+		_, _ = io.Copy(io.Discard, os.Stdin) // blocks until the parent ends
 		os.Exit(1)
 	}()
 	if err := run(text, part); err != nil {
@@ -57,19 +57,19 @@ func run[S any](text string, part func(S) error) error {
 	return part(s)
 }
 
-// Process is one that was started.
+// Process is a started process.
 type Process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	ended chan struct{}
 
-	// Read after ended.
+	// Valid once ended is closed.
 	stderr bytes.Buffer
 	err    error
 }
 
 // Start starts a process, which ends after limit at the latest, and waits until it is
-// ready. line gets what it prints after that.
+// ready. line receives each line that it prints after that.
 func Start[S any](settings S, limit time.Duration, line func(text []byte)) (*Process, error) {
 	p, ready, err := Begin(settings, limit, line)
 	if err != nil {
@@ -82,7 +82,7 @@ func Start[S any](settings S, limit time.Duration, line func(text []byte)) (*Pro
 	return p, nil
 }
 
-// Begin is Start without the wait: ready is closed when the process is ready, or has
+// Begin is Start without the wait: ready is closed when the process is ready or has
 // ended.
 func Begin[S any](settings S, limit time.Duration, line func(text []byte)) (p *Process, ready <-chan struct{}, err error) {
 	o := order{Limit: limit}
@@ -138,7 +138,7 @@ func (p *Process) HasEnded() bool {
 	}
 }
 
-// Failure says why a process that has ended did so; nil if it was done.
+// Failure returns why an ended process failed, or nil if it succeeded.
 func (p *Process) Failure() error {
 	if p.err == nil {
 		return nil
@@ -146,9 +146,9 @@ func (p *Process) Failure() error {
 	return fmt.Errorf("%w: %s", p.err, bytes.TrimSpace(p.stderr.Bytes()))
 }
 
-// Kill ends it as kill -9 does. A second one does nothing.
+// Kill kills the process with SIGKILL and waits for its end. It may be called twice.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // the process may have ended
 	<-p.ended
 	_ = p.stdin.Close()
 }

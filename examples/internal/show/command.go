@@ -15,7 +15,7 @@ const (
 )
 
 // Command parses arguments and runs a command with them. It returns the exit status:
-// [ExitOK] if the command has proven what it is to prove, or has printed its help.
+// [ExitOK] if the command has proven its result or printed its help.
 func Command[C any](name string, errOut io.Writer, parse func() (C, error), run func(C) (proven bool, err error)) int {
 	c, err := parse()
 	switch {
@@ -37,7 +37,7 @@ func Command[C any](name string, errOut io.Writer, parse func() (C, error), run 
 
 const maxComplaints = 10
 
-// Complaints prints the first of what is wrong.
+// Complaints prints the first complaints.
 func Complaints(out io.Writer, wrong []string) {
 	fmt.Fprintln(out)
 	for i, complaint := range wrong {

@@ -1,4 +1,4 @@
-// Package show prints how far an example has come.
+// Package show contains the output helpers of the examples.
 package show
 
 import (
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Columns returns the width of a terminal, or a usual one.
+// Columns returns the width of a terminal, or 80 if it is unknown.
 func Columns(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
@@ -21,7 +21,7 @@ func Columns(w io.Writer) int {
 	return 80
 }
 
-// Every calls draw at intervals, one call at a time, and a last time when it is stopped.
+// Every calls draw at intervals, one call at a time, and a last time at stop.
 func Every(interval time.Duration, draw func(last bool)) (stop func()) {
 	done := make(chan struct{})
 	var ended sync.WaitGroup
@@ -44,7 +44,7 @@ func Every(interval time.Duration, draw func(last bool)) (stop func()) {
 	}
 }
 
-// Count returns a number with commas.
+// Count formats a number with commas.
 func Count[N int | int64](n N) string {
 	s := strconv.FormatInt(int64(n), 10)
 	for i := len(s) - 3; i > 0; i -= 3 {

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Config is what the flags say. [Parse] returns checked ones only.
+// Config holds the parsed flags. [Parse] returns only valid ones.
 type Config struct {
 	Ordered  bool
 	Capacity int // flights in flight per look-up
@@ -30,12 +30,12 @@ type Config struct {
 	In     string // a file; "-" is standard input, "" the embedded flights
 	Out    string // a file; "-" is standard output, "" nowhere
 	Format flights.Format
-	Dead   string // the directory of flights that were given up; "": they are only reported
+	Dead   string // directory for flights that were given up; "" means they are only reported
 
-	Checkpoint string        // the directory of checkpoints; "": none are taken
+	Checkpoint string        // directory of checkpoints, or "" for no checkpoints
 	Interval   time.Duration // between two checkpoints
 
-	Partitions int // of the input, each with a pipeline of its own; 0: one pipeline, in this process
+	Partitions int // parts of the input, each with its own pipeline; 0 means one pipeline in this process
 	Workers    int // processes that share the partitions
 	Kills      int // of workers
 
@@ -43,7 +43,7 @@ type Config struct {
 	Progress progress.Style
 }
 
-// Retry is a retry strategy in numbers.
+// Retry configures a retry strategy.
 type Retry struct {
 	Strategy   string // "fixed" or "exponential"
 	Retries    int    // strategies.Unlimited: until the timeout
@@ -53,7 +53,7 @@ type Retry struct {
 	Jitter     string        // "none", "equal" or "full"
 }
 
-// UsageError is a flag or a value that makes no sense.
+// UsageError reports an invalid flag or value.
 type UsageError struct {
 	Message string
 }
@@ -78,7 +78,7 @@ Exit status: 0 all is well, 1 the run failed or the proof did, 2 wrong usage,
 Flags:
 `
 
-// defaults is the run without flags.
+// defaults returns the configuration without flags.
 func defaults() Config {
 	return Config{
 		Ordered:  true,
@@ -103,12 +103,12 @@ func defaults() Config {
 	}
 }
 
-// Parse reads the flags. What it prints itself, the help text, goes to out. It returns
-// flag.ErrHelp when help was asked for and a *UsageError for everything that is wrong.
+// Parse reads the flags. It writes the help text to out. It returns flag.ErrHelp if help
+// was requested, and a *UsageError for every invalid flag.
 func Parse(args []string, out io.Writer) (Config, error) {
 	c := defaults()
 	fs := flag.NewFlagSet("hbase-like", flag.ContinueOnError)
-	fs.SetOutput(io.Discard) // errors are returned, not printed twice
+	fs.SetOutput(io.Discard) // the caller prints the error
 	mode := fs.String("mode", "ordered", "`order` of the output: ordered (as the input) or unordered (as ready)")
 	fs.IntVar(&c.Capacity, "capacity", c.Capacity, "flights in flight per look-up, those that wait for a retry included: `n`, at least 1")
 	fs.IntVar(&c.Calls, "calls", c.Calls, "calls at once per look-up: `n`, at least 1")
@@ -177,10 +177,10 @@ func Parse(args []string, out io.Writer) (Config, error) {
 	return c, nil
 }
 
-// unlimited is what -retries calls strategies.Unlimited.
+// unlimited is the value of -retries for strategies.Unlimited.
 const unlimited = -1
 
-// formatOf finds a format by the name of a file.
+// formatOf derives the format from a file name.
 func formatOf(name string) flights.Format {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".jsonl", ".ndjson", ".json":

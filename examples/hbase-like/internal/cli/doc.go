@@ -1,3 +1,3 @@
-// Package cli is what a person sees of the example: flags and their checks, the progress
-// while it runs, and the summary.
+// Package cli contains the user interface of the example: flags and their checks, and the
+// summary.
 package cli

@@ -39,7 +39,7 @@ func summary() cli.Summary {
 	}
 }
 
-// text returns a summary. What has become several lines of 80 columns is one again.
+// text returns a summary with wrapped lines joined again.
 func text(s cli.Summary) string {
 	var b bytes.Buffer
 	if err := s.Write(&b); err != nil {

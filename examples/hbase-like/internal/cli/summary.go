@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Summary is what a run prints at its end.
+// Summary is printed at the end of a run.
 type Summary struct {
 	Config      Config
 	Input       string // the name of the input
@@ -26,21 +26,20 @@ type Summary struct {
 	Lookups     []asyncop.Stats // one per look-up
 	Client      hclient.Stats
 	Store       store.Stats
-	NotTaken    int          // flights read that the pipeline did not accept; of an interrupted run
+	NotTaken    int          // flights read but not accepted by the pipeline, after an interrupt
 	Checkpoints *Checkpoints // nil without -checkpoint
-	Proof       error        // nil: everything came out exactly once, and in order
+	Proof       error        // nil if every flight came out exactly once and in order
 }
 
-// Checkpoints is what a run with checkpoints prints. The books are those of
-// all runs together then, latencies, retries and calls those of the last one.
+// Checkpoints holds the checkpoint part of a summary. With checkpoints the books cover
+// all runs, but latencies, retries and calls cover only the last run.
 type Checkpoints struct {
-	Resumed uint64 // from this one; 0: a fresh start
-	Before  int    // flights that had come out when it resumed
-	Nothing bool   // was left to do
+	Resumed uint64 // number of the checkpoint, or 0 for a fresh start
+	Before  int    // flights written before the run resumed
+	Nothing bool   // the job was done already
 }
 
-// Write writes the summary for people, after an empty line, in lines of 80 columns at
-// most.
+// Write writes the summary after an empty line, in lines of at most 80 columns.
 func (s Summary) Write(w io.Writer) error {
 	var sum asyncop.Stats
 	for _, l := range s.Lookups {
@@ -89,7 +88,7 @@ func (s Summary) Write(w io.Writer) error {
 		count(s.Client.NotServing), count(s.Client.ConnectionErrors))
 	line("latency", "p50 %s   p99 %s   max %s   (first call to output)", quantiles(b.Latency)...)
 	if b.Retried > 0 {
-		if b.LatencyRetried.Max > 0 { // not all were given up
+		if b.LatencyRetried.Max > 0 { // false if all of them were given up
 			line("  of retried flights", "p50 %s   p99 %s   max %s", quantiles(b.LatencyRetried)...)
 		}
 		line("  retries of those", "p50 %d   p99 %d   max %d", b.Retries.P50, b.Retries.P99, b.Retries.Max)
@@ -113,8 +112,8 @@ func (s Summary) Write(w io.Writer) error {
 // summaryColumns is the width of the summary.
 const summaryColumns = 80
 
-// wrap writes a line, and what does not fit into it on lines behind an indent. It breaks
-// at single spaces.
+// wrap writes a line and continues it on indented lines if it is too long. It breaks at
+// single spaces.
 func wrap(out *strings.Builder, indent int, line string) {
 	for utf8.RuneCountInString(line) > summaryColumns {
 		at, column := 0, 0
@@ -157,7 +156,7 @@ func (s Summary) conclusion() string {
 		plural(b.Read, "flight"), order, count(b.Enriched), count(b.GivenUp))
 }
 
-// origin says where the run began.
+// origin describes the run's starting point.
 func (c Checkpoints) origin() string {
 	switch {
 	case c.Resumed == 0:
@@ -229,7 +228,7 @@ func quantiles(q ledger.Quantiles[time.Duration]) []any {
 	return []any{duration(q.P50), duration(q.P99), duration(q.Max)}
 }
 
-// duration rounds to three digits.
+// duration formats d, rounded to three digits.
 func duration(d time.Duration) string {
 	unit := time.Duration(1)
 	for d/unit >= 1000 {

@@ -1,5 +1,5 @@
-// Package data carries the input of the example inside the binary, so that it
-// runs from anywhere. README.md beside this file says where the data is from.
+// Package data embeds the input of the example in the binary, so that it runs from any
+// directory. README.md in this directory gives the source of the data.
 package data
 
 import (

@@ -1,8 +1,8 @@
-// Package durable has what stands around a pipeline that survives its process: an input
-// with a position to go back to, an output file in which everything is exactly once, and
-// the proof that reads both files again.
+// Package durable contains the ends of a pipeline that survives its process: an input
+// with positions to return to, an output file that holds every flight exactly once, and a
+// proof that reads both files again.
 //
-// weir has an input for CSV files and an output for files of its own. [Input] and
-// [Output] say more about themselves in a checkpoint, so that a restart with other files
-// or flags is refused.
+// weir itself has an input for CSV files and an output for files. The state of [Input]
+// and [Output] in a checkpoint contains more, so that a restart with other files or flags
+// is refused.
 package durable

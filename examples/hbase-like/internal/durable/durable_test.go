@@ -74,10 +74,11 @@ func TestInput(t *testing.T) {
 	require.Error(t, builtIn.Seek([]byte("{")))
 }
 
-// The parts of an input are the whole, each with flights that are counted from 0 and lines of the whole.
+// The parts together are the whole input. In each part the flights count from 0 and keep
+// their line numbers.
 func TestParts(t *testing.T) {
 	name := file(t, header+line("ATL", "DTW")+line("DTW", "LAX")+line("LAX", "ATL")+line("ATL", "LAX")+line("LAX", "DTW"))
-	for n := 1; n <= 7; n++ { // some are empty
+	for n := 1; n <= 7; n++ { // some parts are empty
 		lines := []int{}
 		for part := range n {
 			book := ledger.New(true, nil)
@@ -155,7 +156,7 @@ func TestOutputFollowsTheRules(t *testing.T) {
 	}, func(i int) []byte { return fmt.Appendln(nil, "flight", i) }, bytes.Equal)
 }
 
-// The proof finds every way in which the output can be wrong.
+// The proof detects each kind of wrong output.
 func TestProof(t *testing.T) {
 	airports := []flights.Airport{{IATA: "ATL", Name: "Atlanta"}, {IATA: "DTW", Name: "Detroit"}, {IATA: "LAX", Name: "Los Angeles"}}
 	want := string(flights.CSV.Header())
@@ -169,7 +170,7 @@ func TestProof(t *testing.T) {
 	for name, c := range map[string]struct {
 		output    string
 		lost      []ledger.Lost
-		ordered   string // what the problem is, or "missing", or ""
+		ordered   string // the problem, or "missing", or ""
 		unordered string
 	}{
 		"right":              {output: whole},
@@ -213,7 +214,8 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// What was given up when the barrier comes is in the same state as the lines, and both are there again after a crash.
+// The state contains the flights given up before the barrier, and both they and the lines
+// survive a crash.
 func TestOutput(t *testing.T) {
 	text := header + line("ATL", "DTW") + line("XQQ", "LAX")
 	name := filepath.Join(t.TempDir(), "out")
@@ -257,7 +259,7 @@ func TestOutput(t *testing.T) {
 	assert.Equal(t, []string{name}, names, "no parts are left")
 }
 
-// A state that does not fit is refused before the file is touched.
+// A state that does not fit is refused, and the file is unchanged.
 func TestOutputOfOtherFlags(t *testing.T) {
 	in, _ := open(t, file(t, header))
 	name := file(t, "precious")

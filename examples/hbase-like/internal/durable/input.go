@@ -15,37 +15,37 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
 
-// Input is a CSV of flights with a position to go back to. A run that resumes reads
-// the flights before the position again, for the books.
+// Input is a CSV of flights with positions to return to. A run that resumes reads the
+// flights before its position again, for the books.
 type Input struct {
 	name  string
 	open  func() (io.ReadCloser, error)
-	hash  string // SHA-256 of all of it, in hex
-	from  int    // the first flight of this part
-	total int    // flights of this part
+	hash  string // SHA-256 of the whole input, in hex
+	from  int    // first flight of this part
+	total int    // number of flights in this part
 
 	book   *ledger.Ledger
 	file   io.Closer
 	reader *rows
-	read   int // flights
-	begin  int // flights before the position that it resumed from
+	read   int // flights read
+	begin  int // flights before the position it resumed from
 }
 
 var _ checkpoint.Input[flights.Flight] = (*Input)(nil)
 
-// inputPosition is what a checkpoint has of the input.
+// inputPosition is the state of the input in a checkpoint.
 type inputPosition struct {
 	SHA256  string `json:"sha256"`
 	Flights int    `json:"flights"` // before the position
 }
 
-// OpenInput opens a regular file, or the built-in flights for "". It reads all of it
-// once: for its checksum, and because a bad row would end every run at the same place,
-// and could not be repaired without making another input of it.
+// OpenInput opens a regular file, or the built-in flights for "". It reads the whole
+// input once, to compute the checksum and to find invalid rows. An invalid row would end
+// every run at the same place, and repairing it would make another input.
 func OpenInput(name string, book *ledger.Ledger) (*Input, error) { return OpenPart(name, 0, 1, book) }
 
-// OpenPart is OpenInput for a part of the input, one of n of about the same length. Its
-// flights are counted from 0; their lines are those of the whole.
+// OpenPart is OpenInput for one of n parts of about the same length. The flights of a
+// part count from 0 and keep their line numbers.
 func OpenPart(name string, part, n int, book *ledger.Ledger) (*Input, error) {
 	in := &Input{name: name, book: book, open: func() (io.ReadCloser, error) { return os.Open(name) }}
 	if name == "" {
@@ -65,13 +65,13 @@ func OpenPart(name string, part, n int, book *ledger.Ledger) (*Input, error) {
 	return in, err
 }
 
-// rows are those of the part.
+// rows reads the rows of one part.
 type rows struct {
 	*flights.Reader
 	from, left int
 }
 
-// Read returns io.EOF behind the last flight of the part.
+// Read returns io.EOF after the last flight of the part.
 func (r *rows) Read() (flights.Flight, error) {
 	if r.left == 0 {
 		return flights.Flight{}, io.EOF
@@ -106,7 +106,7 @@ func (in *Input) examine() error {
 	return nil
 }
 
-// again opens the part from its beginning.
+// again opens the part at its beginning.
 func (in *Input) again() (io.Closer, *rows, error) {
 	f, err := in.open()
 	if err != nil {
@@ -123,13 +123,13 @@ func (in *Input) again() (io.Closer, *rows, error) {
 	return f, &rows{r, in.from, in.total}, nil
 }
 
-// Name is what to call the input.
+// Name returns the input's name for messages.
 func (in *Input) Name() string { return in.name }
 
-// Total is the number of its flights.
+// Total returns the number of flights.
 func (in *Input) Total() int { return in.total }
 
-// Resumed is the number of flights before the position that it resumed from.
+// Resumed returns the number of flights before the position that the input resumed from.
 func (in *Input) Resumed() int { return in.begin }
 
 // Next implements [checkpoint.Input].

@@ -13,14 +13,14 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
 
-// Output is the file of the enriched flights, together with the flights given up:
-// in one state, so that they cannot drift apart.
+// Output is the file of enriched flights together with the flights given up. Both are in
+// one state, so that they cannot drift apart.
 type Output struct {
 	file   *files.Output[[]byte]
 	kind   kind
 	book   *ledger.Ledger
-	lines  int // written, the header aside
-	before int // flights that had come out when it resumed
+	lines  int // lines written, without the header
+	before int // flights written or given up before the output resumed
 }
 
 var (
@@ -28,7 +28,8 @@ var (
 	_ checkpoint.FreshStarter   = (*Output)(nil)
 )
 
-// kind is what must stay the same from run to run, or the file makes no sense.
+// kind holds the settings that must stay the same from run to run, because they determine
+// the file.
 type kind struct {
 	Path    string         `json:"path"`
 	Format  flights.Format `json:"format"`
@@ -43,15 +44,16 @@ func (k kind) String() string {
 	return fmt.Sprintf("-out %s -format %s -mode %s", k.Path, k.Format, mode)
 }
 
-// outputState is what a checkpoint has of the output.
+// outputState is the state of the output in a checkpoint.
 type outputState struct {
 	Kind    kind          `json:"kind"`
 	Lines   int           `json:"lines"`
 	GivenUp []ledger.Lost `json:"givenUp"`
-	File    []byte        `json:"file"` // the state of the FileOutput
+	File    []byte        `json:"file"` // state of the file output
 }
 
-// NewOutput returns the output to a file. Nothing is touched before Restore.
+// NewOutput returns the output to a file. It leaves the file alone until Restore or
+// FreshStart.
 func NewOutput(name string, format flights.Format, ordered bool, in *Input) (*Output, error) {
 	path, err := filepath.Abs(name)
 	if err != nil {
@@ -74,13 +76,14 @@ func NewOutput(name string, format flights.Format, ordered bool, in *Input) (*Ou
 	}, nil
 }
 
-// Lock takes the file until unlock is called.
+// Lock locks the file until unlock is called.
 func (o *Output) Lock() (unlock func() error, err error) { return o.file.Lock() }
 
-// Resumed is the number of flights that had come out when it resumed.
+// Resumed returns the number of flights that were written or given up before the output
+// resumed.
 func (o *Output) Resumed() int { return o.before }
 
-// FreshStart implements [checkpoint.FreshStarter]: the file begins with the header.
+// FreshStart implements [checkpoint.FreshStarter]. It writes the header.
 func (o *Output) FreshStart(ctx context.Context) error {
 	if info, err := os.Stat(o.kind.Path); err == nil && info.Size() > 0 {
 		return fmt.Errorf("-out %s is not empty, and there is no checkpoint to go on from: remove it to start afresh", o.kind.Path)
@@ -91,8 +94,8 @@ func (o *Output) FreshStart(ctx context.Context) error {
 	return o.file.Write(ctx, o.kind.Format.Header())
 }
 
-// Restore implements [checkpoint.Output]. The input must be at its position: what
-// lies before it is what the output may know of.
+// Restore implements [checkpoint.Output]. The input must already be at its position,
+// because the book must contain the flights before it.
 func (o *Output) Restore(ctx context.Context, state []byte) error {
 	var s outputState
 	if err := json.Unmarshal(state, &s); err != nil {
@@ -113,9 +116,9 @@ func (o *Output) Write(ctx context.Context, line []byte) error {
 	return o.file.Write(ctx, line)
 }
 
-// Prepare implements [checkpoint.Output]. When the barrier comes here it has passed both
-// look-ups, so what they gave up before it is in the book. What they gave up since is
-// there as well; ledger.Restore says what becomes of it.
+// Prepare implements [checkpoint.Output]. The barrier has passed both look-ups, so the
+// book contains every flight that they gave up before it. It may also contain flights
+// given up since; ledger.Restore handles those.
 func (o *Output) Prepare(ctx context.Context) ([]byte, error) {
 	file, err := o.file.Prepare(ctx)
 	if err != nil {

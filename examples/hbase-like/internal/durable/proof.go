@@ -10,17 +10,17 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 )
 
-// Proof is what comparing the files has found.
+// Proof is the result of comparing the files.
 type Proof struct {
 	Read     int // flights in the input
-	Enriched int // of them in the output
-	Missing  int // neither there nor given up
+	Enriched int // flights found in the output
+	Missing  int // flights neither in the output nor given up
 	Problems []string
 }
 
 // Prove reads the whole input and the whole output again. Every flight must be in the
-// output exactly once, or given up, and in input order if that was asked for. It relies
-// on nothing that the runs remember but the flights given up.
+// output exactly once, or given up. If the output is ordered, the flights must be in
+// input order. From the runs' memory it uses only the list of flights given up.
 func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 	table := make(map[string]flights.Airport, len(airports))
 	for _, a := range airports {
@@ -76,14 +76,14 @@ func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 			p.Missing++
 		case line != want:
 			p.problem("flight %d of the output is not that of line %d of the input: %q", p.Enriched+1, flight.Line, line)
-			return p, nil // the rest would only repeat it
+			return p, nil // the rest would only repeat the problem
 		default:
 			p.Enriched++
 		}
 	}
 }
 
-// rest compares what is left of the output with the lines that may be there.
+// rest compares the rest of the output with the expected lines.
 func (p *Proof) rest(lines output, awaited map[string]int) error {
 	for {
 		line, err := lines.next()
@@ -106,14 +106,14 @@ func (p *Proof) rest(lines output, awaited map[string]int) error {
 	return nil
 }
 
-// output is read line by line.
+// output reads a file line by line.
 type output struct{ *bufio.Reader }
 
-// next returns the next line, which is empty at the end.
+// next returns the next line, or "" at the end.
 func (o output) next() (string, error) {
 	line, err := o.ReadString('\n')
 	if errors.Is(err, io.EOF) {
-		err = nil // a line without its end equals none of the input's
+		err = nil // an unterminated line matches no expected line
 	}
 	return line, err
 }

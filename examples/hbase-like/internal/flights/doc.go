@@ -1,6 +1,6 @@
 // Package flights reads flights and airports from CSV, and writes flights with their
 // airports as CSV or JSON lines.
 //
-// Flights may come from anywhere: columns are found by the names in the header, others
-// are ignored, and whatever is wrong is an [InputError] that names file and line.
+// The input can come from any program: columns are found by their header names, other
+// columns are ignored, and every error is an [InputError] with file and line.
 package flights

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Flight is the one element type of the pipeline. It starts with the codes of
-// its airports alone; the look-ups fill in the rest of them.
+// Flight is the only element type of the pipeline. At first it has only the codes of its
+// airports; the look-ups fill in the rest.
 type Flight struct {
 	Seq         int // position in the input, from 0
 	Line        int // in the file, from 1
@@ -19,8 +19,7 @@ type Flight struct {
 	Destination Airport
 }
 
-// Airport is a row of the dimension table. Until it was looked up it has nothing but a
-// code.
+// Airport is a row of the dimension table. Before its look-up it has only a code.
 type Airport struct {
 	IATA      string  `json:"iata"`
 	Name      string  `json:"name"`
@@ -30,7 +29,7 @@ type Airport struct {
 	Longitude float64 `json:"longitude"`
 }
 
-// Columns of an airport's row in the store.
+// Columns of an airport's row.
 const (
 	colName      = "info:name"
 	colCity      = "info:city"
@@ -39,7 +38,7 @@ const (
 	colLongitude = "geo:longitude"
 )
 
-// Cells calls set with every column of the airport's row in the store and its value.
+// Cells calls set for each column of the airport's row.
 func (a Airport) Cells(set func(column, value string)) {
 	set(colName, a.Name)
 	set(colCity, a.City)
@@ -61,8 +60,8 @@ func AirportFromCells(iata string, value func(column string) string) (Airport, e
 	return a, nil
 }
 
-// Unresolved is the code of the first airport that was not looked up yet, "" if both
-// were.
+// Unresolved returns the code of the first airport that was not looked up yet, or "" if
+// both were.
 func (f Flight) Unresolved() string {
 	for _, a := range []Airport{f.Origin, f.Destination} {
 		if a == (Airport{IATA: a.IATA}) {
@@ -72,14 +71,14 @@ func (f Flight) Unresolved() string {
 	return ""
 }
 
-// InputLine is the flight as a line of the input: its date, delay, distance, origin and
+// InputLine formats the flight as a line of the input: date, delay, distance, origin,
 // destination.
 func (f Flight) InputLine() string {
 	return fmt.Sprintf("%s,%d,%d,%s,%s", f.Departure.Format(departureLayout), f.Delay, f.Distance, f.Origin.IATA, f.Destination.IATA)
 }
 
-// GreatCircle is the shortest way between the two airports in miles, what no flight can
-// undercut by much.
+// GreatCircle returns the shortest distance between the two airports in miles. No flight
+// can be much shorter.
 func (f Flight) GreatCircle() int {
 	const earthRadius, degree = 3958.8, math.Pi / 180
 	a, b := f.Origin, f.Destination

@@ -52,8 +52,8 @@ func TestRead(t *testing.T) {
 	}, got)
 }
 
-// Columns are found by name; marks, spaces and quotes of other programs do no
-// harm, and lines are those of the file, not of the records.
+// Columns are found by name. Byte order marks, spaces and quotes are accepted, and line
+// numbers count lines of the file, not records.
 func TestReadFromOtherPrograms(t *testing.T) {
 	got, err := readAll("f.csv", strings.NewReader("\ufeffDestination, Remark ,origin,distance,delay,DATE\r\n"+
 		"LAS,\"two\nlines\",DTW,1750,66,2001/01/01 00:47\r\n"+

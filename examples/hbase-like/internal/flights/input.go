@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// InputError is input that cannot be used, and where it is.
+// InputError describes invalid input and its position.
 type InputError struct {
 	File string
-	Line int // 0: the file as a whole
+	Line int // 0 means the whole file
 	Err  error
 }
 
@@ -26,11 +26,11 @@ func (e *InputError) Error() string {
 	return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
 }
 
-// Unwrap returns what is wrong there.
+// Unwrap returns the cause.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// departureLayout is how the input and the output write times: local to the airport,
-// without a zone.
+// departureLayout is the format of times in the input and the output: local time at the
+// airport, without a zone.
 const departureLayout = "2006/01/02 15:04"
 
 // Reader reads flights. It belongs to one goroutine.
@@ -39,8 +39,7 @@ type Reader struct {
 	seq   int
 }
 
-// NewReader returns a reader of the CSV in r, after having read its header. The name
-// stands for r in errors.
+// NewReader returns a reader of the CSV in r, and reads its header. Errors contain name.
 func NewReader(name string, r io.Reader) (*Reader, error) {
 	t, err := newTable(name, r, "date", "delay", "distance", "origin", "destination")
 	if err != nil {
@@ -49,7 +48,7 @@ func NewReader(name string, r io.Reader) (*Reader, error) {
 	return &Reader{table: t}, nil
 }
 
-// Read returns the next flight, io.EOF behind the last one, or an *InputError.
+// Read returns the next flight, io.EOF after the last one, or an *InputError.
 func (r *Reader) Read() (Flight, error) {
 	if err := r.table.next(); err != nil {
 		return Flight{}, err
@@ -95,21 +94,20 @@ func ReadAirports(name string, r io.Reader) ([]Airport, error) {
 	}
 }
 
-// table reads the wanted columns of a CSV, row by row. The first error of a row sticks in
-// err.
+// table reads the wanted columns of a CSV row by row. err keeps the first error of a row.
 type table struct {
 	file   string
 	csv    *csv.Reader
-	wanted []string // the columns, as the caller numbers them
-	at     []int    // where they are in the file
-	row    []string // the wanted columns of the row
+	wanted []string // column names, in the caller's order
+	at     []int    // their indexes in the file
+	row    []string // the wanted columns of the current row
 	err    error
 }
 
 func newTable(file string, r io.Reader, wanted ...string) (*table, error) {
 	in := bufio.NewReader(r)
 	if mark, err := in.Peek(3); err == nil && string(mark) == "\ufeff" {
-		_, _ = in.Discard(3) // what spreadsheets put before UTF-8
+		_, _ = in.Discard(3) // byte order mark, which spreadsheets write
 	}
 	t := &table{file: file, csv: csv.NewReader(in), wanted: wanted, row: make([]string, len(wanted))}
 	t.csv.ReuseRecord = true
@@ -146,7 +144,7 @@ func (t *table) next() error {
 	return nil
 }
 
-// wrap gives an error of the CSV reader the form of all others.
+// wrap turns an error of the CSV reader into an InputError. It keeps io.EOF.
 func (t *table) wrap(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.EOF

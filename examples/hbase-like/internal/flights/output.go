@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Format is how flights are written.
+// Format is an output format.
 type Format string
 
 // The formats.
@@ -27,7 +27,7 @@ func ParseFormat(name string) (Format, error) {
 	return "", fmt.Errorf("unknown format %q: csv or jsonl", name)
 }
 
-// Header is what comes before the first flight.
+// Header returns the text before the first flight.
 func (f Format) Header() []byte {
 	if f == JSONL {
 		return nil
@@ -42,7 +42,8 @@ func (f Format) Header() []byte {
 	return csvLine(columns)
 }
 
-// Line is one enriched flight with its line end. It depends on the flight alone.
+// Line formats one enriched flight, with its line end. The result depends only on the
+// flight.
 func (f Format) Line(flight Flight) []byte {
 	if f == JSONL {
 		return jsonLine(flight)
@@ -62,14 +63,14 @@ func (f Format) Line(flight Flight) []byte {
 func csvLine(columns []string) []byte {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	_ = w.Write(columns) // a buffer takes everything
+	_ = w.Write(columns) // writing to a buffer never fails
 	w.Flush()
 	return b.Bytes()
 }
 
 func jsonLine(f Flight) []byte {
 	var b bytes.Buffer
-	e := json.NewEncoder(&b) // ends the line, too
+	e := json.NewEncoder(&b) // Encode also ends the line
 	e.SetEscapeHTML(false)
 	_ = e.Encode(struct { // strings and numbers always encode
 		Date        string  `json:"date"`

@@ -5,20 +5,21 @@ import (
 	"sync"
 )
 
-// call is one Get under way. It ends once: by an answer, an error, or its context.
+// call is one Get in progress. It ends once: with an answer, an error, or the end of its
+// context.
 type call struct {
 	row  string
 	done func(Result, error)
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	ended bool
 	stop  func() bool // stops watching the context
-	conn  *conn       // where it was sent, to be forgotten there
+	conn  *conn       // the connection it was sent on, which must forget it
 	id    uint64
 }
 
-// watch makes the end of ctx end the call. It reports false, and does nothing, if ctx has
-// ended.
+// watch makes the end of ctx end the call. If ctx has already ended it returns false and
+// does nothing.
 func (g *call) watch(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
@@ -29,7 +30,7 @@ func (g *call) watch(ctx context.Context) bool {
 	return true
 }
 
-// sent notes where the call went.
+// sent records the connection and the id of the request.
 func (g *call) sent(n *conn, id uint64) {
 	g.mu.Lock()
 	g.conn, g.id = n, id
@@ -40,7 +41,7 @@ func (g *call) sent(n *conn, id uint64) {
 	}
 }
 
-// end is the first to end the call, or does nothing.
+// end ends the call. Only the first call of end has an effect.
 func (g *call) end(r Result, err error) {
 	g.mu.Lock()
 	if g.ended {
@@ -52,7 +53,7 @@ func (g *call) end(r Result, err error) {
 	g.mu.Unlock()
 	g.stop()
 	if n != nil {
-		n.forget(id) // nothing left to forget after an answer
+		n.forget(id) // no effect after an answer
 	}
 	g.done(r, err)
 }

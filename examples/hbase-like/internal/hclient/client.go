@@ -12,14 +12,14 @@ import (
 
 const (
 	dialTimeout = 2 * time.Second
-	// A server that could not be reached is not tried again for so long: Gets
-	// fail at once instead of queueing up behind hopeless dials.
+	// After a failed dial, Gets to that server fail at once for this time instead of
+	// queueing behind hopeless dials.
 	failedFor = 25 * time.Millisecond
-	// A server that owes answers and says nothing for so long is taken for dead.
+	// A server that owes answers and sends nothing for this time counts as dead.
 	silence = 5 * time.Second
 )
 
-// Result is a row, or an empty result when the store has no such row.
+// Result is a row, or empty if the store has no such row.
 type Result struct {
 	Row   string
 	cells []wire.Cell
@@ -28,7 +28,7 @@ type Result struct {
 // Empty reports whether the store has no such row.
 func (r Result) Empty() bool { return len(r.cells) == 0 }
 
-// Value returns the value of a column (family:qualifier), "" if it has none.
+// Value returns the value of a column (family:qualifier), or "" if it has none.
 func (r Result) Value(column string) string {
 	for _, c := range r.cells {
 		if c.Column == column {
@@ -38,30 +38,30 @@ func (r Result) Value(column string) string {
 	return ""
 }
 
-// Stats counts what a client did.
+// Stats counts a client's requests and failures.
 type Stats struct {
-	Gets             int // asked of a server
-	Locates          int // asked of the meta server
+	Gets             int // sent to a region server
+	Locates          int // sent to the meta server
 	Dials            int
 	NotServing       int // answers "not serving"
-	ConnectionErrors int // Gets that ended with one
+	ConnectionErrors int // Gets that ended with a ConnectionError
 }
 
 // Client is a client of one store. It is safe for concurrent use.
 type Client struct {
 	meta    string
-	silence time.Duration   // the constant, but for tests
+	silence time.Duration   // the constant, except in tests
 	ctx     context.Context // ended by Close
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup // the goroutines of the connections
 
-	mu       sync.Mutex // guards what follows; not held while callbacks run
+	mu       sync.Mutex // guards the fields below; not held while callbacks run
 	closed   bool
 	conns    map[string]*conn
 	failed   map[string]failure
-	regions  []wire.Region // the region cache, ascending, without overlaps
-	locating bool          // a request to the meta server is on its way
-	waiting  []*call       // for that request; then they look at the cache again
+	regions  []wire.Region // region cache, ascending, without overlaps
+	locating bool          // a request to the meta server is in progress
+	waiting  []*call       // Gets waiting for that request; then they check the cache again
 	stats    Stats
 }
 
@@ -70,8 +70,8 @@ type failure struct {
 	err   error
 }
 
-// New returns a client of the store whose meta server is at addr. It connects when it has
-// to.
+// New returns a client of the store whose meta server is at metaAddr. It connects on
+// demand.
 func New(metaAddr string) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Client{
@@ -84,8 +84,8 @@ func New(metaAddr string) *Client {
 	}
 }
 
-// Get asks for a row and returns at once. It calls done exactly once: with the row, an
-// empty result, or an error. When ctx ends first, done gets its cause and the answer is
+// Get requests a row and returns at once. It calls done exactly once: with the row, an
+// empty result, or an error. If ctx ends first, done receives its cause and the answer is
 // ignored.
 func (c *Client) Get(ctx context.Context, row string, done func(Result, error)) {
 	g := &call{row: row, done: done}
@@ -96,8 +96,8 @@ func (c *Client) Get(ctx context.Context, row string, done func(Result, error)) 
 	c.route(g)
 }
 
-// Close breaks the connections, ends what is under way with ErrClosed, and
-// waits for the goroutines of the client. Closing twice does nothing.
+// Close breaks the connections, ends pending Gets with ErrClosed, and waits for the
+// client's goroutines. It may be called twice.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -120,14 +120,15 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Stats returns what the client did so far.
+// Stats returns the counts so far.
 func (c *Client) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stats
 }
 
-// route sends g to the server of its region, or has the region located first.
+// route sends g to the server of its region. If the region is unknown it locates it
+// first.
 func (c *Client) route(g *call) {
 	c.mu.Lock()
 	if c.closed {
@@ -161,7 +162,7 @@ func (c *Client) route(g *call) {
 	g.sent(n, id)
 }
 
-// answered ends g with what the server of region said.
+// answered ends g with the answer of the region's server.
 func (c *Client) answered(g *call, region wire.Region, resp wire.Response, err error) {
 	switch {
 	case err != nil:
@@ -176,8 +177,8 @@ func (c *Client) answered(g *call, region wire.Region, resp wire.Response, err e
 	case resp.Status == wire.StatusNotServing:
 		c.mu.Lock()
 		c.stats.NotServing++
-		// Only if the cache still says what was wrong: another Get may have learned
-		// better meanwhile.
+		// Only if the cache still has this region. Another Get may have found the new one
+		// meanwhile.
 		c.regions = slices.DeleteFunc(c.regions, func(r wire.Region) bool { return r == region })
 		c.mu.Unlock()
 		g.end(Result{}, &NotServingRegionError{Server: region.Server, Region: region.Name, Row: g.row})
@@ -186,9 +187,9 @@ func (c *Client) answered(g *call, region wire.Region, resp wire.Response, err e
 	}
 }
 
-// locate asks the meta server for the region of row, then routes all Gets that wait. One
-// request is on its way at a time: the others most often need the same region, and after
-// a restart a thousand Gets would ask at once.
+// locate asks the meta server for the region of row, then routes all waiting Gets. Only
+// one request is in progress at a time, because most waiting Gets need the same region,
+// and after a restart a thousand Gets would ask at once.
 func (c *Client) locate(row string) {
 	c.mu.Lock()
 	n, err := c.connLocked(c.meta)
@@ -233,7 +234,7 @@ func (c *Client) located(row string, resp wire.Response, err error) {
 
 // cachedLocked looks row up in the region cache.
 func (c *Client) cachedLocked(row string) (wire.Region, bool) {
-	for _, r := range c.regions { // a handful
+	for _, r := range c.regions { // only a few
 		if r.Contains(row) {
 			return r, true
 		}
@@ -241,7 +242,7 @@ func (c *Client) cachedLocked(row string) (wire.Region, bool) {
 	return wire.Region{}, false
 }
 
-// rememberLocked puts a region into the cache, in place of all that overlap it.
+// rememberLocked adds a region to the cache and removes all regions that overlap it.
 func (c *Client) rememberLocked(region wire.Region) {
 	c.regions = slices.DeleteFunc(c.regions, func(r wire.Region) bool {
 		return r.Contains(region.Start) || region.Contains(r.Start)
@@ -254,7 +255,7 @@ func (c *Client) forgetServerLocked(server string) {
 	c.regions = slices.DeleteFunc(c.regions, func(r wire.Region) bool { return r.Server == server })
 }
 
-// connLocked returns the connection to a server, a new one if there is none.
+// connLocked returns the connection to a server. It creates the connection if necessary.
 func (c *Client) connLocked(server string) (*conn, error) {
 	if c.closed {
 		return nil, ErrClosed
@@ -275,8 +276,8 @@ func (c *Client) connLocked(server string) (*conn, error) {
 	return n, nil
 }
 
-// lost takes a broken connection out of use. What was cached about its server may be as
-// wrong as the connection.
+// lost removes a broken connection. The cached regions of its server may be outdated as
+// well.
 func (c *Client) lost(n *conn, err error, dialed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/wire"
 )
 
-// patience is how long a test waits for what must happen.
+// patience bounds each wait of a test.
 const patience = 20 * time.Second
 
 func row(key string) store.Row {
@@ -46,7 +46,7 @@ type answer struct {
 	err error
 }
 
-// get starts a Get. The channel has room for two answers, to catch a second.
+// get starts a Get. The channel has room for two answers, to detect a second one.
 func get(ctx context.Context, c *Client, key string) <-chan answer {
 	ch := make(chan answer, 2)
 	c.Get(ctx, key, func(r Result, err error) { ch <- answer{r, err} })
@@ -69,7 +69,7 @@ func getNow(t *testing.T, c *Client, key string) answer {
 	return await(t, get(t.Context(), c, key))
 }
 
-// getAgain gets until it succeeds, as a user of the client would.
+// getAgain repeats a Get until it succeeds, as a user of the client would.
 func getAgain(t *testing.T, c *Client, key string) (r Result, errs []error) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -142,7 +142,7 @@ func TestMovedRegionIsLookedUpAgain(t *testing.T) {
 
 	r, errs := getAgain(t, c, "ATL")
 	assert.False(t, r.Empty())
-	for _, err := range errs { // the meta server told the old place for a while
+	for _, err := range errs { // for a while the meta server still returned the old server
 		assert.ErrorAs(t, err, &moved)
 	}
 	assert.Equal(t, 1+len(errs), c.Stats().NotServing)
@@ -179,12 +179,12 @@ func TestCrashedServerIsFoundAgain(t *testing.T) {
 	require.NoError(t, s.Crash(0))
 
 	var lost *ConnectionError
-	// The end of the connection may reach the client after the first Get.
+	// The client may notice the broken connection only after the first Get.
 	require.ErrorAs(t, getNow(t, c, "ATL").err, &lost)
 	require.ErrorAs(t, getNow(t, c, "ATL").err, &lost)
 	require.NoError(t, getNow(t, c, "SFO").err, "the other server is not concerned")
 
-	squatter, err := net.Listen("tcp", before) // so that it comes back elsewhere
+	squatter, err := net.Listen("tcp", before) // so that the server returns on another address
 	require.NoError(t, err)
 	require.NoError(t, s.Revive(0))
 	require.NoError(t, squatter.Close())
@@ -192,7 +192,7 @@ func TestCrashedServerIsFoundAgain(t *testing.T) {
 	assert.Equal(t, "name of ATL", r.Value("info:name"))
 }
 
-// While a server is known to be gone, Gets fail without dialing.
+// While a server is known to be unreachable, Gets fail without dialing.
 func TestGoneServerIsNotDialedForEveryGet(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -203,7 +203,7 @@ func TestGoneServerIsNotDialedForEveryGet(t *testing.T) {
 		var lost *ConnectionError
 		require.ErrorAs(t, getNow(t, c, "ATL").err, &lost)
 	}
-	most := 2 + int(time.Since(begun)/failedFor) // one more to the meta server
+	most := 2 + int(time.Since(begun)/failedFor) // plus one dial to the meta server
 	assert.LessOrEqual(t, c.Stats().Dials, most)
 	assert.Equal(t, 50, c.Stats().ConnectionErrors)
 }
@@ -221,7 +221,7 @@ func TestContextEndsAGet(t *testing.T) {
 	})
 	t.Run("in the look-up", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		c := newClient(t, s.MetaAddr()) // which never answers
+		c := newClient(t, s.MetaAddr()) // the meta server answers only after an hour
 		ch := get(ctx, c, "ATL")
 		cancel(why)
 		assert.Equal(t, why, await(t, ch).err)
@@ -242,7 +242,7 @@ func TestContextEndsAGet(t *testing.T) {
 	})
 }
 
-// watched is a context that knows who waits for its end.
+// watched is a context that counts its AfterFuncs.
 type watched struct {
 	context.Context
 	done     chan struct{}
@@ -256,7 +256,7 @@ func (w *watched) AfterFunc(func()) (stop func() bool) {
 	return func() bool { w.watchers.Add(-1); return true }
 }
 
-// A Get that has ended leaves nothing behind in a context that lives on.
+// A Get that has ended is no longer registered with its context.
 func TestContextIsLetGo(t *testing.T) {
 	s := startStore(t, store.Config{Servers: 1})
 	c := newClient(t, s.MetaAddr())
@@ -301,7 +301,7 @@ func TestMetaServerThatIsGone(t *testing.T) {
 	}
 }
 
-// The meta server itself answers nonsense: an error, not a loop.
+// A wrong answer from the meta server is an error, not a loop.
 func TestMetaServerThatIsWrong(t *testing.T) {
 	for name, region := range map[string]wire.Region{
 		"not the row's": {Name: "r", Start: "X"},
@@ -333,7 +333,7 @@ func TestServerThatRefuses(t *testing.T) {
 	assert.Equal(t, RemoteError{Server: server, Message: "no"}, *refused)
 }
 
-// A server that takes requests and says nothing is given up after a while.
+// A server that accepts requests but does not answer is given up after a while.
 func TestServerThatIsSilent(t *testing.T) {
 	var talks atomic.Bool
 	server := scripted(t, func(wire.Request) (wire.Response, bool) {
@@ -348,14 +348,14 @@ func TestServerThatIsSilent(t *testing.T) {
 	require.ErrorAs(t, a.err, &timeout)
 	assert.True(t, timeout.Timeout())
 
-	// Gets that were given up meanwhile do not excuse the silence, and more of them do not prolong it.
+	// Canceled Gets do not excuse the silence, and new ones do not extend it.
 	dials := c.Stats().Dials
 	require.Eventually(t, func() bool {
 		ctx, cancel := context.WithCancel(t.Context())
 		given := get(ctx, c, "ATL")
 		cancel()
 		await(t, given)
-		return c.Stats().Dials >= dials+3 // that many connections broke
+		return c.Stats().Dials >= dials+3 // three more connections broke
 	}, patience, time.Millisecond)
 
 	talks.Store(true)
@@ -382,7 +382,7 @@ func TestServerThatTalksNonsense(t *testing.T) {
 	server.Wait()
 }
 
-// The region cache holds no overlaps, whatever is learned in which order.
+// Regions in the cache never overlap, in whatever order they arrive.
 func TestRegionCache(t *testing.T) {
 	c := newClient(t, "nowhere")
 	remember := func(start, end, server string) {
@@ -403,11 +403,12 @@ func TestRegionCache(t *testing.T) {
 	assert.Equal(t, []wire.Region{{Name: "C-P", Start: "C", End: "P", Server: "s3"}}, c.regions)
 }
 
-// Everything at once, until all rows were read: no Get is lost, none is called back twice, and goleak finds nothing afterwards.
+// All faults at once, until all rows were read: every Get calls back exactly once, and
+// goleak finds no leak.
 func TestGetsSurviveTrouble(t *testing.T) {
 	faults := store.DefaultFaults(5)
 	faults.EventEvery = 60
-	faults.MaxLag, faults.DownFor, faults.SlowFor, faults.SlowBy, faults.Transition = // rows are late on busy machines, too
+	faults.MaxLag, faults.DownFor, faults.SlowFor, faults.SlowBy, faults.Transition = // on busy machines rows are late anyway
 		500*time.Millisecond, 40*time.Millisecond, 20*time.Millisecond, 10*time.Millisecond, 5*time.Millisecond
 	s := startStore(t, store.Config{Servers: 3, Splits: []string{"ROW100", "ROW200"}, MaxLatency: 2 * time.Millisecond, Faults: faults})
 	const rows, times = 300, 3
@@ -456,7 +457,7 @@ func TestGetsSurviveTrouble(t *testing.T) {
 	}
 }
 
-// scripted is a server that answers as the function says, or not at all.
+// scripted starts a server that answers with the result of a function, or not at all.
 func scripted(t *testing.T, answer func(wire.Request) (wire.Response, bool)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -485,7 +486,8 @@ func scripted(t *testing.T, answer func(wire.Request) (wire.Response, bool)) str
 			conns.Go(func() { serve(nc) })
 		}
 	})
-	// Cleanups run last in, first out: the client, made later, is closed by then.
+	// Cleanups run in reverse order, so the client, which is created later, is closed by
+	// then.
 	t.Cleanup(func() {
 		_ = ln.Close()
 		conns.Wait()
@@ -493,7 +495,7 @@ func scripted(t *testing.T, answer func(wire.Request) (wire.Response, bool)) str
 	return ln.Addr().String()
 }
 
-// scriptedMeta is a meta server that tells one region, at once.
+// scriptedMeta starts a meta server that returns the same region for every row.
 func scriptedMeta(t *testing.T, region wire.Region) string {
 	t.Helper()
 	return scripted(t, func(wire.Request) (wire.Response, bool) {

@@ -12,18 +12,18 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/wire"
 )
 
-// conn is one connection, shared by many calls. It is used once: when it breaks
-// all its calls end, and the client makes another.
+// conn is one connection, shared by many calls. It is not reused: when it breaks, all its
+// calls end and the client creates another.
 //
-// It has two goroutines: run dials and then writes, read reads and calls back.
-// Both end when the connection is broken, and are waited for by Client.Close.
+// It has two goroutines: run dials and then writes, read reads and calls back. Both end
+// when the connection breaks. Client.Close waits for them.
 type conn struct {
 	client *Client
 	server string
-	wake   chan struct{} // has room for one signal: "queue is not empty"
+	wake   chan struct{} // capacity 1: signals that queue is not empty
 	broken chan struct{} // closed by fail
 
-	mu      sync.Mutex // guards what follows; not held while callbacks run
+	mu      sync.Mutex // guards the fields below; not held while callbacks run
 	nc      net.Conn   // nil until dialed
 	armed   bool       // a read deadline is set
 	queue   []byte     // frames to write
@@ -32,7 +32,7 @@ type conn struct {
 	err     error // why it is broken
 }
 
-// reply takes the answer to a request, or the reason why there is none.
+// reply receives the response to a request, or an error.
 type reply func(wire.Response, error)
 
 func newConn(c *Client, server string) *conn {
@@ -74,8 +74,8 @@ func (n *conn) forget(id uint64) {
 	delete(n.pending, id)
 }
 
-// armLocked sets the deadline of a server that owes an answer. A request that
-// was forgotten leaves the deadline as it is: it was not answered in time either.
+// armLocked sets the read deadline if the server owes an answer. Forgotten requests do
+// not change the deadline, because they were not answered in time either.
 func (n *conn) armLocked() {
 	if n.nc != nil && !n.armed && len(n.pending) > 0 {
 		n.armed = true
@@ -83,7 +83,7 @@ func (n *conn) armLocked() {
 	}
 }
 
-// heardLocked takes note of an answer.
+// heardLocked resets the deadline after an answer.
 func (n *conn) heardLocked() {
 	n.armed = false
 	if len(n.pending) > 0 {
@@ -93,7 +93,7 @@ func (n *conn) heardLocked() {
 	}
 }
 
-// run dials, starts the reader, and writes what is queued, all at a time.
+// run dials, starts the reader, and then writes the whole queue each time.
 func (n *conn) run() {
 	ctx, cancel := context.WithTimeout(n.client.ctx, dialTimeout)
 	defer cancel()
@@ -103,7 +103,7 @@ func (n *conn) run() {
 		return
 	}
 	n.mu.Lock()
-	broken := n.err != nil // closed while it dialed
+	broken := n.err != nil // closed during the dial
 	n.nc = nc
 	n.armLocked()
 	n.mu.Unlock()
@@ -136,7 +136,7 @@ func (n *conn) read() {
 		resp, err := wire.ReadResponse(in)
 		if err != nil {
 			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF // calls or not, the server should have stayed
+				err = io.ErrUnexpectedEOF // the server should not close the connection
 			}
 			n.fail(err)
 			return
@@ -152,10 +152,11 @@ func (n *conn) read() {
 	}
 }
 
-// fail breaks the connection and ends its calls. Only the first call counts.
+// fail breaks the connection and ends its calls. Only the first call of fail has an
+// effect.
 func (n *conn) fail(err error) {
 	if n.client.ctx.Err() != nil {
-		err = ErrClosed // whatever it broke, it was Close
+		err = ErrClosed // Close is the reason for any error now
 	} else {
 		err = &ConnectionError{Server: n.server, Err: err}
 	}
@@ -173,7 +174,7 @@ func (n *conn) fail(err error) {
 	if nc != nil {
 		_ = nc.Close()
 	}
-	// Out of use first: a callback that tries again gets another connection.
+	// Remove the connection first, so that a callback that retries gets a new one.
 	n.client.lost(n, err, nc != nil)
 	for _, done := range pending {
 		done(wire.Response{}, err)

@@ -8,8 +8,8 @@ import (
 // ErrClosed is the error of a Get on a closed client.
 var ErrClosed = errors.New("hclient: client closed")
 
-// NotServingRegionError says that the server asked does not serve the region of
-// the row: it has moved. The client has forgotten where the region was.
+// NotServingRegionError reports that the server does not serve the region of the row,
+// because the region has moved. The client has removed the region from its cache.
 type NotServingRegionError struct {
 	Server string // host:port
 	Region string
@@ -20,8 +20,8 @@ func (e *NotServingRegionError) Error() string {
 	return fmt.Sprintf("hclient: %s does not serve region %q of row %q", e.Server, e.Region, e.Row)
 }
 
-// ConnectionError says that a server could not be reached, or that the connection broke
-// before it answered.
+// ConnectionError reports that a server could not be reached, or that the connection
+// broke before the answer.
 type ConnectionError struct {
 	Server string // host:port
 	Err    error
@@ -31,10 +31,10 @@ func (e *ConnectionError) Error() string {
 	return fmt.Sprintf("hclient: connection to %s: %v", e.Server, e.Err)
 }
 
-// Unwrap returns what happened to the connection.
+// Unwrap returns the cause.
 func (e *ConnectionError) Unwrap() error { return e.Err }
 
-// RemoteError is a server's refusal of a request. Trying again does not help.
+// RemoteError is a server's refusal of a request. Retrying does not help.
 type RemoteError struct {
 	Server  string // host:port
 	Message string

@@ -13,23 +13,23 @@ type Balance struct {
 	Enriched  int
 	GivenUp   int
 	Abandoned int
-	Missing   int // read, and not come out
+	Missing   int // flights read that have not come out
 
 	Losses   []Loss
-	Problems []string // what must not be, Missing aside
+	Problems []string // violated invariants, without Missing
 
 	Latency        Quantiles[time.Duration] // of enriched flights, from the first call to the output
-	LatencyRetried Quantiles[time.Duration] // of those that were retried
+	LatencyRetried Quantiles[time.Duration] // of enriched flights that were retried
 	Retried        int                      // flights that were retried
 	Retries        Quantiles[int32]         // per flight that was retried
 }
 
-// Quantiles are taken of all values, not of a sample.
+// Quantiles are computed from all values, not from a sample.
 type Quantiles[T any] struct {
 	P50, P99, Max T
 }
 
-// Ended is the number of flights that came out, one way or another.
+// Ended returns the number of flights that were enriched, given up or abandoned.
 func (b Balance) Ended() int { return b.Enriched + b.GivenUp + b.Abandoned }
 
 // Balance returns the state of the ledger.
@@ -69,8 +69,8 @@ func (l *Ledger) Balance() Balance {
 }
 
 // Prove returns nil if every flight came out exactly once, and in order if the ledger is
-// ordered. Of a run that was cut short, notTaken flights may be missing: those that the
-// pipeline says it did not accept.
+// ordered. After a run that was cut short, notTaken flights may be missing: the flights
+// that the pipeline did not accept.
 func (b Balance) Prove(notTaken int) error {
 	problems := b.Problems
 	if b.Missing != notTaken {
@@ -82,7 +82,7 @@ func (b Balance) Prove(notTaken int) error {
 	return &ProofError{Problems: problems}
 }
 
-// ProofError says what does not balance.
+// ProofError lists the problems.
 type ProofError struct {
 	Problems []string
 }
@@ -91,8 +91,8 @@ func (e *ProofError) Error() string {
 	return "the books do not balance:\n  " + strings.Join(e.Problems, "\n  ")
 }
 
-// quantiles sorts values. The p-quantile of n values is the smallest that is not below a
-// share p of them.
+// quantiles sorts values. The p-quantile of n values is the smallest value that is at
+// least as large as a share p of them.
 func quantiles[T time.Duration | int32](values []T) Quantiles[T] {
 	n := len(values)
 	if n == 0 {

@@ -1,9 +1,9 @@
-// Package ledger keeps one line for every flight, from its first reading to its end, and
-// proves at the end of a run that the books balance: every flight came out exactly once,
-// with the airports it names, and in ordered mode in order.
+// Package ledger records every flight from its first reading to its end. At the end of a
+// run it proves that every flight came out exactly once, with the right airports, and in
+// ordered mode in order.
 //
-// The pipeline could count instead; but a count does not notice that one flight came
-// twice and another one never.
+// Counters would not be enough: they do not notice that one flight came out twice and
+// another one never.
 //
 // A [Ledger] is safe for concurrent use.
 package ledger

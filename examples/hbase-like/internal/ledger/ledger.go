@@ -12,36 +12,36 @@ import (
 type fate uint8
 
 const (
-	unknown   fate = iota
-	enriched       // came out of the pipeline
-	givenUp        // was given up
-	abandoned      // was cut off with the pipeline
+	unknown  fate = iota
+	enriched      // came out of the pipeline
+	givenUp
+	abandoned // cut off with the pipeline
 )
 
 func (f fate) String() string {
 	return [...]string{"unknown", "enriched", "given up", "abandoned"}[f]
 }
 
-// entry is the line of one flight.
+// entry records one flight.
 type entry struct {
 	line     int32
 	retries  int32
 	fate     fate
-	restored bool          // its fate is from a checkpoint
-	first    time.Duration // when it was called for first, since the ledger was opened; 0: never
-	latency  time.Duration // from then to its end
+	restored bool          // its fate comes from a checkpoint
+	first    time.Duration // first call, since the ledger was opened; 0 if not called yet
+	latency  time.Duration // from the first call to the flight's end
 }
 
-// maxProblems bounds the problems that are remembered in words.
+// maxProblems bounds the problems that are stored as text.
 const maxProblems = 10
 
-// Ledger is the book of one run.
+// Ledger records the flights of one run.
 type Ledger struct {
 	ordered  bool
 	airports map[string]flights.Airport
 	opened   time.Time
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	entries  []entry    // by Flight.Seq
 	last     int        // Seq of the last enriched flight
 	counts   [abandoned + 1]int
@@ -50,8 +50,8 @@ type Ledger struct {
 	more     int // problems beyond maxProblems
 }
 
-// New opens a ledger. Enriched flights must carry these airports and, if ordered, come in
-// the order in which they were read.
+// New opens a ledger. Enriched flights must carry these airports. If ordered, they must
+// come out in the order in which they were read.
 func New(ordered bool, airports []flights.Airport) *Ledger {
 	l := &Ledger{ordered: ordered, airports: make(map[string]flights.Airport, len(airports)), opened: time.Now(), last: -1}
 	for _, a := range airports {
@@ -60,8 +60,8 @@ func New(ordered bool, airports []flights.Airport) *Ledger {
 	return l
 }
 
-// Read enters a flight, before it goes into the pipeline. Flights must come in the order
-// of their Seq.
+// Read records a flight before it enters the pipeline. Flights must arrive in the order
+// of Seq.
 func (l *Ledger) Read(f flights.Flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *Ledger) Read(f flights.Flight) {
 	l.entries = append(l.entries, entry{line: int32(f.Line)})
 }
 
-// Unread takes back the last flight read: it did not go into the pipeline.
+// Unread removes the last flight read, because it did not enter the pipeline.
 func (l *Ledger) Unread(f flights.Flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +81,7 @@ func (l *Ledger) Unread(f flights.Flight) {
 	}
 }
 
-// Attempt notes that a look-up for a flight begins, the n-th for the same airport.
+// Attempt records that a look-up begins: the n-th attempt for this flight and airport.
 func (l *Ledger) Attempt(f flights.Flight, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +99,7 @@ func (l *Ledger) Attempt(f flights.Flight, n int) {
 	}
 }
 
-// Enriched notes that a flight came out of the pipeline.
+// Enriched records that a flight came out of the pipeline.
 func (l *Ledger) Enriched(f flights.Flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +115,7 @@ func (l *Ledger) Enriched(f flights.Flight) {
 	}
 }
 
-// GivenUp notes that a flight was given up, and why.
+// GivenUp records that a flight was given up, and the reason.
 func (l *Ledger) GivenUp(f flights.Flight, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,21 +124,21 @@ func (l *Ledger) GivenUp(f flights.Flight, why error) {
 	}
 }
 
-// Abandoned notes that a flight was cut off with the pipeline.
+// Abandoned records that a flight was cut off with the pipeline.
 func (l *Ledger) Abandoned(f flights.Flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endLocked(f, abandoned)
 }
 
-// Progress returns how many flights were read, and how many of them have ended.
+// Progress returns the number of flights read, and how many of them have ended.
 func (l *Ledger) Progress() (read, ended int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.entries), l.counts[enriched] + l.counts[givenUp] + l.counts[abandoned]
 }
 
-// endLocked reports whether this is the flight's only end so far.
+// endLocked returns true if the flight had not ended before.
 func (l *Ledger) endLocked(f flights.Flight, end fate) bool {
 	if f.Seq >= len(l.entries) {
 		l.problemLocked("line %d: %s, but never read", f.Line, end)

@@ -36,7 +36,7 @@ func TestBooksThatBalance(t *testing.T) {
 	lost := f[1]
 	lost.Destination = flights.Airport{IATA: "XQQ"}
 	l.GivenUp(lost, errors.New("nowhere"))
-	l.Enriched(f[3]) // in order: 2 did not come out there
+	l.Enriched(f[3]) // in order, because flight 2 was not enriched
 	l.Abandoned(f[2])
 	read, ended := l.Progress()
 	assert.Equal(t, []int{4, 4}, []int{read, ended})
@@ -130,7 +130,7 @@ func TestLossesAndProblemsAreBounded(t *testing.T) {
 			why = errors.New("moved")
 		}
 		l.GivenUp(flight, why)
-		l.GivenUp(flight, why) // a problem each
+		l.GivenUp(flight, why) // each repetition is a problem
 	}
 	b := l.Balance()
 	require.Len(t, b.Losses, 2)
@@ -149,7 +149,7 @@ func TestManyLossesAreSummedUp(t *testing.T) {
 	assert.Equal(t, ledger.Loss{Airport: "others", Why: "various reasons", Flights: 31, Lines: []int{21, 22, 23, 24, 25}}, losses[0], "the largest first")
 }
 
-// What was given up is in the books of the next run, and leaves them again when it is looked up again.
+// A restored flight counts as given up until it is looked up again.
 func TestRestored(t *testing.T) {
 	l, f := open(true, 3)
 	lost := func(flight flights.Flight) ledger.Lost {

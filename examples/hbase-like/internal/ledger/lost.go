@@ -20,11 +20,11 @@ func (l *Ledger) Lost() []Lost {
 	return slices.Clone(l.lost)
 }
 
-// Restore enters the flights that were given up when a checkpoint was taken, and returns
-// how many. The checkpoint may know too many: those that a look-up gave up after its own
-// part of the checkpoint was taken. One of them was read after it, and will be read
-// again: it is ignored. Another one is in flight in the checkpoint: it is not given up
-// any more when it is looked up again.
+// Restore records the flights that were given up when a checkpoint was taken, and returns
+// their number. The checkpoint may contain flights that a look-up gave up after its own
+// part of the checkpoint. Such a flight either comes after the input's position, so it is
+// read again and ignored here; or it is in flight in the checkpoint, so it stops counting
+// as given up when it is looked up again.
 func (l *Ledger) Restore(lost []Lost) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,7 +40,7 @@ func (l *Ledger) Restore(lost []Lost) int {
 	return l.counts[givenUp]
 }
 
-// takeUpLocked makes a flight that was given up before the checkpoint one that is in
+// takeUpLocked turns a flight that was given up before the checkpoint into a flight in
 // flight.
 func (l *Ledger) takeUpLocked(e *entry, seq int) {
 	if !e.restored {
@@ -51,18 +51,18 @@ func (l *Ledger) takeUpLocked(e *entry, seq int) {
 	l.lost = slices.DeleteFunc(l.lost, func(f Lost) bool { return f.Seq == seq })
 }
 
-// Bounds of what the summary says about flights given up.
+// Bounds of the summary of flights given up.
 const (
-	maxLosses = 20 // the last one collects all that follow
+	maxLosses = 20 // the last one collects all further losses
 	maxLines  = 5  // per loss
 )
 
-// Loss is an airport for which flights were given up.
+// Loss sums up the flights given up for one airport and reason.
 type Loss struct {
 	Airport string
 	Why     string
 	Flights int
-	Lines   []int // of the first flights
+	Lines   []int // of the first flights only
 }
 
 // lossesLocked returns the losses, the largest first.

@@ -22,12 +22,12 @@ type Row struct {
 type Config struct {
 	// Servers is the number of region servers, at least 1.
 	Servers int
-	// Splits are the row keys at which a new region starts, ascending. Regions are dealt
-	// to the servers in turn.
+	// Splits are the row keys at which a new region starts, ascending. Regions are
+	// assigned to the servers in turn.
 	Splits []string
-	// MinLatency and MaxLatency bound how long an answer takes, before faults.
+	// MinLatency and MaxLatency bound the time to an answer, without faults.
 	MinLatency, MaxLatency time.Duration
-	// Faults is the trouble to make; the zero value makes none.
+	// Faults are injected. The zero value injects no faults.
 	Faults Faults
 }
 
@@ -38,17 +38,17 @@ type Cluster struct {
 	meta    *listener
 	tasks   tasks
 
-	// due has room for one signal: "the number of Gets has grown past the next
-	// event". Sent by servers, received by the goroutine that runs the plan.
+	// due, with capacity 1, signals that the number of Gets has passed the next event.
+	// Servers send, the goroutine that runs the plan receives.
 	due chan struct{}
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	regions []*region  // ascending by start
 	asked   map[string]int
-	late    map[string]Row // rows that are still to be loaded, at their first Get
+	late    map[string]Row // rows to be loaded some time after their first Get
 	rows    map[string]Row
 	gets    uint64
-	next    uint64 // the number of Gets at which the plan goes on
+	next    uint64 // number of Gets at which the plan continues; 0 without a plan
 	events  []Event
 	stats   Stats
 	closed  bool
@@ -56,13 +56,13 @@ type Cluster struct {
 
 // region is guarded by Cluster.mu.
 type region struct {
-	wire.Region     // Server is the address that meta returns
-	owner       int // the server that serves the region once open
+	wire.Region     // as returned by the meta server
+	owner       int // index of the server that serves the region once open
 	open        bool
-	moves       int // distinguishes the end of an old move from that of the last one
+	moves       int // distinguishes the end of the latest move from the end of an older one
 }
 
-// Start starts a cluster. The caller closes it.
+// Start starts a cluster. The caller must close it.
 func Start(cfg Config) (*Cluster, error) {
 	if cfg.Servers < 1 {
 		return nil, fmt.Errorf("store: %d servers", cfg.Servers)
@@ -109,12 +109,11 @@ func Start(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// MetaAddr is the address of the meta server, all that a client has to know.
+// MetaAddr returns the address of the meta server. Clients need only this address.
 func (c *Cluster) MetaAddr() string { return c.meta.addr }
 
-// Load writes rows. A row that the faults make late is not there at once: as in a
-// pipeline whose dimension table is filled by a job that lags behind, it is written some
-// time after it was asked for first.
+// Load writes rows. A row that the faults make late is written some time after its first
+// Get, as if a job that lags behind filled the dimension table.
 func (c *Cluster) Load(rows ...Row) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,8 +126,8 @@ func (c *Cluster) Load(rows ...Row) {
 	}
 }
 
-// Close stops the servers, drops what they have not answered, and waits until
-// all goroutines of the cluster have ended. Closing twice does nothing.
+// Close stops the servers, drops pending answers, and waits for all goroutines of the
+// cluster. It may be called twice.
 func (c *Cluster) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -161,12 +160,12 @@ func (c *Cluster) regionOfLocked(row string) *region {
 		return strings.Compare(r.Start, row)
 	})
 	if !found {
-		i-- // the region before the first that starts behind row
+		i-- // the last region that starts before row
 	}
 	return c.regions[i]
 }
 
-// answerLocate is the meta server.
+// answerLocate handles requests to the meta server.
 func (c *Cluster) answerLocate(req wire.Request, reply func(wire.Response)) {
 	if req.Op != wire.OpLocate {
 		reply(wire.Response{Status: wire.StatusError, Message: "the meta server only locates regions"})
@@ -181,8 +180,8 @@ func (c *Cluster) answerLocate(req wire.Request, reply func(wire.Response)) {
 	})
 }
 
-// answerGet is region server id. It takes note of the Get now, and reads and answers once
-// the latency of the answer has passed.
+// answerGet handles requests to region server id. It counts the Get now, and reads the
+// row and answers after the latency has passed.
 func (c *Cluster) answerGet(id int, slow time.Duration, req wire.Request, reply func(wire.Response)) {
 	if req.Op != wire.OpGet {
 		reply(wire.Response{Status: wire.StatusError, Message: "region servers only get rows"})
@@ -206,7 +205,7 @@ func (c *Cluster) answerGet(id int, slow time.Duration, req wire.Request, reply 
 	if c.next > 0 && c.gets >= c.next && !c.closed {
 		select {
 		case c.due <- struct{}{}:
-		default: // the plan has been sent already
+		default: // a signal is already pending
 		}
 	}
 	c.mu.Unlock()
@@ -228,8 +227,8 @@ func (c *Cluster) get(id int, req wire.Request) wire.Response {
 	return wire.Response{Status: wire.StatusResult, Cells: row.Cells}
 }
 
-// latency is how long the answer to the n-th Get of a row takes: evenly spread
-// between the bounds, and eight times as long for one in a hundred.
+// latency returns the time to the answer of the n-th Get of a row: evenly spread between
+// the bounds, and eight times as long for one Get in a hundred.
 func (c *Cluster) latency(row string, n int) time.Duration {
 	h := hash(c.cfg.Faults.Seed, row, n)
 	d := c.cfg.MinLatency
@@ -242,13 +241,13 @@ func (c *Cluster) latency(row string, n int) time.Duration {
 	return d
 }
 
-// Stats counts what the cluster did.
+// Stats counts the cluster's answers and faults.
 type Stats struct {
-	Gets       int // that reached a server
-	Empty      int // answered with no row
+	Gets       int // Gets that reached a server
+	Empty      int // answered with an empty result
 	NotServing int // answered "not serving"
 	Locates    int
-	LateRows   int // that were asked for before they were loaded
+	LateRows   int // rows requested before they were loaded
 	Events     map[Kind]int
 }
 
@@ -261,14 +260,14 @@ func (c *Cluster) Stats() Stats {
 	return s
 }
 
-// Events returns what went wrong so far, oldest first.
+// Events returns the faults so far, oldest first.
 func (c *Cluster) Events() []Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.events)
 }
 
-// Regions returns what the meta server returns, for tests and tools.
+// Regions returns the regions as the meta server returns them, for tests and tools.
 func (c *Cluster) Regions() []wire.Region {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// Faults is the trouble that a cluster makes. Everything that is decided by
-// chance is a function of Seed and of what happened before, never of time.
+// Faults configures the faults of a cluster. All random decisions are functions of Seed
+// and of earlier events, not of time.
 type Faults struct {
 	Seed uint64
 
-	// LateShare, from 0 to 1, is the share of the rows that are loaded late: up to MaxLag
-	// after they are asked for first.
+	// LateShare, from 0 to 1, is the share of rows that are loaded late: up to MaxLag
+	// after their first Get.
 	LateShare float64
 	MaxLag    time.Duration
 
-	// EventEvery is the number of Gets between two events of the plan, on
-	// average and after the first eight; 0 means that there is no plan.
+	// EventEvery is the average number of Gets between two events of the plan, after the
+	// first eight. 0 means no plan.
 	EventEvery int
 
-	Transition time.Duration // a region that moves is not served for so long
-	SlowBy     time.Duration // what a slow server adds to every answer
-	SlowFor    time.Duration // how long it is slow
-	DownFor    time.Duration // how long a dead server stays dead
+	Transition time.Duration // how long a moving region is not served
+	SlowBy     time.Duration // delay that a slow server adds to every answer
+	SlowFor    time.Duration // duration of a slow spell
+	DownFor    time.Duration // how long a crashed server stays down
 }
 
-// DefaultFaults is trouble of every kind, several times in a run of 40,000 Gets.
+// DefaultFaults injects every kind of fault, several times in a run of 40,000 Gets.
 func DefaultFaults(seed uint64) Faults {
 	return Faults{
 		Seed:       seed,
@@ -49,7 +49,7 @@ const (
 	Move  Kind = iota + 1 // a region moves to another server
 	Drop                  // a server breaks its connections
 	Slow                  // a server is slow for a while
-	Crash                 // a server dies and comes back
+	Crash                 // a server crashes and is revived later
 )
 
 // String returns the kind in words.
@@ -67,18 +67,17 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", int(k))
 }
 
-// Event is one piece of trouble of the plan.
+// Event is one fault of the plan.
 type Event struct {
 	At   uint64 // the number of Gets at which it is due
 	Kind Kind
-	Pick uint64 // chooses the region or server it happens to
+	Pick uint64 // selects the region or server
 }
 
-// Plan returns the events that are to come, without end. It is the same for the same Seed
-// and EventEvery.
+// Plan returns the endless sequence of events. It depends only on Seed and EventEvery.
 func (f Faults) Plan() iter.Seq[Event] {
 	return func(yield func(Event) bool) {
-		// Each round holds every kind; crashes, which hurt most, are rare.
+		// Each round has every kind. Crashes have the worst effect, so they are rare.
 		round := []Kind{Move, Drop, Slow, Move, Crash, Move, Drop, Slow}
 		var at uint64
 		for n := 0; ; n++ {
@@ -88,8 +87,8 @@ func (f Faults) Plan() iter.Seq[Event] {
 					round[i], round[j] = round[j], round[i]
 				}
 			}
-			// From half the average to one and a half times, at least 1. The first
-			// events come closer together, so that a short run sees some, too.
+			// From half to one and a half times the average, at least 1. The first events
+			// are closer together, so that short runs have some, too.
 			every := uint64(min(f.EventEvery, f.EventEvery*(n+1)/8))
 			at += max(1, every/2+hash(f.Seed, "gap", n)%(every+1))
 			if !yield(Event{At: at, Kind: round[n%len(round)], Pick: hash(f.Seed, "pick", n)}) {
@@ -105,11 +104,11 @@ func (f Faults) lag(row string) (time.Duration, bool) {
 	if float64(h%10_000) >= f.LateShare*10_000 {
 		return 0, false
 	}
-	// A quarter of the most at least: a lag that is not noticed is none.
+	// At least a quarter of MaxLag, because a shorter lag could go unnoticed.
 	return f.MaxLag/4 + time.Duration(float64(f.MaxLag)*0.75*float64(h>>32&0xffff)/0x10000), true
 }
 
-// hash mixes its arguments into a number that looks random.
+// hash mixes its arguments into a pseudo-random number.
 func hash(seed uint64, s string, n int) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s)) // never fails

@@ -9,20 +9,20 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/wire"
 )
 
-// writeTimeout ends the connection of a client that does not read.
+// writeTimeout ends connections of clients that do not read.
 const writeTimeout = 5 * time.Second
 
-// handler answers a request by calling reply, once, from any goroutine.
+// handler answers a request by calling reply once, on any goroutine.
 type handler func(req wire.Request, reply func(wire.Response))
 
-// listener accepts connections and hands their requests to a handler.
+// listener accepts connections and passes their requests to a handler.
 type listener struct {
 	addr   string
 	handle handler
 	ln     net.Listener
 	wg     sync.WaitGroup // the accept loop and one reader per connection
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	conns  map[net.Conn]struct{}
 	closed bool
 }
@@ -55,8 +55,8 @@ func (l *listener) accept() {
 	}
 }
 
-// serve reads the requests of one connection. Answers are written by the goroutine that
-// has them, one at a time.
+// serve reads the requests of one connection. The goroutines that call reply write the
+// responses, one at a time.
 func (l *listener) serve(nc net.Conn) {
 	defer func() {
 		l.mu.Lock()
@@ -69,7 +69,7 @@ func (l *listener) serve(nc net.Conn) {
 	for {
 		req, err := wire.ReadRequest(in)
 		if err != nil {
-			return // the client left, the connection was dropped, or it talks nonsense
+			return // closed, dropped, or a malformed frame
 		}
 		l.handle(req, func(resp wire.Response) {
 			resp.ID = req.ID
@@ -93,7 +93,7 @@ func (l *listener) drop() {
 	}
 }
 
-// close takes no more connections and breaks those there are.
+// close stops accepting and breaks all connections.
 func (l *listener) close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -103,18 +103,18 @@ func (l *listener) close() error {
 	return err
 }
 
-// wait returns when the goroutines of a closed listener have ended.
+// wait waits for the goroutines of a closed listener.
 func (l *listener) wait() { l.wg.Wait() }
 
-// server is a region server: a listener that may die and come back.
+// server is a region server: a listener that can be stopped and revived.
 type server struct {
 	cluster *Cluster
 	id      int
 
-	mu        sync.Mutex // guards what follows
-	live      *listener  // nil while the server is dead
+	mu        sync.Mutex // guards the fields below
+	live      *listener  // nil while the server is stopped
 	dead      []*listener
-	addr      string // of live, or of the last one
+	addr      string // of live, or of the last live listener
 	slowBy    time.Duration
 	slowUntil time.Time
 }
@@ -141,7 +141,7 @@ func (s *server) address() string {
 	return s.addr
 }
 
-// delay is what a slow spell adds to every answer.
+// delay returns the delay that a slow spell adds to every answer.
 func (s *server) delay() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,6 @@ func (s *server) drop() {
 	}
 }
 
-// stop kills the server.
 func (s *server) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +176,7 @@ func (s *server) stop() error {
 	return err
 }
 
-// revive starts a dead server, on its old address if it is still free.
+// revive starts a stopped server, on its old address if that is still free.
 func (s *server) revive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +189,7 @@ func (s *server) revive() error {
 	return s.listen("127.0.0.1:0")
 }
 
-// wait returns when the goroutines of a stopped server have ended.
+// wait waits for the goroutines of a stopped server.
 func (s *server) wait() {
 	s.mu.Lock()
 	dead := s.dead

@@ -27,7 +27,7 @@ func start(t *testing.T, cfg store.Config) *store.Cluster {
 	return c
 }
 
-// peer is one connection, spoken to by hand.
+// peer is a hand-driven connection.
 type peer struct {
 	t  *testing.T
 	nc net.Conn
@@ -181,7 +181,7 @@ func TestMovedRegionIsServedElsewhere(t *testing.T) {
 	assert.Error(t, c.MoveRegion(before.Name, 2))
 }
 
-// While a region is on its way, nobody serves it, the new server neither.
+// While a region is moving, neither the old nor the new server serves it.
 func TestRegionInTransition(t *testing.T) {
 	c := start(t, store.Config{Servers: 2, Splits: []string{"M"}, Faults: store.Faults{Transition: time.Hour}})
 	low, high := c.Regions()[0], c.Regions()[1]
@@ -192,7 +192,7 @@ func TestRegionInTransition(t *testing.T) {
 	assert.Equal(t, wire.StatusNotServing, get(t, low, "ATL").Status)
 }
 
-// Two moves in a row: the end of the first must not open the region for good.
+// After two moves in a row, the end of the first must not open the region.
 func TestLastMoveWins(t *testing.T) {
 	c := start(t, store.Config{Servers: 3, Faults: store.Faults{Transition: 20 * time.Millisecond}})
 	name := c.Regions()[0].Name
@@ -203,7 +203,7 @@ func TestLastMoveWins(t *testing.T) {
 	assert.Equal(t, wire.StatusResult, get(t, locate(t, c, "ATL"), "ATL").Status)
 }
 
-// addressOf finds the address of a server: that of a region moved there.
+// addressOf finds the address of a server by moving a region there and back.
 func addressOf(t *testing.T, c *store.Cluster, server int) string {
 	t.Helper()
 	before := c.Regions()[0]
@@ -250,7 +250,8 @@ func TestCrashedServerComesBackWithItsData(t *testing.T) {
 	assert.Error(t, c.Revive(9))
 }
 
-// Another process took the address: the server comes back under a new one, and the meta server tells it.
+// If another process has taken its address, the server starts on a new one, which the
+// meta server returns.
 func TestCrashedServerFindsAnotherAddress(t *testing.T) {
 	c := start(t, store.Config{Servers: 1})
 	c.Load(row("ATL"))
@@ -277,7 +278,7 @@ func TestLateRowComesAfterItWasAskedFor(t *testing.T) {
 	assert.GreaterOrEqual(t, c.Stats().Empty, 1)
 }
 
-// A late row that the pipeline asked for before it was loaded at all is late no more: it was asked for.
+// A late row that was requested before Load is loaded at once.
 func TestRowLoadedAfterItWasAskedFor(t *testing.T) {
 	c := start(t, store.Config{Servers: 1, Faults: store.Faults{LateShare: 1, MaxLag: time.Hour}})
 	region := c.Regions()[0]
@@ -289,11 +290,11 @@ func TestRowLoadedAfterItWasAskedFor(t *testing.T) {
 func TestSlowServerIsSlow(t *testing.T) {
 	faults := store.Faults{Seed: 3, EventEvery: 1, SlowBy: 60 * time.Millisecond, SlowFor: time.Hour}
 	c := start(t, store.Config{Servers: 1, Faults: faults})
-	// The plan is long enough to hold a slow spell in its first round.
+	// Make enough Gets to reach a slow spell.
 	for !slices.ContainsFunc(c.Events(), func(e store.Event) bool { return e.Kind == store.Slow }) {
 		nudge(c)
 	}
-	// The events of the next Gets may cut some of them off.
+	// The events of the next Gets may drop their connections.
 	require.Eventually(t, func() bool {
 		begun := time.Now()
 		if !nudge(c) {
@@ -304,7 +305,7 @@ func TestSlowServerIsSlow(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 }
 
-// nudge is a Get that may fail. It reports whether it was answered.
+// nudge sends a Get that may fail, and reports whether it was answered.
 func nudge(c *store.Cluster) (answered bool) {
 	_ = c.Revive(0)
 	nc, err := net.Dial("tcp", c.Regions()[0].Server)
@@ -318,7 +319,7 @@ func nudge(c *store.Cluster) (answered bool) {
 	return err == nil
 }
 
-// The same seed makes the same trouble, in the same order.
+// The same seed injects the same faults in the same order.
 func TestTroubleIsReproducible(t *testing.T) {
 	const gets = 60
 	run := func(seed uint64) []store.Event {
@@ -377,7 +378,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Close ends a cluster in the middle of everything; goleak sees what stays.
+// Close ends a busy cluster, and goleak finds no leak.
 func TestCloseWhileBusy(t *testing.T) {
 	faults := store.DefaultFaults(1)
 	faults.EventEvery = 3

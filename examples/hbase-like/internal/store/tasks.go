@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// tasks runs functions later or beside, and knows how to end: after stop none
-// starts and none runs. Safe for concurrent use; the zero value is ready.
+// tasks runs functions later or in the background. After stop, none of them starts or is
+// running. It is safe for concurrent use; the zero value is ready.
 type tasks struct {
 	mu      sync.Mutex
-	wg      sync.WaitGroup // one for each armed timer and each running function
+	wg      sync.WaitGroup // counts armed timers and running functions
 	timers  map[*time.Timer]struct{}
 	stopped bool
 }
 
-// start runs f on a goroutine of its own.
+// start runs f on a new goroutine.
 func (t *tasks) start(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -23,7 +23,7 @@ func (t *tasks) start(f func()) {
 	}
 }
 
-// after runs f on a goroutine of its own once d has passed.
+// after runs f on a new goroutine after d.
 func (t *tasks) after(d time.Duration, f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +45,7 @@ func (t *tasks) after(d time.Duration, f func()) {
 	t.timers[timer] = struct{}{}
 }
 
-// stop disarms what has not fired and waits for what runs.
+// stop cancels pending timers and waits for running functions.
 func (t *tasks) stop() {
 	t.mu.Lock()
 	t.stopped = true

@@ -5,8 +5,7 @@ import (
 	"iter"
 )
 
-// runPlan makes the events of the plan happen, one after the other, each when the number
-// of Gets has reached it.
+// runPlan runs the events of the plan in order, each once the number of Gets reaches it.
 func (c *Cluster) runPlan() {
 	next, stop := iter.Pull(c.cfg.Faults.Plan())
 	defer stop()
@@ -40,14 +39,15 @@ func (c *Cluster) happen(e Event) {
 			id = (r.owner + 1 + int(e.Pick>>32%others)) % len(c.servers)
 		}
 		c.mu.Unlock()
-		_ = c.MoveRegion(r.Name, id) // the names are right
+		_ = c.MoveRegion(r.Name, id) // the name and the index are valid
 	case Drop:
 		_ = c.DropConnections(id)
 	case Slow:
 		c.servers[id].slow(f.SlowBy, f.SlowFor)
 	case Crash:
 		_ = c.Crash(id)
-		// No address, no server: it stays dead, and the run says why it failed.
+		// If Revive finds no address, the server stays down, and the run reports why it
+		// failed.
 		c.tasks.after(f.DownFor, func() { _ = c.Revive(id) })
 	}
 	c.mu.Lock()
@@ -59,8 +59,8 @@ func (c *Cluster) happen(e Event) {
 	c.stats.Events[e.Kind]++
 }
 
-// MoveRegion moves a region to a server. For Faults.Transition no server serves
-// it, and the meta server still returns the old place.
+// MoveRegion moves a region to a server. During Faults.Transition no server serves it,
+// and the meta server still returns the old server.
 func (c *Cluster) MoveRegion(name string, to int) error {
 	if err := c.checkServer(to); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (c *Cluster) MoveRegion(name string, to int) error {
 	return fmt.Errorf("store: no region %q", name)
 }
 
-// DropConnections breaks the connections of a server. It goes on serving.
+// DropConnections breaks the connections of a server, which keeps serving.
 func (c *Cluster) DropConnections(server int) error {
 	if err := c.checkServer(server); err != nil {
 		return err
@@ -95,8 +95,8 @@ func (c *Cluster) DropConnections(server int) error {
 	return nil
 }
 
-// Crash kills a server: its connections break and new ones are refused. The meta server
-// goes on sending clients there.
+// Crash stops a server: its connections break and new ones are refused. The meta server
+// still returns its address.
 func (c *Cluster) Crash(server int) error {
 	if err := c.checkServer(server); err != nil {
 		return err
@@ -104,15 +104,15 @@ func (c *Cluster) Crash(server int) error {
 	return c.servers[server].stop()
 }
 
-// Revive brings a crashed server back with the data it had. Reviving a live server does
-// nothing.
+// Revive restarts a crashed server with the same data. It does nothing if the server is
+// running.
 func (c *Cluster) Revive(server int) error {
 	if err := c.checkServer(server); err != nil {
 		return err
 	}
 	s := c.servers[server]
 	c.mu.Lock()
-	defer c.mu.Unlock() // a server does not come back to a closed cluster
+	defer c.mu.Unlock() // so that no server starts in a closed cluster
 	if c.closed {
 		return nil
 	}

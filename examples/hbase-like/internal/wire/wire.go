@@ -8,14 +8,14 @@ import (
 	"io"
 )
 
-// MaxFrame bounds the body of a frame, in bytes. It keeps a damaged length from becoming
-// an allocation of gigabytes.
+// MaxFrame bounds the body of a frame, in bytes. Without it a damaged length could
+// allocate gigabytes.
 const MaxFrame = 1 << 20
 
-// ErrMalformed is wrapped by every error about bytes that are no frame.
+// ErrMalformed is wrapped by every error about an invalid frame.
 var ErrMalformed = errors.New("wire: malformed frame")
 
-// Op is what a request asks for.
+// Op is the operation of a request.
 type Op byte
 
 // The operations.
@@ -24,12 +24,12 @@ const (
 	OpLocate Op = 2 // the region of a row; answered by the meta server
 )
 
-// Status says what a response holds.
+// Status is the type of a response.
 type Status byte
 
 // The statuses.
 const (
-	StatusResult     Status = 1 // Cells, none for a missing row
+	StatusResult     Status = 1 // Cells; empty for a missing row
 	StatusLocation   Status = 2 // Region
 	StatusNotServing Status = 3 // the server does not serve the region of the request
 	StatusError      Status = 4 // Message
@@ -44,8 +44,8 @@ type Cell struct {
 // Region is a range of row keys and the server that serves it.
 type Region struct {
 	Name   string
-	Start  string // the first key in it
-	End    string // the first key behind it; empty: no end
+	Start  string // first key of the region
+	End    string // first key after the region; "" means no end
 	Server string // host:port
 }
 
@@ -54,7 +54,7 @@ func (r Region) Contains(row string) bool {
 	return row >= r.Start && (r.End == "" || row < r.End)
 }
 
-// Request is a call. Region is empty in an OpLocate.
+// Request is a call. Region is empty in an OpLocate request.
 type Request struct {
 	ID     uint64
 	Op     Op
@@ -62,8 +62,8 @@ type Request struct {
 	Row    string
 }
 
-// Response answers the request of the same ID. Status says which of the other fields
-// count.
+// Response answers the request with the same ID. Status determines which other fields are
+// set.
 type Response struct {
 	ID      uint64
 	Status  Status
@@ -102,8 +102,7 @@ func AppendResponse(b []byte, r Response) []byte {
 	return end(b, start)
 }
 
-// ReadRequest reads one request. It returns io.EOF when the input ends between two
-// frames.
+// ReadRequest reads one request. It returns io.EOF if the input ends between two frames.
 func ReadRequest(r *bufio.Reader) (Request, error) {
 	d, err := readFrame(r)
 	if err != nil {
@@ -118,7 +117,7 @@ func ReadRequest(r *bufio.Reader) (Request, error) {
 	return req, d.finish()
 }
 
-// ReadResponse reads one response. It returns io.EOF when the input ends between two
+// ReadResponse reads one response. It returns io.EOF if the input ends between two
 // frames.
 func ReadResponse(r *bufio.Reader) (Response, error) {
 	d, err := readFrame(r)
@@ -128,8 +127,8 @@ func ReadResponse(r *bufio.Reader) (Response, error) {
 	resp := Response{ID: d.id, Status: Status(d.kind)}
 	switch resp.Status {
 	case StatusResult:
-		// A cell takes two bytes at least, so a count that lies is found before memory is
-		// reserved for it.
+		// A cell takes at least two bytes, so a wrong count is detected before
+		// allocating.
 		n := d.uvarint()
 		if n > uint64(len(d.body)/2) {
 			return Response{}, fmt.Errorf("%w: %d cells in %d bytes", ErrMalformed, n, len(d.body))
@@ -148,7 +147,7 @@ func ReadResponse(r *bufio.Reader) (Response, error) {
 	return resp, d.finish()
 }
 
-// head is what every body starts with: the number of the call and the kind.
+// head is the length of the fixed part of a body: the number of the call and the kind.
 const head = 8 + 1
 
 func begin(b []byte, id uint64, kind byte) (_ []byte, start int) {
@@ -168,7 +167,7 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// decoder reads the body of a frame. The first error sticks.
+// decoder reads the body of a frame. It keeps the first error.
 type decoder struct {
 	id   uint64
 	kind byte

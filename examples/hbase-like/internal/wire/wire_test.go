@@ -86,7 +86,7 @@ func TestMalformedFramesAreErrors(t *testing.T) {
 	require.ErrorIs(t, err, wire.ErrMalformed)
 }
 
-// What can be read can be written again, byte by byte or to the same meaning.
+// A response that can be read can be written and read again without a change.
 func FuzzReadResponse(f *testing.F) {
 	for _, r := range responses {
 		f.Add(wire.AppendResponse(nil, r))
