@@ -7,13 +7,13 @@ import (
 	"github.com/weirflow/weir/bench/internal/sleep"
 )
 
-// backend is a remote system with callbacks: it answers every call after the same delay,
-// from one goroutine. Its calls come due in the order they came in, so a list is all it
-// needs.
+// backend simulates a remote system with callbacks. It answers every call after the same
+// delay, from one goroutine. Calls become due in the order of their arrival, so a list
+// suffices.
 type backend[R any] struct {
 	delay  int64
 	answer func(it *Item, reply R)
-	wake   chan struct{} // buffer of one; sent to by the caller that puts the first call into an empty list
+	wake   chan struct{} // capacity 1; signals that a call was added to an empty list
 
 	mu     sync.Mutex
 	calls  []pendingCall[R] // guarded by mu
@@ -26,14 +26,14 @@ type pendingCall[R any] struct {
 	reply R
 }
 
-// newBackend starts a backend; answer is called, on its goroutine, for every call.
+// newBackend starts a backend, which calls answer on its goroutine for every call.
 func newBackend[R any](delay time.Duration, answer func(it *Item, reply R)) *backend[R] {
 	b := &backend[R]{delay: int64(delay), answer: answer, wake: make(chan struct{}, 1)}
 	go b.run()
 	return b
 }
 
-// call sends it off; reply says where the answer goes.
+// call starts a call. answer later receives reply.
 func (b *backend[R]) call(it *Item, reply R) {
 	b.mu.Lock()
 	first := len(b.calls) == 0
@@ -44,7 +44,7 @@ func (b *backend[R]) call(it *Item, reply R) {
 	}
 }
 
-// close ends the backend; no call may be pending.
+// close ends the backend. No call may be pending.
 func (b *backend[R]) close() {
 	b.mu.Lock()
 	b.closed = true

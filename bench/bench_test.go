@@ -24,8 +24,8 @@ func BenchmarkW15(b *testing.B) { benchmark(b, "W15") }
 func BenchmarkW16(b *testing.B) { benchmark(b, "W16") }
 func BenchmarkW17(b *testing.B) { benchmark(b, "W17") }
 
-// benchmark runs the rows of a workload. One iteration is a whole run, so the metrics are per element, not per
-// iteration; -short makes the runs small.
+// benchmark runs the rows of a workload. One iteration is a whole run, so the metrics are
+// per element, not per iteration. -short makes the runs small.
 func benchmark(b *testing.B, workload string) {
 	b.Helper()
 	for _, g := range Groups(Config{Short: testing.Short()}) {
@@ -45,7 +45,7 @@ func benchmark(b *testing.B, workload string) {
 					}
 					n++
 				}
-				b.ReportMetric(0, "ns/op") // of a whole run: of no interest
+				b.ReportMetric(0, "ns/op") // hides the time of a whole run
 				for metric, v := range sum {
 					b.ReportMetric(v/n, metric)
 				}

@@ -7,8 +7,8 @@ import (
 	"github.com/reugn/go-streams/flow"
 )
 
-// chanFlow makes a go-streams flow of a function that reads one channel and writes
-// another: the frame in which every peer that is no flow itself runs.
+// chanFlow turns a function that reads one channel and writes another into a go-streams
+// flow. Every peer that is not a flow itself runs in it.
 type chanFlow struct {
 	in, out chan any
 	mu      sync.Mutex
@@ -17,7 +17,8 @@ type chanFlow struct {
 
 var _ streams.Flow = (*chanFlow)(nil)
 
-// newChanFlow starts run; out is closed when it returns. Both ends have the given buffer.
+// newChanFlow starts run, and closes out when run returns. Both channels have the given
+// buffer.
 func newChanFlow(buffer int, run func(in <-chan any, out chan<- any) error) *chanFlow {
 	f := &chanFlow{in: make(chan any, buffer), out: make(chan any, buffer)}
 	go func() {
@@ -54,8 +55,8 @@ func (f *chanFlow) Err() error {
 
 func (f *chanFlow) stages() stages { return stages{flows: []streams.Flow{f}, err: f.Err} }
 
-// passBuffered is flow.PassThrough with buffers at both ends: what weir's default ends
-// cost without weir.
+// passBuffered is flow.PassThrough with buffers at both ends. It shows the cost of weir's
+// default buffers without weir.
 func passBuffered(buffer int) *chanFlow {
 	return newChanFlow(buffer, func(in <-chan any, out chan<- any) error {
 		for e := range in {

@@ -1,17 +1,20 @@
-// Package bench measures weir beside its peers and beside the floor of channels,
-// goroutines and sleeps: the same work, the same pipeline, the same run.
+// Package bench measures weir against its peers and against a floor of channels,
+// goroutines and sleeps: the same work in the same pipeline in the same run.
 //
 // # Vocabulary
 //
-//   - A workload (W1 to W17) is a question, such as "what does an element cost whose function completes at once?".
-//   - A [Group] is one workload under one variant (W1/mode=ordered): its rows may be compared with each other.
-//   - A [Row] is one implementation of that work: weir, a peer, code a user writes by hand, or a floor.
-//   - A [Sample] is what one run of one row cost, a [Result] the samples of a row over all rounds.
+//   - A workload (W1 to W17) answers a question, such as "what is the cost of an element
+//     whose function completes at once?".
+//   - A [Group] is a workload in one variant (W1/mode=ordered). Its rows are comparable.
+//   - A [Row] is one implementation of the work: weir, a peer, handwritten code, or a
+//     floor.
+//   - A [Sample] is the cost of one run of a row. A [Result] holds a row's samples of
+//     all rounds.
 //
-// Every row checks its own output: nothing lost, nothing doubled, in order where order is
-// promised, and as many calls per element as the workload asks for. A pipeline that is
-// fast because it is broken is an error, not a number.
+// Every row checks its own output: each element comes out exactly once, in order if order
+// is promised, and with the expected number of calls. A pipeline that is fast because it
+// is broken returns an error, not a number.
 //
-// [Measure] runs the rows of a group in turn, round after round, so that a noisy minute hits all of them; the command
+// [Measure] runs the rows of a group in turn, round after round, so that a noisy minute affects all of them. The command cmd/table prints the results, and the benchmarks of this package run the same rows.
 // cmd/table prints what it finds, and the benchmarks of this package run the same rows.
 package bench

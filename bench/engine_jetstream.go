@@ -25,16 +25,16 @@ import (
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
-// jetStream is an engine with the streams "in" and "out".
+// jetStream is an engine on JetStream with the streams "in" and "out".
 type jetStream struct {
 	js       jetstream.JetStream
 	replicas int
 	dir      string
-	server   *embedded.Server     // in this process, or nil
+	server   *embedded.Server     // in this process; or nil
 	cluster  *clustertest.Cluster // or nil
 }
 
-// startEmbedded starts a server in this process, which syncs each write.
+// startEmbedded starts a server in this process that syncs each write.
 func startEmbedded() (engine, error) { return embeddedServer() }
 
 func embeddedServer() (*jetStream, error) {
@@ -46,7 +46,6 @@ func embeddedServer() (*jetStream, error) {
 	return e.begin(e.start())
 }
 
-// start starts the server in this process.
 func (e *jetStream) start() (err error) {
 	if e.server, err = embedded.Start(e.dir, embedded.Config{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		return err
@@ -55,7 +54,7 @@ func (e *jetStream) start() (err error) {
 	return err
 }
 
-// connect returns another connection to the server in this process.
+// connect opens another connection to the server in this process.
 func (e *jetStream) connect() (jetstream.JetStream, error) {
 	nc, err := e.server.Connect()
 	if err != nil {
@@ -64,7 +63,7 @@ func (e *jetStream) connect() (jetstream.JetStream, error) {
 	return jetstream.New(nc)
 }
 
-// restart ends the server in this process, and starts it on its directory again.
+// restart restarts the server in this process on the same directory.
 func (e *jetStream) restart() error {
 	e.js.Conn().Close()
 	if err := e.server.Close(); err != nil {
@@ -73,7 +72,7 @@ func (e *jetStream) restart() error {
 	return e.start()
 }
 
-// startCluster starts three servers in processes of their own, which sync each write.
+// startCluster starts three servers in separate processes. They sync each write.
 func startCluster() (engine, error) { return clusterOfThree() }
 
 func clusterOfThree() (*jetStream, error) {
@@ -88,7 +87,7 @@ func clusterOfThree() (*jetStream, error) {
 	return e.begin(err)
 }
 
-// begin makes the streams, once the servers know each other.
+// begin creates the streams once the servers have found each other.
 func (e *jetStream) begin(err error) (*jetStream, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -106,7 +105,7 @@ func (e *jetStream) begin(err error) (*jetStream, error) {
 	return e, nil
 }
 
-// ackWait is the lease of messages.
+// ackWait is the lease of a message.
 const ackWait = 30 * time.Second
 
 func (e *jetStream) consumer(ctx context.Context) (jetstream.Consumer, error) {
@@ -115,7 +114,7 @@ func (e *jetStream) consumer(ctx context.Context) (jetstream.Consumer, error) {
 	})
 }
 
-// publish publishes messages, and returns when all are confirmed.
+// publish publishes messages and waits until all are confirmed.
 func (e *jetStream) publish(ctx context.Context, ms []*nats.Msg) error {
 	futures := make([]jetstream.PubAckFuture, len(ms))
 	for i, m := range ms {
@@ -149,11 +148,11 @@ func (e *jetStream) fill(ctx context.Context, n int) error {
 	return nil
 }
 
-// bareWorkers share the messages of a bare row. More are not faster on two cores.
+// bareWorkers is the number of workers of a bare row. More are not faster on two cores.
 const bareWorkers = 4
 
-// bare implements engine. The answers to acknowledgements are awaited, as weir's source
-// does: else a message may come again.
+// bare implements engine. Like weir's source it waits for the answers to
+// acknowledgements, because a message without one may be redelivered.
 func (e *jetStream) bare(ctx context.Context, n int) error {
 	consumer, err := e.consumer(ctx)
 	if err != nil {
@@ -205,13 +204,13 @@ func (e *jetStream) moveBatch(ctx context.Context, consumer jetstream.Consumer) 
 	return len(taken), errors.Join(errs...)
 }
 
-// ownQueues is an engine whose queues are weir's own.
+// ownQueues is an engine with weir's own queues.
 type ownQueues struct {
 	*jetStream
 	engine *weirjs.Engine
 }
 
-// own returns start with queues of weir's own.
+// own adds weir's own queues to an engine.
 func own(start func() (*jetStream, error)) func() (engine, error) {
 	return func() (engine, error) {
 		e, err := start()
@@ -275,7 +274,7 @@ func (e *jetStream) open(ctx context.Context) (delivery.Source[[]byte], delivery
 	return sourceOn(e.js), weirjs.NewSink(e.js, storebench.Raw, weirjs.SinkConfig{Stream: "out"}), nil
 }
 
-// sourceOn returns a source of the stream "in". Its dead letters are in memory.
+// sourceOn returns a source of the stream "in" with dead letters in memory.
 func sourceOn(js jetstream.JetStream) delivery.Source[[]byte] {
 	return weirjs.NewSource(js, storebench.Raw, weirjs.SourceConfig{
 		Stream: "in", Consumer: "workers", DeadLetters: memory.Open(), DeadLetterQueue: "in-dead", Logger: slog.New(slog.DiscardHandler),

@@ -19,14 +19,14 @@ import (
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
-// kafkaEngine is an engine with the topics "in" and "out".
+// kafkaEngine is an engine on Kafka with the topics "in" and "out".
 type kafkaEngine struct {
 	addrs   []string
 	end     func()
 	engines []*kafka.Engine
 }
 
-// startKafka starts a Kafka in memory, without a disk and replicas.
+// startKafka starts a Kafka in memory, without disk or replicas.
 func startKafka() (engine, error) { return fakeCluster() }
 
 func fakeCluster() (*kafkaEngine, error) {
@@ -38,8 +38,8 @@ func fakeCluster() (*kafkaEngine, error) {
 	return &kafkaEngine{addrs: cluster.ListenAddrs(), end: cluster.Close}, nil
 }
 
-// startBrokers starts three brokers of Apache Kafka in processes of their own. Each
-// record is on all of them.
+// startBrokers starts three Apache Kafka brokers in separate processes. All of them store
+// each record.
 func startBrokers() (engine, error) {
 	cluster, err := clustertest.Start(3)
 	if err != nil {
@@ -81,7 +81,7 @@ func (e *kafkaEngine) fill(ctx context.Context, n int) error {
 	return errors.Join(client.Flush(ctx), failed.err)
 }
 
-// bare implements engine: poll, produce what has come, commit.
+// bare implements engine: poll, produce the records, commit.
 func (e *kafkaEngine) bare(ctx context.Context, n int) error {
 	client, err := kgo.NewClient(e.seed(), kgo.ConsumerGroup("workers"), kgo.ConsumeTopics("in"), kgo.DisableAutoCommit(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
@@ -118,7 +118,7 @@ func (e *kafkaEngine) open(ctx context.Context) (delivery.Source[[]byte], delive
 	return in, delivery.NewQueue[[]byte](in.Engine(), "out", delivery.WithCodec(storebench.Raw)), nil
 }
 
-// queue opens the engine, and returns the queue of the topic "in".
+// queue opens the engine and returns the queue of the topic "in".
 func (e *kafkaEngine) queue(ctx context.Context, opts ...kgo.Opt) (*delivery.Queue[[]byte], error) {
 	engine, err := kafka.Open(ctx, strings.Join(e.addrs, ","), kafka.WithTopics("workers", "in"), kafka.WithPartitions(1), kafka.WithReplicas(1), kafka.WithClientOptions(opts...))
 	if err != nil {
@@ -155,7 +155,7 @@ func (e *kafkaEngine) moved(ctx context.Context, n int, f func(payload []byte)) 
 
 func (e *kafkaEngine) close() error {
 	for _, engine := range e.engines {
-		_ = engine.Close() // a worker whose connection was cut cannot say farewell
+		_ = engine.Close() // a cut connection makes Close fail
 	}
 	e.end()
 	return nil

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Kind says what a row is compared with.
+// Kind is the role of a row in comparisons.
 type Kind uint8
 
 // Kinds of rows.
 const (
-	Peer      Kind = iota // a library, or what a user writes by hand: counts when the best peer is looked for
+	Peer      Kind = iota // a library or handwritten code; a candidate for the best peer
 	Weir                  // the operator under measurement
-	Reference             // shown beside, but no peer: it does more or less than the work asks for
-	Floor                 // the bare cost of what everything is made of
+	Reference             // shown, but not comparable: does more or less than the work requires
+	Floor                 // the cost of the basic building blocks
 )
 
 // String returns the kind in lower case.
@@ -25,37 +25,36 @@ func (k Kind) String() string { return [...]string{"peer", "weir", "reference", 
 type Row struct {
 	Impl string
 	Kind Kind
-	// Div > 1 marks a slow row: it runs 1/Div of the group's elements. What it costs to
-	// start and to finish then weighs more, so a row gets a Div only where its run still
-	// takes seconds.
+	// Div > 1 marks a slow row, which runs 1/Div of the group's elements. Starting and
+	// finishing then weigh more, so only rows that still take seconds have a Div.
 	Div int
-	// Run does the work for n elements, calls Start and Stop of m around it, and returns
-	// an error if the output is not what the work asks for.
+	// Run does the work for n elements between m.Start and m.Stop. It returns an error if
+	// the output is wrong.
 	Run func(m *Meter, n int) error
 }
 
-// Aim is a claim about a group: Impl's metric is at most Max times that of Against, or
-// Max itself if Against is empty.
+// Aim is a claim about a group: Impl's metric is at most Max times the metric of Against,
+// or at most Max if Against is empty.
 type Aim struct {
 	Impl    string
 	Metric  string // default: the key of the group
 	Against string // an Impl, or BestPeer
 	Max     float64
-	Or      float64 // with Against: this much is good enough in any case
+	Or      float64 // with Against: Impl's own metric up to this also meets the aim
 }
 
-// BestPeer stands for the row of kind Peer with the lowest key.
+// BestPeer selects the row of kind Peer with the lowest key.
 const BestPeer = "best peer"
 
 // Group is one workload under one variant.
 type Group struct {
 	Workload string // "W1"
-	Variant  string // "mode=ordered": benchstat's key=value form, parts joined by /
+	Variant  string // "mode=ordered": benchstat's key=value format, joined by /
 	Title    string
 	Elems    int
-	Key      string // the metric that rows are compared by; default NsPerElem
-	// Heavy rows take many seconds each, or leave the process changed (a million
-	// goroutines): the table command runs them fewer times, each in a process of its own.
+	Key      string // metric that rows are compared by; default NsPerElem
+	// Heavy rows take many seconds each, or change the process (a million goroutines).
+	// The table command runs them fewer times, each in a separate process.
 	Heavy bool
 	Rows  []Row
 	Aims  []Aim
@@ -72,16 +71,16 @@ func (g Group) Name() string {
 // KeyMetric returns the metric that rows are compared by.
 func (g Group) KeyMetric() string { return cmp.Or(g.Key, NsPerElem) }
 
-// Config sizes the workloads.
+// Config sets the size of the workloads.
 type Config struct {
-	Short  bool // small sizes: does it work?
+	Short  bool // small sizes, only to check that everything works
 	Elems  int  // elements of every group, if > 0
-	Buffer int  // of the channels at both ends of every flow that lets one choose, weir's and ours; < 0: none
-	Ends   int  // buffer of the channels of source and sink; go-streams' own connectors have none
+	Buffer int  // channels at both ends of every flow with a choice, weir's and ours; < 0 means unbuffered
+	Ends   int  // channels of source and sink; go-streams' own connectors have none
 }
 
-// DefaultBuffer is the buffer at the ends of flows that let one choose: weir's default up
-// to a capacity of 1,024.
+// DefaultBuffer is the default of Config.Buffer. It equals weir's default up to a
+// capacity of 1,024.
 const DefaultBuffer = 128
 
 func (c Config) buffer() int {
@@ -91,7 +90,7 @@ func (c Config) buffer() int {
 	return cmp.Or(c.Buffer, DefaultBuffer)
 }
 
-// elems picks a size.
+// elems returns the number of elements.
 func (c Config) elems(full, short int) int {
 	switch {
 	case c.Elems > 0:
@@ -115,7 +114,7 @@ func Groups(c Config) []Group {
 	return all
 }
 
-// stuckAfter is how long a row may run before it is taken for hung.
+// stuckAfter bounds the run of a row. A longer run panics.
 const stuckAfter = 5 * time.Minute
 
 // RunRow runs one row of g once.

@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// Item is the element of all pipelines. Flows carry *Item, which go into an interface
-// without an allocation.
+// Item is the element of all pipelines. Flows carry *Item, because a pointer fits into an
+// interface without an allocation.
 type Item struct {
 	Seq   int
-	Calls int32 // how often the function was called for it; owned by the goroutine that runs the call
+	Calls int32 // calls of the function for it; owned by the goroutine that runs the call
 
-	due  int64 // when it should be called next, ns since the epoch of the workload
-	late int64 // how long after due it was
+	due  int64 // time of its next call, in ns since epoch
+	late int64 // delay of the call after due
 }
 
-// errUnavailable is the failure of a first attempt.
+// errUnavailable is the error of a first attempt.
 var errUnavailable = errors.New("bench: not ready yet")
 
-// unavailableError is the same, but names its element; made of one pointer, it costs no
+// unavailableError is errUnavailable with its element. It is one pointer, so it needs no
 // allocation.
 type unavailableError struct{ it *Item }
 
 func (e unavailableError) Error() string { return errUnavailable.Error() }
 
 // FailsFirst reports whether the first attempt of an element fails: exactly one in ten,
-// at an irregular place in each block of ten.
+// at an irregular position in each block of ten.
 func FailsFirst(seq int) bool {
 	block := uint32(seq / 10)
 	return (block*2654435761>>16)%10 == uint32(seq%10)
@@ -48,7 +48,7 @@ func newItems(n int) []Item {
 	return items
 }
 
-// epoch is where the workloads' instants count from.
+// epoch is the zero of now.
 var epoch = time.Now()
 
 func now() int64 { return int64(time.Since(epoch)) }

@@ -10,19 +10,18 @@ import (
 
 // Metrics of workloads that wait.
 const (
-	LiveBytes  = "live-B/elem" // reachable after a collection while all wait, beyond the user's own values
+	LiveBytes  = "live-B/elem" // reachable after a collection while all wait, without the user's own values
 	RSSBytes   = "rss-B/elem"
 	ParkNs     = "park-ns/elem"
 	LateP50    = "late-p50-ms"
 	LateP99    = "late-p99-ms"
 	LateMax    = "late-max-ms"
-	EarlyMax   = "early-max-ms" // the worst timer that fired before it was due
+	EarlyMax   = "early-max-ms" // the earliest timer that fired before it was due
 	Goroutines = "goroutines"
-	HeldMax    = "held-max" // elements between the function's first call and the sink
+	HeldMax    = "held-max" // elements between the first call of the function and the sink
 )
 
-// reportLateness reports the distribution of how late what was due came, in ns. It sorts
-// its argument.
+// reportLateness reports the distribution of delays in ns. It sorts its argument.
 func reportLateness(m *Meter, late []int64) {
 	if len(late) == 0 {
 		return
@@ -37,12 +36,11 @@ func reportLateness(m *Meter, late []int64) {
 	m.Report(EarlyMax, max(0, -at(0)))
 }
 
-// parking is a car park for n elements: all of them wait at once, each until an instant
-// of its own.
+// parking holds n elements that all wait at once, each until its own time.
 type parking struct {
 	items  []Item
-	base   time.Duration // no call is due before: time to park them all and to weigh them
-	spread time.Duration // then one after the other
+	base   time.Duration // the first call is due after base, which is time to park and weigh all elements
+	spread time.Duration // the calls are spread over this time
 
 	left atomic.Int64
 	all  chan struct{} // closed when the last one was woken
@@ -54,8 +52,8 @@ func newParking(n int, base, spread time.Duration) *parking {
 	return p
 }
 
-// delay is how long element i waits when it is parked at the given instant: due times are
-// spread evenly, in an order that has nothing to do with the order of arrival.
+// delay returns how long element i waits if it is parked at instant. Due times are spread
+// evenly, in an order independent of the order of arrival.
 func (p *parking) delay(i int, start, instant int64) time.Duration {
 	n := len(p.items)
 	index := int(uint64(i) * 2654435761 % uint64(n))
@@ -64,7 +62,7 @@ func (p *parking) delay(i int, start, instant int64) time.Duration {
 	return time.Duration(due - instant)
 }
 
-// woken says that it has just been called.
+// woken records that the element was just called.
 func (p *parking) woken(it *Item) {
 	it.late = now() - it.due
 	if p.left.Add(-1) == 0 {
@@ -72,8 +70,8 @@ func (p *parking) woken(it *Item) {
 	}
 }
 
-// weigh parks all elements by park, measures what they weigh and waits until all were
-// woken. park returns when all of them wait.
+// weigh parks all elements, measures their memory, and waits until all were woken. park
+// must return once all of them wait.
 func (p *parking) weigh(m *Meter, park func(start int64) error) error {
 	resident := residentBytes()
 	live := liveBytes()
@@ -99,11 +97,12 @@ func (p *parking) weigh(m *Meter, park func(start int64) error) error {
 	return nil
 }
 
-// errWeighedLate: some were woken before all were weighed, so the weight means nothing.
+// errWeighedLate reports that some elements were woken before all were weighed, so the
+// result is invalid.
 var errWeighedLate = errors.New("parking and weighing took too long")
 
-// patiently tries again with five times the time to park while the machine is too busy:
-// once at least, and up to half a minute.
+// patiently repeats run with five times the parking time while the machine is too busy:
+// at least once, and up to half a minute.
 func patiently(base time.Duration, run func(m *Meter, n int, base time.Duration) error) func(m *Meter, n int) error {
 	longest := max(5*base, 30*time.Second)
 	return func(m *Meter, n int) error {
@@ -116,7 +115,7 @@ func patiently(base time.Duration, run func(m *Meter, n int, base time.Duration)
 	}
 }
 
-// report reports how late the elements were woken.
+// report reports the lateness of the elements.
 func (p *parking) report(m *Meter) {
 	late := make([]int64, len(p.items))
 	for i := range p.items {

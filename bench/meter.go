@@ -20,8 +20,8 @@ const (
 	Efficiency    = "efficiency" // ideal time / time, where the function waits
 )
 
-// Meter measures the one stretch of a row's run that counts. It is owned by the goroutine
-// that runs the row.
+// Meter measures one interval of a row's run. It is owned by the goroutine that runs the
+// row.
 type Meter struct {
 	elems   int
 	began   time.Time
@@ -32,10 +32,10 @@ type Meter struct {
 	metrics Sample
 }
 
-// Sample is what one run cost, by metric.
+// Sample is the cost of one run, by metric.
 type Sample map[string]float64
 
-// Start begins the measured stretch, after a garbage collection, so that no row pays for
+// Start starts the measured interval after a garbage collection, so that no row pays for
 // the garbage of another.
 func (m *Meter) Start() {
 	runtime.GC()
@@ -44,7 +44,7 @@ func (m *Meter) Start() {
 	m.began = time.Now()
 }
 
-// Stop ends the measured stretch.
+// Stop ends the measured interval.
 func (m *Meter) Stop() {
 	m.wall = time.Since(m.began)
 	m.cpu = cpuTime() - m.cpu
@@ -57,11 +57,11 @@ func (m *Meter) Stop() {
 	m.Report(BytesPerElem, float64(m.mem.TotalAlloc-bytes)/n)
 }
 
-// Ideal sets how long the measured stretch would take if nothing but the function's own
-// waiting cost time.
+// Ideal sets the ideal length of the measured interval: the time that the function itself
+// waits.
 func (m *Meter) Ideal(d time.Duration) { m.ideal = d }
 
-// Report adds a metric, or replaces one.
+// Report sets a metric.
 func (m *Meter) Report(metric string, v float64) {
 	if m.metrics == nil {
 		m.metrics = make(Sample)
@@ -76,7 +76,7 @@ func (m *Meter) sample() Sample {
 	return maps.Clone(m.metrics)
 }
 
-// cpuTime is what this process has used of all cores.
+// cpuTime returns the CPU time of this process on all cores.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -85,17 +85,17 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// liveBytes is what is reachable, stacks of goroutines included, after a collection.
+// liveBytes returns the reachable memory, including stacks, after a collection.
 func liveBytes() int64 {
 	runtime.GC()
-	runtime.GC() // what the first one found dead in a sync.Pool
+	runtime.GC() // frees objects that the first collection released from a sync.Pool
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)
 	return int64(s.HeapAlloc + s.StackInuse)
 }
 
-// residentBytes is the memory the process occupies, after giving back what it does not
-// use; 0 where /proc is missing.
+// residentBytes returns the process's resident memory after it has returned free memory
+// to the system. It returns 0 without /proc.
 func residentBytes() int64 {
 	debug.FreeOSMemory()
 	statm, err := os.ReadFile("/proc/self/statm")

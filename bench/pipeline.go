@@ -9,7 +9,7 @@ import (
 	ext "github.com/reugn/go-streams/extension"
 )
 
-// stages are the flows under measurement, in a row, and what they have to say in the end.
+// stages are the flows under measurement, in sequence, with a check at the end.
 type stages struct {
 	flows []streams.Flow
 	err   func() error // may be nil
@@ -17,20 +17,20 @@ type stages struct {
 
 func oneStage(f streams.Flow) stages { return stages{flows: []streams.Flow{f}} }
 
-// pipeline is a whole go-streams pipeline: source → flows → sink. The source is fed by a
-// goroutine of its own, as go-streams' connectors are, and the sink is read by the one
-// that runs the pipeline, which checks what arrives.
+// pipeline is a complete go-streams pipeline: source → flows → sink. A separate goroutine
+// feeds the source, as in go-streams' connectors. The goroutine that runs the pipeline
+// reads the sink and checks the output.
 type pipeline struct {
 	elems   int
 	ends    int  // buffer of source and sink
 	ordered bool // the output must be in the order of the input
 	values  bool // elements are Value instead of *Item
 
-	items []Item              // made by prepare unless given
-	calls func(seq int) int32 // calls expected per element; nil: not looked at
+	items []Item              // set by prepare unless given
+	calls func(seq int) int32 // expected calls per element; nil means unchecked
 
-	// Hooks, all optional.
-	fed      func()          // all elements are fed: the source ends when it returns
+	// Optional hooks.
+	fed      func()          // called after the last element; the source ends when it returns
 	received func(seq int)   // called in the sink for each element
 	each     func(seq int)   // called in the source before each element
 	elem     func(i int) any // set by prepare
@@ -40,10 +40,10 @@ type pipeline struct {
 // Value is an element that does not fit into an interface without an allocation.
 type Value struct{ Seq int }
 
-// firstValue keeps Values clear of the small integers that the runtime boxes for nothing.
+// firstValue is beyond the small integers that the runtime boxes without an allocation.
 const firstValue = 1 << 20
 
-// prepare makes the elements; it does not belong into the measured stretch.
+// prepare creates the elements, outside the measured interval.
 func (p *pipeline) prepare() {
 	if p.values {
 		p.elem = func(i int) any { return Value{firstValue + i} }
@@ -69,8 +69,8 @@ func (p *pipeline) measure(m *Meter, build func() stages) error {
 	return p.checkCalls()
 }
 
-// run feeds all elements and returns when the sink has seen the end: an error if the
-// output is wrong.
+// run feeds all elements and returns when the sink has ended, with an error if the output
+// is wrong.
 func (p *pipeline) run(st stages) error {
 	source, sink := make(chan any, p.ends), make(chan any, p.ends)
 	go p.feed(source)
@@ -135,13 +135,12 @@ func (p *pipeline) checker() *Checker {
 	return NewChecker(p.elems, p.ordered)
 }
 
-// Checker looks at the sequence numbers that come out. It is owned by the goroutine of
-// the sink.
+// Checker checks the sequence numbers of the output. It is owned by the sink's goroutine.
 type Checker struct {
 	ordered bool
 	seen    []uint8
 	count   int
-	bad     error // the first thing that was wrong
+	bad     error // the first error
 }
 
 // NewChecker expects the numbers 0 to n-1, each once, in order if ordered.
@@ -149,10 +148,10 @@ func NewChecker(n int, ordered bool) *Checker {
 	return &Checker{ordered: ordered, seen: make([]uint8, n)}
 }
 
-// All reports whether as many have come as were expected.
+// All reports whether all expected elements have come out.
 func (c *Checker) All() bool { return c.count == len(c.seen) }
 
-// Saw takes the number of an element that came out.
+// Saw records an element that came out.
 func (c *Checker) Saw(seq int) {
 	switch {
 	case c.bad != nil:
@@ -168,7 +167,7 @@ func (c *Checker) Saw(seq int) {
 	c.count++
 }
 
-// Err returns what was wrong first, or nil.
+// Err returns the first error, or nil.
 func (c *Checker) Err() error {
 	if c.bad == nil && c.count != len(c.seen) {
 		c.bad = fmt.Errorf("%d of %d elements came out", c.count, len(c.seen))
@@ -176,7 +175,7 @@ func (c *Checker) Err() error {
 	return c.bad
 }
 
-// parallel runs k pipelines at once.
+// parallel runs k pipelines concurrently.
 func parallel(k int, run func(i int) error) error {
 	errs := make([]error, k)
 	var wg sync.WaitGroup

@@ -10,13 +10,14 @@ import (
 	"strings"
 )
 
-// Result is what a row cost, round by round.
+// Result holds a row's samples of all rounds.
 type Result struct {
 	Row     Row
 	Samples []Sample
 }
 
-// Median returns the median of a metric over all rounds; NaN if the row has none.
+// Median returns the median of a metric over all rounds, or NaN if the row does not have
+// it.
 func (r Result) Median(metric string) float64 { return median(r.values(metric)) }
 
 func (r Result) values(metric string) []float64 {
@@ -41,8 +42,8 @@ func median(vs []float64) float64 {
 	return (vs[mid-1] + vs[mid]) / 2
 }
 
-// Measure runs the rows of g in turn, round after round, each round starting with another
-// row. run is usually [RunRow].
+// Measure runs the rows of g in turn. Each round starts with another row. run is usually
+// [RunRow].
 func Measure(g Group, rounds int, run func(Group, Row) (Sample, error)) ([]Result, error) {
 	results := make([]Result, len(g.Rows))
 	for i, r := range g.Rows {
@@ -61,7 +62,6 @@ func Measure(g Group, rounds int, run func(Group, Row) (Sample, error)) ([]Resul
 	return results, nil
 }
 
-// Report has the results of a group.
 type Report struct {
 	Group   Group
 	Results []Result
@@ -91,7 +91,7 @@ func (r Report) weir() *Result {
 	return &r.Results[i]
 }
 
-// find returns the row of that name; BestPeer is one.
+// find returns the row with a name, or the best peer for BestPeer.
 func (r Report) find(impl string) *Result {
 	if impl == BestPeer {
 		return r.best()
@@ -103,8 +103,8 @@ func (r Report) find(impl string) *Result {
 	return &r.Results[i]
 }
 
-// ratio is the median of the ratios round by round: what disturbs a whole round cancels
-// out.
+// ratio returns the median of the ratios of all rounds. Disturbances of a whole round
+// cancel out.
 func ratio(a, b *Result, metric string) float64 {
 	if a == nil || b == nil {
 		return math.NaN()
@@ -120,8 +120,8 @@ func ratio(a, b *Result, metric string) float64 {
 // Finding is the measured value of an aim.
 type Finding struct {
 	Aim   Aim
-	Value float64 // the ratio, or Own if there is nothing to compare it with; NaN if a row is missing
-	Own   float64 // the metric of Impl; NaN if it is missing
+	Value float64 // the ratio, or Own if Against is empty; NaN if a row is missing
+	Own   float64 // Impl's metric; NaN if it is missing
 	Met   bool
 }
 
@@ -147,7 +147,7 @@ func (r Report) Findings() []Finding {
 	return all
 }
 
-// String says it in one line.
+// String formats the finding as one line.
 func (o Finding) String() string {
 	result := "missed"
 	switch {
@@ -231,8 +231,8 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// metrics returns those that any row has: the key first, then the usual ones, then the
-// others by name.
+// metrics returns the metrics that any row has: first the key, then the usual metrics,
+// then the others by name.
 func (r Report) metrics() []string {
 	usual := []string{r.Group.KeyMetric(), NsPerElem, CPUPerElem, AllocsPerElem, BytesPerElem, Efficiency}
 	seen := make(map[string]bool)
@@ -253,7 +253,7 @@ func (r Report) metrics() []string {
 	return append(ms, slices.Sorted(maps.Keys(seen))...)
 }
 
-// short writes a number with as many digits as a reader needs.
+// short formats a number with as many digits as useful.
 func short(v float64) string {
 	switch a := math.Abs(v); {
 	case math.IsNaN(v):
@@ -269,7 +269,7 @@ func short(v float64) string {
 	}
 }
 
-// thousands writes an integer with commas.
+// thousands formats an integer with commas.
 func thousands(v float64) string {
 	digits := strconv.FormatInt(int64(math.Round(math.Abs(v))), 10)
 	var b strings.Builder

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Measured is one row in a file of results: its medians over all rounds.
+// Measured is one row in a results file: its medians over all rounds.
 type Measured struct {
 	Group  string             `json:"group"`
 	Impl   string             `json:"impl"`
@@ -19,10 +19,10 @@ type Measured struct {
 	Median map[string]float64 `json:"median"`
 }
 
-// Results are the rows of a file of results, which the table command writes with -json.
+// Results are the rows of a results file, which the table command writes with -json.
 type Results []Measured
 
-// NewResults takes the medians of reports.
+// NewResults returns the medians of reports.
 func NewResults(reports []Report) Results {
 	rows := Results{}
 	for _, r := range reports {
@@ -42,7 +42,7 @@ func NewResults(reports []Report) Results {
 	return rows
 }
 
-// Write writes them as JSON.
+// Write writes the results as JSON.
 func (rs Results) Write(w io.Writer) error {
 	data, err := json.MarshalIndent(rs, "", "\t")
 	if err != nil {
@@ -52,7 +52,7 @@ func (rs Results) Write(w io.Writer) error {
 	return err
 }
 
-// ReadResults reads a file of results. It returns an error if a row has no time.
+// ReadResults reads a results file. A row without a time is an error.
 func ReadResults(file string) (Results, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -79,15 +79,15 @@ func (rs Results) find(g Group, impl string) (Measured, bool) {
 	return Measured{}, false
 }
 
-// Comparison is a row of weir beside the fastest peer of its group.
+// Comparison compares a row of weir with the fastest peer of its group.
 type Comparison struct {
-	Time float64 // throughput, times that of the peer
-	CPU  float64 // elements per CPU second, times those of the peer; NaN if it was not measured
+	Time float64 // weir's throughput divided by the peer's
+	CPU  float64 // weir's elements per CPU second divided by the peer's; NaN if not measured
 	Peer string
 }
 
-// Compare returns false if the group has no such row, or if it or a peer of the group has
-// not been measured: the best of some peers is not the best there is.
+// Compare returns false if the group lacks that row, or if the row or a peer of the group
+// was not measured. The best measured peer may not be the best peer.
 func (rs Results) Compare(g Group, impl string) (Comparison, bool) {
 	own, ok := rs.find(g, impl)
 	if !ok {
@@ -116,7 +116,7 @@ func (rs Results) Compare(g Group, impl string) (Comparison, bool) {
 	}, true
 }
 
-// Series are the rows of weir that are shown in the README and drawn in the chart.
+// Series are the rows of weir in the README and the chart.
 var Series = []struct{ Impl, Title string }{
 	{"weir", "as a go-streams flow"},
 	{"weir-results", "by Results"},
@@ -129,8 +129,8 @@ type Work struct{ Ordered, Unordered Group }
 // Title returns "W1: completes at once".
 func (w Work) Title() string { return w.Ordered.Workload + ": " + w.Ordered.Title }
 
-// Works pairs the groups of these workloads that there are in both modes; all workloads
-// if there are none.
+// Works pairs the groups of the given workloads that exist in both modes. Without
+// arguments it takes all workloads.
 func Works(groups []Group, workloads ...string) []Work {
 	var works []Work
 	for _, g := range groups {
@@ -147,11 +147,10 @@ func Works(groups []Group, workloads ...string) []Work {
 	return works
 }
 
-// Published are the workloads that the README shows and the chart draws: those that have
-// peers.
+// Published returns the workloads in the README and the chart: the workloads with peers.
 func Published() []Work { return Works(Groups(Config{}), "W1", "W1b", "W2", "W3", "W3b", "W9") }
 
-// PeerTitle returns what a reader calls a peer.
+// PeerTitle returns a peer's name for readers.
 func PeerTitle(impl string) string {
 	base, retrier, retries := strings.Cut(impl, "+")
 	title := "by hand"

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is checked in was measured by rows that there are, and is compared as the code compares.
+// Every row in results.json exists in the code, and has the same kind.
 func TestResultsFitTheCode(t *testing.T) {
 	results, err := ReadResults("results.json")
 	require.NoError(t, err)
@@ -39,7 +39,7 @@ func TestCompare(t *testing.T) {
 	require.False(t, ok, "a peer has not been measured")
 }
 
-// The README shows every workload that has peers, in every variant that there is in both modes.
+// The README shows every workload with peers, in every variant that exists in both modes.
 func TestPublished(t *testing.T) {
 	var titles []string
 	for _, w := range Published() {

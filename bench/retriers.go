@@ -11,10 +11,10 @@ import (
 	"github.com/failsafe-go/failsafe-go/retrypolicy"
 )
 
-// maxRetries of every row that retries.
+// maxRetries applies to every row that retries.
 const maxRetries = 3
 
-// retrier tries a blocking call again, in the worker that runs it.
+// retrier repeats a blocking call in the worker that runs it.
 type retrier struct {
 	name string
 	wrap func(fn call, delay time.Duration) call
@@ -35,7 +35,7 @@ func withFailsafe(fn call, delay time.Duration) call {
 	}
 }
 
-// withFailsafeBulkhead retries around a bulkhead: an element that waits for its retry
+// withFailsafeBulkhead retries around a bulkhead, so an element that waits for its retry
 // holds no permit.
 func withFailsafeBulkhead(fn call, permits int, delay time.Duration) call {
 	retry := retrypolicy.NewBuilder[*Item]().WithMaxRetries(maxRetries).WithDelay(delay).Build()
@@ -63,7 +63,7 @@ func withRetryGo(fn call, delay time.Duration) call {
 	}
 }
 
-// byHand is the loop that needs no library.
+// byHand is the retry loop without a library.
 func byHand(fn call, delay time.Duration) call {
 	return func(it *Item) (*Item, error) {
 		for retries := 0; ; retries++ {

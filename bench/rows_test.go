@@ -15,11 +15,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	clustertest.Child() // of W14
+	clustertest.Child() // runs a server of W14
 	goleak.VerifyTestMain(m)
 }
 
-// Every row does its work, small: each checks its own output.
+// Each row runs with few elements and checks its own output.
 func TestRows(t *testing.T) {
 	for _, g := range Groups(Config{Short: true}) {
 		t.Run(g.Name(), func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// Rows and groups are found by name, in benchmarks and by the table command.
+// Names of rows and groups are unique, because benchmarks and the table command use them.
 func TestNames(t *testing.T) {
 	groups := make(map[string]bool)
 	for _, g := range Groups(Config{}) {
@@ -53,7 +53,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A pipeline that is fast because it is broken is an error, not a number.
+// A pipeline that is fast because it is broken returns an error, not a number.
 func TestBrokenPipelines(t *testing.T) {
 	broken := map[string]func(in <-chan any, out chan<- any) error{
 		"loses one": func(in <-chan any, out chan<- any) error {
@@ -88,7 +88,7 @@ func TestBrokenPipelines(t *testing.T) {
 	}
 }
 
-// W9 gives no worker a hop that it does not need, so it has a check of its own.
+// W9 runs its workers without the channels of a pipeline, so it has a separate check.
 func TestBrokenDirectWorkers(t *testing.T) {
 	for _, many := range []bool{true, false} {
 		for name, run := range map[string]runner{
@@ -114,7 +114,8 @@ func TestBrokenDirectWorkers(t *testing.T) {
 	}
 }
 
-// What waits for its retry holds no permit, in the rows that say so: 10 elements and one permit take one back-off.
+// An element that waits for its retry holds no permit, in the rows that promise this: 10
+// elements with one permit take the time of one back-off.
 func TestPermitsComeBackDuringBackoff(t *testing.T) {
 	const n, delay = 10, 50 * time.Millisecond
 	for name, wrap := range map[string]func(fn call, permits int, delay time.Duration) call{

@@ -13,11 +13,11 @@ import (
 	"github.com/weirflow/weir/exactlyonce/server"
 )
 
-// BytesPerRecord is what a tracked request keeps alive, with its answer of 64 bytes.
+// BytesPerRecord is the memory that a tracked request holds, with its answer of 64 bytes.
 const BytesPerRecord = "B/record"
 
-// w10: the server of exactly-once calls. An element is a request with an answer of 64
-// bytes; its handler does nothing.
+// w10 measures the server of exactly-once calls. An element is a request with an answer
+// of 64 bytes, and its handler has no work.
 func w10(c Config) []Group {
 	var groups []Group
 	for _, held := range []int{1_000, c.elems(1_000_000, 10_000)} {
@@ -60,7 +60,7 @@ func w10(c Config) []Group {
 	})
 }
 
-// onceHandler answers, and counts how often.
+// onceHandler answers and counts its calls.
 type onceHandler struct {
 	calls  int
 	answer []byte
@@ -80,7 +80,7 @@ func (h *onceHandler) check(n int) error {
 	return nil
 }
 
-// tracked has a client that keeps held answers unacknowledged.
+// tracked sends n requests of a client that leaves held answers unacknowledged.
 func tracked(m *Meter, n, held int) error {
 	ctx := context.Background()
 	h := newOnceHandler()
@@ -113,12 +113,12 @@ func tracked(m *Meter, n, held int) error {
 	return errors.Join(h.check(n), results.Close(ctx))
 }
 
-// overHTTP sends n requests with ids to a handler that is wrapped.
+// overHTTP sends n requests with ids to a wrapped handler.
 func overHTTP(m *Meter, n int, wrap func(http.Handler) http.Handler) error {
 	h := newOnceHandler()
 	server := httptest.NewServer(wrap(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		answer, _ := h.handle(req.Context())
-		_, _ = w.Write(answer) // the client looks at it
+		_, _ = w.Write(answer) // the client checks the answer
 	})))
 	defer server.Close()
 	client := server.Client()

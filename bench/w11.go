@@ -13,15 +13,14 @@ import (
 
 const (
 	w11Keys  = 10_000
-	w11Calls = 1_000 // at once
-	w11Slots = 4_000 // of weir, and the capacity of the workers' channels with their calls
+	w11Calls = 1_000 // concurrent calls
+	w11Slots = 4_000 // weir's slots; the workers' channels and calls hold as many in total
 )
 
-// w11Key is the key of an element.
 func w11Key(it *Item) int { return int(uint32(it.Seq) * 2654435761 >> 8 % w11Keys) }
 
-// w11: calls of 1 ms, of which those of a key go one after the other. By hand that is a
-// worker for each part of the keys.
+// w11 has calls of 1 ms, one at a time for each key. The handwritten version has a worker
+// for each part of the keys.
 func w11(c Config) []Group {
 	var groups []Group
 	for _, work := range []struct {
@@ -63,7 +62,7 @@ func w11(c Config) []Group {
 				}),
 			},
 		}
-		unordered := resultsRow("weir-without-order", p, build(w11Slots, false)) // what the order costs
+		unordered := resultsRow("weir-without-order", p, build(w11Slots, false)) // shows the cost of the order
 		unordered.Kind = Reference
 		g.Rows = append(g.Rows, unordered)
 		for i := range g.Rows {
@@ -74,7 +73,7 @@ func w11(c Config) []Group {
 	return groups
 }
 
-// w11Row is a row whose results must be in the order of their keys.
+// w11Row returns a row whose results must be in order for each key.
 func w11Row(impl string, kind Kind, p pipeline, run func(in iter.Seq[*Item], out func(*Item)) error) Row {
 	return Row{Impl: impl, Kind: kind, Run: func(m *Meter, n int) error {
 		q := p
@@ -104,7 +103,7 @@ func w11Row(impl string, kind Kind, p pipeline, run func(in iter.Seq[*Item], out
 	}}
 }
 
-// ranged drives an operator by Results.
+// ranged runs an operator with Results.
 func ranged(op *asyncop.AsyncWaitOperator[*Item, *Item], in iter.Seq[*Item], out func(*Item)) error {
 	for it, err := range op.Results(in) {
 		if err != nil {
@@ -115,8 +114,8 @@ func ranged(op *asyncop.AsyncWaitOperator[*Item, *Item], in iter.Seq[*Item], out
 	return nil
 }
 
-// partitions is what a careful user writes: each key belongs to one of many workers, each
-// with a channel of its own.
+// partitions is careful handwritten code: each key belongs to one of many workers, and
+// each worker has a channel.
 func partitions(c Config, fn call, in iter.Seq[*Item], out func(*Item)) error {
 	results := make(chan *Item, c.buffer())
 	var failed firstError

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Results that are not in the order of their keys are an error, not a number.
+// Results out of key order are an error, not a number.
 func TestKeyOrderIsChecked(t *testing.T) {
 	row := w11Row("backwards", Peer, pipeline{}, func(in iter.Seq[*Item], out func(*Item)) error {
 		var all []*Item

@@ -10,7 +10,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// The calls of W12: for up to batchSize elements, batchCalls at once, each of batchTime.
+// A call of W12 is for up to batchSize elements and takes batchTime. At most batchCalls
+// run at once.
 const (
 	batchSize  = 100
 	batchWait  = 5 * time.Millisecond
@@ -18,9 +19,9 @@ const (
 	batchTime  = time.Millisecond
 )
 
-// w12: calls for many elements, without go-streams. By hand, a goroutine collects batches
-// by size and by wait; it has no timeout, no retry, and one error for all elements of a
-// call.
+// w12 has calls for many elements, without go-streams. In the handwritten version a
+// goroutine collects batches by size and waiting time. It has no timeout and no retries,
+// and one error for all elements of a call.
 func w12(c Config) []Group {
 	var groups []Group
 	for _, ordered := range []bool{true, false} {
@@ -46,7 +47,7 @@ func w12(c Config) []Group {
 	return groups
 }
 
-// lookUp is the call: it answers all its elements after the same time.
+// lookUp is the call. It answers for all its elements after the same time.
 func lookUp(_ context.Context, items []*Item) ([]asyncop.Result[*Item], error) {
 	results := make([]asyncop.Result[*Item], len(items))
 	time.Sleep(batchTime)
@@ -57,8 +58,8 @@ func lookUp(_ context.Context, items []*Item) ([]asyncop.Result[*Item], error) {
 	return results, nil
 }
 
-// batcherRow is what a user writes: a batcher, calls on goroutines behind a semaphore,
-// and in ordered mode a channel of the calls.
+// batcherRow is handwritten code: a batcher, calls on goroutines behind a semaphore, and
+// in ordered mode a channel of the calls.
 func batcherRow(impl string, p pipeline, ordered bool) Row {
 	return Row{Impl: impl, Kind: Peer, Run: func(m *Meter, n int) error {
 		q := p
@@ -78,8 +79,8 @@ func batcherRow(impl string, p pipeline, ordered bool) Row {
 	}}
 }
 
-// batchCall is a call that runs. Its results come in done, whose buffer is one:
-// completing it never waits.
+// batchCall is a running call. Its results are sent to done. In ordered mode done has
+// capacity 1, so the send never blocks.
 type batchCall struct{ done chan []asyncop.Result[*Item] }
 
 func runBatcher(ordered bool, in iter.Seq[*Item], out func(*Item)) error {
@@ -132,7 +133,7 @@ func runBatcher(ordered bool, in iter.Seq[*Item], out func(*Item)) error {
 	return failed.err
 }
 
-// collect forms batches by size and by the wait of their first element.
+// collect forms batches by size and by the waiting time of the first element.
 func collect(elements <-chan *Item, start func(items []*Item)) {
 	timer := time.NewTimer(batchWait)
 	timer.Stop()

@@ -23,12 +23,12 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// PostgresVariable names the environment variable with the URL of a PostgreSQL server,
-// for W13, which makes databases of its own there. Without it W13 is left out.
+// PostgresVariable names the environment variable with the URL of a PostgreSQL server for
+// W13, which creates its own databases there. Without it W13 is skipped.
 const PostgresVariable = "WEIR_BENCH_POSTGRES"
 
-// w13: jobs in PostgreSQL. Each is inserted, worked by a function that does nothing, and
-// done.
+// w13 measures jobs in PostgreSQL. Each job is inserted, worked by an empty function, and
+// completed.
 func w13(c Config) []Group {
 	if os.Getenv(PostgresVariable) == "" {
 		return nil
@@ -46,7 +46,7 @@ func w13(c Config) []Group {
 
 var databases atomic.Int64
 
-// database makes an empty database.
+// database creates an empty database.
 func database(ctx context.Context) (pool *pgxpool.Pool, end func() error, err error) {
 	url := os.Getenv(PostgresVariable)
 	config, err := pgxpool.ParseConfig(url)
@@ -78,7 +78,7 @@ func database(ctx context.Context) (pool *pgxpool.Pool, end func() error, err er
 
 var payload = []byte(strings.Repeat("x", 256))
 
-// putAll puts n messages into the queue "in", a thousand a call.
+// putAll puts n messages into the queue "in", a thousand per call.
 func putAll(ctx context.Context, s store.Store, n int) error {
 	for i := 0; i < n; i += 1000 {
 		var ms []store.Message
@@ -93,10 +93,10 @@ func putAll(ctx context.Context, s store.Store, n int) error {
 	return nil
 }
 
-// counted is a sink that counts.
+// counted is a sink that counts messages.
 type counted struct{ n int }
 
-// Put implements delivery.Sink.
+// PutAll implements delivery.Sink.
 func (c *counted) PutAll(_ context.Context, ms []message.Message[[]byte]) error {
 	c.n += len(ms)
 	return nil
@@ -167,7 +167,7 @@ func workByRiver(m *Meter, n int) error {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, w)
 	client, err := river.NewClient(driver, &river.Config{
-		// As in River's own benchmark.
+		// The settings of River's own benchmark.
 		Queues:        map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2_000}},
 		FetchCooldown: 2 * time.Millisecond, FetchPollInterval: 20 * time.Millisecond,
 		Workers: workers, Logger: quiet,
@@ -189,7 +189,7 @@ func workByRiver(m *Meter, n int) error {
 		}
 	}
 	<-w.done
-	if err := client.Stop(ctx); err != nil { // when all jobs are completed in the database
+	if err := client.Stop(ctx); err != nil { // Stop returns once all jobs are completed in the database
 		return err
 	}
 	m.Stop()

@@ -17,29 +17,30 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// engine is a queue system whose queue "in" has messages, which go to the queue "out".
+// engine is a queue system. Messages move from the queue "in" to the queue "out".
 type engine interface {
-	// fill puts messages into "in". Message i has the key of its order, keyOf(i), and the
-	// payload numbered(i).
+	// fill puts messages into "in". Message i has the key keyOf(i) and the payload
+	// numbered(i).
 	fill(ctx context.Context, n int) error
-	// bare moves n messages by the engine's client alone: each is acknowledged when what
-	// was made of it is confirmed.
+	// bare moves n messages using only the engine's client. It acknowledges each message
+	// after its result is confirmed.
 	bare(ctx context.Context, n int) error
 	// open returns weir's source and sink.
 	open(ctx context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error)
-	// moved calls f for each message of "out", those of a key in order.
+	// moved calls f for each message of "out", in order for each key.
 	moved(ctx context.Context, n int, f func(payload []byte)) error
-	// close ends the engine, and removes what it has.
+	// close ends the engine and removes its data.
 	close() error
 }
 
-// keys is the number of keys that have an order. Partitions have the same number.
+// orderKeys is the number of keys, and the number of partitions. Messages with the same
+// key keep their order.
 const orderKeys = 4
 
 func keyOf(i int) int { return i % orderKeys }
 
-// numbered returns a payload of 256 bytes that begins with a number. The rest cannot be
-// compressed, as clients of Kafka do.
+// numbered returns a payload of 256 bytes that starts with a number. The rest is random,
+// because Kafka clients compress.
 func numbered(i int) []byte {
 	b := make([]byte, 256)
 	random := rand.NewPCG(uint64(i), 0)
@@ -57,15 +58,15 @@ func numberOf(payload []byte) (int, error) {
 	return int(binary.BigEndian.Uint64(payload)), nil
 }
 
-// w14: messages from a queue of an engine through an operator into another queue, 10 %
-// retried after 10 ms, beside what the engine's client does alone.
+// w14 moves messages from one queue of an engine through an operator into another queue,
+// with 10 % of them retried after 10 ms. It compares this with the engine's client alone.
 func w14(c Config) []Group {
 	type kind struct {
 		name  string
 		elems int
-		slots int // so many that they are not the limit: in ordered mode, one retry of 10 ms holds up all slots
+		slots int // enough not to be the limit: in ordered mode one retry of 10 ms blocks all slots
 		start func() (engine, error)
-		weir  func() (engine, error) // nil: start
+		weir  func() (engine, error) // nil means start
 	}
 	kinds := []kind{
 		{"jetstream-embedded", c.elems(20_000, 300), 1000, startEmbedded, nil},
@@ -99,8 +100,7 @@ func w14(c Config) []Group {
 	return groups
 }
 
-// engineRow moves messages on an engine that is started for it, and looks at what has
-// come out.
+// engineRow returns a row that starts an engine, moves messages, and checks the output.
 func engineRow(impl string, kind Kind, start func() (engine, error), move func(ctx context.Context, e engine, n int) error) Row {
 	return Row{Impl: impl, Kind: kind, Run: func(m *Meter, n int) (err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), stuckAfter)
@@ -120,8 +120,8 @@ func engineRow(impl string, kind Kind, start func() (engine, error), move func(c
 	}}
 }
 
-// checkMoved says what is wrong with the messages that have come out. Bare workers and
-// the unordered operator may overtake.
+// checkMoved checks the messages that have come out. It checks their order only if
+// ordered, because bare workers and the unordered operator may reorder them.
 func checkMoved(ctx context.Context, e engine, n int, ordered bool) error {
 	seen := make([]bool, n)
 	var last [orderKeys]int
@@ -153,8 +153,8 @@ func checkMoved(ctx context.Context, e engine, n int, ordered bool) error {
 	return nil
 }
 
-// moveByWeir moves messages through an operator with so many slots, one in ten of whose
-// calls fail at first.
+// moveByWeir moves messages through an operator with the given number of slots. One call
+// in ten fails at first.
 func moveByWeir(ordered bool, slots int) func(ctx context.Context, e engine, n int) error {
 	return func(ctx context.Context, e engine, n int) error {
 		ctx, enough := context.WithCancel(ctx)
@@ -189,14 +189,14 @@ func moveByWeir(ordered bool, slots int) func(ctx context.Context, e engine, n i
 	}
 }
 
-// leftSink ends a worker when it has so many messages.
+// leftSink stops a worker once it has received left messages.
 type leftSink struct {
 	delivery.Sink[[]byte]
 	left   int
 	enough func()
 }
 
-// Put implements delivery.Sink.
+// PutAll implements delivery.Sink.
 func (s *leftSink) PutAll(ctx context.Context, ms []message.Message[[]byte]) error {
 	err := s.Sink.PutAll(ctx, ms)
 	if s.left -= len(ms); s.left <= 0 {

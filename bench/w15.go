@@ -29,17 +29,17 @@ import (
 
 // Metrics of W15.
 const (
-	TakeoverMs = "takeover-ms" // from the death of a worker to the first message of its share at another one
-	AllMs      = "all-ms"      // … to the last one
-	LeaseMs    = "lease-ms"    // the setting that bounds it: lease or session timeout
+	TakeoverMs = "takeover-ms" // from the death of a worker to the first message of its share at another worker
+	AllMs      = "all-ms"      // … to the last message
+	LeaseMs    = "lease-ms"    // the setting that bounds the takeover: lease or session timeout
 )
 
-// w15: one of two workers dies. Its connections break off, and it says no word: how long
-// until others have its share?
+// w15 measures the time until others take over the share of a worker that dies. Its
+// connections break without a farewell.
 func w15(c Config) []Group {
 	lease := 5 * time.Second
 	if c.Short {
-		lease = 2 * time.Second // a busy machine takes a worker for dead sooner
+		lease = 2 * time.Second // on a busy machine a live worker counts as dead sooner
 	}
 	row := func(impl string, run func(ctx context.Context, m *Meter, n int, lease time.Duration) error) Row {
 		return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
@@ -65,10 +65,10 @@ func w15(c Config) []Group {
 	}}
 }
 
-// share is what the worker that dies has taken, and the watch.
+// share tracks the messages that the dying worker has taken.
 type share struct {
 	mu    sync.Mutex
-	of    map[int]bool // messages of the dead that no other worker has yet
+	of    map[int]bool // messages of the dead worker that no other worker has received yet
 	begun time.Time
 	first time.Duration
 }
@@ -84,7 +84,7 @@ func (s *share) add(ms []message.Message[[]byte]) error {
 	return nil
 }
 
-// took notes that another worker has a message.
+// took records that another worker has received a message.
 func (s *share) took(i int) {
 	if s.of[i] && s.first == 0 {
 		s.first = time.Since(s.begun)
@@ -97,8 +97,9 @@ func (s *share) report(m *Meter) {
 	m.Report(AllMs, float64(time.Since(s.begun).Microseconds())/1000)
 }
 
-// inherit lets a worker take all that the dead had. What it has acknowledged before may
-// come again: a busy machine may have taken it for dead, too.
+// inherit lets a worker receive everything the dead worker had. Messages that the heir
+// acknowledged before may be redelivered, because a busy machine may have taken the heir
+// for dead, too.
 func (s *share) inherit(ctx context.Context, m *Meter, heir delivery.Source[[]byte]) error {
 	for len(s.of) > 0 {
 		ms, err := heir.Receive(ctx, 100)
@@ -119,7 +120,7 @@ func (s *share) inherit(ctx context.Context, m *Meter, heir delivery.Source[[]by
 	return nil
 }
 
-// dieOnJetStream: workers on one consumer.
+// dieOnJetStream has workers on one consumer.
 func dieOnJetStream(ctx context.Context, m *Meter, n int, lease time.Duration) (err error) {
 	e, err := embeddedServer()
 	if err != nil {
@@ -166,14 +167,14 @@ func dieOnJetStream(ctx context.Context, m *Meter, n int, lease time.Duration) (
 	return s.inherit(ctx, m, heir)
 }
 
-// closeDead ends the goroutines of a source whose connection is gone.
+// closeDead ends the goroutines of a source with a broken connection.
 func closeDead(s delivery.Source[[]byte]) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = s.Close(ctx) // it cannot say farewell
+	_ = s.Close(ctx) // fails, because the connection is broken
 }
 
-// cut is a dialer whose connections can be cut for good.
+// cut is a dialer whose connections can be cut permanently.
 type cut struct {
 	mu    sync.Mutex
 	conns []net.Conn
@@ -200,11 +201,11 @@ func (c *cut) cut() {
 	defer c.mu.Unlock()
 	c.done = true
 	for _, conn := range c.conns {
-		_ = conn.Close() // that is all that is wanted
+		_ = conn.Close() // only the cut matters
 	}
 }
 
-// dieOnKafka: members of a group.
+// dieOnKafka has members of a consumer group.
 func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err error) {
 	e, err := fakeCluster()
 	if err != nil {
@@ -226,7 +227,7 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 	}
 	defer func() { err = errors.Join(err, heir.Close(context.Background())) }()
 	s := &share{of: map[int]bool{}}
-	// Both take all that they get; the heir acknowledges it.
+	// Both receive what they can. The heir acknowledges its messages.
 	taking, enough := context.WithCancel(ctx)
 	defer enough()
 	var wg sync.WaitGroup
@@ -259,7 +260,7 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 			}
 		})
 	}
-	err = e.members(ctx, 2) // they join with the first Receive
+	err = e.members(ctx, 2) // they join with their first Receive
 	if err == nil {
 		err = e.fill(ctx, n)
 	}
@@ -276,7 +277,7 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 	return s.inherit(ctx, m, heir)
 }
 
-// members waits until the group has so many members, each with partitions.
+// members waits until the group has n members with partitions.
 func (e *kafkaEngine) members(ctx context.Context, n int) error {
 	client, err := kgo.NewClient(e.seed())
 	if err != nil {
@@ -301,8 +302,8 @@ func (e *kafkaEngine) members(ctx context.Context, n int) error {
 	}
 }
 
-// dieWithPartitions: workers with a pipeline for each partition, which they have by
-// leases.
+// dieWithPartitions has workers with a pipeline for each partition. Leases assign the
+// partitions.
 func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration) (err error) {
 	e, err := embeddedServer()
 	if err != nil {
@@ -347,7 +348,7 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 	if err := publish(0); err != nil {
 		return err
 	}
-	// Both have two partitions, and have done something.
+	// Both have two partitions and have processed a message in each.
 	if err := w.until(ctx, func() bool { return w.has("dying") == 2 && w.has("heir") == 2 && len(w.done) == len(names) }); err != nil {
 		return err
 	}
@@ -375,7 +376,7 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 	return w.failed.err
 }
 
-// partitions makes the streams of four partitions.
+// partitions creates the streams of four partitions.
 func (e *jetStream) partitions(ctx context.Context) (names []string, err error) {
 	for i := range 4 {
 		names = append(names, "p"+strconv.Itoa(i))
@@ -387,7 +388,8 @@ func (e *jetStream) partitions(ctx context.Context) (names []string, err error) 
 	return names, err
 }
 
-// pipelines notes who has which partition, and who did which message last.
+// pipelines records the owner of each partition, and the worker that last processed each
+// message.
 type pipelines struct {
 	mu     sync.Mutex
 	owner  map[string]string
@@ -399,7 +401,7 @@ func (w *pipelines) has(worker string) int {
 	return len(slices.DeleteFunc(slices.Collect(maps.Values(w.owner)), func(o string) bool { return o != worker }))
 }
 
-// config is a worker's.
+// config returns the configuration of a worker.
 func (w *pipelines) config(
 	ctx context.Context, worker string, js jetstream.JetStream, names []string, lease time.Duration,
 ) (weirpartitions.Config, error) {
@@ -420,8 +422,8 @@ func (w *pipelines) config(
 	}, nil
 }
 
-// takenOver waits until the heir has done the second message of each partition of the
-// dead. It returns how long the first took since begun.
+// takenOver waits until the heir has processed the second message of each partition of
+// the dead worker. It returns the time from begun to the first one.
 func (w *pipelines) takenOver(
 	ctx context.Context, begun time.Time, names []string, before map[string]string,
 ) (first time.Duration, err error) {
@@ -440,7 +442,7 @@ func (w *pipelines) takenOver(
 	return first, err
 }
 
-// until waits for a condition, which is looked at every millisecond.
+// until polls a condition every millisecond.
 func (w *pipelines) until(ctx context.Context, ok func() bool) error {
 	for {
 		w.mu.Lock()
@@ -456,7 +458,7 @@ func (w *pipelines) until(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// nowhere is an output that keeps nothing.
+// nowhere is an output that discards everything.
 type nowhere struct{}
 
 func (nowhere) Restore(context.Context, []byte) error   { return nil }

@@ -20,15 +20,15 @@ import (
 
 // Metrics of W16.
 const (
-	ServerBytes = "server-B/elem" // what is reachable in the process of the embedded server
-	IndexBytes  = "index-B/elem"  // what a worker's index adds to that
+	ServerBytes = "server-B/elem" // memory reachable in the process of the embedded server
+	IndexBytes  = "index-B/elem"  // additional memory of a worker's index
 	DiskBytes   = "disk-B/elem"
 	PutNs       = "put-ns/elem"
-	IndexMs     = "index-ms"   // the first Take, which reads the headers of all messages
+	IndexMs     = "index-ms"   // first Take, which reads the headers of all messages
 	RestartMs   = "restart-ms" // the server reads its directory
 )
 
-// w16: a million messages wait in a layer on JetStream.
+// w16 has a million messages waiting in a layer on JetStream.
 func w16(c Config) []Group {
 	return []Group{{
 		Workload: "W16", Elems: c.elems(1_000_000, 2_000), Key: ServerBytes, Heavy: true,
@@ -96,7 +96,7 @@ func waitOnJetStream(m *Meter, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	return has(stream, n+1) // with the name of the queue
+	return has(stream, n+1) // plus one message with the name of the queue
 }
 
 func has(stream jetstream.Stream, n int) error {
@@ -106,7 +106,7 @@ func has(stream jetstream.Stream, n int) error {
 	return nil
 }
 
-// bytesIn returns the size of the files in a directory.
+// bytesIn returns the total size of the files in a directory.
 func bytesIn(dir string) (n int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -2,10 +2,10 @@ package bench
 
 import "time"
 
-// missEvery: one element in so many is not in the cache of W17.
+// missEvery sets the cache misses of W17: one element in missEvery.
 const missEvery = 20
 
-// w17: a cache in front of a backend. Of the calls, 95 % complete at once, and 5 % call
+// w17 has a cache in front of a backend: 95 % of the calls complete at once, and 5 % call
 // back after a millisecond.
 func w17(c Config) []Group {
 	const capacity, answerTime = 10_000, time.Millisecond

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// w2: the function answers after a millisecond; 100, 1,000 or 10,000 elements are in
-// flight.
+// w2 has a function that answers after a millisecond, with 100, 1,000 or 10,000 elements
+// in flight.
 func w2(c Config) []Group {
 	const answerTime = time.Millisecond
 	sizes := []struct{ inFlight, elems int }{{100, 20_000}, {1_000, 200_000}, {10_000, 500_000}}
@@ -43,7 +43,7 @@ func w2(c Config) []Group {
 	return groups
 }
 
-// withIdeal sets the meter to how long n calls take, atOnce at a time.
+// withIdeal sets the ideal time to the time of n calls, atOnce at a time.
 func withIdeal(run func(m *Meter, n int) error, atOnce int, each time.Duration) func(m *Meter, n int) error {
 	return func(m *Meter, n int) error {
 		m.Ideal(time.Duration(float64(n) / float64(atOnce) * float64(each)))
@@ -68,8 +68,8 @@ func w2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 			m.Stop()
 			return nil
 		}},
-		// What is left for an operator: a pipeline that does nothing, and as many sleeps
-		// beside it.
+		// The lower bound for an operator: an empty pipeline, and as many sleeps in
+		// parallel.
 		Row{Impl: "passthrough-buffered+sleep", Kind: Floor, Run: func(m *Meter, n int) error {
 			q := p
 			q.elems, q.ordered, q.calls = n, true, nil
@@ -79,7 +79,7 @@ func w2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 		}})
 }
 
-// sleepers starts n sleeps in all, in atOnce goroutines.
+// sleepers starts n sleeps in total, in atOnce goroutines.
 func sleepers(n, atOnce int, d time.Duration) *sync.WaitGroup {
 	wg := new(sync.WaitGroup)
 	for i := range atOnce {
@@ -99,7 +99,7 @@ func w2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 		name, byHand = "callback-reorder", callbackReorder(d)
 	}
 	rows = append(rows, flowRow(name, Peer, p, func() stages { return framed(byHand)(c, nil, inFlight) }))
-	// Libraries of blocking calls wait for the callback on a channel.
+	// Libraries for blocking calls wait for the callback on a channel.
 	for _, w := range workers(p.ordered) {
 		rows = append(rows, flowRow(w.name, Peer, p, func() stages {
 			b := newBackend(d, func(it *Item, reply chan *Item) { reply <- it })
@@ -130,7 +130,7 @@ func w2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 	}})
 }
 
-// andThen adds something to do at the end.
+// andThen appends a step to the end.
 func (st stages) andThen(end func()) stages {
 	err := st.err
 	st.err = func() error {
@@ -143,8 +143,8 @@ func (st stages) andThen(end func()) stages {
 	return st
 }
 
-// callbackReorder is the callback code of a careful user, in order: a slot per element,
-// emitted as its turn comes.
+// callbackReorder is careful handwritten callback code in order: it has a slot per
+// element and emits the slots in order.
 func callbackReorder(d time.Duration) runner {
 	return func(_ Config, _ call, n int, in iter.Seq[*Item], out func(*Item)) error {
 		b := newBackend(d, func(it *Item, done chan *Item) { done <- it })
@@ -164,8 +164,8 @@ func callbackReorder(d time.Duration) runner {
 	}
 }
 
-// callbackSemaphore is the same without order: a semaphore, and a channel of results that
-// never blocks the backend.
+// callbackSemaphore is the same without order: a semaphore, and a channel of results with
+// room for all, so the backend never blocks.
 func callbackSemaphore(d time.Duration) runner {
 	return func(_ Config, _ call, n int, in iter.Seq[*Item], out func(*Item)) error {
 		sem, results := make(chan struct{}, n), make(chan *Item, n)

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// remote is a remote system with blocking calls. It answers in time: a call that sleeps
-// would take a millisecond on an idle processor, so that the rows which use the least CPU
-// time would have the slowest calls.
+// remote is a remote system with blocking calls. It answers on time. A sleep would last a
+// millisecond on an idle processor, so the rows with the least CPU time would have the
+// slowest calls.
 type remote struct {
 	backend *backend[chan struct{}]
 	replies sync.Pool // of channels
@@ -17,14 +17,14 @@ func newRemote() *remote {
 	return &remote{replies: sync.Pool{New: func() any { return make(chan struct{}, 1) }}}
 }
 
-// during runs a row with the backend there.
+// during runs a row while the backend is running.
 func (r *remote) during(callTime time.Duration, run func() error) error {
 	r.backend = newBackend(callTime, func(_ *Item, reply chan struct{}) { reply <- struct{}{} })
 	defer r.backend.close()
 	return run()
 }
 
-// call returns when the backend has answered.
+// call blocks until the backend has answered.
 func (r *remote) call(it *Item) {
 	reply := r.replies.Get().(chan struct{})
 	r.backend.call(it, reply)
@@ -32,9 +32,9 @@ func (r *remote) call(it *Item) {
 	r.replies.Put(reply)
 }
 
-// w3 and w3b: one element in ten fails at first and succeeds at its second attempt; every
-// call takes 0.2 ms. What waits for its second attempt holds a worker (peers) or not
-// (weir).
+// w3 and w3b have one element in ten that fails at first and succeeds at its second
+// attempt. Every call takes 0.2 ms. An element that waits for its second attempt holds a
+// worker in some peers, but not in weir.
 func w3(c Config) []Group {
 	const callTime = 200 * time.Microsecond
 	var groups []Group
@@ -42,7 +42,7 @@ func w3(c Config) []Group {
 		workload, title          string
 		atOnce                   int
 		delay                    time.Duration
-		unorderedDiv, orderedDiv int // of the rows whose waiting elements hold a permit
+		unorderedDiv, orderedDiv int // of the rows in which a waiting element holds a permit
 	}{
 		{
 			"W3", "10 % retried after 10 ms, 1,000 calls at once",
@@ -95,8 +95,8 @@ func w3(c Config) []Group {
 					g.Rows = append(g.Rows, row)
 				}
 			}
-			// Every call once, a tenth of them twice, all workers busy, and at least one
-			// back-off long.
+			// Ideal: every call once and a tenth of them twice with all workers busy, but
+			// at least one back-off.
 			for i := range g.Rows {
 				run := g.Rows[i].Run
 				g.Rows[i].Run = func(m *Meter, n int) error {
@@ -111,12 +111,12 @@ func w3(c Config) []Group {
 	return groups
 }
 
-// manySlots is how many elements may be between input and output where those that wait
-// hold no permit.
+// manySlots is the number of elements between input and output in rows whose waiting
+// elements hold no permit.
 const manySlots = 20_000
 
-// releasing is what a user writes who knows the trap: the retry loop gives its permit
-// back while it waits. What waits still holds a goroutine.
+// releasing is handwritten code that avoids the trap: the retry loop releases its permit
+// while it waits. A waiting element still holds a goroutine.
 func releasing(fn call, permits int, delay time.Duration) call {
 	sem := make(chan struct{}, permits)
 	return byHand(func(it *Item) (*Item, error) {

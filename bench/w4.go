@@ -9,7 +9,8 @@ import (
 
 func countGoroutines() int { return runtime.NumGoroutine() }
 
-// w4: a million elements wait for a retry at once, due times spread over ten seconds.
+// w4 has a million elements that wait for a retry at once, with due times spread over ten
+// seconds.
 func w4(c Config) []Group {
 	elems := c.elems(1_000_000, 5_000)
 	base, spread := ParkTimes(elems)
@@ -41,7 +42,7 @@ func w4(c Config) []Group {
 			})
 		}),
 		{Impl: "bare-sleeper", Kind: Floor, Div: max(1, elems/10), Run: func(m *Meter, _ int) error {
-			// One goroutine alone, for as long as the others fire.
+			// A single goroutine, for as long as the others fire.
 			const nap = time.Millisecond
 			var late []int64
 			m.Start()
@@ -70,8 +71,8 @@ func w4(c Config) []Group {
 	}}
 }
 
-// ParkTimes returns how long the first of so many elements waits, which is twice what
-// parking and weighing takes on a busy machine, and over how long the others follow.
+// ParkTimes returns how long the first of elems elements waits (twice the time of parking
+// and weighing on a busy machine), and the time over which the others are spread.
 func ParkTimes(elems int) (base, spread time.Duration) {
 	switch {
 	case elems < 100_000:
@@ -83,7 +84,7 @@ func ParkTimes(elems int) (base, spread time.Duration) {
 	}
 }
 
-// parkEach is weigh for timers that are armed one by one.
+// parkEach calls weigh with timers that are armed one by one.
 func parkEach(m *Meter, p *parking, arm func(it *Item, d time.Duration)) error {
 	err := p.weigh(m, func(start int64) error {
 		for i := range p.items {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// w5: does an element cost more when the queue is larger, or when more elements wait?
+// w5 measures whether an element costs more if the queue is larger or more elements wait.
 func w5(c Config) []Group {
 	capacities := []int{1_000, 10_000, 100_000, 1_000_000}
 	waiting := []int{0, 100_000, 1_000_000}

@@ -10,7 +10,7 @@ import (
 	"github.com/RussellLuo/timingwheel"
 )
 
-// w6: timers alone, without an operator.
+// w6 measures timers without an operator.
 func w6(c Config) []Group {
 	pending := c.elems(1_000_000, 5_000)
 	armCancel := Group{
@@ -84,7 +84,7 @@ func w6(c Config) []Group {
 
 var errFiredEarly = fmt.Errorf("a timer of more than %v fired while it was being cancelled", minPending)
 
-// minPending keeps pending timers pending during the run.
+// minPending keeps timers pending during the run.
 const minPending = 30 * time.Second
 
 func pendingDelay(random *rand.Rand) time.Duration {
@@ -93,8 +93,7 @@ func pendingDelay(random *rand.Rand) time.Duration {
 
 func newRandom() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
 
-// fireEach arms n timers one by one, their due times spread, and reports how late they
-// fired.
+// fireEach arms n timers one by one with spread due times, and reports their lateness.
 func fireEach(m *Meter, n int, base, spread time.Duration, arm func(d time.Duration, f func())) error {
 	late := make([]int64, n)
 	var fired sync.WaitGroup

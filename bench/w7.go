@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// w7: backpressure, and the end of the input.
+// w7 measures backpressure and the end of the input.
 func w7(c Config) []Group {
 	const capacity, delay = 1_000, 5 * time.Millisecond
 	var groups []Group
@@ -43,7 +43,7 @@ func w7(c Config) []Group {
 	return groups
 }
 
-// slowConsumer is a pipeline whose sink is slow and whose source is not.
+// slowConsumer is a pipeline with a fast source and a slow sink.
 type slowConsumer struct {
 	c        Config
 	ordered  bool
@@ -51,8 +51,8 @@ type slowConsumer struct {
 	delay    time.Duration
 }
 
-// row checks that the operator takes no more than its capacity, and reports how late the
-// retries were.
+// row checks that the operator holds no more than its capacity, and reports the lateness
+// of retries.
 func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Row {
 	return Row{Impl: impl, Kind: kind, Run: func(m *Meter, n int) error {
 		const napEvery = 20
@@ -93,8 +93,8 @@ func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Ro
 		}
 		reportLateness(m, late)
 		m.Report(HeldMax, float64(heldMax.Load()))
-		// The output's buffer twice (Out is filled until Via or To has its ring), that of
-		// the sink, and one element in the hands of each goroutine in between.
+		// Twice the output's buffer (Out is filled until Via or To has its ring), the
+		// sink's buffer, and one element in each goroutine between them.
 		if most := int64(s.capacity + 2*s.c.buffer() + s.c.Ends + 8); heldMax.Load() > most && kind == Weir {
 			return fmt.Errorf("%d elements were held at once: capacity and output allow %d", heldMax.Load(), most)
 		}
@@ -102,7 +102,7 @@ func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Ro
 	}}
 }
 
-// drainGoroutines: a goroutine per element that waits for its timer or for the end of the
+// drainGoroutines has a goroutine per element that waits for its timer or the end of the
 // input.
 func drainGoroutines(m *Meter, n int) error {
 	items := newItems(n)
@@ -137,5 +137,5 @@ func drainGoroutines(m *Meter, n int) error {
 	return c.Err()
 }
 
-// longDelay is a back-off that no run waits for.
+// longDelay is a back-off longer than any run.
 const longDelay = 10 * time.Minute

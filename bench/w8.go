@@ -6,7 +6,7 @@ import (
 	"github.com/reugn/go-streams/flow"
 )
 
-// w8: two operators in a row, and four pipelines at once.
+// w8 has two operators in sequence, and four pipelines in parallel.
 func w8(c Config) []Group {
 	elems := c.elems(400_000, 4_000)
 	build := []struct {
@@ -56,7 +56,7 @@ func workerNamed(name string) worker {
 	return all[slices.IndexFunc(all, func(w worker) bool { return w.name == name })]
 }
 
-// inARow joins two stages.
+// inARow runs two stages in sequence.
 func inARow(a, b stages) stages {
 	return stages{flows: slices.Concat(a.flows, b.flows), err: func() error {
 		for _, st := range []stages{a, b} {
@@ -71,7 +71,7 @@ func inARow(a, b stages) stages {
 	}}
 }
 
-// weirStage is one way to build a weir operator for W8.
+// weirStage is a weir operator for W8.
 type weirStage struct {
 	impl  string
 	stage func() stages

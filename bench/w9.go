@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// w9: blocking calls without go-streams. weir is driven by Results and by ResultsOf; the
-// peers take the elements from a loop, as it does.
+// w9 has blocking calls without go-streams. weir runs with Results and with ResultsOf.
+// The peers take the elements from a loop, as weir does.
 func w9(c Config) []Group {
 	const answerTime = time.Millisecond
 	sleep := func(it *Item) (*Item, error) {
@@ -51,8 +51,7 @@ func w9(c Config) []Group {
 	return groups
 }
 
-// directRow is a worker without a pipeline around it, and with no hop that the worker
-// does not need.
+// directRow runs a worker without a pipeline and without unnecessary channels.
 func directRow(c Config, w worker, p pipeline, atOnce int, fn call) Row {
 	return Row{Impl: w.name, Kind: Peer, Run: func(m *Meter, n int) error {
 		q := p
@@ -65,8 +64,8 @@ func directRow(c Config, w worker, p pipeline, atOnce int, fn call) Row {
 	}}
 }
 
-// direct gives the worker the elements themselves, and takes its results where it gives
-// them. Only what gives them from many goroutines needs a channel in between.
+// direct passes the elements to the worker and receives its results directly. Only a
+// worker that emits results from many goroutines needs a channel for them.
 func direct(c Config, w worker, p *pipeline, atOnce int, fn call) error {
 	in := func(yield func(*Item) bool) {
 		for i := range p.items {

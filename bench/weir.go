@@ -20,13 +20,13 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// weirTimeout and retryDelay are what every weir row has armed unless it says otherwise.
+// weirTimeout and retryDelay are armed in every weir row by default.
 const (
 	weirTimeout = 5 * time.Second
 	retryDelay  = 100 * time.Millisecond
 )
 
-// newOperator is the shape of all weir rows.
+// newOperator builds the operator of a weir row.
 func newOperator[T any](
 	c Config, ordered bool, fn asyncop.AsyncFunction[T, T], timeout time.Duration, capacity int,
 	strategy strategies.Retry[T], opts ...asyncop.Option,
@@ -42,11 +42,11 @@ func opStages[T any](op *asyncop.AsyncWaitOperator[T, T]) stages {
 	return oneStage(op).andThenErr(op.Wait)
 }
 
-// built is an operator and what to do after its end, or nil.
+// built returns an operator, and a function to call after its end (may be nil).
 type built[T any] func() (*asyncop.AsyncWaitOperator[T, T], func())
 
-// weirRows are an operator in a go-streams pipeline and, under impl-results, the same one
-// driven by Results.
+// weirRows returns an operator in a go-streams pipeline and, as impl-results, the same
+// operator with Results.
 func weirRows[T element](impl string, p pipeline, build built[T]) []Row {
 	return []Row{
 		flowRow(impl, Weir, p, func() stages {
@@ -61,8 +61,8 @@ func weirRows[T element](impl string, p pipeline, build built[T]) []Row {
 	}
 }
 
-// resultsRow is an operator driven by Results: without go-streams, its channels and its
-// goroutines.
+// resultsRow runs an operator with Results, without the channels and goroutines of
+// go-streams.
 func resultsRow[T element](impl string, p pipeline, build built[T]) Row {
 	return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
 		q := p
@@ -75,7 +75,7 @@ func resultsRow[T element](impl string, p pipeline, build built[T]) Row {
 	}}
 }
 
-// chainedRow is an operator that runs on the goroutine of the loop over its results.
+// chainedRow runs an operator on the goroutine of the loop over its results.
 func chainedRow[T element](impl string, p pipeline, build built[T]) Row {
 	return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
 		q := p
@@ -96,7 +96,7 @@ func chainedRow[T element](impl string, p pipeline, build built[T]) Row {
 	}}
 }
 
-// messagesRow is an operator driven by Messages: each element is a message, which is
+// messagesRow runs an operator with Messages. Each element is a message and is
 // acknowledged.
 func messagesRow(impl string, p pipeline, build built[*Item]) Row {
 	return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
@@ -141,10 +141,10 @@ func (idle) AttemptStarted(context.Context, int) context.Context { return nil }
 func (idle) AttemptEnded(context.Context, observe.Outcome)       {}
 func (idle) Ended(context.Context, observe.Ending)               {}
 
-// element is what rows of weir have as elements.
+// element is an element type of weir's rows.
 type element interface{ *Item | Value }
 
-// rangeOver runs and checks an operator driven by Results.
+// rangeOver runs and checks an operator with Results.
 func rangeOver[T element](p *pipeline, build built[T]) error {
 	op, end := build()
 	input := func(yield func(T) bool) {
@@ -157,7 +157,7 @@ func rangeOver[T element](p *pipeline, build built[T]) error {
 	return check(p, end, op.Results(input))
 }
 
-// check ranges over results and checks them.
+// check reads and checks results.
 func check[T element](p *pipeline, end func(), results iter.Seq2[T, error]) error {
 	c := p.checker()
 	for e, err := range results {
@@ -204,11 +204,11 @@ func fixedDelay[T any](delay time.Duration) strategies.Retry[T] {
 		RetryIfException(predicates.HasException)
 }
 
-// unavailable is why calls fail, for the rows with a reason-aware policy.
+// unavailable is the reason of failed calls in rows with a reason-aware policy.
 var unavailable = predicates.NewReason("UNAVAILABLE", true, false)
 
-// reasonAware retries as fixedDelay does, through a classifier and a strategy that look
-// at reasons.
+// reasonAware retries like fixedDelay, but through a classifier and a strategy that use
+// reasons.
 func reasonAware(delay time.Duration) strategies.Retry[*Item] {
 	return strategies.ReasonAware(
 		predicates.Classifiers(
@@ -269,7 +269,7 @@ func weirW1b(c Config, p pipeline, atOnce int) []Row {
 				fixedDelay[*Item](retryDelay), asyncop.WithMaxConcurrentCalls(atOnce)), nil
 		}
 	}
-	// The peers have no more slots than calls; to have more is one of weir's settings.
+	// The peers have as many slots as calls. Weir can have more slots than calls.
 	return append(weirRows("weir", p, build(atOnce)), weirRows("weir-capacity-1000", p, build(1_000))...)
 }
 
@@ -288,7 +288,7 @@ func weirW2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 	if inFlight < 10_000 {
 		return rows
 	}
-	// Peers gain nothing from a larger buffer, see the README.
+	// A larger buffer does not help the peers, see the README.
 	return append(rows, flowRow("weir-buffer-1024", Weir, p, func() stages {
 		return opStages(build(asyncop.WithBuffer(1024)))
 	}))
@@ -327,9 +327,9 @@ func weirW17(c Config, p pipeline, capacity int, d time.Duration) []Row {
 
 // ---- W3, W3b
 //
-// With WithDrainRetries, as in W7: the peers wait for their retries at the end of the
-// input too. By default weir tries what is in back-off then once more at once, and what
-// fails after the end of the input has failed.
+// WithDrainRetries is set here and in W7, because the peers also wait for their retries
+// at the end of the input. By default weir then tries elements in back-off once more at
+// once, and an element that fails after the end of the input has failed.
 
 func weirW3(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) []Row {
 	op := func(s strategies.Retry[*Item]) *asyncop.AsyncWaitOperator[*Item, *Item] {
@@ -342,8 +342,8 @@ func weirW3(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) 
 	return append(rows, flowRow("weir-reasons", Weir, p, func() stages { return opStages(op(reasonAware(delay))) }))
 }
 
-// weirEqualCapacity has as many slots as calls, as the peers whose waiting elements hold
-// a worker.
+// weirEqualCapacity has as many slots as calls, like peers whose waiting elements hold a
+// worker.
 func weirEqualCapacity(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) Row {
 	return flowRow(fmt.Sprintf("weir-capacity-%d", atOnce), Weir, p, func() stages {
 		return opStages(newOperator(c, p.ordered, blocking(faulty), weirTimeout, atOnce, fixedDelay[*Item](delay),
@@ -357,9 +357,9 @@ func blocking(fn call) asyncop.AsyncFunction[*Item, *Item] {
 
 // ---- W4
 
-// spreadStrategy gives every element a back-off of its own, so that due times are spread
-// as those of the peers are. The operator calls predicate and strategy on its loop, one
-// after the other, so the strategy knows whom it is asked about.
+// spreadStrategy gives every element its own back-off, so that due times are spread as in
+// the peers. The operator's loop calls predicate and strategy in sequence, so the
+// strategy knows its element from the predicate's call.
 type spreadStrategy struct {
 	p     *parking
 	start int64
@@ -396,7 +396,7 @@ func weirW4(c Config, ordered bool) func(m *Meter, p *parking) error {
 		pipe := pipeline{elems: n, items: p.items, ordered: ordered, calls: func(int) int32 { return 2 }, ends: c.Ends}
 		pipe.prepare()
 		fed := make(chan struct{})
-		pipe.fed = func() { // the input must not end before they all were called again
+		pipe.fed = func() { // the input must not end before all were called again
 			close(fed)
 			<-p.all
 		}
@@ -407,7 +407,7 @@ func weirW4(c Config, ordered bool) func(m *Meter, p *parking) error {
 			go func() { done <- pipe.run(opStages(op)) }()
 			<-fed
 			return await("all elements wait", func() bool {
-				return op.Stats().WaitingForRetry == int64(n) || now() > start+int64(p.base) // weigh reports the latter
+				return op.Stats().WaitingForRetry == int64(n) || now() > start+int64(p.base) // weigh reports the second case
 			})
 		})
 		ended := <-done
@@ -416,7 +416,7 @@ func weirW4(c Config, ordered bool) func(m *Meter, p *parking) error {
 	}
 }
 
-// await polls for something that comes soon.
+// await polls until ok returns true, for up to a minute.
 func await(what string, ok func() bool) error {
 	for end := now() + int64(time.Minute); !ok(); {
 		if now() > end {
@@ -429,8 +429,8 @@ func await(what string, ok func() bool) error {
 
 // ---- W5
 
-// weirW5Capacity keeps half the capacity in flight: each call completes the one that came
-// so many elements before, and the last one completes all.
+// weirW5Capacity keeps half the capacity in flight: each call completes the element that
+// arrived capacity/2 elements before, and the last call completes all.
 func weirW5Capacity(c Config, p pipeline, capacity int) []Row {
 	return []Row{{Impl: fmt.Sprintf("weir-capacity-%d", capacity), Kind: Weir, Run: func(m *Meter, n int) error {
 		type pending struct {
@@ -485,13 +485,13 @@ func weirW5Waiting(c Config, waiting int) []Row {
 			return 1
 		}
 		pipe.each = func(seq int) {
-			if seq == waiting { // the measured stretch begins when all that shall wait do
+			if seq == waiting { // the measured interval starts once the others wait
 				parked = await("all elements wait", func() bool { return op.Stats().WaitingForRetry == int64(waiting) })
 				m.Start()
 			}
 		}
 		measured := make(chan struct{})
-		pipe.fed = func() { <-measured } // and ends when all others have arrived
+		pipe.fed = func() { <-measured } // and ends when all other elements have arrived
 		pipe.received = func(int) {
 			if quick++; quick == n {
 				m.Stop()
@@ -551,7 +551,7 @@ func weirW6Fire(m *Meter, n int, base, spread time.Duration) error {
 	for i := range waiting {
 		t := &waiting[i]
 		t.Value = start + int64(base) + random.Int64N(int64(spread))
-		d := time.Duration(t.Value - now()) // before the service looks at the clock: else it might seem early
+		d := time.Duration(t.Value - now()) // computed before the service reads the clock, else the timer might seem early
 		service.Arm(t, service.Now()+d)
 	}
 	if now() > start+int64(base) {
@@ -604,8 +604,8 @@ func weirW7Drain(c Config, ordered bool) []Row {
 			result.Complete(it)
 			return nil
 		})
-		// One slot more than elements: the end of the input is noticed when a slot is
-		// free to read for.
+		// One slot more than elements, because the operator notices the end of the input
+		// only when it has a free slot.
 		op := newOperator(c, ordered, fn, time.Hour, n+1, fixedDelay[*Item](longDelay))
 		pipe := pipeline{elems: n, ends: c.Ends, ordered: ordered, calls: func(int) int32 { return 2 }}
 		var parked error

@@ -12,23 +12,23 @@ import (
 	"github.com/sourcegraph/conc/stream"
 )
 
-// call is a blocking call as peers run it in a worker.
+// call is a blocking call that a peer runs in a worker.
 type call func(it *Item) (*Item, error)
 
-// worker is one way to run blocking calls of the elements of a stream, at most n at once.
+// worker runs blocking calls for the elements of a stream, at most n at once.
 type worker struct {
 	name    string
 	ordered bool
-	run     runner                                // nil: go-streams' own Map
-	flow    func(c Config, fn call, n int) stages // nil: framed(run)
+	run     runner                                // nil for go-streams' own Map
+	flow    func(c Config, fn call, n int) stages // nil means framed(run)
 	many    bool                                  // run calls out from many goroutines
 }
 
-// runner reads in to its end, calls fn for every element, at most n calls at once, and
-// out for every result.
+// runner reads in to its end, calls fn for every element with at most n calls at once,
+// and calls out for every result.
 type runner func(c Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error
 
-// build makes a flow of the worker.
+// build returns the worker as a flow.
 func (w worker) build(c Config, fn call, n int) stages {
 	if w.flow != nil {
 		return w.flow(c, fn, n)
@@ -36,7 +36,7 @@ func (w worker) build(c Config, fn call, n int) stages {
 	return framed(w.run)(c, fn, n)
 }
 
-// workers are all of them, ordered or not.
+// workers returns all ordered or all unordered workers.
 func workers(ordered bool) []worker {
 	var ws []worker
 	for _, w := range []worker{
@@ -57,7 +57,7 @@ func workers(ordered bool) []worker {
 	return ws
 }
 
-// framed makes a flow of a runner.
+// framed turns a runner into a flow.
 func framed(run runner) func(c Config, fn call, n int) stages {
 	return func(c Config, fn call, n int) stages {
 		return newChanFlow(c.buffer(), func(in <-chan any, out chan<- any) error {
@@ -73,7 +73,7 @@ func framed(run runner) func(c Config, fn call, n int) stages {
 	}
 }
 
-// firstError keeps the first error of calls that run in many goroutines.
+// firstError keeps the first error of concurrent calls.
 type firstError struct {
 	once sync.Once
 	err  error
@@ -81,8 +81,8 @@ type firstError struct {
 
 func (f *firstError) set(err error) { f.once.Do(func() { f.err = err }) }
 
-// mapFlow is go-streams' own, with its unbuffered ends. It has no error path: what fails
-// finally is dropped, and the sink finds it missing.
+// mapFlow is go-streams' own Map with unbuffered ends. Map has no error path, so a final
+// failure becomes an invalid element, which the sink reports.
 func mapFlow(_ Config, fn call, n int) stages {
 	return oneStage(flow.NewMap(func(it *Item) *Item {
 		r, err := fn(it)
@@ -93,7 +93,7 @@ func mapFlow(_ Config, fn call, n int) stages {
 	}, n))
 }
 
-// runPool: n goroutines that share a channel, results as they come.
+// runPool has n goroutines that share a channel, and emits results in completion order.
 func runPool(c Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	jobs := make(chan *Item, c.buffer())
 	go func() {
@@ -105,7 +105,7 @@ func runPool(c Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) erro
 	return pooled(fn, n, jobs, func(it *Item) *Item { return it }, out)
 }
 
-// poolFlow is runPool whose goroutines share the ends of the flow.
+// poolFlow is runPool with goroutines that share the ends of the flow.
 func poolFlow(c Config, fn call, n int) stages {
 	return newChanFlow(c.buffer(), func(in <-chan any, out chan<- any) error {
 		return pooled(fn, n, in, func(e any) *Item { return e.(*Item) }, func(it *Item) { out <- it })
@@ -130,7 +130,8 @@ func pooled[T any](fn call, n int, in <-chan T, item func(T) *Item, out func(*It
 	return failed.err
 }
 
-// runGoroutines: a goroutine per element behind a semaphore, results as they come.
+// runGoroutines has a goroutine per element behind a semaphore, and emits results in
+// completion order.
 func runGoroutines(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	var wg sync.WaitGroup
@@ -150,13 +151,13 @@ func runGoroutines(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)
 	return failed.err
 }
 
-// slot stands for an element in the order of the output.
+// slot keeps an element's position in the output.
 type slot struct {
 	it   *Item
-	done chan *Item // buffer of one: completing it never waits
+	done chan *Item // capacity 1, so the send never blocks
 }
 
-// runPoolReorder: n goroutines; a channel of slots keeps the order of the input.
+// runPoolReorder has n goroutines, and a channel of slots that keeps the input's order.
 func runPoolReorder(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	var wg sync.WaitGroup
@@ -186,8 +187,8 @@ func runPoolReorder(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item
 	return failed.err
 }
 
-// runGoroutinesReorder: a goroutine per element; the channel of slots is the semaphore
-// too.
+// runGoroutinesReorder has a goroutine per element. The channel of slots also serves as
+// the semaphore.
 func runGoroutinesReorder(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	order := make(chan slot, n-1) // emit holds one more
@@ -218,7 +219,7 @@ func emit(order <-chan slot, out func(*Item)) {
 }
 
 // runRill is rill's Map or OrderedMap. Its streams carry Try values, so a goroutine wraps
-// the elements on their way in.
+// the input.
 func runRill(
 	apply func(in <-chan rill.Try[*Item], n int, f func(*Item) (*Item, error)) <-chan rill.Try[*Item],
 ) runner {
@@ -242,7 +243,7 @@ func runRill(
 	}
 }
 
-// runConcPool: conc's pool of goroutines, results as they come.
+// runConcPool uses conc's pool, and emits results in completion order.
 func runConcPool(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	p := pool.New().WithMaxGoroutines(n)
@@ -259,7 +260,8 @@ func runConcPool(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) 
 	return failed.err
 }
 
-// runConcStream: conc's stream, callbacks in order on a goroutine of its own.
+// runConcStream uses conc's stream, which calls callbacks in order on a separate
+// goroutine.
 func runConcStream(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed error
 	s := stream.New().WithMaxGoroutines(n)
@@ -279,8 +281,8 @@ func runConcStream(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)
 	return failed
 }
 
-// withTimeout gives each call a context with a deadline: what weir's timeout costs by
-// hand.
+// withTimeout gives each call a context with a deadline. It shows the cost of a
+// handwritten timeout.
 func withTimeout(d time.Duration, fn func(ctx context.Context, it *Item) (*Item, error)) call {
 	return func(it *Item) (*Item, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), d)

@@ -8,13 +8,13 @@ import (
 	"github.com/weirflow/weir/bench/internal/sleep"
 )
 
-// backend is a remote system with callbacks, as Backend.java is: it answers every call
-// after the same delay, from one goroutine. Its calls come due in the order they came in,
-// so a list is all it needs.
+// backend simulates a remote system with callbacks, like Backend.java. It answers every
+// call after the same delay, from one goroutine. Calls become due in the order of their
+// arrival, so a list suffices.
 type backend struct {
 	delay  time.Duration
 	answer func(c pending)
-	wake   chan struct{} // buffer of one; sent to by the caller that puts the first call into an empty list
+	wake   chan struct{} // capacity 1; signals that a call was added to an empty list
 
 	mu     sync.Mutex
 	calls  []pending // guarded by mu

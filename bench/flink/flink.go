@@ -8,13 +8,13 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// Config says how to start Java, and how much to do.
+// Config selects the Java command and the amount of work.
 type Config struct {
-	Java  string // the command, split at spaces; the class path comes from CLASSPATH
-	Short bool   // few elements: does it work?
+	Java  string // command, split at spaces; the class path comes from CLASSPATH
+	Short bool   // few elements, only to check that everything works
 }
 
-// Group is one work in one mode. Its rows may be compared with each other.
+// Group is one work in one mode. Its rows are comparable.
 type Group struct {
 	bench.Group
 	short   bool
@@ -22,8 +22,8 @@ type Group struct {
 	servers []*server
 }
 
-// flinkRows are the rows that run in Java. Only the job counts as peer: it is what a user
-// runs.
+// flinkRows are the rows that run in Java. Only the job counts as a peer, because users
+// run jobs.
 var flinkRows = []struct {
 	impl, driver string
 	kind         bench.Kind
@@ -35,15 +35,14 @@ var flinkRows = []struct {
 	{"java-backend", "floor", bench.Floor, hasBackendRow},
 }
 
-// hasBackendRow: where the calls and not the retries decide, it matters what the backend
-// alone allows.
+// hasBackendRow reports whether the calls, not the retries, decide the result, so that
+// the limit of the backend alone is of interest.
 func hasBackendRow(w work) bool { return w.fn == callback && (!w.fails || w.calls > 0) }
 
-// roomyGC is a GOGC for rows that show what garbage collection costs weir: the JVM starts
-// with a heap that it hardly has to collect in a run.
+// roomyGC is the GOGC of rows that show the cost of garbage collection in weir. The JVM
+// starts with a heap that it hardly has to collect in a run.
 const roomyGC = 800
 
-// Groups returns all groups.
 func Groups(c Config) []*Group {
 	var all []*Group
 	for _, w := range works(c.Short) {
@@ -62,7 +61,7 @@ func Groups(c Config) []*Group {
 	return all
 }
 
-// aims are the project's: throughput beside Flink's job.
+// aims returns the project's aims: throughput relative to Flink's job.
 func aims(w work) []bench.Aim {
 	if w.fn == park {
 		return []bench.Aim{{Impl: "weir", Against: "flink-job", Max: 0.3}}
@@ -85,7 +84,7 @@ func aims(w work) []bench.Aim {
 	}
 }
 
-// Published returns the works that the README shows and the chart draws.
+// Published returns the works in the README and the chart.
 func Published() []bench.Work {
 	var groups []bench.Group
 	for _, g := range Groups(Config{}) {
@@ -96,8 +95,8 @@ func Published() []bench.Work {
 	return bench.Works(groups)
 }
 
-// Measure runs the rows in turn, round after round, after rounds that do not count.
-// progress is called after each run.
+// Measure runs the rows in turn for the given rounds, after warm-up rounds that do not
+// count. It calls progress after each run.
 func (g *Group) Measure(rounds int, progress func(bench.Row, bench.Sample)) (report bench.Report, err error) {
 	defer func() {
 		for _, s := range g.servers {
@@ -131,7 +130,7 @@ func (g *Group) Measure(rounds int, progress func(bench.Row, bench.Sample)) (rep
 	return bench.Report{Group: g.Group, Results: results}, err
 }
 
-// warmUp has each Java process run twice for its compiler.
+// warmUp runs each Java process twice for its compiler.
 func (g *Group) warmUp() error {
 	w, n := g.work.busy(g.short)
 	for range 2 {
@@ -144,7 +143,7 @@ func (g *Group) warmUp() error {
 	return nil
 }
 
-// Describe lists the lines that the Java side reads.
+// Describe returns the work as the Java side reads it.
 func (g *Group) Describe() string {
 	return fmt.Sprintf("- %s: `%s`\n", g.Name(), strings.TrimPrefix(g.work.line("", g.Elems), "driver= "))
 }

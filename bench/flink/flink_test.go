@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// TestMain is the Java side too, when a server starts this binary: it answers every line with its length, and what has no
-// capacity with an error.
+// TestMain also stands in for the Java side when a server starts this binary: it answers
+// every line with its length, and a line with capacity 0 with an error.
 func TestMain(m *testing.M) {
 	if os.Args[len(os.Args)-1] != "weirbench.Server" {
 		goleak.VerifyTestMain(m)
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// The rows of weir do their work, small: each checks its own output.
+// The rows of weir run with few elements, and each checks its own output.
 func TestWeirRows(t *testing.T) {
 	for _, g := range Groups(Config{Short: true}) {
 		for _, r := range g.Rows {
@@ -72,7 +72,7 @@ func hasRow(g bench.Group, impl string) bool {
 	return false
 }
 
-// Rows of both sides run in turn, and the ratios are those of weir to the job.
+// The rows of both sides run in turn, and the ratios compare weir with the job.
 func TestMeasure(t *testing.T) {
 	g := Groups(Config{Java: os.Args[0], Short: true})[0]
 	require.Equal(t, "W1/mode=ordered", g.Name())

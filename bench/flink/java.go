@@ -14,8 +14,8 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// server is the Java process of one row: nothing else shapes what its compiler makes of
-// the row.
+// server is the Java process of one row. Each row has a separate process, so that no
+// other row influences its compiler.
 type server struct {
 	java   string
 	driver string
@@ -29,7 +29,7 @@ const (
 	endsWithin    = 20 * time.Second
 )
 
-// row is a row that asks s.
+// row returns the run function of a row that s runs.
 func (s *server) row(w work, driver string) func(m *bench.Meter, n int) error {
 	s.driver = driver
 	if driver == "floor" {
@@ -62,8 +62,8 @@ func (s *server) start() (err error) {
 	return s.cmd.Start()
 }
 
-// run sends a line and returns the answer. A process that does not answer in time is
-// killed.
+// run sends a line and returns the answer. It kills a process that does not answer in
+// time.
 func (s *server) run(line string) (bench.Sample, error) {
 	if _, err := io.WriteString(s.in, line+"\n"); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (s *server) run(line string) (bench.Sample, error) {
 	return answer.Sample, nil
 }
 
-// close ends the process, which exits at the end of its input.
+// close ends the process by closing its input.
 func (s *server) close() error {
 	if s.cmd == nil || s.cmd.Process == nil {
 		return nil

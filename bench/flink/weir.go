@@ -19,8 +19,9 @@ import (
 
 type operator = asyncop.AsyncWaitOperator[int64, int64]
 
-// drivers are the ways to run weir's operator; each is a row of every group. A new driver
-// is one entry here with a method of run, one in bench.Series, and its aims in aims.
+// drivers are the ways to run weir's operator, and each is a row of every group. A new
+// driver needs an entry here with a method of run, an entry in bench.Series, and aims in
+// aims.
 var drivers = []struct {
 	impl  string
 	drive func(r *run, op *operator) error
@@ -56,7 +57,7 @@ func weirRows(w work) []bench.Row {
 	return rows
 }
 
-// parkRows are those of bench's own W4, in which the same happens.
+// parkRows returns the equivalent rows of bench's own W4.
 func parkRows(w work) []bench.Row {
 	for _, g := range bench.Groups(bench.Config{Elems: w.n}) {
 		if i := slices.IndexFunc(g.Rows, func(r bench.Row) bool { return r.Impl == "weir-"+w.mode() }); g.Workload == "W4" && i >= 0 {
@@ -68,14 +69,14 @@ func parkRows(w work) []bench.Row {
 	panic("bench has no row weir-" + w.mode() + " of W4")
 }
 
-// run is one run of weir: what is measured and what is checked.
+// run is one run of weir, with its measurement and its check.
 type run struct {
 	work
 	n      int
 	meter  *bench.Meter
 	check  *bench.Checker
-	called []uint8       // by element; written by the goroutine that runs the call
-	allOut chan struct{} // closed when all have come out
+	called []uint8       // calls by element; written by the goroutine that runs the call
+	allOut chan struct{} // closed when all results have come out
 }
 
 func newRun(w work, m *bench.Meter, n int) *run {
@@ -85,7 +86,7 @@ func newRun(w work, m *bench.Meter, n int) *run {
 	}
 }
 
-// received takes a result. The last one ends the measured stretch.
+// received records a result. The last result ends the measured interval.
 func (r *run) received(v int64) {
 	r.check.Saw(int(v))
 	if r.check.All() {
@@ -94,7 +95,7 @@ func (r *run) received(v int64) {
 	}
 }
 
-// operate runs the operator and checks what came of it.
+// operate runs the operator and checks the output.
 func (r *run) operate(drive func(*run, *operator) error) error {
 	r.meter.Start()
 	fn, end := r.function()
@@ -115,8 +116,8 @@ func (r *run) operate(drive func(*run, *operator) error) error {
 	return nil
 }
 
-// results drives the operator by Results. As on the Java side, the input does not end
-// before all have come out.
+// results runs the operator with Results. As on the Java side, the input ends only after
+// all results have come out.
 func (r *run) results(op *operator) error {
 	input := func(yield func(int64) bool) {
 		for i := range int64(r.n) {
@@ -135,8 +136,8 @@ func (r *run) results(op *operator) error {
 	return nil
 }
 
-// chained drives the operator by ResultsOf. Its input ends at once: the operator makes
-// all retries nevertheless.
+// chained runs the operator with ResultsOf. Its input ends at once, but the operator
+// still makes all retries.
 func (r *run) chained(op *operator) error {
 	next := int64(0)
 	input := func() (v int64, ok bool) {
@@ -190,12 +191,13 @@ func (r *run) operator(fn asyncop.AsyncFunction[int64, int64]) *operator {
 	return asyncop.UnorderedWaitWithRetry(fn, limit, r.capacity, strategy, opts...)
 }
 
-// missEvery: one element in so many is not in the cache.
+// missEvery sets the cache misses: one element in missEvery.
 const missEvery = 20
 
 var errUnavailable = errors.New("not ready yet")
 
-// function returns what is called for each element, and what to do after the end.
+// function returns the function called for each element, and a function to call after the
+// end.
 func (r *run) function() (fn asyncop.AsyncFunction[int64, int64], end func()) {
 	switch r.fn {
 	case inline:
@@ -229,8 +231,8 @@ func (r *run) function() (fn asyncop.AsyncFunction[int64, int64], end func()) {
 	}), b.close
 }
 
-// floor is what the backend alone allows: a semaphore with as many permits as there may
-// be calls, and no operator.
+// floor shows the limit of the backend alone: a semaphore with as many permits as
+// concurrent calls, and no operator.
 func (r *run) floor() error {
 	permits := make(chan struct{}, cmp.Or(r.work.calls, r.capacity))
 	b := newBackend(r.answer, func(c pending) {

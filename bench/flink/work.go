@@ -9,41 +9,42 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// Functions that a work calls for each element; the Java side has the same names.
+// Functions that a work calls for each element. The Java code uses the same names.
 const (
 	inline   = "inline"   // completes at once
 	pool     = "pool"     // a blocking call that returns at once, on threads or goroutines
-	callback = "callback" // is completed from a goroutine or thread of the backend after a while
-	cache    = "cache"    // completes at once, but for one element in twenty, which is as a callback
+	callback = "callback" // completed by the backend's goroutine or thread after a while
+	cache    = "cache"    // completes at once, except one element in twenty, which is like a callback
 	park     = "park"     // fails at first, so that all elements wait for a retry at once
 )
 
-// threads is the size of the Java pool, and the bound on weir's blocking calls.
+// threads is the size of the Java pool, and the limit of weir's concurrent blocking
+// calls.
 const threads = 64
 
-// work is what all rows of a group do.
+// work describes the work of all rows of a group.
 type work struct {
 	workload, variant, title string
 
 	fn       string
 	ordered  bool
-	bare     bool          // neither timeout nor retries
+	bare     bool          // without timeout and retries
 	fails    bool          // one element in ten fails at first
 	n        int           // elements
-	unordN   int           // elements in unordered mode, if not n: where order makes everything wait
+	unordN   int           // elements in unordered mode if not n, for works in which the order makes everything wait
 	capacity int           // slots
-	calls    int           // bound on the calls that run at once; 0: the capacity
+	calls    int           // limit of concurrent calls; 0 means the capacity
 	answer   time.Duration // of a callback
 	delay    time.Duration // of a retry; default 100 ms
 }
 
-// timeout of an element and retries, unless the work is bare.
+// Timeout and retries of an element, unless the work is bare.
 const (
 	timeout    = 10 * time.Second
 	maxRetries = 3
 )
 
-// works lists them all, each in both modes.
+// works returns all works, each in both modes.
 func works(short bool) []work {
 	const micro, milli = time.Microsecond, time.Millisecond
 	all := []work{
@@ -113,7 +114,7 @@ func works(short bool) []work {
 	return both
 }
 
-// mode is what is called so in the names of groups.
+// mode returns the mode in the names of groups.
 func (w work) mode() string {
 	if w.ordered {
 		return "ordered"
@@ -121,7 +122,7 @@ func (w work) mode() string {
 	return "unordered"
 }
 
-// group returns the work's group, without rows.
+// group returns the work's group without rows.
 func (w work) group() bench.Group {
 	g := bench.Group{Workload: w.workload, Variant: "mode=" + w.mode(), Title: w.title, Elems: w.n}
 	if w.variant != "" {
@@ -133,8 +134,7 @@ func (w work) group() bench.Group {
 	return g
 }
 
-// line is the work as the Java side reads it. Flink has no finer delays than
-// milliseconds.
+// line formats the work for the Java side. Flink's delays are in milliseconds.
 func (w work) line(driver string, n int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "driver=%s fn=%s mode=%s armed=%t fail=%t n=%d capacity=%d calls=%d threads=%d answer_us=%d delay_ms=%d timeout_ms=%d",
@@ -142,14 +142,14 @@ func (w work) line(driver string, n int) string {
 		w.answer.Microseconds(), w.delay.Milliseconds(), timeout.Milliseconds())
 	if w.fn == park {
 		base, spread := bench.ParkTimes(n)
-		base = max(base, 3*time.Second) // two collections of the JVM
+		base = max(base, 3*time.Second) // enough for two collections of the JVM
 		fmt.Fprintf(&b, " base_ms=%d spread_ms=%d", base.Milliseconds(), spread.Milliseconds())
 	}
 	return b.String()
 }
 
-// busy is the work as the JIT needs it before the first round: many calls soon, also
-// where the work makes few or waits.
+// busy returns the work for warming up the JIT: many calls quickly, even if the work
+// itself makes few calls or waits.
 func (w work) busy(short bool) (work, int) {
 	if w.fn == callback {
 		w.capacity, w.calls, w.answer, w.delay = 10_000, 0, 200*time.Microsecond, 5*time.Millisecond

@@ -1,12 +1,12 @@
-// Command chart draws bench/chart.svg and writes the tables of the documentation, from
-// the medians in bench/results.json and bench/flink/results.json. It draws
-// docs/pictures/figures.svg from the table of the README.
+// Command chart draws bench/chart.svg and writes the tables of the documentation from the
+// medians in bench/results.json and bench/flink/results.json. It draws
+// docs/pictures/figures.svg from the README's table.
 //
-//	go run ./bench/cmd/chart          writes what changed; run it in the root of the repository
-//	go run ./bench/cmd/chart -check   only fails if there is something to write
+//	go run ./bench/cmd/chart          writes changed files; run it in the root of the repository
+//	go run ./bench/cmd/chart -check   only fails if a file would change
 //
-// A table stands in a markdown file between the lines <!-- table peers --> and <!-- end
-// of table -->.
+// In a markdown file a table is between the lines <!-- table peers --> and <!-- end of
+// table -->.
 package main
 
 import (
@@ -31,12 +31,12 @@ func main() {
 	}
 }
 
-// section is a table, and a part of the chart.
+// section is a table and a part of the chart.
 type section struct {
 	name    string // in the markers of the table
 	title   string // in the chart
-	against string // what 1 stands for
-	peers   bool   // there are several: the table names the best
+	against string // the meaning of the ratio 1
+	peers   bool   // there are several peers, and the table names the best
 	works   []bench.Work
 	results bench.Results
 }
@@ -88,7 +88,7 @@ func run(args []string) error {
 	return nil
 }
 
-// render returns the files with their new contents.
+// render returns the new contents of all files.
 func render(root string, sections []section) (map[string]string, error) {
 	svg, err := draw(sections)
 	if err != nil {
@@ -128,7 +128,8 @@ func render(root string, sections []section) (map[string]string, error) {
 	return files, nil
 }
 
-// insert puts the table of s between its markers, if the page has them.
+// insert replaces the text between the markers of s with its table, if the page has the
+// markers.
 func insert(page string, s section, shown map[string]bool) (string, error) {
 	begin, end := "<!-- table "+s.name+" -->\n", "<!-- end of table -->\n"
 	before, rest, found := strings.Cut(page, begin)

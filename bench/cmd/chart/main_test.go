@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/bench/flink"
 )
 
-// The chart and the tables that are checked in are made of the results that are checked in.
+// The chart and tables in the repository match its results.
 func TestFilesAreMadeOfTheResults(t *testing.T) {
 	require.NoError(t, run([]string{"-check", "-root", "../../.."}))
 }
@@ -37,7 +37,8 @@ func measured(mode, impl string, ns, cpu float64) bench.Measured {
 	return bench.Measured{Group: "W0/mode=" + mode, Impl: impl, Median: map[string]float64{bench.NsPerElem: ns, bench.CPUPerElem: cpu}}
 }
 
-// fake is a work in which the flow is twice as fast as the best peer, or half as fast in unordered mode.
+// fake is a work in which the flow is twice as fast as the best peer in ordered mode, and
+// half as fast in unordered mode.
 func fake() section {
 	s := section{
 		name: "fake", title: "beside nothing", against: "the best peer", peers: true,
@@ -58,7 +59,7 @@ func TestTable(t *testing.T) {
 `, table(fake()))
 }
 
-// The best of some peers is not the best there is.
+// Without a measurement of every peer there is no ratio.
 func TestNoRatioWithoutAllPeers(t *testing.T) {
 	s := fake()
 	s.results = append(s.results[:2], s.results[3:]...) // pool+failsafe
@@ -89,7 +90,7 @@ func TestUnknownArguments(t *testing.T) {
 	require.EqualError(t, run([]string{"results.json"}), `unexpected argument "results.json"`)
 }
 
-// A file that nobody drew again is found, and so is a table that no page shows.
+// An outdated file is found, and so is a table that no page contains.
 func TestCheckFindsStaleFiles(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "bench", "flink"), 0o755))
@@ -110,10 +111,10 @@ func TestCheckFindsStaleFiles(t *testing.T) {
 	require.NoError(t, run([]string{"-check", "-root", root}))
 }
 
-// em is the width of a letter, on average, in a font wider than the usual ones.
+// em is a letter's average width, for a font wider than usual.
 const em = 0.6
 
-// Titles of works that are not in the chart yet have room, too.
+// Titles of works that are not in the chart yet must fit, too.
 func TestTitlesHaveRoom(t *testing.T) {
 	for _, w := range append(bench.Published(), flink.Published()...) {
 		require.LessOrEqual(t, em*13*float64(len([]rune(w.Title()))), float64(plotLeft-12), w.Title())

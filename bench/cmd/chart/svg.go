@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// Sizes in user units. Texts are anchored at the side that must not move, and have room
-// for fonts wider than these.
+// Sizes in user units. Texts are anchored at their fixed end, and have room for wider
+// fonts.
 const (
 	width      = 860
 	plotLeft   = 400 // titles end 12 before
@@ -22,13 +22,13 @@ const (
 	barStep    = 13
 	lineGap    = 8 // between two workloads
 	headHeight = 34
-	labelRoom  = 48 // of a value beyond the end of its bar
+	labelRoom  = 48 // for the value beyond the end of a bar
 )
 
 //go:embed chart.svg.tmpl
 var chartTemplate string
 
-// classes of the bars, as bench.Series; the template has their colours.
+// classes of the bars, in the order of bench.Series. The template has their colors.
 var classes = []string{"one", "two", "three"}
 
 type (
@@ -53,8 +53,7 @@ type (
 	}
 )
 
-// draw draws the ratios of time in ordered mode as bars that begin at 1, on a logarithmic
-// axis.
+// draw draws the time ratios of ordered mode as bars from 1, on a logarithmic axis.
 func draw(sections []section) (string, error) {
 	if len(bench.Series) > len(classes) {
 		return "", errors.New("more series than colours")
@@ -128,7 +127,7 @@ func draw(sections []section) (string, error) {
 	return b.String(), err
 }
 
-// barOf reaches from 1 to the ratio, to the left if weir is slower; the value stands
+// barOf draws a bar from 1 to the ratio, to the left if weir is slower. The value is
 // beyond its end.
 func barOf(v float64, x func(float64) float64, y float64, class string) bar {
 	one, end := x(1), x(v)

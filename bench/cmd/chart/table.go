@@ -8,20 +8,21 @@ import (
 	"github.com/weirflow/weir/bench"
 )
 
-// line is a workload as it is shown.
+// line is a workload in the table and the chart.
 type line struct {
 	title string
-	cells []cell // as bench.Series
+	cells []cell // in the order of bench.Series
 }
 
-// cell is a row of weir in both modes; none is true if the workload has no such row.
+// cell compares a row of weir in both modes. none is true if the workload has no such
+// row.
 type cell struct {
 	none               bool
 	ordered, unordered bench.Comparison
 }
 
-// lines returns the workloads that have been measured, and the titles of the others. The
-// title of a workload without any measurement is its name.
+// lines returns the measured workloads, and the titles of the others. A workload without
+// any measurement is listed by its name.
 func (s section) lines() (lines []line, missing []string) {
 	some := map[string]bool{}
 	var others []bench.Work
@@ -55,7 +56,7 @@ func (s section) lines() (lines []line, missing []string) {
 	return lines, missing
 }
 
-// table writes a section in markdown. Each cell has both modes, ordered first.
+// table formats a section in markdown. Each cell has both modes, ordered first.
 func table(s section) string {
 	lines, missing := s.lines()
 	var b strings.Builder
@@ -99,7 +100,7 @@ func table(s section) string {
 	return b.String()
 }
 
-// ratio writes a ratio with two or three digits.
+// ratio formats a ratio with two or three digits.
 func ratio(v float64) string {
 	if v >= 10 {
 		return fmt.Sprintf("%.0f", v)

@@ -1,12 +1,12 @@
-// Command flink measures weir beside Apache Flink and prints markdown tables with ratios.
-// bench/flink/run.sh builds the Java side and starts it:
+// Command flink measures weir against Apache Flink and prints markdown tables with
+// ratios. bench/flink/run.sh builds the Java code and starts the command:
 //
 //	./bench/flink/run.sh                       everything: about fifteen minutes on two cores
 //	./bench/flink/run.sh -w '^W1/' -rounds 3   one workload
-//	./bench/flink/run.sh -short                does it work?
-//	./bench/flink/run.sh -list                 groups, rows, and what they run
+//	./bench/flink/run.sh -short                only check that it works
+//	./bench/flink/run.sh -list                 groups, rows, and their settings
 //
-// Tables go to the standard output, progress to the standard error.
+// It writes the tables to standard output and its progress to standard error.
 package main
 
 import (

@@ -2,7 +2,7 @@
 // table:
 //
 //	go run ./bench/cmd/metered          # a minute and a half
-//	go run ./bench/cmd/metered -short   # does it work? a few seconds
+//	go run ./bench/cmd/metered -short   # only check that it works: a few seconds
 package main
 
 import (

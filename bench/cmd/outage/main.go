@@ -1,5 +1,5 @@
-// Command outage runs an operator at a backend whose service is away for some seconds,
-// and draws what happens:
+// Command outage runs an operator at a backend whose service is down for some seconds,
+// and draws the result:
 //
 //	go run ./bench/cmd/outage > docs/backend.svg
 package main
@@ -28,7 +28,7 @@ const (
 	step   = 250 * time.Millisecond
 )
 
-// sample is what happened in one step.
+// sample holds the counts of one step.
 type sample struct {
 	answered, lost int64
 	state          backend.State

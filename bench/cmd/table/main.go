@@ -1,12 +1,12 @@
-// Command table measures weir beside its peers and prints markdown tables with ratios.
+// Command table measures weir against its peers and prints markdown tables with ratios.
 //
 //	go run ./bench/cmd/table                     everything: about an hour on two cores
 //	go run ./bench/cmd/table -w '^W1/'           one workload
 //	go run ./bench/cmd/table -w W2 -impl 'weir|rill'
-//	go run ./bench/cmd/table -short -rounds 1    does it work?
+//	go run ./bench/cmd/table -short -rounds 1    only check that it works
 //	go run ./bench/cmd/table -list
 //
-// Tables go to the standard output, progress to the standard error.
+// It writes the tables to standard output and its progress to standard error.
 package main
 
 import (
@@ -40,7 +40,7 @@ type options struct {
 }
 
 func main() {
-	clustertest.Child() // of W14: this process may be one of its servers
+	clustertest.Child() // for W14: this process may be one of its servers
 	o, err := parse(os.Args[1:])
 	if err == nil {
 		err = run(o, os.Stdout)
@@ -85,7 +85,7 @@ func parse(args []string) (options, error) {
 	return o, err
 }
 
-// selected are the groups and rows to run.
+// selected returns the groups and rows to run.
 func selected(o options) []bench.Group {
 	var groups []bench.Group
 	for _, g := range bench.Groups(o.config) {
@@ -163,8 +163,8 @@ func run(o options, out io.Writer) (err error) {
 	return nil
 }
 
-// runChild runs a row in a process of its own: a million goroutines, or a heap of
-// gigabytes, change the process that had them.
+// runChild runs a row in a separate process, because a million goroutines or a heap of
+// gigabytes affect later rows in the same process.
 func runChild(c bench.Config, g bench.Group, r bench.Row) (bench.Sample, error) {
 	self, err := os.Executable()
 	if err != nil {

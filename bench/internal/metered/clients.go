@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	inFlight = 500 // calls of a client, and slots of the operator
+	inFlight = 500 // calls in flight of a client, and slots of the operator
 	patience = 2 * time.Minute
 )
 
-// job is the work of a client: it makes rows calls, at the rate that it assumes, until
-// they are answered or budget is spent (0 means no limit). call costs 1.
+// job is the work of a client: calls for rows at the assumed rate, until all rows are
+// answered or the budget is spent. A call costs 1. A budget of 0 means no limit.
 type job struct {
 	rows    int
 	assumed float64
@@ -33,11 +33,11 @@ type job struct {
 	call    func(ctx context.Context) error
 }
 
-// client does a job. done is the number of rows that were answered.
+// client runs a job. done is the number of answered rows.
 type client struct {
 	name string
 	run  func(ctx context.Context, j job) (done int, err error)
-	kill func(ask asking, rows int) error // in a process that is killed
+	kill func(ask asking, rows int) error // runs in a process that is killed
 }
 
 // asking makes the call for a row.
@@ -49,7 +49,7 @@ var clients = []client{
 	{"rill", runRill, killedRill},
 }
 
-// runWeir is an operator with a backend that finds the rate.
+// runWeir runs an operator with a backend that adapts its rate.
 func runWeir(ctx context.Context, j job) (done int, err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	service := backend.New("service", backend.AdaptiveRate(j.assumed/10, j.assumed, time.Second), backend.WithLogger(quiet))
@@ -83,8 +83,8 @@ func numbers(n int) func(yield func(int) bool) {
 	}
 }
 
-// runLoop is the loop that most programs have: a goroutine for each row, a limiter, and
-// exponential back-off. It does not read Retry-After.
+// runLoop is the loop of most programs: a goroutine for each row, a limiter, and
+// exponential back-off. It ignores Retry-After.
 func runLoop(ctx context.Context, j job) (done int, err error) {
 	limiter := newLimiter(j.assumed)
 	var answered, spent atomic.Int64
@@ -104,8 +104,8 @@ func runLoop(ctx context.Context, j job) (done int, err error) {
 	return int(answered.Load()), err
 }
 
-// runRill is a stream of rill with a limiter, whose function repeats a call that failed
-// when Retry-After allows it, or after a back-off.
+// runRill is a rill stream with a limiter. Its function repeats a failed call after the
+// time in Retry-After, or after a back-off.
 func runRill(ctx context.Context, j job) (done int, err error) {
 	limiter := newLimiter(j.assumed)
 	var answered, spent atomic.Int64
@@ -140,7 +140,8 @@ func newLimiter(perSecond float64) *rate.Limiter {
 
 var errSpent = errors.New("metered: the budget is spent")
 
-// attempt makes a call when limiter and budget allow it. An answered call is charged.
+// attempt makes a call when the limiter and the budget allow it. An answered call counts
+// as spent.
 func attempt(ctx context.Context, limiter *rate.Limiter, spent *atomic.Int64, j job) error {
 	err := limiter.Wait(ctx)
 	if err != nil {
@@ -156,7 +157,7 @@ func attempt(ctx context.Context, limiter *rate.Limiter, spent *atomic.Int64, j 
 	return err
 }
 
-// note counts a row that was answered. A row that the budget has stopped is not an error.
+// note counts an answered row. A row stopped by the budget is not an error.
 func note(err error, answered *atomic.Int64) error {
 	switch {
 	case err == nil:

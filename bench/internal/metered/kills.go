@@ -27,25 +27,24 @@ import (
 	"github.com/weirflow/weir/ext/sqlite/sqliteanswers"
 )
 
-// killCalls is the number of calls that a client which is killed has in flight.
+// killCalls is the number of concurrent calls of a client that is killed.
 const killCalls = 16
 
-// childEnv holds the client, the address of the provider, the directory and the number of
-// rows in a process that is to be killed.
+// childEnv is set in a process that is to be killed. It holds the client, the provider's
+// address, the directory and the number of rows.
 const childEnv = "WEIR_BENCH_METERED"
 
-// killResult describes the output and the calls of a client that was killed and started
-// again.
+// killResult describes the output and calls of a client that was killed and restarted.
 type killResult struct {
 	kills      int
-	paidTwice  int // calls for rows that were paid for before
-	lost       int // rows that are not in the output
+	paidTwice  int // calls for rows that were already paid for
+	lost       int // rows missing from the output
 	doubled    int // rows that are in the output again
-	outOfOrder int // rows after a row with a greater number
+	outOfOrder int // rows directly after a row with a greater number
 }
 
 // runKills runs a client in processes that are killed, until one of them completes. With
-// keys the provider recognises repeated calls, and does not charge for them.
+// keys the provider recognizes repeated calls and does not charge for them.
 func runKills(ctx context.Context, name string, rows, kills int, hasKeys bool) (r killResult, err error) {
 	dir, err := os.MkdirTemp("", "weir-metered")
 	if err != nil {
@@ -84,13 +83,12 @@ func runKills(ctx context.Context, name string, rows, kills int, hasKeys bool) (
 	return r, nil
 }
 
-// keyedProvider answers calls for rows, and charges for each. It is safe for concurrent
-// use.
+// keyedProvider answers and charges calls for rows. It is safe for concurrent use.
 type keyedProvider struct {
-	hasKeys bool // it does not charge for a repeated call, whose key is the row
+	hasKeys bool // repeated calls are free; the key of a call is its row
 
 	mu   sync.Mutex
-	paid map[string]int // guarded by mu; charges, by row
+	paid map[string]int // guarded by mu; charges by row
 }
 
 func (p *keyedProvider) ServeHTTP(w http.ResponseWriter, q *http.Request) {
@@ -122,7 +120,7 @@ func (p *keyedProvider) paidTwice() (n int) {
 	return n
 }
 
-// waitFor waits until ok returns true, or ctx ends.
+// waitFor waits until ok returns true or ctx ends.
 func waitFor(ctx context.Context, ok func() bool) {
 	for !ok() && ctx.Err() == nil {
 		time.Sleep(2 * time.Millisecond)
@@ -148,7 +146,7 @@ func (r *killResult) check(written []int, rows int) {
 	}
 }
 
-// readRows returns the rows of an output, without a torn last line.
+// readRows returns the rows of an output, ignoring a torn last line.
 func readRows(name string) (rows []int, err error) {
 	text, err := os.ReadFile(name)
 	if os.IsNotExist(err) {
@@ -169,8 +167,8 @@ func readRows(name string) (rows []int, err error) {
 	return rows, lines.Err()
 }
 
-// RunChild runs the client of a process that is to be killed, if this is such a process.
-// It reports whether it was.
+// RunChild runs the client if this process was started to be killed. It reports whether
+// that was the case.
 func RunChild() (wasChild bool, err error) {
 	text, ok := os.LookupEnv(childEnv)
 	if !ok {
@@ -209,7 +207,7 @@ func post(ctx context.Context, url string, row int) error {
 	return response.Body.Close()
 }
 
-// killedWeir has checkpoints, an output that is written exactly once, and stored answers.
+// killedWeir uses checkpoints, an exactly-once output, and stored answers.
 func killedWeir(ask asking, rows int) error {
 	ctx := context.Background()
 	dir, err := files.OpenDir("checkpoints")
@@ -270,7 +268,7 @@ func numberedLines(n int) string {
 	return b.String()
 }
 
-// killedLoop writes each row when it is answered, and leaves out the rows that it finds
+// killedLoop writes each row once it is answered, and skips rows that are already
 // written.
 func killedLoop(ask asking, rows int) error {
 	written, out, err := resume()
@@ -303,8 +301,7 @@ func killedLoop(ask asking, rows int) error {
 	return group.Wait()
 }
 
-// killedRill writes the rows in order, and continues after the rows that it finds
-// written.
+// killedRill writes the rows in order, and continues after the rows already written.
 func killedRill(ask asking, rows int) error {
 	written, out, err := resume()
 	if err != nil {
@@ -322,7 +319,7 @@ func killedRill(ask asking, rows int) error {
 	})
 }
 
-// resume opens the output without a torn last line, and returns its rows.
+// resume opens the output without its torn last line, and returns its rows.
 func resume() (written []int, out *os.File, err error) {
 	written, err = readRows("out")
 	if err != nil {

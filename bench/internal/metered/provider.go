@@ -11,12 +11,12 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// span is a time during which the provider does not answer, from its start.
+// span is a period of the provider, measured from its start.
 type span struct{ from, to time.Duration }
 
 // provider answers calls in this process. It is safe for concurrent use.
 type provider struct {
-	perSecond float64 // its limit of calls; a quarter of a second may come at once
+	perSecond float64 // limit of calls; allows bursts of a quarter second
 	latency   time.Duration
 	overloads []span // calls are answered with 529
 	outage    span   // calls are answered with 503
@@ -27,15 +27,15 @@ type provider struct {
 	count counts // guarded by mu
 }
 
-// counts are the answers of a provider.
+// counts are numbers of answers of a provider.
 type counts struct {
 	answered  int
 	throttled int             // 429
 	refused   int             // 503 and 529
-	at        []time.Duration // of the answers
+	at        []time.Duration // times of the answers
 }
 
-// refusal is the time that an answer without work takes.
+// refusal is the time of an answer without work.
 const refusal = 5 * time.Millisecond
 
 func newProvider(perSecond float64, latency time.Duration) *provider {
@@ -45,7 +45,7 @@ func newProvider(perSecond float64, latency time.Duration) *provider {
 	}
 }
 
-// call makes a call, which costs 1 if it is answered.
+// call makes a call. It costs 1 if it is answered.
 func (p *provider) call(ctx context.Context) error {
 	now := time.Now()
 	since := now.Sub(p.started)
@@ -91,7 +91,6 @@ func (p *provider) refuse(ctx context.Context, answer *httpretry.StatusError) er
 	return answer
 }
 
-// counts returns the answers so far.
 func (p *provider) counts() counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()

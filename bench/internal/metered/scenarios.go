@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// limit is the provider's limit, in calls a second.
+// limit is the provider's limit in calls per second.
 const limit = 200
 
-// result describes the run of a client in a scenario.
+// result is the result of a client in a scenario.
 type result struct {
 	counts
 
@@ -18,25 +18,25 @@ type result struct {
 	took time.Duration
 }
 
-// scenario is a provider with a job, and the numbers that the table shows.
+// scenario is a provider with a job, and the columns of its table.
 type scenario struct {
 	name    string
 	rows    int
-	assumed float64 // the client's rate
+	assumed float64 // rate assumed by the client
 	budget  float64
 	latency time.Duration
 	prepare func(p *provider)
 	columns []column
 }
 
-// column is a number of a scenario, with the aim for weir.
+// column is a number in the table, with the aim for weir.
 type column struct {
 	name string
 	aim  string
 	of   func(s *scenario, r *result) string
 }
 
-// outage is when the provider is down in the scenario with an outage.
+// outage is the time of the outage in the scenario with an outage.
 var outage = span{5 * time.Second, 25 * time.Second}
 
 var scenarios = []scenario{
@@ -69,7 +69,6 @@ var scenarios = []scenario{
 	},
 }
 
-// run runs a client in a scenario.
 func (s *scenario) run(ctx context.Context, c client) (result, error) {
 	p := newProvider(limit, s.latency)
 	if s.prepare != nil {
@@ -87,7 +86,7 @@ func (s *scenario) run(ctx context.Context, c client) (result, error) {
 	return r, nil
 }
 
-// shareOf returns the share of the provider's limit that a client has used.
+// shareOf returns the share of the provider's limit that a client used.
 func shareOf(s *scenario, r *result) float64 {
 	return float64(r.answered) / (limit * (r.took - s.latency).Seconds())
 }
@@ -96,7 +95,7 @@ func share(s *scenario, r *result) string { return fmt.Sprintf("%.0f %%", 100*sh
 
 func throttled(_ *scenario, r *result) string { return strconv.Itoa(r.throttled) }
 
-// throttledShareOf returns the share of all calls that the provider has throttled.
+// throttledShareOf returns the share of calls that the provider throttled.
 func throttledShareOf(r *result) float64 {
 	return float64(r.throttled) / float64(r.throttled+r.answered+r.refused)
 }
@@ -109,8 +108,8 @@ func took(_ *scenario, r *result) string { return fmt.Sprintf("%.1f s", r.took.S
 
 func refused(_ *scenario, r *result) string { return strconv.Itoa(r.refused) }
 
-// recoveryOf returns how long after the outage the first second ends in which 90 % of the
-// limit was answered.
+// recoveryOf returns the time from the end of the outage to the end of the first second
+// in which 90 % of the limit was answered.
 func recoveryOf(r *result) (d time.Duration, ok bool) {
 	want := limit * 9 / 10
 	for i, first := 0, 0; i < len(r.at); i++ {

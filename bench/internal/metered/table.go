@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// Run runs all clients in all scenarios, all at the same time, and writes a table of 80
-// columns. It takes about a minute. With isShort it runs the first scenario, and a client
-// of each kind that is killed once, with fewer rows.
+// Run runs all clients in all scenarios concurrently, then the kills, and writes a table
+// of 80 columns. It takes about a minute and a half. With isShort it runs only the first
+// scenario with fewer rows, and kills each client once.
 func Run(ctx context.Context, w io.Writer, isShort bool) error {
 	all := scenarios
 	rows, kills := 1000, 4
@@ -28,7 +28,7 @@ func Run(ctx context.Context, w io.Writer, isShort bool) error {
 		}
 	}
 	running.Wait()
-	t.measureKills(ctx, rows, kills) // alone, because the processes need the machine
+	t.measureKills(ctx, rows, kills) // not concurrently, because the processes need the machine
 	err := t.err()
 	if err != nil {
 		return err
@@ -37,13 +37,13 @@ func Run(ctx context.Context, w io.Writer, isShort bool) error {
 	return err
 }
 
-// table has the results of all clients.
+// table holds the results of all clients.
 type table struct {
 	scenarios []scenario
 	results   [][]result // by scenario and client
 	errs      [][]error
 	rows      int
-	kills     [2][]killResult // without and with keys, by client; zero for a client that is not killed
+	kills     [2][]killResult // without and with keys, by client
 	killErrs  []error
 }
 
@@ -68,7 +68,6 @@ func (t *table) measureKills(ctx context.Context, rows, kills int) {
 	}
 }
 
-// err returns the first error.
 func (t *table) err() error {
 	for _, errs := range append(t.errs, t.killErrs) {
 		for _, err := range errs {
@@ -80,7 +79,6 @@ func (t *table) err() error {
 	return nil
 }
 
-// String returns the table.
 func (t *table) String() string {
 	var b strings.Builder
 	write := func(name string, values []string, aim string) {

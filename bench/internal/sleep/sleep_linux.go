@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sleeper sleeps with the precision of the kernel's timers, as Java's
-// LockSupport.parkNanos does: time.Sleep of an idle Go program ends up to a millisecond
-// late, since the runtime's poller counts in milliseconds. It is a file that becomes
-// readable, as an answer from a network would.
+// Sleeper sleeps with the precision of the kernel's timers, like Java's
+// LockSupport.parkNanos. In an idle Go program time.Sleep ends up to a millisecond late,
+// because the runtime's poller counts in milliseconds. A Sleeper is a file that becomes
+// readable, like a connection when an answer arrives.
 type Sleeper struct {
 	fd   int
-	file *os.File // nil if the kernel refuses one; Sleep is then time.Sleep
+	file *os.File // nil if the kernel refuses a timer; then Sleep is time.Sleep
 }
 
-// New returns a sleeper, which must be closed.
+// New returns a sleeper. The caller must close it.
 func New() *Sleeper {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *Sleeper) Sleep(d time.Duration) {
 	time.Sleep(d)
 }
 
-// Close frees what the sleeper holds.
+// Close frees the sleeper's resources.
 func (s *Sleeper) Close() {
 	if s.file != nil {
 		_ = s.file.Close()

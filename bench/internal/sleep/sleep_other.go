@@ -8,11 +8,11 @@ import "time"
 // Sleeper sleeps with the precision of the Go runtime: see sleep_linux.go.
 type Sleeper struct{}
 
-// New returns a sleeper, which must be closed.
+// New returns a sleeper. The caller must close it.
 func New() *Sleeper { return &Sleeper{} }
 
 // Sleep sleeps for d.
 func (*Sleeper) Sleep(d time.Duration) { time.Sleep(d) }
 
-// Close frees what the sleeper holds.
+// Close frees the sleeper's resources.
 func (*Sleeper) Close() {}
