@@ -1,3 +1,3 @@
 // Package failpoint lets tests kill the process inside the write of a checkpoint.
-// Without the build tag failpoint it does nothing.
+// It needs the build tag failpoint.
 package failpoint

@@ -2,5 +2,5 @@
 
 package failpoint
 
-// Arm does nothing: this binary has no failpoints.
+// Arm has no effect: this binary was built without failpoints.
 func Arm() {}
