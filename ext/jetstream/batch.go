@@ -18,7 +18,7 @@ const (
 	headerBatchCommit   = "Nats-Batch-Commit"
 )
 
-// batchRoom is more than these headers add to a message.
+// batchRoom is more than these headers add to a message, in bytes.
 const batchRoom = 128
 
 // batch publishes messages in one transaction, and returns the sequence number of the

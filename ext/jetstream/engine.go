@@ -20,13 +20,13 @@ import (
 const (
 	maxBatch = 1000 // messages of a transaction: the server's bound
 
-	// goneFor is how long the server keeps the mark of a message that is gone: until the
-	// indexes have seen it. One that has not, since its connection was broken, is read
-	// anew.
+	// goneFor is how long the server keeps the mark of a removed message, so that the
+	// indexes see it. An index that has not, because its connection was broken, is
+	// rebuilt.
 	goneFor = 2 * time.Minute
 
-	// trust is how long the difference between the clocks of the server and of this
-	// machine is taken to be as it was.
+	// trust is how long a measured difference between the clocks of the server and of
+	// this machine is used.
 	trust = 10 * time.Second
 )
 
@@ -44,11 +44,11 @@ type Engine struct {
 	mu       sync.Mutex
 	indexes  map[string]*index // by queue
 	opening  map[string]chan struct{}
-	named    map[string]time.Time // queues whose names are in the stream, and when they were published; at most as old as nameAgain
-	cleared  time.Time            // when those that are older were removed from named
-	lookAt   uint64               // the name in the stream that is looked at next, or one behind it
-	ahead    time.Duration        // of the server's clock
-	looked   time.Time            // at the server's clock
+	named    map[string]time.Time // queues whose names are in the stream, and when they were published, at most nameAgain ago
+	cleared  time.Time            // when older entries were removed from named
+	lookAt   uint64               // where the search for the next name in the stream begins
+	ahead    time.Duration        // how far the server's clock is ahead
+	looked   time.Time            // when the server's clock was read
 	closed   bool
 	using    sync.WaitGroup
 	ending   sync.WaitGroup // indexes
@@ -62,7 +62,7 @@ var (
 	_ store.Waker  = (*Engine)(nil)
 )
 
-// closeWait is how long Close waits for what is under way, and then for the end of the
+// closeWait is how long Close waits for calls under way, and then for the end of the
 // indexes.
 const closeWait = 2 * time.Second
 
@@ -130,13 +130,14 @@ func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) erro
 		return fmt.Errorf("%w: %w", store.ErrClosed, err)
 	}
 	if errors.Is(err, nats.ErrConnectionClosed) {
-		return guard.MarkPermanent(err) // it does not come back
+		return guard.MarkPermanent(err) // a closed connection does not reconnect
 	}
 	return err
 }
 
-// index returns the index of a queue, which is to have the message last: with all that is
-// there, or else with what has come so far.
+// index returns the index of a queue, after waiting until it has the message with the
+// number last. If all is true it must have all messages; otherwise late ones may be
+// missing.
 func (s *Engine) index(ctx context.Context, queue string, last uint64, all bool) (*index, error) {
 	for tries := 0; ; tries++ {
 		s.mu.Lock()
@@ -188,7 +189,7 @@ func (s *Engine) index(ctx context.Context, queue string, last uint64, all bool)
 	}
 }
 
-// keepIndex is how long an index is kept that is not used, if another one is opened then
+// keepIndex is how long an unused index is kept. It is removed when another one is opened
 // (law W3). A Wake that waits opens its own again.
 const keepIndex = 10 * time.Minute
 
@@ -203,8 +204,8 @@ func (s *Engine) unused() map[string]*index {
 	return all
 }
 
-// forget ends an index that gets nothing any more, or is not used. It does not wait for
-// that: the client may be replacing its consumer.
+// forget ends an index that receives no more messages, or is not used. It does not wait
+// for the end: the client may be replacing its consumer.
 func (s *Engine) forget(queue string, ix *index) {
 	s.mu.Lock()
 	mine := s.indexes[queue] == ix
@@ -217,8 +218,8 @@ func (s *Engine) forget(queue string, ix *index) {
 	}
 }
 
-// latest returns the index of a queue as it is now, whoever has changed it; nil: nothing
-// was ever put.
+// latest returns the index of a queue with all changes so far, or nil if the queue has no
+// messages and no index is open.
 func (s *Engine) latest(ctx context.Context, queue string) (*index, error) {
 	last, err := s.lastSeq(ctx, s.queueSubject(queue)+"*")
 	if err != nil || last == 0 && s.opened(queue) == nil {
@@ -234,7 +235,6 @@ func (s *Engine) opened(queue string) *index {
 	return s.indexes[queue]
 }
 
-// now returns the server's time.
 func (s *Engine) now(ctx context.Context) (uint64, error) {
 	info, err := s.stream.Info(ctx)
 	if err != nil {
@@ -256,26 +256,26 @@ func (s *Engine) surelyLater(at uint64) bool {
 	return now.Sub(s.looked) < trust && now.Add(s.ahead+time.Second).UnixNano() < int64(at)
 }
 
-// read returns what the server has on a subject; nil: nothing, or what another program
-// has put in its place.
+// read returns the last message on a subject, or nil if it is missing or of another
+// program.
 func (s *Engine) read(ctx context.Context, subject string) (*record, error) {
 	r, err := s.readAny(ctx, subject)
 	return r, s.ignoreOther(err)
 }
 
-// readAny is read that returns an error for a message of another program.
+// readAny is like read, but returns an error for a message of another program.
 func (s *Engine) readAny(ctx context.Context, subject string) (*record, error) {
 	return recordOf(s.last(ctx, subject))
 }
 
-// readSeq returns a message by its sequence number; nil: it is gone.
+// readSeq returns a message by its sequence number, or nil if it was removed.
 func (s *Engine) readSeq(ctx context.Context, seq uint64) (*record, error) {
 	m, err := s.stream.GetMsg(ctx, seq)
 	return recordOf(s.found(ctx, m, err))
 }
 
-// lastSeq returns the sequence number of the last message on subjects, whosever it is; 0:
-// there is none.
+// lastSeq returns the sequence number of the last message on subjects, of any program, or
+// 0 if they are empty.
 func (s *Engine) lastSeq(ctx context.Context, subjects string) (uint64, error) {
 	m, err := s.last(ctx, subjects)
 	if m == nil {
@@ -284,13 +284,13 @@ func (s *Engine) lastSeq(ctx context.Context, subjects string) (uint64, error) {
 	return m.Sequence, nil
 }
 
-// last returns the last message on subjects, as the leader has it; nil: there is none.
+// last returns the last message on subjects from the leader, or nil if they are empty.
 func (s *Engine) last(ctx context.Context, subjects string) (*jetstream.RawStreamMsg, error) {
 	m, err := s.stream.GetLastMsgForSubject(ctx, subjects)
 	return s.found(ctx, m, err)
 }
 
-// found returns what was read; nil: it is not there.
+// found returns a message that was read, or nil if the stream does not have it.
 func (s *Engine) found(ctx context.Context, m *jetstream.RawStreamMsg, err error) (*jetstream.RawStreamMsg, error) {
 	switch {
 	case err == nil:
@@ -313,8 +313,8 @@ func (s *Engine) ignoreOther(err error) error {
 	return err
 }
 
-// logOther says that there is a message that no store has published. It belongs to no
-// queue, and stops none (law D4).
+// logOther logs a message of another program. It belongs to no queue, and blocks none
+// (law D4).
 func logOther(logger *slog.Logger, err error) {
 	logger.Warn("weir: ignored a message that another program published to the stream of the engine", "error", err)
 }
@@ -326,7 +326,6 @@ func recordOf(m *jetstream.RawStreamMsg, err error) (*record, error) {
 	return newRecord(m.Subject, m.Sequence, m.Time, m.Header, m.Data)
 }
 
-// errChanged says that a message has changed since it was read.
 var errChanged = errors.New("jetstream: the message has changed")
 
 // message returns a state as a message, to be published directly behind another one.

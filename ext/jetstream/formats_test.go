@@ -42,8 +42,9 @@ func TestFormatOfAMessage(t *testing.T) {
 	require.Equal(t, why{store.Exhausted, m.Meta.Reasons}, counted)
 }
 
-// The formats beside the messages: a lock, and the subjects (law W4). The last subject is of earlier versions, whose workers stored the choice of a
-// provider for a message of another program's stream there.
+// The formats beside the messages: a lock, and the subjects (law W4). The last subject is
+// of earlier versions, whose workers stored the choice of a provider for a message of
+// another program's stream there.
 func TestFormatsBesideMessages(t *testing.T) {
 	s := &Engine{prefix: root + "S."}
 	h := holding{"relay", "host 1", 7, time.Minute}

@@ -18,9 +18,9 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// index has when each message of a queue can be taken: what the headers in the stream
-// say, and what this store has changed. It may be behind, so each message is read before
-// it is taken.
+// index has the time when each message of a queue can be taken, from headers in the
+// stream and from changes by this engine. It may be behind, so each message is read
+// before it is taken.
 type index struct {
 	consumer jetstream.Consumer
 	iterator jetstream.MessagesContext
@@ -32,20 +32,20 @@ type index struct {
 
 	used     time.Time     // when it was asked for; guarded by the engine's mu
 	consumed string        // name of the consumer: the client replaces it after a fault
-	naming   chan struct{} // has room for a single request for its name
+	naming   chan struct{} // capacity 1: requests for the consumer's name do not overlap
 
 	mu      sync.Mutex
 	items   map[string]*item // by identity
 	ready   readyHeap
-	order   []*item // by position, if sorted; with such as are not in items any more
+	order   []*item // by position, if sorted; dropped items stay in it for a while
 	sorted  bool
-	dropped int             // of order
-	whys    map[string]*why // those that items share
-	seen    uint64          // what came, by sequence number
-	wanted  uint64          // what must come: what was there when the index was opened, and what this store has published
-	passed  uint64          // what a Take does not wait for any more, though it must come
+	dropped int             // number of dropped items in order
+	whys    map[string]*why // shared by items
+	seen    uint64          // received up to this sequence number
+	wanted  uint64          // must be received up to this, which includes this engine's own messages
+	passed  uint64          // up to this a Take no longer waits, although the messages must come
 	changed chan struct{}   // closed, and replaced, after a change
-	err     error           // why nothing comes any more
+	err     error           // why no more messages are received
 }
 
 type item struct {
@@ -62,13 +62,11 @@ type item struct {
 	index    int    // in readyHeap
 }
 
-// errGap says that marks may have gone before the index has seen them.
+// errGap means that marks may have been removed before the index has seen them.
 var errGap = errors.New("jetstream: the connection was broken, and the index of the queue is rebuilt")
 
-// errReplacing says that the servers do not give a consumer.
 var errReplacing = errors.New("the servers did not make a consumer")
 
-// openIndex begins to read a queue.
 func (s *Engine) openIndex(ctx context.Context, queue string) (*index, error) {
 	consumer, err := s.js.OrderedConsumer(ctx, s.name, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{s.queueSubject(queue) + "*"}, HeadersOnly: true,
@@ -147,7 +145,7 @@ func (ix *index) apply(r *record) {
 			ix.drop(it)
 		}
 		return
-	case it != nil && it.position != r.position: // it has gone, and come again
+	case it != nil && it.position != r.position: // it was removed and put again
 		ix.drop(it)
 		it = nil
 	}
@@ -162,7 +160,7 @@ func (ix *index) apply(r *record) {
 	heap.Fix(&ix.ready, it.index)
 }
 
-// whyOf returns what a header says. Many messages have the same.
+// whyOf returns the content of a header. Many messages share one.
 func (ix *index) whyOf(text string) *why {
 	if w := ix.whys[text]; w != nil {
 		return w
@@ -175,7 +173,6 @@ func (ix *index) whyOf(text string) *why {
 	return &w
 }
 
-// maxWhys bounds how many are shared.
 const maxWhys = 10_000
 
 func (ix *index) drop(it *item) {
@@ -188,7 +185,7 @@ func (ix *index) drop(it *item) {
 	}
 }
 
-// sort puts order into order. Called with mu held.
+// Called with mu held.
 func (ix *index) sort() {
 	if !ix.sorted {
 		slices.SortFunc(ix.order, func(a, b *item) int { return cmp.Compare(a.position, b.position) })
@@ -213,7 +210,6 @@ func (ix *index) after(position uint64, limit int) (list []item) {
 	return list
 }
 
-// at returns the item at a position.
 func (ix *index) at(position uint64) (it item, ok bool) {
 	if list := ix.after(position-1, 1); len(list) == 1 && list[0].position == position {
 		return list[0], true
@@ -221,7 +217,6 @@ func (ix *index) at(position uint64) (it item, ok bool) {
 	return it, false
 }
 
-// has returns the item of an identity.
 func (ix *index) has(identity string) (it item, ok bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -268,20 +263,19 @@ func (ix *index) count(match func(it *item) bool) (c store.Counts) {
 	return c
 }
 
-// refresh notes what the server has on a subject, after a look at what the index had;
-// nil: nothing.
+// refresh updates an item after its subject was read. had is the sequence number in the
+// index; r is the server's message, or nil if there is none.
 func (ix *index) refresh(identity string, had uint64, r *record) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	if it := ix.items[identity]; it != nil && it.seq <= had && (r == nil || r.seq < had) {
-		ix.drop(it) // the state that the index had is gone, also if the server has lost it
+		ix.drop(it) // the state that the index had is gone, even if the server has lost it
 	}
-	if it := ix.items[identity]; r != nil && (it == nil || it.seq < r.seq) { // else the stream has told it, to the nanosecond
+	if it := ix.items[identity]; r != nil && (it == nil || it.seq < r.seq) { // otherwise the consumer has delivered it, with its exact time
 		ix.apply(r)
 	}
 }
 
-// published notes that this store has published a message.
 func (ix *index) published(seq uint64) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -299,8 +293,8 @@ func (ix *index) held(e entry, fence uint64) (uint64, bool) {
 	return it.seq, true
 }
 
-// due returns up to limit items that can be taken, those due first before others, up to
-// that with which they have room bytes.
+// due returns up to limit items that can be taken, in the order of their times, up to the
+// item that fills the room in bytes.
 func (ix *index) due(now uint64, limit, room int) []item {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -318,7 +312,7 @@ func (ix *index) due(now uint64, limit, room int) []item {
 	return list
 }
 
-// next returns when the next message can be taken; ok is false if there is none.
+// next returns when the next message can be taken; ok is false if the queue is empty.
 func (ix *index) next() (ready uint64, ok bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -332,8 +326,8 @@ const (
 	// lookAgain is how long sync waits for a message that may have been removed before it
 	// came.
 	lookAgain = 20 * time.Millisecond
-	// behind is how long a Take waits for a server that is behind. What it has comes
-	// later then. Who looks into the queue waits for longer.
+	// behind is how long a Take waits for a server that is behind. It takes later
+	// messages later. Calls that inspect the queue wait for farBehind.
 	behind    = 2 * time.Second
 	farBehind = 10 * time.Second
 
@@ -341,9 +335,9 @@ const (
 	expiry    = 10 * time.Second
 )
 
-// sync waits until the index has what was in the queue when it was opened, and what this
-// store has published. If it must have all, it returns an error when nothing more comes;
-// else it goes on without.
+// sync waits until the index has the messages from its opening, and those that this
+// engine has published. If all is true, it returns an error if no more come; otherwise it
+// continues without them.
 func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
 	begun, before := s.clock.Now(), uint64(0)
 	for {
@@ -382,9 +376,9 @@ func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
 	}
 }
 
-// goOn notes what need not be waited for, after a while without a change: what the leader
-// has not got, and with all being false the rest. It returns true if it is too late for
-// that.
+// goOn notes that messages need not be waited for: those that the leader does not have,
+// and if all is false, after a while, the rest. It returns true if all is true and the
+// wait was too long.
 func (ix *index) goOn(last, wanted uint64, waited time.Duration, all bool) (late bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -399,8 +393,8 @@ func (ix *index) goOn(last, wanted uint64, waited time.Duration, all bool) (late
 
 func readingFailed(err error) error { return fmt.Errorf("jetstream: reading the queue: %w", err) }
 
-// unbroken returns nil if the client has the consumer that it had at first. It does not
-// answer while it replaces that, with servers that may not answer either.
+// unbroken returns nil if the client still has its first consumer. The client does not
+// answer while it replaces the consumer, with servers that may not answer either.
 func (ix *index) unbroken(ctx context.Context, c clock.Clock) error {
 	timer := c.Timer(farBehind)
 	defer timer.Stop()
@@ -440,8 +434,7 @@ func (ix *index) failed() bool {
 	return ix.err != nil
 }
 
-// close ends the index. What the server keeps for it goes after some minutes at the
-// latest.
+// close ends the index. The server removes its consumer after some minutes at the latest.
 func (ix *index) close(ctx context.Context, s *Engine) {
 	ix.end()
 	late := s.clock.AfterFunc(behind, ix.iterator.Stop) // it may be replacing its consumer, with servers that do not answer
@@ -453,7 +446,6 @@ func (ix *index) close(ctx context.Context, s *Engine) {
 	}
 }
 
-// readyHeap orders items by when they can be taken.
 type readyHeap []*item
 
 func (h readyHeap) Len() int { return len(h) }

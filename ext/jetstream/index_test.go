@@ -23,7 +23,7 @@ func (l leader) GetLastMsgForSubject(context.Context, string) (*jetstream.RawStr
 	return &jetstream.RawStreamMsg{Sequence: l.last}, nil
 }
 
-// follower is a consumer; while it is replaced it answers nothing.
+// follower is a consumer that does not answer while it is replaced.
 type follower struct {
 	jetstream.Consumer
 	replaced chan struct{}
@@ -47,7 +47,8 @@ func closed() chan struct{} {
 	return c
 }
 
-// Law W3: an index of a queue that is only taken from kept each message that was ever there.
+// Law W3: an index of a queue that is only taken from kept each message that was ever
+// there.
 func TestAnIndexForgetsWhatIsGone(t *testing.T) {
 	ix := newIndex(closed())
 	for seq := uint64(1); seq < 10_000; seq += 2 {
@@ -65,7 +66,8 @@ func TestAnIndexForgetsWhatIsGone(t *testing.T) {
 	}
 }
 
-// A Take does not wait for long for a server that is behind. A count after it took what had come for all.
+// A Take does not wait for long for a server that is behind. A count after it took what
+// had come for all.
 func TestACountWaitsForWhatATakeHasNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix := newIndex(closed())
@@ -96,7 +98,8 @@ func come(ix *index, seq uint64) {
 	ix.notify()
 }
 
-// While the client replaces a consumer, with servers that do not answer, a call ends with its context, or with an error.
+// While the client replaces a consumer, with servers that do not answer, a call ends with
+// its context, or with an error.
 func TestACallEndsWhileAConsumerIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		replaced := make(chan struct{})
@@ -119,7 +122,7 @@ func TestACallEndsWhileAConsumerIsReplaced(t *testing.T) {
 	})
 }
 
-// Law W3: the indexes of queues that nobody looks into any more go when another one is opened.
+// Law W3: unused indexes are removed when another index is opened.
 func TestIndexesThatAreNotUsed(t *testing.T) {
 	c := clock.NewMock()
 	old, young := &index{used: c.Now()}, &index{}
@@ -150,7 +153,8 @@ type iterator struct{ jetstream.MessagesContext }
 
 func (iterator) Stop() {}
 
-// While the client replaces the consumer of an index that is not used any more, a call for another queue does not wait for that. Close ends it.
+// While the client replaces the consumer of an unused index, a call for another queue
+// does not wait for it. Close ends it.
 func TestACallDoesNotWaitForTheEndOfAnIndex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		replaced := make(chan struct{})

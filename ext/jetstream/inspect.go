@@ -15,13 +15,13 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// indexed says that the index has all that a filter asks for.
+// indexed reports whether the index suffices for a filter.
 func indexed(f *store.Filter) bool {
 	return len(f.IDs) == 0 && f.Key == "" && f.Source == "" && f.Provider == "" && f.Error == ""
 }
 
-// matchIndex says whether an item may match: what a filter asks for beside that is in the
-// body.
+// matchIndex reports whether an item may match: it checks the conditions that do not need
+// the body.
 func matchIndex(f *store.Filter, it *item) bool {
 	known := store.Filter{Cause: f.Cause, Reason: f.Reason, Since: f.Since, Before: f.Before}
 	e := store.Entry{Arrived: instant(it.arrived)}
@@ -29,15 +29,14 @@ func matchIndex(f *store.Filter, it *item) bool {
 	return known.Match(&e)
 }
 
-// found is a message that matches.
 type found struct {
 	*record
 	store.Entry
 }
 
-// visit calls f for the messages of a page that match, in the order of their positions,
-// until it returns false. It reads those that may match from the leader of the stream,
-// several at once, since a consumer may be at a server that is behind.
+// visit calls f for the matching messages of a page, in the order of their positions,
+// until f returns false. It reads candidates from the leader of the stream, several at
+// once, since a consumer may be at a server that is behind.
 func (s *Engine) visit(ctx context.Context, queue string, filter *store.Filter, p store.Page, f func(m found) bool) error {
 	ix, err := s.latest(ctx, queue)
 	if err != nil || ix == nil {
@@ -68,7 +67,6 @@ func (s *Engine) visit(ctx context.Context, queue string, filter *store.Filter, 
 	return nil
 }
 
-// readAtOnce is how many messages are read at once.
 const readAtOnce = 64
 
 // lookAtOnce is how many items are looked at before their messages are read.
@@ -95,7 +93,7 @@ func (s *Engine) visitSome(ctx context.Context, ix *index, queue string, items [
 	return true, nil
 }
 
-// current reads the message of an item, as it is now; nil: it is gone.
+// current reads the present message of an item, or returns nil if it is gone.
 func (s *Engine) current(ctx context.Context, ix *index, queue string, it item) (*record, error) {
 	r, err := s.readSeq(ctx, it.seq)
 	if r == nil && err == nil {
@@ -200,7 +198,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 	})
 }
 
-// purgeIndexed removes what matches by the index, and reads nothing.
+// purgeIndexed removes messages that match by the index, without reading them.
 func (s *Engine) purgeIndexed(ctx context.Context, queue string, f *store.Filter, p store.Page, n *int) error {
 	ix, err := s.latest(ctx, queue)
 	if err != nil || ix == nil {
@@ -267,7 +265,7 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 		if err := checkQueue(errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)), queue); err != nil {
 			return err
 		}
-		for { // until some are taken, or there are none: others may be faster
+		for { // until some are taken, or no more match: other workers may be faster
 			now, err := s.now(ctx)
 			if err != nil {
 				return err

@@ -17,10 +17,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// headerVersion is the header with the version of a record.
 const headerVersion = "Weir-Version"
 
-// stored is a record, and where it stands.
+// stored is a record and its sequence number.
 type stored struct {
 	store.Record
 	seq uint64 // 0: it is not there, and was not
@@ -115,8 +114,8 @@ type tx struct {
 	now     uint64
 	sure    bool
 	ms      []*nats.Msg
-	queues  []string       // of ms; "": a record
-	at      map[string]int // where a subject stands in ms
+	queues  []string       // of ms; empty for a record
+	at      map[string]int // index in ms, by subject
 	indexes map[string]*index
 }
 
@@ -125,14 +124,14 @@ func (t *tx) Now() time.Time { return instant(t.now) }
 // Announce implements [store.Tx].
 func (*tx) Announce() {}
 
-// Watch implements [store.Keeper]: what is announced is read once a second.
+// Watch implements [store.Keeper]: callers read announced changes once a second.
 func (*Engine) Watch(context.Context, func()) error { return errors.ErrUnsupported }
 
 func (t *tx) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
 	return t.s.records(ctx, kind, after, limit)
 }
 
-// add adds a message, which takes the place of one on the same subject.
+// add adds a message, in place of an earlier one on the same subject.
 func (t *tx) add(queue string, m *nats.Msg) {
 	if i, ok := t.at[m.Subject]; ok {
 		t.ms[i], t.queues[i] = m, queue
@@ -240,7 +239,7 @@ func (t *tx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
 	return done, nil
 }
 
-// put returns what a Merge puts.
+// put returns the message that a Merge puts.
 func (t *tx) put(ctx context.Context, e *store.Edit) (put, error) {
 	if err := t.s.nameQueue(ctx, e.To); err != nil {
 		return put{}, err
@@ -257,8 +256,8 @@ func (t *tx) put(ctx context.Context, e *store.Edit) (put, error) {
 	return p, err
 }
 
-// look returns the message that an edit is about, without a body unless that is needed;
-// nil: it is gone.
+// look returns the message of an edit, without its body unless that is needed, or nil if
+// it is gone.
 func (t *tx) look(ctx context.Context, e *store.Edit, it item, p *put) (r *record, err error) {
 	if it.identity == "" {
 		return nil, nil

@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// locks are those of an engine: messages of its stream. Time is the server's. Names have
-// at most 1,024 bytes.
+// locks are messages in the stream of an engine. Time is the server's. Names have at most
+// 1,024 bytes.
 type locks struct{ s *Engine }
 
 // Locks implements [store.Keeper]. They end with the engine. The name of a lock has at
@@ -29,18 +29,17 @@ func (s *Engine) Locks() lock.Locks { return locks{s} }
 // keepName is how long the server keeps a name after its last lease.
 const keepName = 24 * time.Hour
 
-// holding is what a key has.
+// holding is the stored value of a lock.
 type holding struct {
 	Name  string        `json:"name"`
-	Owner string        `json:"owner"` // "": it is free
+	Owner string        `json:"owner"` // empty if the lock is free
 	Fence uint64        `json:"fence"`
 	Lease time.Duration `json:"lease"` // in ns, from when the server had this
 }
 
-// lockState is a lock and its revision.
 type lockState struct {
 	holding
-	revision uint64 // 0: there is none
+	revision uint64 // 0 if the stream has no message of the lock
 	until    time.Time
 }
 
@@ -58,7 +57,7 @@ func (l locks) get(ctx context.Context, name string) (h lockState, err error) {
 	return h, nil
 }
 
-// put replaces a revision; ok is false if it is not there any more.
+// put replaces a revision; ok is false if it was replaced before.
 func (l locks) put(ctx context.Context, h holding, revision uint64) (ok bool, err error) {
 	b, err := json.Marshal(h)
 	if err != nil {
@@ -107,7 +106,7 @@ func (l locks) Acquire(ctx context.Context, name, owner string, lease time.Durat
 					return &lock.Holding{Grant: lock.Grant{Name: name, Owner: h.Owner}, For: rest}
 				}
 			}
-			if h.revision == 0 { // the name may have been forgotten: no number that it had is higher than that of its message
+			if h.revision == 0 { // a forgotten name had no fence above the sequence number of its message
 				info, err := l.s.stream.Info(ctx)
 				if err != nil {
 					return fmt.Errorf("jetstream: stream %s: %w", l.s.name, err)
@@ -124,7 +123,6 @@ func (l locks) Acquire(ctx context.Context, name, owner string, lease time.Durat
 	return g, err
 }
 
-// change changes a grant that is valid.
 func (l locks) change(ctx context.Context, g lock.Grant, to holding) error {
 	if g.Name == "" || g.Owner == "" || checkName(g.Name) != nil {
 		return lock.ErrLost

@@ -10,18 +10,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The names of queues stand in the stream, for [Engine.Queues]. A process publishes a
-// name again before it puts something into the queue later than nameAgain after the last
-// time. So where a name is older than nameOld, nobody puts without publishing it first,
-// and it can go when the queue is empty (law W3).
+// The stream stores the names of queues, for [Engine.Queues]. A process publishes a name
+// again before a Put that is more than nameAgain after the last time. So if a name is
+// older than nameOld, the next Put publishes it first, and the old one can be removed if
+// the queue is empty (law W3).
 const (
 	nameAgain = 5 * time.Minute
 	nameOld   = 2 * nameAgain
 
-	namesLooked = 2 // how many are looked at for each that is published
+	namesLooked = 2 // names that are checked for each published one
 )
 
-// nameQueue notes the name of a queue in the stream.
 func (s *Engine) nameQueue(ctx context.Context, queue string) error {
 	now := s.clock.Now()
 	s.mu.Lock()
@@ -86,5 +85,5 @@ func (s *Engine) forgetName(ctx context.Context) error {
 	if err != nil || last != 0 {
 		return err
 	}
-	return s.erase(ctx, m.Sequence) // not one that was published meanwhile
+	return s.erase(ctx, m.Sequence) // by its number: a name published meanwhile stays
 }

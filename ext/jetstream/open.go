@@ -34,13 +34,12 @@ func StreamConfig(name string) jetstream.StreamConfig {
 	}
 }
 
-// How Open waits for servers that are unavailable.
 const (
 	oneTry    = 5 * time.Second
 	firstWait = 100 * time.Millisecond // it doubles
 	lastWait  = 10 * time.Second
 	openWait  = 5 * time.Minute
-	placeWait = 30 * time.Second // for servers that have not heard of each other
+	placeWait = 30 * time.Second // for servers that have not found each other
 )
 
 // Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222,
@@ -91,11 +90,11 @@ func newEngine(ctx context.Context, js jetstream.JetStream, set *settings) (s *E
 	return s, err
 }
 
-// again calls f until it succeeds, or what it returns will not go away.
+// again calls f until it succeeds, or returns an error that will not go away.
 func (set *settings) again(ctx context.Context, f func(ctx context.Context) error) error {
 	now := clock.New()
 	begun, pause := now.Now(), firstWait
-	var unplaced time.Time // since when the servers find no place; zero: they do
+	var unplaced time.Time // since when the servers find no place, or zero if they do
 	for {
 		try, cancel := context.WithTimeout(ctx, oneTry)
 		err := f(try)
@@ -136,7 +135,7 @@ func isUnplaced(err error) bool {
 	return ok && api.ErrorCode == noPeers
 }
 
-// passing says that an error of a start may go away by itself.
+// passing reports whether an error of a start may go away by itself.
 func passing(err error) bool {
 	api, refused := errors.AsType[*jetstream.APIError](err)
 	_, file := errors.AsType[*fs.PathError](err) // of certificates or credentials
@@ -225,7 +224,7 @@ func noPlace(c jetstream.StreamConfig, err error) error {
 
 var errDoesNotFit = errors.New("does not fit")
 
-// fits says what of a stream does not fit.
+// fits returns an error that names the setting that does not fit.
 func fits(has jetstream.StreamConfig) error {
 	want := StreamConfig(has.Name)
 	switch {
@@ -239,7 +238,7 @@ func fits(has jetstream.StreamConfig) error {
 		return errors.New("DiscardNewPerSubject must be false, and SubjectDeleteMarkerTTL 0")
 	case !has.AllowAtomicPublish || !has.AllowMsgTTL:
 		return errors.New("it must allow atomic publishing and TTLs of messages")
-	case has.MaxMsgSize > 0: // law W2: in a transaction the server does not say that a message is too large
+	case has.MaxMsgSize > 0: // law W2: in a transaction the server does not report that a message is too large
 		return errors.New("MaxMsgSize must not be set: max_payload of the servers is the bound")
 	case has.AllowDirect:
 		return errors.New("it must not allow direct reads, which may be behind")

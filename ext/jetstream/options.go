@@ -15,7 +15,6 @@ import (
 // counts, except that the options of several [WithNATSOptions] are joined.
 type Option func(*settings)
 
-// settings are set by the options of an engine.
 type settings struct {
 	stream         string
 	replicas       int

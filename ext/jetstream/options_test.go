@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An option with a wrong argument panics where it is written, with its name and the value.
+// An option with a wrong argument panics where it is written, with its name and the
+// value.
 func TestOptions_WrongArguments(t *testing.T) {
 	for want, f := range map[string]func(){
 		`jetstream: WithStream: "a.b" is not a valid name of a stream: it must not be empty, or have a dot, a space, a wildcard or a slash`: func() {

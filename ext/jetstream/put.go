@@ -29,7 +29,6 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 	})
 }
 
-// put puts messages into the engine's stream.
 func (s *Engine) put(ctx context.Context, queue string, ms ...store.Message) error {
 	if len(ms) == 0 {
 		return nil
@@ -52,9 +51,8 @@ func (s *Engine) put(ctx context.Context, queue string, ms ...store.Message) err
 	return s.transactAll(ctx, puts)
 }
 
-// transactAll puts messages, up to maxBatch in a transaction. The server stores them one
-// after the other, so they are sorted: no message may be due before another one of this
-// call because of its delay.
+// transactAll puts messages, up to maxBatch in a transaction. The server stores them in
+// order, so they are sorted by delay: a message that is due earlier is stored earlier.
 func (s *Engine) transactAll(ctx context.Context, puts []put) error {
 	slices.SortStableFunc(puts, func(a, b put) int { return cmp.Compare(a.span, b.span) })
 	for some := range slices.Chunk(puts, maxBatch) {
@@ -73,7 +71,6 @@ func checkQueue(err error, queue string) error {
 	return err
 }
 
-// put is a message to be put.
 type put struct {
 	queue   string
 	subject string
@@ -90,7 +87,7 @@ func (s *Engine) newPut(queue string, m *store.Message) (put, error) {
 		return p, err
 	}
 	of := s.message(p.subject, state{}, p.why, p.body, 0)
-	// What is put must fit into a transaction with others when it is taken (law D4).
+	// The message must fit into a transaction with others when it is taken (law D4).
 	if size, most := of.Size()-len(of.Subject)+batchRoom, s.js.Conn().MaxPayload(); int64(size) > most {
 		return p, fmt.Errorf("jetstream: %w: message %q needs %d bytes: the server (max_payload) takes %d",
 			message.ErrRefused, m.Meta.ID, size, most)
@@ -107,7 +104,6 @@ func (s *Engine) encode(queue string, m *store.Message) (put, error) {
 	return put{queue: queue, subject: s.queueSubject(queue) + identity(m), span: min(m.Delay, storearg.LongestDelay), why: w, body: b}, err
 }
 
-// look finds out whether a message is in its queue.
 func (s *Engine) look(ctx context.Context, p *put) error {
 	r, err := s.readAny(ctx, p.subject)
 	if err != nil {

@@ -33,13 +33,13 @@ const (
 	removed = 'd' // was done or moved; the server removes it after a while
 )
 
-// headerWhy is the header with what can be counted of a message: see [why].
+// headerWhy is the header with the properties by which messages are counted: see [why].
 const headerWhy = "Weir-Why"
 
 // headerSize is the server's header with the size of a body that it does not send.
 const headerSize = "Nats-Msg-Size"
 
-// why is what can be counted of a message, without its body.
+// why has the properties by which messages are counted without their bodies.
 type why struct {
 	Cause   store.Cause `json:"c,omitempty"`
 	Reasons []string    `json:"r,omitempty"`
@@ -53,7 +53,7 @@ func whyOf(m *store.Message) (string, error) {
 	return string(b), err
 }
 
-// readWhy returns what a header says. One that is damaged says nothing.
+// readWhy parses the header. A damaged header counts as empty.
 func readWhy(text string) (w why) {
 	if text == "" || json.Unmarshal([]byte(text), &w) != nil {
 		return why{}
@@ -61,7 +61,6 @@ func readWhy(text string) (w why) {
 	return w
 }
 
-// state is what becomes of a message.
 type state struct {
 	kind     byte
 	position uint64 // the sequence number of the first state; 0 in that itself
@@ -100,7 +99,6 @@ func parseState(text string) (s state, err error) {
 	return s, nil
 }
 
-// record is a message of the stream.
 type record struct {
 	subject string
 	seq     uint64
@@ -111,7 +109,7 @@ type record struct {
 	size uint32 // of the body
 }
 
-// otherError says that another program has published a message.
+// otherError is the error for a message that another program has published.
 type otherError struct{ error }
 
 func newRecord(subject string, seq uint64, at time.Time, h nats.Header, body []byte) (*record, error) {
@@ -140,7 +138,7 @@ func (r *record) ready() uint64 {
 	return r.at + r.span
 }
 
-// free says that nobody has it at a time, and that it is not held.
+// free reports whether a message is neither leased at a time nor held.
 func (r *record) free(now uint64) bool {
 	return r.kind == waiting || r.kind == leased && r.ready() <= now
 }
@@ -151,24 +149,23 @@ func (r *record) entry(now uint64) store.Entry {
 	if r.kind == leased && r.ready() > now {
 		e.LeasedUntil = instant(r.ready())
 	}
-	e.Message, _ = r.message() // it says itself that it is damaged
+	e.Message, _ = r.message() // the message itself shows its damage
 	return e
 }
 
-// then returns the next state.
 func (r *record) then(kind byte, span time.Duration) state {
 	s := r.state
 	s.kind, s.span = kind, uint64(span)
 	return s
 }
 
-// holds says whether a lease is that of r.
+// holds reports whether r is leased with this lease.
 func (r *record) holds(e entry, fence uint64) bool {
 	return r != nil && r.kind == leased && r.position == e.position && r.fence == fence
 }
 
-// isMark reports whether r says that the message at a position was removed when it had
-// been taken so often.
+// isMark reports whether r marks the removal of the message at a position, after it had
+// been taken fence times.
 func (r *record) isMark(position, fence uint64) bool {
 	return r != nil && r.kind == removed && r.position == position && r.fence == fence
 }
@@ -212,8 +209,9 @@ func body(m *store.Message) ([]byte, error) {
 
 func instant(ns uint64) time.Time { return time.Unix(0, int64(ns)).UTC() }
 
-// The subjects: weir.store.<stream>.<queue>.<identity>, and those of what is beside the
-// messages, which begin with a sign that the name of a queue does not have there.
+// Messages have the subjects weir.store.<stream>.<queue>.<identity>. In other subjects,
+// the part in place of the queue begins with a sign that names of queues do not have
+// there.
 const (
 	root = "weir.store."
 
@@ -226,15 +224,13 @@ const (
 // lines.
 const maxQueue = 1024
 
-// maxSubject is how long a subject may be.
 const maxSubject = 3000
 
-// queueSubject returns the subject of a queue, without that of the message.
+// queueSubject returns the subject of a queue, which the identity of a message follows.
 func (s *Engine) queueSubject(queue string) string {
 	return s.prefix + token(queue) + "."
 }
 
-// token returns a text as a part of a subject.
 func token(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 
 // text returns what is behind the last dot of a subject.
@@ -262,7 +258,7 @@ func identity(m *store.Message) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:24])
 }
 
-// entry is what [store.Lease.Entry] says: which subject, and since when.
+// entry is the content of [store.Lease.Entry].
 type entry struct {
 	identity string
 	position uint64

@@ -13,23 +13,23 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// A replicated stream that is full refuses even a publication that takes the place of a
-// message. So a part of its limit is for changes of what is there (law D5): as much as a
-// few calls of Take lease, or a hundredth if that is more; at most half.
+// A full replicated stream refuses even a publication that replaces a message. So a part
+// of its limit is reserved for changes of messages (law D5): as much as a few calls of
+// Take lease, or a hundredth if that is more; at most half.
 const (
 	reservedMsgs  = 4 * maxBatch
 	reservedBytes = 4 * storearg.MaxBytes
 )
 
-// errReserved says that only changes have room.
+// errReserved is returned if only changes have room.
 var errReserved = fmt.Errorf("%w: the rest of the limit is for the messages that are there", store.ErrFull)
 
-// admitted are first states that are under way.
+// admitted counts first states that are being published.
 type admitted struct{ msgs, bytes atomic.Int64 }
 
-// admit returns errReserved if the first states among messages have no room. When they
-// are published, leave is to be called. What other processes publish at the same time may
-// take of the reserve.
+// admit returns errReserved if the first states among messages have no room. The caller
+// calls leave when they are published. Other processes that publish at the same time may
+// take some of the reserve.
 func (s *Engine) admit(ctx context.Context, ms []*nats.Msg) (leave func(), err error) {
 	leave = func() {}
 	limits := s.stream.CachedInfo().Config
@@ -64,8 +64,8 @@ func (s *Engine) admit(ctx context.Context, ms []*nats.Msg) (leave func(), err e
 	return leave, nil
 }
 
-// crowded reports whether more would use the reserve of a limit. There is none if it is
-// not positive.
+// crowded reports whether more would use the reserve of a limit. A limit that is not
+// positive has no reserve.
 func crowded(limit, reserved int64, has uint64, more int64) bool {
 	return limit > 0 && has+uint64(more) > uint64(limit-min(max(reserved, limit/100), limit/2))
 }

@@ -36,8 +36,7 @@ type SinkConfig struct {
 	// Subject is the subject to publish to. The default is the only subject of the
 	// stream, if it does not have wildcards.
 	Subject string
-	// SubjectOf returns the subject of a message, if not nil. The answer "" stands for
-	// Subject.
+	// SubjectOf, if not nil, returns the subject of a message, or "" for Subject.
 	SubjectOf func(message.Meta) string
 }
 
@@ -117,8 +116,8 @@ func (s *Sink[T]) PutAll(ctx context.Context, ms []message.Message[T]) error {
 	return s.error(ctx, out[worst].Subject, errs[worst])
 }
 
-// open looks at the stream, and returns the subject of messages that SubjectOf has none
-// for.
+// open reads the stream's configuration, and returns the subject of messages for which
+// SubjectOf returns "".
 func (s *Sink[T]) open(ctx context.Context) (subject string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +153,6 @@ func (s *Sink[T]) open(ctx context.Context) (subject string, err error) {
 // configuration has a subject.
 var errNoSubject = errors.New("SubjectOf has returned an empty subject, and SinkConfig.Subject is empty: set one of them")
 
-// encode returns a message as it is published.
 func (s *Sink[T]) encode(subject string, m message.Message[T]) (*nats.Msg, error) {
 	meta := failed.Onward(m.Meta())
 	if s.config.SubjectOf != nil {
@@ -216,7 +214,6 @@ func (s *Sink[T]) error(ctx context.Context, subject string, err error) error {
 	return named
 }
 
-// writeHeaders returns the headers of a message.
 func writeHeaders(meta message.Meta, schema []byte) (nats.Header, error) {
 	all, err := meta.ToHeaders()
 	if err != nil {

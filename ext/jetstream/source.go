@@ -35,7 +35,7 @@ const (
 	// restartSlack lengthens a delay: a server that has restarted may end a delay up to a
 	// second early, because it stores whole seconds.
 	restartSlack = time.Second
-	// forever is ten years: a longer time counts as that.
+	// forever is ten years; longer times count as ten years.
 	forever = 10 * 365 * 24 * time.Hour
 )
 
@@ -94,16 +94,16 @@ func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceCon
 }
 
 // source is a [delivery.Source]. Receive starts a fetch if none is under way, and waits
-// for its first messages. A fetch is not broken off, because the server would deliver its
-// messages again only after their AckWait: those that arrive when Receive has returned
-// are for the next Receive.
+// for its first messages. It does not interrupt a fetch, because the server would
+// redeliver the messages only after their AckWait: messages that arrive after Receive has
+// returned are for the next Receive.
 type source[T any] struct {
 	config  SourceConfig
 	js      jetstream.JetStream
 	codec   codec.Codec[T]
 	decoder *decoder.Decoder[T]
 	clock   clock.Clock
-	arrived chan struct{} // room for one: a message has arrived, or the fetch has ended
+	arrived chan struct{} // capacity 1: a message has arrived, or the fetch has ended
 
 	fetches sync.WaitGroup
 
@@ -123,7 +123,6 @@ type source[T any] struct {
 	closed   bool
 }
 
-// delivered is a message that was delivered.
 type delivered struct {
 	seq        uint64
 	in         string              // incarnation of the stream
@@ -252,7 +251,7 @@ func (s *source[T]) failed(err error) error {
 }
 
 // take returns messages that have arrived, or starts a fetch. The first fetch of a
-// Receive asks for those that are there, the next ones wait for a message.
+// Receive asks for present messages; the next ones wait for a message.
 func (s *source[T]) take(n int, first bool) ([]*delivered, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +276,6 @@ func (s *source[T]) take(n int, first bool) ([]*delivered, error) {
 	return nil, nil
 }
 
-// fetch asks the server for messages.
 func (s *source[T]) fetch(consumer jetstream.Consumer, n int, present bool) {
 	var batch jetstream.MessageBatch
 	var err error
@@ -352,7 +350,6 @@ func (s *source[T]) messages(taken []*delivered) []message.Message[T] {
 	return ms
 }
 
-// received is a message as it came.
 type received struct {
 	msg    jetstream.Msg
 	meta   message.Meta
@@ -385,10 +382,9 @@ func (s *source[T]) settle(h *delivered, v message.Settlement) {
 	s.recorder.Kick()
 }
 
-// extend extends the AckWait of all messages that are not done. It leaves those alone
-// whose AckWait may have ended: another worker may have them, and may have set a delay
-// (laws D3, P1). While the connection is broken it sends nothing, because the client
-// would send it later.
+// extend extends the AckWait of all messages that are not done, unless their AckWait may
+// have ended: another worker may have them, and may have set a delay (laws D3, P1). While
+// the connection is broken it does not send, because the client would send it later.
 func (s *source[T]) extend(ctx context.Context) {
 	now := s.clock.Now()
 	s.mu.Lock()
@@ -443,14 +439,14 @@ func (s *source[T]) record(ctx context.Context) (next time.Duration, err error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	more := len(s.settled) > 0
-	s.settled = append(s.settled, left...) // others first, so that one that fails holds up no other (law D4)
+	s.settled = append(s.settled, left...) // behind the others, so that a failing message does not delay them (law D4)
 	if more {
 		return 0, cmp.Or(err, failed)
 	}
 	return settle.Idle, cmp.Or(err, failed)
 }
 
-// recordAll records settlements, and returns those that must be recorded again.
+// recordAll records settlements, and returns the messages that must be recorded again.
 func (s *source[T]) recordAll(ctx context.Context, hs []*delivered, record func(context.Context, *delivered) error) (left []*delivered, err error) {
 	var done []*delivered
 	for _, h := range hs {
@@ -479,7 +475,7 @@ func (s *source[T]) recordAll(ctx context.Context, hs []*delivered, record func(
 	return left, err
 }
 
-// flush returns when the server has all answers.
+// flush waits until the server has all answers.
 func (s *source[T]) flush(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flushWait)
 	defer cancel()
@@ -563,7 +559,7 @@ func (s *source[T]) Close(ctx context.Context) error {
 	return recorder.Close(ctx, s.end)
 }
 
-// end records what was settled, and gives back the other messages.
+// end records the settlements, and releases the other messages.
 func (s *source[T]) end(ctx context.Context) error {
 	s.fetches.Wait() // for fetchWait and a second at most
 	_, err := s.record(ctx)

@@ -71,7 +71,7 @@ func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.D
 // taken.
 const part = 128
 
-// takeSome takes messages that are as the index says.
+// takeSome takes messages that are as in the index.
 func (s *Engine) takeSome(ctx context.Context, ix *index, queue string, items []item, now uint64, lease time.Duration) ([]store.Leased, error) {
 	read := make([]*record, len(items))
 	errs := make([]error, len(items))
@@ -90,7 +90,7 @@ func (s *Engine) takeSome(ctx context.Context, ix *index, queue string, items []
 	return taken, errors.Join(append(errs, err)...)
 }
 
-// leaseAll takes messages that were read, in a transaction if none of them has changed.
+// leaseAll leases messages that were read: in one transaction if none has changed.
 func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*record, now uint64, lease time.Duration) (taken []store.Leased, _ error) {
 	ms := make([]*nats.Msg, len(rs))
 	for i, r := range rs {
@@ -106,7 +106,7 @@ func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*re
 	if _, answered := errors.AsType[*jetstream.APIError](err); !answered && !errors.Is(err, errChanged) && !errors.Is(err, message.ErrRefused) {
 		return nil, err // they may be taken
 	}
-	if ix != nil { // what another Take of this process has
+	if ix != nil { // another Take of this process may have some
 		rs = slices.DeleteFunc(rs, func(r *record) bool {
 			it, there := ix.has(identityOf(r.subject))
 			return !there || it.seq != r.seq
@@ -123,7 +123,7 @@ func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*re
 	return taken, errors.Join(errs...)
 }
 
-// readOne reads a message, if it is as the index says.
+// readOne reads a message, if it is as in the index.
 func (s *Engine) readOne(ctx context.Context, ix *index, queue string, it item) (*record, error) {
 	r, err := s.readSeq(ctx, it.seq)
 	if err != nil {
@@ -188,7 +188,7 @@ func (s *Engine) taken(ix *index, queue string, r *record, lease time.Duration, 
 	}
 }
 
-// settle calls f with what each lease is of, until that has not changed meanwhile.
+// settle calls f with the message of each lease, and again if that has changed meanwhile.
 func (s *Engine) settle(ctx context.Context, leases []store.Lease, f func(l store.Lease, e entry, r *record) error) error {
 	lost := make([]bool, len(leases))
 	errs := make([]error, len(leases))
@@ -226,7 +226,6 @@ func (s *Engine) settle(ctx context.Context, leases []store.Lease, f func(l stor
 	return storearg.Lost(lostLeases)
 }
 
-// change publishes another state of a message that was taken.
 func (s *Engine) change(ctx context.Context, l store.Lease, r *record, st state) error {
 	seq, err := s.publish(ctx, r.subject, st, r.why, r.body, r.seq)
 	if err != nil {
@@ -296,8 +295,8 @@ func (s *Engine) done(ctx context.Context, leases []store.Lease) error {
 	return err
 }
 
-// notRemoved returns the error for those of the leases whose messages were not removed by
-// their leases: the answer to that was lost.
+// notRemoved finds out whether the leases have removed their messages, after an answer
+// was lost. It returns the error for leases that have not.
 func (s *Engine) notRemoved(ctx context.Context, leases []store.Lease) error {
 	removed := make([]bool, len(leases))
 	errs := make([]error, len(leases))
@@ -320,14 +319,13 @@ func (s *Engine) notRemoved(ctx context.Context, leases []store.Lease) error {
 
 // mark is a state that is to be replaced by a mark.
 type mark struct {
-	ix *index // nil: there is none
+	ix *index // nil if the queue has no index
 	entry
 	fence   uint64
 	subject string
 	seq     uint64
 }
 
-// removeAll removes states in one transaction: all or none.
 func (s *Engine) removeAll(ctx context.Context, marks []mark) error {
 	ms := make([]*nats.Msg, len(marks))
 	for i, m := range marks {
@@ -352,7 +350,7 @@ func (s *Engine) remove(ctx context.Context, queue string, r *record) error {
 	if errors.Is(err, store.ErrFull) {
 		if err = s.erase(ctx, r.seq); err == nil {
 			_, failed := s.publish(ctx, r.subject, r.then(removed, 0), "", nil, 0)
-			if failed != nil && !errors.Is(failed, errChanged) { // errChanged: it has come again
+			if failed != nil && !errors.Is(failed, errChanged) { // errChanged: it was put again
 				s.logger.Warn("weir: a message was removed from a full stream, and other processes may count it", "queue", queue, "error", failed)
 			}
 		}
@@ -363,7 +361,6 @@ func (s *Engine) remove(ctx context.Context, queue string, r *record) error {
 	return err
 }
 
-// erase removes a message from the stream.
 func (s *Engine) erase(ctx context.Context, seq uint64) error {
 	err := s.stream.DeleteMsg(ctx, seq)
 	switch {

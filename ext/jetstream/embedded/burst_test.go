@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Servers of a cluster write many at once: what is sent waits for no answers, which come here when all has been sent.
+// Servers of a cluster write many messages at once, so publishing does not wait for
+// answers: here they arrive when all messages have been sent.
 
 func TestPublicationsDoNotWaitForEachOther(t *testing.T) {
 	js := connect(t, fresh(t))
@@ -39,7 +40,7 @@ func TestPublicationsDoNotWaitForEachOther(t *testing.T) {
 	require.NoError(t, sinkTo(t, js, newStream(t, js), "out").PutAll(bounded(t), ms))
 }
 
-// A server that does not answer holds up a Put once, and not for each message.
+// A server that does not answer delays a Put once, not for each message.
 func TestPublicationsThatAreNotConfirmed(t *testing.T) {
 	t.Parallel()
 	js := connect(t, fresh(t))
@@ -61,7 +62,8 @@ func TestPublicationsThatAreNotConfirmed(t *testing.T) {
 	require.NoError(t, ctx.Err(), "it has waited for the context")
 }
 
-// relay publishes to a stream what comes on the subject "out", and answers as the server does, as soon as answers is set.
+// relay publishes to a stream what comes on the subject "out", and answers as the server
+// does, as soon as answers is set.
 func relay(t *testing.T, js jetstream.JetStream, stream string) (answers *atomic.Bool) {
 	t.Helper()
 	answers = &atomic.Bool{}
@@ -79,8 +81,9 @@ func relay(t *testing.T, js jetstream.JetStream, stream string) (answers *atomic
 	return answers
 }
 
-// An output that is not confirmed waits once, and not for each message. What is never confirmed, as by a server that is killed, does not fill
-// the window of later publications.
+// An output that is not confirmed waits once, not for each message. Publications that are
+// never confirmed, for example because a server was killed, do not fill the window of
+// later ones.
 func TestCommitsThatAreNotConfirmed(t *testing.T) {
 	t.Parallel()
 	plain := connect(t, fresh(t))
@@ -129,7 +132,8 @@ type refusedFuture struct {
 func (refusedFuture) Ok() <-chan *jetstream.PubAck { return nil }
 func (f refusedFuture) Err() <-chan error          { return f.err }
 
-// What was published before, and is not stored yet, is waited for.
+// The output and the sink wait for messages that were published before, and are not
+// stored yet.
 func TestWhatIsBeingStored(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)

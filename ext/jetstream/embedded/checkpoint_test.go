@@ -28,11 +28,12 @@ import (
 
 var errFault = errors.New("the n-th call fails")
 
-// faults makes the n-th call to a real server fail: before it is made, or after, so that it takes effect.
+// faults makes the n-th call to a real server fail: before it is made, or after, so that
+// it takes effect.
 type faults struct {
 	jetstream.JetStream
 	after bool
-	left  atomic.Int64 // 0: none fails
+	left  atomic.Int64 // 0 lets all calls succeed
 }
 
 func (f *faults) fail(n int) { f.left.Store(int64(n)) }
@@ -140,7 +141,7 @@ func damage(js jetstream.JetStream, name, subject string) error {
 		}
 		data := append([]byte{}, m.Data...)
 		data[len(data)/2] ^= 4
-		m.Header.Del(jetstream.ExpectedLastSubjSeqHeader) // they say where it was published
+		m.Header.Del(jetstream.ExpectedLastSubjSeqHeader) // they require its former position
 		m.Header.Del(jetstream.ExpectedLastSubjSeqSubjHeader)
 		if _, err := js.PublishMsg(ctx, &nats.Msg{Subject: s, Header: m.Header, Data: data}); err != nil {
 			return err
@@ -174,7 +175,8 @@ func TestEpochs(t *testing.T) {
 	require.ErrorIs(t, err, checkpoint.ErrFenced, "next had 3")
 }
 
-// Law W3: old checkpoints are removed although each run saves few. Damaged ones do not count: three that can be restored are kept.
+// Law W3: old checkpoints are removed although each run saves few. Damaged ones do not
+// count: three that can be restored are kept.
 func TestCheckpointsOfShortRuns(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newCheckpoints(t, js)
@@ -239,7 +241,7 @@ func TestInput(t *testing.T) {
 	})
 }
 
-// A wait that is interrupted loses nothing, and neither does a restart of the server.
+// An interrupted wait loses no message, and neither does a restart of the server.
 func TestInputThatIsIdle(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -257,7 +259,7 @@ func TestInputThatIsIdle(t *testing.T) {
 	}
 }
 
-// The lag is what the server has behind the last message, of the chosen subjects.
+// The lag is the number of messages of the chosen subjects behind the last message read.
 func TestInputLag(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -279,7 +281,8 @@ func TestInputLag(t *testing.T) {
 	require.Zero(t, in.(checkpoint.Lagger).Lag())
 }
 
-// Law W2: a message that cannot be read goes to the dead letters as it is, and stops no other. One that is there is not read again.
+// Law W2: a message that cannot be read goes to the dead letters as it is, and stops no
+// other. One that is there is not read again.
 func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -334,7 +337,6 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	require.Equal(t, io.EOF, err, "the position is behind both")
 }
 
-// narrow is a store that refuses messages with a payload.
 type narrow struct{ *memory.Engine }
 
 func (n narrow) Put(ctx context.Context, queue string, ms ...store.Message) error {
@@ -344,7 +346,8 @@ func (n narrow) Put(ctx context.Context, queue string, ms ...store.Message) erro
 	return n.Engine.Put(ctx, queue, ms...)
 }
 
-// Law W2: a message that cannot be read, and does not fit among the dead letters, stays in its stream, and its dead letter says so.
+// Law W2: a message that can neither be read nor kept with the dead letters stays in its
+// stream, and its dead letter reports that.
 func TestInputWithAMessageThatCannotBeReadNorKept(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -362,7 +365,8 @@ func TestInputWithAMessageThatCannotBeReadNorKept(t *testing.T) {
 	require.Contains(t, letters[0].Meta.LastError, "stays in stream "+stream+", message 1")
 }
 
-// What a checkpoint goes on with, and is not there any more, is not skipped.
+// A checkpoint whose next message was removed cannot be resumed: the message is not
+// skipped.
 func TestInputWhoseMessagesWereRemoved(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -383,7 +387,8 @@ func TestInputWhoseMessagesWereRemoved(t *testing.T) {
 	require.ErrorContains(t, in.Seek([]byte{99}), "another stream")
 }
 
-// An input of a stream that was deleted fails, and so does that of a stream that was made anew: its position is of the one before.
+// An input fails if its stream was deleted, or made anew: its position belongs to the
+// former stream.
 func TestInputWhoseStreamIsGone(t *testing.T) {
 	js := connect(t, fresh(t))
 	for _, anew := range []bool{false, true} {
@@ -409,7 +414,8 @@ func TestInputWhoseStreamIsGone(t *testing.T) {
 	}
 }
 
-// A wait ends with its context, whatever the server does, and nothing that has come is lost. Close waits for no answer.
+// A wait ends with its context, whatever the server does, and loses no message. Close
+// does not wait for an answer.
 func TestInputOfAServerThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	dialer, js := connectSilent(t, fresh(t))
@@ -448,7 +454,8 @@ func TestInputOfAServerThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// Of a stream with AllowDirect, too, the leader is asked: a replica may be behind, and the documented permissions suffice.
+// Of a stream with AllowDirect, too, the leader is asked: a replica may be behind, and
+// the documented permissions suffice.
 func TestTheLeaderIsAsked(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.AllowDirect = true })
@@ -482,14 +489,13 @@ func TestTheLeaderIsAsked(t *testing.T) {
 	require.NoError(t, out.Write(t.Context(), "3"))
 	state, err := out.Prepare(t.Context())
 	require.NoError(t, err)
-	faulty.fail(1) // so it looks for what it has published
+	faulty.fail(1) // so it looks for its messages
 	require.ErrorIs(t, out.Commit(t.Context(), state), errFault)
 	require.NoError(t, out.Commit(t.Context(), state))
 	require.NoError(t, out.Close())
 	require.Equal(t, 1, asked(), "by the output")
 }
 
-// values returns the values of a stream, in order.
 func values[T any](js jetstream.JetStream, stream string) ([]T, error) {
 	in := jscheckpoint.NewInput(js, stream, codec.JSON[T](), jscheckpoint.InputConfig{End: true})
 	defer in.Close()
@@ -545,7 +551,8 @@ func TestOutputOfManyElements(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// Law W2: an element that the server or the stream can never take fails its Write, before it is in a checkpoint; what Write takes is published.
+// Law W2: an element that is too large for the server or the stream fails its Write,
+// before it is in a checkpoint. Elements that Write accepts are published.
 func TestOutputOfWhatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	js := connect(t, fresh(t))
@@ -572,7 +579,7 @@ func TestOutputOfWhatIsTooLarge(t *testing.T) {
 	}
 }
 
-// Law P1: a run that was taken over publishes nothing.
+// Law P1: a run that was taken over does not publish.
 func TestOutputThatWasTakenOver(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)

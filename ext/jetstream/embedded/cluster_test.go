@@ -25,7 +25,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// What a cluster does now and then: here each time.
+// Rare faults of a cluster: here they happen each time.
 
 // breaking is a server whose consumers break.
 type breaking struct {
@@ -124,7 +124,8 @@ func TestAnIndexThatFails(t *testing.T) {
 	require.Len(t, taken, 1)
 }
 
-// A server that has lost the end of a stream, which no server that syncs does, stops no queue.
+// A server that has lost the end of a stream, which no server that syncs does, stops no
+// queue.
 func TestAServerThatWentBack(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
 	dialer := &switchable{}
@@ -263,8 +264,8 @@ func (c *cut) off() (on func()) {
 	return func() { c.server.Store(server) }
 }
 
-// Laws D3 and P1: a worker that was cut off for longer than its lease does not replace the delay that another one has set since. Its
-// acknowledgement counts.
+// Laws D3 and P1: a worker that was cut off for longer than its lease does not replace
+// the delay that another one has set since. Its acknowledgement counts.
 func TestSource_WorkerThatWasCutOff(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second

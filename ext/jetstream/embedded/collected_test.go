@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// ahead is a server whose clock is ahead, as it says.
+// ahead is a server that reports a clock that is ahead.
 type ahead struct {
 	jetstream.JetStream
 	by time.Duration
@@ -51,8 +51,8 @@ func subjectsOf(t *testing.T, js jetstream.JetStream, name, prefix string) (all 
 	return all
 }
 
-// Law W3: the name of a queue that is empty goes, some minutes after the last Put. One that has messages stays, and one that gets some
-// comes back.
+// Law W3: the name of an empty queue is removed some minutes after the last Put. The
+// names of other queues stay, and a Put brings a name back.
 func TestNamesOfQueuesAreCollected(t *testing.T) {
 	t.Parallel()
 	js := connect(t, fresh(t))
@@ -71,7 +71,7 @@ func TestNamesOfQueuesAreCollected(t *testing.T) {
 		require.NoError(t, young.Put(t.Context(), "young"+strconv.Itoa(i), newMessage("a")))
 	}
 	require.Len(t, subjectsOf(t, js, name, "=queue"), 41, "others may put without publishing the name again")
-	for i := range 20 { // the marks of what was removed live for two minutes
+	for i := range 20 { // the marks of removed messages live for two minutes
 		subject := "weir.store." + name + "." + tokenOf("empty"+strconv.Itoa(i)) + ".>"
 		require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(subject)))
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// overwrite publishes a message in place of the one of a store with the number seq.
+// overwrite publishes a message in place of message number seq of a store.
 func overwrite(t *testing.T, js jetstream.JetStream, name string, seq uint64, change func(m *nats.Msg)) {
 	t.Helper()
 	stream, err := js.Stream(t.Context(), name)
@@ -29,7 +29,8 @@ func overwrite(t *testing.T, js jetstream.JetStream, name string, seq uint64, ch
 	require.NoError(t, err)
 }
 
-// Laws D4, W2: one message that is damaged made Take and List of its whole queue fail. It goes to the dead letters with its bytes.
+// Laws D4, W2: one message that is damaged made Take and List of its whole queue fail. It
+// goes to the dead letters with its bytes.
 func TestADamagedMessage(t *testing.T) {
 	for what, damaged := range map[string][]byte{"its head": []byte("\x05{ : }payload"), "its length": []byte("\xff\xff"), "all": {}} {
 		t.Run(what, func(t *testing.T) {
@@ -72,7 +73,8 @@ func TestADamagedMessage(t *testing.T) {
 	}
 }
 
-// The same where another program has written over a message: it is none any more, and stops no other one.
+// The same if another program has overwritten a message: it is no longer in the queue,
+// and blocks no other message.
 func TestAMessageThatAnotherProgramHasReplaced(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)

@@ -15,14 +15,14 @@
 //	js, err := jetstream.New(nc)
 //
 // The rest of the program is the same as with a separate server: to move to a cluster,
-// connect to that with nats.Connect.
+// connect to it with nats.Connect.
 //
 // # Guarantees
 //
 // Confirmed writes are on disk: the server syncs each write (SyncAlways). That costs a
-// sync for each message: some thousand a second on a usual disk. Keep that in a cluster,
-// too ([Config]): a server that does not sync, and is killed, may bring back messages
-// that were removed, and then lead.
+// sync for each message: some thousand a second on a usual disk. A cluster needs this
+// setting, too ([Config]): a server that does not sync, and is killed, may bring back
+// messages that were removed, and then lead.
 //
 // A directory belongs to a single server at a time: Start refuses a directory that
 // another server has open, in this process or in another.

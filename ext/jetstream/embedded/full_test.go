@@ -27,7 +27,8 @@ func (b brimful) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.
 	return b.JetStream.PublishMsg(ctx, m, opts...)
 }
 
-// In a stream without room for a mark a message that is done was deleted, and the indexes of other processes counted it for ever.
+// In a stream without room for a mark a message that is done was deleted, and the indexes
+// of other processes counted it for ever.
 func TestOthersHearOfARemovalFromAFullStream(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)
@@ -54,8 +55,8 @@ func TestOthersHearOfARemovalFromAFullStream(t *testing.T) {
 	}
 }
 
-// Law D5: servers of a replicated stream refuse a publication by its limit although it takes the place of a message. So nothing could be taken
-// from a full stream, and no lease extended.
+// Law D5: servers of a replicated stream that is full refuse even a publication that
+// replaces a message. So no message could be taken, and no lease extended.
 func TestAFullStreamIsDrained(t *testing.T) {
 	t.Parallel()
 	_, js := startCluster(t, clustertest.Config{Servers: 3})

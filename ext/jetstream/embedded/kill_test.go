@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue { // these tests wait, most of the time
 		_ = f.Value.Set("8")
 	}
-	// A publisher of the client that is cleaned up before its goroutine has begun leaves that behind, waiting on a nil channel (v1.55.0).
+	// A publisher of the client that is cleaned up before its goroutine has begun leaves
+	// that behind, waiting on a nil channel (v1.55.0).
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
 }
 
@@ -53,7 +54,7 @@ func startCluster(t *testing.T, c clustertest.Config) (*clustertest.Cluster, jet
 	return all, js
 }
 
-// queues are a stream of orders, one of what is done, and a store for the ladder.
+// queues are a stream of orders, a stream of completed ones, and a store for the ladder.
 type queues struct {
 	*weirjs.Engine
 	js jetstream.JetStream
@@ -116,7 +117,6 @@ func (q *queues) Fill(ctx context.Context, orders []workerkill.Order) error {
 	return err
 }
 
-// ids returns the ids of the messages of a stream.
 func (q *queues) ids(ctx context.Context, name string) (ids []string, err error) {
 	stream, err := q.js.Stream(ctx, name)
 	if err != nil {
@@ -135,7 +135,7 @@ func (q *queues) ids(ctx context.Context, name string) (ids []string, err error)
 	}
 }
 
-func (q *queues) Left(ctx context.Context) ([]string, error) { // what is given back with a delay waits in the engine's stream
+func (q *queues) Left(ctx context.Context) ([]string, error) { // messages released with a delay wait in the engine's stream
 	ids, err := q.ids(ctx, "work")
 	if err != nil {
 		return nil, err
@@ -194,7 +194,8 @@ func openAny(ctx context.Context, place string) (workerkill.Engine, error) {
 	return openQueues(ctx, place)
 }
 
-// killer returns a function that kills the leader of one of the streams, each time of the next one, and starts it again.
+// killer returns a function that kills the leader of a stream, and starts it again. Each
+// call takes the next stream.
 func killer(t *testing.T, c *clustertest.Cluster, js jetstream.JetStream, streams ...string) func() {
 	t.Helper()
 	n := 0
@@ -223,7 +224,8 @@ func forClusters(t *testing.T, f func(t *testing.T, servers int)) {
 // fewer messages are enough where one server is in trouble.
 const fewer = 1000
 
-// Each order is done once, or is a dead letter once, although workers and servers are killed (laws D1 to D4).
+// Each order is done once, or is a dead letter once, although workers and servers are
+// killed (laws D1 to D4).
 func TestKilledWorkersAndServers(t *testing.T) {
 	t.Parallel()
 	forClusters(t, func(t *testing.T, servers int) {
@@ -245,8 +247,9 @@ func TestKilledWorkersAndServersOnOneStream(t *testing.T) {
 	})
 }
 
-// A server whose disk is full may hold up the streams that it leads, and loses nothing (laws D1, D5). They go on at the latest when it
-// comes back, here with an empty directory and room.
+// A server whose disk is full may block the streams that it leads, but loses no message
+// (laws D1, D5). They continue at the latest when it returns, here with an empty
+// directory and room.
 func TestAFullDiskOfOneServer(t *testing.T) {
 	t.Parallel()
 	const room, full = 8 << 20, 1
@@ -287,7 +290,8 @@ func TestAFullDiskOfOneServer(t *testing.T) {
 	require.NoError(t, c.Synced(bounded(t), js, "done"))
 }
 
-// A server that stands still again and again, as one whose disk is slow, costs time and nothing else.
+// A server that pauses again and again, for example because its disk is slow, costs only
+// time.
 func TestASlowServer(t *testing.T) {
 	t.Parallel()
 	c, js := startCluster(t, clustertest.Config{Servers: 3})
@@ -313,7 +317,8 @@ func TestASlowServer(t *testing.T) {
 	})
 }
 
-// Workers that are cut off from the servers, and connections that break in the middle of an answer, cost time and nothing else.
+// Workers that are cut off from the servers, and connections that break within an answer,
+// cost only time.
 func TestCutOffByAProxy(t *testing.T) {
 	t.Parallel()
 	c, js := startCluster(t, clustertest.Config{Servers: 3})
@@ -363,8 +368,8 @@ func openPipelines(ctx context.Context, url string) (e pipelinekill.Engine, err 
 	}, nil
 }
 
-// The output is exactly once and in order, although workers are killed, or stopped for longer than their leases, and servers are
-// killed (laws C1, P1).
+// The output is exactly once and in order, although workers are killed, or stopped for
+// longer than their leases, and servers are killed (laws C1, P1).
 func TestKilledPipelines(t *testing.T) {
 	t.Parallel()
 	forClusters(t, func(t *testing.T, servers int) {

@@ -22,7 +22,7 @@ func withLargest(size int32) func(*server.Options) {
 	return func(o *server.Options) { o.MaxPayload, o.SyncAlways = size, false }
 }
 
-// putLargest puts a small message into a queue, and the largest one that a Put takes.
+// putLargest puts a small message into a queue, and the largest message that a Put takes.
 func putLargest(t *testing.T, s *weirjs.Engine, queue string) {
 	t.Helper()
 	put := func(id string, size int) error {
@@ -43,8 +43,9 @@ func putLargest(t *testing.T, s *weirjs.Engine, queue string) {
 	require.NoError(t, put("small", 1))
 }
 
-// Laws D4, W2: a message just under the server's max_payload was put, and then did not fit into a transaction: no Take of several messages
-// returned any, and no job could change it.
+// Laws D4, W2: a message just under the server's max_payload was put, and then did not
+// fit into a transaction: no Take of several messages returned any, and no job could
+// change it.
 func TestTheLargestMessageOfAQueue(t *testing.T) {
 	js := connect(t, fresh(t, withLargest(largest)))
 	s := openStore(t, js, newStore(t, js))
@@ -63,7 +64,8 @@ func TestTheLargestMessageOfAQueue(t *testing.T) {
 	require.Len(t, taken, 2)
 }
 
-// Laws D4, W2, W4: the same message, put by a version without that bound, or before max_payload was lowered.
+// Laws D4, W2, W4: the same message, put by a version without that bound, or before
+// max_payload was lowered.
 func TestAMessageThatFitsIntoNoTransaction(t *testing.T) {
 	dir := t.TempDir()
 	before := start(t, dir, withLargest(largest))

@@ -36,7 +36,6 @@ func listening(address string) func(*server.Options) {
 	}
 }
 
-// freeAddress returns one that nothing listens at.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -45,7 +44,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// Open makes the stream, says what it has made, and finds it the next time.
+// Open makes the stream, logs that, and finds it the next time.
 func TestOpen(t *testing.T) {
 	srv := fresh(t)
 	var log bytes.Buffer
@@ -86,7 +85,8 @@ func TestOpen(t *testing.T) {
 	require.Panics(t, func() { _, _ = open(weirjs.WithStream("a.b")) })
 }
 
-// A start while the servers are away is tried again, as a run is; what they refuse is an error at once.
+// A start while the servers are unavailable is retried, as a run is; a refusal is an
+// error at once.
 func TestOpenWhileServersAreAway(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
@@ -131,7 +131,8 @@ func TestOpen_FirstServersAreSilent(t *testing.T) {
 	require.NoError(t, e.Close())
 }
 
-// Servers that were restarted find no place for three replicas before they have heard of the third.
+// Servers that were restarted find no place for three replicas before they know the third
+// server.
 func TestOpenWhileAServerIsUnknown(t *testing.T) {
 	t.Parallel()
 	cluster, _ := startCluster(t, clustertest.Config{Servers: 3})
@@ -162,7 +163,6 @@ func TestOpenWhileAServerIsUnknown(t *testing.T) {
 	require.NoError(t, <-opened)
 }
 
-// logged has the lines of a log.
 type logged chan string
 
 func (l logged) Write(line []byte) (int, error) {
@@ -224,7 +224,8 @@ func TestOpenThroughAProxyWithoutAServer(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A connection that was closed does not come back: a worker that goes on does nothing for ever.
+// A closed connection does not reconnect, so a worker that continued would be idle for
+// ever.
 func TestAClosedConnectionIsPermanent(t *testing.T) {
 	t.Parallel()
 	js := connect(t, fresh(t))

@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// Workers share the partitions by locks; one of them leaves, and its partitions go on elsewhere (law P1).
+// Workers share the partitions by locks. One of them leaves, and its partitions continue
+// elsewhere (law P1).
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	const elements = 300

@@ -24,25 +24,30 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// allowed are the subjects that each part publishes to. docs/reference/permissions.md is made of it and of the comments in it. All subscribe to
-// _INBOX.>.
+// allowed are the subjects that each part publishes to. docs/reference/permissions.md is
+// made of it and of the comments in it. All subscribe to _INBOX.>.
 var allowed = map[string][]string{
-	// An engine in the stream RETRIES, and the command weir; with $JS.API.STREAM.CREATE.RETRIES it makes the stream.
+	// An engine in the stream RETRIES, and the command weir; with
+	// $JS.API.STREAM.CREATE.RETRIES it makes the stream.
 	"engine": ofEngine,
 	// Locks of the engine alone, for another program.
 	"locks": {"weir.store.RETRIES.>", "$JS.API.STREAM.INFO.RETRIES", "$JS.API.STREAM.MSG.GET.RETRIES"},
-	// A source of the stream IN of another program, with the consumer "workers", whose dead letters are in an engine in the stream RETRIES; with $JS.API.CONSUMER.CREATE.IN.workers it makes the consumer.
+	// A source of the stream IN of another program, with the consumer "workers", whose
+	// dead letters are in an engine in the stream RETRIES; with
+	// $JS.API.CONSUMER.CREATE.IN.workers it makes the consumer.
 	"source": {
 		"$JS.API.STREAM.INFO.IN", "$JS.API.CONSUMER.INFO.IN.workers", "$JS.API.CONSUMER.MSG.NEXT.IN.workers", "$JS.ACK.IN.workers.>",
 		"weir.store.RETRIES.>", "$JS.API.STREAM.INFO.RETRIES", "$JS.API.STREAM.MSG.GET.RETRIES", "$JS.API.STREAM.MSG.DELETE.RETRIES",
 	},
-	// A sink that publishes to the stream OUT of another program, whose subject is OUT. Without $JS.API.STREAM.NAMES it waits for a subject that no stream has.
+	// A sink that publishes to the stream OUT of another program, whose subject is OUT.
+	// Without $JS.API.STREAM.NAMES it waits for a subject that no stream has.
 	"sink": {"OUT", "$JS.API.STREAM.INFO.OUT"},
 	// Checkpoints in the stream CHECKPOINTS.
 	"checkpoints": {
 		"weir.checkpoints.CHECKPOINTS.>", "$JS.API.STREAM.INFO.CHECKPOINTS", "$JS.API.STREAM.MSG.GET.CHECKPOINTS", "$JS.API.STREAM.PURGE.CHECKPOINTS",
 	},
-	// An input of a pipeline from the stream LOG; WithEnd needs $JS.API.STREAM.MSG.GET.LOG as well.
+	// An input of a pipeline from the stream LOG; WithEnd needs
+	// $JS.API.STREAM.MSG.GET.LOG as well.
 	"input": {
 		"$JS.API.STREAM.INFO.LOG", "$JS.API.CONSUMER.CREATE.LOG.>", "$JS.API.CONSUMER.INFO.LOG.>", "$JS.API.CONSUMER.DELETE.LOG.>",
 		"$JS.API.CONSUMER.MSG.NEXT.LOG.>",
@@ -57,12 +62,12 @@ var ofEngine = []string{
 	"$JS.API.CONSUMER.MSG.NEXT.RETRIES.>",
 }
 
-// seldom are those that are needed after errors, or without waiting for an answer.
+// seldom are permissions that are needed after errors, or without waiting for an answer.
 var seldom = []string{
 	"$JS.API.CONSUMER.INFO.RETRIES.>", "$JS.API.CONSUMER.INFO.LOG.>", "$JS.API.STREAM.MSG.GET.COPY", "$JS.API.STREAM.MSG.DELETE.RETRIES",
 }
 
-// doing does what needs these permissions.
+// doing has a function for each part that needs its permissions.
 var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 	"source": func(ctx context.Context, js jetstream.JetStream) error {
 		e, err := openEngine(ctx, js, "RETRIES")
@@ -195,8 +200,8 @@ func (v *violations) text() string {
 	return strings.Join(v.all, "\n")
 }
 
-// A worker with the permissions that are listed can do its work, and without any of them the server's error, which the
-// connection's error handler gets, names the subject.
+// A worker with the permissions that are listed can do its work, and without any of them
+// the server's error, which the connection's error handler gets, names the subject.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
 	users := []*server.User{{Username: "admin", Password: "p"}}

@@ -23,8 +23,9 @@ type place struct {
 // replicate keeps a stream on all servers.
 func (p place) replicate(c *jetstream.StreamConfig) { c.Replicas = p.replicas }
 
-// forSuites are the options of a server in this process: no rule of the suites needs what it writes to be synced, and each waits for units of
-// time that are long against a call. Tests that kill servers have some that sync.
+// forSuites are the options of a server in this process: no rule of the suites needs what
+// it writes to be synced, and each waits for units of time that are long against a call.
+// Tests that kill servers have some that sync.
 func forSuites(o *server.Options) {
 	largePayload(o)
 	o.SyncAlways = false
@@ -32,7 +33,8 @@ func forSuites(o *server.Options) {
 
 func largePayload(o *server.Options) { o.MaxPayload = 8 << 20 }
 
-// forPlaces runs a suite on a server in this process, and with WEIR_LONG on three in processes of their own as well.
+// forPlaces runs a suite on a server in this process, and with WEIR_LONG on three in
+// processes of their own as well.
 func forPlaces(t *testing.T, f func(t *testing.T, p place)) {
 	t.Run("servers=1", func(t *testing.T) {
 		s := fresh(t, forSuites)
@@ -59,7 +61,8 @@ func forPlaces(t *testing.T, f func(t *testing.T, p place)) {
 	})
 }
 
-// unitNow returns a time that is long against a call of the server, which syncs each message, on the machine as busy as it is now.
+// unitNow returns a time that is long against a call of the server, which syncs each
+// message, on the machine as busy as it is now.
 func (p place) unitNow(t *testing.T, js jetstream.JetStream) time.Duration {
 	t.Helper()
 	stream := newStream(t, js, p.replicate)

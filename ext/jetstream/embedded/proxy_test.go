@@ -16,7 +16,7 @@ type proxy struct {
 	target string
 
 	mu    sync.Mutex
-	held  chan struct{} // closed, and replaced, when it passes bytes on again; nil: it does
+	held  chan struct{} // closed when bytes pass again; nil while they do
 	cut   bool
 	conns map[net.Conn]bool
 }
@@ -63,7 +63,7 @@ func (p *proxy) serve() {
 	}
 }
 
-// note notes connections, unless it is cut.
+// note notes connections, unless p is cut.
 func (p *proxy) note(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

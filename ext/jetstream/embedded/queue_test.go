@@ -43,7 +43,7 @@ func newStream(t *testing.T, js jetstream.JetStream, change ...func(*jetstream.S
 	return name
 }
 
-// newConsumer makes a durable consumer, or returns that of the name.
+// newConsumer makes a durable consumer, or returns the one with the name.
 func newConsumer(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration) jetstream.Consumer {
 	t.Helper()
 	c, err := js.CreateOrUpdateConsumer(t.Context(), stream, jetstream.ConsumerConfig{
@@ -53,7 +53,8 @@ func newConsumer(t *testing.T, js jetstream.JetStream, stream string, wait time.
 	return c
 }
 
-// engineOf returns an engine beside a stream, for the layers and dead letters of its messages.
+// engineOf returns an engine beside a stream, for the layers and dead letters of its
+// messages.
 func engineOf(t *testing.T, js jetstream.JetStream, stream string, opts ...weirjs.Option) *weirjs.Engine {
 	t.Helper()
 	e, err := weirjs.New(t.Context(), js, append([]weirjs.Option{weirjs.WithStream("weir-" + stream), weirjs.WithLogger(quiet())}, opts...)...)
@@ -62,7 +63,8 @@ func engineOf(t *testing.T, js jetstream.JetStream, stream string, opts ...weirj
 	return e
 }
 
-// sourceConfig are the settings of a source whose dead letters are the queue "q-dead" of an engine.
+// sourceConfig are the settings of a source whose dead letters are the queue "q-dead" of
+// an engine.
 func sourceConfig(e store.Engine, stream string, wait time.Duration) weirjs.SourceConfig {
 	return weirjs.SourceConfig{Stream: stream, Consumer: "workers", AckWait: wait, DeadLetters: e, DeadLetterQueue: "q-dead", Logger: quiet()}
 }
@@ -87,7 +89,7 @@ func sinkTo(t *testing.T, js jetstream.JetStream, stream, subject string) *weirj
 	return newSink(t, js, weirjs.SinkConfig{Stream: stream, Subject: subject})
 }
 
-// deadLetters returns those of the queue of a stream.
+// deadLetters returns the dead letters of the queue of a stream.
 func deadLetters(t *testing.T, js jetstream.JetStream, stream string) []store.Entry {
 	t.Helper()
 	es, err := engineOf(t, js, stream).List(t.Context(), "q-dead", store.Filter{}, store.Page{Max: 10})
@@ -113,8 +115,8 @@ func publish(t *testing.T, js jetstream.JetStream, subject string, values ...str
 	publishRaw(t, js, subject, quoted...)
 }
 
-// publishRaw publishes one after another: what is published at once can change its order when a server has no answer yet and the client
-// tries again.
+// publishRaw publishes one by one: concurrent publications can change their order when a
+// server does not answer yet and the client retries.
 func publishRaw(t *testing.T, js jetstream.JetStream, subject string, values ...string) {
 	t.Helper()
 	for _, v := range values {
@@ -128,7 +130,8 @@ func TestSource(t *testing.T) {
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
 		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
-			// Under delivery.Run a redelivery may cross the end of the request for it; it comes again after its lease then.
+			// Under delivery.Run a redelivery may cross the end of its request; then it
+			// is redelivered after its lease.
 			lease := time.Minute
 			if strings.Contains(t.Name(), "lease") || strings.Contains(t.Name(), "delivery.Run") {
 				lease = 2 * time.Second
@@ -150,7 +153,6 @@ func TestSource(t *testing.T) {
 	})
 }
 
-// bounded returns a context that ends before the test hangs.
 func bounded(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -158,7 +160,6 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// one receives one message.
 func one(t *testing.T, s delivery.Source[string]) message.Message[string] {
 	t.Helper()
 	ms, err := s.Receive(bounded(t), 1)
@@ -174,7 +175,8 @@ func none(t *testing.T, s delivery.Source[string], d time.Duration) {
 	require.ErrorIs(t, err, context.DeadlineExceeded, "received %v", ms)
 }
 
-// What a queue has published has its id and its history at a worker (law D6), and is stored once.
+// A message that a queue has published has its id and its history at a worker (law D6),
+// and is stored once.
 func TestPublishedAndReceived(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -199,8 +201,8 @@ func TestPublishedAndReceived(t *testing.T) {
 	none(t, s, 50*time.Millisecond)
 }
 
-// Law D1: the result of a message has its id, and is stored all the same where both are in one stream. The server took it for the message, and
-// dropped it.
+// Law D1: the result of a message has its id, and is stored all the same where both are
+// in one stream. The server took it for the message, and dropped it.
 func TestAResultInTheStreamOfItsMessage(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -217,7 +219,8 @@ func TestAResultInTheStreamOfItsMessage(t *testing.T) {
 	require.EqualValues(t, 2, s.CachedInfo().State.Msgs, "each is there once")
 }
 
-// Law W4: a message of a later version is delivered, and what this one does not know of it is passed on, as in a rolling upgrade.
+// Law W4: a message of a later version is delivered, and its unknown parts are passed on,
+// as in a rolling upgrade.
 func TestAMessageOfALaterVersion(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream, next := newStream(t, js), newStream(t, js)
@@ -241,7 +244,7 @@ func TestAMessageOfALaterVersion(t *testing.T) {
 	require.Equal(t, want, deadLetters(t, js, next)[0].Meta.Headers)
 }
 
-// A header of weir's that is damaged makes a message undecodable; what is sound is kept.
+// A damaged header of weir's makes a message undecodable; its sound headers are kept.
 func TestADamagedHeader(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -272,7 +275,8 @@ func TestWhatCannotBePublishedIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, message.ErrRefused)
 	require.ErrorContains(t, err, `message "2"`)
 
-	// Nor what has no subject: a function of the user that panics (law A6), or that makes one of a key with a space.
+	// Nor can a message without a valid subject: SubjectOf panics (law A6), or uses a key
+	// with a space.
 	named := newSink(t, js, weirjs.SinkConfig{Stream: stream, Subject: stream, SubjectOf: func(m message.Meta) string {
 		if m.ID == "bad" {
 			panic("no subject")
@@ -323,7 +327,8 @@ func count(t *testing.T, js jetstream.JetStream, stream string) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
-// Law D1: what is rejected, and what cannot be read, is in the dead letters before the server forgets it.
+// Law D1: rejected and unreadable messages are in the dead letters before the server
+// forgets them.
 func TestDeadLetters(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
@@ -344,7 +349,8 @@ func TestDeadLetters(t *testing.T) {
 	}, causes)
 }
 
-// Laws D1, W4: a failure keeps the headers that came. (Its value is encoded again: only queues keep the bytes as received.)
+// Laws D1, W4: a failure keeps the headers that came. (Its value is encoded again: only
+// queues keep the bytes as received.)
 func TestSource_FailureKeepsHeaders(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -374,7 +380,8 @@ func TestSource_FailureKeepsHeaders(t *testing.T) {
 	require.Equal(t, "a, b", letter.Meta.Headers["Via"])
 }
 
-// Law D1: two messages with one id, on two subjects of a stream, are two messages. When both failed, one was acknowledged and not kept.
+// Law D1: two messages with one id, on two subjects of a stream, are two messages. When
+// both failed, one was acknowledged and not kept.
 func TestEngine_OneIDOnTwoSubjects(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -431,7 +438,7 @@ func TestADelayOverARestartOfTheServer(t *testing.T) {
 	s := newSource(t, js, stream, time.Minute)
 	due := map[string]time.Time{}
 	var ms []message.Message[string]
-	for range values { // all of them, before the first one can come again
+	for range values { // all of them, before the first can be redelivered
 		ms = append(ms, one(t, s))
 	}
 	for i, m := range ms {
@@ -458,7 +465,8 @@ func TestASourceOutlivesItsServer(t *testing.T) {
 	dir := t.TempDir()
 	first, err := embedded.Start(dir, embedded.Config{Logger: quiet()})
 	require.NoError(t, err)
-	// The server in the process has no port to come back on, so the connection finds the next one by this.
+	// The server in the process has no port, so the connection finds the next server by
+	// this dialer.
 	dialer := &switchable{}
 	dialer.server.Store(first)
 	nc, err := nats.Connect("nats://127.0.0.1:1", nats.SetCustomDialer(dialer), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))

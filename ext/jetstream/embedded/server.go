@@ -204,10 +204,9 @@ func (s *Server) Close() error {
 	return s.err
 }
 
-// logger is the server's logger.
 type logger struct {
 	l     *slog.Logger
-	fatal chan<- error // room for one: why the server cannot start
+	fatal chan<- error // capacity 1: receives the reason why the server cannot start
 }
 
 func (l logger) log(level slog.Level, format string, v []any) {

@@ -34,7 +34,7 @@ func start(t *testing.T, dir string, changes ...func(*server.Options)) *embedded
 	return s
 }
 
-// fresh starts a server whose directory is empty. It is not killed, so it loses nothing that it does not sync.
+// fresh starts a server whose directory is empty. It is not killed, so it need not sync.
 func fresh(t *testing.T, changes ...func(*server.Options)) *embedded.Server {
 	t.Helper()
 	return start(t, t.TempDir(), append(changes, func(o *server.Options) { o.SyncAlways = false })...)
@@ -135,7 +135,8 @@ func TestClustersThatCannotBe(t *testing.T) {
 	}
 }
 
-// What a cluster has confirmed is on other servers: it stays when one of them is lost with its directory.
+// Confirmed messages are on other servers of a cluster: they stay when a server is lost
+// with its directory.
 func TestAClusterKeepsWhatAServerLoses(t *testing.T) {
 	t.Parallel()
 	c, js := startCluster(t, clustertest.Config{Servers: 3})

@@ -20,8 +20,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// A fault of the result stream that only a person can mend ends the run with its reason. No result becomes a dead letter, and none ends up in
-// another stream.
+// A fault of the result stream that only a person can mend ends the run with its reason.
+// Results become neither dead letters nor messages of another stream.
 func TestSink_FaultThatOnlyAPersonCanMend(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream, other := newStream(t, js), newStream(t, js)
@@ -58,7 +58,8 @@ func TestSink_FaultThatOnlyAPersonCanMend(t *testing.T) {
 	}
 }
 
-// A result that was published before is stored once within the Duplicates window. The confirmations of a sink leave no subscription behind.
+// A result that was published before is stored once within the Duplicates window. The
+// confirmations of a sink leave no subscription behind.
 func TestSink_SameIDTwice(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -72,8 +73,9 @@ func TestSink_SameIDTwice(t *testing.T) {
 	require.Equal(t, before, js.Conn().NumSubscriptions())
 }
 
-// Messages of a stream that was deleted and created again have other ids than messages at the same positions of the stream before. When the first
-// three were dead letters, the next three were acknowledged and lost.
+// Messages of a stream that was deleted and created again have other ids than messages at
+// the same positions of the stream before. When the first three were dead letters, the
+// next three were acknowledged and lost.
 func TestSource_StreamIsRecreated(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -98,8 +100,9 @@ func TestSource_StreamIsRecreated(t *testing.T) {
 	require.ElementsMatch(t, []string{`"0"`, `"1"`, `"2"`, `"3"`, `"4"`, `"5"`}, got)
 }
 
-// A stream that was deleted and created again under a source that runs: its message in flight belongs to the stream before, and does not hide
-// the message at the same position.
+// A stream that was deleted and created again under a source that runs: its message in
+// flight belongs to the stream before, and does not hide the message at the same
+// position.
 func TestSource_StreamIsRecreatedWhileItRuns(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)

@@ -75,7 +75,8 @@ func TestLocks(t *testing.T) {
 	})
 }
 
-// Law D3: a delay is in a header of ours, to the nanosecond, so it holds over restarts of the server.
+// Law D3: a delay is in a header of ours, to the nanosecond, so it holds over restarts of
+// the server.
 func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -100,7 +101,8 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	require.NoError(t, s.Close())
 	js.Conn().Close()
 	require.NoError(t, srv.Close())
-	// A Take that syncs nothing returns within less than a millisecond, so that what is a little early is seen.
+	// A Take without a sync returns within less than a millisecond, so the test notices
+	// messages that are slightly early.
 	again := start(t, dir, func(o *server.Options) { o.SyncAlways = false })
 	s, err = openEngine(t.Context(), connect(t, again), name)
 	require.NoError(t, err)
@@ -164,7 +166,8 @@ func TestMovedThereAndBack(t *testing.T) {
 	require.Equal(t, "changed", string(again[0].Payload))
 }
 
-// Law D4: a message that another program has published to the stream is no message of a queue, and stops none of them.
+// Law D4: a message that another program has published to the stream belongs to no queue,
+// and blocks none.
 func TestMessagesOfOthersInTheStream(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)
@@ -174,7 +177,7 @@ func TestMessagesOfOthersInTheStream(t *testing.T) {
 	own := []store.Message{{Meta: message.Meta{ID: "a"}}, {Meta: message.Meta{ID: "b"}}, {Meta: message.Meta{ID: "c"}}}
 	require.NoError(t, s.Put(t.Context(), "q", own...))
 	other := "weir.store." + name + "." + tokenOf("q") + ".other"
-	_, err = js.Publish(t.Context(), other, []byte("hello")) // the last one of the queue
+	_, err = js.Publish(t.Context(), other, []byte("hello")) // the last message of the queue
 	require.NoError(t, err)
 	_, err = js.Publish(t.Context(), "weir.store."+name+".no%queue.other", nil)
 	require.NoError(t, err)
@@ -207,7 +210,8 @@ func TestMessagesOfOthersInTheStream(t *testing.T) {
 	require.NoError(t, err, "the others' messages stay theirs")
 }
 
-// Law W2 for MaxMsgSize: a message of a transaction that is too large for the stream is not told from a transaction that the server has lost.
+// Law W2 for MaxMsgSize: a message that is too large for the stream looks in a
+// transaction like a transaction that the server has lost.
 func TestStreamsThatDoNotFitAStore(t *testing.T) {
 	js := connect(t, fresh(t))
 	for what, change := range map[string]func(*jetstream.StreamConfig){
@@ -224,7 +228,7 @@ func TestStreamsThatDoNotFitAStore(t *testing.T) {
 	require.ErrorContains(t, err, "none")
 }
 
-// A source over a store, which is woken by what others put.
+// A source over a store is woken by Puts of others.
 func TestSourceOverAStore(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)
@@ -252,7 +256,8 @@ func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	storebench.Merged(t, s, memory.Open().Locks())
 }
 
-// A merge and a count are one pass over a queue, and a second count reads nothing: 100,000 dead letters take less than a minute.
+// A merge and a count are one pass over a queue, and a second count reads no messages:
+// 100,000 dead letters take less than a minute.
 func TestManyDeadLetters(t *testing.T) {
 	n := 5000
 	if os.Getenv("WEIR_LONG") != "" {
@@ -296,7 +301,8 @@ func TestManyDeadLetters(t *testing.T) {
 	lap("a merge")
 }
 
-// What another process removes is counted there as well, and an index whose connection was broken is read anew.
+// Removals by another process are counted, and an index whose connection was broken is
+// rebuilt.
 func TestCountsOfAnotherProcess(t *testing.T) {
 	srv := fresh(t)
 	js := connect(t, srv)
@@ -333,7 +339,8 @@ func TestCountsOfAnotherProcess(t *testing.T) {
 	require.Zero(t, count(other))
 }
 
-// Law W3: the server forgets the name of a lock a day after its last lease. The fencing numbers of the name still only rise.
+// Law W3: the server forgets the name of a lock a day after its last lease. The fencing
+// numbers of the name still only rise.
 func TestLocksForgetNames(t *testing.T) {
 	t.Parallel()
 	js := connect(t, fresh(t))

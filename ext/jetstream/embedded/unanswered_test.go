@@ -102,7 +102,8 @@ func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 	calls.Wait()
 }
 
-// A request whose answer was lost fails after the timeout of the client, also if its caller would wait for longer.
+// A request whose answer was lost fails after the timeout of the client, also if its
+// caller would wait for longer.
 func TestALostAnswerIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	type things struct {
@@ -170,7 +171,8 @@ func TestALostAnswerIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// What was removed by a request whose answer was lost is done: it is not lost, and a purge counts it.
+// A removal whose answer was lost has taken effect: its lease is not lost, and a purge
+// counts the message.
 func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	for what, remove := range map[string]func(s *weirjs.Engine, leases []store.Lease) error{

@@ -25,7 +25,6 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// input is what [NewInput] returns.
 type input[T any] struct {
 	js      jetstream.JetStream
 	stream  string
@@ -35,14 +34,14 @@ type input[T any] struct {
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	created time.Time     // of the stream; zero: it was not asked for
+	created time.Time     // of the stream; zero until it was read
 	next    uint64        // the sequence number of the next message, or less
-	reader  *reader       // nil: there is none
-	began   bool          // there was one
+	reader  *reader       // nil if it is not open
+	began   bool          // a reader was opened
 	undone  jetstream.Msg // was received, and is neither decoded nor among the dead letters
-	waiting *T            // what Wait has got
+	waiting *T            // the value that Wait has received
 	at      uint64        // the sequence number of its message
-	last    bool          // there is no message behind the one before, for now
+	last    bool          // the message before was the last one, for now
 	ended   bool          // Wait has found the end
 	lag     atomic.Int64  // see Lag
 }
@@ -56,7 +55,7 @@ var (
 const (
 	expiry    = 10 * time.Second
 	heartbeat = time.Second
-	ahead     = 64 // messages that are read ahead, beside those that the client has buffered
+	ahead     = 64 // messages that are read ahead, besides the client's buffer
 )
 
 // InputConfig are the settings of an input.
@@ -121,7 +120,6 @@ func (in *input[T]) Seek(position []byte) error {
 	return nil
 }
 
-// parsePosition reads what Position has written.
 func parsePosition(position []byte) (next uint64, err error) {
 	r := varint.Reader{Rest: position}
 	next = r.Uvarint()
@@ -140,7 +138,6 @@ func (in *input[T]) failed(err error) error {
 
 var errAnew = errors.New("it was made anew since the input has begun to read it")
 
-// find returns the stream.
 func (in *input[T]) find(ctx context.Context) (jetstream.Stream, error) {
 	stream, err := leader(ctx, in.js, in.stream)
 	if err != nil {
@@ -156,7 +153,6 @@ func (in *input[T]) find(ctx context.Context) (jetstream.Stream, error) {
 	return stream, nil
 }
 
-// open begins to read.
 func (in *input[T]) open(ctx context.Context) error {
 	ctx = pubs.NoDeadline(ctx)
 	reconnected := in.js.Conn().StatusChanged(nats.CONNECTED) // also while the reader is being made
@@ -230,7 +226,7 @@ func (r *reader) read() {
 	}
 }
 
-// errBroken says that messages may have been lost on their way.
+// errBroken means that messages may have been lost on their way.
 var errBroken = errors.New("the connection was broken")
 
 // take returns the next message, or nil when ctx ends. After an error the reader must be

@@ -30,7 +30,6 @@ const (
 	stateVersion = 1
 )
 
-// output is what [NewOutput] returns.
 type output[T any] struct {
 	js      jetstream.JetStream
 	pubs    jetstream.JetStream // for publications, which are confirmed later
@@ -40,12 +39,12 @@ type output[T any] struct {
 	schema  []byte
 	run     string
 
-	limit   int64    // of the bytes of a message in the stream; 0: there is none
+	limit   int64    // of the bytes of a message in the stream; 0 means no limit
 	known   bool     // base and last are known
 	base    uint64   // the sequence number before the first of pending
 	pending [][]byte // written and not published
 	last    uint64   // the sequence number of the last message of the stream
-	unsure  bool     // what was published may be there
+	unsure  bool     // published messages may be in the stream
 	fenced  bool
 }
 
@@ -153,7 +152,7 @@ func (o *output[T]) Prepare(ctx context.Context) ([]byte, error) {
 	return b, nil
 }
 
-// state is what Prepare returns.
+// state is the result of Prepare.
 type state struct {
 	base    uint64
 	schema  []byte
@@ -222,7 +221,7 @@ func (o *output[T]) Commit(ctx context.Context, b []byte) error {
 		switch came := !o.unsure && o.last > before; {
 		case err == nil || came && pubs.Moved(err): // messages of an earlier Commit came late
 			tries = 0
-		case !o.unsure && pubs.UnderWay(err) && tries < pubs.MaxTries: // and this one comes
+		case !o.unsure && pubs.UnderWay(err) && tries < pubs.MaxTries: // the server is storing it
 			tries++
 			if err := pubs.Pause(ctx); err != nil {
 				return err
@@ -243,7 +242,7 @@ func (o *output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 	o.unsure = true
 	first := o.last
 	futures := make([]jetstream.PubAckFuture, len(values))
-	var stop error // why nothing more is waited for
+	var stop error // set when waiting has no use
 	wait := func(i int) (err error) {
 		var ack *jetstream.PubAck
 		ack, err, stop = pubs.Confirmed(ctx, futures[i], confirm, stop)
@@ -268,7 +267,7 @@ func (o *output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 		}
 		for {
 			futures[i], err = o.pubs.PublishMsgAsync(m, jetstream.WithExpectLastSequence(seq), jetstream.WithExpectStream(o.stream), jetstream.WithStallWait(confirm))
-			// Those of a Commit before may have all of the window, for a time.
+			// Publications of an earlier Commit may fill the window for a time.
 			if !errors.Is(err, jetstream.ErrTooManyStalledMsgs) || ctx.Err() != nil {
 				break
 			}
@@ -278,7 +277,7 @@ func (o *output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 		}
 		sent++
 	}
-	for i := max(0, sent-window); i < sent; i++ { // also after an error: what was sent may still come
+	for i := max(0, sent-window); i < sent; i++ { // also after an error: sent messages may still be stored
 		err = cmp.Or(err, wait(i))
 	}
 	if err != nil {

@@ -26,13 +26,13 @@ const (
 
 	headerRun    = "Weir-Run"    // which run of a pipeline has published a message
 	headerEpoch  = "Weir-Epoch"  // of that run
-	headerChunks = "Weir-Chunks" // in how many messages a checkpoint is, besides this one; 0: it is in this one
+	headerChunks = "Weir-Chunks" // number of messages of a checkpoint besides this one; 0 if this one has it
 	headerSize   = "Weir-Size"   // of a checkpoint, in bytes
 
 	keep       = 3         // checkpoints
 	chunk      = 512 << 10 // bytes of a message
 	headerRoom = 4 << 10   // bytes of headers
-	maxTries   = 100       // how often something is tried that others do at the same time
+	maxTries   = 100       // tries of an operation that others do at the same time
 	maxName    = 1 << 10   // bytes of the name of a pipeline
 )
 
@@ -59,8 +59,8 @@ type pipelineStore struct {
 	run    string
 	epoch  uint64
 
-	using  chan struct{} // room for one: a Save
-	last   uint64        // the last message of the pipeline; guarded by using, as what follows
+	using  chan struct{} // capacity 1: a Save
+	last   uint64        // the last message of the pipeline; guarded by using, as are the next three fields
 	newest uint64        // the highest number
 	unsure bool          // last and newest are not known
 	good   []uint64      // numbers that this run has saved or read, and not removed
@@ -133,10 +133,9 @@ func (s *pipelineStore) takeOver(ctx context.Context) error {
 	return fmt.Errorf("jscheckpoint: %s: gave up after %d conflicting takeovers", s.name, maxTries)
 }
 
-// errMoved says that another message was published meanwhile.
 var errMoved = errors.New("jscheckpoint: another message was published")
 
-// publish publishes a message directly behind the last one of the pipeline.
+// publish publishes a message directly behind the pipeline's last one.
 func (s *pipelineStore) publish(ctx context.Context, subject string, h nats.Header, data []byte) error {
 	h.Set(headerRun, s.run)
 	m := &nats.Msg{Subject: s.prefix + subject, Header: h, Data: data}
@@ -155,7 +154,6 @@ func (s *pipelineStore) publish(ctx context.Context, subject string, h nats.Head
 	return fmt.Errorf("jscheckpoint: %s: %w", s.name, err)
 }
 
-// read returns the last message on a subject, or nil.
 func (s *pipelineStore) read(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
 	m, err := s.stream.GetLastMsgForSubject(ctx, subject)
 	switch {
@@ -257,7 +255,7 @@ func (s *pipelineStore) save(ctx context.Context, id uint64, data []byte) error 
 		h.Set(headerChunks, strconv.Itoa(n))
 		data = nil
 	}
-	// This message is the checkpoint: before it there is none.
+	// The checkpoint exists once this message is stored.
 	if err := s.publish(ctx, fmt.Sprintf("checkpoint.%d", id), h, data); err != nil {
 		return err
 	}
@@ -291,8 +289,8 @@ func (s *pipelineStore) again(ctx context.Context, id uint64, data []byte) error
 	return &checkpoint.NumberError{Checkpoint: id, Newest: s.newest}
 }
 
-// stored returns the numbers of the checkpoints that can be removed, and of those that
-// have chunks, in order. What others save and remove meanwhile may be missing.
+// stored returns the numbers of the checkpoints, and the numbers that have chunks, in
+// order. Changes by other runs meanwhile may be missing.
 func (s *pipelineStore) stored(ctx context.Context) (ids, chunks []uint64, err error) {
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(s.prefix+">"))
 	if err != nil {
@@ -320,9 +318,8 @@ func (s *pipelineStore) stored(ctx context.Context) (ids, chunks []uint64, err e
 	return ids, slices.Compact(chunks), nil
 }
 
-// tidy removes what is older than the last checkpoints that are whole, and what is left
-// of those that failed. Those of earlier runs count too, since a run may save few (law
-// W3).
+// tidy removes checkpoints older than the last whole ones, and remains of failed ones.
+// Checkpoints of earlier runs count too, since a run may save few (law W3).
 func (s *pipelineStore) tidy(ctx context.Context) error {
 	ids, chunks, err := s.stored(ctx)
 	if err != nil || len(ids) <= keep {
@@ -387,7 +384,6 @@ func (s *pipelineStore) corrupt(id uint64, reason string) error {
 	return &checkpoint.CorruptError{Path: s.name, Checkpoint: id, Reason: reason}
 }
 
-// bytes returns a checkpoint as it is stored.
 func (s *pipelineStore) bytes(ctx context.Context, id uint64) ([]byte, error) {
 	m, err := s.read(ctx, s.prefix+fmt.Sprintf("checkpoint.%d", id))
 	if err != nil {

@@ -17,8 +17,8 @@ type stores struct {
 
 // Stores returns the stores of the pipelines of a group, such as the partitions of
 // package partitions, in a stream that was made with [StreamConfig]. Its Open takes a
-// pipeline over: the previous run cannot save any more. The stream keeps at least the
-// last three checkpoints of each.
+// pipeline over: the previous run can no longer save. The stream keeps at least the last
+// three checkpoints of each.
 //
 // The epoch of Open is the number of the run, from 1, such as the fencing number of the
 // lock on the partition: if an earlier run had a higher epoch, Open returns

@@ -65,7 +65,6 @@ type Config struct {
 	Disks map[int]int64
 }
 
-// settings are those of a server.
 type settings struct {
 	Dir     string
 	Cluster embedded.Cluster
@@ -135,8 +134,8 @@ func Start(c Config) (*Cluster, error) {
 	return all, nil
 }
 
-// freePorts returns addresses for listeners. Their ports are below those that connections
-// get, so a server that was killed finds its ports free when it comes back.
+// freePorts returns addresses for listeners. Their ports are below those of outgoing
+// connections, so a server that was killed finds its ports free when it restarts.
 func freePorts(n int) (addresses []string, err error) {
 	var open []io.Closer
 	defer func() {
@@ -190,8 +189,8 @@ func (c *Cluster) begin() error {
 }
 
 // CreateStream creates a stream, or finds it, as soon as the servers have places for its
-// replicas: a leader that was just elected may not have heard of all others. It gives up
-// after a minute.
+// replicas: a leader that was just elected may not know all others. It gives up after a
+// minute.
 func CreateStream(ctx context.Context, js jetstream.JetStream, c jetstream.StreamConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

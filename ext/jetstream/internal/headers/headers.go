@@ -76,8 +76,8 @@ func ReadSchema(h nats.Header) (schema []byte, err error) {
 	return schema, nil
 }
 
-// OfServer says whether a header is one of the server: it is about the message it came
-// with.
+// OfServer reports whether a header belongs to the server and describes the message it
+// came with.
 func OfServer(name string) bool {
 	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved)
 }

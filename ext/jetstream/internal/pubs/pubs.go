@@ -26,25 +26,24 @@ const (
 	errCodeInProcess = 10158 // the client has no name for it
 )
 
-// NoDeadline returns a context that ends with ctx and does not tell its deadline. With a
-// deadline the client waits until then for each answer, which may be lost with a
-// connection; without one it waits for its own timeout (jetstream.WithDefaultTimeout, 5 s
-// by default).
+// NoDeadline returns a context that ends with ctx but has no deadline. With a deadline
+// the client waits until then for each answer, which may be lost with a connection;
+// otherwise it waits for its own timeout (jetstream.WithDefaultTimeout, 5 s by default).
 func NoDeadline(ctx context.Context) context.Context { return noDeadline{ctx} }
 
 type noDeadline struct{ context.Context }
 
 func (noDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
-// UnderWay says that the servers of a cluster are storing a message with the same id: it
-// is there soon, or has to be published again.
+// UnderWay reports whether the servers of a cluster are storing a message with the same
+// id: it is there soon, or has to be published again.
 func UnderWay(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == errCodeInProcess
 }
 
-// Moved says that a message was refused since the stream, or its subject, does not end
-// with the message that it must come behind.
+// Moved reports whether a message was refused because the stream, or its subject, does
+// not end with the message that it must follow.
 func Moved(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
@@ -63,9 +62,9 @@ const (
 	errCodeAccountLimits = 10002
 )
 
-// Refused returns err so that it matches [message.ErrRefused] if it says that a message
-// can never be stored, as it is too large, and [store.ErrFull] if it says that there is
-// no room for it.
+// Refused returns err so that it matches [message.ErrRefused] if a message can never be
+// stored, for example because it is too large, and [store.ErrFull] if there is no room
+// for it.
 func Refused(err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {
@@ -92,10 +91,10 @@ func Pause(ctx context.Context) error {
 	return nil
 }
 
-// Own returns a JetStream like js, on the same connection, whose publications are its
-// own, and are forgotten after a time: those that a server never answers, as one that is
-// killed, would fill the window of js for good. One that wraps the client's is returned
-// as it is.
+// Own returns a JetStream like js, on the same connection, but with its own publications,
+// which are forgotten after timeout. Publications that a server never answers, for
+// example because it was killed, would otherwise fill the window of js for good. If js
+// wraps the client's, Own returns js.
 func Own(js jetstream.JetStream, timeout time.Duration) jetstream.JetStream {
 	own, err := jetstream.New(js.Conn(), func(o *jetstream.JetStreamOptions) error {
 		*o = js.Options()
@@ -107,9 +106,9 @@ func Own(js jetstream.JetStream, timeout time.Duration) jetstream.JetStream {
 	return own
 }
 
-// Confirmed waits for a time until a message is confirmed, unless that is over. It
-// returns why it is not, and why nothing more is waited for: what was published as long
-// ago.
+// Confirmed waits for the confirmation of a message, for at most timeout. If stop is set,
+// it does not wait. After a timeout, nowOver is set: messages that were published as long
+// ago need no longer wait.
 func Confirmed(ctx context.Context, f jetstream.PubAckFuture, timeout time.Duration, stop error) (ack *jetstream.PubAck, err, nowOver error) {
 	ok := f.Ok()
 	select {
