@@ -54,7 +54,8 @@ func clusterOf(t testing.TB, all clustertest.Cluster) *cluster {
 	return c
 }
 
-// wipe removes all topics and groups. A group whose members were dropped is removed after their sessions.
+// wipe removes all topics and groups. A group whose members were dropped is removed after
+// their sessions.
 func wipe(t testing.TB, addrs []string) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(addrs...))

@@ -39,7 +39,7 @@ func TestInput(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	producer := c.client(kgo.TransactionalID("t"), kgo.DefaultProduceTopic("orders"))
-	for i := range 4 { // with markers, and with what was aborted, at the end, too
+	for i := range 4 { // with markers and aborted records, also at the end
 		require.NoError(t, producer.BeginTransaction())
 		for j := range 2 {
 			require.NoError(t, producer.ProduceSync(t.Context(), &kgo.Record{Value: fmt.Append(nil, i, "-", j)}).FirstErr())
@@ -69,7 +69,8 @@ func TestInputSkipsNothing(t *testing.T) {
 	require.ErrorContains(t, err, `topic "orders", partition 0`)
 }
 
-// TestInputKeepsAnErrorOverABrokenOffWait has a partition fail just when a wait for it ends. The client says so only once.
+// TestInputKeepsAnErrorOverABrokenOffWait has a partition fail just when a wait for it
+// ends. The client reports that only once.
 func TestInputKeepsAnErrorOverABrokenOffWait(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	in, err := c.input("orders", false)
@@ -101,7 +102,8 @@ func TestInputWaits(t *testing.T) {
 	assert.Equal(t, "a", v)
 }
 
-// The lag is that of the position, also before the first poll, behind a Seek, and at markers of transactions.
+// The lag belongs to the position, also before the first poll, behind a Seek, and at
+// markers of transactions.
 func TestInputLag(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
@@ -168,12 +170,12 @@ func (c *cluster) output(opts ...kgo.Opt) (*output[string], error) {
 		},
 	})
 	if err == nil {
-		c.t.Cleanup(func() { _ = out.Close() }) // also of what a crash left
+		c.t.Cleanup(func() { _ = out.Close() }) // also of transactions that a crash left
 	}
 	return out, err
 }
 
-// reader reads what is published. What was seen once stays.
+// reader reads published records, and keeps those that it has seen.
 type reader struct {
 	c   *cluster
 	in  *input[string]
@@ -209,7 +211,8 @@ func (r *reader) published() ([]string, error) {
 	}
 }
 
-// TestOutput runs the suite: with calls that fail at each moment, with and without an effect.
+// TestOutput runs the suite: with calls that fail at each moment, with and without an
+// effect.
 func TestOutput(t *testing.T) {
 	t.Parallel()
 	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
@@ -242,8 +245,9 @@ func TestOutput(t *testing.T) {
 	}, strconv.Itoa, nil)
 }
 
-// TestCommitThatIsAnAbort checks law C1: Commit fails, and publishes when it is repeated, if the end of a transaction aborts it and succeeds. franz-go
-// ends one in this way if it believes that nothing is in it.
+// TestCommitThatIsAnAbort checks law C1: if the end of a transaction succeeds but aborts
+// it, Commit fails, and publishes when it is repeated. franz-go ends a transaction in
+// this way if it considers it empty.
 func TestCommitThatIsAnAbort(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "invoices")
@@ -261,7 +265,8 @@ func TestCommitThatIsAnAbort(t *testing.T) {
 	require.Equal(t, []string{"a"}, must(reader.published()))
 }
 
-// TestOutputOverBrokenConnections runs the suite with connections that break: before a request is sent, or before it is answered.
+// TestOutputOverBrokenConnections runs the suite with connections that break: before a
+// request is sent, or before it is answered.
 func TestOutputOverBrokenConnections(t *testing.T) {
 	t.Parallel()
 	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
@@ -278,8 +283,9 @@ func TestOutputOverBrokenConnections(t *testing.T) {
 	}, strconv.Itoa, nil)
 }
 
-// Law W2: an element that the client does not take fails its Write. One that only the topic does not take is named by Commit, and records that
-// are small are published, whatever a batch of them takes.
+// Law W2: an element that the client does not take fails its Write. One that only the
+// topic does not take is named by Commit, and records that are small are published,
+// whatever a batch of them takes.
 func TestOutputOfWhatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
@@ -306,7 +312,8 @@ func TestOutputOfWhatIsTooLarge(t *testing.T) {
 	require.ErrorContains(t, must(c.output(kgo.ProducerBatchCompression(kgo.NoCompression()))).Restore(t.Context(), state), `the record with key "k"`)
 }
 
-// TestOutputIsFenced checks law P1: an output that another one has taken over from publishes nothing any more.
+// TestOutputIsFenced checks law P1: an output no longer publishes after another one has
+// taken over.
 func TestOutputIsFenced(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "invoices")
@@ -342,8 +349,8 @@ func TestOutputIsFenced(t *testing.T) {
 	require.ErrorContains(t, third.Restore(t.Context(), state), "a later checkpoint was lost")
 }
 
-// TestStaleOutputWhoseOrdinalIsTaken checks law P1 where the broker is not asked: the new owner has published as much as the old one wants to, or
-// more.
+// TestStaleOutputWhoseOrdinalIsTaken checks law P1 if the broker is not asked: the new
+// owner has published as much as the old one is about to, or more.
 func TestStaleOutputWhoseOrdinalIsTaken(t *testing.T) {
 	for n := 1; n < 4; n++ {
 		c := newCluster(t, 1, "invoices")
@@ -372,7 +379,8 @@ func TestStaleOutputWhoseOrdinalIsTaken(t *testing.T) {
 	}
 }
 
-// TestOutputEndsWithItsContext has the answer to a Produce stay away. The next Commit publishes what there is once.
+// TestOutputEndsWithItsContext has the answer to a Produce stay away. The next Commit
+// publishes what there is once.
 func TestOutputEndsWithItsContext(t *testing.T) {
 	c := newCluster(t, 1, "invoices")
 	var f freezer
@@ -399,7 +407,8 @@ func TestOutputEndsWithItsContext(t *testing.T) {
 	assert.Equal(t, []string{"a"}, all)
 }
 
-// hold begins a transaction that commits an offset for partition 0 of a topic and a group. end aborts it. Until then nobody can know the offset.
+// hold begins a transaction that commits an offset for partition 0 of a topic and a
+// group. Until end aborts it, the offset cannot be known.
 func (c *cluster) hold(group, topic string) (end func()) {
 	c.t.Helper()
 	const name = "a transaction"
@@ -430,7 +439,8 @@ func (c *cluster) hold(group, topic string) (end func()) {
 	return func() { require.NoError(c.t, client.EndTransaction(ctx, kgo.TryAbort)) }
 }
 
-// TestOutputWaitsForItsOrdinal has a transaction end late. Brokers answer to the end of a transaction before they have told its groups.
+// TestOutputWaitsForItsOrdinal has a transaction end late. Brokers confirm the end of a
+// transaction before they have notified its groups.
 func TestOutputWaitsForItsOrdinal(t *testing.T) {
 	c := newCluster(t, 1, "invoices")
 	fetches := newRequests(kmsg.OffsetFetch, nil)
@@ -454,7 +464,8 @@ func TestOutputWaitsForItsOrdinal(t *testing.T) {
 	}
 }
 
-// TestOutputWaitsForItsCoordinator has no broker lead the group for a while, as when that broker was killed.
+// TestOutputWaitsForItsCoordinator has no broker lead the group for a while, as when that
+// broker was killed.
 func TestOutputWaitsForItsCoordinator(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "invoices")
@@ -492,8 +503,9 @@ func (c *cluster) forget(group string) {
 	require.NoError(c.t, cmp.Or(err, deleted.Err))
 }
 
-// TestOutputThatPublishesNothingForLong checks law C1: a run goes on after the offsets' retention if it knows itself how many records are
-// published. It was refused for ever. A run that cannot know is still refused.
+// TestOutputThatPublishesNothingForLong checks law C1: a run continues after the offsets'
+// retention if it knows itself how many records are published. It was refused for ever. A
+// run that cannot know is still refused.
 func TestOutputThatPublishesNothingForLong(t *testing.T) {
 	c := newCluster(t, 1, "invoices")
 	commit := func(out *output[string], v string) error {
@@ -528,8 +540,8 @@ func TestOutputThatPublishesNothingForLong(t *testing.T) {
 	require.ErrorContains(t, commit(next, "f"), "forgotten", "it has not seen the ordinal")
 }
 
-// TestStaleOutputWhoseOrdinalIsForgotten checks law P1: a run that another has taken over from publishes nothing after the offsets' retention, and
-// the other one goes on.
+// TestStaleOutputWhoseOrdinalIsForgotten checks law P1: after the offsets' retention, a
+// run that was taken over does not publish, and its successor continues.
 func TestStaleOutputWhoseOrdinalIsForgotten(t *testing.T) {
 	c := newCluster(t, 1, "invoices")
 	old, next, reader := must(c.output()), must(c.output()), c.reader()
@@ -556,7 +568,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// Law W2: a record that cannot be read goes to the dead letters as it is, and stops no other.
+// Law W2: a record that cannot be read goes to the dead letters as it is, and stops no
+// other.
 func TestInputWithARecordThatCannotBeRead(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, "1", "bad 2", "3", "bad 4")
@@ -607,7 +620,8 @@ func TestInputWithARecordThatCannotBeRead(t *testing.T) {
 	require.Len(t, dead.all(), 2)
 }
 
-// Law W2: a record that cannot be read, and does not fit among the dead letters, stays in its topic, and its dead letter says so.
+// Law W2: a record that can neither be read nor kept with the dead letters stays in its
+// topic, and its dead letter reports that.
 func TestInputWithARecordThatCannotBeReadNorKept(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, "bad", "2")

@@ -39,7 +39,8 @@ func newClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	return client, nil
 }
 
-// authentication returns an error if one says that the brokers refuse the authentication.
+// authentication returns an error if err shows that the brokers refuse the
+// authentication.
 func authentication(err error) error {
 	for _, refused := range []error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState} {
 		if errors.Is(err, refused) {
@@ -49,8 +50,8 @@ func authentication(err error) error {
 	return nil
 }
 
-// lacking marks an error that says that the principal has no right: another try would not
-// give it one. right names what it needs.
+// lacking marks an error as permanent if the principal lacks a right: another try would
+// not give it one. right names the right that it needs.
 func lacking(err error, right string) error {
 	for _, denied := range []error{
 		kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed, kerr.ClusterAuthorizationFailed,

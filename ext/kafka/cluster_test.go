@@ -100,7 +100,8 @@ func (c *cluster) CreateTopic(topic string, partitions int32, configs map[string
 	return nil
 }
 
-// settled returns when no transaction of an id is being ended. Brokers answer before they show it to readers.
+// settled returns when no transaction of an id is being ended. Brokers answer before they
+// show it to readers.
 func (c *cluster) settled(id string) {
 	c.t.Helper()
 	eventually(c.t, func() bool {
@@ -109,7 +110,8 @@ func (c *cluster) settled(id string) {
 	}, "the transaction has ended")
 }
 
-// DeleteRecords removes the records of a partition below an offset, as the retention of a topic does.
+// DeleteRecords removes the records of a partition below an offset, as the retention of a
+// topic does.
 func (c *cluster) DeleteRecords(topic string, partition int32, below int64) error {
 	c.t.Helper()
 	at := kadm.Offsets{}
@@ -141,7 +143,7 @@ func (c *cluster) look(topic string, partition int32, list func(context.Context,
 	})
 }
 
-// ask asks real brokers for as long as those that were killed may need to come back.
+// ask repeats a question for as long as killed brokers may need to return.
 func ask[T any](c *cluster, question func() (T, error)) T {
 	c.t.Helper()
 	for end := time.Now().Add(time.Minute); ; {
@@ -158,7 +160,8 @@ func ask[T any](c *cluster, question func() (T, error)) T {
 
 const lastSegment = "the last segment"
 
-// compact removes older values of keys. A real broker leaves the last segment of the partition alone.
+// compact removes older values of keys. A real broker leaves the last segment of the
+// partition alone.
 func (c *cluster) compact(topic string) {
 	c.t.Helper()
 	if c.fake != nil {
@@ -213,7 +216,8 @@ func (c *cluster) client(opts ...kgo.Opt) *kgo.Client {
 
 func (c *cluster) seed() kgo.Opt { return kgo.SeedBrokers(c.addrs...) }
 
-// quick are options of a client for tests: brokers answer at once. Its session outlasts any test, so that a busy machine throws no member out.
+// quick are options of a client for tests: brokers answer at once. Its session outlasts
+// any test, so that a busy machine throws no member out.
 func (c *cluster) quick() sourceOption { return withClient(append(quickly(), c.seed())...) }
 
 func quickly() []kgo.Opt {
@@ -299,7 +303,7 @@ func receive(t testing.TB, s delivery.Source[string], n int) []message.Message[s
 	return all
 }
 
-// nothing checks that nothing comes for a while.
+// nothing checks that no message arrives for a while.
 func nothing(t testing.TB, s delivery.Source[string], d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

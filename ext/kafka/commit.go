@@ -44,7 +44,7 @@ func (s *source) commits(tick *clock.Ticker) {
 }
 
 // puts puts dead letters, again when retry rings, until the source is closed. A put may
-// take long: it must not hold up commits (law D4).
+// take long, and must not delay commits (law D4).
 func (s *source) puts(retry *clock.Timer) {
 	defer retry.Stop()
 	wait := firstRetry
@@ -77,8 +77,9 @@ func (s *source) failed(what string, err error) {
 	wake(s.given)
 }
 
-// isRebalance says whether a commit was refused since the group is being rebalanced. What
-// was not committed then is committed after it, or is delivered again elsewhere.
+// isRebalance reports whether a commit was refused since the group is being rebalanced.
+// Settlements that were not committed are committed afterwards, or their messages are
+// redelivered elsewhere.
 func isRebalance(err error) bool {
 	for _, e := range []error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
 		if errors.Is(err, e) {
@@ -128,9 +129,9 @@ func (s *source) commitWith(ctx context.Context, client *kgo.Client) error {
 	return nil
 }
 
-// commit commits positions for a group. They are filled in when the commit is about to be
-// sent: those of that moment, and none of a partition that was lost since (law P1). The
-// generation of the group is in the request by then, so what is lost from there on is
+// commit commits positions for a group. fill sets them directly before the commit is
+// sent, and leaves out partitions that were lost since (law P1). By then the request has
+// the generation of the group, so positions of partitions that are lost later are
 // refused.
 func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, fill func(partitionID, *kmsg.OffsetCommitRequestTopicPartition) bool) error {
 	positions := map[string]map[int32]kgo.EpochOffset{}
@@ -246,7 +247,7 @@ func (s *source) wasPut(e *entry) {
 	}
 }
 
-// pauseAndResume looks at what may be fetched.
+// pauseAndResume pauses and resumes the fetching of partitions.
 func (s *source) pauseAndResume() {
 	pause, resume := map[string][]int32{}, map[string][]int32{}
 	s.mu.Lock()
@@ -276,7 +277,6 @@ func (s *source) pauseAndResume() {
 	}
 }
 
-// ids returns the partitions of a map by topic.
 func ids(m map[string][]int32) iter.Seq[partitionID] {
 	return func(yield func(partitionID) bool) {
 		for topic, partitions := range m {

@@ -123,7 +123,7 @@
 // flight. The client's own buffers are bounded by kgo.FetchMaxBytes for each broker: 50
 // MiB by default.
 //
-// A partition that was not fetched for one of these reasons is fetched again after
+// A partition that was paused for one of these reasons is fetched again after
 // kgo.FetchMaxWait at most: 500 ms by default.
 //
 // A Nack waits in memory, so it is for short delays. For long delays use a layer, which

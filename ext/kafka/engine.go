@@ -77,7 +77,7 @@ func (e *Engine) isClosed() bool {
 	return e.closed
 }
 
-// unknown returns those of the topics that were not seen yet.
+// unknown returns the topics that were not seen yet.
 func (e *Engine) unknown(topics []string) ([]string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -119,7 +119,6 @@ func (e *Engine) ensure(ctx context.Context, topics ...string) error {
 	return nil
 }
 
-// create makes a topic.
 func (e *Engine) create(ctx context.Context, topic string) error {
 	configs, replicas := map[string]*string{}, int16(e.settings.replicas) //nolint:gosec // bounded
 	if replicas == 0 {

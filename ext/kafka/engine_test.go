@@ -29,12 +29,13 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// queue returns a queue of texts.
+// queueOn returns a queue of texts.
 func queueOn(e store.Engine, name string, layers ...delivery.Layer) *delivery.Queue[string] {
 	return delivery.NewQueue[string](e, name, delivery.WithCodec(text()), delivery.WithLayers(layers...), delivery.WithLogger(silent))
 }
 
-// A queue on Kafka does what one on another engine does: layers, dead letters, results in another queue.
+// A queue on Kafka behaves like a queue on another engine: layers, dead letters, results
+// in another queue.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	const delay1, delay2 = 100 * time.Millisecond, 200 * time.Millisecond
@@ -140,7 +141,7 @@ func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 	assert.NotContains(t, h, "Weir-Key", "it is there once")
 }
 
-// What a server demands is kept over the layer (law D3), and no less than the layer's delay.
+// A layer waits as long as a server demands (law D3), and at least its own delay.
 func TestALayerHeedsTheServer(t *testing.T) {
 	c := newCluster(t, 1, "orders-retry-1")
 	r := queueOn(c.engine(), "orders", delivery.Layer{Delay: time.Minute})
@@ -158,7 +159,8 @@ func TestALayerHeedsTheServer(t *testing.T) {
 	}
 }
 
-// Law D4: a failure whose partition lacks replicas in sync holds up no other. A put of it never ended.
+// Law D4: a failure whose partition lacks replicas in sync does not delay others. Its put
+// never ended.
 func TestAPartitionThatTakesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "orders-retry-1")
@@ -215,8 +217,8 @@ func TestALayerThatIsAddedLater(t *testing.T) {
 	require.ElementsMatch(t, []string{"orders", "orders-retry-1", "orders-retry-2"}, s.client.GetConsumeTopics(), "not those of another queue")
 }
 
-// Law W4: a record of a later version is delivered, and what this one does not know of it is passed on: to the dead letters, with a merge,
-// and by a sink.
+// Law W4: a record of a later version is delivered, and its unknown parts are passed on:
+// to the dead letters, with a merge, and by a sink.
 func TestARecordOfALaterVersion(t *testing.T) {
 	c := newCluster(t, 1, "orders", "orders-dead", "again", "next")
 	r := &kgo.Record{Topic: "orders", Value: []byte("v"), Headers: []kgo.RecordHeader{
@@ -293,8 +295,9 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 	assert.EqualValues(t, -2, n)
 }
 
-// Law W2: what headers say can be stored. A message whose headers were too long, or whose number of visits was the highest, was among neither the
-// dead letters nor the layers, and its partition stood still.
+// Law W2: the content of headers can be stored. A message whose headers were too long, or
+// whose number of visits was the highest, reached neither the dead letters nor the
+// layers, and blocked its partition.
 func TestWhatHeadersSayCanBeStored(t *testing.T) {
 	for name, headers := range map[string][]kgo.RecordHeader{
 		"spring": {
@@ -306,7 +309,7 @@ func TestWhatHeadersSayCanBeStored(t *testing.T) {
 		"id":     {header(springTopic, bytes.Repeat([]byte("t"), 1024)), header(springPartition, []byte{1}), header(springOffset, []byte{1})},
 		"visits": {header("Weir-Visit", []byte("9223372036854775807"))},
 	} {
-		m, _ := metaOf(&kgo.Record{Topic: "orders", Headers: headers}, "") // what is sound
+		m, _ := metaOf(&kgo.Record{Topic: "orders", Headers: headers}, "") // only sound headers
 		m.Visit++
 		_, err := record("orders-dead", nil, m)
 		require.NoError(t, err, name)

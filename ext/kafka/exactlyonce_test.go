@@ -16,7 +16,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
 
-// TestExactlyOnce runs a pipeline from a partition to a topic. It is broken off and started again many times; the last run goes to the end.
+// TestExactlyOnce runs a pipeline from a partition to a topic. It is broken off and
+// started again many times; the last run goes to the end.
 func TestExactlyOnce(t *testing.T) {
 	t.Parallel()
 	const messages, runs = 600, 15

@@ -23,8 +23,9 @@ import (
 	"github.com/weirflow/weir/delivery"
 )
 
-// TestATransactionThatTheBrokersEnd freezes an output in its transaction for longer than transaction.timeout.ms: the brokers abort it, so the output
-// has lost its place, and the next run publishes what is in the checkpoint, once (law C1).
+// TestATransactionThatTheBrokersEnd freezes an output in its transaction for longer than
+// transaction.timeout.ms: the brokers abort it, so the output has lost its place, and the
+// next run publishes what is in the checkpoint, once (law C1).
 func TestATransactionThatTheBrokersEnd(t *testing.T) {
 	all := ownBrokers(t, 1)
 	c := clusterOf(t, all)
@@ -71,8 +72,9 @@ func TestATransactionThatTheBrokersEnd(t *testing.T) {
 	assert.Equal(t, numbers(10), published)
 }
 
-// TestAFullDisk fills the disk of a broker, which ends by that, while a worker works. When there is room again and the broker is started, the worker
-// continues, and nothing is lost (laws D1, D5).
+// TestAFullDisk fills the disk of a broker, which ends by that, while a worker works.
+// When there is room again and the broker is started, the worker continues, and no
+// message is lost (laws D1, D5).
 func TestAFullDisk(t *testing.T) {
 	const n = 3000
 	all := ownBrokers(t, 1)

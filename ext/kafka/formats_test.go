@@ -11,7 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// A record of a message with the headers of others that a dead letter has, and the states of an input and an output (law W4).
+// A record of a message with the headers of others that a dead letter has, and the states
+// of an input and an output (law W4).
 func TestFormats(t *testing.T) {
 	m := golden.Message()
 	r, err := record("orders-dead", m.Payload, m.Meta)

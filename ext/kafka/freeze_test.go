@@ -9,12 +9,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// freezer stops a worker for a while, as SIGSTOP or a long pause of its machine does: nothing comes in or goes out of its connections, and what
-// calls wait does not go on. What it was about to send is sent when it goes on.
+// freezer stops a worker for a while, as SIGSTOP or a long pause of its machine does: its
+// connections do not send or receive, and waiting calls do not continue. They send their
+// data when the worker continues.
 type freezer struct {
 	state  sync.Mutex
-	frozen chan struct{} // closed when the worker goes on; nil: it is not frozen
-	broken bool          // for good: it does not get through to the brokers any more
+	frozen chan struct{} // closed when the worker continues; nil if it is not frozen
+	broken bool          // the worker no longer reaches the brokers
 }
 
 func (f *freezer) freeze() {
@@ -23,7 +24,8 @@ func (f *freezer) freeze() {
 	f.frozen = make(chan struct{})
 }
 
-// thaw lets a worker go on. One that is dropped does not reach the brokers any more: so its process might as well be dead.
+// thaw lets a worker continue. A dropped worker no longer reaches the brokers, as if its
+// process was dead.
 func (f *freezer) thaw(dropped bool) {
 	f.state.Lock()
 	defer f.state.Unlock()
@@ -87,11 +89,11 @@ func (c *frozenConn) Write(b []byte) (int, error) {
 // breaker breaks a connection.
 type breaker struct {
 	state  sync.Mutex
-	writes int  // until then; 0: none breaks
+	writes int  // until then; 0 means never
 	sent   bool // the last one is sent
 }
 
-// set has the connection of one of the next requests break. 0: none.
+// set makes the connection of one of the next requests break, or of none if n is 0.
 func (b *breaker) set(n int) {
 	b.state.Lock()
 	defer b.state.Unlock()

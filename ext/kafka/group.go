@@ -54,7 +54,6 @@ func (*Group) Partition(name string) (topic string, partition int32, err error) 
 	return topic, int32(n), nil
 }
 
-// member is the membership of a Run.
 type member struct {
 	*Group
 	handler partitions.Handler
@@ -128,13 +127,12 @@ func (m *member) warn(what string, err error) {
 	m.logger.Warn("kafka: group: "+what, slog.String("group", m.Name), slog.Any("error", err))
 }
 
-// assigned is called for partitions before fetched is.
 func (m *member) assigned(_ context.Context, client *kgo.Client, parts map[string][]int32) {
 	client.PauseFetchPartitions(parts)
 }
 
-// fetched begins with partitions. It is called again with the same ones if its context
-// ended, so those that are here already are skipped.
+// fetched begins with partitions. The client calls it again with the same partitions if
+// its context ended, so it skips those that are here.
 func (m *member) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	var news []partitionID
 	now := m.clock.Now()
@@ -207,8 +205,8 @@ func (m *member) forget(id partitionID) {
 	delete(m.has, id)
 }
 
-// position fills in what to commit of a partition; false: it is not here any more (law
-// P1).
+// position fills in the position of a partition to commit. It returns false if the
+// partition is no longer here (law P1).
 func (m *member) position(id partitionID, c *kmsg.OffsetCommitRequestTopicPartition) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -221,7 +219,6 @@ func (m *member) position(id partitionID, c *kmsg.OffsetCommitRequestTopicPartit
 	return true
 }
 
-// commit commits the position of a partition.
 func (g *Group) commit(ctx context.Context, id partitionID, offset int64, leaderEpoch int32) error {
 	m := g.member.Load()
 	if m == nil {
@@ -242,7 +239,8 @@ func (g *Group) commit(ctx context.Context, id partitionID, offset int64, leader
 // epochPrefix marks metadata with an epoch, and its version.
 const epochPrefix = "e1."
 
-// epochAfter returns the epoch after that in metadata.
+// epochAfter returns a higher epoch than the one in metadata, and at least the time in
+// milliseconds.
 func epochAfter(metadata *string, now time.Time) uint64 {
 	var before uint64
 	if metadata != nil {

@@ -27,7 +27,8 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// session is how long the brokers wait for a worker that is frozen. A real one may be slow to answer to the others.
+// session is how long the brokers wait for a worker that is frozen. A real one may be
+// slow to answer to the others.
 var session = func() time.Duration {
 	if clustertest.Libs() != "" {
 		return 3 * time.Second
@@ -35,7 +36,7 @@ var session = func() time.Duration {
 	return 600 * time.Millisecond
 }()
 
-// group returns a group. Its sessions outlast any test, unless opts say otherwise.
+// group returns a group. By default its sessions outlast any test.
 func (c *cluster) group(opts ...kgo.Opt) *Group {
 	return &Group{
 		Client: append([]kgo.Opt{
@@ -45,11 +46,11 @@ func (c *cluster) group(opts ...kgo.Opt) *Group {
 	}
 }
 
-// handler notes what an assigner says.
+// handler notes the calls of an assigner.
 type handler struct {
 	mu     sync.Mutex
-	epochs map[string]uint64 // of what it has
-	all    []uint64          // of all that it was assigned
+	epochs map[string]uint64 // of its present partitions
+	all    []uint64          // of all its assignments
 	lost   int
 	slow   string // a partition whose assignment waits for the end of its context, once
 }
@@ -122,7 +123,8 @@ func (h *handler) join(t *testing.T, g *Group) (leave func()) {
 	return leave
 }
 
-// TestGroup shares out partitions. Epochs rise, also when the brokers have forgotten the group.
+// TestGroup shares out partitions. Epochs rise, also when the brokers have forgotten the
+// group.
 func TestGroup(t *testing.T) {
 	c := newCluster(t, 4, "orders")
 	c.produce("orders", 4, numbers(8)...)
@@ -161,7 +163,8 @@ func TestGroup(t *testing.T) {
 	assert.Zero(t, reads.n.Load(), "a member reads nothing")
 }
 
-// TestGroupIsRebalancedDuringAnAssignment has another member join while a partition cannot be taken yet. What was taken stays.
+// TestGroupIsRebalancedDuringAnAssignment has another member join while a partition
+// cannot be taken yet. Partitions that were taken stay.
 func TestGroupIsRebalancedDuringAnAssignment(t *testing.T) {
 	c := newCluster(t, 4, "orders")
 	a := &handler{epochs: map[string]uint64{}, slow: "orders/2"}
@@ -174,7 +177,8 @@ func TestGroupIsRebalancedDuringAnAssignment(t *testing.T) {
 	assert.Zero(t, a.lost)
 }
 
-// TestGroupThatThrowsAMemberOut checks law P1: the member has lost its partitions, commits nothing for them, and gets new epochs.
+// TestGroupThatThrowsAMemberOut checks law P1: the member has lost its partitions,
+// commits no positions of them, and gets new epochs.
 func TestGroupThatThrowsAMemberOut(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "orders")
@@ -248,7 +252,8 @@ func TestGroupRefuses(t *testing.T) {
 	require.ErrorContains(t, g.commit(t.Context(), partitionID{}, 0, 0), "not running")
 }
 
-// job is a job over the partitions of "orders", whose records are numbers, into the topic "invoices".
+// job is a job over the partitions of "orders", whose records are numbers, into the topic
+// "invoices".
 type job struct {
 	t      *testing.T
 	c      *cluster
@@ -279,7 +284,8 @@ type jobWorker struct {
 	ended chan error
 }
 
-// Open implements partitions.Stores. The store is far away: a frozen worker does not reach it.
+// Open implements partitions.Stores. The store is far away: a frozen worker does not
+// reach it.
 func (w *jobWorker) Open(_ context.Context, partition string, epoch uint64) (checkpoint.Store, error) {
 	if err := w.wait(); err != nil {
 		return nil, err
@@ -366,7 +372,8 @@ func (w *jobWorker) leave() error {
 	return <-w.ended
 }
 
-// check compares what is published with what was ordered: each once, in the order of its partition.
+// check compares published records with the orders: each once, in the order of its
+// partition.
 func (j *job) check(parts int32) {
 	j.t.Helper()
 	all, err := j.c.reader().published()
@@ -398,8 +405,9 @@ func (j *job) order(parts int32, each int) {
 	require.NoError(j.t, j.c.write("orders", int(parts), values...))
 }
 
-// TestAFrozenWorkerChangesNothing checks law P1: a worker that was frozen for longer than its session, in the middle of its calls, checkpoints and
-// transactions, publishes and commits nothing when it goes on.
+// TestAFrozenWorkerChangesNothing checks law P1: a worker that was frozen for longer than
+// its session, in the middle of its calls, checkpoints and transactions, neither
+// publishes nor commits when it continues.
 func TestAFrozenWorkerChangesNothing(t *testing.T) { // its sessions are short: not beside others
 	j := newJob(t, 1, 2*time.Millisecond)
 	j.order(1, 200)
@@ -432,9 +440,10 @@ func TestAFrozenWorkerChangesNothing(t *testing.T) { // its sessions are short: 
 	j.check(1)
 }
 
-// TestGroupRebalances runs a pipeline for each partition. Workers join, leave, are dropped for good (their clients are cut off, in this process),
-// and are frozen for longer than their sessions. Each record is published once, in order (laws C1, P1), and the group's committed offsets follow.
-// WEIR_LONG=1 runs 50 rebalances.
+// TestGroupRebalances runs a pipeline for each partition. Workers join, leave, are
+// dropped for good (their clients are cut off, in this process), and are frozen for
+// longer than their sessions. Each record is published once, in order (laws C1, P1), and
+// the group's committed offsets follow. WEIR_LONG=1 runs 50 rebalances.
 func TestGroupRebalances(t *testing.T) { // its sessions are short: not beside others
 	rebalances := 6
 	if os.Getenv("WEIR_LONG") != "" {
@@ -443,7 +452,8 @@ func TestGroupRebalances(t *testing.T) { // its sessions are short: not beside o
 	newJob(t, groupParts, time.Millisecond).run(rebalances, func(int) {})
 }
 
-// TestGroupOfTheServer is TestGroupRebalances where the brokers share the partitions out (KIP-848).
+// TestGroupOfTheServer is TestGroupRebalances where the brokers share the partitions out
+// (KIP-848).
 func TestGroupOfTheServer(t *testing.T) {
 	c := newCluster(t, groupParts, "orders")
 	if c.fake != nil {
@@ -454,7 +464,8 @@ func TestGroupOfTheServer(t *testing.T) {
 	j.run(6, func(int) {})
 }
 
-// TestStaticMembers has a member with a name of its own come back: it gets what it had, with a higher epoch.
+// TestStaticMembers has a member with its own name return: it gets its former partitions,
+// with a higher epoch.
 func TestStaticMembers(t *testing.T) {
 	c := newCluster(t, 2, "orders")
 	_, leaveOther := join(t, c.group(kgo.InstanceID("other"), kgo.SessionTimeout(5*time.Second)))
@@ -474,8 +485,8 @@ func TestStaticMembers(t *testing.T) {
 	}
 }
 
-// TestAStaticSource has a source with a name of its own close and come back while another one has the rest: what was not settled comes again,
-// and nothing else.
+// TestAStaticSource has a source with its own name close and return while another source
+// has the rest: only unsettled messages are redelivered.
 func TestAStaticSource(t *testing.T) {
 	c := newCluster(t, 2, "orders")
 	named := func(name string) sourceOption {
@@ -518,7 +529,7 @@ func (j *job) run(rebalances int, meanwhile func(i int)) {
 		switch kind := i % 6; {
 		case len(workers) < 2 || kind == 0 || kind == 3:
 			workers = append(workers, j.start())
-		case kind == 1: // it is frozen, and goes on later
+		case kind == 1: // it is frozen, and continues later
 			w := workers[random.IntN(len(workers))]
 			w.freeze()
 			time.Sleep(session * 3 / 2)
@@ -545,14 +556,14 @@ func (j *job) run(rebalances int, meanwhile func(i int)) {
 	}, "all is published")
 	eventually(t, func() bool { return j.c.behind(parts) == 0 }, "all is committed")
 	for _, w := range append(workers, gone...) {
-		if err := w.leave(); err != nil { // one that was dropped, or fenced, says so
+		if err := w.leave(); err != nil { // dropped and fenced workers return errors
 			t.Log(err)
 		}
 	}
 	j.check(parts)
 }
 
-// A partition may be lost before its handler is told that it came.
+// A partition may be lost before its handler is called.
 func TestAPartitionThatIsLostAtOnce(t *testing.T) {
 	m := &member{has: map[partitionID]*share{}} // its handler is nil: it would panic
 	require.NoError(t, m.give(t.Context(), partitionID{"orders", 0}))

@@ -37,7 +37,6 @@ type InputConfig[T any] struct {
 	Group *Group
 }
 
-// input is what [OpenInput] returns.
 type input[T any] struct {
 	c      InputConfig[T]
 	client *kgo.Client
@@ -136,9 +135,9 @@ func (in *input[T]) Seek(position []byte) error {
 	return nil
 }
 
-// Lag implements [checkpoint.Lagger]. It counts offsets. While nothing is fetched, since
-// downstream takes nothing, it asks the brokers for the end, at most once in 15 s: the
-// answer is in a later call.
+// Lag implements [checkpoint.Lagger]. It counts offsets. While downstream takes no
+// elements, nothing is fetched: then it asks the brokers for the end, at most once in 15
+// s, and a later call has the answer.
 func (in *input[T]) Lag() int64 {
 	return in.lag.now(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lagWait)
@@ -241,7 +240,6 @@ type fetched struct {
 	in incarnation
 }
 
-// pass moves the position behind a record.
 func (in *input[T]) pass(r *kgo.Record) {
 	in.polled, in.value = in.polled[1:], nil
 	in.offset, in.epoch = r.Offset+1, r.LeaderEpoch

@@ -33,7 +33,8 @@ const (
 	killedDelay   = 200 * time.Millisecond // of the layer
 )
 
-// order is a message of these tests. A call for it may be repeated: its number is in the result.
+// order is a message of these tests. A call for it may be repeated: its number is in the
+// result.
 type order int
 
 func (order) Idempotent() bool { return true }
@@ -42,7 +43,8 @@ func (o order) poison() bool { return o%100 == 7 }
 
 var errBusy = errors.New("busy")
 
-// process fails for a part of the orders: at the first attempt, in the first visit, or always.
+// process fails for a part of the orders: at the first attempt, in the first visit, or
+// always.
 func process(ctx context.Context, o order) (order, error) {
 	meta, _ := message.MetaFromContext(ctx)
 	if meta.Visit > 1 && time.Since(meta.LastFailure) < killedDelay { // law D3
@@ -84,8 +86,8 @@ func work(ctx context.Context, addrs []string) error {
 	return err
 }
 
-// harmOne freezes a broker, kills it, or shuts it down, one after the other, and lets it go on or starts it again after a while. What it led goes to the
-// others meanwhile.
+// harmOne freezes a broker, kills it, or shuts it down, depending on n, and resumes or
+// restarts it after a while. Meanwhile other brokers lead its partitions.
 func harmOne(t testing.TB, all clustertest.Cluster, n int) {
 	t.Helper()
 	b := all[rand.IntN(len(all))]
@@ -104,8 +106,9 @@ func harmOne(t testing.TB, all clustertest.Cluster, n int) {
 	require.NoError(t, b.Restart())
 }
 
-// TestKilledWorkersAndBrokers checks laws D1 and D3 on three brokers: workers are killed, and stopped for longer than their sessions, and brokers
-// are frozen, killed and shut down. No order is lost or early. WEIR_LONG=1 kills for longer.
+// TestKilledWorkersAndBrokers checks laws D1 and D3 on three brokers: workers are killed,
+// and stopped for longer than their sessions, and brokers are frozen, killed and shut
+// down. No order is lost or early. WEIR_LONG=1 kills for longer.
 func TestKilledWorkersAndBrokers(t *testing.T) {
 	all := ownBrokers(t, 3)
 	n, kills := 3000, 9
@@ -176,7 +179,8 @@ func (s *tally) until(w *workers.Workers, ok func() bool) {
 	}
 }
 
-// TestPipelinesOverKilledBrokers is TestGroupRebalances on three brokers, one of which is frozen, killed or shut down at a time (laws C1, P1).
+// TestPipelinesOverKilledBrokers is TestGroupRebalances on three brokers, of which one at
+// a time is frozen, killed or shut down (laws C1, P1).
 func TestPipelinesOverKilledBrokers(t *testing.T) {
 	all := ownBrokers(t, 3)
 	rebalances := 6
@@ -192,7 +196,8 @@ func TestPipelinesOverKilledBrokers(t *testing.T) {
 	})
 }
 
-// TestRebalancesOverKilledBrokers is TestRebalances on three brokers, one of which is frozen, killed or shut down at a time.
+// TestRebalancesOverKilledBrokers is TestRebalances on three brokers, of which one at a
+// time is frozen, killed or shut down.
 func TestRebalancesOverKilledBrokers(t *testing.T) {
 	all := ownBrokers(t, 3)
 	c := clusterOf(t, all)

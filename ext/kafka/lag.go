@@ -20,27 +20,25 @@ type lag struct {
 	mu     sync.Mutex // guards what follows
 	at     int64      // the offset of the position
 	end    int64      // behind the last committed record, as far as is known
-	known  time.Time  // since when
+	known  time.Time  // when end was last updated
 	asking bool
 	closed bool
 }
 
-// move notes the position.
 func (l *lag) move(at int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.at = at
 }
 
-// know notes the end.
 func (l *lag) know(end int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.end, l.known = max(l.end, end), clock.New().Now()
 }
 
-// now returns the lag. If the end has not been heard of for a while, it calls ask, which
-// knows it then, on a goroutine.
+// now returns the lag. If the end has not been updated for a while, it calls ask on a
+// goroutine, which updates it.
 func (l *lag) now(ask func()) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +54,7 @@ func (l *lag) now(ask func()) int64 {
 	return max(0, l.end-l.at)
 }
 
-// close waits until nothing is asked any more, and asks nothing again.
+// close waits until ask has returned, and prevents further calls.
 func (l *lag) close() {
 	l.mu.Lock()
 	l.closed = true

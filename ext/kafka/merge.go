@@ -26,8 +26,8 @@ const (
 	mergeBatch       = 500 // entries of a transaction
 )
 
-// mergeGroup returns the group whose offsets say what of a topic was merged. It is also
-// the transactional id of merges.
+// mergeGroup returns the group whose offsets record which entries of a topic were merged.
+// It is also the transactional id of merges.
 func mergeGroup(topic string) string { return "weir-merge-" + topic }
 
 // Merge sends dead letters to a topic, to be processed again as for a first visit, with
@@ -89,13 +89,11 @@ type merge struct {
 	begun   time.Time // the batch
 }
 
-// mergedFrom is where a record of the batch was.
 type mergedFrom struct {
 	part   *viewPart
 	offset int64
 }
 
-// errTakenOver says that another merge has begun.
 var errTakenOver = errors.New("another merge of the topic has begun, and continues with the rest")
 
 func (m *merge) run(ctx context.Context) (err error) {
@@ -111,8 +109,8 @@ func (m *merge) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer m.client.Close()
-	// This ends other merges, and a transaction that a killed one has left. What they
-	// have committed is stable from here on.
+	// This ends other merges, and a transaction that a killed merge has left. Offsets
+	// that they have committed are stable from here on.
 	if _, _, err := m.client.ProducerID(ctx); err != nil {
 		return err
 	}
@@ -226,8 +224,8 @@ func (m *merge) flush(ctx context.Context) error {
 }
 
 // send sends the batch in one transaction. If the broker refuses it as too large, nothing
-// was sent: each record is to be sent alone then, and one that is refused leaves the
-// batch.
+// was sent, and the caller sends each record alone. Then a record that is refused leaves
+// the batch.
 func (m *merge) send(ctx context.Context, alone bool) error {
 	if err := m.client.BeginTransaction(); err != nil {
 		return err
@@ -278,7 +276,6 @@ func (m *merge) leave(i int) {
 	m.batch, m.from = slices.Delete(m.batch, i, i+1), slices.Delete(m.from, i, i+1)
 }
 
-// commit puts the offsets of the group into the transaction.
 func (m *merge) commit(ctx context.Context) error {
 	parts := map[*viewPart]bool{}
 	for _, from := range m.from {

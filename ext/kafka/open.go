@@ -48,7 +48,6 @@ func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) 
 	return &Engine{settings: set, producer: p, known: map[string]bool{}, open: map[*source]bool{}}, nil
 }
 
-// awaitBrokers returns when a broker answers.
 func awaitBrokers(ctx context.Context, client *kgo.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, openWait)
 	defer cancel()

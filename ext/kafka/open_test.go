@@ -27,7 +27,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// TestQueueAsASource runs the suite over a queue on the engine: see TestSource for what is left out.
+// TestQueueAsASource runs the suite over a queue on the engine: TestSource lists the
+// parts that are left out.
 func TestQueueAsASource(t *testing.T) {
 	t.Parallel()
 	const partitions = 3
@@ -55,7 +56,8 @@ func TestOpenRefuses(t *testing.T) {
 	require.ErrorIs(t, err, cause, "brokers that are away are waited for")
 }
 
-// A topic that is missing is made, or is an error that says how to make it. Nothing waits for it in silence.
+// A missing topic is made, or is an error that contains the command to make it. Calls do
+// not wait for it in silence.
 func TestTopicsThatAreMissing(t *testing.T) {
 	c := newCluster(t, 1)
 	e := c.engine()
@@ -91,8 +93,8 @@ func TestTopicsThatAreMissing(t *testing.T) {
 	require.True(t, guard.IsPermanent(err))
 }
 
-// Messages of topics that others write fail into the layers and dead letters of the queue, with all bytes and headers that came, also over a
-// merge (law W2).
+// Messages of topics that others write fail into the layers and dead letters of the
+// queue, with all bytes and headers that came, also over a merge (law W2).
 func TestWithTopics_MessagesAsReceived(t *testing.T) {
 	type amount struct{ Cents int }
 	c := newCluster(t, 1, "orders", "billing-retry-1", "billing-retry-9", "billing-dead", "again")
@@ -139,7 +141,8 @@ func TestWithTopics_MessagesAsReceived(t *testing.T) {
 	assert.Equal(t, []string{"other=", "trace=first", "trace=second\xff", "trace=last"}, got)
 }
 
-// A record whose value cannot be decoded is a dead letter with its bytes, and holds up no other.
+// A record whose value cannot be decoded becomes a dead letter with its bytes, and does
+// not delay others.
 func TestWhatCannotBeDecoded(t *testing.T) {
 	c := newCluster(t, 1, "orders", "orders-dead")
 	c.produce("orders", 1, "1", "x", "2")
@@ -211,7 +214,7 @@ func TestMetadataThatIsTooLarge(t *testing.T) {
 	require.NotEmpty(t, c.committed("orders", 0).Metadata)
 }
 
-// After Close an engine does nothing, and its workers have ended.
+// After Close an engine refuses calls, and its workers have ended.
 func TestCloseOfAnEngine(t *testing.T) {
 	c := newCluster(t, 1, "orders", "orders-dead")
 	e := c.engine()

@@ -19,7 +19,6 @@ const (
 // own [WithTopics].
 type Option func(*settings)
 
-// settings are set by the options of an engine.
 type settings struct {
 	client         []kgo.Opt
 	partitions     int                 // of topics that the engine makes; 0 if it makes no topics

@@ -8,7 +8,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// An option with a wrong argument panics where it is written, with its name and the value.
+// An option with a wrong argument panics where it is written, with its name and the
+// value.
 func TestOptions_WrongArguments(t *testing.T) {
 	for want, f := range map[string]func(){
 		"kafka: WithPartitions: 0 is not from 1 to 2147483647: leave the option out to make no topics":           func() { WithPartitions(0) },

@@ -29,7 +29,6 @@ type OutputConfig[T any] struct {
 	Encode func(v T) (*kgo.Record, error)
 }
 
-// output is what [NewOutput] returns.
 type output[T any] struct {
 	c      OutputConfig[T]
 	client *kgo.Client
@@ -55,8 +54,8 @@ var _ checkpoint.Output[int] = (*output[int])(nil)
 // A transaction of Kafka cannot be prepared and then committed by another run. So the
 // state of a checkpoint has the records that are not published yet, and their ordinal:
 // how many records come before them. Commit publishes them in a transaction, together
-// with the new ordinal, as an offset of a group. After a crash at any moment the ordinal
-// says which records were published.
+// with the new ordinal, as an offset of a group. After a crash at any time the ordinal
+// shows which records were published.
 //
 //	checkpoint   Prepare: ordinal 40, records 41 to 45
 //	Commit       begin · records 41 to 45 · ordinal 45 · end      it is known: 40 or 45
@@ -68,8 +67,8 @@ var _ checkpoint.Output[int] = (*output[int])(nil)
 //
 // The elements of an interval between checkpoints are in memory and in the state. Brokers
 // forget the ordinal after offsets.retention.minutes (7 days by default) without a
-// publication. A run that knows how many records are published goes on. But Restore
-// refuses a state with records then, since it cannot be known whether they are published.
+// publication. A run that knows how many records are published continues. But Restore
+// then refuses a state with records, since it cannot know whether they are published.
 //
 // Write returns an error for an element that is larger than the client takes
 // (kgo.ProducerBatchMaxBytes, about 1 MB by default). Let the topic take as much
@@ -123,7 +122,7 @@ func (o *output[T]) fresh(ctx context.Context) error {
 	}
 	n, known, err := o.ordinal(ctx)
 	if err == nil && !known {
-		// No transaction is open and none was: a missing ordinal will mean that it was
+		// No transaction is or was open. From now on a missing ordinal means that it was
 		// forgotten.
 		first := kadm.Offsets{}
 		first.Add(kadm.Offset{Topic: o.c.Topic, Partition: 0, At: 0, LeaderEpoch: -1})
@@ -224,8 +223,8 @@ func (o *output[T]) Commit(ctx context.Context, state []byte) error {
 	return nil
 }
 
-// publish publishes what is not published yet of records that come after an ordinal. Only
-// the ordinal says that a transaction was committed: the client may have aborted it and
+// publish publishes those records after an ordinal that are not published yet. Only the
+// ordinal shows that a transaction was committed: the client may have aborted it and
 // report success, see commitTransaction.
 func (o *output[T]) publish(ctx context.Context, base int64, records [][]byte) error {
 	if o.fenced != nil || len(records) == 0 {
@@ -266,7 +265,7 @@ func (o *output[T]) published(ctx context.Context, base, target int64) (int64, e
 	switch {
 	case err != nil:
 		return 0, o.error("ordinal", err)
-	case !known && o.seen && o.tried == base: // nothing was published since; a later run would have ended this one
+	case !known && o.seen && o.tried == base: // this run has published nothing since, and a later run would have ended it
 		return base, nil
 	case !known:
 		return 0, o.error("ordinal", fmt.Errorf("it is forgotten: whether the records %d to %d are published cannot be known", base+1, target))
@@ -296,8 +295,8 @@ func (o *output[T]) transact(ctx context.Context, records [][]byte, ordinal int6
 
 // commitTransaction commits a transaction whose records are all acknowledged. The client
 // sends the first records for a topic before it notes its partitions, and aborts a
-// transaction, without an error, if it has noted none. AbortBufferedRecords, which finds
-// nothing to abort, waits until it has.
+// transaction, without an error, if it has noted no partitions. AbortBufferedRecords has
+// nothing to abort here, but waits until the client has noted them.
 func commitTransaction(ctx context.Context, client *kgo.Client) error {
 	if err := client.AbortBufferedRecords(ctx); err != nil {
 		return err
@@ -408,7 +407,7 @@ func (o *output[T]) Close() error {
 	return nil
 }
 
-// batchRoom is what a batch and the lengths of a record take at most, without headers.
+// batchRoom is the most that a batch and the lengths of a record take, without headers.
 const batchRoom = 128
 
 // stateVersion is the first byte of a state.

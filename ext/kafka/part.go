@@ -27,18 +27,18 @@ type part struct {
 	id       partitionID
 	progress *offsets.Progress // nil until the first record, if the group had no position
 	entries  map[int64]*entry  // arrived and not settled
-	delays   []offsets.Delay   // of what the owner before has nacked
-	epoch    int32             // the leader's, of the last record; -1: not known
+	delays   []offsets.Delay   // of records that the previous owner has nacked
+	epoch    int32             // the leader's, of the last record; -1 if not known
 	busy     int               // entries that run or are being put
-	held     int               // bytes of those that do not run
-	idle     chan struct{}     // room for one: busy was 0 once
-	leaving  bool              // it is being given up
-	paused   bool              // no more is to be fetched
+	held     int               // bytes of entries that do not run
+	idle     chan struct{}     // capacity 1: busy was 0 once
+	leaving  bool              // its partition is being given up
+	paused   bool              // not fetched
 
-	changed, committed int // how often something was settled or nacked, and as of which change it was committed
+	changed, committed int // number of settlements and nacks, and the part of them that was committed
 }
 
-// state is what becomes of an entry: ready → running → waiting → running … → putting →
+// state is the state of an entry: ready → running → waiting → running … → putting →
 // settled.
 type state uint8
 
@@ -50,7 +50,8 @@ const (
 	settled
 )
 
-// entry is a record that has arrived. Guarded by source.mu, but for what is written once.
+// entry is a record that has arrived. Guarded by source.mu, except fields that are
+// written once.
 type entry struct {
 	id      partitionID
 	in      incarnation
@@ -60,7 +61,7 @@ type entry struct {
 
 	part       *part // nil: its partition was lost
 	state      state
-	due        time.Time // of waiting; zero: at once
+	due        time.Time // of waiting; zero means at once
 	timer      timers.Timer[*entry]
 	settlement message.Settlement // of putting
 }
@@ -85,7 +86,6 @@ func (p *part) settle(e *entry) {
 	p.changed++
 }
 
-// metadata returns the metadata of a commit.
 func (p *part) metadata(limit int) string {
 	var delays []offsets.Delay
 	for _, e := range p.entries {
@@ -95,7 +95,7 @@ func (p *part) metadata(limit int) string {
 		}
 	}
 	slices.SortFunc(delays, func(a, b offsets.Delay) int { return int(max(-1, min(1, a.From-b.From))) })
-	for _, d := range p.delays { // what has not arrived yet
+	for _, d := range p.delays { // records that have not arrived yet
 		if d.From = max(d.From, p.progress.Next()); d.From < d.To {
 			delays = append(delays, d)
 		}

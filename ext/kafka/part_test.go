@@ -56,7 +56,8 @@ func takes(t *testing.T, s *testSource) (n int) {
 	return len(entries)
 }
 
-// TestUnreadableHoldUpNothing asks for one message at a time while some that cannot be read, and one that can, are at hand.
+// TestUnreadableHoldUpNothing asks for one message at a time while some unreadable
+// messages and a readable one are at hand.
 func TestUnreadableHoldUpNothing(t *testing.T) {
 	var b box
 	s := owner(t, withDeadLetters(b.put))
@@ -128,7 +129,8 @@ func TestAPartitionIsLostDuringAPut(t *testing.T) {
 	}
 }
 
-// TestLeaving checks that nothing of a partition that is being given up is returned, and that its delays are committed (law D3).
+// TestLeaving checks that messages of a partition that is being given up are not
+// returned, and that its delays are committed (law D3).
 func TestLeaving(t *testing.T) {
 	s := owner(t)
 	arriving(s, nil, 0, 1, 2)
@@ -148,8 +150,9 @@ func TestLeaving(t *testing.T) {
 	assert.WithinDuration(t, time.Now().Add(time.Hour), time.UnixMilli(due), time.Minute)
 }
 
-// TestJoins has a partition lost and assigned again while two of its messages run. One is there again and joins (law D2); in place of the
-// other one is another record, since the log was cut.
+// TestJoins has a partition lost and assigned again while two of its messages run. One is
+// there again and joins (law D2); in place of the other one is another record, since the
+// log was cut.
 func TestJoins(t *testing.T) {
 	s := owner(t)
 	arriving(s, nil, 0, 1)
@@ -166,7 +169,7 @@ func TestJoins(t *testing.T) {
 	ms := receive(t, s, 1)
 	assert.Equal(t, "1", ms[0].Meta().ID)
 	assert.Zero(t, takes(t, s))
-	old[1].Ack() // it is not there any more
+	old[1].Ack() // it is no longer there
 	old[0].Ack()
 	s.mu.Lock()
 	assert.EqualValues(t, 1, p.progress.Low())
@@ -179,7 +182,8 @@ func TestJoins(t *testing.T) {
 	s.mu.Unlock()
 }
 
-// TestALogThatWasCut has other records come at offsets that were read before, one of which is still worked on.
+// TestALogThatWasCut has other records arrive at offsets that were read before, while a
+// message of one of them is still being processed.
 func TestALogThatWasCut(t *testing.T) {
 	s := owner(t)
 	read := func(at int64, offsets ...int64) {
@@ -204,14 +208,15 @@ func TestALogThatWasCut(t *testing.T) {
 	ms := receive(t, s, 2)
 	assert.Equal(t, "orders/0/2", ms[0].Meta().ID)
 	assert.Equal(t, "orders/0/3", ms[1].Meta().ID)
-	old[3].Ack() // it is not there any more
+	old[3].Ack() // it is no longer there
 	ms[0].Ack()
 	assert.EqualValues(t, 3, low())
 	ms[1].Ack()
 	assert.EqualValues(t, 4, low())
 }
 
-// TestDelaysOfWhatHasNotArrivedStay checks law D3: an owner passes on delays of records that it has not read itself.
+// TestDelaysOfWhatHasNotArrivedStay checks law D3: an owner passes on delays of records
+// that it has not read itself.
 func TestDelaysOfWhatHasNotArrivedStay(t *testing.T) {
 	p := &part{progress: offsets.New(0, nil), delays: []offsets.Delay{{Span: offsets.Span{From: 1, To: 2}, Due: 77}, {Span: offsets.Span{From: 4, To: 9}, Due: 88}}}
 	for o := range int64(6) {
@@ -222,8 +227,10 @@ func TestDelaysOfWhatHasNotArrivedStay(t *testing.T) {
 	assert.Equal(t, []offsets.Delay{{Span: offsets.Span{From: 6, To: 9}, Due: 88}}, delays)
 }
 
-// Law D3: a commit keeps the delay of a Nack exactly beside any number of messages that wait only until the time in their header, which their next
-// owner reads too. With their delays the metadata had no room, and the next owner made all messages wait for the last of them.
+// Law D3: a commit keeps the delay of a Nack exactly beside any number of messages that
+// wait only until the time in their header, which their next owner reads too. With their
+// delays the metadata had no room, and the next owner made all messages wait for the last
+// of them.
 func TestTheTimeInAHeaderIsNotCommitted(t *testing.T) {
 	p := &part{progress: offsets.New(0, nil), entries: map[int64]*entry{}}
 	begun := time.Unix(1_800_000_000, 0)
@@ -245,8 +252,9 @@ func TestMillisecondsRoundUp(t *testing.T) {
 	}
 }
 
-// TestAPauseEndsWithItsPartition gives a partition up while it is looked at what may be fetched. A pause outlives an assignment in the client, so
-// the next one would fetch nothing. The client is kept busy with other pauses.
+// TestAPauseEndsWithItsPartition gives a partition up while pauseAndResume runs. A pause
+// outlives an assignment in the client, so the next assignment would fetch nothing. The
+// client is kept busy with other pauses.
 func TestAPauseEndsWithItsPartition(t *testing.T) {
 	s := owner(t, withMetadataLimit(minMetadata))
 	others := map[string][]int32{"others": make([]int32, 1000)}

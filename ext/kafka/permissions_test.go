@@ -26,7 +26,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// allowed are the rights that each part needs. docs/reference/permissions.md is made of it and of the comments in it.
+// allowed are the rights that each part needs. docs/reference/permissions.md is made of
+// it and of the comments in it.
 var allowed = map[string][]string{
 	// A worker of the queue "orders", which is the group "orders" as well. It needs WRITE
 	// on each of its layers, too. Without DESCRIBE_CONFIGS on its topics it cannot check
@@ -34,13 +35,15 @@ var allowed = map[string][]string{
 	"worker": {"READ topic orders", "READ group orders", "WRITE topic orders-dead"},
 	// A program that puts into the queue "orders". DESCRIBE_CONFIGS as for a worker.
 	"put": {"WRITE topic orders"},
-	// The engine makes topics that are missing, such as those of the queue "new".
+	// The engine makes missing topics, such as the topics of the queue "new".
 	"topics": {"CREATE topic new", "WRITE topic new"},
 	// An input of a pipeline from a partition of the topic "orders".
 	"input": {"READ topic orders"},
-	// An output of a pipeline into the topic "receipts" with the transactional id "billing-0".
+	// An output of a pipeline into the topic "receipts" with the transactional id
+	// "billing-0".
 	"output": {"READ topic receipts", "WRITE topic receipts", "READ group billing-0", "WRITE transactional-id billing-0"},
-	// A Group with the name "billing" that shares out the partitions of the topic "orders".
+	// A Group with the name "billing" that shares out the partitions of the topic
+	// "orders".
 	"group": {"READ topic orders", "READ group billing"},
 	// The command weir, and OpenView: a look at dead letters.
 	"view": {"READ topic orders-dead", "READ group weir-merge-orders-dead"},
@@ -53,7 +56,7 @@ var allowed = map[string][]string{
 	"purge": {"READ group weir-merge-orders-dead", "DELETE topic orders-dead"},
 }
 
-// doing does what needs these rights.
+// doing has a function for each part that needs its rights.
 var doing = map[string]func(ctx context.Context, client ...kgo.Opt) error{
 	"worker": func(ctx context.Context, client ...kgo.Opt) error {
 		return withEngine(ctx, client, func(e *Engine) error {
@@ -137,14 +140,15 @@ func withEngine(ctx context.Context, client []kgo.Opt, do func(*Engine) error, o
 	return errors.Join(do(e), e.Close())
 }
 
-// given is a handler of partitions that says that it was given one.
+// given is a handler that reports each assignment of a partition.
 type given func()
 
 func (f given) Assigned(context.Context, string, uint64) error { f(); return nil }
 func (f given) Revoked(context.Context, string) error          { return nil }
 func (f given) Lost(string)                                    {}
 
-// withLogins returns a cluster where users log in, and the address for them. Others may do everything.
+// withLogins returns a cluster where users log in, and the address for them. Others may
+// do everything.
 func withLogins(t *testing.T, users []string) (c *cluster, login kgo.Opt) {
 	t.Helper()
 	if clustertest.Libs() == "" {
@@ -192,8 +196,8 @@ func (c *cluster) allow(user string, rights []string) {
 	}
 }
 
-// Each part can do its work with the rights that are listed. Without any of them the error says what is not allowed, and is permanent where the
-// part would try again else.
+// Each part can work with the listed rights. Without any one of them the error names the
+// missing right, and is permanent if the part would retry otherwise.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
 	var users []string

@@ -29,8 +29,8 @@ func Ping(ctx context.Context, client *kgo.Client) error {
 	}
 	// The client has not seen the answer, and would send each request that any broker can
 	// answer to a random address. So it forgets the addresses before the one that has
-	// answered, and learns the addresses of all brokers from that one. Its requests that
-	// wait for a silent broker are repeated.
+	// answered, and gets the addresses of all brokers from there. Its requests that wait
+	// for a silent broker are repeated.
 	seeds, _ := client.OptValue(kgo.SeedBrokers).([]string)
 	if first.broker == 0 || first.broker >= len(seeds) {
 		return client.Ping(ctx)

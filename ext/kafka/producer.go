@@ -18,8 +18,8 @@ import (
 )
 
 // putWait is how long a record waits for a partition that has no leader or too few
-// replicas in sync, unless the options of the client say otherwise: longer than brokers
-// need to notice that one of them died (broker.session.timeout.ms, 9 s).
+// replicas in sync, unless the options of the client set another time: longer than
+// brokers need to notice that a broker died (broker.session.timeout.ms, 9 s).
 const putWait = 15 * time.Second
 
 // producer writes records that are in all replicas in sync when produce returns.
@@ -31,7 +31,7 @@ type producer struct {
 
 func newProducer(opts []kgo.Opt) (*producer, error) {
 	opts = append(append([]kgo.Opt{kgo.RecordDeliveryTimeout(putWait)}, opts...), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.AllowIdempotentProduceCancellation()) // else a wait for a dead broker outlives its context; what comes twice has the same id
+		kgo.AllowIdempotentProduceCancellation()) // otherwise a wait for a dead broker outlives its context; duplicates have the same id
 	client, err := newClient(opts...)
 	if err != nil {
 		return nil, err
@@ -43,9 +43,9 @@ func newProducer(opts []kgo.Opt) (*producer, error) {
 	return &producer{client, opts, clock.New()}, nil
 }
 
-// produce returns for each record why it may not be safe. The errors are nil if all are.
-// No record waits for the client's linger: the caller has given all that it has. One that
-// can never be written has an error that matches [message.ErrRefused].
+// produce returns for each record the error if it may not be safe. The errors are nil if
+// all records are safe. Records do not wait for the client's linger, since the caller has
+// no more. The error of a record that can never be written matches [message.ErrRefused].
 func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error, error) {
 	results := p.client.ProduceSync(ctx, records...)
 	if results.FirstErr() == nil {
@@ -76,8 +76,8 @@ func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error,
 }
 
 // alone writes the records of a batch that was too large, each by itself: the broker has
-// refused the batch. Those that are refused then are too large themselves. A client of
-// its own, since others produce with that of the producer.
+// refused the batch. Records that are refused again are too large themselves. It uses its
+// own client, since others produce with the producer's.
 func (p *producer) alone(ctx context.Context, records []*kgo.Record, failed map[*kgo.Record]error) (err error) {
 	var single *kgo.Client
 	for _, r := range records {
@@ -100,8 +100,8 @@ func (p *producer) alone(ctx context.Context, records []*kgo.Record, failed map[
 	return nil
 }
 
-// refused says whether a record, or the batch that it was in, was refused for what it is,
-// such as its size.
+// refused reports whether a record or its batch was refused because of its content, such
+// as its size.
 func refused(err error) bool {
 	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord)
 }

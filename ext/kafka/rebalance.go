@@ -113,7 +113,7 @@ func (s *source) arrived(fetches kgo.Fetches) {
 	s.pauseAndResume() // before the next poll
 }
 
-// removed is what a topic's retention, or a hand, has removed of a partition.
+// removed is a range of offsets that were removed from a partition before they were read.
 type removed struct {
 	id           partitionID
 	from, before int64
@@ -171,8 +171,8 @@ func same(a, b *kgo.Record) bool {
 	return a.Timestamp.Equal(b.Timestamp) && a.LeaderEpoch == b.LeaderEpoch
 }
 
-// revoked gives partitions up: what is in flight of them may be settled within a time,
-// and is committed; then the next owner gets them.
+// revoked gives partitions up. It waits for messages in flight for a time and commits;
+// then the next owner gets the partitions.
 func (s *source) revoked(_ context.Context, client *kgo.Client, m map[string][]int32) {
 	parts := s.leave(m)
 	if len(parts) == 0 {
@@ -193,7 +193,7 @@ func (s *source) revoked(_ context.Context, client *kgo.Client, m map[string][]i
 	s.forget(client, m)
 }
 
-// leave marks partitions: nothing more of them is returned.
+// leave marks partitions, whose messages are no longer returned.
 func (s *source) leave(m map[string][]int32) (parts []*part) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

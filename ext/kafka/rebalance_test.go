@@ -20,9 +20,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// TestRebalances lets workers join, leave and be dropped while keyed messages are worked on. None is lost. Where all workers leave in
-// order, and are given the time to settle, none is doubled, and the messages of a key are done in order. WEIR_LONG=1 runs 50
-// rebalances.
+// TestRebalances lets workers join, leave and be dropped while keyed messages are
+// processed. No message is lost. If all workers leave in order, and have the time to
+// settle, no message is doubled, and the messages of a key are done in order. WEIR_LONG=1
+// runs 50 rebalances.
 func TestRebalances(t *testing.T) {
 	t.Parallel()
 	rebalances, messages := 6, 600
@@ -66,7 +67,7 @@ type rebalances struct {
 	random  *rand.Rand
 	workers []*worker
 
-	meanwhile func(i int) // nil: nothing is done meanwhile
+	meanwhile func(i int) // called during each round; may be nil
 
 	mu   sync.Mutex
 	done map[string][]int // by key, in the order of the acknowledgements
@@ -85,7 +86,8 @@ func newRebalances(t *testing.T, c *cluster, drops bool, opts ...kgo.Opt) *rebal
 	}
 }
 
-// join starts a worker: messages of a partition are done one after the other, those of different partitions at once.
+// join starts a worker. It processes the messages of a partition one by one, and
+// different partitions at once.
 func (r *rebalances) join() {
 	opts := []sourceOption{withClient(r.opts...), withSettleTime(4 * time.Second)}
 	if r.drops {

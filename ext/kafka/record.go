@@ -14,7 +14,6 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// place returns where a record stands.
 func place(r *kgo.Record) message.Origin {
 	return message.Origin{
 		Source:    r.Topic,
@@ -81,8 +80,8 @@ func originOfPut(m *message.Meta, r *kgo.Record, in incarnation) string {
 	}
 }
 
-// metaOfHeaders returns what the headers say. Most records of a topic that others write
-// have none, and should not cost more for it.
+// metaOfHeaders returns the metadata in headers. Most records of other programs' topics
+// have no headers, and should not cost more.
 func metaOfHeaders(hs []kgo.RecordHeader) (m message.Meta, err error) {
 	if len(hs) == 0 {
 		return m, nil
@@ -146,7 +145,7 @@ func record(topic string, payload []byte, m message.Meta) (*kgo.Record, error) {
 // other engines.
 const earlierPrefix = "Weir-Earlier-"
 
-// inOrder gives headers back that were there several times.
+// inOrder restores headers that were there several times.
 func inOrder(hs []kgo.RecordHeader) []kgo.RecordHeader {
 	type numbered struct {
 		kgo.RecordHeader

@@ -24,7 +24,6 @@ const (
 	deadSuffix = "-dead"
 )
 
-// setting is a value of a topic's configuration.
 type setting struct{ key, value string }
 
 // newTopic returns the configuration of a topic that the engine makes. Compaction would

@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// acknowledged is a sink that needs to keep nothing.
+// acknowledged is a sink that discards its results.
 type acknowledged struct{}
 
 func (acknowledged) PutAll(context.Context, []message.Message[string]) error { return nil }
@@ -32,8 +32,8 @@ func TestQueueCounts_OnKafka(t *testing.T) {
 	require.ErrorContains(t, err, "weir layers --db 'kafka://HOST:PORT?group=orders'")
 }
 
-// Laws D1, D4 and W2: what only a person can fix ends the run with its reason. The message
-// that could not be handed over is not committed.
+// Laws D1, D4 and W2: a fault that only a person can fix ends the run with its reason.
+// The message that could not be handed over is not committed.
 func TestRun_HandOverThatOnlyAPersonCanFix(t *testing.T) {
 	for name, tt := range map[string]struct {
 		topic   string

@@ -75,8 +75,8 @@ func TestMetaOfARecord(t *testing.T) {
 	assert.Equal(t, 1, m.Visit)
 }
 
-// Law W5: two records with one id are two messages, wherever they are handed over. A record
-// that a worker has handed over keeps the origin of its put.
+// Law W5: two records with one id are two messages, wherever they are handed over. A
+// record that a worker has handed over keeps the origin of its put.
 func TestSource_TwoRecordsUnderOneID(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	engine := memory.Open()
@@ -95,7 +95,8 @@ func TestSource_TwoRecordsUnderOneID(t *testing.T) {
 	assert.ElementsMatch(t, []string{`"address A"`, `"address B"`, `"address C"`}, payloads(stored))
 }
 
-// TestARecordWithoutHeadersIsCheap checks that only the strings of its place, id and key are made.
+// TestARecordWithoutHeadersIsCheap checks that only the strings of its place, id and key
+// are made.
 func TestARecordWithoutHeadersIsCheap(t *testing.T) {
 	r := &kgo.Record{Topic: "orders", Partition: 12, Offset: 345678, Key: []byte("key")}
 	assert.LessOrEqual(t, testing.AllocsPerRun(100, func() {
@@ -136,7 +137,8 @@ func TestLowestUnsettledIsCommitted(t *testing.T) {
 	assert.Empty(t, c.committed("orders", 0).Metadata)
 }
 
-// TestTransactionsAndCompactionDoNotBlock reads what markers, aborted records and compaction have left.
+// TestTransactionsAndCompactionDoNotBlock reads what markers, aborted records and
+// compaction have left.
 func TestTransactionsAndCompactionDoNotBlock(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "plain")
@@ -156,7 +158,7 @@ func TestTransactionsAndCompactionDoNotBlock(t *testing.T) {
 	s := c.source("orders")
 	var last int64
 	n := 0
-	final := "4-2" // the last one that was committed
+	final := "4-2" // the last committed value
 	if c.fake == nil {
 		final = lastSegment
 	}
@@ -174,7 +176,8 @@ func TestTransactionsAndCompactionDoNotBlock(t *testing.T) {
 	eventually(t, func() bool { return c.committed("orders", 0).At == c.end("orders", 0) }, "gaps are settled, the last one of an aborted transaction, too: no lag")
 }
 
-// TestRecordsThatAreRemoved has the retention of a topic be shorter than its workers are behind. They go on with what there is, and log the loss.
+// TestRecordsThatAreRemoved has the retention of a topic be shorter than its workers are
+// behind. They continue with the remaining records, and log the loss.
 func TestRecordsThatAreRemoved(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, numbers(10)...)
@@ -216,12 +219,13 @@ func TestADroppedSourceLosesNothing(t *testing.T) {
 	again := receive(t, b, 15)
 	assert.ElementsMatch(t, values(ms[5:]), values(again))
 	for _, m := range ms {
-		m.Nack(0) // it changes nothing
+		m.Nack(0) // it has no effect
 	}
 	nothing(t, b, 200*time.Millisecond)
 }
 
-// drop ends a source without a commit and without leaving the group: the brokers see the same of a process that is killed.
+// drop ends a source without a commit and without leaving the group: the brokers see the
+// same of a process that is killed.
 func drop(s *testSource) {
 	s.mu.Lock()
 	s.closed = true
@@ -229,7 +233,7 @@ func drop(s *testSource) {
 	s.cancel(errClosed)
 	s.ended.Wait()
 	s.mu.Lock()
-	clear(s.parts) // there is nothing to commit
+	clear(s.parts) // so that it commits nothing
 	s.mu.Unlock()
 	left, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -238,8 +242,8 @@ func drop(s *testSource) {
 	s.closing.Do(func() { close(s.left) })
 }
 
-// TestAFrozenSourceChangesNothing checks law P1: a source that was frozen for longer than its session commits nothing when it goes on, not even
-// what it was about to commit.
+// TestAFrozenSourceChangesNothing checks law P1: a source that was frozen for longer than
+// its session does not commit when it continues, not even a commit that it had begun.
 func TestAFrozenSourceChangesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
@@ -273,7 +277,8 @@ func TestAFrozenSourceChangesNothing(t *testing.T) {
 	assert.Empty(t, committed.Metadata)
 }
 
-// TestPushesBack checks law D4: a partition whose metadata is nearly full is not fetched, another one is.
+// TestPushesBack checks law D4: a partition whose metadata is nearly full is not fetched,
+// another one is.
 func TestPushesBack(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "orders")
@@ -328,7 +333,8 @@ func TestPushesBack(t *testing.T) {
 	eventually(t, func() bool { return c.committed("orders", 0).At == 2000 }, "it goes on")
 }
 
-// TestWhatWaitsIsBounded checks that messages which wait for their time do not fill the memory (law D5).
+// TestWhatWaitsIsBounded checks that messages which wait for their time do not fill the
+// memory (law D5).
 func TestWhatWaitsIsBounded(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
@@ -345,7 +351,8 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 	assert.LessOrEqual(t, len(s.parts[partitionID{"orders", 0}].entries), maxHeld+maxPoll)
 }
 
-// TestTheBytesOfWhatWaitsAreBounded checks the same of large messages, and that the source goes on when they are done.
+// TestTheBytesOfWhatWaitsAreBounded checks the same for large messages, and that the
+// source continues when they are done.
 func TestTheBytesOfWhatWaitsAreBounded(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
@@ -378,7 +385,7 @@ func TestTheBytesOfWhatWaitsAreBounded(t *testing.T) {
 	assert.Zero(t, s.parts[id].held)
 }
 
-// receiveSome returns what comes within a second.
+// receiveSome returns messages that arrive within a second.
 func receiveSome(t *testing.T, s *testSource, n int) []message.Message[string] {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -390,7 +397,8 @@ func receiveSome(t *testing.T, s *testSource, n int) []message.Message[string] {
 	return ms
 }
 
-// TestWhatIsResumedWaitsForNoOther checks that a partition which was full goes on soon, though there is nothing new in another one.
+// TestWhatIsResumedWaitsForNoOther checks that a partition which was full continues soon,
+// even if another one has no new records.
 func TestWhatIsResumedWaitsForNoOther(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "orders")
@@ -433,8 +441,9 @@ func TestRejectedIsSettledBehindItsDeadLetter(t *testing.T) {
 	assert.Equal(t, 1, m.Meta.Visit)
 }
 
-// Law W2: a message of nearly a megabyte that fails does not fit into a layer or the dead letters with its history. It is there with less of it, or
-// as a pointer to its record, and holds up no position.
+// Law W2: a message of nearly a megabyte that fails does not fit into a layer or the dead
+// letters with its history. It is stored with less of it, or as a pointer to its record,
+// and does not block the position.
 func TestADeadLetterThatDoesNotFit(t *testing.T) {
 	c := newCluster(t, 1, "orders", "group-retry-1", "group-dead")
 	client := c.client(kgo.ProducerBatchMaxBytes(4<<20), kgo.ProducerBatchCompression(kgo.NoCompression()))
@@ -504,7 +513,8 @@ func TestDueHeader(t *testing.T) {
 	assert.Equal(t, 2, ms[0].Meta().Visit)
 }
 
-// TestRevoked checks that what is settled within the time is committed before the next owner gets the partition.
+// TestRevoked checks that messages settled within the time are committed before the next
+// owner gets the partition.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "orders")
@@ -550,7 +560,7 @@ func leaving(s *testSource) (n int) {
 	return n
 }
 
-// drain acknowledges what comes until there are n messages.
+// drain acknowledges messages until there are n of them.
 func drain(t testing.TB, n int, sources ...*testSource) (all []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -579,8 +589,8 @@ func drain(t testing.TB, n int, sources ...*testSource) (all []string) {
 	return all
 }
 
-// TestLostPartition checks laws P1 and D2: nothing is committed for a partition that was lost, and what still runs here does
-// not run a second time when it comes back.
+// TestLostPartition checks laws P1 and D2: for a lost partition, positions are not
+// committed, and messages that still run here do not run a second time when it returns.
 func TestLostPartition(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")

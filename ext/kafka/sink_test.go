@@ -45,7 +45,8 @@ func TestSinkKeepsWhatIsKnown(t *testing.T) {
 	}, got.Meta())
 }
 
-// TestSinkAcknowledgesWhatIsSafe checks law D1: of a Put that fails, what was written is acknowledged.
+// TestSinkAcknowledgesWhatIsSafe checks law D1: after a Put that fails, the messages that
+// were written are acknowledged.
 func TestSinkAcknowledgesWhatIsSafe(t *testing.T) {
 	c := newCluster(t, 2, "invoices")
 	s := c.sink("invoices", kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
@@ -61,7 +62,8 @@ func TestSinkAcknowledgesWhatIsSafe(t *testing.T) {
 	assert.Equal(t, map[string]message.Kind{"0": message.Done}, settlements)
 }
 
-// Law W2: what is too large is rejected, by itself: the others of its batch are written.
+// Law W2: a message that is too large is rejected by itself: the others of its batch are
+// written.
 func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
 	c := newCluster(t, 1)
 	require.NoError(t, c.CreateTopic("invoices", 1, map[string]string{"max.message.bytes": "2000"}))
@@ -86,8 +88,9 @@ func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
 	require.ErrorIs(t, s.PutAll(t.Context(), []message.Message[string]{large}), message.ErrRefused, "no one would see a rejection")
 }
 
-// Law D1: records of a batch that was too large for the topic are written one by one, and then Put returns nil. It returned a PutError without an
-// error in it, which panicked when it was printed.
+// Law D1: records of a batch that was too large for the topic are written one by one, and
+// then Put returns nil. It returned a PutError without an error in it, which panicked
+// when it was printed.
 func TestPutOfABatchThatWasTooLarge(t *testing.T) {
 	c := newCluster(t, 1)
 	require.NoError(t, c.CreateTopic("invoices", 1, map[string]string{"max.message.bytes": "2000"}))

@@ -44,9 +44,9 @@ var errClosed = errors.New("kafka: the source is closed")
 // source returns the records of topics as messages, as a member of a consumer group: a
 // [store.Receiver]. Sources of a group, on any number of machines, share the partitions.
 //
-// Of each partition it commits the lowest offset that is not settled. What is settled
-// above it goes into the metadata of the commit, so the next owner of the partition does
-// not deliver it again. Before the metadata is full, the source stops fetching that
+// It commits the lowest offset of each partition that is not settled. Settled ranges
+// above it go into the metadata of the commit, so the next owner of the partition does
+// not deliver them again. Before the metadata is full, the source stops fetching that
 // partition until something is settled.
 //
 // A message that was nacked waits in memory and is delivered again by this source, later
@@ -57,9 +57,9 @@ type source struct {
 	sourceSettings
 
 	start  time.Time
-	ctx    context.Context // of polls and of what is recorded; ends with Close
+	ctx    context.Context // of polls and records; ends with Close
 	cancel context.CancelCauseFunc
-	demand chan struct{} // capacity 1; to the poller: Receive wants messages
+	demand chan struct{} // capacity 1; to the poller: Receive waits for messages
 	given  chan struct{} // capacity 1; to Receive: there is something, or may be
 	kick   chan struct{} // capacity 1; to the goroutine of puts: something is to be put, or was settled
 	ended  sync.WaitGroup
@@ -77,13 +77,13 @@ type source struct {
 	waiting    timers.Heap[*entry]
 	putting    []*entry // to be put among the dead letters
 	leasesLost int      // see LeasesLost
-	want       int      // how many messages the Receive that runs wants; 0: none runs
+	want       int      // how many messages the running Receive asks for; 0 if no Receive runs
 	failure    error    // for the next Receive
 	closed     bool
 }
 
-// putFunc stores messages. It returns nil when they are durable. The same messages may
-// come again.
+// putFunc stores messages. It returns nil when they are durable. It may be called again
+// with the same messages.
 type putFunc = func(ctx context.Context, ms ...store.Message) error
 
 // sourceSettings are required, but for the client's options.
@@ -91,16 +91,16 @@ type sourceSettings struct {
 	client         []kgo.Opt
 	clock          clock.Clock
 	logger         *slog.Logger
-	commitInterval time.Duration                               // how often what is settled is committed: what was since then is delivered again after a crash
+	commitInterval time.Duration                               // time between commits: messages settled since the last one are redelivered after a crash
 	settleTime     time.Duration                               // see WithSettleTime
 	metadata       int                                         // characters that a commit may have; guarded by source.mu
-	dead           putFunc                                     // where messages go that were rejected
-	others         func(ctx context.Context) ([]string, error) // layers of other versions, which may come to be at any time
+	dead           putFunc                                     // stores rejected messages
+	others         func(ctx context.Context) ([]string, error) // layers of other versions, which may appear at any time
 }
 
-// newSource returns a source of topics for a group. The error is that of the options of
-// the client, or says that the brokers refuse its authentication. If they do not answer,
-// it returns after 3 s at most. The source must be closed.
+// newSource returns a source of topics for a group. It returns an error for invalid
+// options of the client, or if the brokers refuse its authentication. If they do not
+// answer, it returns after 3 s at most. The source must be closed.
 func newSource(group string, topics []string, set sourceSettings) (*source, error) {
 	s := &source{
 		sourceSettings: set, start: set.clock.Now(),
@@ -165,7 +165,7 @@ func (s *source) Receive(ctx context.Context, n int) ([]message.Message[[]byte],
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if len(entries) == 0 { // else there may be more behind those that could not be read
+		if len(entries) == 0 { // otherwise there may be more behind unreadable ones
 			s.await(ctx, n, wait)
 		}
 	}
@@ -196,8 +196,8 @@ func (s *source) setWant(n int) {
 	s.want = n
 }
 
-// take returns messages to be returned, or how long the first that waits has to wait; 0:
-// none waits.
+// take returns messages to be returned, or how long the first waiting message has to
+// wait, or 0 if no message waits.
 func (s *source) take(n int) (entries []*entry, wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +263,7 @@ func (s *source) settle(e *entry, v message.Settlement) {
 	if s.closed || !s.stop(e) {
 		return
 	}
-	if e.part.paused { // it may go on
+	if e.part.paused { // it may be resumed
 		wake(s.kick)
 	}
 	switch v.Kind {
@@ -280,7 +280,7 @@ func (s *source) settle(e *entry, v message.Settlement) {
 	}
 }
 
-// stop notes that a message is not being worked on any more. It returns false if its
+// stop notes that a message is no longer being processed. It returns false if its
 // partition was lost. Called with mu held.
 func (s *source) stop(e *entry) bool {
 	of := s.running[e.id]
@@ -297,8 +297,8 @@ func (s *source) stop(e *entry) bool {
 	return true
 }
 
-// wait lets a message wait in memory. That of a partition that is being given up is not
-// delivered here any more. Called with mu held.
+// wait lets a message wait in memory. If its partition is being given up, it is no longer
+// delivered here. Called with mu held.
 func (s *source) wait(e *entry, d time.Duration) {
 	e.state = waiting
 	if !e.part.leaving {
@@ -315,7 +315,7 @@ func (s *source) put(e *entry) {
 	wake(s.kick)
 }
 
-// poll polls as long as a Receive wants something.
+// poll polls as long as a Receive waits for messages.
 func (s *source) poll() {
 	for {
 		select {
@@ -325,7 +325,7 @@ func (s *source) poll() {
 		}
 		for n := s.wanted(); n > 0 && s.ctx.Err() == nil; n = s.wanted() {
 			s.arrived(s.client.PollRecords(s.ctx, n))
-			s.client.AllowRebalance() // until here, none of the partitions was given up
+			s.client.AllowRebalance() // until here, the client kept all partitions
 			wake(s.given)
 		}
 	}
@@ -356,9 +356,9 @@ func (s *source) Close(ctx context.Context) error {
 	}
 }
 
-// end records what was settled and leaves the group. It runs on a goroutine of its own
-// and always ends: a member that nobody asks for messages would keep its partitions from
-// the others.
+// end records settlements and leaves the group. It runs on its own goroutine and always
+// ends: a member that does not ask for messages would keep its partitions from the
+// others.
 func (s *source) end() {
 	defer close(s.left)
 	s.ended.Wait()
@@ -375,7 +375,6 @@ func (s *source) end() {
 	s.forgotten()
 }
 
-// wake sends to a channel with room for one.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -16,8 +16,9 @@ import (
 	"github.com/weirflow/weir/delivery/deliverytest"
 )
 
-// TestSource runs the suite. What it has for sources that share a queue does not fit: a partition has one owner, and what that
-// one releases it gets again. TestRebalances has that.
+// TestSource runs the suite. Its tests of sources that share a queue do not fit: a
+// partition has one owner, which also gets back the messages that it releases.
+// TestRebalances covers them.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	const partitions = 3
@@ -40,8 +41,9 @@ func TestCloseTwice(t *testing.T) {
 	require.ErrorIs(t, err, errClosed)
 }
 
-// Laws D1 and D4: a Close whose context has ended records what was settled and leaves the group all the same. The next member waited for the
-// messages of one that lived on and gave nothing to anyone.
+// Laws D1 and D4: a Close whose context has ended still records settlements and leaves
+// the group. The next member waited for the messages of a member that lived on and
+// delivered nothing.
 func TestCloseWhoseContextHasEnded(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, "0", "1")

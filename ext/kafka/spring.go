@@ -64,8 +64,8 @@ func springHeaders(m *store.Message) (h []kgo.RecordHeader) {
 }
 
 // takeSpring takes the history of a message from headers of Spring Kafka or Kafka
-// Connect. What it can read, it removes. weir's own headers say more, so where they are
-// the others are only removed.
+// Connect, and removes the headers that it can read. weir's own headers have more
+// details, so if they exist the others are only removed.
 func takeSpring(headers map[string]string, m *message.Meta) {
 	text := func(names ...string) (value string) {
 		for _, name := range names {

@@ -94,7 +94,7 @@ type noPartitions struct{ partitions.Handler }
 func TestNoBroker(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	require.NoError(t, listener.Close()) // nothing listens there
+	require.NoError(t, listener.Close()) // the address is free now
 	mock, l := clock.NewMock(), &logs{}
 	s, err := newTestSource("group", []string{"orders"}, withClient(kgo.SeedBrokers(listener.Addr().String())), withLogger(l.logger()), withClock(mock))
 	require.NoError(t, err)
@@ -106,7 +106,8 @@ func TestNoBroker(t *testing.T) {
 	require.NoError(t, s.Close(context.Background()))
 }
 
-// A wrong password ends the start with its reason, and without the password; brokers that do not answer are waited for.
+// A wrong password ends the start with its reason, and without the password; brokers that
+// do not answer are waited for.
 func TestAWrongPasswordEndsTheStart(t *testing.T) {
 	t.Parallel()
 	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "admin", "admin"))

@@ -30,8 +30,8 @@ import (
 // record's.
 type View struct {
 	topic  string
-	group  string // has settled what is not shown
-	merges bool   // the group is that of the merges of the topic
+	group  string // whose settled entries are not shown
+	merges bool   // the group is the one of the merges of the topic
 	opts   []kgo.Opt
 	client *kgo.Client
 	admin  *kadm.Client
@@ -41,7 +41,7 @@ type View struct {
 	metadata int // how many characters a commit of a merge may have
 }
 
-// viewPart is a partition. What is settled is known up to the end.
+// viewPart is a partition. Its settled offsets are known up to the end.
 type viewPart struct {
 	id         int32
 	start, end int64
@@ -80,7 +80,6 @@ func OpenView(ctx context.Context, topic, group string, opts ...kgo.Opt) (*View,
 
 func (v *View) error(err error) error { return fmt.Errorf("kafka: topic %q: %w", v.topic, err) }
 
-// look finds out where the partitions begin and end.
 func (v *View) look(ctx context.Context) error {
 	ends, err := v.admin.ListCommittedOffsets(ctx, v.topic)
 	if err != nil {
@@ -111,7 +110,6 @@ func (v *View) look(ctx context.Context) error {
 	return v.settled(ctx)
 }
 
-// settled finds out what the group has settled.
 func (v *View) settled(ctx context.Context) error {
 	known, err := committed(ctx, v.admin, v.group)
 	if err != nil {
@@ -126,7 +124,7 @@ func (v *View) settled(ctx context.Context) error {
 		if at.Err != nil {
 			return fmt.Errorf("group %q: partition %d: %w", v.group, p.id, at.Err)
 		}
-		if at.At > p.end { // others went on meanwhile, or it is of a deleted topic of that name, and nothing of this one is settled
+		if at.At > p.end { // others have merged meanwhile; or the offset is of a deleted topic with the same name, and this one has no settled entries
 			ends, err := v.admin.ListCommittedOffsets(ctx, v.topic)
 			end, _ := ends.Lookup(v.topic, p.id)
 			if err = cmp.Or(err, end.Err); err != nil {
@@ -146,7 +144,6 @@ func (v *View) settled(ctx context.Context) error {
 	return nil
 }
 
-// progress returns what is settled of a partition.
 func (p *viewPart) progress() *offsets.Progress {
 	done := slices.Clone(p.done)
 	done = slices.DeleteFunc(done, func(s offsets.Span) bool { return s.To <= p.low })
@@ -154,8 +151,7 @@ func (p *viewPart) progress() *offsets.Progress {
 }
 
 // read calls f for the records of a partition from an offset up to the end, until f
-// returns false. Records that were compacted away, and markers of transactions, do not
-// come.
+// returns false. It skips compacted records and markers of transactions.
 func (v *View) read(ctx context.Context, p *viewPart, from int64, f func(r *kgo.Record, in incarnation) (bool, error)) error {
 	if from >= p.end {
 		return nil
@@ -239,7 +235,6 @@ func (v *View) each(ctx context.Context, f *store.Filter, page store.Page, visit
 	return nil
 }
 
-// entryOf returns a record as an entry.
 func entryOf(r *kgo.Record, in incarnation) store.Entry {
 	meta, err := metaOf(r, in)
 	e := store.Entry{Position: positionOf(r.Partition, r.Offset), Arrived: r.Timestamp.UTC()}

@@ -105,7 +105,7 @@ func TestView(t *testing.T) {
 	assert.Equal(t, map[string]int{"DOWN": 50}, n.Reasons)
 	assert.Equal(t, n.Oldest, n.Next)
 
-	// What comes later is not in it, and Purge leaves it.
+	// Later entries are not in the view, and Purge leaves them.
 	require.NoError(t, v.Put(t.Context(), letter(100)))
 	n, err = v.Count(t.Context(), store.Filter{})
 	require.NoError(t, err)
@@ -118,7 +118,8 @@ func TestView(t *testing.T) {
 	require.ErrorContains(t, err, `topic "nothing"`)
 }
 
-// Markers of transactions and aborted records at the end of a partition do not hold up a view.
+// Markers of transactions and aborted records at the end of a partition do not block a
+// view.
 func TestAViewOfTransactions(t *testing.T) {
 	c := newCluster(t, 1, "dead")
 	p := c.client(kgo.TransactionalID("t"), kgo.DefaultProduceTopic("dead"))
@@ -188,7 +189,8 @@ func TestMergeOfATopic(t *testing.T) {
 	require.NoError(t, err)
 	assert.ElementsMatch(t, []string{"90", "91", "92", ""}, payloads(list))
 
-	// What was merged at the beginning is gone for good, also when the group is forgotten.
+	// Entries that were merged at the beginning are removed for good, even if the group
+	// is forgotten.
 	for p := range int32(3) {
 		assert.Positive(t, c.start("dead", p), "partition %d", p)
 	}
@@ -198,7 +200,8 @@ func TestMergeOfATopic(t *testing.T) {
 	assert.Len(t, c.committedValues("orders"), 93)
 }
 
-// Law W2: a message that the target does not take stays, is named at the end, and stops no other.
+// Law W2: a message that the target does not take stays, is named at the end, and stops
+// no other.
 func TestMergeOfWhatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "dead")
@@ -223,7 +226,8 @@ func TestMergeOfWhatIsTooLarge(t *testing.T) {
 	}
 }
 
-// A merge that is killed at any of its steps is called again, and each letter returns once.
+// A merge that is killed at any of its steps is called again, and each letter returns
+// once.
 func TestKilledMergesOfATopic(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "dead", "orders")
@@ -249,7 +253,8 @@ func TestKilledMergesOfATopic(t *testing.T) {
 	assert.Empty(t, c.committedValues("dead"))
 }
 
-// Of two merges at once the later one goes on, and none doubles what the other one has sent.
+// Of two merges at once the later one continues, and does not repeat entries that the
+// other has sent.
 func TestTwoMergesOfATopic(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "dead", "orders")
@@ -282,7 +287,8 @@ func TestTwoMergesOfATopic(t *testing.T) {
 	assert.ElementsMatch(t, numbers(20), c.committedValues("orders"))
 }
 
-// A merge with an older view sends nothing again, when another one has merged more than that view has.
+// A merge with an older view repeats no entry after another merge has merged more than
+// that view has.
 func TestAMergeBehindALaterOne(t *testing.T) {
 	c := newCluster(t, 1, "dead", "orders")
 	c.letters(20)
@@ -300,7 +306,8 @@ func TestAMergeBehindALaterOne(t *testing.T) {
 	assert.ElementsMatch(t, numbers(21), c.committedValues("orders"))
 }
 
-// A view that is opened while a merge is under way does not show again what was merged before.
+// A view that is opened while a merge is under way does not show again what was merged
+// before.
 func TestAViewDuringAMerge(t *testing.T) {
 	c := newCluster(t, 1, "dead", "orders")
 	c.letters(30)
@@ -342,7 +349,7 @@ func TestAMergeWithTooManyGaps(t *testing.T) {
 	assert.ElementsMatch(t, numbers(2000), c.committedValues("orders"))
 }
 
-// What is remembered of a longer log, which a topic of that name was before, hides nothing.
+// The offset of a longer log, which a former topic of that name had, hides no entries.
 func TestATopicThatWasMadeAgain(t *testing.T) {
 	c := newCluster(t, 1, "dead")
 	c.letters(5)

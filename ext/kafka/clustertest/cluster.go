@@ -31,8 +31,8 @@ import (
 
 const patience = 5 * time.Minute // for the start of a broker
 
-// Libs returns the directory of the jars of Apache Kafka. "" means that there is none, so
-// [Start] would return an error.
+// Libs returns the directory of the jars of Apache Kafka, or "" if it is not set: then
+// [Start] returns an error.
 func Libs() string { return os.Getenv("WEIR_KAFKA") }
 
 // Cluster is a cluster of brokers. It is not safe for concurrent use.
@@ -44,18 +44,17 @@ type Broker struct {
 	// Login is another one, of the listener LOGIN. A setting may ask for a password
 	// there: listener.security.protocol.map.
 	Login string
-	Dir   string // of its files; what it keeps is in "data" there
+	Dir   string // directory of its files; its data is in "data" there
 
 	id      int
 	quiet   string // of controllers
 	process *os.Process
-	ended   chan struct{} // closed by the end of the process; nil: it is not running
+	ended   chan struct{} // closed by the end of the process; nil if it is not running
 }
 
 // Start starts brokers, and returns when all answer. More settings are lines of
-// server.properties. Topics have a replica on each of up to three brokers, unless they
-// say otherwise, and a majority of them in sync (min.insync.replicas). The cluster must
-// be closed.
+// server.properties. By default topics have a replica on each of up to three brokers, and
+// a majority of them in sync (min.insync.replicas). The cluster must be closed.
 func Start(brokers int, settings ...string) (all Cluster, err error) {
 	defer func() {
 		if err != nil {
@@ -110,9 +109,8 @@ func (all Cluster) Addrs() (addrs []string) {
 // URL returns an address for kafka.Open.
 func (all Cluster) URL() string { return "kafka://" + strings.Join(all.Addrs(), ",") }
 
-// freeAddr returns an address that nobody listens to. A broker uses it later, and again
-// after a restart: systems do not give connections a port below 32768, as they do with
-// those of net.Listen.
+// freeAddr returns a free address. A broker uses it later, and again after a restart:
+// unlike the ports of net.Listen, ports below 32768 are not given to connections.
 func freeAddr() string {
 	for {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000)))
@@ -127,7 +125,7 @@ func (b *Broker) settings() string { return filepath.Join(b.Dir, "server.propert
 func (b *Broker) log() string      { return filepath.Join(b.Dir, "log") }
 
 // format writes the settings and lays out the directory of a broker. Sessions may be
-// short, and what a test waits for comes soon.
+// short, and tests do not wait long.
 func (b *Broker) format(more []string, replicas int) error {
 	if err := os.MkdirAll(b.Dir, 0o750); err != nil {
 		return err
@@ -179,7 +177,6 @@ func java(class string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// launch starts a broker that is not running.
 func (b *Broker) launch() error {
 	log, err := os.OpenFile(b.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -39,8 +39,8 @@ const reserved = 48
 // Bytes returns how many bytes metadata of a number of characters has room for.
 func bytesIn(limit int) int { return (limit - len(prefix)) * 3 / 4 }
 
-// Full says whether metadata of at most limit characters could become too small, when
-// more records arrive and whatever is open is settled in the worst order.
+// Full reports whether metadata of at most limit characters could become too small, if
+// more records arrive and all open ones are settled in the worst order.
 func (p *Progress) Full(limit, more int) bool {
 	if p.open == 0 {
 		return false // then a record can always come
@@ -50,9 +50,8 @@ func (p *Progress) Full(limit, more int) bool {
 }
 
 // Encode returns metadata of at most limit characters: the settled spans above Low, and
-// delays. What does not fit is left out or later, never the other way: the last spans are
-// missing, so that what is settled is delivered again; delays are longer. The delays are
-// in order.
+// delays. If it lacks room, it errs to the safe end: the last spans are missing, so that
+// their messages are redelivered, and delays are longer. The delays are in order.
 func (p *Progress) Encode(delays []Delay, limit int) string {
 	if len(p.done) == 0 && len(delays) == 0 {
 		return ""
@@ -69,9 +68,9 @@ func (p *Progress) Encode(delays []Delay, limit int) string {
 	return prefix + encoding.EncodeToString(b)
 }
 
-// rounded returns delays that end at multiples of a unit, later ones, never earlier (law
-// D3). Neighbours that end at the same time become one. With the largest unit all become
-// one.
+// rounded returns delays that end at multiples of a unit, later ones, never earlier
+// (law D3). Neighbours that end at the same time become one. With the largest unit all
+// become one.
 func rounded(delays []Delay, unit int64) (out []Delay) {
 	for _, d := range delays {
 		if over := d.Due % unit; over > 0 && unit < math.MaxInt64 {
@@ -102,8 +101,8 @@ func appendDelays(b []byte, at int64, delays []Delay) []byte {
 	return b
 }
 
-// Decode returns what Encode has written for a position. The error matches ErrNotOurs, or
-// says what is damaged.
+// Decode returns the content of metadata that Encode has written for a position. The
+// error matches ErrNotOurs, or names the damage.
 func Decode(low int64, metadata string) (done []Span, delays []Delay, err error) {
 	text, ours := strings.CutPrefix(metadata, prefix)
 	if !ours {
@@ -140,7 +139,6 @@ func Decode(low int64, metadata string) (done []Span, delays []Delay, err error)
 	return done, delays, nil
 }
 
-// span reads a span that begins at or behind at.
 func span(r *varint.Reader, at *int64) (s Span) {
 	gap, long := r.Uvarint(), r.Uvarint()
 	room := uint64(math.MaxInt64 - *at)

@@ -98,7 +98,8 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// TestPushesBackBeforeItIsFull takes records until it is full, and settles in the order that makes most spans.
+// TestPushesBackBeforeItIsFull takes records until it is full, and settles in the order
+// that makes most spans.
 func TestPushesBackBeforeItIsFull(t *testing.T) {
 	for seed := range uint64(60) {
 		limit := 4096 >> (seed / 15)
@@ -131,7 +132,8 @@ func TestPushesBackBeforeItIsFull(t *testing.T) {
 	}
 }
 
-// TestDisorderCostsABitForEachOffset checks that what is in flight finds room, also far behind one that is not settled.
+// TestDisorderCostsABitForEachOffset checks that messages in flight fit, even far behind
+// an unsettled one.
 func TestDisorderCostsABitForEachOffset(t *testing.T) {
 	for _, settled := range []int64{0, 1_000_000_000} {
 		p := New(7, nil)
@@ -190,7 +192,8 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// TestDelaysAreRoundedUp has neighbours wait for about as long: they are exact while there is room, and then become one (law D3).
+// TestDelaysAreRoundedUp has neighbours wait for about as long: they are exact while
+// there is room, and then become one (law D3).
 func TestDelaysAreRoundedUp(t *testing.T) {
 	p := New(0, nil)
 	var delays []Delay

@@ -8,9 +8,9 @@ import (
 // Span is the offsets from From up to and without To.
 type Span struct{ From, To int64 }
 
-// Progress is what has arrived of a partition, and what of it is settled. Offsets that
-// never arrive (compaction has removed them, or they are markers of transactions) count
-// as settled as soon as a later one arrives. It has one owner.
+// Progress has the offsets of a partition that have arrived and were settled. Offsets
+// that never arrive (compaction has removed them, or they are markers of transactions)
+// count as settled as soon as a later one arrives. It has one owner.
 type Progress struct {
 	low  int64  // all below is settled
 	next int64  // behind the last record that has arrived
@@ -37,7 +37,7 @@ func (p *Progress) Next() int64 { return p.next }
 // Open returns how many records have arrived and are not settled.
 func (p *Progress) Open() int { return p.open }
 
-// Arrive notes a record. It returns false for one that is settled already. Offsets only
+// Arrive notes a record. It returns false if the record is settled already. Offsets only
 // grow.
 func (p *Progress) Arrive(offset int64) bool {
 	if offset > p.next {
@@ -81,7 +81,6 @@ func (p *Progress) Unsettle(offset int64) {
 	}
 }
 
-// Settled says whether an offset is settled.
 func (p *Progress) Settled(offset int64) bool {
 	i := p.after(offset)
 	return offset < p.low || i > 0 && offset < p.done[i-1].To
@@ -92,7 +91,7 @@ func (p *Progress) after(offset int64) int {
 	return sort.Search(len(p.done), func(i int) bool { return p.done[i].From > offset })
 }
 
-// mark joins a span with those that it meets.
+// mark adds a span, and joins it with the spans that it meets.
 func (p *Progress) mark(s Span) {
 	s.From = max(s.From, p.low)
 	if s.From >= s.To {

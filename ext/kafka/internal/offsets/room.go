@@ -2,8 +2,8 @@ package offsets
 
 import "slices"
 
-// Room says whether metadata of at most limit characters has all settled spans, without
-// delays, also when an offset that has arrived is settled.
+// Room reports whether metadata of at most limit characters has all settled spans,
+// without delays, even if an offset that has arrived is settled, too.
 func (p *Progress) Room(limit int, offset int64) bool {
 	room := bytesIn(limit) - reserved
 	if p.literals() <= int64(room) {

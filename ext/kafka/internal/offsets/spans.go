@@ -23,15 +23,14 @@ const (
 	minRun    = 8
 	longRun   = minRun + runBits
 
-	// perRecord is what a record that arrives costs at most: a span of offsets that never
-	// arrive before it, and a literal.
+	// perRecord is the highest cost of a record that arrives: a span of missing offsets
+	// before it, and a literal.
 	perRecord = 4
 )
 
 // literals is how many tokens a number of offsets has at most.
 func literals(n int64) int64 { return (n + inLiteral - 1) / inLiteral }
 
-// runSize is the number of bytes of a run.
 func runSize(n int64) int64 {
 	if n < longRun {
 		return 1
