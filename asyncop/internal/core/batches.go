@@ -21,13 +21,9 @@ type Batching struct {
 // batch, which takePermit takes for the first member.
 type Batches[IN, OUT any] struct {
 	Batching
-	core    *Machine[IN, OUT]
-	forming *call.Batch[IN, OUT] // while its members get their permits and begin; otherwise nil
-	ended   bool                 // the input has ended
+	core  *Machine[IN, OUT]
+	ended bool // the input has ended
 }
-
-// isForming reports whether a batch is being formed.
-func (g *Machine[IN, OUT]) isForming() bool { return g.batches != nil && g.batches.forming != nil }
 
 func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.MaxSize }
 
@@ -89,7 +85,8 @@ func (b *Batches[IN, OUT]) startFull() (sent bool) {
 }
 
 // start starts a batch with s as its first member, and reports whether it became a job.
-// The other members follow in the order of nextStart.
+// The other members follow in the order of nextStart. While members get their permits and
+// begin, the batch is Machine.forming.
 func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	g := b.core
 	if g.lookups != nil && g.lookups.start(s) {
@@ -100,10 +97,10 @@ func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 		return p, false
 	}
 	size := min(g.startable(), b.MaxSize)
-	b.forming = call.NewBatch[IN, OUT](g.Host, b.Of, size)
-	b.forming.Stamp = g.stamp
+	g.forming = call.NewBatch[IN, OUT](g.Host, b.Of, size)
+	g.forming.Stamp = g.stamp
 	g.begin(s)
-	for s = g.nextStart(); s != nil && b.forming.Len() < size && g.state.Failure == nil; s = g.nextStart() {
+	for s = g.nextStart(); s != nil && g.forming.Len() < size && g.state.Failure == nil; s = g.nextStart() {
 		member := g.takePermit(s)
 		if member == refused {
 			break
@@ -119,11 +116,11 @@ func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 // member has joined, for example because wrappers of the function have completed all of
 // them, there is no call, and the permits of the batch are freed.
 func (b *Batches[IN, OUT]) send() (sent bool) {
-	g, formed := b.core, b.forming
+	g, formed := b.core, b.core.forming
 	if formed == nil {
 		return false
 	}
-	b.forming = nil
+	g.forming = nil
 	if formed.Close() {
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Task: func() { g.User.CallBatch(formed) }})
 		return true

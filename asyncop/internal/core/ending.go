@@ -166,8 +166,6 @@ func (g *Machine[IN, OUT]) Forget() {
 	if g.sink != nil {
 		g.sink.forget()
 	}
-	if g.batches != nil {
-		g.batches.forming = nil
-	}
+	g.forming = nil
 	g.Host.Mail.Close()
 }

@@ -88,8 +88,8 @@ func (o *keyOrder[IN, OUT]) freshSince() time.Duration {
 func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	p := o.of.ref(s.index)
 	p.call = a
-	if o.core.isForming() {
-		p.call = o.core.batches.forming
+	if o.core.forming != nil {
+		p.call = o.core.forming
 	}
 	if o.core.lookups != nil && o.core.lookups.reserved != nil {
 		p.call = nil // it makes no call
@@ -155,11 +155,12 @@ func (o *keyOrder[IN, OUT]) head() *Slot[IN, OUT] {
 	return nil
 }
 
-// leavePhase updates heads and statistics when s changes its phase to p.
+// leavePhase updates heads, Machine.fresh and statistics when s changes its phase to p.
 func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
 	switch s.phase {
 	case fresh:
 		o.heads.Cancel(&s.timer)
+		o.core.fresh = o.head()
 	case behind:
 		o.core.state.Stats.WaitingForKey--
 	default:

@@ -140,6 +140,7 @@ type Machine[IN, OUT any] struct {
 	ready   timers.Heap[*Slot[IN, OUT]] // elements in phase ready that may be called, the oldest first
 	readied time.Duration               // since when ready is not empty
 	permits int                         // free
+	forming *call.Batch[IN, OUT]        // the batch that is being formed, or nil: see Batches.start
 	stamp   gate.Stamp                  // of the last call that the backend admitted
 	overdue bool                        // the next element to start has reached its deadline: timers go first (law T1)
 
@@ -422,25 +423,23 @@ func (g *Machine[IN, OUT]) readLetters() {
 	for g.unread != nil && g.state.Failure == nil {
 		l := g.unread
 		g.unread, l.Next = l.Next, nil
-		if s := g.slots.find(l.Ref); s != nil {
-			g.answered(s)
+		s := g.slots.find(l.Ref)
+		if s == nil {
+			continue
 		}
-	}
-}
-
-func (g *Machine[IN, OUT]) answered(s *Slot[IN, OUT]) {
-	switch s.phase {
-	case running:
-		g.conclude(s, completed)
-	case preparing:
-		g.prepared(s)
-	case deciding:
-		g.strategyAnswered(s)
-	case handling:
-		g.handler.returned(s)
-	case failing:
-		g.sink.answered(s)
-	default: // the other phases do not wait for letters
+		switch s.phase {
+		case running:
+			g.conclude(s, completed)
+		case preparing:
+			g.prepared(s)
+		case deciding:
+			g.strategyAnswered(s)
+		case handling:
+			g.handler.returned(s)
+		case failing:
+			g.sink.answered(s)
+		default: // the other phases do not wait for letters
+		}
 	}
 }
 

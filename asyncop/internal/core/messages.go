@@ -22,7 +22,7 @@ import (
 //     is settled as Released.
 type Messages[IN, OUT any] struct {
 	core        *Machine[IN, OUT]
-	Seen        bool                  // there was a message
+	Seen        bool                  // there was a message; until then the core does not ask for messages of elements
 	next        call.Message          // of the next accepted element
 	of          perSlot[call.Message] // without the element
 	carried     bool                  // some of several results of the head were emitted, with parts of its message
@@ -43,7 +43,7 @@ func (m *Messages[IN, OUT]) SetNext(msg call.Message) {
 	m.next = msg
 }
 
-// attach sets the message of s, the newest element.
+// attach sets the message of s, the newest element, which may have none.
 func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	if m.next != (call.Message{}) {
 		*m.of.ref(s.index) = m.next
@@ -91,9 +91,6 @@ func (m *Messages[IN, OUT]) ComesAgain(s *Slot[IN, OUT]) bool {
 
 // ended settles the message of s, unless results carry it on.
 func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
-	if !m.Seen {
-		return
-	}
 	msg := m.of.get(s.index)
 	if !msg.Pending() || m.isCarried(s) {
 		return

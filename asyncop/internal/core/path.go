@@ -76,7 +76,9 @@ type introduction struct {
 // If user code panics, the element has failed. If an observer panics, each attempt of the
 // element fails.
 func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
-	g.messages.attach(s) // first: the observers see the message
+	if g.messages.Seen {
+		g.messages.attach(s) // first: the observers see the message
+	}
 	if g.observers != nil {
 		g.observers.accepted(s, i)
 	}
@@ -96,12 +98,6 @@ func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
 	s.accepted, s.retry = g.now, it.Retry&notKept
 	*g.control.ref(s.index) = it.Rest
 	s.entry = g.Queue.PutControl(s)
-}
-
-// waitsToStart reports whether s cannot start now, because there is no permit or because
-// others go first.
-func (g *Machine[IN, OUT]) waitsToStart(s *Slot[IN, OUT]) bool {
-	return g.permits == 0 || g.nextStart() != s
 }
 
 // nextStart returns the element that starts next, or nil. Retries go before first
@@ -126,7 +122,8 @@ func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 		g.batches.startWaiting(false)
 		return
 	}
-	if !g.waitsToStart(s) && g.takePermit(s) == granted {
+	isNext := g.permits > 0 && g.nextStart() == s // otherwise others go first
+	if isNext && g.takePermit(s) == granted {
 		g.begin(s)
 	}
 }
@@ -195,7 +192,7 @@ func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 		g.endPurged(s)
 		return passedOver
 	}
-	isMember := g.isForming()
+	isMember := g.forming != nil
 	if g.backend != nil {
 		p := g.backend.admit(s, isMember)
 		if p != granted {
@@ -258,14 +255,17 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 // newAttempt returns a new attempt of s. It may be a member of the batch that is being
 // formed, or have space for the message of s or for a result.
 func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
-	if g.isForming() {
-		return g.batches.forming.Add()
+	if g.forming != nil {
+		return g.forming.Add()
 	}
 	if g.lookups != nil && g.lookups.reserved != nil {
 		return call.NewReserving[OUT]()
 	}
-	if m := g.messages.of.get(s.index); m != (call.Message{}) {
-		return call.NewCarrying[OUT](m)
+	if g.messages.Seen {
+		m := g.messages.of.get(s.index)
+		if m != (call.Message{}) {
+			return call.NewCarrying[OUT](m)
+		}
 	}
 	if g.Direct {
 		return call.NewRoomy[OUT]()
@@ -307,15 +307,17 @@ func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, u
 	t.Host = g.Host
 	t.Number, t.Until = number, until
 	t.Ref = call.Ref{Index: s.index, Stamp: g.stamp, Generation: s.generation}
-	t.Carry(g.messages.of.get(s.index))
+	if g.messages.Seen {
+		t.Carry(g.messages.of.get(s.index))
+	}
 }
 
 // invoke starts the call of an attempt. A blocking call becomes a job, which the driver
 // passes to the workers.
 func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	var own call.Cancellable = a
-	if g.isForming() {
-		own = g.batches.forming.Context()
+	if g.forming != nil {
+		own = g.forming.Context()
 	}
 	if g.lookups != nil && g.lookups.reserved != nil {
 		own = call.WithReservation(a, g.lookups.reserved)
@@ -368,7 +370,7 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	switch {
 	case isInPlace: // complete, and without a letter
 		g.conclude(s, completed)
-	case a.Completed() && g.unread == nil && !g.isForming():
+	case a.Completed() && g.unread == nil && g.forming == nil:
 		g.unread = g.Host.Mail.Take()
 		g.readLetters()
 	}
@@ -978,7 +980,9 @@ func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
 		g.observers.ended(s, how)
 	}
 	g.history.ended(s, how)
-	g.messages.ended(s, how)
+	if g.messages.Seen {
+		g.messages.ended(s, how)
+	}
 	switch how {
 	case observe.Emitted, observe.Empty:
 		g.state.Stats.Completed++

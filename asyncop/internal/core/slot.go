@@ -165,8 +165,8 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if p != preparing && p != running { // otherwise the attempt continues
 		s.generation = 0
 	}
-	if s == g.fresh {
-		g.fresh = g.nextFresh(s)
+	if s == g.fresh { // not with key order, where leavePhase has moved this cursor
+		g.fresh = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
 	}
 	if firstLive <= p && p <= lastLive {
 		return
@@ -180,13 +180,6 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if s.hasLimit {
 		g.odd.Cancel(&g.ownDeadlines.get(s.index).timer)
 	}
-}
-
-func (g *Machine[IN, OUT]) nextFresh(s *Slot[IN, OUT]) *Slot[IN, OUT] {
-	if g.keys != nil {
-		return g.keys.head()
-	}
-	return nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
 }
 
 // limit is a deadline out of input order: the element has its own timeout, was restored

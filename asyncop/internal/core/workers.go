@@ -136,7 +136,7 @@ func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], befor
 	var succeeded chan struct{} // of a member: closed after the step, unless it failed
 	if isMember {
 		succeeded = make(chan struct{})
-		g.batches.forming.After(succeeded) // at most until this member ends
+		g.forming.After(succeeded) // at most until this member ends
 	} else {
 		g.enter(s, preparing)
 	}

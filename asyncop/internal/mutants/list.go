@@ -512,8 +512,8 @@ var mutants = []mutant{
 	},
 	{
 		"letters that were taken from the mailbox are lost", "Q1", "core/path.go",
-		`case a.Completed() && g.unread == nil && !g.isForming():`,
-		`case a.Completed() && !g.isForming():`,
+		`case a.Completed() && g.unread == nil && g.forming == nil:`,
+		`case a.Completed() && g.forming == nil:`,
 	},
 	{
 		"a step that fails waits for the function to return", "A6", "core/workers.go",
@@ -634,9 +634,9 @@ var mutants = []mutant{
 	},
 	{
 		"a call does not know the history of its message", "D6", "core/path.go",
-		`	t.Carry(g.messages.of.get(s.index))
+		`		t.Carry(g.messages.of.get(s.index))
 `,
-		`	t.Carry(call.Message{})
+		`		t.Carry(call.Message{})
 `,
 	},
 	{
