@@ -10,6 +10,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/gate"
@@ -29,8 +30,6 @@ type frontend[IN, OUT any] struct {
 
 	handlers   []handler[IN, OUT] // of failures
 	handlesAll bool               // not only timeouts
-	isChecked  bool               // results may be control elements, which are refused
-	asks       bool               // elements have a method KeepsTimeline
 
 	// Options with the operator's types, or nil.
 	sink      func(context.Context, Failure[IN]) error
@@ -49,7 +48,7 @@ type frontend[IN, OUT any] struct {
 // drive.User.
 func (s *frontend[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) {
 	s.groups.groups = counting.NewGroups(mostGroups)
-	s.prepare()
+	s.handlers, s.handlesAll = handlersOf(s.fn)
 	cfg := &s.config
 	c := drive.Config[IN, OUT]{
 		Core: s.coreConfig(timeout, q), User: s,
@@ -99,6 +98,9 @@ func (s *frontend[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 		Restored: core.Restored{Keep: core.Keep(s.retryState), LeastPart: 10},
 
 		MaxWaitingPerKey: s.maxWaitingPerKey, OwnTimeouts: s.timeoutOf != nil, HandsOver: s.sink != nil,
+		// Values of other types cannot be control elements, which are refused.
+		ChecksResults:    reflect.TypeFor[OUT]().Kind() == reflect.Interface || participant.IsControl(*new(OUT)),
+		AsksForTimelines: reflect.TypeFor[IN]().Implements(reflect.TypeFor[timelineAsker]()),
 	}
 	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
 		c.Restored.LeastPart = min(c.Restored.LeastPart, s.maxRetries+1)

@@ -36,12 +36,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
 type timelineAsker interface{ KeepsTimeline() bool }
 
 // AsksForTimeline is a method of drive.User.
-func (s *frontend[IN, OUT]) AsksForTimeline(in IN) bool {
-	return s.asks && s.askElement(in)
-}
-
-// askElement is a function of its own because it allocates.
-func (s *frontend[IN, OUT]) askElement(in IN) (yes bool) {
+func (s *frontend[IN, OUT]) AsksForTimeline(in IN) (yes bool) {
 	err := s.offLoop(func() error { yes = any(in).(timelineAsker).KeepsTimeline(); return nil })
 	return err == nil && yes
 }

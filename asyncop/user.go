@@ -20,14 +20,6 @@ import (
 // log lines, timelines.go the timelines.
 var _ drive.User[any, any] = (*frontend[any, any])(nil)
 
-// prepare finds out which methods the types of the operator have.
-func (s *frontend[IN, OUT]) prepare() {
-	s.handlers, s.handlesAll = handlersOf(s.fn)
-	// Values of other types cannot be control elements.
-	s.isChecked = reflect.TypeFor[OUT]().Kind() == reflect.Interface || participant.IsControl(*new(OUT))
-	s.asks = reflect.TypeFor[IN]().Implements(reflect.TypeFor[timelineAsker]())
-}
-
 func (s *frontend[IN, OUT]) Invoke(ctx context.Context, in IN, a *call.Attempt[OUT]) error {
 	return s.fn.AsyncInvoke(ctx, in, a)
 }
@@ -35,9 +27,6 @@ func (s *frontend[IN, OUT]) Invoke(ctx context.Context, in IN, a *call.Attempt[O
 func (s *frontend[IN, OUT]) CallBatch(b *call.Batch[IN, OUT]) { s.batch.call(b) }
 
 func (s *frontend[IN, OUT]) CheckResults(results []OUT) error {
-	if !s.isChecked {
-		return nil
-	}
 	for _, v := range results {
 		if participant.IsControl(v) || isMessage(v) {
 			return errControlResult

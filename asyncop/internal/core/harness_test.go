@@ -153,6 +153,7 @@ func (r *rig) build(c *setup) {
 	c.FailsRun = c.OnFailure == failRun
 	c.HandsOver = c.OnFailure == toSink
 	c.OwnTimeouts = c.TimeoutFor != nil
+	c.ChecksResults = c.IsControl != nil
 	if c.Handle != nil {
 		c.Handling = &Handling{All: c.HandlesAll, Limit: c.Limit, ErrLimit: errLimit}
 	}
@@ -173,7 +174,7 @@ func (u user) Invoke(ctx context.Context, in string, a *call.Attempt[string]) er
 func (u user) CallBatch(b *call.Batch[string, string]) { u.RunBatch(b) }
 
 func (u user) CheckResults(results []string) error {
-	if u.IsControl != nil && slices.ContainsFunc(results, func(v string) bool { return u.IsControl(v) }) {
+	if slices.ContainsFunc(results, func(v string) bool { return u.IsControl(v) }) {
 		return errControl
 	}
 	return nil

@@ -45,8 +45,11 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 	if p != nil { // without a history a reading of the clock is too expensive
 		g.refresh()
 	}
-	isSlow := g.isHurried(s, g.now) // it has used more than half of its timeout
-	keep := !again && (isSlow || g.User.AsksForTimeline(s.in))
+	keep := false
+	if !again {
+		isSlow := g.isHurried(s, g.now) // it has used more than half of its timeout
+		keep = isSlow || g.AsksForTimelines && g.User.AsksForTimeline(s.in)
+	}
 	isNeeded := o.err != nil || again || keep
 	switch {
 	case p == nil && (!isNeeded || w.live == liveHistories):

@@ -46,6 +46,8 @@ type Config[IN, OUT any] struct {
 	Lookups          call.Lookups[IN] // elements with the same key share calls, answers and retries
 	Handling         *Handling
 	OwnTimeouts      bool // elements have timeouts of their own
+	ChecksResults    bool // results may be invalid
+	AsksForTimelines bool // elements may ask for their timelines
 	HandsOver        bool // failed elements are handed over to the failure sink
 	Observers        []observe.Observer
 	Counters         []counting.Counter // observers that only count

@@ -36,20 +36,20 @@ import (
 // must be a free slot.
 func (g *Machine[IN, OUT]) Accept(in IN) {
 	g.refresh()
-	s := g.accept(in, g.now)
+	s := g.accept(in)
 	if g.introduce(s, introduction{}) {
 		g.startNewest(s)
 	}
 }
 
 // accept takes a slot for a fresh element with its whole timeout.
-func (g *Machine[IN, OUT]) accept(in IN, at time.Duration) *Slot[IN, OUT] {
+func (g *Machine[IN, OUT]) accept(in IN) *Slot[IN, OUT] {
 	s := g.slots.take()
 	s.entry = g.Queue.Put(s)
 	s.in, s.phase = in, fresh
-	s.accepted, s.due = at, Never
+	s.accepted, s.due = g.now, Never
 	if g.Timeout > 0 && !g.FromAttempt {
-		s.due = at + g.Timeout
+		s.due = g.now + g.Timeout
 	}
 	g.state.Stats.Accepted++
 	g.unbegun++
@@ -322,7 +322,10 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	if g.lookups != nil && g.lookups.reserved != nil {
 		own = call.WithReservation(a, g.lookups.reserved)
 	}
-	ctx := g.context(s, own)
+	var ctx context.Context = own
+	if g.observers != nil {
+		ctx = g.observers.contextOf(s, own)
+	}
 	if g.Direct && ctx == context.Context(a) {
 		a.Occupy(true)
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
@@ -400,19 +403,31 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
 	end := g.endAttempt(s, a, how)
 	g.Timers.Cancel(&s.timer)
-	results, err := g.takeResults(s, how, &end)
-	g.attemptEnd = attemptEnd{isKnown: true, results: len(results), err: err}
-	if err != nil {
-		s.err = err
-		g.state.FailedAttempts++
-		g.noteError(err)
+	var results []OUT
+	var err error
+	switch {
+	case how == ranOut:
+		err = g.expireAttempt(s, &end)
+	case a.Failure != nil:
+		err = a.Failure
+	case g.ChecksResults:
+		err = g.User.CheckResults(a.Results)
 	}
+	if err == nil {
+		results = a.Results
+	}
+	g.attemptEnd = attemptEnd{isKnown: true, results: len(results), err: err}
 	if err != nil || g.timesAll { // otherwise a reading of the clock can be spared
 		g.refresh()
 		g.attemptEnd.took, g.attemptEnd.isTimed = g.now-s.last, true
 	}
-	if err == nil && !g.Policy.Results {
-		g.reportToBackend(s, &a.Token, nil, predicates.Reason{}, 0)
+	if err != nil {
+		s.err = err
+		g.countFailedAttempt(err)
+	} else if !g.Policy.Results {
+		if g.backend != nil {
+			g.reportToBackend(s, &a.Token, nil, predicates.Reason{}, 0)
+		}
 		g.settle(s, nil)
 		return
 	}
@@ -430,33 +445,23 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	g.judge(s, &a.Token, end.Deduplicated)
 }
 
-func (g *Machine[IN, OUT]) noteError(err error) {
-	g.refresh()
+// countFailedAttempt counts an attempt that failed with err. The clock was read.
+func (g *Machine[IN, OUT]) countFailedAttempt(err error) {
+	g.state.FailedAttempts++
 	g.state.Stats.LastError, g.state.Erred = err, g.now
 }
 
-// takeResults returns the outcome of the attempt of s. If the attempt ran out of time, it
-// makes and counts the timeout, and removes the attempt from s, because another goroutine
-// may be writing its results.
-func (g *Machine[IN, OUT]) takeResults(s *Slot[IN, OUT], how howEnded, end *call.Released) (results []OUT, err error) {
-	a := s.attempt
-	if how == ranOut {
-		s.attempt = nil
-		end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
-		if s.phase == preparing {
-			end.Stage = predicates.ClientDispatch // there is no call yet
-		}
-		g.state.Stats.AttemptTimeouts++
-		return nil, g.User.TimeoutError(g.report(s), TimedOut{Attempt: true})
+// expireAttempt counts the timeout of the attempt of s, which ran out of time, and
+// returns its error. It sets the stage that the call may have reached. It removes the
+// attempt from s, because another goroutine may be writing its results.
+func (g *Machine[IN, OUT]) expireAttempt(s *Slot[IN, OUT], end *call.Released) error {
+	s.attempt = nil
+	end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
+	if s.phase == preparing {
+		end.Stage = predicates.ClientDispatch // there is no call yet
 	}
-	if a.Failure != nil {
-		return nil, a.Failure
-	}
-	err = g.User.CheckResults(a.Results)
-	if err != nil {
-		a.Results = nil
-	}
-	return a.Results, err
+	g.state.Stats.AttemptTimeouts++
+	return g.User.TimeoutError(g.report(s), TimedOut{Attempt: true})
 }
 
 // endAttempt ends an attempt. No other function does. It frees the permit, unless a
@@ -493,14 +498,11 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 	return end
 }
 
-// reportToBackend reports the end of an attempt of s, whose token is t. It returns whether
-// a retry is free: see atBackend.report.
+// reportToBackend reports the end of an attempt of s, whose token is t, to the backend of
+// the operator. It returns whether a retry is free: see atBackend.report.
 func (g *Machine[IN, OUT]) reportToBackend(
 	s *Slot[IN, OUT], t *call.Token, err error, reason predicates.Reason, pushback time.Duration,
 ) (isFree bool) {
-	if g.backend == nil {
-		return false
-	}
 	g.refresh()
 	// A call that began with less than half of the element's time, and was cut off by the
 	// deadline, may have been late rather than lost.
@@ -533,16 +535,8 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 		}
 	}()
 	// Step 1: find the reason for a retry, and the reason of the failure.
-	g.setTimes(s, v)
-	g.ranCode = true
-	isKnown, err := g.Policy.FindReason(v)
-	failureReason := g.findReasonOfError(v, isKnown)
-	if failureReason != g.reasons.get(s.index).last {
-		g.reasons.ref(s.index).last = failureReason
-	}
-	if len(g.Policy.MaxRetries) > 0 {
-		v.ReasonRetries = g.retriesFor(s, v.Reason)
-	}
+	now := g.readSituation(s, v)
+	failureReason, err := g.findReason(s, v)
 	// Step 2: report the attempt to the backend.
 	if g.backend != nil {
 		var pushback time.Duration
@@ -556,15 +550,17 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	// Step 3: decide, with the answer of the strategy if it is needed.
 	var d decision.Decision
 	isDecided := true
-	now := g.situation()
 	if err != nil {
 		d = decision.Fail(v, err)
 	} else {
 		d, isDecided = g.Policy.DecideAtOnce(v, now)
 	}
 	if !isDecided && !g.asksWorkers {
-		answer := g.Policy.Ask(g.contextOfQuestion(s, t), v)
-		d = g.Policy.Conclude(v, answer, now)
+		ctx := g.Host.Life
+		if g.looksClosely { // the context has the values of the attempt
+			ctx = call.WithEnd(g.context(s, t), g.Host.Life)
+		}
+		d = g.Policy.Conclude(v, g.Policy.Ask(ctx, v), now)
 		isDecided = true
 	}
 	returned = true
@@ -584,17 +580,44 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	}
 }
 
-// findReasonOfError returns the reason of a failed attempt, with which its element is
-// reported if it ends with the attempt. It is zero for an attempt without an error that
-// the classifier does not know.
-func (g *Machine[IN, OUT]) findReasonOfError(v *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
+// readSituation sets the times of v, and returns the other state that the policy looks
+// at. Only a policy that looks closely needs the current time. For other policies the last
+// reading of the clock is enough, although Remaining may be too long: backOff reads the
+// clock before it checks whether the retry comes too late.
+func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) *decision.Situation {
+	if g.looksClosely {
+		g.tick()
+	}
+	v.Remaining, v.Elapsed = decision.NoDeadline, g.now-s.accepted
+	if s.due != Never {
+		v.Remaining = max(0, s.due-g.now)
+	}
+	now := &g.policyNow
+	now.Finishing, now.Random = g.noRetries, g.Random
+	now.Waiting = int(g.state.Stats.WaitingForRetry)
+	return now
+}
+
+// findReason finds the reason for a retry, which it sets in v, and the reason of a failed
+// attempt, with which s is reported if it ends with the attempt. The latter is zero for
+// an attempt without an error that the classifier does not know. err is a panic of the
+// policy.
+func (g *Machine[IN, OUT]) findReason(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) (ofFailure predicates.Reason, err error) {
+	g.ranCode = true
+	isKnown, err := g.Policy.FindReason(v)
 	switch {
 	case g.Policy.NeedsReasonOfError(v, isKnown):
-		return g.askError(v, isKnown)
+		ofFailure = g.askError(v, isKnown)
 	case g.looksClosely:
-		return v.Reason
+		ofFailure = v.Reason
 	}
-	return predicates.Reason{}
+	if ofFailure != g.reasons.get(s.index).last {
+		g.reasons.ref(s.index).last = ofFailure
+	}
+	if len(g.Policy.MaxRetries) > 0 {
+		v.ReasonRetries = g.retriesFor(s, v.Reason)
+	}
+	return ofFailure, err
 }
 
 // askError looks at the error of an attempt off the loop: in an operator without a
@@ -616,9 +639,9 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 			g.failElement(s, guard.Join(g.broke("the jitter", nil), g.attemptEnd.err), false)
 		}
 	}()
-	g.setTimes(s, v)
+	now := g.readSituation(s, v)
 	g.ranCode = true
-	d := g.Policy.Conclude(v, answer, g.situation())
+	d := g.Policy.Conclude(v, answer, now)
 	returned = true
 	g.applyDecision(s, &d, isFree)
 }
@@ -627,24 +650,11 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 // as well.
 func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judging) {
 	err := g.broke("the retry strategy or one of its predicates", nil)
-	if !j.isReported {
+	if g.backend != nil && !j.isReported {
 		g.reportToBackend(s, t, g.attemptEnd.err, predicates.Reason{}, 0)
 	}
 	s.addDoubt(g.view.Reason, g.view.Stage, j.isDeduplicated)
 	g.failElement(s, guard.Join(err, g.attemptEnd.err), false)
-}
-
-// setTimes sets the times of v. Only a policy that looks closely needs the current time.
-// For other policies the last reading of the clock is enough, although Remaining may be
-// too long: backOff reads the clock before it checks whether the retry comes too late.
-func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
-	if g.looksClosely {
-		g.tick()
-	}
-	v.Remaining, v.Elapsed = decision.NoDeadline, g.now-s.accepted
-	if s.due != Never {
-		v.Remaining = max(0, s.due-g.now)
-	}
 }
 
 // updateAfterReport updates v after reportToBackend, which has read the clock. With the
@@ -657,22 +667,6 @@ func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Att
 	}
 	v.Number = max(1, int(s.attempts)-g.backend.forgiven(s))
 	g.ranCode = true // the policy runs next
-}
-
-func (g *Machine[IN, OUT]) situation() *decision.Situation {
-	now := &g.policyNow
-	now.Finishing, now.Random = g.noRetries, g.Random
-	now.Waiting = int(g.state.Stats.WaitingForRetry)
-	return now
-}
-
-// contextOfQuestion returns the context for asking a strategy about an attempt. It has
-// the values of the attempt, if the strategy looks at them, and ends with the operator.
-func (g *Machine[IN, OUT]) contextOfQuestion(s *Slot[IN, OUT], t *call.Token) context.Context {
-	if !g.looksClosely {
-		return g.Host.Life
-	}
-	return call.WithEnd(g.context(s, t), g.Host.Life)
 }
 
 // applyDecision carries out the decision of the policy, or the decision about another
@@ -699,7 +693,7 @@ func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision,
 		if len(g.Policy.MaxRetries) > 0 && !isFree {
 			g.countRetryFor(s, d.Reason)
 		}
-		g.retry(s, d)
+		g.backOff(s, d)
 	default:
 		g.refuseRetry(s, d)
 	}
@@ -726,23 +720,6 @@ func (g *Machine[IN, OUT]) countRetryFor(s *Slot[IN, OUT], reason predicates.Rea
 		*counts = make([]int32, len(g.Policy.MaxRetries))
 	}
 	(*counts)[i]++
-}
-
-func (g *Machine[IN, OUT]) retry(s *Slot[IN, OUT], d *decision.Decision) {
-	if d.Err != nil {
-		s.err = d.Err
-	}
-	if d.Before != nil {
-		*g.before.ref(s.index) = d.Before
-	}
-	s.retry = 0
-	if g.attemptEnd.err == nil {
-		s.retry = ByResult
-	}
-	if d.Demanded > 0 {
-		s.retry |= Demanded
-	}
-	g.backOff(s, d)
 }
 
 // refuseRetry ends s without a retry, although there was a reason for one.
@@ -772,6 +749,19 @@ func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
 // backOff makes s wait for its next attempt. If no attempt can start before the deadline,
 // s waits for the deadline, or times out at once with EarlyTimeout.
 func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
+	if d.Err != nil {
+		s.err = d.Err
+	}
+	if d.Before != nil {
+		*g.before.ref(s.index) = d.Before
+	}
+	s.retry = 0
+	if g.attemptEnd.err == nil {
+		s.retry = ByResult
+	}
+	if d.Demanded > 0 {
+		s.retry |= Demanded
+	}
 	g.refresh()
 	g.enter(s, backoff)
 	g.state.Stats.WaitingForRetry++
@@ -856,8 +846,8 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		}
 	}
 	if wasCalled {
-		g.state.FailedAttempts++
-		g.noteError(failure)
+		g.refresh()
+		g.countFailedAttempt(failure)
 	}
 	g.failElement(s, failure, true)
 }
@@ -890,7 +880,9 @@ func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT]) {
 	wasCalled := s.phase == running
 	g.Timers.Cancel(&s.timer)
 	end := g.endAttempt(s, s.attempt, ranOut)
-	g.reportToBackend(s, &s.attempt.Token, context.DeadlineExceeded, predicates.Reason{}, 0)
+	if g.backend != nil {
+		g.reportToBackend(s, &s.attempt.Token, context.DeadlineExceeded, predicates.Reason{}, 0)
+	}
 	if wasCalled { // regardless of its reports, the call may be about to send
 		s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 	}

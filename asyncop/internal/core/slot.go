@@ -165,7 +165,7 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if p != preparing && p != running { // otherwise the attempt continues
 		s.generation = 0
 	}
-	if s == g.fresh { // not with key order, where leavePhase has moved this cursor
+	if s == g.fresh { // with key order, leavePhase has moved this cursor already
 		g.fresh = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
 	}
 	if firstLive <= p && p <= lastLive {

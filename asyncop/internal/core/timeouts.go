@@ -37,18 +37,17 @@ func (o *ownTimeouts[IN, OUT]) limit(s *Slot[IN, OUT]) (continues bool) {
 	return true
 }
 
-// timeoutOf returns the length of the timeout of s, which has a deadline.
-func (g *Machine[IN, OUT]) timeoutOf(s *Slot[IN, OUT]) time.Duration {
-	if g.FromAttempt {
-		return g.ownDeadlines.get(s.index).total
-	}
-	return s.due - s.accepted
-}
-
 // isHurried reports whether an attempt that begins at an instant has less than half of
 // the element's time left.
 func (g *Machine[IN, OUT]) isHurried(s *Slot[IN, OUT], at time.Duration) bool {
-	return s.due != Never && s.due-at < g.timeoutOf(s)/2
+	if s.due == Never {
+		return false
+	}
+	timeout := s.due - s.accepted
+	if g.FromAttempt {
+		timeout = g.ownDeadlines.get(s.index).total
+	}
+	return s.due-at < timeout/2
 }
 
 // startTimeout begins the time of s, whose first attempt starts (FromAttempt).

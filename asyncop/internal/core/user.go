@@ -26,7 +26,7 @@ type UserFunctions[IN, OUT any] interface {
 	Invoke(ctx context.Context, in IN, a *call.Attempt[OUT]) error
 	// CallBatch makes the call of a batch, on a worker (Config.Batching).
 	CallBatch(b *call.Batch[IN, OUT])
-	// CheckResults returns an error if the results are not valid.
+	// CheckResults returns an error if the results are not valid (Config.ChecksResults).
 	CheckResults(results []OUT) error
 	// TimeoutFor returns the timeout of an element (Config.OwnTimeouts). 0 means
 	// Limits.Timeout, and an element with a negative timeout times out at once.
@@ -42,7 +42,7 @@ type UserFunctions[IN, OUT any] interface {
 	// by the driver after the end, for one element at a time (Config.HandsOver).
 	HandOver(ctx context.Context, r Report[IN]) error
 	// AsksForTimeline reports whether to keep the timeline of an element even if it
-	// succeeds.
+	// succeeds (Config.AsksForTimelines).
 	AsksForTimeline(in IN) bool
 }
 

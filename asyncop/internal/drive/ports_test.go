@@ -35,8 +35,6 @@ type echo struct{ User[int, int] }
 
 func (echo) Invoke(_ context.Context, in int, a *call.Attempt[int]) error { a.Complete(in); return nil }
 
-func (echo) CheckResults([]int) error { return nil }
-
 func (echo) Log(context.Context, slog.Level, string, ...slog.Attr) {}
 
 func (echo) FlushLines(bool) {}

@@ -241,8 +241,8 @@ var mutants = []mutant{
 	{
 		"the timer of an attempt outlives it", "T1", "core/path.go",
 		`	g.Timers.Cancel(&s.timer)
-	results, err := g.takeResults`,
-		`	results, err := g.takeResults`,
+	var results []OUT`,
+		`	var results []OUT`,
 	},
 	{
 		"a retry is due at the deadline", "A5", "core/path.go",
@@ -332,7 +332,7 @@ var mutants = []mutant{
 	},
 	{
 		"the reason of an attempt is not kept", "D6", "core/path.go",
-		`		g.reasons.ref(s.index).last = failureReason
+		`		g.reasons.ref(s.index).last = ofFailure
 `,
 		``,
 	},
@@ -486,7 +486,7 @@ var mutants = []mutant{
 	},
 	{
 		"the backend does not learn of an attempt whose policy exits", "B4", "core/path.go",
-		`	if !j.isReported {`,
+		`	if g.backend != nil && !j.isReported {`,
 		`	if false {`,
 	},
 	{
