@@ -20,7 +20,7 @@ type Steps[OUT any] struct {
 	Classify      predicates.Classifier[OUT] // nil if the policy considers no attempt
 	Results       bool                       // attempts with results are considered; otherwise they are accepted without Decide
 	Errors        bool                       // attempts with errors are considered
-	ReasonOfError predicates.Classifier[OUT] // see FindReasonOfError
+	ReasonOfError predicates.Classifier[OUT] // see FindReasonOfFailure
 	Strategy      func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
 	Asked         any                                                       // the user's strategy, for messages and MaxRetriesOf
 	AtOnce        bool                                                      // Strategy is known not to block
@@ -131,29 +131,44 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 	return isKnown, nil
 }
 
-// NeedsReasonOfError reports whether the reason of the failure must be found by
-// FindReasonOfError: the attempt has failed, the classifier does not know it or has no
-// reasons, and its error may have a reason.
-func (p *Steps[OUT]) NeedsReasonOfError(a *predicates.Attempt[OUT], isKnown bool) bool {
-	return a.Err != nil && p.ReasonOfError != nil && (p.ByAttempts || !isKnown) && !isPlain(a.Err)
+// FindReasonOfFailure returns the reason with which the element of an attempt is reported
+// if it ends with the attempt. It does not decide about a retry. isKnown is the answer of
+// FindReason.
+//
+// The reason is a.Reason. If the classifier has no reasons, or does not know the error of
+// the attempt, it is the reason that the error has of itself: by predicates.WithReason, by
+// the status of an HTTP response, or by an error of a connection. Then a.Stage is set if
+// the error proves a stage. The result is zero if there is no such reason.
+func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
+	hasReasons := !p.ByAttempts
+	switch {
+	case a.Err != nil && p.ReasonOfError != nil && !(hasReasons && isKnown) && !isPlain(a.Err):
+		return p.askError(a, isKnown)
+	case hasReasons:
+		return a.Reason
+	}
+	return predicates.Reason{}
 }
 
-// FindReasonOfError returns the reason that the error of an attempt has of itself, or
-// none: by predicates.WithReason, by the status of an HTTP response, or by an error of a
-// connection. It is the reason of the failure if the element ends with the attempt, and
-// does not decide about a retry. It sets a.Stage if the error proves a stage.
+// askError returns the reason that the error of an attempt has of itself, or zero. If a
+// predicate without reasons asks for a retry although the error is a rejection, the
+// predicate counts: the result has the name of the rejection, and is not a rejection.
 //
-// isKnown is the answer of FindReason. If a predicate without reasons asks for a retry
-// although the error is a rejection, the predicate counts: the result has the name of the
-// rejection, and is not a rejection.
-func (p *Steps[OUT]) FindReasonOfError(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
-	reason, ok := p.ReasonOfError(a)
-	switch {
-	case !ok:
-		return predicates.Reason{}
-	case isKnown && reason.IsRejection():
-		return predicates.NewReason(reason.Name(), true, false)
-	}
+// It looks at the error on another goroutine: in an operator without a strategy, an error
+// whose methods panic or call runtime.Goexit concerns its element only. It is a function
+// of its own because it allocates.
+func (p *Steps[OUT]) askError(a *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
+	_ = guard.Call(func() error {
+		found, ok := p.ReasonOfError(a)
+		switch {
+		case !ok:
+		case isKnown && found.IsRejection():
+			reason = predicates.NewReason(found.Name(), true, false)
+		default:
+			reason = found
+		}
+		return nil
+	}, func(any) error { return nil })
 	return reason
 }
 

@@ -128,7 +128,7 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 		return
 	}
 	g.tick()
-	s := g.accept(it.In)
+	s := g.takeSlot(it.In)
 	if it.Kind == Completed {
 		s.attempts = it.Attempts
 		s.attempt = it.Rest.(*call.Attempt[OUT])

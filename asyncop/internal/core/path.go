@@ -36,14 +36,14 @@ import (
 // must be a free slot.
 func (g *Machine[IN, OUT]) Accept(in IN) {
 	g.refresh()
-	s := g.accept(in)
+	s := g.takeSlot(in)
 	if g.introduce(s, introduction{}) {
 		g.startNewest(s)
 	}
 }
 
-// accept takes a slot for a fresh element with its whole timeout.
-func (g *Machine[IN, OUT]) accept(in IN) *Slot[IN, OUT] {
+// takeSlot takes a slot for a fresh element with its whole timeout.
+func (g *Machine[IN, OUT]) takeSlot(in IN) *Slot[IN, OUT] {
 	s := g.slots.take()
 	s.entry = g.Queue.Put(s)
 	s.in, s.phase = in, fresh
@@ -536,7 +536,14 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	}()
 	// Step 1: find the reason for a retry, and the reason of the failure.
 	now := g.readSituation(s, v)
-	failureReason, err := g.findReason(s, v)
+	isKnown, err := g.Policy.FindReason(v)
+	failureReason := g.Policy.FindReasonOfFailure(v, isKnown)
+	if failureReason != g.reasons.get(s.index).last {
+		g.reasons.ref(s.index).last = failureReason
+	}
+	if len(g.Policy.MaxRetries) > 0 {
+		v.ReasonRetries = g.retriesFor(s, v.Reason)
+	}
 	// Step 2: report the attempt to the backend.
 	if g.backend != nil {
 		var pushback time.Duration
@@ -595,40 +602,8 @@ func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt
 	now := &g.policyNow
 	now.Finishing, now.Random = g.noRetries, g.Random
 	now.Waiting = int(g.state.Stats.WaitingForRetry)
+	g.ranCode = true // by the policy, which runs next
 	return now
-}
-
-// findReason finds the reason for a retry, which it sets in v, and the reason of a failed
-// attempt, with which s is reported if it ends with the attempt. The latter is zero for
-// an attempt without an error that the classifier does not know. err is a panic of the
-// policy.
-func (g *Machine[IN, OUT]) findReason(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) (ofFailure predicates.Reason, err error) {
-	g.ranCode = true
-	isKnown, err := g.Policy.FindReason(v)
-	switch {
-	case g.Policy.NeedsReasonOfError(v, isKnown):
-		ofFailure = g.askError(v, isKnown)
-	case g.looksClosely:
-		ofFailure = v.Reason
-	}
-	if ofFailure != g.reasons.get(s.index).last {
-		g.reasons.ref(s.index).last = ofFailure
-	}
-	if len(g.Policy.MaxRetries) > 0 {
-		v.ReasonRetries = g.retriesFor(s, v.Reason)
-	}
-	return ofFailure, err
-}
-
-// askError looks at the error of an attempt off the loop: in an operator without a
-// strategy, an error whose methods panic or call runtime.Goexit concerns its element
-// only. It is a function of its own because it allocates.
-func (g *Machine[IN, OUT]) askError(v *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
-	_ = call.OffLoop(func() error {
-		reason = g.Policy.FindReasonOfError(v, isKnown)
-		return nil
-	})
-	return reason
 }
 
 // judgeAnswer completes judge after a worker has asked the strategy about v.
@@ -640,7 +615,6 @@ func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[O
 		}
 	}()
 	now := g.readSituation(s, v)
-	g.ranCode = true
 	d := g.Policy.Conclude(v, answer, now)
 	returned = true
 	g.applyDecision(s, &d, isFree)

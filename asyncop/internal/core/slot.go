@@ -70,7 +70,7 @@ const (
 	notKept RetryKind = 1 << 7 // of a control element: checkpoints do not contain it
 )
 
-// phase is the state of an element. Machine.accept sets the first phase, Machine.enter
+// phase is the state of an element. Machine.takeSlot sets the first phase, Machine.enter
 // all others.
 //
 //	           ┌──────────── preparing ◀──────────┐

@@ -332,7 +332,7 @@ var mutants = []mutant{
 	},
 	{
 		"the reason of an attempt is not kept", "D6", "core/path.go",
-		`		g.reasons.ref(s.index).last = ofFailure
+		`		g.reasons.ref(s.index).last = failureReason
 `,
 		``,
 	},
