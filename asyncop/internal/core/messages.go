@@ -22,7 +22,7 @@ import (
 //     is settled as Released.
 type Messages[IN, OUT any] struct {
 	core        *Machine[IN, OUT]
-	Seen        bool                  // there was a message; until then the core does not ask for messages of elements
+	Seen        bool                  // there was a message; before, the core skips messages
 	next        call.Message          // of the next accepted element
 	of          perSlot[call.Message] // without the element
 	carried     bool                  // some of several results of the head were emitted, with parts of its message
@@ -43,7 +43,7 @@ func (m *Messages[IN, OUT]) SetNext(msg call.Message) {
 	m.next = msg
 }
 
-// attach sets the message of s, the newest element, which may have none.
+// attach sets the message of s, the newest element, if it has a message.
 func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	if m.next != (call.Message{}) {
 		*m.of.ref(s.index) = m.next
