@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// errNo is the end of a command whose question was not answered with yes.
+// errNo ends a command whose question was not answered with yes.
 var errNo = errors.New("the answer was not yes: the database is unchanged")
 
-// ask asks before something is changed. It returns nil for yes. Ctrl-C ends the question.
+// ask asks for confirmation and returns nil for yes. Ctrl-C ends the question.
 func (a *app) ask(ctx context.Context, yes bool, question string) error {
 	if yes {
 		return nil
@@ -24,7 +24,7 @@ func (a *app) ask(ctx context.Context, yes bool, question string) error {
 		line string
 		err  error
 	}
-	answers := make(chan answered, 1) // the reader cannot be broken off, and stays behind
+	answers := make(chan answered, 1) // the reader cannot be cancelled, so it may outlive ask
 	go func() {
 		line, err := bufio.NewReader(a.in).ReadString('\n')
 		answers <- answered{line, err}
@@ -41,7 +41,7 @@ func (a *app) ask(ctx context.Context, yes bool, question string) error {
 	switch answer := strings.ToLower(strings.TrimSpace(line)); {
 	case answer == "y" || answer == "yes":
 		return nil
-	case err != nil: // the end of the input, in the line of the question
+	case err != nil: // end of the input in the middle of the line
 		fmt.Fprintln(a.err)
 	}
 	return errNo

@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 )
 
-// backend returns the commands for the services that workers call.
+// backend returns the commands for backends.
 func (a *app) backend() *cobra.Command {
 	return group("backend", "Backends: the services that workers call", a.backendList(),
 		a.backendOrder("hold NAME", "Let no call start in any worker until weir backend resume", 1),
@@ -51,8 +51,8 @@ workers that start later.`,
 	return c
 }
 
-// backendRows returns a row for each backend of a worker, and one for what is ordered of
-// a backend that no worker has.
+// backendRows returns a row for each backend of a worker, and a row for each order of a
+// backend that no worker has.
 func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, err error) {
 	workers, err := j.Workers(ctx)
 	if err != nil {
@@ -100,7 +100,7 @@ func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, e
 	return rows, nil
 }
 
-// backendOpen returns the command that is called resume today. It warns.
+// backendOpen returns the hidden command open, the former name of resume, which warns.
 func (a *app) backendOpen() *cobra.Command {
 	c := a.backendOrder("open NAME", "The former name of weir backend resume", 1)
 	c.Hidden = true
@@ -112,7 +112,7 @@ func (a *app) backendOpen() *cobra.Command {
 	return c
 }
 
-// backendOrder returns the command hold, resume or limit, which has n arguments.
+// backendOrder returns the command hold, resume or limit, with n arguments.
 func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 	var p person
 	c := &cobra.Command{
@@ -153,7 +153,7 @@ func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 	return c
 }
 
-// ordered says what is wanted of a backend now, and how many workers have it.
+// ordered prints a backend's state and how many workers have it.
 func (a *app) ordered(ctx context.Context, j *jobs.Jobs, o jobs.BackendOrder) error {
 	if a.json {
 		return a.object(o)

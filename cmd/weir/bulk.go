@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// person are the flags that say who wants something, and why.
+// person holds the flags that identify the person who acts and the reason.
 type person struct{ by, why string }
 
 func (p *person) flags(c *cobra.Command) {
@@ -23,7 +23,7 @@ func (p *person) flags(c *cobra.Command) {
 	c.Flags().StringVar(&p.why, "why", "", "the `REASON`, for the log (default: the name of the command)")
 }
 
-// read returns both, or their defaults.
+// read returns the flags or their defaults.
 func (p *person) read(c *cobra.Command) (by, why string) {
 	by, why = p.by, p.why
 	if by == "" {
@@ -41,15 +41,15 @@ func (p *person) read(c *cobra.Command) (by, why string) {
 	return strings.ToValidUTF8(by, "?"), strings.ToValidUTF8(why, "?")
 }
 
-// bulk are the flags of commands that do something to many messages.
+// bulk holds the flags of commands that affect many messages.
 type bulk struct {
 	filter
 	person
 	spec        jobs.Spec
 	yes, detach bool
-	all         bool // no filter is meant
+	all         bool // process all messages, without a filter
 	toEmpty     bool
-	lapsed      bool // also send back messages whose workers died
+	lapsed      bool // also send back messages of workers that died
 }
 
 func (b *bulk) flags(a *app, c *cobra.Command) {
@@ -128,8 +128,8 @@ func (a *app) holding(b *bulk, c *cobra.Command, all string) *cobra.Command {
 	return c
 }
 
-// chosen runs a job over the messages that the flags choose. It processes all messages of
-// a queue only if the flags ask for that.
+// chosen runs a job over the messages selected by the flags. All messages of a queue need
+// --all.
 func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 	if err := b.read(a, c, ids); err != nil {
 		return err
@@ -145,7 +145,7 @@ func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 	return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, c, db, b) })
 }
 
-// read reads the flags into the spec.
+// read copies the flags into the spec.
 func (b *bulk) read(a *app, c *cobra.Command, ids []string) (err error) {
 	b.spec.Queue = queueOf(c)
 	b.spec.By, b.spec.Why = b.person.read(c)
@@ -200,7 +200,7 @@ weir dead show says of each message whether it may be repeated.
 	return c
 }
 
-// work asks, starts a job, shows its progress, and prints what it has done.
+// work asks for confirmation, runs a job, shows its progress, and prints the result.
 func (a *app) work(ctx context.Context, c *cobra.Command, db *database, b *bulk) error {
 	if _, err := a.deadOf(ctx, c, db, false); err != nil {
 		return err
@@ -244,9 +244,9 @@ func (a *app) work(ctx context.Context, c *cobra.Command, db *database, b *bulk)
 	return a.done(b.spec, job.Progress, err)
 }
 
-// lastOf returns a time before which the messages have arrived that match now, for a
-// purge: what comes while a person thinks stays. It is zero for a topic, which is purged
-// as it was when it was opened.
+// lastOf returns a time just after the arrival of the last matching message, so that a
+// purge keeps messages that arrive while the person thinks. It returns zero for a topic,
+// which is purged up to its end when it was opened.
 func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
 	if _, ok := db.store.(inspected); !ok || s.Do != store.Purge {
 		return time.Time{}, nil
@@ -262,8 +262,8 @@ func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
 	return last[0].Arrived.Add(time.Microsecond), nil
 }
 
-// warnOfRepeats tells the person, before the question, how many messages a merge leaves
-// in place or sends back although a call may have taken effect.
+// warnOfRepeats prints, before the question, how many messages a merge keeps or sends
+// back although a call may have taken effect.
 func (a *app) warnOfRepeats(ctx context.Context, db *database, b *bulk) error {
 	if b.spec.Do != store.Merge || b.yes {
 		return nil
@@ -285,8 +285,8 @@ func (a *app) warnOfRepeats(ctx context.Context, db *database, b *bulk) error {
 	return nil
 }
 
-// askBulk asks before a job. A queue whose name is mistyped is empty and has no workers:
-// --yes is no answer for such a queue.
+// askBulk asks for confirmation of a job. A merge into a queue that is empty and has no
+// workers is asked about even with --yes, because its name may be mistyped.
 func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) error {
 	s := b.spec
 	question := map[store.Action]string{
@@ -316,7 +316,7 @@ func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) err
 	return a.ask(ctx, false, question)
 }
 
-// mergedJSON is what a merge did.
+// mergedJSON is the result of a merge.
 type mergedJSON struct {
 	Merged         int `json:"merged"`
 	Looping        int `json:"looping"`
@@ -325,7 +325,7 @@ type mergedJSON struct {
 	Busy           int `json:"busy"`
 }
 
-// done prints what a job did.
+// done prints the result of a job.
 func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
 	past := map[store.Action]string{store.Purge: "removed", store.Hold: "held", store.Release: "released", store.Due: "due"}[s.Do]
 	switch {

@@ -27,44 +27,44 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// connectTimeout is how long a connection may take.
+// connectTimeout bounds the time to connect.
 const connectTimeout = 10 * time.Second
 
-// database is what the commands look into. Its tables and streams are made by the
-// programs; this command makes tables only if it is asked to.
+// database is the database of a program. The program creates the tables and streams; this
+// command creates tables only with --create.
 type database struct {
 	store   queues
-	locks   lock.Locks // nil: there are none
-	sql     *sql.DB    // of the requests with keys; nil: there are none
-	listed  *keys.Keys // the same requests, to list them; nil: there are none
-	keys    *keys.Keys // the same, to change them
+	locks   lock.Locks // nil if unsupported
+	sql     *sql.DB    // holds the requests with keys; nil if unsupported
+	listed  *keys.Keys // to list these requests; nil if unsupported
+	keys    *keys.Keys // to change these requests
 	closers []func() error
 }
 
-// queues is what the commands do with the queues of a store.
+// queues are the operations on a store's queues.
 type queues interface {
 	Put(ctx context.Context, queue string, ms ...store.Message) error
 	List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
 	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
 	Queues(ctx context.Context) ([]string, error)
 
-	// matching returns how many messages a job would affect, or why there can be no such
-	// job.
+	// matching returns the number of messages that a job would affect, or an error if the
+	// job is impossible.
 	matching(ctx context.Context, s jobs.Spec) (int, error)
-	// do starts a job and runs it, unless it is to be left to workers. show gets what was
-	// done so far.
+	// do starts a job and runs it, or leaves it to the workers. show receives the
+	// progress.
 	do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs.Progress)) (jobs.Job, error)
 	// empty reports whether a queue has no messages.
 	empty(ctx context.Context, queue string) (bool, error)
-	// workersRead returns the queues that workers read, as far as is known.
+	// workersRead returns the queues that workers are known to read.
 	workersRead(ctx context.Context) ([]string, error)
 }
 
-// inspected are the queues of a store that can look into them.
+// inspected are the queues of a store with an Inspector.
 type inspected struct {
 	store.Inspector
 	clock clock.Clock
-	log   slog.Handler // of jobs that run here
+	log   slog.Handler // for jobs that run in this process
 }
 
 func (s inspected) empty(ctx context.Context, queue string) (bool, error) {
@@ -105,7 +105,7 @@ func (s inspected) do(ctx context.Context, spec jobs.Spec, leave bool, show func
 	return s.run(ctx, j, job, show)
 }
 
-// run runs a job, and says what becomes of it if a person interrupts that.
+// run runs a job. If it is interrupted, the error describes how the job continues.
 func (s inspected) run(ctx context.Context, j *jobs.Jobs, job jobs.Job, show func(jobs.Progress)) (jobs.Job, error) {
 	job, err := j.Run(ctx, job.ID, func(job jobs.Job) { show(job.Progress) })
 	switch {
@@ -120,16 +120,16 @@ func (s inspected) run(ctx context.Context, j *jobs.Jobs, job jobs.Job, show fun
 	return job, fmt.Errorf("interrupted: job %d continues in a worker, or with weir jobs run %d", job.ID, job.ID)
 }
 
-// errAgain is what a person gets who interrupts a job that no one goes on with.
+// errAgain reports the interruption of a job that does not continue by itself.
 var errAgain = errors.New("interrupted: call it again to continue")
 
-// deniedError is what the user of the URL is not allowed to do.
+// deniedError is an operation that the user of the URL may not perform.
 type deniedError struct{ error }
 
 func (e *deniedError) Unwrap() error { return e.error }
 
-// with opens the database, runs f, and closes it. The context of f ends when the server
-// says that something is not allowed: its client would wait for an answer.
+// with opens the database, runs f, and closes the database. The context of f ends when
+// the server denies an operation, because the client would otherwise wait for an answer.
 func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -147,7 +147,7 @@ func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database
 	return err
 }
 
-// engine returns the name of what the URL is of, if that is no database with tables.
+// engine names the system of the URL, or returns "" for a database with tables.
 func (a *app) engine() string {
 	scheme, _, _ := strings.Cut(a.url, ":")
 	return map[string]string{"nats": "JetStream", "tls": "JetStream", "kafka": "Kafka", "file": "a directory of dead letters"}[scheme]
@@ -180,7 +180,7 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 	if err != nil {
 		return nil, usagef("the URL of the database: %v", err)
 	}
-	info, err := os.Stat(path) // to open would make it
+	info, err := os.Stat(path) // because opening would create the file
 	switch {
 	case create && errors.Is(err, fs.ErrNotExist):
 	case errors.Is(err, fs.ErrNotExist):
@@ -194,7 +194,7 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 	if file, err := os.OpenFile(path, os.O_RDWR, 0); errors.Is(err, fs.ErrPermission) {
 		opts = append(opts, sqlite.WithReadOnly())
 	} else if err == nil {
-		_ = file.Close() // nothing was written
+		_ = file.Close() // the file is unchanged
 	}
 	db, err := sqlite.OpenDB(ctx, path, opts...)
 	if err != nil {
@@ -213,14 +213,14 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 	return d.checked(ctx, s)
 }
 
-// versioned is an engine with tables that have a version.
+// versioned is an engine with versioned tables.
 type versioned interface {
 	CheckVersion(ctx context.Context) error
 }
 
 // checked returns db, or closes it and returns an error if a later version of weir has
-// made its tables. A worker refuses such a database too: this version would write what
-// the later one does not expect.
+// made its tables. A worker refuses such a database, too, because this version would
+// write data that the later one does not expect.
 func (db *database) checked(ctx context.Context, s versioned) (*database, error) {
 	err := s.CheckVersion(ctx)
 	if err == nil {
@@ -233,7 +233,7 @@ func (db *database) checked(ctx context.Context, s versioned) (*database, error)
 }
 
 func openPostgres(ctx context.Context, address string, create bool, c clock.Clock) (*database, error) {
-	if _, err := url.Parse(address); err != nil { // its text may be a part of the password
+	if _, err := url.Parse(address); err != nil { // err may contain a part of the password
 		return nil, usagef("the URL of the database is not valid: special characters of a password are percent-encoded")
 	}
 	config, err := pgxpool.ParseConfig(address)
@@ -262,7 +262,7 @@ func openPostgres(ctx context.Context, address string, create bool, c clock.Cloc
 	}
 	s := postgres.New(pool)
 	db := stdlib.OpenDBFromPool(pool)
-	closePool := func() error { // of a server that hangs, it waits for 15 s and more
+	closePool := func() error { // with a server that hangs, Close waits for 15 s or more
 		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 		go func() {
 			defer cancel()
@@ -286,23 +286,23 @@ func (db *database) close() error {
 	return errors.Join(errs...)
 }
 
-// hasEngine reports whether an engine has made tables in the database.
+// hasEngine reports whether an engine has created tables in the database.
 func (db *database) hasEngine(ctx context.Context) bool {
 	var component string
 	row := db.sql.QueryRowContext(ctx, "SELECT component FROM weir_migrations WHERE component LIKE '%store' LIMIT 1")
 	return row.Scan(&component) == nil
 }
 
-// explain adds to the error of a missing table what that means.
+// explain adds the likely cause to the error of a missing table.
 func (db *database) explain(ctx context.Context, err error) error {
 	if err == nil || !lacksTable(err) {
 		return err
 	}
 	for _, table := range []struct {
 		name, component string
-		version         int // that has it
+		version         int // first version with the table
 	}{
-		{"weir_messages", "store", 1}, {"weir_locks", "store", 2}, {"weir_records", "store", 4}, {"weir_keys", "keys", 1}, // of both databases
+		{"weir_messages", "store", 1}, {"weir_locks", "store", 2}, {"weir_records", "store", 4}, {"weir_keys", "keys", 1}, // names in both databases
 	} {
 		var component string
 		if strings.Contains(err.Error(), table.name) && db.sql.QueryRowContext(ctx,
@@ -317,7 +317,7 @@ func (db *database) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("table missing: start the program once, or, for queues, run weir dead import --create: %w", err)
 }
 
-// lacksTable reports whether err says that there is no such table.
+// lacksTable reports whether err is about a missing table.
 func lacksTable(err error) bool {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.Code == "42P01"
@@ -325,8 +325,8 @@ func lacksTable(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "no such table")
 }
 
-// withoutSecrets returns a text with the secrets of URLs hidden, and the secrets of the
-// given URLs wherever they are in the text.
+// withoutSecrets hides the secrets of URLs in a text, and the secrets of the given URLs
+// anywhere in it.
 func withoutSecrets(text string, urls ...string) string {
 	for _, address := range urls {
 		for _, secret := range secrets(address) {
@@ -336,7 +336,7 @@ func withoutSecrets(text string, urls ...string) string {
 	return guard.WithoutSecrets(text)
 }
 
-// secrets returns the password of a URL in the forms in which it may appear.
+// secrets returns the password of a URL in every form in which it may appear.
 func secrets(address string) (all []string) {
 	scheme, rest, ok := strings.Cut(address, "://")
 	if !ok {
@@ -351,7 +351,7 @@ func secrets(address string) (all []string) {
 		}
 	}
 	authority, _, _ := strings.Cut(rest, "/")
-	for _, s := range []string{rest, authority} { // a slash may stand in the password, or an @ behind it
+	for _, s := range []string{rest, authority} { // the password may contain a slash, or an @ may follow it
 		if at := strings.LastIndex(s, "@"); at >= 0 {
 			user, password, ok := strings.Cut(s[:at], ":")
 			add(password)

@@ -22,30 +22,30 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-const pageSize = 1000 // messages that are read at once
+const pageSize = 1000 // messages per read
 
 // dead returns the commands for dead letters.
 func (a *app) dead() *cobra.Command {
 	c := group("dead", "Dead letters: messages that were given up",
 		a.deadList(), a.deadShow(), a.deadCount(), a.deadGroups(), a.deadPurge(), a.deadMerge(), a.deadExport(), a.deadImport())
 	c.PersistentFlags().String("queue", deadQueue, "the `QUEUE` of the dead letters, such as orders-dead (default: the only one)")
-	c.PersistentFlags().Lookup("queue").DefValue = "" // the queue dead is only in databases of earlier versions
+	c.PersistentFlags().Lookup("queue").DefValue = "" // only databases of earlier versions have the queue "dead"
 	return c
 }
 
 func queueOf(c *cobra.Command) string { return c.Flag("queue").Value.String() }
 
-// deadOf returns the queue whose dead letters a command is about. If --queue is not given
-// and the default has no messages, it is an error that names the others with dead
-// letters; a command that only reads takes the only one.
+// deadOf returns the dead letter queue of a command. Without --queue, and if the default
+// queue has no messages, the result is an error that lists the other dead letter queues.
+// A command that only reads then takes the queue if there is only one.
 func (a *app) deadOf(ctx context.Context, c *cobra.Command, db *database, reads bool) (string, error) {
 	queue := queueOf(c)
 	if queue != deadQueue || c.Flag("queue").Changed {
 		return queue, mustExist(ctx, db.store, queue)
 	}
 	queues, err := db.store.Queues(ctx)
-	if err != nil || slices.Contains(queues, queue) { // topics have no list without a group
-		return queue, nil //nolint:nilerr // it is the default
+	if err != nil || slices.Contains(queues, queue) { // topics cannot be listed without a group
+		return queue, nil //nolint:nilerr // the default queue
 	}
 	queues = ofDeadLetters(queues)
 	switch {
@@ -58,16 +58,16 @@ func (a *app) deadOf(ctx context.Context, c *cobra.Command, db *database, reads 
 	return "", whichQueue(queues)
 }
 
-// deadToFill returns the queue into which dead letters are imported. If --queue is not
-// given, it is the queue of the default name if that has messages. Otherwise it is an
-// error: no program reads messages that are imported under a name that is not its own.
+// deadToFill returns the queue for an import. Without --queue it is the default queue if
+// that has messages. Otherwise it is an error, because programs do not read messages
+// imported under another name.
 func deadToFill(ctx context.Context, c *cobra.Command, db *database) (string, error) {
 	queue := queueOf(c)
 	if c.Flag("queue").Changed {
 		return queue, nil
 	}
 	queues, err := db.store.Queues(ctx)
-	if err != nil { // topics have no list without a group, and the tables may be missing
+	if err != nil { // topics cannot be listed without a group, and the tables may be missing
 		queues = nil
 	}
 	if slices.Contains(queues, queue) {
@@ -81,8 +81,7 @@ func ofDeadLetters(queues []string) []string {
 	return slices.DeleteFunc(queues, func(q string) bool { return !strings.HasSuffix(q, "-"+deadQueue) })
 }
 
-// whichQueue returns the error of a command that needs --queue, with the names that it
-// may have.
+// whichQueue returns the error of a command without --queue, with the possible names.
 func whichQueue(names []string) error {
 	if len(names) == 0 {
 		return usagef("which queue? Say --queue QUEUE, such as --queue orders-dead")
@@ -90,7 +89,7 @@ func whichQueue(names []string) error {
 	return usagef("which queue? Say --queue %s", strings.Join(names, ", or --queue "))
 }
 
-// reads runs f for the dead letters that a command reads.
+// reads runs f with the dead letter queue of a command that only reads.
 func (a *app) reads(c *cobra.Command, f func(ctx context.Context, db *database, queue string) error) error {
 	return a.with(c.Context(), func(ctx context.Context, db *database) error {
 		queue, err := a.deadOf(ctx, c, db, true)
@@ -114,8 +113,8 @@ func newEntry(e store.Entry) entry {
 	return entry{e.Position, e.Arrived, e.LeasedUntil, e.Held, e.Message}
 }
 
-// withoutSecretsIn hides the secrets of URLs in the errors of a message, which another
-// program may have stored.
+// withoutSecretsIn hides the secrets of URLs in the errors of a message. Other programs
+// may have stored them.
 func withoutSecretsIn(m *store.Message) {
 	m.Meta.LastError = guard.WithoutSecrets(m.Meta.LastError)
 	m.Meta.Timeline = slices.Clone(m.Meta.Timeline)
@@ -165,7 +164,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 	for page := (store.Page{After: after}); ; {
 		page.Max = pageSize
 		if limit > 0 {
-			page.Max = min(page.Max, limit-shown+1) // one more says whether there are more
+			page.Max = min(page.Max, limit-shown+1) // one more shows whether there are further messages
 		}
 		entries, err := db.store.List(ctx, queue, f, page)
 		if err != nil {
@@ -209,7 +208,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 	return nil
 }
 
-// here returns an error for ids of a filter that no message of the queue has.
+// here returns an error if the filter has an id that the queue does not contain.
 func here(ctx context.Context, s queues, queue string, f store.Filter) error {
 	missing := map[string]bool{}
 	for _, id := range f.IDs {
@@ -280,7 +279,7 @@ the operator has one (asyncop.WithBackend).`,
 	return c
 }
 
-// show writes all that is known of a message.
+// show prints all details of a message.
 func (a *app) show(e store.Entry) error {
 	withoutSecretsIn(&e.Message)
 	if a.json {
@@ -345,7 +344,7 @@ func (a *app) show(e store.Entry) error {
 	return a.print(b.String())
 }
 
-// repetition returns whether a dead letter may be sent back, in words.
+// repetition describes whether a dead letter may be sent back.
 func repetition(e *store.Entry, now time.Time) string {
 	r := e.Repetition(now)
 	switch r {
@@ -362,7 +361,7 @@ func repetition(e *store.Entry, now time.Time) string {
 	}
 }
 
-// counted are the numbers of a queue as JSON.
+// counted holds the numbers of a queue as JSON.
 type counted struct {
 	Queue    string              `json:"queue"`
 	Messages int                 `json:"messages"`
@@ -376,7 +375,7 @@ type counted struct {
 
 func newCounted(queue string, c store.Counts) counted {
 	n := counted{Queue: queue, Messages: c.Messages, Held: c.Held, Oldest: c.Oldest, Age: c.Age.Seconds(), Causes: maps.Clone(c.Causes), Reasons: c.Reasons}
-	delete(n.Causes, "") // of messages that are no dead letters
+	delete(n.Causes, "") // the key of messages that are not dead letters
 	return n
 }
 
@@ -489,13 +488,13 @@ func (a *app) showGroups(queue string, groups []jobs.Group, limit int) error {
 	return nil
 }
 
-// byNumber returns the keys with the highest numbers first.
+// byNumber returns the keys sorted by descending number.
 func byNumber[K ~string](m map[K]int) []K {
 	return slices.SortedFunc(maps.Keys(m), func(x, y K) int {
 		if m[x] != m[y] {
 			return m[y] - m[x]
 		}
-		return strings.Compare(fmt.Sprint(x), fmt.Sprint(y)) // as they are shown
+		return strings.Compare(fmt.Sprint(x), fmt.Sprint(y)) // by the displayed names
 	})
 }
 
@@ -538,7 +537,7 @@ import starts and one when it ends, except on Kafka, which has no log.`,
 				if err != nil {
 					return err
 				}
-				defer file.Close() //nolint:errcheck // it was only read
+				defer file.Close() //nolint:errcheck // opened only to read
 				in = file
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
@@ -557,11 +556,11 @@ import starts and one when it ends, except on Kafka, which has no log.`,
 	return c
 }
 
-// interruptible returns a reader that ends with ctx, also while r waits for a terminal or
-// a pipe.
+// interruptible returns a reader that fails when ctx ends, even while r waits for a
+// terminal or a pipe.
 func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	read, write := io.Pipe()
-	go func() { // cannot be broken off, and stays behind
+	go func() { // cannot be cancelled, so it may outlive the reader
 		_, err := io.Copy(write, r)
 		write.CloseWithError(err)
 	}()
@@ -569,14 +568,14 @@ func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	return read
 }
 
-// importedJSON is what an import did.
+// importedJSON is the result of an import.
 type importedJSON struct {
 	Read     int `json:"read"`
 	New      int `json:"new"`
 	Replaced int `json:"replaced"`
 }
 
-// importSpec is what the flags of an import ask for.
+// importSpec holds the flags of an import.
 type importSpec struct {
 	queue   string
 	replace bool
@@ -616,8 +615,8 @@ func (a *app) importFrom(ctx context.Context, db *database, spec importSpec, in 
 	return errors.Join(a.print(text+"\n"), err)
 }
 
-// importWithoutLog imports into an engine that can neither look into its queues nor keep
-// a log, which is Kafka.
+// importWithoutLog imports into Kafka, which can neither inspect its queues nor keep a
+// log.
 func (a *app) importWithoutLog(ctx context.Context, q queues, spec importSpec, in io.Reader) error {
 	if spec.replace {
 		return usagef("--replace is for sqlite:, postgres:// and nats://")
@@ -629,7 +628,7 @@ func (a *app) importWithoutLog(ctx context.Context, q queues, spec importSpec, i
 	return errors.Join(a.print(messages(n)+" read\n"), err)
 }
 
-// replacing puts messages, and counts those that were not there.
+// replacing puts messages and counts the new ones.
 type replacing struct {
 	inspected
 	replace       bool
@@ -676,7 +675,7 @@ func (r *replacing) Put(ctx context.Context, queue string, ms ...store.Message) 
 	return err
 }
 
-// swap puts messages in the place of those with the same identity, and returns how many.
+// swap replaces messages that have the same identity, and returns their number.
 func (r *replacing) swap(ctx context.Context, queue string, f store.Filter, known map[store.Identity]store.Message) (n int, err error) {
 	for page := (store.Page{Max: pageSize}); ; {
 		claimed, err := r.Claim(ctx, queue, f, page, time.Minute)

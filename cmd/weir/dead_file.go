@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	importBatch = 100       // messages that are put at once
-	maxLine     = 256 << 20 // bytes of a line of a file that is imported
+	importBatch = 100       // messages per put
+	maxLine     = 256 << 20 // bytes of a line in an imported file
 )
 
-// export writes the messages of a queue that match f as lines of JSON, and returns how
-// many. It does not change the queue, and leaves out messages that arrive after it began.
+// export writes the messages of a queue that match f as lines of JSON and returns their
+// number. It leaves the queue unchanged, and skips messages that arrive after it began.
 func export(ctx context.Context, s queues, queue string, f store.Filter, w io.Writer) (n int, err error) {
 	buffered := bufio.NewWriter(w)
 	err = storearg.Each(ctx, s, queue, f, func(e store.Entry) error {
@@ -40,11 +40,11 @@ func export(ctx context.Context, s queues, queue string, f store.Filter, w io.Wr
 	return n, buffered.Flush()
 }
 
-// importLines puts the messages of a file that export wrote in a queue, and returns how
-// many. Putting a message that is already queued has no effect, so an import that failed
-// can be repeated. The error names the line; the messages before it may have been put. A
-// line has at most 256 MiB. A byte order mark is skipped, and a file that is compressed
-// or not in UTF-8 is refused.
+// importLines puts the messages of an exported file into a queue and returns their
+// number. Putting a message that is already queued has no effect, so a failed import can
+// be repeated. An error names its line; the messages before that line may have been put.
+// A line has at most 256 MiB. A byte order mark is skipped. A file that is compressed or
+// not in UTF-8 is refused.
 func importLines(ctx context.Context, s queues, queue string, r io.Reader) (n int, err error) {
 	var ms []store.Message
 	put := func() error {
@@ -59,7 +59,7 @@ func importLines(ctx context.Context, s queues, queue string, r io.Reader) (n in
 		return nil
 	}
 	buffered := bufio.NewReader(r)
-	start, _ := buffered.Peek(vfs.TextStart) // an error is reported by the scanner
+	start, _ := buffered.Peek(vfs.TextStart) // the scanner reports an error
 	mark, err := vfs.CheckText(start, "the file")
 	if err == nil {
 		_, err = buffered.Discard(mark)

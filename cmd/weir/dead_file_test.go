@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// putDead puts n dead letters, of alternating providers.
+// putDead puts n dead letters of alternating providers.
 func putDead(t *testing.T, s store.Store, n int) {
 	t.Helper()
 	for i := range n {
@@ -47,7 +47,7 @@ func TestLinesOfDeadLetters(t *testing.T) {
 	require.Equal(t, 125, strings.Count(file.String(), "\n"))
 	require.Equal(t, 250, countOf(t, s, "dead"))
 
-	for range 2 { // again changes nothing
+	for range 2 { // a repetition changes nothing
 		n, err = importLines(t.Context(), s, "copy", bytes.NewReader(file.Bytes()))
 		require.NoError(t, err)
 		require.Equal(t, 125, n)

@@ -26,15 +26,15 @@ const (
 	deadQueue  = "dead"
 )
 
-// directory is the dead letters that package deadfile has left. It is read without its
-// lock, so the program may run; nothing is changed.
+// directory holds the dead letters that package deadfile stored. It is read without its
+// lock, so the program may be running. It is never changed.
 type directory struct {
 	path string
-	read *memory.Engine // what is in the file
+	read *memory.Engine // content of the file
 }
 
-// openDirectory reads the dead letters of a directory. note gets what a person should
-// know of them.
+// openDirectory reads the dead letters of a directory. It calls note with remarks for the
+// user.
 func openDirectory(ctx context.Context, path string, c clock.Clock, note func(format string, args ...any)) (*database, error) {
 	path, err := url.PathUnescape(path)
 	if err != nil {
@@ -51,7 +51,7 @@ func openDirectory(ctx context.Context, path string, c clock.Clock, note func(fo
 	file, err := os.Open(filepath.Join(path, deadFile))
 	switch {
 	case err == nil:
-		defer file.Close() //nolint:errcheck // it was only read
+		defer file.Close() //nolint:errcheck // opened only to read
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	case !replayed:
@@ -71,10 +71,10 @@ func openDirectory(ctx context.Context, path string, c clock.Clock, note func(fo
 	return &database{store: d, closers: []func() error{d.read.Close}}, nil
 }
 
-// readDirectory reads the lines of a file. What is not ended by a line end is being
-// written.
+// readDirectory reads the lines of a file. It ignores a last line without a line end,
+// because that line is still being written.
 func readDirectory(ctx context.Context, r io.Reader, c clock.Clock, note func(format string, args ...any)) (*memory.Engine, error) {
-	now := clock.NewMock() // a dead letter has arrived when it failed last
+	now := clock.NewMock() // the last failure counts as the arrival of a dead letter
 	s := memory.Open(memory.WithClock(now))
 	lines := bufio.NewReader(r)
 	for n := 1; ; n++ {

@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// seedDirectory makes dead letters without a database, and keeps them open, as a program does that runs.
+// seedDirectory creates dead letters without a database, and keeps them open like a
+// running program.
 func seedDirectory(t *testing.T) (dir string, dead *deadfile.File[json.RawMessage]) {
 	t.Helper()
 	dir = t.TempDir()
@@ -75,7 +76,7 @@ func TestDirectory(t *testing.T) {
 		require.Contains(t, r.stderr, "a directory of dead letters", refused)
 	}
 
-	// A line that is being written, and one that is damaged.
+	// One line is still being written, and one is damaged.
 	path := filepath.Join(dir, "dead letters", "dead.jsonl")
 	before, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -94,7 +95,6 @@ func TestDirectory(t *testing.T) {
 	require.NoError(t, replay.Close(context.Background()))
 }
 
-// trimmed removes the blanks at the ends of lines.
 func trimmed(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := range lines {
@@ -117,7 +117,7 @@ func TestWrongDirectory(t *testing.T) {
 	}
 }
 
-// What a program without a database has left goes into a database that does not exist yet.
+// Dead letters of a program without a database can be imported into a new database.
 func TestImportCreates(t *testing.T) {
 	dir, _ := seedDirectory(t)
 	file := filepath.Join("dead letters", "dead.jsonl")
@@ -129,7 +129,7 @@ func TestImportCreates(t *testing.T) {
 	r = execute(t, command(t, dir, "dead", "import", "--queue", "orders-dead", "--create", file))
 	require.Equal(t, "2 messages read: 2 new\n", r.ok(t).stdout)
 	require.Contains(t, execute(t, command(t, dir, "dead", "list")).ok(t).stdout, "orders/2")
-	execute(t, command(t, dir, "dead", "import", "--queue", "orders-dead", "--create", file)).ok(t) // it is there
+	execute(t, command(t, dir, "dead", "import", "--queue", "orders-dead", "--create", file)).ok(t) // it exists now
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	defer db.Close()

@@ -1,16 +1,16 @@
-// Command weir looks into the database of programs that use weir, and helps with what
-// waits there: dead letters, messages that wait in the layers of a ladder, staged
-// messages of an outbox, requests with idempotency keys.
+// Command weir inspects the database of programs that use weir, and handles the messages
+// in it: dead letters, messages waiting in retry layers, staged messages of an outbox,
+// and requests with idempotency keys.
 //
-//	weir dead list                                   what was given up
+//	weir dead list                                   messages that were given up
 //	weir dead show ID                                a dead letter, its history and payload
 //	weir dead count                                  how many there are, by cause and reason
 //	weir dead merge --queue orders-dead --to orders  sends them back to the program
 //	weir dead purge --queue orders-dead --all        removes them
 //	weir dead export, weir dead import               as JSON lines
-//	weir layers                                      the queues, and how much waits there
+//	weir layers                                      the queues and their messages
 //	weir outbox                                      staged messages, and their relay
-//	weir keys                                        requests that are not finished
+//	weir keys                                        unfinished requests
 //
 // The database is a URL in the flag --db or in the environment variable WEIR_DB:
 //
@@ -21,35 +21,34 @@
 //	kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&group=GROUP
 //	file:DIR
 //
-// DIR is a directory of dead letters that a program keeps without a database (package
-// deadfile). The program may be running. They can be listed, shown, counted and exported;
-// ARRIVED is the time of their last failure. To purge or merge a choice of them, import
-// DIR/dead.jsonl into a store; weir dead import --create makes one.
+// DIR is a directory of dead letters that a program stores without a database (package
+// deadfile). The program may be running. The dead letters can be listed, shown, counted
+// and exported; ARRIVED is the time of their last failure. To purge or merge some of
+// them, import DIR/dead.jsonl into a store, which weir dead import --create can create.
 //
-// STREAM is a stream of NATS JetStream with the queues of an engine (ext/jetstream). A
-// user without a password is a token. The parameters creds, nkey, ca, cert and key name
-// files. JetStream has no requests with keys.
+// STREAM is a NATS JetStream stream with the queues of an engine (ext/jetstream). A user
+// without a password is a token. The parameters creds, nkey, ca, cert and key name files.
+// JetStream has no requests with keys.
 //
-// On Kafka a queue is a topic. Dead letters are those that were not merged; of the topics
-// of the group, what it has not settled is shown. To purge is to cut off the whole topic,
-// so there is no choice. What is imported twice is there twice. Kafka has neither
-// outboxes nor requests with keys. The parameter sasl is plain, scram-sha-256 or
-// scram-sha-512; tls=true, or one of ca, cert and key, encrypts. Because sasl=plain sends
-// the password as it is, it needs TLS, or plaintext=true.
+// On Kafka a queue is a topic. Only dead letters that were not merged are shown, and for
+// the topics of the group the messages that it has not settled. A purge cuts off the
+// whole topic and cannot select messages. Messages that are imported twice are stored
+// twice. Kafka has neither outboxes nor requests with keys. The parameter sasl is plain,
+// scram-sha-256 or scram-sha-512; tls=true, or one of ca, cert and key, encrypts. Because
+// sasl=plain sends the password unencrypted, it needs TLS or plaintext=true.
 //
-// Passwords are in no output and no error of the command. In the environment variable
-// they are in no list of processes either.
+// The command's output and errors contain no passwords. In the environment variable they
+// are also hidden from lists of processes.
 //
-// Tables fit the terminal, or COLUMNS, but what other commands take as an argument is
-// never cut; -o wide cuts nothing, -o name prints ids or names alone, and a pipe gets
-// everything. With --json the output is JSON, one object a line. Times are UTC. Control
-// characters in what is stored are escaped. Before it removes or moves anything, weir
-// asks; --yes answers in advance, and without a terminal that is required. A queue
-// without messages may be a mistyped name: to merge into one is asked about even with
-// --yes; --to-empty says that it is right.
+// Tables fit the width of the terminal, or COLUMNS. Arguments for other commands are
+// never cut; -o wide never cuts, -o name prints only ids or names, and output to a pipe
+// is never cut. With --json the output is JSON, one object per line. Times are UTC.
+// Control characters in stored text are escaped. Before it removes or moves messages,
+// weir asks. --yes answers in advance, and is required without a terminal. A queue
+// without messages may be a mistyped name, so a merge into such a queue is asked about
+// even with --yes; --to-empty confirms the name.
 //
-// A file of SQLite that the user may not write can be read.
+// An SQLite file without write permission can be read.
 //
-// The exit status is 0, 1 after an error, or if the answer was no, and 2 for a wrong
-// usage.
+// The exit status is 0, 1 after an error or if the answer was no, and 2 for wrong usage.
 package main

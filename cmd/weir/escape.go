@@ -9,14 +9,14 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// escaped returns a text in one line in which nothing controls the terminal.
+// escaped returns a text as one line without control characters for the terminal.
 func escaped(s string) string { return guard.Visible(s, "") }
 
-// escapedLines is escaped for a text with lines and tabs.
+// escapedLines is escaped for text with line breaks and tabs.
 func escapedLines(s string) string { return guard.Visible(s, "\n\t") }
 
-// escapedJSON returns the same JSON with what is not printable written as \u202e: JSON
-// itself escapes only the first 32 characters.
+// escapedJSON escapes the unprintable characters of JSON, such as \u202e. JSON itself
+// requires escapes only for the first 32 characters.
 func escapedJSON(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -33,7 +33,7 @@ func escapedJSON(s string) string {
 	return b.String()
 }
 
-// oneLine returns a text of several lines, such as that of joined errors, in one.
+// oneLine joins the lines of a text, such as joined errors.
 func oneLine(s string) string {
 	var b strings.Builder
 	for line := range strings.Lines(s) {

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// knownCauses are the names of the causes of dead letters. The stored name of a cause is
-// accepted as well.
+// knownCauses are the names of causes of dead letters. Filters also accept the stored
+// name of a cause.
 var knownCauses = func() (names []string) {
 	for _, c := range []store.Cause{
 		store.Permanent, store.Exhausted, store.UnsafeToRepeat, store.Undecodable, store.Lapsed, store.Expired, store.Refused,
@@ -21,13 +21,12 @@ var knownCauses = func() (names []string) {
 	return names
 }()
 
-// filter are the flags that choose messages.
+// filter holds the flags that select messages.
 type filter struct {
 	store.Filter
 	cause, since, before string
 }
 
-// flags adds the flags to a command.
 func (f *filter) flags(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.IDs, "id", nil, "only the message with this `ID`; may be given several times")
 	c.Flags().StringVar(&f.Key, "key", "", "only messages with this `KEY`")
@@ -40,7 +39,7 @@ func (f *filter) flags(c *cobra.Command) {
 	c.Flags().StringVar(&f.before, "before", "", "only messages that arrived before this `TIME`")
 }
 
-// read returns the filter of the flags, with ids given as arguments.
+// read returns the filter of the flags and of ids given as arguments.
 func (f *filter) read(a *app, ids []string) (store.Filter, error) {
 	var err error
 	if f.Since, err = a.parseTime("since", f.since); err != nil {
@@ -74,7 +73,7 @@ func (a *app) parseTime(flag, s string) (time.Time, error) {
 	return time.Time{}, usagef("--%s %q: not a time such as 2026-01-31, 2026-01-31T15:04:05Z, or 90m for 90 minutes ago", flag, s)
 }
 
-// isAll reports whether a filter chooses every message.
+// isAll reports whether a filter matches every message.
 func isAll(f store.Filter) bool {
 	return len(f.IDs) == 0 && f.Key == "" && f.Source == "" && f.Provider == "" && f.Cause == "" && f.Reason == "" && f.Error == "" &&
 		f.Since.IsZero() && f.Before.IsZero()

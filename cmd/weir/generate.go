@@ -9,7 +9,7 @@ import (
 //go:embed generate
 var generated embed.FS
 
-// generate writes what is for other systems.
+// generate writes configuration for other systems.
 func (a *app) generate() *cobra.Command {
 	write := func(use, short, file string) *cobra.Command {
 		return &cobra.Command{Use: use, Short: short, Args: none, RunE: func(*cobra.Command, []string) error {

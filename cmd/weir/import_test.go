@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
-// Law J2: an import leaves a line in the log before it changes messages, and one with its
-// counts when it has ended.
+// Law J2: an import writes a line to the log before it changes messages, and a line with
+// its counts at its end.
 func TestDeadImport_WritesLog(t *testing.T) {
 	dir := seed(t)
 	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
@@ -45,7 +45,7 @@ func TestDeadImport_WritesLog(t *testing.T) {
 	assert.Contains(t, run("jobs", "show", "5").stdout, "line 1", "the error of the import")
 }
 
-// A worker refuses a database of a later version, and so does the command.
+// The command, like a worker, refuses a database of a later version.
 func TestDatabase_OfLaterVersion(t *testing.T) {
 	for _, component := range []string{"sqlitestore", "keys"} {
 		dir := seed(t)

@@ -32,7 +32,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// startJetStream starts a server on loopback whose stream "retries" is a store, and returns its address. seed fills the store.
+// startJetStream starts a server on loopback with the stream "retries" as a store, and
+// returns its address. seed fills the store.
 func startJetStream(t *testing.T, seed func(s store.Store), change ...func(o *server.Options)) (address string) {
 	t.Helper()
 	listen := func(o *server.Options) {
@@ -52,7 +53,7 @@ func startJetStream(t *testing.T, seed func(s store.Store), change ...func(o *se
 	seed(s)
 	require.NoError(t, s.Close())
 	nc.Close()
-	if len(change) > 0 { // users and certificates are of no use before
+	if len(change) > 0 { // not before: seeding connects without a user or a certificate
 		require.NoError(t, fill.Close())
 		fill, err = embedded.Start(dir, embedded.Config{Logger: quiet, Options: func(o *server.Options) {
 			for _, f := range append([]func(*server.Options){listen}, change...) {
@@ -76,12 +77,13 @@ var (
 	ages  = regexp.MustCompile(`\b(\d+m)?\d+s\b|"ageSeconds":[0-9.e+-]+`)
 )
 
-// ofNow hides what depends on the time of the test, which is that of the server.
+// ofNow hides values that depend on the time of the test, because the server uses real
+// time.
 func ofNow(s string) string {
 	return gaps.ReplaceAllString(ages.ReplaceAllString(times.ReplaceAllString(s, "TIME"), "AGE"), "  ")
 }
 
-// What the commands print that only look, on JetStream.
+// Output of the read-only commands on JetStream.
 func TestJetStream(t *testing.T) {
 	address := startJetStream(t, seedAll(t))
 	url := "nats://" + address + "/retries"
@@ -104,7 +106,7 @@ func TestJetStream(t *testing.T) {
 	}
 }
 
-// What the commands change, on JetStream.
+// Effects of the commands on JetStream.
 func TestJetStreamChanges(t *testing.T) {
 	url := "nats://" + startJetStream(t, seedAll(t)) + "/retries"
 	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "--db", url)...)) }
@@ -142,7 +144,7 @@ func TestJetStreamPages(t *testing.T) {
 	assert.Equal(t, 2501, strings.Count(r.stdout, "\n"))
 }
 
-// permissions is what docs/jetstream.md says that the command needs.
+// permissions are the permissions that docs/jetstream.md lists for the command.
 func permissions() *server.Permissions {
 	return &server.Permissions{
 		Publish: &server.SubjectPermission{Allow: []string{
@@ -153,7 +155,8 @@ func permissions() *server.Permissions {
 	}
 }
 
-// A user with the permissions that are listed can do everything; without one of them the error names the subject.
+// A user with the listed permissions can run every command. If a permission is missing,
+// the error names the subject.
 func TestJetStreamPermissions(t *testing.T) {
 	users := []*server.User{{Username: "all", Password: "s3cr3t", Permissions: permissions()}}
 	without := permissions().Publish.Allow
@@ -176,12 +179,12 @@ func TestJetStreamPermissions(t *testing.T) {
 	for i, subject := range without {
 		name := fmt.Sprint("without-", i)
 		if strings.Contains(subject, ".DELETE.") {
-			continue // only of a stream that is full, and without waiting for an answer
+			continue // used only for a full stream, and without waiting for an answer
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := run(name, "dead", "purge", "--queue", "orders-dead", fmt.Sprint("orders/0/", 19+i%5), "--yes")
-			if r.status == 0 { // to remove needs no more
+			if r.status == 0 { // a purge needs no further permission
 				r = run(name, "dead", "merge", "--queue", "orders-dead", "--to", "orders", "--max", "1", "--yes")
 			}
 			assert.Equal(t, exitFailed, r.status)
@@ -261,7 +264,7 @@ func TestJetStreamSecurity(t *testing.T) {
 	}
 }
 
-// A credentials file of NATS logs in, and its secrets are in no error.
+// NATS accepts a credentials file, and errors do not contain its secrets.
 func TestJetStreamCredentials(t *testing.T) {
 	operator, err := nkeys.CreateOperator()
 	require.NoError(t, err)
@@ -297,7 +300,7 @@ func TestJetStreamCredentials(t *testing.T) {
 		o.TrustedKeys, o.AccountResolver, o.SystemAccount = []string{public(operator)}, resolver, public(system)
 	})
 	for url, want := range map[string]string{
-		"nats://" + address + "/other?creds=" + file: "stream not found", // the account has no streams yet, but answers
+		"nats://" + address + "/other?creds=" + file: "stream not found", // the account has no streams, but the server answers
 		"nats://" + address + "/other":               "Authorization Violation",
 	} {
 		r := execute(t, command(t, t.TempDir(), "layers", "--db", url))
@@ -307,7 +310,7 @@ func TestJetStreamCredentials(t *testing.T) {
 	}
 }
 
-// A password and a token are in no error.
+// Errors contain neither passwords nor tokens.
 func TestJetStreamURLs(t *testing.T) {
 	address := startJetStream(t, seedAll(t), func(o *server.Options) { o.Username, o.Password = "u", "right" })
 	dir := t.TempDir()

@@ -21,7 +21,7 @@ func (a *app) jobs() *cobra.Command {
 		a.jobsOrder("cancel", "End a job: what it has done stays", (*jobs.Jobs).Cancel))
 }
 
-// withJobs opens the database, and calls f with its jobs.
+// withJobs opens the database and calls f with its jobs.
 func (a *app) withJobs(c *cobra.Command, f func(ctx context.Context, s inspected, j *jobs.Jobs) error) error {
 	return a.with(c.Context(), func(ctx context.Context, db *database) error {
 		s, ok := db.store.(inspected)
@@ -267,7 +267,7 @@ written anew, keep a hash elsewhere.`,
 	return c
 }
 
-// logRow shows a line of the log.
+// logRow returns a line of the log as a row.
 func logRow(l jobs.Line) []string {
 	id, do, queue, done := strconv.Itoa(l.Job.ID), string(l.Job.Do), l.Job.Queue, strconv.Itoa(l.Job.Done)
 	if b := l.Backend; b != nil {

@@ -53,7 +53,7 @@ func TestJobsAndTheirLog(t *testing.T) {
 	assert.Len(t, line.Hash, 64)
 	assert.Regexp(t, `.+@.+`, line.By, "the default")
 
-	// Someone has changed the database.
+	// Simulate a change of the database by someone else.
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	_, err = db.Writer().ExecContext(t.Context(), "UPDATE weir_records SET value = replace(value, 'bob', 'eve') WHERE kind = 'log'")
@@ -125,7 +125,7 @@ func TestHoldAndRelease(t *testing.T) {
 	assert.NotContains(t, run("layers").stdout, "HELD")
 }
 
-// A database of an earlier version has no table of jobs.
+// A database of an earlier version lacks the table of jobs.
 func TestJobsOnTablesOfAnEarlierVersion(t *testing.T) {
 	dir := seed(t)
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
@@ -142,7 +142,7 @@ func TestJobsOnTablesOfAnEarlierVersion(t *testing.T) {
 	assert.Equal(t, result{"8 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--all", "--yes", "--create")))
 }
 
-// A job of a process that is gone is listed as it is, and its text is escaped.
+// A job of a process that has ended is listed unchanged, and its text is escaped.
 func TestJobsEscape(t *testing.T) {
 	dir := seed(t)
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
@@ -160,7 +160,7 @@ func TestJobsEscape(t *testing.T) {
 	}
 }
 
-// A step that fails is made again for ever: the person who waits reads why.
+// A step that fails is repeated forever, and the waiting user sees the reason.
 func TestAStepThatFails(t *testing.T) {
 	dir := seed(t)
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))

@@ -70,8 +70,7 @@ func openKafka(ctx context.Context, address string) (*database, error) {
 	return &database{store: k, closers: []func() error{k.close}}, nil
 }
 
-// sasl returns how the user logs in. PLAIN sends the password as it is: only TLS hides
-// it.
+// sasl returns the login options. PLAIN sends the password unencrypted, so it needs TLS.
 func (s servers) sasl(encrypted bool) ([]kgo.Opt, error) {
 	plaintext := s.query.Get("plaintext")
 	if plaintext != "" && plaintext != "true" && plaintext != "false" {
@@ -99,18 +98,18 @@ func (s servers) sasl(encrypted bool) ([]kgo.Opt, error) {
 	return nil, usagef("the URL of the database: sasl must be plain, scram-sha-256 or scram-sha-512")
 }
 
-// topics are the queues of Kafka: topics of dead letters, and those of a group.
+// topics are the queues on Kafka: topics of dead letters, and the topics of a group.
 type topics struct {
 	opts    []kgo.Opt
 	client  *kgo.Client
-	group   string // of workers; "": none
+	group   string // group of the workers, or ""
 	ofGroup []string
-	looked  bool // at the topics of the group
+	looked  bool // ofGroup is set
 	views   map[string]*kafka.View
 }
 
-// view opens a topic. All commands see it as it is now. A topic of the group shows what
-// the group has not settled.
+// view opens a topic. All commands see the topic as it was then. For a topic of the group
+// it shows the messages that the group has not settled.
 func (k *topics) view(ctx context.Context, topic string) (*kafka.View, error) {
 	if v := k.views[topic]; v != nil {
 		return v, nil
@@ -128,9 +127,8 @@ func (k *topics) view(ctx context.Context, topic string) (*kafka.View, error) {
 	return v, err
 }
 
-// known returns the topics of the group, sorted: those for which it has committed, and
-// the topics of the queue that has the name of the group, which may not have a commit
-// yet.
+// known returns the sorted topics of the group: the topics with a commit of the group,
+// and the topics of the queue named after the group, which may not have a commit yet.
 func (k *topics) known(ctx context.Context) ([]string, error) {
 	if k.group == "" || k.looked {
 		return k.ofGroup, nil
@@ -242,8 +240,8 @@ func (k *topics) do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs
 	return job, err
 }
 
-// empty reports whether nothing was ever put in a topic. That there is none is found by
-// the merge.
+// empty reports whether a topic never had a message. If the topic is missing, the
+// merge reports it.
 func (k *topics) empty(ctx context.Context, topic string) (bool, error) {
 	ends, err := kadm.NewClient(k.client).ListEndOffsets(ctx, topic)
 	if err != nil {

@@ -37,9 +37,9 @@ func (s topicsOf) Put(ctx context.Context, queue string, ms ...store.Message) er
 	return v.Put(ctx, ms...)
 }
 
-// startKafka starts a Kafka in memory with the topics of the queue orders, of
-// its layers and of two other queues, and returns its address. The group billing has
-// taken one message of a layer.
+// startKafka starts a Kafka in memory with the topics of the queue orders, its layers,
+// and two other queues, and returns its address. The group billing has consumed one
+// message of a layer.
 func startKafka(t *testing.T) (address string) {
 	t.Helper()
 	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders-dead", "orders", "orders-retry-1", "orders-retry-2", "outbox", "bills"))
@@ -57,7 +57,7 @@ func startKafka(t *testing.T) (address string) {
 	return k.ListenAddrs()[0]
 }
 
-// What the commands print that only look, on Kafka.
+// Output of the read-only commands on Kafka.
 func TestKafka(t *testing.T) {
 	url := "kafka://" + startKafka(t)
 	for name, args := range map[string]string{
@@ -99,7 +99,7 @@ func TestKafka(t *testing.T) {
 	}
 }
 
-// The broker that the URL names first takes connections and never answers.
+// The first broker in the URL accepts connections but never answers.
 func TestKafka_FirstBrokerIsSilent(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -110,7 +110,8 @@ func TestKafka_FirstBrokerIsSilent(t *testing.T) {
 	assert.Regexp(t, `all +8\n`, r.stdout)
 }
 
-// The messages of a queue whose group has not committed a position are waiting.
+// If the group of a queue has not committed a position, all messages of the queue are
+// waiting.
 func TestLayers_GroupWithoutCommits(t *testing.T) {
 	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "orders-retry-1", "orders-dead", "others"))
 	require.NoError(t, err)
@@ -134,14 +135,14 @@ func TestLayers_GroupWithoutCommits(t *testing.T) {
 	assert.Contains(t, r.stderr, `the group "order" has not committed a position, and no topic has its name`)
 }
 
-// Kafka keeps neither jobs nor workers, and the error names the engines that do.
+// Kafka keeps neither jobs nor workers, and the error names engines that do.
 func TestWorkers_OnKafka(t *testing.T) {
 	r := execute(t, command(t, t.TempDir(), "workers", "--db", "kafka://"+startKafka(t)))
 	assert.Equal(t, exitUsage, r.status)
 	assert.Contains(t, r.stderr, "keeps no jobs and no workers: they are in databases of sqlite:, postgres:// and nats://")
 }
 
-// What the commands change, on Kafka.
+// Effects of the commands on Kafka.
 func TestKafkaChanges(t *testing.T) {
 	url := "kafka://" + startKafka(t)
 	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "--db", url)...)) }
@@ -169,7 +170,8 @@ func TestKafkaChanges(t *testing.T) {
 	assert.Equal(t, exported.stdout, run("dead", "export", "--queue", "orders-dead").stdout)
 }
 
-// TLS with the client's certificate, and both kinds of passwords. No password is in an error.
+// TLS with a client certificate, and both kinds of passwords. Errors contain no
+// passwords.
 func TestKafkaSecurity(t *testing.T) {
 	ca, cert, key := certificates(t)
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -214,7 +216,7 @@ func TestKafkaSecurity(t *testing.T) {
 	}
 }
 
-// A long export has each message once.
+// A long export contains each message once.
 func TestKafkaPages(t *testing.T) {
 	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "orders-dead"))
 	require.NoError(t, err)

@@ -110,14 +110,14 @@ func (a *app) endKey(ctx context.Context, db *database, q keysQuery, reason stri
 	return a.print("The request is ended\n")
 }
 
-// keysQuery are the flags that choose requests.
+// keysQuery holds the flags that select requests.
 type keysQuery struct {
 	all                  bool
 	user, key, operation string
 	limit                int
 }
 
-// keyJSON is a request.
+// keyJSON is a request as JSON.
 type keyJSON struct {
 	ID        string    `json:"id"`
 	User      string    `json:"user,omitempty"`
@@ -130,7 +130,7 @@ type keyJSON struct {
 	Locked    time.Time `json:"locked,omitzero"`
 	Expires   time.Time `json:"expires"`
 	Finished  bool      `json:"finished"`
-	Status    int       `json:"status,omitempty"` // of the response
+	Status    int       `json:"status,omitempty"` // HTTP status of the response
 }
 
 func (a *app) showKeys(ctx context.Context, db *database, q keysQuery) (err error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// mainOf returns the queue to which a layer, dead letters or messages behind others of
-// their key belong (law W1), or the name itself.
+// mainOf returns the queue of a layer, of dead letters or of blocked messages of its keys
+// (law W1), or the name itself.
 func mainOf(queue string) string {
 	if of, n := storearg.Layer(queue); n > 0 {
 		return of
@@ -25,9 +25,9 @@ func mainOf(queue string) string {
 	return queue
 }
 
-// mustExist returns an error if no message and no worker of the database has a queue of
-// that name, or of its main queue: the name is probably mistyped. A database without
-// queues and workers has no error, because the queue may be empty.
+// mustExist returns an error if neither messages nor workers of the database belong to
+// the queue or its main queue, because the name is probably mistyped. In a database
+// without queues and workers it returns nil, because the queue may be empty.
 func mustExist(ctx context.Context, s queues, queue string) error {
 	first, err := s.List(ctx, queue, store.Filter{}, store.Page{Max: 1})
 	if err != nil || len(first) > 0 {
@@ -35,7 +35,7 @@ func mustExist(ctx context.Context, s queues, queue string) error {
 	}
 	names, err := s.Queues(ctx)
 	if err != nil {
-		return nil //nolint:nilerr // topics have no list without a group
+		return nil //nolint:nilerr // topics cannot be listed without a group
 	}
 	read, err := s.workersRead(ctx)
 	if err != nil {
@@ -60,8 +60,8 @@ func mustExist(ctx context.Context, s queues, queue string) error {
 	return fmt.Errorf("queue %q has no messages and no workers: the queues are %s%s", queue, strings.Join(names, ", "), more)
 }
 
-// isRead reports whether the target of a merge is right although it is empty: a worker
-// reads it, or the dead letters are its own.
+// isRead reports whether an empty queue is a valid target of a merge: a worker reads it,
+// or the dead letters are its own.
 func isRead(ctx context.Context, s queues, from, to string) (bool, error) {
 	if from != to && mainOf(from) == to {
 		return true, nil
@@ -81,7 +81,7 @@ func (s inspected) workersRead(ctx context.Context) (names []string, err error) 
 	}
 	workers, err := j.Workers(ctx)
 	if err != nil {
-		return nil, nil //nolint:nilerr // a database without tables of jobs, or a user without the right to them
+		return nil, nil //nolint:nilerr // the tables of jobs are missing, or the user may not read them
 	}
 	for _, w := range workers {
 		names = append(names, w.Queues...)

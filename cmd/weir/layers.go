@@ -87,7 +87,7 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 	return errors.Join(append([]error{a.table(columns, rows)}, unknown...)...)
 }
 
-// causes returns the causes of dead letters in one cell.
+// causes formats the causes of dead letters for one cell.
 func causes(n store.Counts) string {
 	var parts []string
 	for _, cause := range byNumber(n.Causes) {

@@ -12,7 +12,6 @@ import (
 	"github.com/benbjohnson/clock"
 )
 
-// The exit statuses.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -41,14 +40,14 @@ type app struct {
 	// Flags of commands that print tables.
 	wide, names bool
 
-	frame *strings.Builder // of top: what is printed goes there; nil: to out
+	frame *strings.Builder // output of top, or nil to print to out
 
-	create bool // tables that are not there: of import
+	create bool // create missing tables, for imports
 
-	begun bool // the flags and arguments are read
+	begun bool // flags and arguments were parsed
 }
 
-// usageError is wrong usage.
+// usageError reports wrong usage.
 type usageError struct{ message string }
 
 func (e *usageError) Error() string { return e.message }
@@ -65,7 +64,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
-	// What is stored may be in an error, too.
+	// An error may contain stored text.
 	fmt.Fprintln(a.err, "weir:", escaped(oneLine(withoutSecrets(err.Error(), append(args, a.url)...))))
 	if _, usage := errors.AsType[*usageError](err); usage || !a.begun {
 		return exitUsage
@@ -73,7 +72,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return exitFailed
 }
 
-// note writes a line for the person that reads along, which is no part of the output.
+// note prints a remark for the user, which is not part of the output.
 func (a *app) note(format string, args ...any) {
 	fmt.Fprintf(a.err, format+"\n", args...)
 }

@@ -34,7 +34,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// binary is the command, built.
+// binary is the path of the built command.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -56,7 +56,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// command returns the command, in a directory of its own and without the variables of this environment.
+// command returns a run of the command in a directory, without the variables of this
+// environment.
 func command(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary, args...)
@@ -75,7 +76,7 @@ func without(env []string, names ...string) (rest []string) {
 	return rest
 }
 
-// result is what a run of the command did.
+// result is the result of a run.
 type result struct {
 	stdout, stderr string
 	status         int
@@ -95,11 +96,11 @@ func execute(t *testing.T, cmd *exec.Cmd) result {
 	return result{out.String(), errOut.String(), status}
 }
 
-// begin is the time of what is seeded.
+// begin is the time of the seeded data.
 var begin = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// seed makes orders.db in a new directory: eight dead letters, two layers, an outbox with its relay, and four requests with
-// keys.
+// seed creates orders.db in a new directory: eight dead letters, two layers, an outbox
+// with its relay, and four requests with keys.
 func seed(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -120,7 +121,7 @@ func seed(t *testing.T) (dir string) {
 	return dir
 }
 
-// seedQueues puts messages; tick lets time pass.
+// seedQueues puts messages. tick advances the clock.
 func seedQueues(t *testing.T, s store.Store, tick func()) {
 	t.Helper()
 	put := func(queue string, ms ...store.Message) {
@@ -173,7 +174,8 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 	put("outbox", store.Message{Meta: message.Meta{ID: "receipt/1"}}, store.Message{Meta: message.Meta{ID: "receipt/2"}})
 }
 
-// seedKeys leaves one request finished, one that failed after a step, and one whose process died.
+// seedKeys stores a finished request, a request that failed after a step, and a request
+// whose process died.
 func seedKeys(t *testing.T, db *sql.DB, now clock.Clock, tick func()) {
 	t.Helper()
 	k := keys.New(db, keys.SQLite, keys.Config{Clock: now})
@@ -195,13 +197,13 @@ func seedKeys(t *testing.T, db *sql.DB, now clock.Clock, tick func()) {
 	require.NoError(t, err)
 }
 
-// varying is what depends on the time of the test, or is random.
+// varying matches values that are random or depend on the time of the test.
 var (
 	varying = regexp.MustCompile(`\b\d+d(\d+h)?\b|\b59m(\d+s)?|"(age|lease)Seconds":[0-9.e+]+|"id":"[0-9a-f]{32}"`)
 	gaps    = regexp.MustCompile(`  +`)
 )
 
-// normal hides what varies; then the widths of columns do, too.
+// normal hides varying values, and the widths of columns if there are any.
 func normal(s string) string {
 	if !varying.MatchString(s) {
 		return s
@@ -215,7 +217,7 @@ func normal(s string) string {
 	}), "  ")
 }
 
-// golden compares with a file of testdata.
+// golden compares a text with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -228,7 +230,7 @@ func golden(t *testing.T, name, got string) {
 	assert.Equal(t, string(want), got)
 }
 
-// What the commands print that only look.
+// Output of the read-only commands.
 func TestOutput(t *testing.T) {
 	dir := seed(t)
 	for name, test := range map[string]struct {
@@ -309,7 +311,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// Only what was chosen is removed, and the numbers are true.
+// A purge removes only the selected messages and prints correct numbers.
 func TestPurge(t *testing.T) {
 	dir := seed(t)
 	assert.Equal(t, result{"4 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--cause", "exhausted", "--yes")))
@@ -322,7 +324,7 @@ func TestPurge(t *testing.T) {
 	assert.Contains(t, execute(t, command(t, dir, "layers")).stdout, "orders-retry-1         2", "other queues are as before")
 }
 
-// A request that nobody finishes has an end: its client gets the reason.
+// An unfinished request can be ended by hand. Its client receives the reason.
 func TestEndOfARequestWithAKey(t *testing.T) {
 	dir := seed(t)
 	end := func(args ...string) result {
@@ -351,7 +353,7 @@ func TestEndOfARequestWithAKey(t *testing.T) {
 	assert.JSONEq(t, `{"title":"Gone","status":410,"detail":"the ride was booked by phone"}`, string(answer.Body))
 }
 
-// A queue that nothing in the database knows is probably mistyped.
+// A queue that is unknown in the database is probably mistyped.
 func TestQueue_Unknown(t *testing.T) {
 	dir := seed(t)
 	for _, args := range [][]string{
@@ -369,7 +371,7 @@ func TestQueue_Unknown(t *testing.T) {
 		assert.Empty(t, r.stdout, args)
 		assert.Contains(t, r.stderr, `queue "nope" has no messages and no workers: the queues are "orders-dead", "orders-retry-1", "orders-retry-2", `, args)
 	}
-	// Queues that exist have no messages now and then.
+	// Existing queues may be empty for a while.
 	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"), sqlite.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	defer engine.Close()
@@ -474,7 +476,7 @@ func TestMerge(t *testing.T) {
 	assert.Contains(t, execute(t, command(t, dir, "layers", "orders")).stdout, "orders         8")
 }
 
-// What was exported is the same after an import, also when it was imported twice.
+// Exported messages are unchanged after one import, and after two.
 func TestExportAndImport(t *testing.T) {
 	dir := seed(t)
 	exported := execute(t, command(t, dir, "dead", "export"))
@@ -502,7 +504,7 @@ func TestExportAndImport(t *testing.T) {
 	assert.Equal(t, exitFailed, execute(t, command(t, other, "dead", "import", "--queue", "orders-dead", "no such file")).status)
 }
 
-// What is imported takes the place of what is there if that is wanted, and changes nothing else.
+// With --replace, imported messages replace existing ones, and the others stay unchanged.
 func TestImportReplaces(t *testing.T) {
 	dir := seed(t)
 	first, _, _ := strings.Cut(execute(t, command(t, dir, "dead", "export")).stdout, "\n")
@@ -518,7 +520,8 @@ func TestImportReplaces(t *testing.T) {
 	assert.Equal(t, "Queue orders-dead:\n8 messages written\n", after.stderr)
 }
 
-// No line of help is wider than a terminal, and no text is one of a library's.
+// No line of help is wider than a terminal, and every text is ours rather than a
+// library's.
 func TestHelp(t *testing.T) {
 	a := &app{}
 	var visit func(c *cobra.Command)
@@ -540,7 +543,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// A table that is longer than a page is written page by page, and not kept.
+// A table longer than a page is written page by page, so that it need not be in memory.
 func TestListIsNotKept(t *testing.T) {
 	dir := seed(t)
 	ids := make([]string, 2*pageSize)
@@ -572,7 +575,7 @@ func TestListIsNotKept(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(string(out), "ARRIVED"))
 }
 
-// The hint after a table was dropped is one that helps.
+// After a table was dropped, the error contains a helpful hint.
 func TestDroppedTable(t *testing.T) {
 	dir := seed(t)
 	drop := func(statement string) {
@@ -600,7 +603,7 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
-// The command makes no database and no tables.
+// The command creates neither databases nor tables.
 func TestWrongDatabase(t *testing.T) {
 	dir := t.TempDir()
 	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
@@ -630,7 +633,7 @@ func TestWrongDatabase(t *testing.T) {
 	assert.Equal(t, result{"", "weir: which database? Give --db URL, or set WEIR_DB (-h for help)\n", exitUsage}, execute(t, cmd))
 }
 
-// A password is in no error, in whatever form.
+// Errors never contain passwords in any form.
 func TestNoPasswords(t *testing.T) {
 	dir := t.TempDir()
 	for _, url := range []string{
@@ -647,7 +650,7 @@ func TestNoPasswords(t *testing.T) {
 	}
 }
 
-// Errors that others have stored are shown without the secrets of URLs.
+// Errors stored by other programs are shown without the secrets of URLs.
 func TestNoSecretsOfStoredErrors(t *testing.T) {
 	dir := t.TempDir()
 	s, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
@@ -665,7 +668,7 @@ func TestNoSecretsOfStoredErrors(t *testing.T) {
 	}
 }
 
-// Law J3: what is printed is escaped.
+// Law J3: output is escaped.
 func TestEscaped(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "plain": "plain", "größe 北": "größe 北", "a\nb\tc": `a\nb\tc`, "\x1b[31m": `\x1b[31m`, "\xff\x00": `\xff\x00`,
@@ -711,7 +714,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// A cause that the command does not know could not be chosen.
+// The command knows every cause, because filters accept only known causes.
 func TestAllCausesAreKnown(t *testing.T) {
 	source, err := os.ReadFile("../../delivery/store/message.go")
 	require.NoError(t, err)
@@ -723,7 +726,7 @@ func TestAllCausesAreKnown(t *testing.T) {
 	assert.Equal(t, causes, knownCauses)
 }
 
-// The stored name of a cause chooses the same messages as the name that is shown.
+// The stored name of a cause selects the same messages as the displayed name.
 func TestFilter_StoredNameOfACause(t *testing.T) {
 	dir := seed(t)
 	shown := execute(t, command(t, dir, "dead", "list", "--cause", "unsafe to repeat"))

@@ -35,7 +35,7 @@ that time, another relay takes over.`,
 	return c
 }
 
-// outboxJSON is an outbox.
+// outboxJSON is an outbox as JSON.
 type outboxJSON struct {
 	Queue    string    `json:"queue"`
 	Messages int       `json:"messages"`
@@ -47,8 +47,8 @@ type outboxJSON struct {
 	Error    string    `json:"lastError,omitempty"`
 }
 
-// relays returns the outboxes of relays, and why the last of their messages could not be
-// published: relays say so each 20 s.
+// relays returns the outboxes of relays, with the error of the last failed publication.
+// Relays report it every 20 s.
 func (a *app) relays(ctx context.Context, db *database) (map[string]string, error) {
 	in, ok := db.store.(inspected)
 	if !ok || !in.keeps() {
@@ -78,7 +78,7 @@ func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) e
 		return err
 	}
 	relays, err := a.relays(ctx, db)
-	if err != nil && !lacksTable(err) { // those of an earlier version say nothing
+	if err != nil && !lacksTable(err) { // relays of an earlier version have no table
 		return err
 	}
 	if len(queues) == 0 {

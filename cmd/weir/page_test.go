@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The commands of each section of the page about dead letters, one after the other, print what the page says.
+// The commands of each section of the page on dead letters, run in order, print the text
+// of the page.
 func TestPage(t *testing.T) {
 	const page = "../../docs/dead-letters.md"
 	text, err := os.ReadFile(page)
@@ -24,7 +25,7 @@ func TestPage(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 		cmd.Dir = dir
 		cmd.Env = append(command(t, dir).Env, "COLUMNS=110", "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"))
-		out, _ := cmd.CombinedOutput() // some fail on purpose, and say so
+		out, _ := cmd.CombinedOutput() // some commands fail on purpose
 		if text := string(out); text != "" && !strings.HasSuffix(text, "\n") {
 			return text + "\n"
 		}
@@ -58,7 +59,7 @@ func TestPage(t *testing.T) {
 	assert.Positive(t, commands)
 }
 
-// The commands and flags that the pages name exist.
+// The commands and flags in the pages exist.
 func TestPages_NameCommands(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	require.NoError(t, err)
@@ -89,7 +90,7 @@ func TestPages_NameCommands(t *testing.T) {
 
 var commandSpan = regexp.MustCompile("`weir ([a-z][^`\n]*)`")
 
-// commandsOf returns the arguments of the commands in code spans and code blocks of a page.
+// commandsOf returns the arguments of commands in a page's code spans and code blocks.
 func commandsOf(page string) (commands []string) {
 	inBlock := false
 	for line := range strings.Lines(page) {

@@ -10,11 +10,11 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// startProgress shows how far a job has come, on a terminal only. before was done by
-// earlier runs of it.
+// startProgress shows the progress of a job, on a terminal only. before is the number
+// done by earlier runs.
 func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop func()) {
 	if total <= 100 || !isTerminal(a.err) {
-		return func(jobs.Progress) {}, func() {} // it is over before it can be read, or is not read
+		return func(jobs.Progress) {}, func() {} // too short to read, or not read
 	}
 	var done atomic.Int64
 	done.Store(int64(before))
@@ -25,15 +25,15 @@ func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop f
 	return func(p jobs.Progress) { done.Store(int64(handled(p))) }, stop
 }
 
-// handled returns how many messages a job is through with.
+// handled returns the number of messages that a job has processed or skipped.
 func handled(p jobs.Progress) int { return p.Done + p.Looping + p.Unsafe + p.Lapsed + p.Skipped }
 
-// stepLog is the log of jobs that run here: it tells a person why a step is made again,
-// once for each cause.
+// stepLog is the log of jobs in this process. It prints the reason why a step is
+// repeated, once for each cause.
 type stepLog struct {
 	slog.Handler
 	app   *app
-	shown atomic.Value // the last line
+	shown atomic.Value // last printed line
 }
 
 // Enabled implements slog.Handler.
@@ -53,7 +53,7 @@ func (l *stepLog) Handle(_ context.Context, r slog.Record) error {
 	}
 	over := ""
 	if isTerminal(l.app.err) {
-		over = "\r\x1b[K" // the progress of the job is drawn again below
+		over = "\r\x1b[K" // the progress line is redrawn below
 	}
 	l.app.note("%s", over+"weir: "+escaped(oneLine(withoutSecrets(line, l.app.url))))
 	return nil

@@ -5,9 +5,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// renamed accepts a flag of c under its old name too, with a warning. Help does not list
-// the old name. Pflag's own warning would go to the standard output, where scripts read
-// JSON.
+// renamed also accepts the old name of a flag of c, with a warning. Help does not list
+// the old name. Pflag's own warning would go to standard output, where scripts read JSON.
 func (a *app) renamed(c *cobra.Command, old, name string) {
 	f := c.Flags().Lookup(name)
 	c.Flags().AddFlag(&pflag.Flag{

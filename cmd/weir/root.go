@@ -46,7 +46,7 @@ Exit status: 0 all is well, 1 it failed or the answer was no, 2 wrong usage.`
 	return root
 }
 
-// version returns that of the module the command was built from.
+// version returns the version of the module that contains the command.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version
@@ -54,7 +54,7 @@ func version() string {
 	return "(devel)"
 }
 
-// group returns a command that only has commands below it. Alone it prints its help.
+// group returns a command with subcommands. Without one it prints its help.
 func group(use, short string, below ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short,

@@ -15,15 +15,15 @@ import (
 // scheme://user:password@host:port,host:port/name?parameters.
 type servers struct {
 	scheme   string
-	user     *url.Userinfo // nil: none
-	password string        // "": none
+	user     *url.Userinfo // nil if absent
+	password string        // "" if absent
 	hosts    []string
-	name     string // what follows the hosts, or ""
+	name     string // path after the hosts, or ""
 	query    url.Values
 }
 
-// parseServers reads a URL, which url.Parse refuses if it has several hosts. Errors have
-// no text of it but names of parameters.
+// parseServers parses a URL, because url.Parse refuses URLs with several hosts. Errors
+// contain only the names of parameters.
 func parseServers(address string, parameters ...string) (s servers, err error) {
 	invalid := usagef("the URL of the database is not valid: special characters of a user or password are percent-encoded")
 	scheme, rest, ok := strings.Cut(address, "://")
@@ -59,12 +59,12 @@ func parseServers(address string, parameters ...string) (s servers, err error) {
 	return s, nil
 }
 
-// servers returns the hosts, each behind a prefix.
+// servers returns the hosts, each with a prefix.
 func (s servers) servers(prefix string) string {
 	return prefix + strings.Join(s.hosts, ","+prefix)
 }
 
-// tls returns the settings of the parameters ca, cert and key, or nil if there are none.
+// tls returns the settings of the parameters ca, cert and key, or nil without them.
 func (s servers) tls() (*tls.Config, error) {
 	ca, cert, key := s.query.Get("ca"), s.query.Get("cert"), s.query.Get("key")
 	switch {

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	gap          = 2  // columns of a table are so far apart
-	defaultWidth = 80 // of a terminal that does not say it
+	gap          = 2  // spaces between columns
+	defaultWidth = 80 // width of a terminal with unknown size
 )
 
-// column is one of a table.
+// column is a column of a table.
 type column struct {
 	name  string
-	least int  // it may be cut to this width; 0: only where nothing else helps
-	whole bool // it is never cut: what other commands take as an argument, which -o name prints
+	least int  // the column may be cut to this width; 0 means only as a last resort
+	whole bool // never cut: an argument for other commands, printed by -o name
 	right bool
 }
 
@@ -56,8 +56,8 @@ func (output) String() string { return "" }
 // Type implements pflag.Value.
 func (output) Type() string { return "format" }
 
-// width returns how many characters fit in a line: as COLUMNS says, or the terminal;
-// elsewhere there is no limit.
+// width returns the line width: COLUMNS, or the width of the terminal. Otherwise it is
+// unlimited.
 func (a *app) width() int {
 	if a.wide {
 		return math.MaxInt
@@ -80,17 +80,17 @@ func (a *app) widthOf(f *os.File) int {
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// table writes rows, as wide as the terminal at most. Cells are escaped here.
+// table writes rows, at most as wide as the terminal. It escapes the cells.
 func (a *app) table(columns []column, rows [][]string) error {
 	return (&pages{app: a, columns: columns}).write(rows)
 }
 
 // pages is a table that is written page by page, so that it need not be in memory. The
-// first page sets the widths of columns.
+// first page determines the widths of the columns.
 type pages struct {
 	app     *app
 	columns []column
-	widths  []int // nil: nothing is written yet
+	widths  []int // nil before the first page
 }
 
 func (p *pages) write(rows [][]string) error {
@@ -109,7 +109,7 @@ func (p *pages) write(rows [][]string) error {
 	return p.app.print(p.text(rows))
 }
 
-// text returns rows whose cells are escaped, with the header if they are the first.
+// text formats rows with escaped cells. The first page has the header.
 func (p *pages) text(rows [][]string) string {
 	first := p.widths == nil
 	if first {
@@ -130,7 +130,7 @@ func (p *pages) text(rows [][]string) string {
 	return p.render(rows, first)
 }
 
-// render returns rows as text.
+// render formats rows as text.
 func (p *pages) render(rows [][]string, header bool) string {
 	t := table.NewWriter()
 	style := table.StyleDefault
@@ -168,8 +168,8 @@ func (p *pages) render(rows [][]string, header bool) string {
 // ellipsis shortens a cell to the width of its column.
 func ellipsis(cell string, width int) string { return text.Snip(cell, width, "…") }
 
-// fit makes columns narrower, the widest first, until all fit. The last ones get nothing
-// if that is not enough.
+// fit narrows columns, the widest first, until all fit. If that is not enough, it cuts
+// the last columns further, to zero width.
 func fit(columns []column, widths []int, limit int) {
 	total := gap * (len(widths) - 1)
 	for _, w := range widths {
@@ -207,7 +207,7 @@ func (a *app) object(v any) error {
 	return a.print(escapedJSON(string(line)) + "\n")
 }
 
-// when returns a time for a table.
+// when formats a time for a table.
 func when(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -215,7 +215,7 @@ func when(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05Z")
 }
 
-// age returns a duration in its one or two largest units.
+// age formats a duration in its one or two largest units.
 func age(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {

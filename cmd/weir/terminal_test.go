@@ -25,12 +25,12 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// terminal is a run of the command in a terminal of 80 columns.
+// terminal runs the command in a terminal of 80 columns.
 type terminal struct {
 	t    *testing.T
 	file *os.File
 	wait func() error
-	read chan struct{} // closed when there is nothing more
+	read chan struct{} // closed at the end of the output
 
 	mu     sync.Mutex
 	screen bytes.Buffer
@@ -44,13 +44,13 @@ func inTerminal(t *testing.T, dir string, args ...string) *terminal {
 	term := &terminal{t: t, file: file, wait: cmd.Wait, read: make(chan struct{})}
 	go func() {
 		defer close(term.read)
-		_, _ = io.Copy(term, file) // until the other side is closed
+		_, _ = io.Copy(term, file) // until the command closes the terminal
 	}()
 	t.Cleanup(func() { file.Close() })
 	return term
 }
 
-// Write notes what appears.
+// Write records output.
 func (s *terminal) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *terminal) text() string {
 	return strings.ReplaceAll(s.screen.String(), "\r\n", "\n")
 }
 
-// answer types a line when a text has appeared.
+// answer types a line once a text has appeared.
 func (s *terminal) answer(question, line string) {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
@@ -71,7 +71,7 @@ func (s *terminal) answer(question, line string) {
 	require.NoError(s.t, err)
 }
 
-// end returns all that appeared, and how the command ended.
+// end returns the complete output and the error of the command.
 func (s *terminal) end() (string, error) {
 	err := s.wait()
 	<-s.read
@@ -90,7 +90,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// On JetStream: tables fit, and what arrives while the person is thinking stays.
+// On JetStream tables fit, and messages that arrive during the question stay.
 func TestTerminalOnJetStream(t *testing.T) {
 	url := "nats://" + startJetStream(t, seedAll(t)) + "/retries"
 	dir := t.TempDir()
@@ -167,13 +167,13 @@ func TestAnswers(t *testing.T) {
 	assert.Contains(t, screen, "1 message removed")
 }
 
-// A file that the user may not write can be read.
+// A file without write permission can be read.
 func TestReadOnlyFile(t *testing.T) {
 	dir := seed(t)
 	require.NoError(t, os.Chmod(filepath.Join(dir, "orders.db"), 0o444))
 	asAnother := func(args ...string) result {
 		cmd := command(t, dir, args...)
-		if os.Getuid() == 0 { // who may write all files
+		if os.Getuid() == 0 { // root may write all files
 			for d := range strings.SplitSeq(filepath.Dir(binary)+"\n"+dir+"\n"+filepath.Dir(dir), "\n") {
 				require.NoError(t, os.Chmod(d, 0o755))
 			}
@@ -188,7 +188,7 @@ func TestReadOnlyFile(t *testing.T) {
 	assert.Equal(t, exitFailed, r.status)
 	assert.Contains(t, r.stderr, "readonly database")
 
-	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db")) // the program runs
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db")) // the program is running
 	require.NoError(t, err)
 	defer db.Close()
 	s := sqlite.New(db)
@@ -196,7 +196,7 @@ func TestReadOnlyFile(t *testing.T) {
 	assert.Contains(t, asAnother("dead", "list").stdout, "later")
 }
 
-// What arrives while the person is thinking stays.
+// Messages that arrive during the question stay.
 func TestPurgeWhatWasAskedFor(t *testing.T) {
 	dir := seed(t)
 	s := inTerminal(t, dir, "dead", "purge", "--queue", "orders-dead", "--all")
@@ -210,7 +210,7 @@ func TestPurgeWhatWasAskedFor(t *testing.T) {
 	assert.Contains(t, execute(t, command(t, dir, "dead", "list")).stdout, " later ")
 }
 
-// A long merge shows how far it is, and can be interrupted.
+// A long merge shows its progress and can be interrupted.
 func TestMergeInTerminal(t *testing.T) {
 	dir := seed(t)
 	var ids []string
@@ -239,7 +239,7 @@ func TestMergeInTerminal(t *testing.T) {
 	assert.Contains(t, execute(t, command(t, dir, "layers", "sales")).stdout, "sales       502")
 }
 
-// A terminal or a pipe that says nothing does not keep an import from ending.
+// A silent terminal or pipe does not prevent an import from ending.
 func TestInterruptAnImport(t *testing.T) {
 	cmd := command(t, seed(t), "dead", "import", "--queue", "orders-dead", "-")
 	in, err := cmd.StdinPipe()
@@ -247,7 +247,7 @@ func TestInterruptAnImport(t *testing.T) {
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	require.NoError(t, cmd.Start())
-	_, err = in.Write(bytes.Repeat([]byte("\n"), 1<<20)) // more than a pipe holds: it reads
+	_, err = in.Write(bytes.Repeat([]byte("\n"), 1<<20)) // more than a pipe holds, so the command is reading
 	require.NoError(t, err)
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	assert.ErrorContains(t, cmd.Wait(), "exit status 1")

@@ -8,8 +8,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// showTimeline writes the timeline of a message: a line for each call, and its error on
-// the next line unless the call before had the same one.
+// showTimeline prints the timeline of a message: a line for each call, with its error on
+// the next line unless the previous call had the same error.
 func (a *app) showTimeline(e *store.Entry) error {
 	calls := e.Meta.Timeline
 	if len(calls) == 0 {
@@ -47,7 +47,7 @@ func (a *app) showTimeline(e *store.Entry) error {
 	return a.print(b.String())
 }
 
-// brief returns a duration with three digits.
+// brief formats a duration with three digits.
 func brief(d time.Duration) string {
 	unit := time.Nanosecond
 	for d/unit >= 1000 {

@@ -20,11 +20,11 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// topGroups is how many groups of failures top shows.
+// topGroups is the number of failure groups that top shows.
 const topGroups = 5
 
-// topShare is how much of the time top may count: a queue of millions is counted less
-// often.
+// topShare limits the time spent counting to a tenth, so that queues of millions are
+// counted less often.
 const topShare = 10
 
 func (a *app) top() *cobra.Command {
@@ -66,29 +66,29 @@ FAILED/S of a worker are averages between its last two reports, which come every
 	return c
 }
 
-// top is what the command of this name shows.
+// top shows live statistics.
 type top struct {
 	*app
 	db      *database
-	before  *topJSON        // the last look; nil: there was none
+	before  *topJSON        // the previous statistics, or nil
 	workers map[string]seen // by id
 }
 
-// topJSON is one look.
+// topJSON is one reading of the statistics.
 type topJSON struct {
 	At      time.Time     `json:"at"`
 	Queues  []counted     `json:"queues"`
 	Workers []jobs.Worker `json:"workers,omitempty"`
 }
 
-// seen is the last report of a worker, and its rates since the report before.
+// seen is the last report of a worker, with its rates since the previous report.
 type seen struct {
 	at           time.Time
 	done, failed int
 	rates        [2]float64
 }
 
-// live draws again and again, over what it has drawn.
+// live redraws the statistics in place until ctx ends.
 func (t *top) live(ctx context.Context, every time.Duration) error {
 	lines := 0
 	for {
@@ -104,7 +104,7 @@ func (t *top) live(ctx context.Context, every time.Duration) error {
 			return nil //nolint:nilerr // Ctrl-C ends it
 		case err != nil && lines == 0:
 			return err
-		case err != nil: // the server may be back soon
+		case err != nil: // the server may return soon
 			text = "No answer, asked again: " + escaped(oneLine(withoutSecrets(err.Error(), t.url))) + "\n"
 		}
 		shown := t.fit(text)
@@ -125,8 +125,8 @@ func (t *top) live(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// fit leaves what fits the terminal: a line that wraps, or has left it, cannot be drawn
-// over.
+// fit cuts the text to the terminal, because a line that wraps or scrolls away cannot be
+// redrawn.
 func (t *top) fit(text string) string {
 	columns, rows, err := term.GetSize(int(t.out.Fd()))
 	if err != nil || rows < 3 || columns < 1 {
@@ -167,7 +167,7 @@ func (t *top) look(ctx context.Context) (*topJSON, error) {
 	return s, nil
 }
 
-// draw returns a look as text, and keeps it for the rates of the next one.
+// draw formats a reading, and keeps it for the next rates.
 func (t *top) draw(s *topJSON) (string, error) {
 	var b strings.Builder
 	t.frame = &b
@@ -200,7 +200,7 @@ func (t *top) drawQueues(s *topJSON) error {
 		}
 		rows = append(rows, []string{q.Queue, strconv.Itoa(q.Messages), t.change(s, q), oldest, causes(store.Counts{Causes: q.Causes})})
 	}
-	if t.before != nil { // a queue that is empty now
+	if t.before != nil { // queues that are empty now
 		for _, q := range t.before.Queues {
 			if !slices.ContainsFunc(s.Queues, func(now counted) bool { return now.Queue == q.Queue }) {
 				rows = append(rows, []string{q.Queue, "0", t.change(s, counted{Queue: q.Queue}), "-", ""})
@@ -220,7 +220,7 @@ func (t *top) drawQueues(s *topJSON) error {
 	}, rows)
 }
 
-// change returns by how many messages a second a queue has changed since the last look.
+// change returns the change of a queue in messages per second since the previous reading.
 func (t *top) change(s *topJSON, q counted) string {
 	if t.before == nil {
 		return "-"
@@ -264,7 +264,7 @@ func (t *top) drawWorkers(s *topJSON) error {
 	}, rows)
 }
 
-// drawBackends shows each backend of each worker.
+// drawBackends draws each backend of each worker.
 func (t *top) drawBackends(s *topJSON) error {
 	var rows [][]string
 	for _, w := range s.Workers {
@@ -294,18 +294,18 @@ func (t *top) drawBackends(s *topJSON) error {
 	}, rows)
 }
 
-// topPartitions is how many partitions top shows: those in trouble first, then those with
-// the largest lag.
+// topPartitions is the number of partitions that top shows: first partitions in trouble,
+// then partitions with the largest lag.
 const topPartitions = 10
 
-// drawPartitions shows who has which partition.
+// drawPartitions draws the owners of partitions.
 func (t *top) drawPartitions(s *topJSON) error {
 	all := jobs.Owners(s.Workers)
 	if len(all) == 0 {
 		return nil
 	}
 	ok := slices.IndexFunc(all, func(o jobs.Partition) bool { return !o.InTrouble() })
-	if ok >= 0 { // behind those in trouble
+	if ok >= 0 { // after the partitions in trouble
 		slices.SortStableFunc(all[ok:], func(a, b jobs.Partition) int { return cmp.Compare(b.Lag, a.Lag) })
 	}
 	var rows [][]string
@@ -333,7 +333,7 @@ func (t *top) drawPartitions(s *topJSON) error {
 	return nil
 }
 
-// drawGroups shows the failures of all workers that are alike, the largest groups first.
+// drawGroups draws groups of similar failures of all workers, the largest first.
 func (t *top) drawGroups(s *topJSON) error {
 	groups := map[[2]string]*observe.Group{}
 	for _, w := range s.Workers {
@@ -367,7 +367,7 @@ func (t *top) drawGroups(s *topJSON) error {
 	return t.table([]column{{name: "FAILED", right: true}, {name: "LAST", right: true}, {name: "REASON", least: 6}, {name: "ERROR", least: 10}}, rows)
 }
 
-// groupsOf reads the groups of failures of a worker, which may be of another version.
+// groupsOf reads a worker's groups of failures. The worker may have another version.
 func groupsOf(w jobs.Worker) (all []observe.Group) {
 	for _, text := range w.Operators {
 		var s struct{ Groups []observe.Group }
@@ -377,7 +377,7 @@ func groupsOf(w jobs.Worker) (all []observe.Group) {
 	return all
 }
 
-// seen returns the last report of a worker, with its rates since the report before.
+// seen returns the last report of a worker, with its rates since the previous report.
 func (t *top) seen(w jobs.Worker) seen {
 	now := seen{at: w.Seen}
 	now.done, now.failed = countsOf(w)
@@ -400,7 +400,7 @@ func perSecond(n int, d time.Duration) float64 {
 	return float64(n) / d.Seconds()
 }
 
-// rate returns a number a second for a table.
+// rate formats a rate per second for a table.
 func rate(r float64) string {
 	if r != 0 && math.Abs(r) < 10 {
 		return strconv.FormatFloat(r, 'f', 1, 64)
@@ -408,15 +408,14 @@ func rate(r float64) string {
 	return strconv.Itoa(int(math.Round(r)))
 }
 
-// countsOf reads what it knows of the numbers of a worker, which may be of another
-// version.
+// countsOf reads the numbers of a worker, which may have another version.
 func countsOf(w jobs.Worker) (done, failed int) {
 	var counts struct{ Acknowledged, HandedOver, Rejected, Nacked int }
 	_ = json.Unmarshal(w.Counts, &counts)
 	return counts.Acknowledged, counts.HandedOver + counts.Rejected + counts.Nacked
 }
 
-// operatorsOf does the same with its operators.
+// operatorsOf reads a worker's operators, which may have another version.
 func operatorsOf(w jobs.Worker) (inFlight int, lastError string) {
 	for _, text := range w.Operators {
 		var s struct {

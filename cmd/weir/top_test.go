@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
-// working lets a worker be at work on the database until the test ends.
+// working runs a worker on the database until the test ends.
 func working(t *testing.T, dir string) {
 	t.Helper()
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
@@ -79,7 +79,7 @@ func TestTop(t *testing.T) {
 	assert.Equal(t, exitUsage, execute(t, command(t, dir, "top", "--every", "0s")).status)
 }
 
-// On a terminal it is live, fits, and ends well with Ctrl-C.
+// On a terminal top is live, fits, and ends cleanly with Ctrl-C.
 func TestTopInTerminal(t *testing.T) {
 	dir := seed(t)
 	working(t, dir)
@@ -96,7 +96,7 @@ func TestTopInTerminal(t *testing.T) {
 	shows(`queues 4, (?s:.*)orders-dead +10 `)
 	require.Contains(t, s.text(), "+")
 	require.Zero(t, execute(t, command(t, dir, "dead", "purge", "--queue", "orders-dead", "--all", "--yes")).status)
-	shows(`queues 3, `)                      // an empty one is not listed
+	shows(`queues 3, `)                      // empty queues are not listed
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
 	require.NoError(t, err)
 	screen, err := s.end()
@@ -109,7 +109,7 @@ func TestTopInTerminal(t *testing.T) {
 	}
 }
 
-// Rates of a worker are of the time between two of its reports.
+// The rates of a worker cover the time between two of its reports.
 func TestTopRates(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	w := func(seconds, done int) jobs.Worker {

@@ -61,7 +61,6 @@ and their servers never get the cookie that your browser keeps for it.`,
 	return c
 }
 
-// serve serves the console until ctx ends.
 func (a *app) serve(ctx context.Context, address string, g *gate, ui http.Handler) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -69,14 +68,14 @@ func (a *app) serve(ctx context.Context, address string, g *gate, ui http.Handle
 	}
 	server := &http.Server{
 		Handler: g.letIn(ui), ReadHeaderTimeout: connectTimeout, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx }, // pages that are live end with it
+		BaseContext: func(net.Listener) context.Context { return ctx }, // so that live pages end with ctx
 		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn),
 	}
 	stop := context.AfterFunc(ctx, func() {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if server.Shutdown(late) != nil {
-			_ = server.Close() // it waits for nothing
+			_ = server.Close() // Close does not wait
 		}
 	})
 	defer stop()
@@ -90,26 +89,27 @@ func (a *app) serve(ctx context.Context, address string, g *gate, ui http.Handle
 	return nil
 }
 
-// gate admits browsers that have the address that weir ui has printed.
+// gate admits browsers that have the address printed by weir ui.
 //
-// Cookies do not know ports: a browser sends a cookie of 127.0.0.1 to every server of the
-// machine, including servers of other users. So the console is below a secret path, and
-// the cookie is limited to that path. A server on another port never gets the cookie.
+// Cookies are not limited to a port: a browser sends a cookie of 127.0.0.1 to every
+// server on the machine, including other users' servers. So the console is below a secret
+// path, and the cookie is limited to that path. A server on another port never receives
+// the cookie.
 type gate struct {
 	code string // in the printed address, and the value of the cookie
-	path string // begins with a slash, and is as secret as the code
+	path string // starts with a slash; as secret as the code
 	role console.Role
 	who  string
 }
 
 const cookieName = "weir-ui"
 
-// newGate returns a gate with a new code and path.
+// newGate returns a gate with a random code and path.
 func newGate(role console.Role, who string) *gate {
 	return &gate{code: rand.Text(), path: "/" + rand.Text(), role: role, who: who}
 }
 
-// address returns the address of the console for a listener.
+// address returns the URL of the console at a listener.
 func (g *gate) address(l net.Addr) string {
 	return fmt.Sprintf("http://%s%s/?code=%s", l, g.path, g.code)
 }
@@ -118,8 +118,9 @@ func (g *gate) knows(code string) bool {
 	return subtle.ConstantTimeCompare([]byte(code), []byte(g.code)) == 1
 }
 
-// letIn exchanges the code of an address for a cookie, and passes other requests on. It
-// refuses host names that lead to this machine but do not belong to it.
+// letIn exchanges the code in the address for a cookie, and passes other requests on. It
+// refuses host names other than localhost and loopback addresses, because they may
+// resolve to this machine without belonging to it.
 func (g *gate) letIn(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.Host)

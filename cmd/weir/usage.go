@@ -16,7 +16,7 @@ func wrapped(root *cobra.Command) {
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 }
 
-// flagError returns the error of a flag in the words of this command.
+// flagError rewords the error of a flag.
 func flagError(c *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
@@ -24,7 +24,7 @@ func flagError(c *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := "-" + e.GetSpecifiedName()
 		if short := e.GetSpecifiedShortnames(); short != "" {
-			name, _, _ = strings.Cut(short, "=") // -quue: the letters of which q is the first one
+			name, _, _ = strings.Cut(short, "=") // -quue counts as several letters, and q is the first
 		}
 		var names []string
 		c.Flags().VisitAll(func(f *pflag.Flag) {
@@ -48,9 +48,9 @@ func flagError(c *cobra.Command, err error) error {
 	return usagef("%v", err)
 }
 
-// meant returns the question whether another name was meant, or that help lists them.
+// meant suggests a similar name, or refers to the help.
 func meant(prefix, name string, names []string) string {
-	all := &cobra.Command{SuggestionsMinimumDistance: 1 + min(1, len(name)/4)} // cobra knows how to look for similar names of commands
+	all := &cobra.Command{SuggestionsMinimumDistance: 1 + min(1, len(name)/4)} // cobra can find similar names of commands
 	for _, n := range names {
 		all.AddCommand(&cobra.Command{Use: strings.ReplaceAll(n, " ", "\u00a0"), Run: func(*cobra.Command, []string) {}})
 	}
@@ -64,10 +64,10 @@ func meant(prefix, name string, names []string) string {
 	return ": did you mean " + strings.Join(similar, " or ") + "?"
 }
 
-// named returns the command as it is typed behind weir.
+// named returns the name of a command without "weir ".
 func named(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), "weir ") }
 
-// none takes no arguments.
+// none accepts no arguments.
 func none(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usagef("%s takes no arguments, such as %q (-h for help)", named(c), args[0])
@@ -75,7 +75,7 @@ func none(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// one takes one argument with this name.
+// one accepts exactly one argument, named name in errors.
 func one(name string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != 1 {

@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Whoever names no queue is not told that there are no dead letters, while a queue has some.
+// Without --queue the command does not claim that there are no dead letters while a queue
+// has some.
 func TestDeadLettersOfNoQueue(t *testing.T) {
 	dir := t.TempDir()
 	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
