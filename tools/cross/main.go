@@ -1,5 +1,5 @@
-// Command cross type-checks packages, their tests and all that they import for another
-// machine. That finds what a compiler finds, in a fraction of its time.
+// Command cross type-checks packages, their tests and everything they import for another
+// platform. It finds the compiler's errors in a fraction of the time.
 //
 //	cross GOOS/GOARCH PATTERN...
 //
@@ -25,8 +25,7 @@ func main() {
 		log.Fatalf("cross: %q: not of the form GOOS/GOARCH", os.Args[1])
 	}
 	config := &packages.Config{
-		// With NeedDeps and NeedTypes, imports are checked from their source, without the
-		// bodies of their functions.
+		// NeedDeps and NeedTypes check imports from source, without function bodies.
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedImports |
 			packages.NeedDeps | packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesInfo |
 			packages.NeedTypesSizes | packages.NeedModule,

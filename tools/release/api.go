@@ -13,8 +13,8 @@ import (
 
 const apiFile = "docs/reference/api.txt"
 
-// compareAPI prints the names that the last release has not, and those that it has and
-// this one has not. A patch version, and from 1.0 on a minor version, loses none.
+// compareAPI prints names that were added or removed since the last release. A patch
+// version, and from 1.0 on also a minor version, must not remove names.
 func (r *release) compareAPI(ctx context.Context) error {
 	last, err := r.lastVersion(ctx)
 	if err != nil {
@@ -50,8 +50,8 @@ func (r *release) compareAPI(ctx context.Context) error {
 	return nil
 }
 
-// lastVersion returns the highest version of the core that is tagged before HEAD's, or
-// "".
+// lastVersion returns the highest tagged version of the core, or "". It skips r.version
+// and pre-releases.
 func (r *release) lastVersion(ctx context.Context) (last string, err error) {
 	tags, err := command(ctx, r.root, nil, "git", "tag", "--list", "v*")
 	for tag := range strings.FieldsSeq(tags) {
@@ -62,7 +62,7 @@ func (r *release) lastVersion(ctx context.Context) (last string, err error) {
 	return last, err
 }
 
-// missing returns the lines of a text that another one has not.
+// missing returns the lines of a text that the other text lacks.
 func missing(text, other string) (lines []string) {
 	there := map[string]bool{}
 	for line := range strings.Lines(other) {

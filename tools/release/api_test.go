@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A patch version keeps all names of the last release; a minor version need not before 1.0.
+// A patch version keeps all names of the last release. Before 1.0 a minor version may
+// remove names.
 func TestCompareAPI(t *testing.T) {
 	root := t.TempDir()
 	git := func(args ...string) {

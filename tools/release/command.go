@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// command runs a program in a directory, with changes of the environment, and returns its
-// output.
+// command runs a program in a directory with additional environment variables, and
+// returns its output.
 func command(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir = dir

@@ -23,12 +23,12 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// mostImage bounds the compressed image of a platform.
+// mostImage bounds the compressed image of a platform, in bytes.
 const mostImage = 15 << 20
 
-// buildImage makes an image for Linux in the layout of OCI, as a tar: the command,
-// certificates of authorities, and a place for temporary files. It runs as a user without
-// rights.
+// buildImage builds an OCI image layout for Linux as a tar: the command, root
+// certificates, and a directory for temporary files. The image runs as an unprivileged
+// user.
 func (r *release) buildImage(ctx context.Context) error {
 	at, err := r.commitTime(ctx)
 	if err != nil {
@@ -126,18 +126,18 @@ func (r *release) image(platform string, at time.Time) (v1.Image, error) {
 func configOf(img v1.Image) *v1.ConfigFile {
 	c, err := img.ConfigFile()
 	if err != nil {
-		panic(err) // it is in memory
+		panic(err) // not possible, because it is in memory
 	}
 	return c
 }
 
-// certificates returns the authorities that Mozilla trusts, as golang.org/x/crypto has
-// them.
+// certificates returns the root certificates that Mozilla trusts, from
+// golang.org/x/crypto.
 func certificates() []byte {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {
-		if root.Constraint == nil { // a file has no place for constraints
-			_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a Buffer has no errors
+		if root.Constraint == nil { // a PEM file cannot hold constraints
+			_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // writing to a Buffer never fails
 		}
 	}
 	return b.Bytes()

@@ -12,13 +12,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// grace is the time that a worker needs to end: the default of delivery.WithDrain, and
-// the time that Run takes after it.
+// grace is the time that a worker needs to end, in seconds: the default of
+// delivery.WithDrain, plus the time that Run takes after it.
 const grace = 28
 
-// checkManifests reads the manifest of the documentation as Kubernetes does, and refuses
-// fields that it does not know, ports without a name, labels that do not match, and too
-// short a time to end.
+// checkManifests parses the manifest of the documentation like Kubernetes. It refuses
+// unknown fields, unnamed ports, labels that do not match, and a termination period that
+// is too short.
 func (r *release) checkManifests(context.Context) error {
 	text, err := os.ReadFile(filepath.Join(r.root, "docs", "programs", "kubernetes", "worker.yaml"))
 	if err != nil {

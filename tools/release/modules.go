@@ -14,15 +14,15 @@ import (
 
 const prefix = "github.com/weirflow/weir"
 
-// private are modules that nobody imports: the release commit leaves them as they are.
+// private are modules that users do not import. The release commit leaves them unchanged.
 var private = []string{"bench", "console/tests", "docs", "examples", "exactlyonce/lincheck"}
 
-// module is one that is released.
+// module is a released module.
 type module struct {
-	dir    string // in the repository, with slashes; ".": the core
+	dir    string // path in the repository, with slashes; "." for the core
 	path   string
-	needs  []string // paths of modules of weir
-	zip    string   // its line of go.sum, once it is tagged
+	needs  []string // paths of the required weir modules
+	zip    string   // its line in go.sum, once it is tagged
 	modSum string
 }
 
@@ -33,9 +33,9 @@ func (m *module) tag(version string) string {
 	return m.dir + "/" + version
 }
 
-// tag makes the commit of the release in a clone, and its tags. A module's go.sum has the
-// sums of those that it needs, so these are tagged before it; what makes the sums is the
-// go command, from the repository, as it does for users.
+// tag makes the release commit in a clone, and its tags. A module's go.sum contains the
+// sums of the modules that it requires, so those are tagged first. The go command
+// computes the sums from the repository, as it does for users.
 func (r *release) tag(ctx context.Context) error {
 	r.tree = filepath.Join(r.dir, "weir")
 	if _, err := command(ctx, r.dir, nil, "git", "clone", "--quiet", r.root, r.tree); err != nil {
@@ -83,7 +83,7 @@ func (r *release) tag(ctx context.Context) error {
 	return os.RemoveAll(filepath.Join(r.dir, "draft"))
 }
 
-// split returns the modules that need none of the others.
+// split separates the modules that do not require another one in left.
 func (r *release) split(left []*module) (ready, rest []*module) {
 	for _, m := range left {
 		if slices.ContainsFunc(left, func(other *module) bool { return slices.Contains(m.needs, other.path) }) {
@@ -142,8 +142,8 @@ func (r *release) modFile(dir string) (*modfile.File, error) {
 	return modfile.Parse(name, text, nil)
 }
 
-// require lets a module require the version of the others, without replacements: the go
-// command installs no module that has some.
+// require makes a module require the version of the others, without replacements, because
+// go install refuses modules with replacements.
 func (r *release) require(m *module) error {
 	file, err := r.modFile(m.dir)
 	if err != nil {
@@ -170,8 +170,8 @@ func (r *release) require(m *module) error {
 	return os.WriteFile(filepath.Join(r.tree, m.dir, "go.mod"), text, 0o644)
 }
 
-// download tags modules, and lets the go command fetch them into a module cache, which is
-// a module proxy, too.
+// download tags modules and lets the go command fetch them into a module cache, which
+// also serves as a module proxy.
 func (r *release) download(ctx context.Context, modules []*module, cache string) error {
 	args := []string{"mod", "download", "-json"}
 	for _, m := range modules {
@@ -202,7 +202,8 @@ func (r *release) download(ctx context.Context, modules []*module, cache string)
 	return nil
 }
 
-// addSums adds the sums of modules to each go.sum that needs them, and amends the commit.
+// addSums adds the sums of modules to every go.sum that needs them, and amends the
+// commit.
 func (r *release) addSums(ctx context.Context, added []*module) error {
 	for _, m := range r.modules {
 		name := filepath.Join(r.tree, m.dir, "go.sum")
@@ -229,7 +230,7 @@ func (r *release) addSums(ctx context.Context, added []*module) error {
 	return err
 }
 
-// changelog checks that the changes of the version are listed.
+// changelog checks that CHANGELOG.md has a section for the version.
 func (r *release) changelog() error {
 	text, err := os.ReadFile(filepath.Join(r.tree, "CHANGELOG.md"))
 	if err == nil && r.version != dry && !strings.Contains(string(text), "\n## ["+strings.TrimPrefix(r.version, "v")+"]") {

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// proxy is what a user of the release has in the environment, apart from the tagged
-// versions, which come from files here. Modules of others are read from the module cache
-// of this machine first.
+// proxy returns the environment of a user of the release, except that the tagged versions
+// come from local files. Other modules are first looked up in this machine's module
+// cache.
 func (r *release) proxy(ctx context.Context) ([]string, error) {
 	out, err := command(ctx, r.dir, nil, "go", "env", "GOMODCACHE", "GOPROXY")
 	if err != nil {
@@ -29,8 +29,8 @@ func (r *release) proxy(ctx context.Context) ([]string, error) {
 	}, nil
 }
 
-// tryModules does what a user does in an empty directory, as the README says: go get, and
-// run its programs; and installs the command. All packages compile there.
+// tryModules follows the README in an empty directory: go get, run the programs, and
+// install the command. It also compiles all packages.
 func (r *release) tryModules(ctx context.Context) error {
 	env, err := r.proxy(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (r *release) tryModules(ctx context.Context) error {
 	return err
 }
 
-// tryProgram runs a program of the README, until it has printed what the README says.
+// tryProgram runs a program of the README until it has printed the output in the README.
 func (r *release) tryProgram(ctx context.Context, env []string, dir, name string) error {
 	from := filepath.Join(r.tree, "docs", "programs", name)
 	source, err := os.ReadFile(filepath.Join(from, "main.go"))
@@ -82,7 +82,7 @@ func (r *release) tryProgram(ctx context.Context, env []string, dir, name string
 	if err != nil {
 		return err
 	}
-	args, _ := os.ReadFile(filepath.Join(from, "args.txt")) // or it has none
+	args, _ := os.ReadFile(filepath.Join(from, "args.txt")) // missing if it has no arguments
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), source, 0o644); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (r *release) tryProgram(ctx context.Context, env []string, dir, name string
 	got := make([]byte, len(want))
 	_, err = io.ReadFull(out, got)
 	if bytes.Contains(source, []byte("signal.NotifyContext")) {
-		_ = program.Process.Signal(os.Interrupt) // unless it has ended
+		_ = program.Process.Signal(os.Interrupt) // fails if it has ended
 	}
 	if err = errors.Join(err, program.Wait()); err != nil || !bytes.Equal(got, want) {
 		return fmt.Errorf("it printed %q, and not %q: %w\n%s", got, want, err, &logged)
