@@ -1,4 +1,4 @@
-// Package child runs the program again as processes of its own. It is for tests,
+// Package child runs the current program again in child processes. It is for tests,
 // benchmarks and examples that kill processes.
 package child
 
@@ -19,9 +19,9 @@ const env = "WEIR_CHILD"
 
 const failed = "FAILED:"
 
-// Run is the process of a child, if [Start] has started this process under the name: it
-// calls f and does not return then. Main, or TestMain, calls it first. The process ends
-// when the one that has started it does.
+// Run calls f and exits if [Start] started this process under the name. Otherwise it
+// returns. Main, or TestMain, must call it first. The child also ends when its parent
+// does.
 func Run(name string, f func(arg string) error) {
 	mine, arg, _ := strings.Cut(os.Getenv(env), " ")
 	if mine != name {
@@ -38,8 +38,8 @@ func Run(name string, f func(arg string) error) {
 	os.Exit(0)
 }
 
-// Again calls f, a request to a server that may be down or may not answer, until it
-// succeeds, for a minute.
+// Again repeats f, a request to a server that may be down or not answer, until it
+// succeeds, for up to a minute.
 func Again[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -54,26 +54,26 @@ func Again[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (
 	}
 }
 
-// Process is a child. Safe for concurrent use.
+// Process is a child process. It is safe for concurrent use.
 type Process struct {
 	cmd   *exec.Cmd
-	stdin io.Closer     // the process ends when it is closed
-	line  chan struct{} // closed when it has printed a line
+	stdin io.Closer     // closing it ends the process
+	line  chan struct{} // closed after the first line of output
 	ended chan struct{}
 	err   error // read after ended
 
 	mu     sync.Mutex
-	first  []byte // what it has printed, until there is a line
+	first  []byte // output up to the end of the first line
 	output bytes.Buffer
 }
 
-// Start starts a child. change may change its command before.
+// Start starts a child. Each change may modify its command first.
 func Start(name, arg string, change ...func(*exec.Cmd)) (*Process, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	// A test that does not call Run has children that run no test.
+	// If a test does not call Run, its children run no tests.
 	p := &Process{cmd: exec.Command(exe, "-test.run=^$"), line: make(chan struct{}), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env+"="+name+" "+arg)
 	p.cmd.Stdout, p.cmd.Stderr = (*stdout)(p), (*stderr)(p)
@@ -93,7 +93,7 @@ func Start(name, arg string, change ...func(*exec.Cmd)) (*Process, error) {
 	return p, nil
 }
 
-// Line returns the first line that the process prints.
+// Line waits for the first line of the process's output.
 func (p *Process) Line(patience time.Duration) (string, error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -116,8 +116,8 @@ func (p *Process) Line(patience time.Duration) (string, error) {
 // Ended is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Wait waits until the process has ended. The error has what it has printed, if it did
-// not exit with 0.
+// Wait waits for the end of the process. If the exit status is not 0, the error contains
+// the output.
 func (p *Process) Wait(patience time.Duration) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -137,7 +137,7 @@ func (p *Process) failure() error {
 	return fmt.Errorf("child: process %d has ended, %v: %s", p.cmd.Process.Pid, p.cmd.ProcessState, p.Output())
 }
 
-// Output returns what the process has printed, to standard output and error.
+// Output returns the standard output and standard error so far.
 func (p *Process) Output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,14 +147,14 @@ func (p *Process) Output() string {
 // Signal sends a signal to the process.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Kill ends the process as kill -9 does. The error says that it has ended before by
-// itself.
+// Kill ends the process with SIGKILL. It returns an error if the process had already
+// ended.
 func (p *Process) Kill() (err error) {
 	select {
 	case <-p.ended:
 		err = p.failure()
 	default:
-		_ = p.cmd.Process.Kill() // it may end just now
+		_ = p.cmd.Process.Kill() // it may be ending now
 		<-p.ended
 	}
 	_ = p.stdin.Close()

@@ -1,13 +1,12 @@
 // Package couchbasetest starts CouchbaseMock, a stand-in for a Couchbase cluster whose
-// control commands make faults, in a process. Its nodes listen on the loopback address;
-// its REST service listens on all addresses, which has no setting. It needs Java and the
-// jar of CouchbaseMock 1.5, whose directory is in the environment variable WEIR_COUCHBASE:
+// control commands inject faults, in a process. Its nodes listen on loopback; its REST
+// service listens on all addresses, which cannot be changed. It needs Java and the jar of
+// CouchbaseMock 1.5, whose directory is in the environment variable WEIR_COUCHBASE:
 //
 //	mvn -q -B -f tools/couchbase/pom.xml dependency:copy-dependencies
 //	WEIR_COUCHBASE=$PWD/tools/couchbase/target/dependency go test …
 //
-// Without them a test is skipped, unless CI or WEIR_REQUIRE_COUCHBASE is set in the
-// environment: then it fails.
+// Without them a test is skipped. If CI or WEIR_REQUIRE_COUCHBASE is set, it fails.
 package couchbasetest
 
 import (
@@ -26,17 +25,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Bucket is the name of the only bucket, and of the user, whose password is empty.
+// Bucket is the name of the only bucket and of the user. The user's password is empty.
 const Bucket = "default"
 
-// patience is the longest wait for the start of the mock, and for the answer to a
-// command.
+// patience bounds the start of the mock and the wait for the answer to a command.
 const patience = 2 * time.Minute
 
-// Mock is a cluster of two nodes. It belongs to the goroutine of its test.
+// Mock is a cluster of two nodes. Only the goroutine of the test may use it.
 type Mock struct {
 	t       testing.TB
-	control net.Conn // the mock ends when it is closed
+	control net.Conn // closing it ends the mock
 	answers *bufio.Reader
 	ports   []int
 }
@@ -84,7 +82,7 @@ func (m *Mock) URL() string {
 }
 
 // Fail makes the nodes answer the next n key-value requests with a status. n < 0 means
-// all, until the next call of Fail.
+// all requests until the next call of Fail.
 func (m *Mock) Fail(status, n int) {
 	m.t.Helper()
 	m.run("opfail", map[string]any{"code": status, "count": n}, nil)
@@ -110,7 +108,7 @@ func (m *Mock) Stall(d time.Duration) {
 	m.run("hiccup", map[string]any{"msecs": d.Milliseconds(), "offset": 1}, nil)
 }
 
-// Kill ends all nodes, as kill -9 does.
+// Kill ends all nodes without a shutdown.
 func (m *Mock) Kill() { _ = m.control.Close() }
 
 // run executes a control command and reads its result into result, unless that is nil.

@@ -1,30 +1,28 @@
-// Package crashfs is a file system in memory that can lose its power: it proves that a
-// protocol of writes, syncs and renames keeps its promise at every moment.
+// Package crashfs is a file system in memory that can lose its power. It proves that a
+// protocol of writes, syncs and renames survives a crash at any point.
 //
 // # Model
 //
-// Every file and directory has two versions: the one that processes see, and the one that
-// is certainly on the disk. A call changes what is seen. Sync of a file makes its
-// contents sure, SyncDir the names in a directory; nothing else does (stricter than many
-// file systems are, as strict as POSIX allows). What was changed since may or may not be
-// on the disk when the power goes, and [FS.Images] yields every disk that may be found
-// then:
+// Every file and directory has two versions: the version that processes see, and the
+// version that is certainly on disk. A call changes the visible version. Sync of a file
+// makes its contents certain, and SyncDir the names in a directory. No other call does
+// (stricter than many file systems, as strict as POSIX allows). A power cut may or may
+// not keep later changes, and [FS.Images] yields every disk that may result:
 //
-//   - any subset of the changes to names (create, rename, remove, mkdir) of every directory, so in any order too;
-//   - for the contents of a file any prefix of its changes, the last one torn at any byte; or its full length with the
-//     front or the back of what was written still as it was before (zeros where the file was shorter); or all but one
-//     change. Long files are torn at some bytes only: see tearPoints.
+//   - any subset of the changes to names (create, rename, remove, mkdir) in each
+//     directory, so any order of them, too;
+//   - for the contents of a file: any prefix of its changes, with the last one torn at
+//     any byte; or its full length with the old contents (zeros beyond the old end) in
+//     front of or behind some position; or all but one change. Long files are torn only
+//     at some bytes: see tearPoints.
 //
-// A rename is one change, unless [FS.SplitRenames] takes that away too.
+// A rename is one change, unless [FS.SplitRenames] splits it.
 //
-// [FS.Clone] is what a killed process leaves, without a power cut: everything it has seen, sure or not.
+// [FS.Clone] is the state after a process was killed without a power cut: everything visible, certain or not.
 //
 // # Faults
 //
-// [FS.OnCall] sees every call before it takes effect, and may let it fail with or without its effect, write only a part,
-// or pretend to succeed (which is how a test proves that a sync is needed). After a
-// failed Sync nothing can make the contents of that file sure again, and later Syncs
-// report success, as on Linux.
+// [FS.OnCall] sees every call before it takes effect. It can make the call fail with or without its effect, write only a part, or only pretend to succeed, which lets a test prove that a sync is needed. After a failed Sync the unsynced contents never become certain unless they are written again. Later Syncs report success, as on Linux.
 package crashfs
 
 import (
@@ -44,7 +42,7 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// FS is the file system. Safe for concurrent use.
+// FS is the file system. It is safe for concurrent use.
 type FS struct {
 	mu     sync.Mutex
 	root   *inode
@@ -57,13 +55,13 @@ type FS struct {
 
 var _ vfs.FS = (*FS)(nil)
 
-// Call is a call that is about to take effect.
+// Call is a call before it takes effect.
 type Call struct {
-	N    int    // counts the calls of a file system, from 0
+	N    int    // index of the call in the file system, from 0
 	Op   string // open, read, write, seek, truncate, sync, close, size, rename, remove, mkdir, readdir, stat, syncdir, lock, unlock
 	Name string
-	To   string // of a rename
-	Len  int    // of a write: bytes
+	To   string // new name in a rename
+	Len  int    // bytes in a write
 }
 
 func (c Call) String() string {
@@ -77,7 +75,7 @@ func (c Call) String() string {
 	return s
 }
 
-// Changes reports whether the call changes what is seen or what is sure.
+// Changes reports whether the call changes the visible or the certain version.
 func (c Call) Changes() bool {
 	switch c.Op {
 	case "read", "seek", "close", "size", "readdir", "stat", "lock", "unlock":
@@ -87,35 +85,35 @@ func (c Call) Changes() bool {
 	}
 }
 
-// Fault is what happens instead of a call. With neither field set the call is a lie: it
-// reports success and does nothing.
+// Fault replaces the normal behaviour of a call. With an empty Fault the call reports
+// success without having an effect.
 type Fault struct {
-	Err  error // returned; nil: success is reported
-	Done bool  // the call takes effect all the same
-	Part int   // of a write that is not Done: the bytes that are written all the same
+	Err  error // returned error; nil reports success
+	Done bool  // the call takes effect
+	Part int   // number of bytes that a write without Done still writes
 }
 
 // inode is a file or a directory.
 type inode struct {
-	// Of a file.
-	data    []byte   // seen
-	sure    []byte   // on the disk
-	pending []change // since sure, in order
-	lost    int      // so many of the pending ones were there when a sync failed: they never become sure
+	// Of a file:
+	data    []byte   // visible
+	sure    []byte   // certainly on disk
+	pending []change // changes since sure, in order
+	lost    int      // number of pending changes that a failed sync lost; they never become certain
 
-	// Of a directory; nil maps for a file.
-	names     map[string]*inode // seen
-	sureNames map[string]*inode // on the disk
-	edits     [][]edit          // since sureNames, in order; each is done as a whole or not at all
+	// Of a directory; the maps are nil for a file:
+	names     map[string]*inode // visible
+	sureNames map[string]*inode // certainly on disk
+	edits     [][]edit          // changes since sureNames, in order; each is applied completely or not at all
 }
 
-// change is a write, or with nil bytes a truncation to the length off.
+// change is a write, or with nil bytes a truncation to length off.
 type change struct {
 	off   int
 	bytes []byte
 }
 
-// edit gives a name to a file, or takes it away if node is nil.
+// edit gives a name to a file, or removes the name if node is nil.
 type edit struct {
 	name string
 	node *inode
@@ -125,35 +123,34 @@ func newDir() *inode { return &inode{names: map[string]*inode{}, sureNames: map[
 
 func (n *inode) isDir() bool { return n.names != nil }
 
-// New returns a file system that holds an empty root directory.
+// New returns a file system with an empty root directory.
 func New() *FS { return &FS{root: newDir(), locks: map[string]bool{}} }
 
-// OnCall sets the function that sees every call; nil lets all calls pass. It is called
-// without a lock held, so it may look at the file system, clone it and take its images.
+// OnCall sets a function that sees every call, or nil to let all calls pass. It is called
+// without holding a lock, so it may use and clone the file system and take its images.
 func (f *FS) OnCall(see func(Call) *Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onCall = see
 }
 
-// SplitRenames lets a power cut persist one half of a rename without the other: both
-// names, or none. File systems with a journal do not do that; a protocol that stands it
-// stands more.
+// SplitRenames lets a power cut keep one half of a rename: both names, or neither.
+// Journaling file systems do not do that. A protocol that survives it is safe on any file
+// system.
 func (f *FS) SplitRenames() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.split = true
 }
 
-// FewTears makes files be torn in the middle only, for tests that have enough to do with
-// the names.
+// FewTears tears files only in the middle, for tests that concentrate on names.
 func (f *FS) FewTears() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.few = true
 }
 
-// Settle makes everything seen sure, as time does.
+// Settle makes everything visible certain, as happens after some time.
 func (f *FS) Settle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,7 +168,8 @@ func (n *inode) settle() {
 	}
 }
 
-// Files returns the contents of all files seen, by path; directories end in a separator.
+// Files returns the visible contents of all files by path. Directories end in a
+// separator.
 func (f *FS) Files() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,7 +190,7 @@ func (f *FS) Files() map[string]string {
 	return out
 }
 
-// call reports a call and returns what is to happen: nil for what normally does.
+// call reports a call and returns its fault, or nil for normal behaviour.
 func (f *FS) call(op, name, to string, n int) *Fault {
 	f.mu.Lock()
 	c := Call{N: f.calls, Op: op, Name: name, To: to, Len: n}
@@ -205,7 +203,7 @@ func (f *FS) call(op, name, to string, n int) *Fault {
 	return see(c)
 }
 
-// do makes a call: effect is run with mu held.
+// do makes a call. It runs effect while holding mu.
 func (f *FS) do(op, name string, effect func() error) error {
 	return f.doTo(op, name, "", effect)
 }
@@ -226,7 +224,7 @@ func (f *FS) doTo(op, name, to string, effect func() error) error {
 	return nil
 }
 
-// find returns the file of a name, with mu held.
+// find returns the file with a name. The caller holds mu.
 func (f *FS) find(name string) (*inode, error) {
 	n := f.root
 	for part := range strings.SplitSeq(filepath.Clean(name), string(filepath.Separator)) {
@@ -245,7 +243,7 @@ func (f *FS) find(name string) (*inode, error) {
 	return n, nil
 }
 
-// parent returns the directory around a name, and the name in it.
+// parent returns the directory of a name, and the base name.
 func (f *FS) parent(name string) (*inode, string, error) {
 	name = filepath.Clean(name)
 	dir, err := f.find(filepath.Dir(name))
@@ -258,7 +256,7 @@ func (f *FS) parent(name string) (*inode, string, error) {
 	return dir, filepath.Base(name), nil
 }
 
-// edit changes names that are seen, and notes the change as not sure.
+// edit changes visible names and records the change as uncertain.
 func (n *inode) edit(edits ...edit) {
 	for _, e := range edits {
 		if e.node == nil {
@@ -298,7 +296,7 @@ func (f *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if file.node == nil { // a lie: it writes into nowhere
+	if file.node == nil { // the fault pretended success, so writes go to a detached file
 		file.node = &inode{}
 	}
 	return file, nil
@@ -422,7 +420,7 @@ func (f *FS) SyncDir(name string) error {
 	})
 }
 
-// Lock implements vfs.FS. The holder is not known.
+// Lock implements vfs.FS. It does not record the holder.
 func (f *FS) Lock(name string) (vfs.Lock, error) {
 	err := f.do("lock", name, func() error {
 		dir, base, err := f.parent(name)
@@ -460,8 +458,7 @@ type passingLock struct {
 	name string
 }
 
-// Close gives the lock back whatever becomes of the file, as the end of its descriptor
-// does.
+// Close releases the lock even if removing the file fails, like closing its descriptor.
 func (l passingLock) Close() error {
 	_ = l.fs.Remove(l.name)
 	l.fs.mu.Lock()
@@ -475,7 +472,7 @@ type unlocker struct {
 	name string
 }
 
-// Check returns nil: no test replaces a directory here.
+// Check returns nil, because tests do not replace directories of this file system.
 func (u unlocker) Check() error { return nil }
 
 func (u unlocker) Close() error {

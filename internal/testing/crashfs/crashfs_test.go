@@ -26,7 +26,7 @@ func create(t *testing.T, f *FS, name, content string) vfs.File {
 	return file
 }
 
-// images returns the disks after a power cut, as texts.
+// images returns the possible disks after a power cut, as text.
 func images(f *FS) []string {
 	seen := map[string]bool{}
 	for image := range f.Images() {
@@ -91,7 +91,7 @@ func TestDirectoriesNeedTheirParents(t *testing.T) {
 	assert.Equal(t, []string{"/d/= /d/a=A"}, images(f))
 }
 
-// Where two files are not sure, each is torn while the other is old or new.
+// If the contents of two files are uncertain, each is torn while the other is old or new.
 func TestTwoFilesAreTornInTurn(t *testing.T) {
 	f := New()
 	create(t, f, "/a", "ab")
@@ -141,7 +141,7 @@ func TestFaults(t *testing.T) {
 	require.ErrorIs(t, f.Rename("/a", "/b"), syscall.EIO)
 	assert.Contains(t, f.Files(), "/b")
 
-	*fault = Fault{} // lies
+	*fault = Fault{} // pretends success
 	n, err = file.Write([]byte("abc"))
 	assert.Equal(t, 3, n)
 	require.NoError(t, err)
@@ -156,7 +156,7 @@ func TestFaults(t *testing.T) {
 	assert.Equal(t, "#4 rename /a to /b", calls[2])
 }
 
-// After a failed Sync another one does not help, writing again does.
+// After a failed Sync another Sync does not help, but writing again does.
 func TestAFailedSyncIsForEver(t *testing.T) {
 	f := New()
 	file := create(t, f, "/a", "A")
@@ -205,7 +205,7 @@ func TestErrors(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrClosed)
 }
 
-// Long files are torn at some places only, ends included.
+// Long files are torn only at some positions, including both ends.
 func TestTearPoints(t *testing.T) {
 	assert.Equal(t, []int{0, 1, 2, 3}, tearPoints(3))
 	assert.Len(t, tearPoints(allTears), allTears+1)

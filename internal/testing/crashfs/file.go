@@ -10,7 +10,6 @@ import (
 	"syscall"
 )
 
-// file is an open file.
 type file struct {
 	fs     *FS
 	name   string
@@ -20,14 +19,14 @@ type file struct {
 	closed bool
 }
 
-// apply changes what is seen of a file, and notes the change as not sure.
+// apply changes the visible contents of a file and records the change as uncertain.
 func (n *inode) apply(c change) {
 	n.data = c.extend(n.data)
 	n.pending = append(n.pending, c)
 }
 
-// persist makes sure what was changed since the last sync, whether that worked or failed.
-// What was lost before stays in doubt where it was not written again.
+// persist makes the changes since the last sync certain, whether that sync succeeded or
+// failed. Contents lost before stay uncertain unless they were written again.
 func (n *inode) persist() {
 	sure := slices.Clip(n.sure)
 	for _, c := range n.pending[n.lost:] {
@@ -40,8 +39,8 @@ func (n *inode) persist() {
 	}
 }
 
-// extend is on for contents whose capacity is the caller's: what is written at their end
-// is appended, not copied with all before.
+// extend is on for contents with capacity owned by the caller: a write at their end is
+// appended without copying the rest.
 func (c change) extend(old []byte) []byte {
 	if c.bytes != nil && c.off == len(old) {
 		return append(old, c.bytes...)
@@ -49,7 +48,7 @@ func (c change) extend(old []byte) []byte {
 	return c.on(old)
 }
 
-// on returns the contents that a change makes of old ones, which it leaves alone.
+// on returns the contents after a change. It does not modify the old contents.
 func (c change) on(old []byte) []byte {
 	size := c.off
 	if c.bytes != nil {
@@ -61,7 +60,7 @@ func (c change) on(old []byte) []byte {
 	return out
 }
 
-// may reports whether the file was opened for a kind of access.
+// may reports whether the file was opened for an access mode.
 func (f *file) may(access int) error {
 	if mode := f.flag & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR); mode != os.O_RDWR && mode != access {
 		return syscall.EBADF

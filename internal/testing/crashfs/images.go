@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Clone returns the file system as a killed process leaves it: all that is seen, and what
-// of it is not sure yet. Locks are free.
+// Clone returns the file system as a killed process leaves it: everything visible, with
+// its uncertain changes. Locks are free.
 func (f *FS) Clone() *FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -23,7 +23,7 @@ func (c cloner) clone(n *inode) *inode {
 	if done, ok := c[n]; ok {
 		return done
 	}
-	// The contents are shared: no change is made in place.
+	// Contents are shared, because changes are never made in place.
 	out := &inode{data: slices.Clip(n.data), sure: n.sure, pending: slices.Clone(n.pending), lost: n.lost}
 	c[n] = out
 	if n.isDir() {
@@ -47,10 +47,9 @@ func (c cloner) names(m map[string]*inode) map[string]*inode {
 	return out
 }
 
-// Images yields every disk that a power cut at this moment may leave, each as a file
-// system of its own on which all is sure. Some may be equal. Where several files are not
-// sure, one at a time is torn in all ways, while the others are as they were or as they
-// are.
+// Images yields every disk that a power cut now may leave. Each is a separate file system
+// whose contents are certain. Some may be equal. If several files are uncertain, one at a
+// time is torn in all ways while the others are old or new.
 func (f *FS) Images() iter.Seq[*FS] {
 	frozen := f.Clone()
 	return func(yield func(*FS) bool) {
@@ -70,7 +69,7 @@ func (f *FS) Images() iter.Seq[*FS] {
 	}
 }
 
-// unsure returns the files whose contents are not sure.
+// unsure returns the files with uncertain contents.
 func (f *FS) unsure() []*inode {
 	var out []*inode
 	seen := map[*inode]bool{}
@@ -101,10 +100,11 @@ func (f *FS) unsure() []*inode {
 	return out
 }
 
-// choices walks a tree of decisions: each walk from the root takes the next path.
+// choices enumerates the paths of a decision tree. Each walk from the root takes the next
+// path.
 type choices struct {
 	taken []int // on the current path
-	of    []int // how many there were to choose from
+	of    []int // number of alternatives
 	depth int
 }
 
@@ -116,7 +116,7 @@ func (c *choices) choose(n int) int {
 	return c.taken[c.depth-1]
 }
 
-// next turns to the next path; false: that was the last.
+// next advances to the next path. It returns false after the last one.
 func (c *choices) next() bool {
 	c.depth = 0
 	for i := len(c.taken) - 1; i >= 0; i-- {
@@ -129,13 +129,13 @@ func (c *choices) next() bool {
 	return false
 }
 
-// builder makes one image.
+// builder builds one image.
 type builder struct {
 	choose   func(n int) int
 	few      bool
-	focus    *inode              // the one that is torn in all ways; nil: there is one at most
-	files    map[*inode]*inode   // by the original: a file with two names stays one
-	contents map[*inode][][]byte // what may be in a file; shared by all images
+	focus    *inode              // the file torn in all ways, or nil if at most one is uncertain
+	files    map[*inode]*inode   // by original, so that a file with two names stays one file
+	contents map[*inode][][]byte // possible contents by file; shared by all images
 }
 
 func (b *builder) dir(n *inode) *inode {
@@ -181,8 +181,8 @@ func (b *builder) file(n *inode) *inode {
 	return &inode{data: data, sure: data}
 }
 
-// contents returns what may be on the disk of a file: first what is sure, last what is
-// seen.
+// contents returns the possible contents of a file on disk: first the certain version,
+// last the visible one.
 func (n *inode) contents(few bool) [][]byte {
 	if len(n.pending) == 0 {
 		return [][]byte{n.sure}
@@ -200,7 +200,7 @@ func (n *inode) contents(few bool) [][]byte {
 		}
 	}
 
-	// Any prefix of the changes, the last one torn.
+	// Any prefix of the changes, with the last one torn.
 	now := n.sure
 	for _, c := range n.pending {
 		for _, j := range tearPoints(len(c.bytes)) {
@@ -214,7 +214,7 @@ func (n *inode) contents(few bool) [][]byte {
 		add(now)
 	}
 
-	// All but one.
+	// All but one change.
 	for skip := range n.pending {
 		now := n.sure
 		for i, c := range n.pending {
@@ -225,7 +225,7 @@ func (n *inode) contents(few bool) [][]byte {
 		add(now)
 	}
 
-	// The length first, the front or the back of the contents not at all.
+	// The full length, with the front or the back of the contents still old.
 	for _, j := range tearPoints(len(now)) {
 		front, back := make([]byte, len(now)), make([]byte, len(now))
 		copy(front, n.sure)
@@ -238,10 +238,10 @@ func (n *inode) contents(few bool) [][]byte {
 	return append(out, n.data)
 }
 
-const allTears = 512 // bytes: up to here every byte is a tear point
+const allTears = 512 // in bytes; up to this length every byte is a tear point
 
-// tearPoints returns the places at which n bytes may be torn: all, or for longer ones
-// both ends and some between.
+// tearPoints returns the positions at which n bytes may be torn: all positions, or for
+// long contents both ends and some positions between.
 func tearPoints(n int) []int {
 	step := 1
 	if n > allTears {

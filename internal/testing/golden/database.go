@@ -14,18 +14,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Database is a part of a database that a version of weir has written, as a script:
-// statements that make the tables, and their rows.
+// Database is a part of a database written by some version of weir. A script holds the
+// statements that create its tables, and their rows.
 type Database struct {
 	DB     *sql.DB
-	Files  fs.FS    // the migrations
-	Tables []string // those of the part
-	Postgr bool     // PostgreSQL; else SQLite
+	Files  fs.FS    // migrations
+	Tables []string // tables of this part
+	Postgr bool     // PostgreSQL instead of SQLite
 }
 
 const migrationsTable = "CREATE TABLE IF NOT EXISTS weir_migrations (component TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (component, version));\n"
 
-// Script returns the script for what the database has now.
+// Script returns the script of the database's present state.
 func (d *Database) Script(tb testing.TB) []byte {
 	tb.Helper()
 	var b strings.Builder
@@ -93,13 +93,13 @@ func (d *Database) literal(tb testing.TB, v any, kind string) string {
 		case kind == "BYTEA":
 			return `'\x` + hex.EncodeToString(v) + "'"
 		}
-		return quoted(string(v)) // jsonb
+		return quoted(string(v)) // JSONB
 	}
 	require.Fail(tb, "no literal", "%T of %s", v, kind)
 	return ""
 }
 
-// Run runs a script in an empty database.
+// Run runs a script on an empty database.
 func Run(ctx context.Context, tb testing.TB, db *sql.DB, script []byte) {
 	tb.Helper()
 	_, err := db.ExecContext(ctx, string(script))

@@ -11,11 +11,11 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// Fill puts something of each kind into an engine: a message that waits, one that is
-// leased for the second time, one that is held, a dead letter, a lock, and a record.
+// Fill puts an example of each kind into an engine: a waiting message, a message leased
+// for the second time, a held message, a dead letter, a lock, and a record.
 func Fill(tb testing.TB, s store.Keeper) {
 	tb.Helper()
-	queues := s.(store.Store) //nolint:forcetypeassert // each Keeper of weir is one
+	queues := s.(store.Store) //nolint:forcetypeassert // each Keeper of weir is also a Store
 	ctx := tb.Context()
 	named := func(id string) (m store.Message) {
 		m = Message()
@@ -44,14 +44,14 @@ func Fill(tb testing.TB, s store.Keeper) {
 	}))
 }
 
-// Engine is what an engine has.
+// Engine is the content of an engine.
 type Engine struct {
 	Orders, Dead []store.Entry
 	Held         []lock.Holding
 	Records      []store.Record
 }
 
-// Contents reads an engine that Fill has filled.
+// Contents reads an engine filled by Fill.
 func Contents(tb testing.TB, s store.Keeper) (e Engine) {
 	tb.Helper()
 	var err error

@@ -1,6 +1,6 @@
 // Package interfaces_test checks that protocols between packages are named interfaces. An
-// assertion to an anonymous interface compiles even if no type has its methods any more,
-// for example after a method was renamed.
+// assertion to an anonymous interface still compiles when no type has its methods, for
+// example after a method was renamed.
 package interfaces_test
 
 import (
@@ -66,8 +66,8 @@ func g(x interface{ D() }) {}
 	assert.Equal(t, []int{4, 6, 9}, lines)
 }
 
-// anonymousAssertions returns the positions of interfaces with methods and without a name
-// in type assertions, type switches and type arguments.
+// anonymousAssertions returns the positions of unnamed interfaces with methods in type
+// assertions, type switches and type arguments.
 func anonymousAssertions(file *ast.File) (found []token.Pos) {
 	note := func(e ast.Expr) {
 		i, ok := e.(*ast.InterfaceType)

@@ -1,5 +1,5 @@
-// Package jobkill kills processes that run a job of an engine at random steps, and looks
-// whether each message was merged once. It runs the test binary again as those processes.
+// Package jobkill kills processes that run a job of an engine at random steps, and checks
+// that each message was merged once. The processes run the test binary again.
 package jobkill
 
 import (
@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	name     = "jobkill" // of the children
-	step     = 500       // messages, at most
+	name     = "jobkill" // name of the children
+	step     = 500       // maximum number of messages per step
 	patience = 5 * time.Minute
 )
 
-// Open opens the engine of a DSN.
+// Open opens the engine at a DSN.
 type Open func(ctx context.Context, dsn string) (store.Keeper, error)
 
-// Child runs a job if this process is a child. TestMain calls it first.
+// Child runs a job if this process is a child. TestMain must call it first.
 func Child(open Open) {
 	child.Run(name, func(arg string) error {
 		number, dsn, _ := strings.Cut(arg, " ")
@@ -92,8 +92,8 @@ func Put(t *testing.T, e store.Keeper, n int) {
 	}
 }
 
-// Kill kills processes that run a job, so many times at most, each after a random number
-// of steps, until the job is over. start starts them. It returns the last one.
+// Kill kills processes that run a job, at most kills times, each after a random number of
+// steps, until the job has ended. start starts the processes. Kill returns the last one.
 func Kill(t *testing.T, e store.Keeper, job jobs.Job, kills int, start func(job jobs.Job) *child.Process) (jobs.Job, *child.Process) {
 	t.Helper()
 	j := of(e)
@@ -121,8 +121,7 @@ func Kill(t *testing.T, e store.Keeper, job jobs.Job, kills int, start func(job 
 	}
 }
 
-// Check looks at what is there after the job has merged n messages into the queue
-// "orders": each is there once.
+// Check checks that the job has merged each of n messages into the queue "orders" once.
 func Check(t *testing.T, e store.Keeper, n int, job jobs.Job) {
 	t.Helper()
 	require.Equal(t, jobs.Progress{Done: n}, job.Progress)

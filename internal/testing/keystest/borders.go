@@ -20,9 +20,8 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// endWhileListing ends requests in the body of a loop over List, and writes to the
-// database there. List must not hold a connection meanwhile: SQLite has only one that
-// writes.
+// endWhileListing ends requests and writes to the database inside a loop over List. List
+// must not hold a connection meanwhile, because SQLite has only one writing connection.
 func (b *bench) endWhileListing() {
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}
@@ -50,14 +49,14 @@ func (b *bench) endWhileListing() {
 	assert.Zero(b, counts.Unfinished)
 }
 
-// listManyPages checks that List returns each request once, the oldest first, although
-// it reads them in pages and many were created at the same time.
+// listManyPages checks that List returns each request once, the oldest first, although it
+// reads them in pages and many were created at the same time.
 func (b *bench) listManyPages() {
 	const n = 1203 // pages of 500
 	tx, err := b.db.BeginTx(b.Context(), nil)
 	require.NoError(b, err)
 	for i := range n {
-		createdAt := i / 700 // the first 700 are equally old: the boundary of a page is among them
+		createdAt := i / 700 // the first 700 have the same age, and a page ends among them
 		_, err := tx.ExecContext(b.Context(), `INSERT INTO weir_keys (id, principal, idempotency_key, operation, request_method, request_path,
 request_query, request_type, request_body, fingerprint, created_at, last_run_at, expires_at, fence, recovery_point)
 VALUES ($1, 'a', $2, 'op', 'POST', '/', '', '', $3, $4, $5, $6, $7, 1, 'started')`,
@@ -80,7 +79,7 @@ VALUES ($1, 'a', $2, 'op', 'POST', '/', '', '', $3, $4, $5, $6, $7, 1, 'started'
 }
 
 // refusalsOfOthers checks that a refusal by another service, which a step returns
-// wrapped, is an error of the handler: the client gets the handler's own response.
+// wrapped, is an error of the handler: the client receives the handler's own response.
 func (b *bench) refusalsOfOthers() {
 	const user = "a"
 	inner := b.keys.Operation("inner", func(context.Context, *keys.Run) (exactlyonce.Response, error) {
@@ -150,8 +149,8 @@ func (b *bench) ownRefusalWrapped() {
 	assert.EqualValues(b, 1, b.keys.Stats().Stale)
 }
 
-// expiredKey checks that a key means a new request once its retention is over, whether
-// or not Reap has run.
+// expiredKey checks that a key belongs to a new request after its retention, even if Reap
+// has not run.
 func (b *bench) expiredKey() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
@@ -172,7 +171,7 @@ func (b *bench) expiredKey() {
 	assert.Equal(b, 2, count(b.T, b.db, "SELECT count(*) FROM weir_key_steps"), "the steps of the expired request are removed")
 	assert.EqualValues(b, 1, b.keys.Stats().Collected)
 
-	// An unfinished request stays, however old it is.
+	// An unfinished request stays, no matter how old.
 	broken := errors.New("broken")
 	p.call = func(string) error { return broken }
 	_, err = o.Do(b.Context(), request("a", "unfinished"))
@@ -184,8 +183,9 @@ func (b *bench) expiredKey() {
 	assert.Equal(b, [3]int{3, 4, 3}, p.runs(), "its first phase does not run again")
 }
 
-// longKey checks that a key may have 255 bytes, as the clients of Stripe's API send, also
-// in a database that an earlier version has made, whose requests and steps stay.
+// longKey checks that a key may have 255 bytes, like keys from clients of Stripe's API.
+// This also holds for a database created by an earlier version, whose requests and steps
+// stay.
 func (b *bench) longKey() {
 	old := watch(b.setup.Driver, b.setup.New(b.T), &Hooks{})
 	defer func() { require.NoError(b, old.Close()) }()

@@ -32,8 +32,8 @@ const (
 	envKill   = "WEIR_KEYS_KILL"
 )
 
-// Child runs a request and is killed on the way, if this process was started by
-// [RunKilled]; it does not return then. TestMain calls it first.
+// Child runs a request, is killed in the middle, and does not return if [RunKilled]
+// started this process. TestMain must call it first.
 func Child(p Setup) {
 	dsn := os.Getenv(envDSN)
 	if dsn == "" {
@@ -67,7 +67,7 @@ func must[T any](v T, err error) T {
 
 // rides is a service with three phases and a charge.
 type rides struct {
-	ledger  string // a file of the payment provider: a line for each call, its key; and one for each phase that ran
+	ledger  string // file of the payment provider: a line with the key for each call, and a line for each phase that ran
 	step    func()
 	dialect keys.Dialect
 }
@@ -128,9 +128,9 @@ func request(user, key string) keys.Request {
 	return keys.Request{User: user, Key: key, Method: http.MethodPost, Path: "/rides", Body: []byte(`{"to":"harbour"}`)}
 }
 
-// RunKilled kills a process by SIGKILL at each boundary of a statement, and of the call
-// of the provider, and finishes the request by the next attempt or by the completer (law
-// X2). stride 1 takes each boundary, 2 each second.
+// RunKilled kills a process by SIGKILL at each boundary of a statement and of the
+// provider's call, and finishes the request by the next attempt or by the completer (law
+// X2). stride 1 uses each boundary, 2 every second one.
 func RunKilled(t *testing.T, p Setup, stride int) {
 	dsn := p.New(t)
 	db := watch(p.Driver, dsn, &Hooks{})
@@ -140,7 +140,7 @@ func RunKilled(t *testing.T, p Setup, stride int) {
 	_, err := db.ExecContext(t.Context(), rideTables)
 	require.NoError(t, err)
 	ledger := t.TempDir() + "/ledger"
-	// After the lock of a dead run has expired.
+	// A time after the expiry of a dead run's lock.
 	late := clock.NewMock()
 	late.Set(time.Now().Add(10 * time.Minute))
 	service := &rides{ledger: ledger, step: func() {}, dialect: p.Dialect}
@@ -165,7 +165,7 @@ func RunKilled(t *testing.T, p Setup, stride int) {
 			assert.Zero(t, failed)
 		}
 		var response exactlyonce.Response
-		require.Eventually(t, func() bool { // until the database has seen that the connection is gone
+		require.Eventually(t, func() bool { // until the database notices the broken connection
 			response, err = o.Do(t.Context(), request("rider", key))
 			return !errors.Is(err, exactlyonce.ErrInProgress)
 		}, time.Minute, time.Millisecond)
@@ -194,7 +194,7 @@ func RunKilled(t *testing.T, p Setup, stride int) {
 	assert.Equal(t, requests, count(t, db, "SELECT count(*) FROM audits WHERE action = 'created'"))
 	assert.Equal(t, requests, count(t, db, "SELECT count(*) FROM audits WHERE action = 'finished'"))
 	assert.Equal(t, 3*requests, count(t, db, "SELECT count(*) FROM weir_key_steps"))
-	charges := map[string]bool{} // the provider does one charge for each key
+	charges := map[string]bool{} // the provider charges once for each key
 	for _, line := range lines(t, ledger) {
 		if key, ok := strings.CutPrefix(line, "call "); ok {
 			charges[key] = true
@@ -203,7 +203,7 @@ func RunKilled(t *testing.T, p Setup, stride int) {
 	assert.Len(t, charges, requests)
 }
 
-// committed returns the steps of a request.
+// committed returns the committed steps of a request.
 func committed(t *testing.T, db *sql.DB, key string) (names []string) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT name FROM weir_key_steps WHERE key_id IN (SELECT id FROM weir_keys WHERE idempotency_key = $1)`, key)

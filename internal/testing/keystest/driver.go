@@ -6,13 +6,13 @@ import (
 	"database/sql/driver"
 )
 
-// Hooks watch the statements of a database.
+// Hooks observe the statements of a database.
 type Hooks struct {
-	Step   func()                                    // before and after each statement, BEGIN, COMMIT and ROLLBACK; nil: nothing
-	Commit func(commit, rollback func() error) error // in place of each COMMIT; nil: as usual
+	Step   func()                                    // called before and after each statement, BEGIN, COMMIT and ROLLBACK; may be nil
+	Commit func(commit, rollback func() error) error // called in place of each COMMIT; may be nil
 }
 
-// watch opens a database with hooks. Base is the driver's.
+// watch opens a database with hooks, using the driver base.
 func watch(base driver.Driver, dsn string, h *Hooks) *sql.DB {
 	if h.Step == nil {
 		h.Step = func() {}

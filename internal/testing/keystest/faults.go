@@ -20,7 +20,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
-// An error or panic unlocks and keeps the recovery point; nothing of the phase stays.
+// An error or panic unlocks the request and keeps the recovery point, and the phase is
+// rolled back.
 func (b *bench) failures() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
@@ -41,7 +42,7 @@ func (b *bench) failures() {
 			case 1:
 				panic("boom")
 			case 2:
-				return exactlyonce.Response{}, nil // no status
+				return exactlyonce.Response{}, nil // without a status
 			}
 			return keys.JSON(http.StatusOK, mode)
 		})
@@ -61,8 +62,7 @@ func (b *bench) failures() {
 	assert.Equal(b, 1, b.effects("one"))
 	assert.Equal(b, 1, b.effects("two"))
 
-	// A context that ends is an error like any other, and the key is unlocked all the
-	// same.
+	// The end of a context is an error like any other, and the key is unlocked.
 	ctx, cancel := context.WithCancel(b.Context())
 	p.between = func(context.Context, *keys.Run) error { cancel(); return nil }
 	_, err := o.Do(ctx, request("a", "ended"))
@@ -73,7 +73,7 @@ func (b *bench) failures() {
 	assert.EqualValues(b, 1, p.ran[0].Load())
 }
 
-// A definite refusal is stored; a response with an error is sent and not stored.
+// A definite refusal is stored. A response with an error is sent but not stored.
 func (b *bench) refusals() {
 	declined, lost := errors.New("declined"), errors.New("lost")
 	var failure error
@@ -108,8 +108,8 @@ func (b *bench) refusals() {
 	assert.Equal(b, 3, calls)
 }
 
-// A handler whose steps are not those of the request is a bug that is reported; the key
-// is unlocked, not finished.
+// A handler whose steps differ from the request's steps is reported as a bug. The key is
+// unlocked, and the request stays unfinished.
 func (b *bench) changedHandler() {
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}
@@ -140,8 +140,8 @@ func (b *bench) changedHandler() {
 	b.sameName()
 }
 
-// sameName checks that a name is that of one step: two calls would have the same key, and
-// the other service would take them for one.
+// sameName checks that a handler cannot use a step name twice. Two calls would have the
+// same key, and the other service would take them for one call.
 func (b *bench) sameName() {
 	var asked []string
 	lost := errors.New("lost")
@@ -163,7 +163,7 @@ func (b *bench) sameName() {
 	assert.Len(b, asked, 2)
 }
 
-// A finished request takes no further step, whatever its handler does, and keeps its
+// A finished request takes no further steps, whatever its handler does, and keeps its
 // response.
 func (b *bench) afterFinish() {
 	ran := 0
@@ -201,8 +201,8 @@ func (b *bench) afterFinish() {
 	assert.Equal(b, 1, ran)
 }
 
-// Concurrent creates of one e-mail make one user and one audit row; serialization
-// failures stay inside.
+// Concurrent requests to create a user with the same e-mail create one user and one audit
+// row. Serialization failures are handled internally.
 func (b *bench) conflicts() {
 	_, err := b.db.ExecContext(b.Context(), "CREATE TABLE users (email TEXT NOT NULL)")
 	require.NoError(b, err)
@@ -237,14 +237,14 @@ func (b *bench) conflicts() {
 	assert.Equal(b, 1, b.effects("audit"))
 }
 
-// serialization is the error of a transaction that may be tried again.
+// serialization is the error of a transaction that may be retried.
 type serialization struct{}
 
 func (serialization) Error() string { return "serialization failure" }
 
 func (serialization) SQLState() string { return "40001" }
 
-// A phase is tried again a bounded number of times; what it did before is rolled back.
+// A phase is retried a limited number of times. Its earlier effects are rolled back.
 func (b *bench) retries() {
 	tries, last := 0, 3
 	o := keys.New(b.db, b.setup.Dialect, keys.Config{}).Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -276,7 +276,7 @@ func (b *bench) retries() {
 	require.NoError(b, err)
 }
 
-// A lost answer to COMMIT is resolved by reading what is stored.
+// If the answer to a COMMIT is lost, the stored state decides.
 func (b *bench) lostCommit() {
 	lost := errors.New("lost")
 	for _, point := range []int{1, 2, 3} {
@@ -311,8 +311,9 @@ func (b *bench) lostCommit() {
 	assert.Equal(b, 6, b.effects("third"))
 }
 
-// A holder that is frozen in the transaction of a phase, which has the row, holds up no
-// other attempt, nor the completer. SQLite has one writer, for which all others wait.
+// A holder that is frozen in the transaction of a phase, with the row locked, blocks
+// neither other attempts nor the completer. SQLite has one writer, and all others wait
+// for it.
 func (b *bench) frozenHolder() {
 	if b.setup.Dialect == keys.SQLite {
 		b.otherWriter()
@@ -327,7 +328,7 @@ func (b *bench) frozenHolder() {
 	defer func() { assert.NoError(b, holder.Close()) }()
 	tx, err := holder.BeginTx(b.Context(), nil)
 	require.NoError(b, err)
-	defer tx.Rollback() //nolint:errcheck // it is committed, or the test has failed
+	defer tx.Rollback() //nolint:errcheck // committed, or the test has failed
 	_, err = tx.ExecContext(b.Context(), "UPDATE weir_keys SET recovery_point = 'held'")
 	require.NoError(b, err)
 	b.clock.Add(10 * time.Minute)
@@ -351,7 +352,7 @@ func (b *bench) frozenHolder() {
 	_, err = o.Do(ctx, request("a", "k"))
 	require.NoError(b, err)
 
-	// The server ends a transaction that is frozen for as long as the lock's timeout.
+	// The server ends a transaction that is frozen for the lock's timeout.
 	timeout := ""
 	_, err = b.keys.Operation("timeout", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 		err := run.Phase(ctx, "one", func(ctx context.Context, tx *sql.Tx) error {
@@ -366,7 +367,7 @@ func (b *bench) frozenHolder() {
 	assert.Equal(b, "90s", timeout)
 }
 
-// While another process writes to SQLite an attempt waits for a time, and may be
+// While another process writes to SQLite, an attempt waits for a limited time. It may be
 // repeated.
 func (b *bench) otherWriter() {
 	holder := watch(b.setup.Driver, b.dsn, &Hooks{})
@@ -393,8 +394,8 @@ func (b *bench) otherWriter() {
 	require.NoError(b, err)
 }
 
-// A database that hangs after it has lost the answer to COMMIT holds up the caller for
-// seconds, not for good.
+// A database that hangs after losing the answer to a COMMIT blocks the caller only for
+// seconds.
 func (b *bench) lostCommitThenHangs() {
 	lost := errors.New("lost")
 	o := b.server().Operation("op", (&phases{}).handle)
@@ -405,7 +406,7 @@ func (b *bench) lostCommitThenHangs() {
 	b.hooks.Commit = func(commit, _ func() error) error {
 		b.hooks.Commit = nil
 		before := b.db.Stats().WaitCount
-		for range b.setup.Conns { // the last one gets that of this transaction
+		for range b.setup.Conns { // the last one gets the connection of this transaction
 			go func() {
 				c, err := b.db.Conn(ctx)
 				assert.NoError(b, err)
@@ -421,7 +422,7 @@ func (b *bench) lostCommitThenHangs() {
 		_, err := o.Do(b.Context(), request("a", "k"))
 		done <- err
 	}()
-	<-hangs // or the call would be over before its commit, if the clock ran ahead of a busy machine
+	<-hangs // otherwise the call could end before its commit if the clock ran ahead of a busy machine
 	var err error
 	assert.Eventually(b, func() bool {
 		b.clock.Add(time.Second)

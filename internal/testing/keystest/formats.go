@@ -13,15 +13,15 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// formatRequest is the request in the format files.
+// formatRequest returns the request in the format files.
 func formatRequest() keys.Request {
 	return keys.Request{
 		User: "ann", Key: "1", Method: "POST", Path: "/orders", Query: "a=b", ContentType: "application/json", Body: []byte(`{"n":5}`),
 	}
 }
 
-// format checks the tables, with a request that is finished after a step (law W4). The
-// golden file is beside the test that runs this.
+// format checks the tables with a request that finished after one step (law W4). The
+// golden file is in the package that runs this test.
 func (b *bench) format() {
 	handler := func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 		_, err := keys.Call(ctx, run, "charge", func(context.Context, string) (int, error) { return 5, nil })
@@ -33,8 +33,8 @@ func (b *bench) format() {
 	req := formatRequest()
 	_, err := b.keys.Operation("order", handler).Do(b.Context(), req)
 	require.NoError(b, err)
-	const id = "0af7651916cd43dd8448eb211c80319c" // in place of a random one
-	for _, statement := range []string{           // the steps belong to the request, also in between
+	const id = "0af7651916cd43dd8448eb211c80319c" // replaces the random id
+	for _, statement := range []string{           // in an order that keeps each step linked to a request
 		"INSERT INTO weir_keys (id, principal, idempotency_key, operation, request_method, request_path, request_query, request_type, request_body, fingerprint," +
 			" created_at, last_run_at, locked_at, expires_at, fence, recovery_point, response) SELECT '" + id + "', principal, 'other', operation, request_method," +
 			" request_path, request_query, request_type, request_body, fingerprint, created_at, last_run_at, locked_at, expires_at, fence, recovery_point, response FROM weir_keys",
@@ -56,7 +56,7 @@ func (b *bench) format() {
 	require.NoError(b, keys.New(old, b.setup.Dialect, keys.Config{}).Migrate(b.Context()))
 	again := keys.New(old, b.setup.Dialect, keys.Config{Clock: b.clock})
 	response, err := again.Operation("order", func(context.Context, *keys.Run) (exactlyonce.Response, error) {
-		return exactlyonce.Response{}, context.Canceled // it is not run again
+		return exactlyonce.Response{}, context.Canceled // must not run again
 	}).Do(b.Context(), req)
 	require.NoError(b, err)
 	require.Equal(b, "\"done\"\n", string(response.Body))

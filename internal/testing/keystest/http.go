@@ -38,7 +38,7 @@ func userOf(req *http.Request) (string, bool) {
 	return req.Header.Get("User"), req.Header.Get("User") != ""
 }
 
-// The middleware, as a client sees it.
+// The middleware from the client's perspective.
 func (b *bench) http() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
@@ -83,7 +83,7 @@ func (b *bench) http() {
 	p.call = nil
 	expect(server.URL, "k6", "body", http.StatusCreated, "")
 
-	// A client that goes away does not end the run.
+	// The run continues after its client has disconnected.
 	gone, cancel := context.WithCancel(b.Context())
 	p.between = func(context.Context, *keys.Run) error { cancel(); return nil }
 	req := httptest.NewRequestWithContext(gone, http.MethodPost, "/", strings.NewReader("body"))
@@ -108,7 +108,7 @@ func (b *bench) http() {
 	assert.Panics(b, func() { o.Handler(config) })
 }
 
-// Two refunds of one payment are one request; payments with keys of their own are two.
+// Two refunds of one payment are one request. Refunds of two payments are two.
 func (b *bench) entity() {
 	p := &phases{}
 	refund := b.keys.Operation("refund", p.handle).Handler(keys.HandlerConfig{User: userOf, Key: func(_ *http.Request, body []byte) (string, error) {

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package keystest tests package exactlyonce/keys on a database. The core has no driver:
-// the modules of ext run it.
+// Package keystest tests package exactlyonce/keys on a database. The core has no driver,
+// so modules of ext run these tests.
 package keystest
 
 import (
@@ -27,15 +27,15 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
-// Setup makes databases for tests.
+// Setup creates databases for tests.
 type Setup struct {
 	Driver  driver.Driver
 	Dialect keys.Dialect
-	New     func(t *testing.T) (dsn string) // of an empty database
-	Conns   int                             // at most
+	New     func(t *testing.T) (dsn string) // returns the DSN of an empty database
+	Conns   int                             // maximum number of connections
 }
 
-// Run runs the tests, but for those of [RunKilled].
+// Run runs all tests except the kills of [RunKilled].
 func Run(t *testing.T, p Setup) {
 	for name, test := range map[string]func(*bench){
 		"one run": (*bench).oneRun, "same key": (*bench).sameKey, "in progress": (*bench).inProgress, "takeover": (*bench).takeover,
@@ -68,7 +68,7 @@ func Run(t *testing.T, p Setup) {
 	}
 }
 
-// notMigrated checks that errors say what makes the tables.
+// notMigrated checks that errors name the remedy for missing tables.
 func (b *bench) notMigrated() {
 	db := watch(b.setup.Driver, b.setup.New(b.T), &Hooks{})
 	defer func() { assert.NoError(b, db.Close()) }()
@@ -102,7 +102,7 @@ type bench struct {
 	keys  *keys.Keys
 }
 
-// server returns the keys of another server.
+// server returns the keys as another server would use them.
 func (b *bench) server() *keys.Keys {
 	return keys.New(b.db, b.setup.Dialect, keys.Config{Clock: b.clock, Logger: slog.New(slog.DiscardHandler)})
 }
@@ -117,8 +117,8 @@ func add(ctx context.Context, tx *sql.Tx, name string) error {
 	return err
 }
 
-// timeOfAStep checks that the lock begins anew with each step: a step may take the whole
-// time.
+// timeOfAStep checks that each step restarts the lock's timeout, so a step may take the
+// full time.
 func (b *bench) timeOfAStep() {
 	o := b.keys.Operation("timed", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 		b.clock.Add(time.Minute)
@@ -127,7 +127,7 @@ func (b *bench) timeOfAStep() {
 			return exactlyonce.Response{}, err
 		}
 		_, err = keys.Call(ctx, run, "second", func(ctx context.Context, _ string) (int, error) {
-			b.clock.Add(50 * time.Second) // 110 s after the request came
+			b.clock.Add(50 * time.Second) // 110 s after the arrival of the request
 			return 1, ctx.Err()
 		})
 		if err != nil {
@@ -140,12 +140,12 @@ func (b *bench) timeOfAStep() {
 	require.Equal(b.T, 1, b.effects("first"))
 }
 
-// phases is an operation with two phases and a call, which tests break.
+// phases is an operation with two phases and a call. Tests make it fail.
 type phases struct {
-	between func(ctx context.Context, run *keys.Run) error // after the first phase; nil: nothing
+	between func(ctx context.Context, run *keys.Run) error // called after the first phase; may be nil
 	call    func(key string) error
 	ran     [3]atomic.Int32
-	keys    sync.Map // the keys of calls
+	keys    sync.Map // keys of calls
 }
 
 func (p *phases) handle(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -190,7 +190,7 @@ func (p *phases) callKeys() (n int) {
 	return n
 }
 
-// What is finished is given again, byte for byte, and nothing runs.
+// A finished request returns the stored response, byte for byte, and does not run again.
 func (b *bench) oneRun() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
@@ -209,7 +209,7 @@ func (b *bench) oneRun() {
 	assert.Equal(b, 1, b.effects("third"))
 }
 
-// Users have keys of their own; other content is refused.
+// Users have separate keys. A key with different content is refused.
 func (b *bench) sameKey() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
@@ -235,7 +235,7 @@ func (b *bench) sameKey() {
 	assert.ErrorIs(b, err, exactlyonce.ErrMismatch)
 	assert.Equal(b, [3]int{2, 2, 2}, p.runs())
 
-	// JSON is compared as JSON, and a fingerprint that is given in place of all.
+	// JSON is compared as JSON. A given fingerprint replaces the comparison of content.
 	json := func(contentType, body string, fingerprint byte) error {
 		req := request("a", "json")
 		req.ContentType, req.Body = contentType, []byte(body)
@@ -253,7 +253,7 @@ func (b *bench) sameKey() {
 	assert.ErrorIs(b, json("text/plain", "one", 2), exactlyonce.ErrMismatch)
 	assert.Equal(b, [3]int{4, 4, 4}, p.runs())
 
-	// A version before this one compared bytes.
+	// Earlier versions compared bytes.
 	old := sha256.New()
 	for _, part := range []string{"op", http.MethodPost, "/rides", "", "application/json"} {
 		_, _ = old.Write(append(binary.AppendUvarint(nil, uint64(len(part))), part...))
@@ -265,7 +265,7 @@ func (b *bench) sameKey() {
 	assert.NoError(b, json("application/json", body, 0))
 }
 
-// While a run has the lock, nothing else runs and the lock does not move.
+// While a run holds the lock, other runs are refused and the lock does not move.
 func (b *bench) inProgress() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
@@ -285,8 +285,8 @@ func (b *bench) inProgress() {
 	assert.Equal(b, [3]int{1, 1, 1}, p.runs())
 }
 
-// When the lock has expired the next run goes on at the recovery point, and the old one
-// commits nothing (fencing).
+// After the lock has expired, the next run continues at the recovery point, and the old
+// run can no longer commit (fencing).
 func (b *bench) takeover() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
@@ -328,13 +328,13 @@ func (b *bench) takeover() {
 	assert.Equal(b, 2, b.effects("first"))
 	assert.Equal(b, 2, b.effects("third"))
 
-	// A run that is slow while no other takes over goes on.
+	// A slow run continues if no other run takes over.
 	p.between = func(context.Context, *keys.Run) error { b.clock.Add(time.Hour); return nil }
 	_, err = o.Do(b.Context(), request("a", "slow"))
 	require.NoError(b, err)
 	assert.Equal(b, 3, b.effects("third"))
 
-	// The old run's lock is not its own any more when it commits late.
+	// The old run has lost its lock when it commits late.
 	p.between = func(ctx context.Context, run *keys.Run) error {
 		p.between = nil
 		_, err := b.db.ExecContext(ctx, "UPDATE weir_keys SET fence = fence + 1 WHERE idempotency_key = 'k3'")
@@ -346,7 +346,7 @@ func (b *bench) takeover() {
 	assert.Equal(b, 3, b.effects("third"))
 }
 
-// A run that renews its lock just before another one takes it keeps it.
+// A run that renews its lock just before another run takes it keeps the lock.
 func (b *bench) renewed() {
 	p := &phases{call: func(string) error { return errors.New("broken") }}
 	o := b.keys.Operation("op", p.handle)
@@ -360,7 +360,7 @@ func (b *bench) renewed() {
 	b.clock.Add(91 * time.Second)
 	step := 0
 	b.hooks.Step = func() {
-		if step++; step == 3 { // after the taker has read, before it takes
+		if step++; step == 3 { // after the taker has read the lock, before it takes it
 			_, err := holder.ExecContext(b.Context(), lock, b.clock.Now().UnixMicro())
 			assert.NoError(b, err)
 		}
@@ -372,7 +372,7 @@ func (b *bench) renewed() {
 	assert.Equal(b, [3]int{1, 1, 0}, p.runs())
 }
 
-// Of many that find an expired lock one runs.
+// Of many runs that find an expired lock, only one continues.
 func (b *bench) twoTakers() {
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}
@@ -418,7 +418,7 @@ func (b *bench) limits() {
 		"method":             func(r *keys.Request) { r.Method = strings.Repeat("M", 11) },
 		"path":               func(r *keys.Request) { r.Path = strings.Repeat("p", 101) },
 
-		// What PostgreSQL takes for no text.
+		// Not valid as text in PostgreSQL.
 		`user "\xff"`: func(r *keys.Request) { r.User = "\xff" }, `idempotency key "\x00"`: func(r *keys.Request) { r.Key = "\x00" },
 		`path "/\x00"`: func(r *keys.Request) { r.Path = "/\x00" }, `query "q=\xc3("`: func(r *keys.Request) { r.Query = "q=\xc3\x28" },
 		`content type "\xff"`: func(r *keys.Request) { r.ContentType = "\xff" },
@@ -430,6 +430,6 @@ func (b *bench) limits() {
 		assert.ErrorContains(b, err, field)
 	}
 	assert.Zero(b, count(b.T, b.db, "SELECT count(*) FROM weir_keys"))
-	_, err := o.Do(b.Context(), keys.Request{Key: "k"}) // a request without content
+	_, err := o.Do(b.Context(), keys.Request{Key: "k"}) // without content
 	require.NoError(b, err)
 }

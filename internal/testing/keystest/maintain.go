@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
-// Finished requests go after their retention, and only those.
+// Only finished requests are removed, after their retention.
 func (b *bench) reap() {
 	broken := errors.New("broken")
 	p := &phases{}
@@ -111,7 +111,7 @@ func (b *bench) list() {
 	}
 }
 
-// A request that no client repeats is completed, once.
+// A request that its client does not repeat is completed once.
 func (b *bench) complete() {
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}
@@ -131,7 +131,7 @@ func (b *bench) complete() {
 	expect(b.keys, 0, 0)
 	b.clock.Add(time.Second)
 	expect(b.keys, 0, 2) // still broken
-	expect(b.keys, 0, 0) // they rest again
+	expect(b.keys, 0, 0) // they wait again
 	b.clock.Add(10*time.Minute - time.Second)
 	expect(b.keys, 0, 0) // longer each time
 	b.clock.Add(time.Second)
@@ -162,8 +162,8 @@ func (b *bench) complete() {
 	assert.Equal(b, 2, p.callKeys())
 }
 
-// A request that cannot be completed is called a bounded number of times, and stays for a
-// person to end.
+// A request that cannot be completed is retried a limited number of times, and stays
+// until a person ends it.
 func (b *bench) givesUp() {
 	broken := errors.New("broken")
 	calls := 0
@@ -182,8 +182,8 @@ func (b *bench) givesUp() {
 	assert.Equal(b, 1, unfinished)
 }
 
-// A person ends a request that is not finished, with a response that says why. A run that
-// has it commits nothing any more.
+// A person can end an unfinished request with a response that states the reason. A run of
+// that request can no longer commit.
 func (b *bench) end() {
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}
@@ -220,7 +220,7 @@ func (b *bench) end() {
 	assert.Equal(b, 1, removed)
 }
 
-// Maintain completes and reaps until its context ends.
+// Maintain completes and reaps requests until its context ends.
 func (b *bench) maintain() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)

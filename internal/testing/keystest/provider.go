@@ -17,12 +17,12 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
-// The provider is stored before it is called, later calls go to it, and another one is
-// asked after a definite refusal only.
+// The provider is stored before it is called, and later calls use the same provider.
+// Another provider is called only after a definite refusal.
 func (b *bench) provider() {
 	lost := errors.New("no answer")
-	var failure map[string]error // of each provider
-	var calls []string           // the provider and its key
+	var failure map[string]error // by provider
+	var calls []string           // provider and key of each call
 	charges := map[string]bool{}
 	favourite := "A"
 	handle := func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -55,11 +55,11 @@ func (b *bench) provider() {
 		return keys.JSON(http.StatusOK, charge)
 	}
 	do := func(key string) (string, error) {
-		response, err := b.server().Operation("op", handle).Do(b.Context(), request("a", key)) // another worker each time
+		response, err := b.server().Operation("op", handle).Do(b.Context(), request("a", key)) // a different worker each time
 		return strings.TrimSpace(string(response.Body)), err
 	}
 
-	// A charges, its answer is lost, and everybody prefers B from now on.
+	// A charges, its answer is lost, and B is preferred from now on.
 	failure = map[string]error{"A": lost}
 	_, err := do("k")
 	require.ErrorIs(b, err, lost)
@@ -75,13 +75,13 @@ func (b *bench) provider() {
 	assert.Equal(b, calls[0], calls[1])
 	assert.Equal(b, calls[0], calls[2])
 
-	// B refuses: then A is asked, with a key of its own, and its answer may be lost, too.
+	// B refuses, so A is called with a different key. A's answer may be lost, too.
 	clear(charges)
 	calls = nil
 	failure = map[string]error{"B": fmt.Errorf("%w: declined", keys.ErrRefused), "A": lost}
 	_, err = do("k2")
 	require.ErrorIs(b, err, lost)
-	failure = nil // B would take it now
+	failure = nil // B would accept now
 	answer, err = do("k2")
 	require.NoError(b, err)
 	assert.Equal(b, `"charge of A"`, answer)
@@ -90,7 +90,7 @@ func (b *bench) provider() {
 	assert.Equal(b, calls[1], calls[2])
 	assert.NotEqual(b, strings.TrimPrefix(calls[0], "B "), strings.TrimPrefix(calls[1], "A "))
 
-	// All refuse: definite.
+	// A refusal by all providers is final.
 	clear(charges)
 	refusal := fmt.Errorf("%w: declined", keys.ErrRefused)
 	failure = map[string]error{"A": refusal, "B": refusal}

@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	permits = 16 // elements that are called for at once
-	ahead   = 20 // elements that a client reads before it asks for the length of the stream again
+	permits = 16 // concurrent calls
+	ahead   = 20 // elements that a client reads before it requests the length of the stream again
 )
 
 // client is a pipeline that reads the stream, calls the service for each element, and
@@ -37,8 +37,8 @@ type client struct {
 	http *http.Client
 }
 
-// call is the process of a client. It goes on from the last checkpoint, and prints a line
-// first. Each run has another order, capacity and limit of what is in flight.
+// call runs a client. It first prints a line, and resumes from the last checkpoint. Each
+// run has different settings for order, capacity and calls in flight.
 func call(s settings) error {
 	c := &client{settings: s, http: &http.Client{
 		Transport: caller.Transport(&http.Transport{MaxIdleConnsPerHost: 2 * permits}, s.URL+"/accounts/"),
@@ -75,16 +75,16 @@ func call(s settings) error {
 	return errors.Join(coordinator.Wait(), op.Wait(), coordinator.Close())
 }
 
-// outputFile has the positions that the pipeline is done with, one a line.
+// outputFile holds the positions that the pipeline has completed, one per line.
 const outputFile = "output"
 
-// fail ends the process: nothing of this can happen.
+// fail ends the process after a violation.
 func fail(err error) {
 	fmt.Println("FAILED:", err)
 	os.Exit(1)
 }
 
-// post is the function of the operator: it makes the requests for an element.
+// post is the operator's function. It makes the requests for an element.
 func (c *client) post(ctx context.Context, position int64) (string, error) {
 	for _, step := range steps {
 		if err := c.postStep(caller.WithStep(ctx, step), position); err != nil {
@@ -94,7 +94,6 @@ func (c *client) post(ctx context.Context, position int64) (string, error) {
 	return strconv.FormatInt(position, 10), nil
 }
 
-// postStep makes one request.
 func (c *client) postStep(ctx context.Context, position int64) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+"/accounts/7",
 		strings.NewReader(fmt.Sprintln(position, valueAt(position))))
@@ -103,7 +102,7 @@ func (c *client) postStep(ctx context.Context, position int64) error {
 	}
 	resp, err := c.http.Do(req)
 	if err == nil {
-		defer resp.Body.Close() //nolint:errcheck // it was read
+		defer resp.Body.Close() //nolint:errcheck // the body was read
 		err = httpretry.CheckResponse(resp)
 	}
 	var answer []byte
@@ -115,18 +114,18 @@ func (c *client) postStep(ctx context.Context, position int64) error {
 	}
 	refused, is := errors.AsType[*httpretry.StatusError](err)
 	switch {
-	case errors.Is(err, exactlyonce.ErrInProgress): // more attempts wait than may
+	case errors.Is(err, exactlyonce.ErrInProgress): // too many attempts are waiting
 	case is && refused.StatusCode < http.StatusInternalServerError, errors.Is(err, exactlyonce.ErrStale), errors.Is(err, caller.ErrNoID):
 		fail(fmt.Errorf("element %d: %w", position, err))
 	}
 	return err
 }
 
-// input is the stream: the positions from 1 to its length.
+// input is the stream of positions from 1 to its length.
 type input struct {
 	client   *client
 	position int64
-	length   int64 // 0: it is not known yet
+	length   int64 // 0 while unknown
 }
 
 // Next implements checkpoint.Input.
@@ -160,14 +159,14 @@ func (in *input) Seek(position []byte) error {
 // Close implements checkpoint.Input.
 func (in *input) Close() error { return nil }
 
-// length asks for the length of the stream, before more than position is read; 0: not
-// yet.
+// length requests the length of the stream before reading beyond position. It returns 0
+// while the length is unknown.
 func (c *client) length(position int64) (length int64, err error) {
 	resp, err := c.http.Get(c.URL + "/length?position=" + strconv.FormatInt(position, 10))
 	if err != nil {
 		return 0, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
+	defer resp.Body.Close() //nolint:errcheck // the body was read
 	_, err = fmt.Fscan(resp.Body, &length)
 	return length, err
 }

@@ -21,33 +21,33 @@ import (
 	"github.com/weirflow/weir/internal/testing/child"
 )
 
-// killsEnv is the variable of the environment that says how often servers and clients are
-// killed; a few times by default.
+// killsEnv is the environment variable with the number of kills of servers and clients.
+// The default is a few.
 const killsEnv = "WEIR_KILLS"
 
-// Addition is what a request asks for.
+// Addition is the content of a request.
 type Addition struct {
 	Step     string
-	Position int64 // in the stream
+	Position int64 // position in the stream
 	Value    int64
 }
 
-// Service is the database of a server's process: the answers and the counters.
+// Service is the database of a server process, with the answers and the counters.
 type Service interface {
 	exactlyonce.Records
 
 	// Add makes an addition and stores the answer to req, both or neither, and returns
-	// the answer that is stored.
+	// the stored answer.
 	Add(ctx context.Context, req exactlyonce.Request, a Addition, answer []byte) ([]byte, error)
 }
 
-// Books are what the counters say.
+// Books are the state of the counters.
 type Books struct {
 	Totals map[string]int64         // by step
-	Added  map[string]map[int64]int // how often, by step and position
+	Added  map[string]map[int64]int // number of additions by step and position
 }
 
-// NewBooks returns books to be filled.
+// NewBooks returns empty books.
 func NewBooks() Books {
 	b := Books{Totals: map[string]int64{}, Added: map[string]map[int64]int{}}
 	for _, step := range steps {
@@ -56,21 +56,21 @@ func NewBooks() Books {
 	return b
 }
 
-// Config says what [Run] does.
+// Config configures [Run].
 type Config struct {
-	Database string                                   // what Child's open gets
-	Servers  int                                      // processes of the service, behind one load balancer
-	Books    func(ctx context.Context) (Books, error) // reads the counters, in the test's process
+	Database string                                   // passed to Child's open
+	Servers  int                                      // server processes behind one load balancer
+	Books    func(ctx context.Context) (Books, error) // reads the counters in the test's process
 }
 
-// The stream holds one number per position, and two requests are made for each.
+// The stream has a number at each position. Each number results in two requests.
 var steps = [...]string{"debit", "credit"}
 
 func valueAt(position int64) int64 { return position%7 + 1 }
 
-// Run kills servers and clients at random, WEIR_KILLS of each, and a few by default. Law
-// X1: in the end the counters hold what the stream held, each element once, and so does
-// the output of the clients.
+// Run kills servers and clients at random, each WEIR_KILLS times, or a few times by
+// default. Law X1: in the end the counters contain each element of the stream once, and
+// so does the output of the clients.
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	kills := 3
@@ -120,13 +120,13 @@ func Run(t *testing.T, c Config) {
 	t.Logf("%d elements, %d kills of servers and of clients: %v", length, kills, r.network)
 }
 
-// patience is how long anything may take.
+// patience bounds each wait.
 const patience = time.Minute
 
 // run is one run of the processes.
 type run struct {
 	config  Config
-	dir     string // of the clients
+	dir     string // directory of the clients
 	network *network
 
 	servers []*child.Process
@@ -134,7 +134,7 @@ type run struct {
 	stopped bool
 }
 
-// stop ends all processes and the network. A second one does nothing.
+// stop ends all processes and the network. It may be called twice.
 func (r *run) stop() {
 	if r.stopped {
 		return
@@ -195,7 +195,7 @@ func (r *run) killClients(kills int) error {
 	return nil
 }
 
-// progress waits for some answers, and for a moment.
+// progress waits for some answers, and then for a random time.
 func (r *run) progress() error {
 	before := r.network.progress()
 	for begun := time.Now(); r.network.progress() < before+10; time.Sleep(time.Millisecond) {

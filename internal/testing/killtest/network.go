@@ -17,27 +17,27 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// network is between clients and servers: each request goes to a random server that runs,
-// and 30 % of them get into trouble.
+// network connects clients and servers. Each request goes to a random running server, and
+// 30 % of the requests are disturbed.
 type network struct {
 	server  *httptest.Server
 	client  *http.Client
-	pending sync.WaitGroup // late doubles
+	pending sync.WaitGroup // delayed duplicates
 
 	mu      sync.Mutex
-	targets []string // of servers; "" while one is down
-	read    int64    // the highest position that a client may have read
-	length  int64    // of the stream; 0: none yet
-	errs    []error  // answers that must not come
+	targets []string // URLs of servers; "" while a server is down
+	read    int64    // highest position that a client may have read
+	length  int64    // length of the stream; 0 while unknown
+	errs    []error  // invalid answers
 
-	// What happened.
+	// Counts for the report.
 	requests, answers int
 	faults            map[string]int
-	inDoubt           map[string]bool // requests that have had no answer since, by id without its attempt
-	done              map[string]bool // those that were answered
+	inDoubt           map[string]bool // requests without an answer so far, by id without the attempt
+	done              map[string]bool // answered requests
 	doubts            int             // requests that were ever in doubt
-	happened          int             // of these had taken effect when they were asked for again
-	staleDoubles      int             // came too late
+	happened          int             // requests in doubt that had taken effect before they were repeated
+	staleDoubles      int             // duplicates that came too late
 }
 
 func newNetwork(servers int) *network {
@@ -68,14 +68,13 @@ func (n *network) setTarget(i int, url string) {
 	n.targets[i] = url
 }
 
-// progress returns how many requests were answered.
 func (n *network) progress() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.answers
 }
 
-// end sets the length of the stream: more than any client has read.
+// end sets the length of the stream to a position that no client has read yet.
 func (n *network) end() int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -83,8 +82,8 @@ func (n *network) end() int64 {
 	return n.length
 }
 
-// asked answers a client that has read the stream up to a position and asks for its
-// length.
+// asked answers a client that has read up to a position and requests the length of the
+// stream.
 func (n *network) asked(w http.ResponseWriter, req *http.Request) {
 	position, err := strconv.ParseInt(req.FormValue("position"), 10, 64)
 	if err != nil {
@@ -97,7 +96,7 @@ func (n *network) asked(w http.ResponseWriter, req *http.Request) {
 	_, _ = fmt.Fprint(w, n.length)
 }
 
-// pick returns a server that runs, or "".
+// pick returns a running server, or "".
 func (n *network) pick() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,7 +148,7 @@ func (n *network) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		time.Sleep(rand.N(50 * time.Millisecond))
 	}
 	resp, answer, err := n.forward(req.Context(), target, req, body)
-	if fault == "answer lost" || err != nil { // or the server was killed
+	if fault == "answer lost" || err != nil { // the latter if the server was killed
 		n.doubt(id)
 		panic(http.ErrAbortHandler)
 	}
@@ -163,7 +162,7 @@ func (n *network) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(answer)
 }
 
-// note counts a request, and returns its id without the attempt.
+// note counts a request and returns its id without the attempt.
 func (n *network) note(req *http.Request, fault string) (id string, err error) {
 	var parsed exactlyonce.ID
 	if err := parsed.UnmarshalText([]byte(req.Header.Get(exactlyonce.Header))); err != nil {
@@ -176,11 +175,11 @@ func (n *network) note(req *http.Request, fault string) (id string, err error) {
 	return fmt.Sprint(parsed.Client, " ", parsed.Sequence, " ", parsed.Step), nil
 }
 
-// doubt notes that the client cannot know what became of a request.
+// doubt records that the client cannot know the effect of a request.
 func (n *network) doubt(id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.done[id] && !n.inDoubt[id] { // not of a client that was killed meanwhile
+	if !n.done[id] && !n.inDoubt[id] { // ignore requests of a client that was killed meanwhile
 		n.inDoubt[id] = true
 		n.doubts++
 	}
@@ -197,7 +196,7 @@ func (n *network) answered(id string, before bool) {
 	delete(n.inDoubt, id)
 }
 
-// double sends a request once more, after a time. The answer goes nowhere.
+// double repeats a request after a while. The answer is only checked.
 func (n *network) double(req *http.Request, body []byte, most time.Duration) {
 	n.pending.Go(func() {
 		time.Sleep(rand.N(most))
@@ -207,7 +206,7 @@ func (n *network) double(req *http.Request, body []byte, most time.Duration) {
 		}
 		resp, answer, err := n.forward(context.Background(), target, req, body)
 		if err != nil {
-			return // killed
+			return // the server was killed
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -234,7 +233,7 @@ func (n *network) forward(ctx context.Context, target string, req *http.Request,
 	if err != nil {
 		return nil, nil, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
+	defer resp.Body.Close() //nolint:errcheck // the body was read
 	answer, err := io.ReadAll(resp.Body)
 	return resp, answer, err
 }

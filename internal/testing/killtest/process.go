@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	name = "killtest" // of the children
+	name = "killtest" // name of the children
 
 	roleServer = "server"
 	roleClient = "client"
 
-	timeLimit = 10 * time.Minute // of a process
+	timeLimit = 10 * time.Minute // limit of a process's life
 )
 
 type settings struct {
 	Role     string
 	Database string // of a server
-	URL, Dir string // of a client: the service, and where its checkpoint lies
+	URL, Dir string // of a client: URL of the service, and directory of its checkpoint
 }
 
-// Child is the process of a server or of a client, if this process was started by [Run];
-// it does not return then. TestMain calls it first. open opens a server's database.
+// Child runs a server or a client and does not return if [Run] started this process.
+// TestMain must call it first. open opens a server's database.
 func Child(open func(ctx context.Context, database string) (Service, error)) {
 	child.Run(name, func(text string) error {
 		time.AfterFunc(timeLimit, func() { os.Exit(4) })

@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce/server"
 )
 
-// serve is the process of a server. It prints its address.
+// serve runs a server. It prints its address.
 func serve(open func(ctx context.Context, database string) (Service, error), database string) error {
 	service, err := open(context.Background(), database)
 	if err != nil {
@@ -29,8 +29,8 @@ func serve(open func(ctx context.Context, database string) (Service, error), dat
 	return s.Serve(l)
 }
 
-// add is the handler behind the tracking. It takes its time, and fails now and then:
-// before its transaction, and behind it.
+// add is the handler inside the tracking. It takes some time and fails sometimes, before
+// its transaction or after it.
 func add(service Service, w http.ResponseWriter, req *http.Request) {
 	request, _ := exactlyonce.RequestFromContext(req.Context())
 	a := Addition{Step: request.Step}
@@ -48,12 +48,12 @@ func add(service Service, w http.ResponseWriter, req *http.Request) {
 	if err == nil {
 		err = response.Decode(stored)
 	}
-	if err != nil || rand.IntN(20) == 0 { // the handler around this one looks for the record
+	if err != nil || rand.IntN(20) == 0 { // the outer handler reads the record
 		http.Error(w, fmt.Sprint("failed: ", err), http.StatusInternalServerError)
 		return
 	}
 	response.Send(w)
 }
 
-// anyone is the principal of a service with one client.
+// anyone returns the same principal for all requests, because there is one client.
 func anyone(*http.Request) (string, bool) { return "", true }

@@ -1,6 +1,7 @@
-// Package laws_test keeps docs/laws.md: the laws of DESIGN.md, each with the tests that name it.
+// Package laws_test checks docs/laws.md, which lists the laws of DESIGN.md with the tests
+// that name them.
 //
-// A test names a law in its comment, as in "Law A2: …", "(law A2)" or "laws A2, A3 and Q1".
+// A test names a law in its comment: "Law A2: …", "(law A2)" or "laws A2, A3 and Q1".
 package laws_test
 
 import (
@@ -34,7 +35,8 @@ var (
 	isTest   = regexp.MustCompile(`^(Test|Fuzz)[^a-z]`)
 )
 
-// Every law has a test, every test names laws that there are, and docs/laws.md says which. To write it:
+// Every law has a test, tests name only existing laws, and docs/laws.md is up to date. To
+// write it:
 //
 //	go test ./internal/testing/laws -update
 func TestLawsHaveTests(t *testing.T) {

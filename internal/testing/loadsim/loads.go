@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The bounds of the limiters, and the first capacity of the services.
+// Bounds of the limiters, and capacities of the services.
 const (
 	Least = 8
 	Most  = 200
@@ -13,8 +13,8 @@ const (
 	Full  = 50
 )
 
-// Loads are the five loads that limiters are measured by, and one at ten times what the
-// service bears.
+// Loads returns the five standard loads for limiters, and a load with ten times the
+// demand that the service can serve.
 func Loads() []Load {
 	const (
 		ms    = time.Millisecond
@@ -42,7 +42,7 @@ func Loads() []Load {
 				return Full
 			}
 		}),
-		with("ramp", func(l *Load) { // of the demand: from a half to double of what the service bears
+		with("ramp", func(l *Load) { // the demand grows from half to double the capacity
 			bears := float64(Full) / short.Seconds()
 			l.Demand = func(t time.Duration) float64 { return bears * (0.5 + 1.5*float64(t)/float64(l.Length)) }
 		}),
@@ -67,8 +67,8 @@ func Loads() []Load {
 	}
 }
 
-// around returns a time around mean: the sum of four that are exponential, with half of
-// the deviation of one.
+// around returns a random time with the given mean: the average of four exponential
+// times, which has half the deviation of one.
 func around(r *rand.Rand, mean time.Duration) time.Duration {
 	sum := 0.0
 	for range 4 {
@@ -77,14 +77,14 @@ func around(r *rand.Rand, mean time.Duration) time.Duration {
 	return time.Duration(sum / 4 * float64(mean))
 }
 
-// Phase is a part of a load that begins 30 s after a change.
+// Phase is a part of a load, from 30 s after one change to the next change.
 type Phase struct {
 	From, To time.Duration
-	Best     int // answers in time of the best static limit
-	Static   int // that limit
+	Best     int // timely answers with the best static limit
+	Static   int // the best static limit
 }
 
-// Best finds the best static limit of each phase of a load by a sweep.
+// Best finds the best static limit of each phase of a load by trying several limits.
 func Best(seed uint64, l Load) (phases []Phase) {
 	from := time.Duration(0)
 	for _, to := range append(l.Changes, l.Length) {

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Limiter finds out how many calls may run.
+// Limiter determines how many calls may run at once.
 type Limiter interface {
 	Limit() int
-	// Ended is called when a call was answered, with inUse running, this one among them.
+	// Ended is called when a call was answered. inUse includes this call.
 	Ended(t, took time.Duration, inUse int)
 	// Lost is called when a call was given up or refused.
 	Lost(t, took time.Duration, inUse int)
 }
 
-// Starter is a Limiter that wants to know of each call when it starts. It is told of its
-// end in place of the other methods.
+// Starter is a Limiter that is called at the start of each call. The returned function is
+// called at the call's end in place of the other methods.
 type Starter interface {
 	Started() (end func(lost bool))
 }
@@ -36,27 +36,27 @@ func (f Fixed) Ended(time.Duration, time.Duration, int) {}
 // Lost implements Limiter.
 func (f Fixed) Lost(time.Duration, time.Duration, int) {}
 
-// Load is how a service and the demand for it develop.
+// Load describes a service and the demand for it over time.
 type Load struct {
 	Name     string
-	Capacity func(t time.Duration) int                             // calls that the service works on at a time; others queue
-	Takes    func(r *rand.Rand, t time.Duration) (d time.Duration) // the work of a call
-	Demand   func(t time.Duration) float64                         // calls a second; nil: always more than can run
-	Room     int                                                   // of the queue; a call beyond it is refused at once. 0: no bound
-	Timeout  time.Duration                                         // of a call; the service does not notice
+	Capacity func(t time.Duration) int                             // calls that the service processes at once; others queue
+	Takes    func(r *rand.Rand, t time.Duration) (d time.Duration) // processing time of a call
+	Demand   func(t time.Duration) float64                         // calls per second; nil means always more than can run
+	Room     int                                                   // length of the queue; calls beyond it are refused at once; 0 means no limit
+	Timeout  time.Duration                                         // of the client for a call; the service does not notice it
 	Length   time.Duration
-	Changes  []time.Duration // when the best limit changes
+	Changes  []time.Duration // times at which the best limit changes
 }
 
-// Result is what came of a run, second by second.
+// Result is the result of a run by second.
 type Result struct {
-	Good  []int // answered in time
+	Good  []int // timely answers
 	Lost  []int
-	Took  []time.Duration // by the calls that were answered, together
+	Took  []time.Duration // total time of the answered calls
 	Limit []int           // at the end of the second
 }
 
-// Between returns the answers in time from one instant to another.
+// Between returns the number of timely answers in a period.
 func (r Result) Between(from, to time.Duration) (good int) {
 	for i := from / time.Second; i < to/time.Second; i++ {
 		good += r.Good[i]
@@ -64,7 +64,7 @@ func (r Result) Between(from, to time.Duration) (good int) {
 	return good
 }
 
-// Mean returns how long calls took that were answered in time.
+// Mean returns the mean time of timely answers.
 func (r Result) Mean(from, to time.Duration) (mean time.Duration) {
 	for i := from / time.Second; i < to/time.Second; i++ {
 		mean += r.Took[i]
@@ -96,10 +96,10 @@ type run struct {
 	busy    int
 	queue   []*call
 	inUse   int
-	waiting int // demand that has not started
+	waiting int // demand that has not started yet
 }
 
-// Run simulates a load. sleep, which may be nil, is called as time passes.
+// Run simulates a load. It calls sleep, which may be nil, as time passes.
 func Run(seed uint64, l Load, limiter Limiter, sleep func(d time.Duration)) Result {
 	seconds := int(l.Length / time.Second)
 	r := &run{Load: l, limiter: limiter, random: rand.New(rand.NewPCG(seed, 3))}
@@ -132,9 +132,9 @@ func (r *run) at(t time.Duration, f func()) {
 	heap.Push((*events)(&r.events), event{t, r.order, f})
 }
 
-// arrive lets the demand come, each at random.
+// arrive generates random demand.
 func (r *run) arrive() {
-	const most = 1000 // wait; others go away
+	const most = 1000 // at most this many wait; others leave
 	rate := r.Demand(r.now)
 	r.at(r.now+time.Duration(r.random.ExpFloat64()/rate*1e9), func() {
 		r.waiting = min(most, r.waiting+1)
@@ -142,7 +142,7 @@ func (r *run) arrive() {
 	})
 }
 
-// start starts what may.
+// start starts as many calls as the limit allows.
 func (r *run) start() {
 	for r.waiting > 0 && r.inUse < r.limiter.Limit() {
 		if r.Demand != nil {
@@ -177,7 +177,7 @@ func (r *run) lose(c *call) {
 	r.inUse--
 }
 
-// work lets the service work on what waits.
+// work makes the service process queued calls.
 func (r *run) work() {
 	for len(r.queue) > 0 && r.busy < r.Capacity(r.now) {
 		c := r.queue[0]

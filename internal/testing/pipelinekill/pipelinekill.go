@@ -1,7 +1,6 @@
 // Package pipelinekill runs the pipelines of partitions ([partitions.Run]) in several
-// processes, and kills these at random, or stops them for longer than their leases. It is
-// for the tests of stores, inputs and outputs: it runs the test binary again as the
-// workers.
+// processes, and kills these at random, or pauses them for longer than their leases. It
+// is for tests of stores, inputs and outputs. The workers run the test binary again.
 package pipelinekill
 
 import (
@@ -26,30 +25,30 @@ import (
 )
 
 const (
-	name    = "pipelines" // of the children
+	name    = "pipelines" // name of the children
 	envLong = "WEIR_LONG"
 
 	workerN    = 3
 	partitionN = 5
 	lease      = 1500 * time.Millisecond
-	patience   = 2 * time.Minute // for anything to happen
+	patience   = 2 * time.Minute // bounds each wait
 )
 
-// Engine is what the pipelines work on.
+// Engine holds the systems that the pipelines use.
 type Engine struct {
 	Locks  lock.Locks
 	Stores partitions.Stores
-	Input  func(partition string) checkpoint.Input[int] // of the numbers from 0 to n-1
+	Input  func(partition string) checkpoint.Input[int] // the numbers from 0 to n-1
 	Output func(partition string) checkpoint.Output[int]
 	Close  func()
 
-	Unordered bool // the operators are: elements of a stale owner would take the places of others
+	Unordered bool // the operators are unordered, because elements of a stale owner would take the places of others
 }
 
-// Open opens the engine of a DSN.
+// Open opens the engine at a DSN.
 type Open func(ctx context.Context, dsn string) (Engine, error)
 
-// Partitions are the names of the partitions.
+// Partitions returns the names of the partitions.
 func Partitions() (names []string) {
 	for i := range partitionN {
 		names = append(names, "p"+strconv.Itoa(i))
@@ -57,7 +56,7 @@ func Partitions() (names []string) {
 	return names
 }
 
-// Elements is how many elements each partition has.
+// Elements returns the number of elements in each partition.
 func Elements() int {
 	if os.Getenv(envLong) != "" {
 		return 10_000
@@ -65,8 +64,8 @@ func Elements() int {
 	return 300
 }
 
-// Child is a worker, if this process was started by [Run]; it does not return then.
-// TestMain calls it first.
+// Child runs a worker and does not return if [Run] started this process. TestMain must
+// call it first.
 func Child(open Open) { workers.Child(name, open, work) }
 
 func work(ctx context.Context, e Engine) error {
@@ -104,20 +103,20 @@ func work(ctx context.Context, e Engine) error {
 	})
 }
 
-// Config says what [Run] does.
+// Config configures [Run].
 type Config struct {
 	DSN string
-	// Count returns how many elements are in the outputs, all together; Rows returns
-	// those of a partition in the order of its output.
+	// Count returns the number of elements in all outputs. Rows returns the elements of a
+	// partition in output order.
 	Count     func(ctx context.Context) (int, error)
 	Rows      func(ctx context.Context, partition string) ([]int, error)
-	Unordered bool // as [Engine.Unordered]
-	// KillServer kills a server and starts it again; nil: there is none. It is called on
+	Unordered bool // same as [Engine.Unordered]
+	// KillServer kills and restarts a server. nil if there is no server. It is called on
 	// the goroutine of the test.
 	KillServer func()
 }
 
-// Run kills and stops workers while they work: a few times by default, more than fifty
+// Run kills and pauses workers while they work: a few times by default, more than fifty
 // times with WEIR_LONG. In the end each element is in the output of its partition once,
 // and all are in order (laws C1, P1).
 func Run(t *testing.T, c Config) {
@@ -152,7 +151,7 @@ func Run(t *testing.T, c Config) {
 		total, took.Round(time.Millisecond), all.Kills, all.Stops, workerN, servers)
 }
 
-// progress waits until the outputs have enough elements.
+// progress waits until the outputs contain enough elements.
 func (c Config) progress(t *testing.T, all *workers.Workers, enough int) {
 	t.Helper()
 	before, changed := 0, time.Now()
@@ -170,7 +169,7 @@ func (c Config) progress(t *testing.T, all *workers.Workers, enough int) {
 	}
 }
 
-// check compares the outputs with what the inputs have.
+// check compares the outputs with the inputs.
 func (c Config) check(t *testing.T) {
 	t.Helper()
 	var want []int

@@ -15,14 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Bouncer starts PgBouncer in front of the server, and returns its connection string:
-// each transaction gets one of three connections. It ends with the test. The test needs
-// PgBouncer (Debian: apt-get install pgbouncer), as it needs PostgreSQL.
+// Bouncer starts PgBouncer in front of the server and returns its connection string. Each
+// transaction uses one of three connections. PgBouncer ends with the test. It must be
+// installed (Debian: apt-get install pgbouncer), like PostgreSQL.
 func (s *Server) Bouncer() (url string) {
 	s.t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		program = "/usr/sbin/pgbouncer" // Debian's, which is not in the path of every user
+		program = "/usr/sbin/pgbouncer" // Debian's path, which is not in every user's PATH
 		if !isFile(program) {
 			unavailable(s.t, err)
 		}

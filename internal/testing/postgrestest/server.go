@@ -22,20 +22,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Server is a PostgreSQL server. It belongs to the goroutine of its test.
+// Server is a PostgreSQL server. Only the goroutine of its test may use it.
 type Server struct {
 	t    testing.TB
 	bin  string // directory of the programs
 	dir  string
 	port int
-	met  bool                // clients know the port
-	cred *syscall.Credential // nil: the user that runs the test
+	met  bool                // clients know the port, so it must not change
+	cred *syscall.Credential // nil for the user that runs the test
 
 	process *os.Process
-	ended   chan struct{} // closed by the process's end; nil: not running
+	ended   chan struct{} // closed when the process ends; nil if not running
 }
 
-// Start makes a database cluster and starts its server, which ends with the test.
+// Start creates a database cluster and starts its server, which ends with the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	bin, err := programs()
@@ -60,22 +60,22 @@ func (s *Server) URL() string {
 	return fmt.Sprintf("postgres://weir@127.0.0.1:%d/postgres?sslmode=disable", s.port)
 }
 
-// Kill ends the server as kill -9 does. It does nothing if the server is not running.
+// Kill ends the server with SIGKILL. It has no effect if the server is not running.
 func (s *Server) Kill() { s.end(syscall.SIGKILL) }
 
-// Shutdown ends the server as pg_ctl stop -m fast does: its clients get 57P01.
+// Shutdown ends the server like pg_ctl stop -m fast: its clients receive 57P01.
 func (s *Server) Shutdown() { s.end(syscall.SIGINT) }
 
 func (s *Server) end(sig syscall.Signal) {
 	if s.ended == nil {
 		return
 	}
-	_ = s.process.Signal(sig) // it may have ended by itself
+	_ = s.process.Signal(sig) // it may have ended
 	<-s.ended
 	s.ended = nil
 }
 
-// Start starts a server that was ended, and waits until it answers.
+// Start restarts a server that was ended, and waits until it answers.
 func (s *Server) Start() {
 	s.t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -89,12 +89,12 @@ func (s *Server) Start() {
 			select {
 			case <-s.ended:
 				if s.ended = nil; !s.met {
-					s.port = freePort(s.t) // another process may have taken it
+					s.port = freePort(s.t) // another process may have taken the port
 				}
-			case <-time.After(10 * time.Millisecond): // it is starting, or recovering
+			case <-time.After(10 * time.Millisecond): // the server is starting or recovering
 				continue
 			}
-			break // after kill -9 its backends may hold the shared memory for a moment: once more
+			break // after SIGKILL old backends may hold the shared memory for a while, so try again
 		}
 	}
 }
@@ -112,12 +112,12 @@ func (s *Server) launch() {
 	s.process, s.ended = cmd.Process, ended
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // by a signal, as a rule
+		_ = cmd.Wait() // usually ended by a signal
 	}()
 }
 
-// answers reads what the server has written about itself: its process, and in the last
-// line whether it takes connections, as a standby or as a primary.
+// answers reads the status that the server writes to postmaster.pid: the process, and in
+// the last line whether it accepts connections, as a standby or as a primary.
 func (s *Server) answers() bool {
 	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
 	lines := strings.Fields(string(text))
@@ -140,10 +140,10 @@ func (s *Server) logFile() string { return filepath.Join(s.dir, "log") }
 
 // programs returns the directory of initdb and postgres.
 func programs() (dir string, err error) {
-	candidates, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // Debian's; the pattern is a good one
-	slices.Reverse(candidates)                                  // the newest first
+	candidates, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // Debian's path; the pattern is valid
+	slices.Reverse(candidates)                                  // newest first
 	if path, err := exec.LookPath("postgres"); err == nil {
-		if target, err := filepath.EvalSymlinks(path); err == nil { // beside it are programs that have no link
+		if target, err := filepath.EvalSymlinks(path); err == nil { // some programs have no link, and are next to the target
 			path = target
 		}
 		candidates = append([]string{filepath.Dir(path)}, candidates...)
@@ -161,10 +161,10 @@ func isFile(path string) bool {
 	return err == nil && !info.IsDir()
 }
 
-// credential returns the user to run the server as: PostgreSQL refuses root.
+// credential returns the user for the server, because PostgreSQL refuses to run as root.
 func credential() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
-		return nil, nil // no other user than this one
+		return nil, nil // run as the current user
 	}
 	u, err := user.Lookup("postgres")
 	if err != nil {
@@ -189,8 +189,8 @@ func unavailable(t testing.TB, err error) {
 	t.Skipf("skipped, this test needs PostgreSQL (apt-get install postgresql): %v", err)
 }
 
-// freePort returns a port below those that connections get, so that a server that was
-// killed finds it free when it comes back.
+// freePort returns a port below the ephemeral range, so that it is still free when a
+// killed server restarts.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for try := 0; ; try++ {
@@ -204,15 +204,15 @@ func freePort(t testing.TB) int {
 	}
 }
 
-// Freeze stops the server's processes until the end of the test, or Thaw: it answers
-// nothing, and closes no connection. The kernel still accepts new ones. The test is
-// skipped where there is no /proc.
+// Freeze stops the server's processes until Thaw or the end of the test. The server does
+// not answer and keeps its connections open. The kernel still accepts new connections.
+// Without /proc the test is skipped.
 func (s *Server) Freeze() {
 	s.t.Helper()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		s.t.Skip("skipped, this test needs /proc")
 	}
-	s.t.Cleanup(s.Thaw) // before the server is killed: its processes notice that only when they run
+	s.t.Cleanup(s.Thaw) // before the server is killed, because stopped processes notice that only after they continue
 	s.signal(syscall.SIGSTOP)
 }
 
@@ -222,15 +222,15 @@ func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
 // signal sends a signal to the server and its children.
 func (s *Server) signal(sig syscall.Signal) {
 	s.t.Helper()
-	require.NoError(s.t, s.process.Signal(sig)) // it starts no children from here on, if it stops
+	require.NoError(s.t, s.process.Signal(sig)) // once stopped, it starts no further children
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	require.NoError(s.t, err)
 	for _, stat := range stats {
 		text, err := os.ReadFile(stat)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
-		// "17 (name, perhaps with blanks) S 16 …": the parent is behind the state.
+		// "17 (name, perhaps with spaces) S 16 …": the parent's pid follows the state.
 		_, rest, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
 		fields := strings.Fields(rest)
 		if len(fields) < 2 || fields[1] != strconv.Itoa(s.process.Pid) {

@@ -1,5 +1,5 @@
-// Package rowoutput has an output with rows in its state. Tests use it for pipelines that
-// write to a table.
+// Package rowoutput contains an output with rows in its state, for tests of pipelines
+// that write to a table.
 package rowoutput
 
 import (
@@ -9,13 +9,13 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// Output is a checkpoint.Output whose state has the rows that may not be published yet.
-// Publish publishes rows, the first of which has the number first. It may be called again
-// for rows that are published.
+// Output is a checkpoint.Output whose state contains the rows that may not be published
+// yet. Publish publishes rows; first is the number of the first one. It may be called
+// again for rows that are already published.
 type Output struct {
 	Publish func(ctx context.Context, first int, rows []int) error
 
-	first int // of rows
+	first int // number of the first row in rows
 	rows  []int
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// CloseBesideATransaction checks that Close and a transaction of the caller, which waits
-// for a call or keeps one waiting, do not wait for each other: stage puts a message with
-// an id in such a transaction. It returns what Close has returned.
+// CloseBesideATransaction checks that Close does not deadlock with a transaction of the
+// caller that waits for a call or keeps one waiting. stage puts a message with an id in
+// such a transaction. It returns the result of Close.
 func CloseBesideATransaction(t *testing.T, s store.Keeper, stage func(ctx context.Context, id string) error) error {
 	t.Helper()
 	closed := make(chan error, 1)

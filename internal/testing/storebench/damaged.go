@@ -10,9 +10,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Damaged checks laws D4 and W2 where damage makes the Meta of the message "b" in the
-// queue "q" unreadable: others are taken, and it comes with its payload, and what says
-// where it stood.
+// Damaged checks laws D4 and W2 after damage has made the Meta of message "b" in the
+// queue "q" unreadable: other messages are still taken, and "b" arrives with its payload
+// and its position.
 func Damaged(t *testing.T, s store.Inspector, damage func()) {
 	t.Helper()
 	for _, id := range []string{"a", "b", "c"} {

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Merged checks law D1: a message that comes into an outbox with the id of one that is
+// Merged checks law D1: a message that arrives in an outbox with the id of a message
 // being published stays.
 func Merged(t *testing.T, s store.Inspector, locks lock.Locks) {
 	t.Helper()
@@ -44,8 +44,8 @@ func Merged(t *testing.T, s store.Inspector, locks lock.Locks) {
 	require.Equal(t, []int{0, 1}, merges)
 }
 
-// WithoutTables checks that a worker on an engine whose tables nobody has made ends at
-// once with an error that says how to make them, also if it is stopped at the same time.
+// WithoutTables checks that a worker on an engine without tables ends at once with an
+// error that names the remedy, even if it is stopped at the same time.
 func WithoutTables(t *testing.T, engine store.Store, how string) {
 	t.Helper()
 	for name, stopped := range map[string]bool{"running": false, "stopped": true} {
@@ -68,7 +68,7 @@ func WithoutTables(t *testing.T, engine store.Store, how string) {
 	}
 }
 
-// stopping is a store during whose first Take the worker is stopped.
+// stopping is a store whose first Take stops the worker.
 type stopping struct {
 	store.Store
 	stop func()

@@ -17,9 +17,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Many does with many messages in a store what workers and commands do, and logs how long
-// each takes. With WEIR_LONG it is a million that waits, and then a million that is due.
-// It checks that memory stays flat and that nothing is lost.
+// Many runs the operations of workers and commands on a store with many messages, and
+// logs their times. With WEIR_LONG there are a million waiting messages, and then a
+// million due messages. It checks that memory use stays flat and that every message is
+// kept.
 func Many(t *testing.T, s store.Inspector) {
 	t.Helper()
 	n := 5000
@@ -91,8 +92,8 @@ func Many(t *testing.T, s store.Inspector) {
 	require.Less(t, grown, int64(16<<20), "messages that wait take memory")
 }
 
-// purge purges a queue while another goroutine puts into it, and logs how long that had
-// to wait.
+// purge purges a queue while another goroutine puts messages, and logs how long those
+// puts waited.
 func purge(t *testing.T, s store.Inspector, queue string, want int) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

@@ -15,11 +15,11 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// chunk is the number of messages of one round.
+// chunk is the number of messages per round.
 const chunk = 20_000
 
-// pipeline compares source, operator and sink with the store's bare Take, Put and Done,
-// in one run: alternately. Each message goes from one queue to another.
+// pipeline alternately measures source, operator and sink, and the store's bare Take, Put
+// and Done. Each message moves from one queue to another.
 func pipeline(b *testing.B, s store.Store) {
 	b.Helper()
 	chunk := chunk
@@ -46,7 +46,7 @@ func pipeline(b *testing.B, s store.Store) {
 	b.ReportMetric(100*took[0].Seconds()/took[1].Seconds(), "%-of-bare")
 }
 
-// fill puts n messages, a thousand a call.
+// fill puts n messages, a thousand per call.
 func fill(b *testing.B, s store.Store, queue string, n int) {
 	b.Helper()
 	payload := make([]byte, 256)
@@ -61,7 +61,7 @@ func fill(b *testing.B, s store.Store, queue string, n int) {
 	}
 }
 
-// empty takes all messages of a queue and returns how many those were.
+// empty takes all messages of a queue and returns their number.
 func empty(b *testing.B, s store.Store, queue string) (n int) {
 	b.Helper()
 	for {
@@ -83,7 +83,7 @@ func leases(ms []store.Leased) []store.Lease {
 	return leases
 }
 
-// bare is what a worker without weir does, four times.
+// bare runs four workers that use the store without weir.
 func bare(b *testing.B, s store.Store, in, out string, _ int) {
 	b.Helper()
 	var wg sync.WaitGroup
@@ -111,7 +111,7 @@ func bare(b *testing.B, s store.Store, in, out string, _ int) {
 	wg.Wait()
 }
 
-// weir is source, operator and sink.
+// weir uses source, operator and sink.
 func weir(b *testing.B, s store.Store, in, out string, n int) {
 	b.Helper()
 	require.NoError(b, Work(b.Context(), s, in, delivery.NewQueue[[]byte](s, out, delivery.WithCodec(Raw)), n))

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Run puts and takes messages of 256 bytes by several goroutines, measures how late
-// messages come that become due, and compares a pipeline with the bare store.
+// Run puts and takes messages of 256 bytes on several goroutines, measures the lateness
+// of messages that become due, and compares a pipeline with the bare store.
 func Run(b *testing.B, open func(b *testing.B) store.Store) {
 	b.Helper()
 	for _, workers := range []int{16, 256} {
@@ -56,7 +56,7 @@ func Run(b *testing.B, open func(b *testing.B) store.Store) {
 	b.Run("op=pipeline", func(b *testing.B) { pipeline(b, open(b)) })
 }
 
-// put puts n messages, one a call.
+// put puts n messages, one per call.
 func put(b *testing.B, s store.Store, workers, n int, delay time.Duration) {
 	b.Helper()
 	payload := make([]byte, 256)

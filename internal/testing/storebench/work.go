@@ -12,17 +12,16 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Batch is how many messages one Take and one Put have in the pipelines that are
-// measured.
+// Batch is the number of messages per Take and Put in the measured pipelines.
 const Batch = 500
 
-// Raw is a codec that has nothing to do.
+// Raw is a codec that copies bytes.
 var Raw = codec.Func(
 	func(dst []byte, v []byte) ([]byte, error) { return append(dst, v...), nil },
 	func(src []byte) ([]byte, error) { return src, nil },
 )
 
-// Work is a worker whose function does nothing. It ends when n messages of a queue are in
+// Work runs a worker with an identity function. It ends when n messages of a queue are in
 // the sink.
 func Work(ctx context.Context, s store.Store, queue string, sink delivery.Sink[[]byte], n int) error {
 	ctx, enough := context.WithCancel(ctx)
@@ -35,7 +34,7 @@ func Work(ctx context.Context, s store.Store, queue string, sink delivery.Sink[[
 	return err
 }
 
-// counted is a sink that ends the worker after so many messages.
+// counted is a sink that stops the worker after a number of messages.
 type counted struct {
 	delivery.Sink[[]byte]
 	left   int

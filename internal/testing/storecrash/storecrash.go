@@ -1,6 +1,6 @@
-// Package storecrash tests that a store of delivery/store is whole after its process was
-// killed: it runs the test binary again as a child, which kills itself at each step of a
-// scenario.
+// Package storecrash tests that a store of delivery/store is consistent after its process
+// was killed. It runs the test binary again as a child that kills itself at each step of
+// a scenario.
 package storecrash
 
 import (
@@ -26,11 +26,11 @@ const (
 	envStep = "WEIR_STORECRASH_STEP"
 )
 
-// Open opens the store of a DSN. It must call step before and after each statement.
+// Open opens the store at a DSN. It must call step before and after each statement.
 type Open func(ctx context.Context, dsn string, step func()) (store.Inspector, error)
 
-// Child runs the scenario if this process is a child, and does not return then. Call it
-// in TestMain.
+// Child runs the scenario and does not return if this process is a child. TestMain must
+// call it first.
 func Child(open Open) {
 	dsn := os.Getenv(envDSN)
 	if dsn == "" {
@@ -60,9 +60,9 @@ func Child(open Open) {
 	os.Exit(0)
 }
 
-// Run kills a child at each step, each time with a new store, and looks at what is left.
-// A call that has returned has had its effect, the one that was broken off has had all of
-// it or none, and no other has begun.
+// Run kills a child at each step, each time with a new store, and checks the store's
+// state. A call that returned has taken effect. The interrupted call has taken effect
+// completely or not at all, and later calls have not begun.
 func Run(t *testing.T, newDSN func(t *testing.T) string, open Open) {
 	t.Helper()
 	states, err := scenario(t.Context(), memory.Open(), func(int) {})
@@ -79,7 +79,7 @@ func Run(t *testing.T, newDSN func(t *testing.T) string, open Open) {
 		s, openErr := open(t.Context(), dsn, func() {})
 		require.NoError(t, openErr)
 		returned := strings.Count(string(out), "returned")
-		if err == nil { // no step was left
+		if err == nil { // the scenario has no further steps
 			require.Greater(t, step, 2*len(states), "there are too few steps")
 			require.Equal(t, states[len(states)-1], state(t.Context(), s))
 			require.NoError(t, s.Close())
@@ -93,8 +93,7 @@ func Run(t *testing.T, newDSN func(t *testing.T) string, open Open) {
 	}
 }
 
-// scenario calls each method that writes, and returns the states before and after each
-// call.
+// scenario calls each writing method, and returns the states before and after each call.
 func scenario(ctx context.Context, s store.Inspector, returned func(n int)) (states []string, err error) {
 	messages := []store.Message{}
 	for _, id := range []string{"a", "b", "c", "d"} {
@@ -127,7 +126,7 @@ func scenario(ctx context.Context, s store.Inspector, returned func(n int)) (sta
 	return append(states, state(ctx, s)), nil
 }
 
-// state returns what is in a store, in words.
+// state describes the content of a store.
 func state(ctx context.Context, s store.Inspector) string {
 	var b strings.Builder
 	for _, queue := range []string{"q", "dead"} {

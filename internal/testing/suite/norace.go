@@ -2,6 +2,6 @@
 
 package suite
 
-// Race reports whether the race detector is on. Under it, tests of one goroutine that try
-// every case try some: the run without it tries all.
+// Race reports whether the race detector is on. With it, single-goroutine tests that try
+// every case try only some of them. The run without it tries all.
 const Race = false

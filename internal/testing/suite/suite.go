@@ -1,4 +1,4 @@
-// Package suite has what conformance suites share.
+// Package suite contains helpers of conformance suites.
 package suite
 
 import (
@@ -16,7 +16,7 @@ func EqualOr[T any](equal func(a, b T) bool) func(a, b T) bool {
 	return func(a, b T) bool { return reflect.DeepEqual(a, b) }
 }
 
-// Quiet makes an error of a panic.
+// Quiet turns a panic into an error.
 func Quiet(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -33,8 +33,7 @@ func SpoilBytes(b []byte) {
 	}
 }
 
-// Spoiled returns beginnings of b, b with bytes changed, and bytes that have nothing to
-// do with it.
+// Spoiled returns prefixes of b, copies of b with changed bytes, and unrelated bytes.
 func Spoiled(b []byte) (all [][]byte) {
 	const at = 200 // indexes in b
 	step := max(1, len(b)/at)

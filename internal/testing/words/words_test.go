@@ -1,5 +1,6 @@
-// Package words_test counts patterns of bad English in the comments of all code that is not a test: shipped code,
-// conformance suites, test support and examples. Each package has limits, which only go down.
+// Package words_test counts patterns of bad English in the comments of all code except
+// tests: shipped code, conformance suites, test support and examples. Each package has
+// limits, which may only go down.
 package words_test
 
 import (
@@ -23,21 +24,23 @@ import (
 
 const root = "../../.."
 
-// rule is a pattern of English that reads badly where it is frequent.
+// rule is a pattern of English that reads badly if it is frequent.
 type rule struct {
 	name    string
 	pattern *regexp.Regexp
-	aim     float64 // in 1,000 words
-	write   string  // instead
+	aim     float64 // per 1,000 words
+	write   string  // the better words
 }
 
 var word = regexp.MustCompile(`[A-Za-z][\w'-]*`)
 
-// limitsFile has the limits of packages that do not meet the aims yet: by package and rule. Limits only go down.
+// limitsFile holds the limits of packages that do not meet the aims yet, by package and
+// rule.
 const limitsFile = "testdata/words.json"
 
-// updateLimits is the environment variable with which the test lowers the limits to the present rates. It never
-// raises a limit, and never adds a package: a package that has no limits must meet the aims.
+// updateLimits is the environment variable that makes the test lower the limits to the
+// current rates. It never raises a limit and never adds a package: a package without
+// limits must meet the aims.
 const updateLimits = "WEIR_UPDATE_WORDS"
 
 // rules are patterns in lines of comments.
@@ -73,7 +76,8 @@ type comments struct {
 	hits         map[string][]string // by rule: position and text
 }
 
-// rate returns how often a rule is broken: in 1,000 words, or in percent of the lines.
+// rate returns the violations of a rule per 1,000 words, or in percent of the lines for
+// wide.
 func (c *comments) rate(rule string) float64 {
 	n := float64(len(c.hits[rule]))
 	if rule == wide {
@@ -82,7 +86,8 @@ func (c *comments) rate(rule string) float64 {
 	return 1000 * n / float64(max(1, c.words))
 }
 
-// allowed returns how often a rule may be broken under a limit. Even a small package may break each rule once.
+// allowed returns how often a rule may be violated under a limit. Even a small package
+// may violate each rule once.
 func (c *comments) allowed(rule string, limit float64) int {
 	n := limit * float64(c.words) / 1000
 	if rule == wide {
@@ -91,7 +96,7 @@ func (c *comments) allowed(rule string, limit float64) int {
 	return max(1, int(n+1e-9))
 }
 
-// add counts a line of a comment; whole is the line of the file.
+// add counts a line of a comment. whole is the complete line of the file.
 func (c *comments) add(at, text, whole string) {
 	c.lines++
 	c.words += len(word.FindAllString(text, -1))
@@ -170,7 +175,7 @@ func aims() map[string]float64 {
 	return all
 }
 
-// advice returns what to write instead of a pattern.
+// advice returns the better words for a pattern.
 func advice(rule string) string {
 	for _, r := range rules {
 		if r.name == rule {
@@ -180,11 +185,11 @@ func advice(rule string) string {
 	return fmt.Sprintf("lines of at most %d columns", wideColumns)
 }
 
-// limit returns the limit of a rule in a package: its own, or the aim.
+// limit returns the package's limit for a rule, or the aim.
 func (l limits) limit(dir, rule string) float64 { return max(l[dir][rule], aims()[rule]) }
 
-// lowered returns the limits for the present rates, where those are below l, rounded up to one decimal. Without
-// limits yet, which is nil, the present rates become the limits.
+// lowered returns limits for the current rates where those are below l, rounded up to one
+// decimal. If l is nil, the current rates become the limits.
 func (l limits) lowered(all map[string]*comments) limits {
 	now := limits{}
 	for dir, c := range all {
@@ -223,7 +228,7 @@ func (l limits) write(t *testing.T, name string) {
 	require.NoError(t, os.WriteFile(name, append(b, '\n'), 0o600))
 }
 
-// broken returns a line for each rule that a package breaks too often.
+// broken returns a line for each rule that a package violates too often.
 func (l limits) broken(all map[string]*comments) (lines []string) {
 	for dir, c := range all {
 		for rule := range aims() {
@@ -237,8 +242,8 @@ func (l limits) broken(all map[string]*comments) (lines []string) {
 	return lines
 }
 
-// The comments of all code, conformance suites and test support are in plain English: see rules.
-// WEIR_UPDATE_WORDS=1 lowers the limits to the present rates.
+// The comments of all code, conformance suites and test support are in plain English: see
+// rules. WEIR_UPDATE_WORDS=1 lowers the limits to the current rates.
 func TestWords_Comments(t *testing.T) {
 	all := allComments(t, root)
 	require.Greater(t, len(all), 100, "packages")

@@ -1,6 +1,6 @@
-// Package workerkill runs workers ([delivery.Run]) of several processes on one engine,
-// and kills them at random, or stops them for longer than their leases. It is for the
-// tests of stores and queues: it runs the test binary again as the workers.
+// Package workerkill runs workers ([delivery.Run]) in several processes on one engine,
+// and kills them at random, or pauses them for longer than their leases. It is for tests
+// of stores and queues. The workers run the test binary again.
 package workerkill
 
 import (
@@ -34,47 +34,48 @@ import (
 )
 
 const (
-	name    = "worker" // of the children
+	name    = "worker" // name of the children
 	envLong = "WEIR_LONG"
 
-	// Lease is how long a worker has a message without a sign of life.
+	// Lease is how long a worker keeps a message without a sign of life.
 	Lease = 2 * time.Second
 
 	first   = work + "-retry-1"
 	second  = work + "-retry-2"
 	workerN = 3
 	work    = "work" // the queue
-	stuck   = 11     // the message that the sink never takes
-	// Dead is the queue of its dead letters.
+	stuck   = 11     // the message that the sink always refuses
+	// Dead is the queue's dead letter queue.
 	Dead = work + "-dead"
 
 	delay    = 100 * time.Millisecond // of the layer
-	patience = 2 * time.Minute        // for anything to happen
+	patience = 2 * time.Minute        // bounds each wait
 )
 
-// Engine is what workers work on. Its store has the layers and the dead letters.
+// Engine is the system that the workers use. Its store holds the layers and the dead
+// letters.
 type Engine interface {
 	store.Inspector
 
-	Source(ctx context.Context) (delivery.Source[Order], error) // nil: of the queue "work"
+	Source(ctx context.Context) (delivery.Source[Order], error) // nil selects the queue "work"
 	Sink() delivery.Sink[Order]
 
-	Fill(ctx context.Context, orders []Order) error // makes them messages, with their numbers as ids
+	Fill(ctx context.Context, orders []Order) error // adds a message per order, with its number as the id
 	Left(ctx context.Context) (ids []string, err error)
 	CountFinished(ctx context.Context) (int, error)
 	Finished(ctx context.Context) (ids []string, err error)
 }
 
-// Open opens the engine of a DSN.
+// Open opens the engine at a DSN.
 type Open func(ctx context.Context, dsn string) (Engine, error)
 
-// Queues is an engine that is a store: the messages are in a queue, and what is done is
-// in another one.
+// Queues is an engine that is a store. The messages are in one queue, and the results in
+// another.
 type Queues struct{ store.Inspector }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// Source implements [Engine]: the messages are those of the queue.
+// Source implements [Engine]. It selects the queue "work".
 func (q Queues) Source(context.Context) (delivery.Source[Order], error) { return nil, nil } //nolint:nilnil // see Engine
 
 // Sink implements [Engine].
@@ -107,7 +108,7 @@ func (q Queues) CountFinished(ctx context.Context) (int, error) {
 // Finished implements [Engine].
 func (q Queues) Finished(ctx context.Context) ([]string, error) { return list(ctx, q, "done") }
 
-// list returns the ids of the messages of a queue. One that has lost a header is an
+// list returns the ids of the messages in a queue. A message that has lost a header is an
 // error.
 func list(ctx context.Context, s store.Inspector, queue string) (ids []string, err error) {
 	for page := (store.Page{Max: 1000}); ; {
@@ -127,8 +128,8 @@ func list(ctx context.Context, s store.Inspector, queue string) (ids []string, e
 	}
 }
 
-// lapsed returns the dead letters whose leases ended too often, without the message that
-// the sink never takes.
+// lapsed returns the dead letters whose leases ended too often, except the message that
+// the sink always refuses.
 func lapsed(ctx context.Context, s store.Inspector) (ids []string, err error) {
 	entries, err := s.List(ctx, Dead, store.Filter{Cause: store.Lapsed}, store.Page{Max: 1000})
 	for _, e := range entries {
@@ -150,23 +151,24 @@ func unexpected(ctx context.Context, s store.Inspector) (texts []string, err err
 	return texts, err
 }
 
-// later is what no version here knows: a header of others, one of weir's, and a member of
-// the stored history. It stays (law W4).
+// later holds data that this version does not know: an unrelated header, a header of
+// weir, and a member of the stored history. All must be kept (law W4).
 var later = map[string]string{"Others": "1", "Weir-Later": "2", "Weir-Meta-later": `{"is":3}`}
 
 // Order is a message: a number.
 type Order int
 
-// ID is the id of its message.
+// ID returns the id of the order's message.
 func (o Order) ID() string { return strconv.Itoa(int(o)) }
 
-// Meta is the history of its message at first.
+// Meta returns the initial history of the order's message.
 func (o Order) Meta() message.Meta { return message.Meta{ID: o.ID(), Headers: maps.Clone(later)} }
 
-// Idempotent says that an order may be processed twice: what is done knows it by its id.
+// Idempotent reports that an order may be processed twice, because results are recognized
+// by id.
 func (Order) Idempotent() bool { return true }
 
-// 1 % are poison.
+// 1 % of the orders are poison.
 func (o Order) poison() bool { return o%100 == 7 }
 
 var (
@@ -174,8 +176,8 @@ var (
 	errPoison = predicates.WithReason(errors.New("poison"), predicates.NewRejection("POISON"))
 )
 
-// process is the function of the operator. 20 % fail for a while: some at the first
-// attempt, some in the whole first visit.
+// process is the operator's function. 20 % of the orders fail temporarily: half at the
+// first attempt, half during the whole first visit.
 func process(ctx context.Context, o Order) (Order, error) {
 	meta, _ := message.MetaFromContext(ctx)
 	if meta.Visit > 1 && time.Since(meta.LastFailure) < delay {
@@ -201,8 +203,8 @@ func (s sink) PutAll(ctx context.Context, ms []message.Message[Order]) error {
 	return s.Sink.PutAll(ctx, ms)
 }
 
-// Child is a worker, if this process was started by [Run]; it does not return then.
-// TestMain calls it first.
+// Child runs a worker and does not return if [Run] started this process. TestMain must
+// call it first.
 func Child(open Open) {
 	workers.Child(name, open, func(ctx context.Context, e Engine) error {
 		summary, err := Work(ctx, e)
@@ -211,18 +213,18 @@ func Child(open Open) {
 	})
 }
 
-// fail ends the process: nothing of this can happen.
+// fail ends the process after a violation.
 func fail(err error) {
 	fmt.Println("FAILED:", err)
 	os.Exit(1)
 }
 
-// Work is a worker, until ctx ends.
+// Work runs a worker until ctx ends.
 func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.Summary, error) {
 	q := delivery.NewQueue[Order](e, work, delivery.WithLayers(delivery.Layer{Delay: delay, Jitter: 0.5}, delivery.Layer{Delay: delay}), delivery.WithLease(Lease), delivery.WithLogger(quiet))
 	source, err := child.Again(ctx, e.Source)
 	if ctx.Err() != nil {
-		return delivery.Summary{}, nil //nolint:nilerr // it was ended before it has begun
+		return delivery.Summary{}, nil //nolint:nilerr // ended before it began
 	}
 	if err != nil {
 		return delivery.Summary{}, err
@@ -230,41 +232,42 @@ func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.S
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(process), 10*time.Second, 20+rand.IntN(50),
 		strategies.FixedDelay[Order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
 		asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet))
-	// The message that the sink never takes keeps a worker for the whole drain.
+	// The message that the sink always refuses delays a worker for the whole drain.
 	opts = append([]delivery.RunOption{delivery.WithLogger(quiet), delivery.WithDrain(3 * time.Second)}, opts...)
 	return delivery.Run(ctx, q.Source(source), op, sink{e.Sink()}, opts...)
 }
 
-// Config says what [Run] does.
+// Config configures [Run].
 type Config struct {
 	DSN  string
 	Open Open
-	// KillServer kills a server and starts it again, or does other harm to it. It may be
-	// nil. It is called on the goroutine of the test.
+	// KillServer kills and restarts a server, or harms it in another way. It may be nil.
+	// It is called on the goroutine of the test.
 	KillServer func()
-	// MayLapse: a message may become a dead letter because its lease ended too often (law
-	// W2): the harm ends leases of workers that live. With KillServer this is so as well,
-	// because a worker cannot renew its leases while the server is away.
+	// MayLapse allows messages to become dead letters because their leases ended too
+	// often (law W2), for harm that ends leases of live workers. KillServer implies it,
+	// because a worker cannot renew its leases while the server is down.
 	MayLapse bool
-	// MayDouble: messages may be done, or be dead letters, twice. A version before law W5
-	// and this version do not recognise each other's hand-overs, so what one has begun
-	// when it was killed, and the other repeats, is there twice.
+	// MayDouble allows messages to be done, or to become dead letters, twice. Versions
+	// before law W5 and this version do not recognize each other's hand-overs. So a
+	// message that one version was handing over when it was killed, and that the other
+	// repeats, is there twice.
 	MayDouble bool
-	// Messages is how many there are without WEIR_LONG; 0: 2,000.
+	// Messages is the number of messages without WEIR_LONG. 0 means 2,000.
 	Messages int
-	// Programs are what the workers run in turn, such as the same tests of an older
-	// version: see [Older]. None: this one.
+	// Programs are the programs that the workers run in turn, such as the same tests of
+	// an older version: see [Older]. If empty, they run the current program.
 	Programs []string
 }
 
-// Older builds the tests of the package at dir as they were at a commit, and returns the
-// program. It needs git and the history.
+// Older builds the tests of the package in dir at a commit, and returns the program. It
+// needs git and the history.
 func Older(t *testing.T, commit, dir string) string {
 	t.Helper()
 	if os.Getenv("CI") == "" && os.Getenv(envLong) == "" {
 		t.Skip("builds an older version, which takes a minute: with CI=true or WEIR_LONG=1")
 	}
-	index := "GIT_INDEX_FILE=" + filepath.Join(t.TempDir(), "index") // the one of the repository has a lock, and tests run side by side
+	index := "GIT_INDEX_FILE=" + filepath.Join(t.TempDir(), "index") // the repository's index has a lock, and tests run in parallel
 	run := func(dir, name string, args ...string) (string, error) {
 		c := exec.CommandContext(t.Context(), name, args...)
 		c.Dir, c.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath -vet=off", index)
@@ -298,10 +301,11 @@ func Fill(t *testing.T, e Engine, n int) {
 	}
 }
 
-// Run kills workers while they work, and stops them for longer than their leases: a few
-// times by default, more than a hundred times with WEIR_LONG. In the end each message is
-// done once, none was lost or early, the dead letters are the poison, and the message
-// that the sink never takes has held up none (laws D1 to D4).
+// Run kills workers while they work, and pauses them for longer than their leases: a few
+// times by default, more than a hundred times with WEIR_LONG. In the end each message was
+// done once, every message is there, retries were not early, the dead letters are the
+// poison, and the message that the sink always refuses has not blocked others (laws D1 to
+// D4).
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	n, kills, every := cmp.Or(c.Messages, 2000), 6, 6
@@ -334,16 +338,16 @@ func Run(t *testing.T, c Config) {
 		return patiently(t, func(ctx context.Context) ([]string, error) { return lapsed(ctx, e) })
 	}
 	settled := func(done int) bool {
-		// What a worker had when it was killed comes again when its lease has ended, also
-		// if it was done: then it goes this way again.
+		// The messages of a killed worker are redelivered after their leases end, even if
+		// they were done. Then they take the same path again.
 		return done >= n-poison-1-len(lapses()) && count(t, e, Dead) >= poison &&
 			len(patiently(t, e.Left)) <= 1 && count(t, e, first) == 0 && count(t, e, second) == 0
 	}
 	progress(t, e, all, settled)
 	took := time.Since(begun)
 	all.End() // each drains first
-	// A worker that stood still may hand over late what others have done (law D1): new
-	// ones let that go its way again.
+	// A paused worker may later hand over messages that others have done (law D1). New
+	// workers process those again.
 	if !settled(patiently(t, e.CountFinished)) {
 		late := workers.Start(t, name, c.DSN, workerN, patience, c.Programs...)
 		progress(t, e, late, settled)
@@ -356,8 +360,8 @@ func Run(t *testing.T, c Config) {
 		n, took.Round(time.Millisecond), all.Kills, all.Stops, workerN, servers, all.Output())
 }
 
-// Check looks at what the workers have left. Those of lapsed are dead letters, and may
-// have been done as well.
+// Check checks the result of the workers. The messages in lapsed are dead letters, and
+// may also have been done.
 func Check(t *testing.T, e Engine, n int, lapsed ...string) {
 	t.Helper()
 	check(t, e, n, false, lapsed...)
@@ -394,8 +398,8 @@ func check(t *testing.T, e Engine, n int, mayDouble bool, lapsed ...string) {
 		return func(ctx context.Context) ([]string, error) { return list(ctx, e, name) }
 	}
 	check("done", done, e.Finished)
-	// The message that the sink never takes waits, or it was in the hands of workers that
-	// were killed too often (law W2).
+	// The message that the sink always refuses is waiting, or it is a dead letter because
+	// its workers were killed too often (law W2).
 	left := []string{Order(stuck).ID()}
 	if slices.Contains(patiently(t, queue(Dead)), left[0]) {
 		dead, left = append(dead, left[0]), nil
@@ -433,8 +437,8 @@ func count(t *testing.T, s store.Inspector, queue string) int {
 	})
 }
 
-// patiently calls f until it succeeds: a server that was killed may break a connection,
-// or not answer.
+// patiently repeats f until it succeeds, because a killed server may break connections or
+// not answer.
 func patiently[T any](t *testing.T, f func(ctx context.Context) (T, error)) T {
 	t.Helper()
 	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {

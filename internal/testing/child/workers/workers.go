@@ -1,5 +1,5 @@
-// Package workers runs one program as several processes ([child.Process]) that a test
-// kills and stops while they work.
+// Package workers runs a program as several processes ([child.Process]), which a test
+// kills and pauses while they work.
 package workers
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/weirflow/weir/internal/testing/child"
 )
 
-// Child is a worker, if this process was started by [Start] under the name; it does not
-// return then. TestMain calls it first. open is called until it succeeds, since the
-// server may be down. work ends with its context, which a SIGTERM cancels.
+// Child runs a worker and exits if [Start] started this process under the name. Otherwise
+// it returns. TestMain must call it first. Child repeats open until it succeeds, because
+// the server may be down. work must end with its context, which SIGTERM cancels.
 func Child[E any](name string, open func(ctx context.Context, dsn string) (E, error), work func(ctx context.Context, e E) error) {
 	child.Run(name, func(dsn string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -27,7 +27,7 @@ func Child[E any](name string, open func(ctx context.Context, dsn string) (E, er
 		fmt.Println("ready for signals")
 		e, err := child.Again(ctx, func(ctx context.Context) (E, error) { return open(ctx, dsn) })
 		if ctx.Err() != nil {
-			return nil // it was ended before it has begun
+			return nil // ended before it began
 		}
 		if err != nil {
 			return err
@@ -36,8 +36,8 @@ func Child[E any](name string, open func(ctx context.Context, dsn string) (E, er
 	})
 }
 
-// Workers are processes that do the same work. They belong to the goroutine of their
-// test.
+// Workers are processes that do the same work. Only the goroutine of the test may use
+// them.
 type Workers struct {
 	t         *testing.T
 	name, dsn string
@@ -45,12 +45,12 @@ type Workers struct {
 	patience  time.Duration
 	all       []*child.Process
 
-	Kills, Stops int // how many there were
+	Kills, Stops int // number of kills and pauses
 }
 
-// Start starts n workers. They end with the test at the latest. patience is how long one
-// may take for anything. Each worker in turn runs one of the programs; "", and none, is
-// this one.
+// Start starts n workers, which end with the test at the latest. patience bounds each
+// wait for a worker. The workers run the programs in turn. An empty name, or an empty
+// list, selects the current program.
 func Start(t *testing.T, name, dsn string, n int, patience time.Duration, programs ...string) *Workers {
 	t.Helper()
 	w := &Workers{t: t, name: name, dsn: dsn, programs: programs, patience: patience, all: make([]*child.Process, n)}
@@ -79,7 +79,7 @@ func (w *Workers) start(i int) {
 	require.NoError(w.t, err)
 }
 
-// Kill kills one of the workers and starts it again.
+// Kill kills a random worker and restarts it.
 func (w *Workers) Kill() {
 	w.t.Helper()
 	w.kill(rand.IntN(len(w.all)))
@@ -92,8 +92,7 @@ func (w *Workers) kill(i int) {
 	w.Kills++
 }
 
-// Stop lets one of the workers stand still for a while. Where the system cannot do that,
-// it is killed.
+// Stop pauses a random worker. If the system cannot pause it, the worker is killed.
 func (w *Workers) Stop(d time.Duration) {
 	w.t.Helper()
 	i := rand.IntN(len(w.all))
@@ -106,7 +105,7 @@ func (w *Workers) Stop(d time.Duration) {
 	w.Stops++
 }
 
-// MustRun ends the test if a worker has ended by itself.
+// MustRun fails the test if a worker has ended by itself.
 func (w *Workers) MustRun() {
 	w.t.Helper()
 	for _, p := range w.all {
@@ -118,11 +117,11 @@ func (w *Workers) MustRun() {
 	}
 }
 
-// End sends each worker a SIGTERM and waits until all have ended without an error.
+// End sends SIGTERM to each worker and waits until all have ended without an error.
 func (w *Workers) End() {
 	w.t.Helper()
 	for _, p := range w.all {
-		_, err := p.Line(w.patience) // one that was started just now does not know the signal yet
+		_, err := p.Line(w.patience) // a new worker does not handle the signal before its first line
 		require.NoError(w.t, err)
 		require.NoError(w.t, p.Signal(syscall.SIGTERM))
 	}
@@ -131,7 +130,7 @@ func (w *Workers) End() {
 	}
 }
 
-// Output returns what each worker has printed.
+// Output returns the output of each worker.
 func (w *Workers) Output() (outputs []string) {
 	for _, p := range w.all {
 		outputs = append(outputs, p.Output())
