@@ -1,5 +1,5 @@
-// Package group forms batches of calls of many goroutines, for group commits: what comes
-// while a batch runs is the next batch.
+// Package group forms batches of calls of many goroutines, for group commits: calls that
+// arrive while a batch runs form the next batch.
 package group
 
 import (
@@ -11,7 +11,7 @@ import (
 // Group runs values in batches. Its exported fields are set before its first use. It is
 // safe for concurrent use.
 type Group[T any] struct {
-	// Run runs a batch: the values that take returns, perhaps none. Until it calls take,
+	// Run runs a batch: the values that take returns, possibly none. Until it calls take,
 	// others join the batch and may be withdrawn. Later calls of take return the same.
 	// ctx ends if all values are withdrawn before that; no value joins the batch then.
 	// Run must neither panic nor call runtime.Goexit.
@@ -20,14 +20,13 @@ type Group[T any] struct {
 	Parallel int // batches that run at once; 0 means 1
 
 	mu      sync.Mutex
-	running int         // goroutines that run batches; each ends when there is none
-	queue   []*batch[T] // those that have no goroutine yet
+	running int         // goroutines that run batches; each ends when queue is empty
+	queue   []*batch[T] // batches that have no goroutine yet
 	open    *batch[T]   // the last one, or nil if it is taken
 	waiting int         // values that are not taken
 	all     sync.WaitGroup
 }
 
-// batch is the values that run together.
 type batch[T any] struct {
 	members []member[T]        // guarded by Group.mu until it is taken
 	present int                // members that are not withdrawn; guarded by Group.mu
@@ -50,7 +49,7 @@ type Item[T any] struct {
 // Done returns a channel that is closed when the batch has run.
 func (it Item[T]) Done() <-chan struct{} { return it.batch.done }
 
-// Add hands in a value for one of the next batches.
+// Add adds a value to a coming batch.
 func (g *Group[T]) Add(value T) Item[T] {
 	g.mu.Lock()
 	defer g.mu.Unlock()

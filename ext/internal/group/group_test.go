@@ -55,7 +55,8 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// Values join a batch, and leave it, until it is taken. One that never takes its values has them nevertheless.
+// Values join a batch, and leave it, until it is taken. One that never takes its values
+// has them nevertheless.
 func TestJoinsUntilTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan bool)
@@ -85,7 +86,7 @@ func TestJoinsUntilTaken(t *testing.T) {
 	})
 }
 
-// A context that ends takes back a value that waits; one that runs is not broken off.
+// A context that ends withdraws a value that waits, but does not interrupt one that runs.
 func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -157,8 +158,8 @@ func TestEachRunsOnce(t *testing.T) {
 	}
 }
 
-// The context of a batch ends when all of its values are withdrawn, and a value that comes then is
-// in another batch.
+// The context of a batch ends when all of its values are withdrawn, and a value that
+// comes then is in another batch.
 func TestGroup_AllWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var batches [][]int

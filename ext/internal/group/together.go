@@ -14,7 +14,7 @@ type Together[T any] struct {
 	mu sync.Mutex // see call and running
 }
 
-// call is a value and the result of its batch, which is written before Do goes on.
+// call is a value and the result of its batch, which is written before Do continues.
 type call[T any] struct {
 	value  T
 	err    error
@@ -43,7 +43,8 @@ func NewTogether[T any](limit, parallel int, run func(ctx context.Context, take 
 // Do runs a value with others and returns the error of the batch. An error may be the
 // fault of one value: then each of several runs again by itself. If ctx ends before the
 // value runs, Do returns its cause. If it ends meanwhile, Do waits for the batch, which
-// no caller may want any more, and returns the cause of ctx if that has failed.
+// is cancelled when all callers have ended, and returns the cause of ctx if the batch has
+// failed.
 func (t *Together[T]) Do(ctx context.Context, value T) error {
 	c := &call[T]{value: value}
 	it := t.group.Add(c)
@@ -67,7 +68,7 @@ func (t *Together[T]) Do(ctx context.Context, value T) error {
 	return c.err
 }
 
-// leave ends a batch if no caller waits for it any more, as for a server that hangs.
+// leave cancels a batch when no caller waits for it, for example because a server hangs.
 func (t *Together[T]) leave(c *call[T]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package recordsql has what the SQL stores of exactlyonce share: what the rows of a
-// request mean.
+// Package recordsql is shared by the SQL stores of exactlyonce: it interprets the rows of
+// a request.
 package recordsql
 
 import (
@@ -9,12 +9,12 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// What the databases agree on.
+// Values that all databases share.
 const (
 	Collected int64 = oncewire.MaxSequence + 1 // the mark of a client whose requests are all stale
 	Step            = 500                      // rows that one transaction of a collection changes
 	Few             = 5                        // rows of a client that is collected together with others
-	Together        = 100                      // clients that are
+	Together        = 100                      // clients with few rows that are collected together
 )
 
 // tombstoneAge is how long the mark of a silent client is kept, as a multiple of the time
@@ -24,12 +24,12 @@ const tombstoneAge = 24
 // Phases of a client. A collection looks at one again when its time is over.
 const (
 	Answers = iota // it may have answers
-	Idle           // it has none, and is not silent yet
+	Idle           // no answers left, and not silent yet
 	Silent         // only its mark is left
 	Phases
 )
 
-// Times are what a collection compares with, in microseconds since 1970.
+// Times are the bounds of a collection, in microseconds since 1970.
 type Times struct {
 	Now, Answers, Clients, Marks int64
 }
@@ -42,7 +42,7 @@ func TimesOf(now, answers, clients time.Time) Times {
 	return t
 }
 
-// Client is one that is to be collected.
+// Client is a client to be collected.
 type Client struct {
 	ID     int64
 	Scope  string
@@ -50,8 +50,8 @@ type Client struct {
 	Few    bool // it has few rows
 }
 
-// Chunk returns the next clients to collect in one transaction, and the rest: one that
-// has many rows, or several.
+// Chunk returns the next clients to collect in one transaction, and the rest: a single
+// client with many rows, or several with few.
 func Chunk(due []Client) (chunk, rest []Client) {
 	n := 1
 	for due[0].Few && n < min(len(due), Together) && due[n].Few {
@@ -64,7 +64,7 @@ func Chunk(due []Client) (chunk, rest []Client) {
 // be over.
 func (t *Times) Due(phase int) int64 { return [Phases]int64{t.Answers, t.Clients, t.Marks}[phase] }
 
-// Found is what a database knows of a request, if it knows the client.
+// Found is the stored state of a request whose client is known.
 type Found struct {
 	Mark        int64
 	Present     bool // there is a record
@@ -85,7 +85,7 @@ func (f *Found) Find(req *exactlyonce.Request) (answer []byte, found bool, err e
 	return f.Answer, f.Present, nil
 }
 
-// Fingerprint returns it as it is stored: NULL is one that is not compared.
+// Fingerprint returns the fingerprint as it is stored: NULL if it is not compared.
 func Fingerprint(req *exactlyonce.Request) []byte {
 	if req.Fingerprint == [32]byte{} {
 		return nil
@@ -93,7 +93,8 @@ func Fingerprint(req *exactlyonce.Request) []byte {
 	return req.Fingerprint[:]
 }
 
-// Answer returns an answer as it is stored: NULL is one that is gone.
+// Answer returns an answer as it is stored: never NULL, which means that the answer was
+// removed.
 func Answer(answer []byte) []byte {
 	if answer == nil {
 		return []byte{}

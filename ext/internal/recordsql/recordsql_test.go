@@ -8,7 +8,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// What is gone is stale, whatever else is known of it; other content is no attempt of the request.
+// A request below the mark is stale, whatever else is known of it; other content is not
+// an attempt of the request.
 func TestFind(t *testing.T) {
 	one, two := [32]byte{1}, [32]byte{2}
 	answer := []byte("answer")

@@ -2,8 +2,8 @@ package storesql
 
 import "sync"
 
-// Calls are those of a store that are under way. No lock is held meanwhile: a call may
-// begin within another one while Close waits.
+// Calls counts the calls of a store that are under way. It holds no lock during a call: a
+// call may begin within another while Close waits.
 type Calls struct {
 	mu     sync.Mutex
 	closed bool

@@ -18,8 +18,8 @@ type DueKeys struct {
 }
 
 // Add adds a row: a key, and the number of keys before it that have messages that are
-// due. Rows come in the order of the keys. The last row is the key after those that were
-// visited, or nil if there are no more keys.
+// due. Rows come in the order of the keys. The last row is the key after the visited
+// ones, or nil if there are no more keys.
 func (d *DueKeys) Add(key *string, found int) {
 	if d.last != nil {
 		if found > d.found {

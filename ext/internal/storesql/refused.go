@@ -81,9 +81,9 @@ func (r *Refused) add(position int64, now time.Time) (wait time.Duration, ok boo
 	return wait, true
 }
 
-// Lease is a call that leases messages, which one of them can make fail.
+// Lease is a call that leases messages, and that a single message can make fail.
 type Lease[M any] struct {
-	// All leases what the call chooses, without those that [Refused.Except] leaves out.
+	// All leases the messages that the call chooses, except those of [Refused.Except].
 	All func() ([]M, error)
 	// Find returns the positions of the messages that All chooses.
 	Find func() ([]int64, error)
@@ -98,8 +98,8 @@ type Lease[M any] struct {
 
 // Lease makes the call. If the database refuses a message, the others are leased without
 // it: they are halved until the refused message is alone. If it refuses every message,
-// Lease returns the refusal. With an error it returns no messages: if All has returned some
-// with it, they are not leased, since their transaction has failed.
+// Lease returns the refusal. With an error it returns no messages: if All has returned
+// some with it, they are not leased, since their transaction has failed.
 func (c *Lease[M]) Lease(r *Refused) (leased []M, err error) {
 	for range maxRounds {
 		leased, err = c.All()

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Dialect is what differs between the databases in a condition. %s stands for a
+// Dialect has the parts of a condition that differ between the databases. %s stands for a
 // parameter.
 type Dialect struct {
 	Key       string // the key, as its index has it
@@ -47,8 +47,8 @@ func metaColumn(m *store.Message) (string, error) {
 	return string(b), nil
 }
 
-// ReadMeta reads what Meta has returned. If the column is damaged, it returns that, and
-// what stands in place of the Meta.
+// ReadMeta reads a column that Meta has returned. If it is damaged, it returns the
+// damage, and a substitute for the Meta.
 func ReadMeta(column []byte, position int64, due time.Time) (m message.Meta, damage error) {
 	if err := m.UnmarshalJSON(column); err != nil { // json.Unmarshal would read it twice
 		damage = fmt.Errorf("store: the column meta of the row at position %d of weir_messages is damaged: %w", position, err)
@@ -125,8 +125,8 @@ func Escaped(name string) (string, error) {
 	return s.Key, err
 }
 
-// Readable returns a text as databases take it, and as the column meta has those that
-// describe.
+// Readable returns a text as databases accept it. The column meta has descriptive texts
+// in this form.
 func Readable(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

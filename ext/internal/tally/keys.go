@@ -6,7 +6,7 @@ func ofKeys(label string, of func(s *keys.Stats) uint64) Value[keys.Stats] {
 	return Value[keys.Stats]{Label: label, Of: func(s *keys.Stats) int64 { return int64(of(s)) }}
 }
 
-// Keys are what is read of requests with idempotency keys, in this process.
+// Keys are the metrics of requests with idempotency keys, in this process.
 var Keys = []Metric[keys.Stats]{
 	{
 		Name: "keys.requests", Help: "Attempts of requests with an idempotency key, by what became of them.", Unit: "request", Label: "outcome",
@@ -29,7 +29,7 @@ var Keys = []Metric[keys.Stats]{
 	},
 }
 
-// KeyCounts are what is counted of the table.
+// KeyCounts are the metrics of the table.
 var KeyCounts = []Metric[keys.Counts]{
 	{
 		Name: "keys.records", Help: "Requests in the table.", Unit: "request", Gauge: true,

@@ -17,10 +17,10 @@ import (
 // How queues are counted: beside the scrapes, since it may read a queue from end to end,
 // and for a twentieth of the time at most.
 const (
-	countLimit = 10 * time.Second       // a count may take
-	countShare = 20                     // times as long as it took lie between two
-	countQuick = 10 * time.Millisecond  // or less: it is made at each scrape
-	countAwait = 100 * time.Millisecond // a scrape waits for one that has begun
+	countLimit = 10 * time.Second       // longest count
+	countShare = 20                     // pause between two counts, in times of the last one
+	countQuick = 10 * time.Millisecond  // a count that is not longer is made at each scrape
+	countAwait = 100 * time.Millisecond // how long a scrape waits for a count
 )
 
 // Counts counts queues and tables. Safe for concurrent use.
@@ -36,19 +36,19 @@ type Counts[T any] struct {
 // were.
 type Last[T any] struct {
 	Counts   T
-	At       time.Time // of the numbers; zero: there are none yet
+	At       time.Time // of the numbers; zero before the first count
 	Err      error     // of the last count
 	Failures int       // counts that failed
 }
 
-// count is the last one of a queue, and the one that goes on.
+// count has the last result of a queue, and the count in progress.
 type count[T any] struct {
 	Last[T]
-	again   time.Time     // the next one, at the earliest
-	running chan struct{} // closed at its end; nil: none goes on
+	again   time.Time     // earliest time of the next one
+	running chan struct{} // closed at its end; nil if no count is in progress
 }
 
-// NewCounts returns what counts by calls of count, which end with their contexts.
+// NewCounts returns a Counts that calls f to count. Calls of f end with their contexts.
 func NewCounts[T any](c clock.Clock, f func(ctx context.Context, name string) (T, error)) *Counts[T] {
 	return &Counts[T]{count: f, clock: c, of: map[string]*count[T]{}}
 }

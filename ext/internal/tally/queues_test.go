@@ -31,7 +31,8 @@ func (s *long) Count(ctx context.Context, _ string, _ store.Filter) (store.Count
 	}
 }
 
-// A queue that takes long to be counted is not counted at each scrape, and no scrape waits for it.
+// A queue that takes long to be counted is not counted at each scrape, and no scrape
+// waits for it.
 func TestLongQueuesAreCountedSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &long{Inspector: memory.Open()}

@@ -6,7 +6,7 @@ func ofResults(label string, of func(s *server.Stats) uint64) Value[server.Stats
 	return Value[server.Stats]{Label: label, Of: func(s *server.Stats) int64 { return int64(of(s)) }}
 }
 
-// Results are what is read of the server.
+// Results are the metrics of the server.
 var Results = []Metric[server.Stats]{
 	{
 		Name: "answers.clients", Help: "Clients that are remembered.", Unit: "client", Gauge: true,

@@ -1,5 +1,5 @@
-// Package tally counts what operators report to an observer: what the metrics of several
-// systems have in common.
+// Package tally counts the reports of operators to an observer: the common part of the
+// metrics of several systems.
 package tally
 
 import (
@@ -43,10 +43,9 @@ const maxReasons = 100
 
 var other = predicates.NewReason("other", false, false)
 
-// operator is one whose statistics are read.
 type operator struct {
 	stats  func() asyncop.Stats
-	groups func() []observe.Group // nil: it has none
+	groups func() []observe.Group // nil if it has no groups
 	done   <-chan struct{}
 }
 
@@ -82,7 +81,6 @@ const (
 	topFailed = 10
 )
 
-// keepMost keeps the groups with the most failures.
 func keepMost(all map[Failed]int64, n int) {
 	top := slices.SortedFunc(maps.Keys(all), func(a, b Failed) int {
 		return cmp.Or(cmp.Compare(all[b], all[a]), strings.Compare(a.Error, b.Error), strings.Compare(a.Reason, b.Reason))
@@ -92,7 +90,6 @@ func keepMost(all map[Failed]int64, n int) {
 	}
 }
 
-// addGroups adds the failures of an operator.
 func (o operator) addGroups(to map[Failed]int64) {
 	if o.groups == nil {
 		return
@@ -105,7 +102,6 @@ func (o operator) addGroups(to map[Failed]int64) {
 	}
 }
 
-// topGroups returns the groups with the most failures.
 func (t *Tally) topGroups() map[Failed]int64 {
 	all := maps.Clone(t.failed)
 	if all == nil {
@@ -153,7 +149,7 @@ func (t *Tally) CountAttempt(a *counting.AttemptEnd) {
 	t.named[named{a.End, t.Bounded(a.Reason)}]++
 }
 
-// Bounded returns the reason, or other for one that is too many.
+// Bounded returns the reason, or other if there are too many reasons.
 func (t *Tally) Bounded(reason predicates.Reason) predicates.Reason {
 	if _, known := t.reasons[reason]; known || reason.IsZero() {
 		return reason
@@ -196,7 +192,7 @@ func ElementOf(e observe.Ending) counting.Element {
 	}
 }
 
-// Reading is what a Tally has at a moment.
+// Reading is the state of a Tally.
 type Reading struct {
 	Stats   asyncop.Stats // the sum; the age is the greatest
 	Ended   map[string]int64
@@ -275,13 +271,13 @@ func addGauges(to *asyncop.Stats, s asyncop.Stats) {
 	}
 }
 
-// ---- What is read from the statistics
+// ---- Metrics that are read from statistics
 
-// Metric is one that is read from statistics S, or several that differ in a label.
+// Metric is a metric that is read from statistics S, or several that differ in a label.
 type Metric[S any] struct {
 	Name  string // words with points: "elements.in_flight"
 	Help  string
-	Unit  string // what is counted, such as "element"
+	Unit  string // the counted thing, such as "element"
 	Gauge bool   // it goes up and down
 	Label string // or ""
 	Of    []Value[S]

@@ -2,14 +2,14 @@ package tally
 
 import "github.com/weirflow/weir/delivery"
 
-// workerStates are those of delivery.Status.
+// workerStates are the states of a delivery.Status.
 var workerStates = []string{"starting", "receiving", "failing", "flooded", "draining", "ended"}
 
 func ofWorker(label string, of func(s *delivery.Status) int) Value[delivery.Status] {
 	return Value[delivery.Status]{Label: label, Of: func(s *delivery.Status) int64 { return int64(of(s)) }}
 }
 
-// Workers are what is read of a worker.
+// Workers are the metrics of a worker.
 var Workers = []Metric[delivery.Status]{
 	{
 		Name: "worker.messages.received", Help: "Messages that the worker has received.", Unit: "message",

@@ -25,8 +25,8 @@ var (
 )
 
 // NewOperator returns an operator for the elements 0 to 3, which end differently. 0:
-// results at once. 1: none, then results. 2: fails three times. 3: times out after 10 s.
-// Retries come after 2 s. What fails is dropped.
+// results at once. 1: no results, then some. 2: fails three times. 3: times out after 10
+// s. Retries start after 2 s. Failed elements are dropped.
 func NewOperator(opts ...asyncop.Option) *asyncop.AsyncWaitOperator[int, int] {
 	fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
 		switch {
