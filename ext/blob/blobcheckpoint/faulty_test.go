@@ -13,7 +13,8 @@ import (
 
 var errTrial = errors.New("trial")
 
-// faulty is a driver above a bucket. Calls of it can be made to fail, before or after they took effect.
+// faulty is a driver above a bucket. Calls of it can be made to fail, before or after
+// they took effect.
 type faulty struct {
 	driver.Bucket // no other methods are called
 	bucket        *blob.Bucket
@@ -21,7 +22,7 @@ type faulty struct {
 	delays        bool // a write that fails is only late: it comes to its end before the next one
 
 	mu   sync.Mutex
-	in   int          // the call that fails, counted from 1; 0: none
+	in   int          // the call that fails, counted from 1, or 0
 	late func() error // a write that was given up
 }
 
@@ -43,7 +44,7 @@ func (f *faulty) fails() bool {
 	return f.in == 0
 }
 
-// call makes a call of two steps: to reach the server, and to hear its answer.
+// call makes a call of two steps: to reach the server, and to receive its answer.
 func (f *faulty) call(do func() error) error {
 	if f.fails() {
 		return errTrial

@@ -15,7 +15,8 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// The objects of a pipeline: their names, and their contents, with "x" in place of the random name of the store (law W4).
+// The objects of a pipeline: their names, and their contents, with "x" in place of the
+// random name of the store (law W4).
 func TestFormatOfObjects(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()

@@ -21,10 +21,11 @@ import (
 	"github.com/weirflow/weir/internal/testing/suite"
 )
 
-// startS3 starts an S3 server on loopback, which ends with the test, and returns the URL of an empty bucket.
+// startS3 starts an S3 server on loopback, which ends with the test, and returns the URL
+// of an empty bucket.
 //
-// The server is versitygw, above a directory. It honours If-None-Match, but looks and writes in two steps: so no test here lets two
-// stores write at the same moment.
+// The server is versitygw, above a directory. It honours If-None-Match, but looks and
+// writes in two steps: so no test here lets two stores write at the same moment.
 func startS3(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("CI") == "" && os.Getenv("WEIR_REQUIRE_S3") == "" {
@@ -41,7 +42,8 @@ func startS3(t *testing.T) string {
 	for _, sub := range []string{"data/bucket", "meta"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, sub), 0o700))
 	}
-	// Below the ports that connections get, so that it stays free until the server has it.
+	// Below the ports that connections get, so that it stays free until the server has
+	// it.
 	address := "127.0.0.1:" + strconv.Itoa(12_000+rand.IntN(20_000))
 	l, err := net.Listen("tcp", address)
 	for try := 0; err != nil && try < 100; try++ {

@@ -22,7 +22,7 @@ import (
 
 const (
 	defaultKeepLast = 3
-	maxLate         = 3 // writes that come to their end after they were given up
+	maxLate         = 3 // writes that may end after they were given up
 )
 
 // Stores open the stores of pipelines in a bucket. Safe for concurrent use.
@@ -64,19 +64,19 @@ func New(bucket *blob.Bucket, prefix string, opts ...Option) *Stores {
 }
 
 // header begins an object: the epoch, the random name of the store that wrote it, and the
-// number of the checkpoint that follows; 0: none, it says that the store was opened. It
-// has a fixed length.
+// number of the checkpoint that follows, or 0 if it only records that the store was
+// opened. It has a fixed length.
 const header = "weir checkpoint, epoch %020d, store %26s, number %020d\n"
 
 var headerSize = len(fmt.Sprintf(header, 0, "", 0))
 
-// object is one of a pipeline.
+// object describes an object of a pipeline.
 type object struct {
 	seq        uint64
 	size       int64
 	epoch      uint64
 	store      string
-	checkpoint uint64 // 0: none
+	checkpoint uint64 // 0 if it has no checkpoint
 }
 
 // Open implements [partitions.Stores]. The store takes over the pipeline from all stores
@@ -93,7 +93,6 @@ func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (check
 	return o, nil
 }
 
-// store is the store of a pipeline.
 type store struct {
 	*Stores
 	pipeline string
@@ -147,13 +146,13 @@ func (o *store) claim(ctx context.Context) error {
 
 var errOverwrites = errors.New("the storage overwrites an object although it was asked not to (If-None-Match): it cannot keep checkpoints")
 
-// put writes an object, if there is none of its number.
+// put writes an object, unless its number is taken.
 func (o *store) put(ctx context.Context, seq uint64, snapshot []byte, id uint64) error {
 	content := append(fmt.Appendf(nil, header, o.epoch, o.name, id), snapshot...)
 	return o.bucket.WriteAll(ctx, o.key(seq), content, &blob.WriterOptions{IfNotExist: true, ContentType: "application/octet-stream"})
 }
 
-// write writes the next object, if there is none of its number.
+// write writes the next object, unless its number is taken.
 func (o *store) write(ctx context.Context, snapshot []byte, id uint64) error {
 	err := o.put(ctx, o.next, snapshot, id)
 	o.unsure = err != nil
@@ -183,7 +182,7 @@ func (o *store) list(ctx context.Context, f func(seq uint64, size int64) error) 
 		}
 		seq, err := strconv.ParseUint(strings.TrimPrefix(x.Key, o.dir), 10, 64)
 		if err != nil {
-			continue // none of ours
+			continue // not ours
 		}
 		if err := f(seq, x.Size); err != nil {
 			return err
@@ -197,9 +196,9 @@ func (o *store) last(ctx context.Context) (last uint64, err error) {
 	return last, err
 }
 
-// objects returns all objects, in order. Owners number checkpoints upwards, so one with
-// no lower number than one behind it is none: a stale owner has written it where the
-// objects of a later one were removed, before it found out (law P1).
+// objects returns all objects, in order. Owners number checkpoints upwards. So a
+// checkpoint that is not lower than a later one does not count: a stale owner has written
+// it where objects of a later owner were removed, before it noticed (law P1).
 func (o *store) objects(ctx context.Context) (all []object, err error) {
 	err = o.list(ctx, func(seq uint64, size int64) error {
 		x, err := o.object(ctx, seq, size)
@@ -209,7 +208,7 @@ func (o *store) objects(ctx context.Context) (all []object, err error) {
 		all = append(all, x)
 		return err
 	})
-	lowest := uint64(0) // of those behind it; 0 is none
+	lowest := uint64(0) // of the objects behind it; 0 if they have no checkpoint
 	for i := len(all) - 1; i >= 0; i-- {
 		switch x := &all[i]; {
 		case lowest != 0 && x.checkpoint >= lowest:
@@ -323,8 +322,8 @@ func (o *store) settle(ctx context.Context, id uint64, snapshot []byte) (there b
 	return bytes.Equal(stored, snapshot), err
 }
 
-// mine returns an error that matches ErrFenced if there are objects of a later store (law
-// P1).
+// mine returns an error that matches ErrFenced if there are objects of a later store
+// (law P1).
 func (o *store) mine(ctx context.Context) error {
 	last, err := o.last(ctx)
 	if err == nil && last >= o.next {
@@ -336,7 +335,7 @@ func (o *store) mine(ctx context.Context) error {
 	return err
 }
 
-// removeOld removes all before the checkpoints that are kept. What cannot be removed
+// removeOld removes all objects before the kept checkpoints. If one cannot be removed, it
 // stays until the pipeline is opened again.
 func (o *store) removeOld(ctx context.Context) {
 	kept, oldest := 0, len(o.known)

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var background = context.Background()
 
-// buckets are new ones of each driver.
+// buckets makes a new bucket of each driver.
 var buckets = map[string]func(t *testing.T) *blob.Bucket{
 	"memory": func(*testing.T) *blob.Bucket { return memblob.OpenBucket(nil) },
 	"files": func(t *testing.T) *blob.Bucket {
@@ -128,7 +128,8 @@ func testEpochs(t *testing.T, newBucket func(t *testing.T) *blob.Bucket) {
 	require.ErrorContains(t, err, "empty")
 }
 
-// Law P1: a stale owner whose Save has failed is refused when it repeats it, although its object is there.
+// Law P1: a stale owner whose Save has failed is refused when it repeats it, although its
+// object is there.
 func TestStaleSaveIsRepeated(t *testing.T) {
 	stored := 0
 	for call := 1; ; call++ {
@@ -138,13 +139,13 @@ func TestStaleSaveIsRepeated(t *testing.T) {
 		require.NoError(t, err)
 		owner, err := blobcheckpoint.New(bucket, "", blobcheckpoint.KeepLast(1)).Open(background, "p", 2)
 		require.NoError(t, err)
-		for id := range uint64(5) { // what the stale one writes next is free again
+		for id := range uint64(5) { // the stale owner's next number is free again
 			require.NoError(t, owner.Save(background, snapshot(1+id)))
 		}
 		faults.fail(call)
 		err = stale.Save(background, snapshot(100))
 		if errors.Is(err, checkpoint.ErrFenced) {
-			break // it is not one of its calls any more
+			break // the stale owner makes fewer calls
 		}
 		require.ErrorIs(t, err, errTrial)
 		require.NoError(t, eachObject(bucket, func(_ string, b []byte) error {
@@ -159,7 +160,8 @@ func TestStaleSaveIsRepeated(t *testing.T) {
 	require.Positive(t, stored)
 }
 
-// Law P1: what a stale owner writes where the owner has removed its objects is no checkpoint for those that come after them.
+// Law P1: an object that a stale owner writes where the owner has removed objects does
+// not count as a checkpoint.
 func TestCheckpointOfAStaleOwner(t *testing.T) {
 	for _, id := range []uint64{3, 5, 100} { // of the owner they are 1 to 5
 		t.Run(strconv.FormatUint(id, 10), func(t *testing.T) {
@@ -194,7 +196,8 @@ func TestCheckpointOfAStaleOwner(t *testing.T) {
 	}
 }
 
-// A write that was given up, and comes to its end after the store has looked for it, is not that of another owner.
+// A write that was given up, and ends after the store has looked for it, is not taken for
+// another owner's.
 func TestLateWrite(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	behind, faults := openFaulty(bucket)
@@ -210,7 +213,8 @@ func TestLateWrite(t *testing.T) {
 	require.Len(t, entries, 2)
 }
 
-// The number that a store takes may have been taken and removed since it looked. Then it looks again.
+// The number that a store takes may have been taken and removed since it looked. Then it
+// looks again.
 func TestOpenSlowly(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	behind, faults := openFaulty(bucket)
@@ -244,7 +248,8 @@ func TestOverwritingStorage(t *testing.T) {
 	require.ErrorContains(t, err, `opening "p": the storage overwrites an object`)
 }
 
-// Of stores that are opened at once, one has the pipeline: numbers grow along the objects.
+// Of stores that are opened at once, one has the pipeline: numbers grow along the
+// objects.
 func TestOpenAtOnce(t *testing.T) {
 	for name, newBucket := range map[string]func(t *testing.T) *blob.Bucket{"memory": buckets["memory"]} { // the one for files is not atomic
 		t.Run(name, func(t *testing.T) {

@@ -16,22 +16,22 @@ import (
 // therefore not made: see [Hedged].
 var ErrNotRepeatable = errors.New("failsafecall: the call of this element must not happen twice, so it cannot be hedged")
 
-// notRepeatable is a rejection: nothing was done, and another attempt would be refused,
-// too.
+// notRepeatable is a rejection: the call was not made, and another attempt would be
+// refused, too.
 var notRepeatable = predicates.NewRejection("NOT_REPEATABLE")
 
 // Hedged is asyncop.Blocking with a hedge policy: if a call is slow, it is made once more
 // beside the first, and the first answer counts. The context of the others ends.
 //
-// Both may take effect, so only calls that may happen twice are allowed: the element says
-// so (predicates.Idempotent), or else repeatable decides. A nil repeatable means no.
+// Both may take effect, so only calls that may happen twice are allowed: the element
+// decides (predicates.Idempotent), or else repeatable. A nil repeatable means no.
 // repeatable also gets the context of the attempt, for calls that their server recognises
 // by an identity in it. An element whose call must not happen twice fails with
 // [ErrNotRepeatable], in stage ClientDispatch.
 //
 // The attempt has one permit for all its calls: with a limit of n calls, and h hedges
 // each, up to n·(h+1) run. The permit is released when the policy has its answer; a call
-// that runs on after the end of its context does not count any more. Each call has two
+// that continues after the end of its context no longer counts. Each call has two
 // goroutines. Hedged panics if call or policy is nil.
 func Hedged[IN, OUT any](
 	call func(ctx context.Context, in IN) (OUT, error), policy hedgepolicy.HedgePolicy[OUT],

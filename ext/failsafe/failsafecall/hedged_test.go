@@ -73,12 +73,12 @@ func TestTimeoutOfHedges(t *testing.T) {
 	})
 }
 
-// reading is an element that says itself whether its call may happen twice.
+// reading is an element that decides whether its call may happen twice.
 type reading bool
 
 func (r reading) Idempotent() bool { return bool(r) }
 
-// Only what may happen twice is hedged; anything else is refused, and not called.
+// Only calls that may happen twice are hedged; others are refused, and not made.
 func TestOnlyRepeatableCallsAreHedged(t *testing.T) {
 	yes := func(context.Context, reading) bool { return true }
 	var calls atomic.Int64
@@ -114,7 +114,8 @@ func TestOnlyRepeatableCallsAreHedged(t *testing.T) {
 	require.EqualValues(t, 1, calls.Load())
 }
 
-// failsafe-go calls on goroutines of its own, where a panic would end the program and Goexit hang the attempt (law A6).
+// failsafe-go calls on goroutines of its own, where a panic would end the program and
+// Goexit hang the attempt (law A6).
 func TestPanicOfAHedge(t *testing.T) {
 	for name, end := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {

@@ -34,7 +34,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// peer is a server that notes the ids of what it gets, and answers as its test wants.
+// peer is a server that notes the ids of requests, and answers as its test asks.
 type peer struct {
 	address string
 	mu      sync.Mutex
@@ -114,7 +114,7 @@ func TestDialOptions_RecordedRefusal(t *testing.T) {
 		code   codes.Code
 		kept   bool // the trailer
 		result string
-		want   bool // nothing is in doubt
+		want   bool // the call is not in doubt
 	}{
 		{codes.FailedPrecondition, true, oncewire.Replayed, true},
 		{codes.InvalidArgument, true, "", true},
@@ -191,13 +191,13 @@ func TestMethodsThatAreNone(t *testing.T) {
 	}
 }
 
-// charge is an element whose call must not happen twice, as it says itself.
+// charge is an element whose call must not happen twice.
 type charge string
 
 func (charge) Idempotent() bool { return false }
 
-// A tracked call is repeated in flight without a setting; whatever else the attempt has sent, and STALE, keep it from that
-// (X1).
+// A tracked call that was lost in flight is repeated without a setting, unless the
+// attempt has sent another request, or the call is STALE (X1).
 func TestTheTie(t *testing.T) {
 	for name, tt := range map[string]struct {
 		methods []string // as many calls; the last one is answered by code and result, the first time

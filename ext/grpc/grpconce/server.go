@@ -66,8 +66,8 @@ type ServerConfig struct {
 //	full         UNAVAILABLE           a bound of server.Config refuses it; nothing was executed
 //
 // Without it there is UNAVAILABLE if the attempt that ran ended without a reply, or if
-// Records cannot be read. Where the call may be repeated, the trailer
-// grpc-retry-pushback-ms says when.
+// Records cannot be read. If the call may be repeated, the trailer grpc-retry-pushback-ms
+// has the delay.
 //
 // The message of the reply is stored, or the status with its details; header and trailer
 // are not. The context of a handler is the context of [server.Results.Do]: it outlives
@@ -147,7 +147,7 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 				return nil, &transientError{reply, err}
 			}
 			stored, err := Encode(reply, err)
-			if err != nil { // the effect is there, and cannot be told again
+			if err != nil { // the effect has happened, and its reply cannot be repeated
 				s.config.Logger.Error("a reply cannot be stored", "method", info.FullMethod, "error", err)
 				return nil, fmt.Errorf("%w: %w", exactlyonce.ErrStale, err)
 			}
@@ -168,7 +168,6 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	return s.decode(stored, reply, replayed)
 }
 
-// isRefusal reports whether a stored reply is an error.
 func isRefusal(stored []byte) bool {
 	_, refusal, err := decode(stored)
 	return err == nil && refusal != nil
@@ -179,8 +178,8 @@ func (s *tracking) countInvalid(ctx context.Context) {
 	_, _ = s.results.Track(ctx, exactlyonce.Request{})
 }
 
-// transientError is what a handler has returned that is not stored. Attempts that wait
-// get it, too.
+// transientError is a handler's result that is not stored. Attempts that wait get it,
+// too.
 type transientError struct {
 	reply any
 	err   error

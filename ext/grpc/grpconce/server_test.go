@@ -101,7 +101,8 @@ func requireRefused(t *testing.T, md metadata.MD, err error, code codes.Code, re
 	require.Equal(t, pushback, md["grpc-retry-pushback-ms"])
 }
 
-// X1: the second attempt gets the reply of the first, marked; a call without an id passes through.
+// X1: the second attempt gets the reply of the first, marked; a call without an id passes
+// through.
 func TestServerReplays(t *testing.T) {
 	s := newCalled(t, server.Config{}, grpconce.ServerConfig{Scope: anyone})
 	reply, md, err := s.call(t.Context(), "a", callID(1, 1))
@@ -119,7 +120,8 @@ func TestServerReplays(t *testing.T) {
 	}
 }
 
-// Refusals have a code, the result in the trailer, and a pushback where the call may be repeated.
+// Refusals have a code, the result in the trailer, and a pushback where the call may be
+// repeated.
 func TestServerRefuses(t *testing.T) {
 	s := newCalled(t, server.Config{MaxRecords: 1}, grpconce.ServerConfig{
 		Scope: anyone, Required: func(method string) bool { return strings.HasSuffix(method, "Charge") }, RetryAfter: 1500 * time.Millisecond,
@@ -147,7 +149,7 @@ func TestServerRefuses(t *testing.T) {
 	require.Equal(t, 2, s.calls)
 }
 
-// An attempt waits for the one that runs, goes away with its context, or is one too many.
+// An attempt waits for the one that runs, leaves with its context, or exceeds MaxWaiters.
 func TestServerInProgress(t *testing.T) {
 	s := newCalled(t, server.Config{MaxWaiters: 1}, grpconce.ServerConfig{Scope: anyone})
 	entered, leave := make(chan context.Context, 1), make(chan struct{})
@@ -311,7 +313,8 @@ func (r *oneRecord) Collect(context.Context, time.Time, time.Time) (int, int, er
 	return 0, 0, nil
 }
 
-// X2: a reply that the handler has stored is found after a lost COMMIT and after a restart.
+// X2: a reply that the handler has stored is found after a lost COMMIT and after a
+// restart.
 func TestServerWithRecords(t *testing.T) {
 	records := &oneRecord{}
 	var log bytes.Buffer
@@ -352,7 +355,8 @@ func TestServerConfigThatMakesNoSense(t *testing.T) {
 	require.Panics(t, func() { grpconce.UnaryServerInterceptor(r, grpconce.ServerConfig{Scope: anyone, RetryAfter: -1}) })
 }
 
-// Whatever the metadata is: the call is refused as invalid, or runs once for two attempts.
+// Whatever the metadata is: the call is refused as invalid, or runs once for two
+// attempts.
 func FuzzServerMetadata(f *testing.F) {
 	f.Add(callID(1, 1))
 	f.Add(`"0af7651916cd43dd8448eb211c80319c"; seq=7; attempt=1;first=3;step="a"`)
@@ -372,7 +376,8 @@ func FuzzServerMetadata(f *testing.F) {
 	})
 }
 
-// X1: client and server over a connection. The first attempt is broken off while its handler runs; the second gets what that one did.
+// X1: client and server over a connection. The first attempt is broken off while its
+// handler runs; the second gets what that one did.
 func TestClientAndServer(t *testing.T) {
 	results := server.NewResults(server.Config{})
 	defer results.Close(context.Background())

@@ -17,7 +17,7 @@
 // An error carries its stage, as *predicates.StageError; status.Code and errors.As find
 // the status in it.
 //
-//	ClientDispatch     no message was handed to a connection, or the server said by
+//	ClientDispatch     no message was handed to a connection, or the server reported by
 //	                   HTTP/2 that it had not processed it, and gRPC then sent no other
 //	ResponseReceived   a status came from the server
 //	NetworkTime        anything else

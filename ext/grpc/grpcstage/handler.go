@@ -31,7 +31,7 @@ func (handler) HandleRPC(ctx context.Context, event stats.RPCStats) {
 	case *stats.OutHeader:
 		c.wrote = c.wrote || c.atHeader
 	case *stats.OutPayload:
-		c.wrote = true // handed to the connection: nothing of it was sent before
+		c.wrote = true // handed to the connection, and not sent before
 	case *stats.InTrailer:
 		c.answered = true
 	}

@@ -40,7 +40,8 @@ const (
 	streamMethod = "/weir.test.Effects/Stream"
 )
 
-// service executes what it gets: an element takes effect as often as it is counted. "code 5" is refused.
+// service executes what it gets: an element takes effect as often as it is counted. "code
+// 5" is refused.
 type service struct {
 	mu      sync.Mutex
 	effects map[string]int
@@ -94,7 +95,7 @@ func (s *service) desc() *grpc.ServiceDesc {
 	}
 }
 
-// server is one that can be killed and started again.
+// server can be killed and started again.
 type server struct {
 	t       *testing.T
 	service *service
@@ -128,7 +129,8 @@ func (s *server) start() {
 	}(s.running, s.served)
 }
 
-// listen listens on a port below those that connections get, so that it is free when the server comes back.
+// listen listens on a port below those of outgoing connections, so that it is free when
+// the server restarts.
 func listen(t *testing.T) (l net.Listener, address string) {
 	t.Helper()
 	for try := 0; ; try++ {
@@ -147,8 +149,8 @@ func (s *server) kill() {
 	<-s.served
 }
 
-// handed notes which elements gRPC has handed to a connection: the message, or the header of a stream. What the connection
-// did with it gRPC does not say.
+// handed notes which elements gRPC has handed to a connection: the message, or the header
+// of a stream. gRPC does not report what the connection did with it.
 type handed struct {
 	mu       sync.Mutex
 	elements map[string]bool
@@ -214,8 +216,8 @@ func run(t *testing.T, elements []string, call func(ctx context.Context, element
 	return emitted, failures
 }
 
-// Calls that must not happen twice, to a server that is killed again and again: none is repeated that was executed, and
-// none fails that was never sent.
+// Calls that must not happen twice, to a server that is killed again and again: executed
+// calls are not repeated, and calls that were never sent do not fail.
 func TestCallsToADyingServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -334,7 +336,8 @@ func TestStages(t *testing.T) {
 	assert.Equal(t, grpcretry.Unavailable, reasonOf(err))
 }
 
-// A function that makes two calls: what the first has done is not repeated because the second was not sent.
+// A function that makes two calls: the first is not repeated because the second was not
+// sent.
 func TestTwoCalls(t *testing.T) {
 	service := newService()
 	up := dial(t, startServer(t, service).address)
@@ -382,8 +385,8 @@ func (s *second) HandleRPC(_ context.Context, event stats.RPCStats) {
 	}
 }
 
-// By its service config gRPC repeats a call itself: what its first attempt sent stays sent if there is no connection for
-// the second.
+// By its service config gRPC repeats a call itself: if its first attempt was sent, the
+// call counts as sent, even if there is no connection for the second.
 func TestAttemptsOfGRPC(t *testing.T) {
 	server := startServer(t, newService())
 	var conn *grpc.ClientConn

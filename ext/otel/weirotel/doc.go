@@ -52,8 +52,8 @@
 //	weir.element.in_doubt             true if it may have taken effect, and was not emitted
 //	weir.reason                       of the last outcome, if a classifier has named it
 //	error.type                        of a failure: its reason, or its Go type
-//	messaging.operation.name, .type   "process"; of messages, as what follows
-//	messaging.system                  "weir", unless WithAttributes says another
+//	messaging.operation.name, .type   "process"; this and the following only of messages
+//	messaging.system                  "weir", unless WithAttributes sets another
 //	messaging.message.id              Meta.ID
 //	messaging.destination.name        Meta.Origin.Source
 //	messaging.destination.partition.id  Meta.Origin.Partition
@@ -92,7 +92,8 @@
 //	messaging.process.duration                     histogram, s; of messages, as weir.element.duration, with messaging.system,
 //	                                               messaging.operation.name, messaging.destination.name and error.type
 //
-// [ObserveCheckpoints] adds metrics of a pipeline's checkpoints, with the attribute weir.pipeline.name:
+// [ObserveCheckpoints] adds metrics of a pipeline's checkpoints, with the attribute
+// weir.pipeline.name:
 //
 //	weir.checkpoints                               counter, {checkpoint}; by weir.checkpoint.result: completed, failed
 //	weir.checkpoint.failures_in_row                gauge, {checkpoint}
@@ -115,7 +116,8 @@
 //	weir.worker.state                              up-down counter, {worker}; by weir.state: 1 for starting, receiving, failing, flooded,
 //	                                               draining or ended
 //
-// [ObservePartitions] adds metrics of a [partitions.Run], with the attribute weir.pipeline.name:
+// [ObservePartitions] adds metrics of a [partitions.Run], with the attribute
+// weir.pipeline.name:
 //
 //	weir.partitions                                up-down counter, {partition}; by weir.state: running, failing, leaving, ended, of this
 //	                                               worker; unowned: without an owner, if the assigner reports that
@@ -129,7 +131,8 @@
 //	weir.queue.reason.messages                     gauge, {message}; by weir.reason. A message counts once for each of its reasons
 //	weir.queue.count_failures                      counter, {count}; counts that failed: otel.Handle gets their errors
 //
-// [ObserveResults] adds metrics of the answers that a service keeps, with the attribute weir.service.name:
+// [ObserveResults] adds metrics of the answers that a service keeps, with the attribute
+// weir.service.name:
 //
 //	weir.answers.clients                           up-down counter, {client}
 //	weir.answers.records, .in_progress             up-down counters, {request}
@@ -137,7 +140,8 @@
 //	weir.answers.requests                          counter, {request}; by weir.outcome: new, attached, replayed, stale, invalid, mismatch,
 //	                                               full, too_many_waiting
 //
-// [ObserveKeys] adds metrics of requests with idempotency keys in a database, with the same attribute:
+// [ObserveKeys] adds metrics of requests with idempotency keys in a database, with the
+// same attribute:
 //
 //	weir.keys.records, .unfinished, .overdue       up-down counters, {request}
 //	weir.keys.clients                              up-down counter, {user}

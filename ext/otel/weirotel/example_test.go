@@ -33,7 +33,8 @@ func busyOnce() func(context.Context, string) (string, error) {
 	}
 }
 
-// A span for the element and one for each attempt. A program has an exporter for its collector in place of the one in memory.
+// Spans for the element and for each attempt. A program has an exporter for its collector
+// in place of the one in memory.
 func ExampleNewTraces() {
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
@@ -54,7 +55,8 @@ func ExampleNewTraces() {
 	// lookup - Unset
 }
 
-// The metrics of an operator. A program has a periodic reader with an exporter in place of the manual one.
+// The metrics of an operator. A program has a periodic reader with an exporter in place
+// of the manual one.
 func ExampleNewMetrics() {
 	reader := sdkmetric.NewManualReader()
 	metrics, err := weirotel.NewMetrics("lookup", sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
@@ -81,7 +83,8 @@ func ExampleNewMetrics() {
 	// weir.attempts {attempt} 3
 }
 
-// withTrace is a slog.Handler that adds the ids of the trace to lines whose context has one.
+// withTrace is a slog.Handler that adds the ids of the trace to lines whose context has
+// one.
 type withTrace struct{ slog.Handler }
 
 func (h withTrace) Handle(ctx context.Context, r slog.Record) error {

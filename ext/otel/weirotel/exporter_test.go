@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/ext/otel/weirotel"
 )
 
-// What real exporters write: spans through a batch processor, metrics through a periodic reader.
+// Real exporters write spans through a batch processor, and metrics through a periodic
+// reader.
 func TestExporters(t *testing.T) {
 	var spans, points bytes.Buffer
 	spanExporter, err := stdouttrace.New(stdouttrace.WithWriter(&spans))

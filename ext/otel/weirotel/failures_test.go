@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/ext/otel/weirotel"
 )
 
-// exporter has the names of the metrics that it was given last, with the sum of their values.
+// exporter has the names of the metrics that it was given last, with the sum of their
+// values.
 type exporter struct {
 	sdkmetric.Exporter
 	got map[string]float64
@@ -53,8 +54,8 @@ func (e *exporter) Export(_ context.Context, all *metricdata.ResourceMetrics) er
 func (*exporter) ForceFlush(context.Context) error { return nil }
 func (*exporter) Shutdown(context.Context) error   { return nil }
 
-// While queues and tables cannot be counted, a periodic reader exports the other metrics, and the numbers of the counts before. The errors go
-// to the error handler.
+// While queues and tables cannot be counted, a periodic reader exports the other metrics,
+// and the numbers of the counts before. The errors go to the error handler.
 func TestFailedCounts(t *testing.T) {
 	var errs []string
 	handler := otel.GetErrorHandler()

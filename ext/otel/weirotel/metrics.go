@@ -21,7 +21,7 @@ import (
 // scope is the name of the instrumentation.
 const scope = "github.com/weirflow/weir/ext/otel/weirotel"
 
-// system is the messaging system, unless attributes of the user say another.
+// system is the messaging system, unless attributes of the user name another.
 var system = semconv.MessagingSystemKey.String("weir")
 
 // Attributes.
@@ -185,7 +185,7 @@ func (m *Metrics) Ended(ctx context.Context, e observe.Ending) {
 }
 
 // processed records how long a message took, as the semantic conventions for messaging
-// want it.
+// require.
 func (m *Metrics) processed(ctx context.Context, e observe.Ending) {
 	meta, ok := message.MetaFromContext(ctx)
 	if !ok {
@@ -204,8 +204,8 @@ func (m *Metrics) processed(ctx context.Context, e observe.Ending) {
 	m.process.Record(ctx, e.Total.Seconds(), metric.WithAttributes(set...))
 }
 
-// bounds are those of the histograms, in seconds, unless a view has others: 100 µs to 100
-// s.
+// bounds are the bounds of the histograms, in seconds, unless a view sets others: 100 µs
+// to 100 s.
 var bounds = func() (b []float64) {
 	for unit := 100 * time.Microsecond; unit < 100*time.Second; unit *= 10 {
 		b = append(b, unit.Seconds(), (5 * unit / 2).Seconds(), (5 * unit).Seconds())
@@ -255,14 +255,14 @@ func (in *instruments) gauge(name, help, unit string) metric.Float64Observable {
 	return g
 }
 
-// readings makes the instruments of what is read from statistics, and returns what reads
-// them.
+// readings makes the instruments of metrics that are read from statistics, and returns
+// the function that reports them.
 func readings[S any](in *instruments, all []tally.Metric[S], own attribute.KeyValue) func(o metric.Observer, s *S) {
 	read := make([]metric.Int64Observable, len(all))
 	sets := make([][]metric.ObserveOption, len(all)) // by the values of each
 	for i, r := range all {
 		unit := "{" + r.Unit + "}"
-		if r.Unit == "By" { // not what is counted, but a unit of UCUM
+		if r.Unit == "By" { // a unit of UCUM, not a counted thing
 			unit = r.Unit
 		}
 		if r.Gauge {

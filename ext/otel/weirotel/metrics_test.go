@@ -29,7 +29,8 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// collect returns all values that a reader gets, by name and attributes but for the operator's; of a histogram the count.
+// collect returns all values that a reader gets, by name and attributes but for the
+// operator's; of a histogram the count.
 func collect(t *testing.T, reader *sdkmetric.ManualReader) map[string]float64 {
 	t.Helper()
 	var got metricdata.ResourceMetrics
@@ -126,7 +127,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// A provider that collects nothing is no error.
+// A provider that discards metrics is not an error.
 func TestNoMetrics(t *testing.T) {
 	metrics, err := weirotel.NewMetrics("rows", noop.NewMeterProvider())
 	require.NoError(t, err)
@@ -137,7 +138,7 @@ func TestNoMetrics(t *testing.T) {
 	require.NoError(t, metrics.Unregister())
 }
 
-// Checkpoints of a pipeline: what its coordinator says.
+// The numbers of a pipeline's coordinator.
 func TestCheckpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := sdkmetric.NewManualReader()
@@ -192,7 +193,8 @@ func (refusingMeter) Float64ObservableGauge(string, ...metric.Float64ObservableG
 	return noop.Float64ObservableGauge{}, tallytest.ErrDown
 }
 
-// Lines that the operator logs about an element have its span in their context, so that a handler can add the ids of its trace.
+// Lines that the operator logs about an element have its span in their context, so that a
+// handler can add the ids of its trace.
 func TestLogLinesKnowTheTrace(t *testing.T) {
 	var text bytes.Buffer
 	r := newRecorder(t)

@@ -13,8 +13,8 @@ import (
 
 // ObservePartitions reports the partitions of the worker that has the monitor
 // ([partitions.Config]), under the name of their pipeline, until the registration that it
-// returns is ended. It asks no server. It returns errors of the provider. It panics if the
-// name is empty, or the monitor or the provider nil.
+// returns is ended. It asks no server. It returns errors of the provider. It panics if
+// the name is empty, or the monitor or the provider nil.
 func ObservePartitions(pipeline string, monitor *partitions.Monitor, provider metric.MeterProvider) (metric.Registration, error) {
 	if pipeline == "" {
 		panic("weirotel: ObservePartitions: empty name")

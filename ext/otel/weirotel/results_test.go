@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/ext/otel/weirotel"
 )
 
-// The answers that a service keeps are those of its statistics, with the units that the package documentation gives.
+// The statistics of stored answers are reported with the units of the package
+// documentation.
 func TestResults(t *testing.T) {
 	r := tallytest.NewResults(t.Context())
 	defer func() { require.NoError(t, r.Close(context.WithoutCancel(t.Context()))) }()

@@ -135,8 +135,8 @@ func (t *Traces) Accepted(ctx context.Context, _ any, restored bool) context.Con
 	return &spanContext{ctx, spanKey{t, false}, span}
 }
 
-// extract returns ctx with what the headers of a message say, and the link to its sender;
-// not a valid one if they name none.
+// extract returns ctx with the trace in a message's headers, and the link to its sender,
+// which is not valid if they have no trace.
 func (t *Traces) extract(ctx context.Context, headers map[string]string) (context.Context, trace.Link) {
 	if len(headers) == 0 {
 		return ctx, trace.Link{}
@@ -248,7 +248,7 @@ func setReason(span trace.Span, r predicates.Reason) {
 // one.
 func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
-// errorType is what the semantic conventions call the class of an error: its reason, if
+// errorType returns the class of an error by the semantic conventions: its reason, if
 // that is the cause, or its Go type.
 func errorType(err error, reason predicates.Reason) attribute.KeyValue {
 	var timeout *asyncop.TimeoutError

@@ -36,7 +36,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// recorder keeps the spans that have ended, and checks at the end that none goes on.
+// recorder keeps the spans that have ended, and checks at the end that all have.
 type recorder struct {
 	*tracetest.SpanRecorder
 	*sdktrace.TracerProvider
@@ -49,7 +49,8 @@ func newRecorder(t *testing.T, opts ...sdktrace.TracerProviderOption) *recorder 
 	return r
 }
 
-// text describes spans as a tree, in the order in which they began, with their attributes and events.
+// text describes spans as a tree, in the order in which they began, with their attributes
+// and events.
 func (r *recorder) text(t *testing.T) string {
 	t.Helper()
 	assert.Len(t, r.Ended(), len(r.Started()), "a span was not ended, or twice")
@@ -102,8 +103,8 @@ func writeAttributes(b *strings.Builder, attributes []attribute.KeyValue) {
 	b.WriteString(strings.Join(texts, ""))
 }
 
-// An element has a span, each attempt one below it, and clients find that in their context. Retries are events, failures have a
-// status and the error.
+// An element has a span, and each attempt a span below it, which clients find in their
+// context. Retries are events, failures have a status and the error.
 func TestSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
@@ -168,7 +169,7 @@ func meta(headers map[string]string) message.Meta {
 	}
 }
 
-// withMeta returns a context as that of an element that is a message.
+// withMeta returns the context of an element that is a message.
 func withMeta(ctx context.Context, headers map[string]string) context.Context {
 	return message.ContextWithMeta(ctx, meta(headers))
 }
@@ -187,7 +188,8 @@ func messages(values ...int) iter.Seq2[message.Message[int], error] {
 
 var sender = map[string]string{"Traceparent": "00-" + senderTrace + "-" + senderSpan + "-01", "tracestate": "a=b", "baggage": "tenant=7"}
 
-// A message's span has a link to the span of its sender, from the W3C headers, and the attributes of the semantic conventions.
+// A message's span has a link to the span of its sender, from the W3C headers, and the
+// attributes of the semantic conventions.
 func TestMessageIsLinkedToItsSender(t *testing.T) {
 	r := newRecorder(t)
 	traces := weirotel.NewTraces("rows", r, weirotel.WithAttributes(attribute.String("messaging.system", "kafka")),
@@ -218,8 +220,9 @@ func TestMessageIsLinkedToItsSender(t *testing.T) {
 	}
 }
 
-// A message keeps the headers of its sender on its way, so each operator's span has a link to the sender's. A message that is delivered
-// again has another span, with the same link and its own number of visits.
+// A message keeps the headers of its sender on its way, so each operator's span has a
+// link to the sender's. A message that is delivered again has another span, with the same
+// link and its own number of visits.
 func TestMessageOnItsWay(t *testing.T) {
 	r := newRecorder(t)
 	operator := func(name string) *asyncop.AsyncWaitOperator[string, string] {
@@ -267,7 +270,7 @@ func TestMessageOnItsWay(t *testing.T) {
 	assert.Len(t, own, 4)
 }
 
-// By an option the trace of the sender goes on.
+// With the option the sender's trace continues.
 func TestMessageAsChildOfItsSender(t *testing.T) {
 	r := newRecorder(t)
 	traces := weirotel.NewTraces("rows", r, weirotel.WithMessageParent())
@@ -280,7 +283,8 @@ func TestMessageAsChildOfItsSender(t *testing.T) {
 	assert.Len(t, s.Links(), 1)
 }
 
-// Headers that name no trace make no link, least of all to the span around the operator; nor do elements that are no messages.
+// Headers that name no trace make no link, least of all to the span around the operator;
+// nor do elements that are no messages.
 func TestNoLink(t *testing.T) {
 	for name, ctx := range map[string]func(context.Context) context.Context{
 		"no headers": func(ctx context.Context) context.Context { return withMeta(ctx, nil) },
@@ -323,7 +327,8 @@ func TestSpansHaveNoSecrets(t *testing.T) {
 	require.Len(t, r.Ended(), 2)
 }
 
-// Spans end whatever becomes of their element, and those around the operator stay as they are.
+// Spans end whatever becomes of their element, and those around the operator stay as they
+// are.
 func TestSpansOfWhatIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
@@ -371,7 +376,7 @@ func TestSpansOfWhatIsCutOff(t *testing.T) {
 		})
 	})
 
-	t.Run("kept", func(t *testing.T) { // it goes on after the restart
+	t.Run("kept", func(t *testing.T) { // it continues after the restart
 		synctest.Test(t, func(t *testing.T) {
 			store := checkpointtest.NewMemoryStore()
 			for _, want := range []string{
@@ -402,7 +407,6 @@ func TestSpansOfWhatIsCutOff(t *testing.T) {
 	})
 }
 
-// discard is an output that keeps nothing.
 type discard struct{}
 
 func (discard) Write(context.Context, int) error        { return nil }
@@ -416,7 +420,8 @@ func double(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
 	return nil
 }
 
-// What is not sampled is not recorded, and an attempt is sampled as its element is.
+// A span that is not sampled is not recorded, and an attempt is sampled as its element
+// is.
 func TestSampling(t *testing.T) {
 	for name, c := range map[string]struct {
 		sampler sdktrace.Sampler
@@ -459,7 +464,8 @@ func (s *everySecond) ShouldSample(p sdktrace.SamplingParameters) sdktrace.Sampl
 }
 func (*everySecond) Description() string { return "every second" }
 
-// Operators inside of calls, and two observers at one operator, do not take each other's spans.
+// Operators inside of calls, and two observers at one operator, do not take each other's
+// spans.
 func TestOperatorInsideOfACall(t *testing.T) {
 	r := newRecorder(t)
 	outer := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
@@ -480,7 +486,8 @@ func TestOperatorInsideOfACall(t *testing.T) {
 	assert.Equal(t, []string{"outer", "  outer attempt", "    inner", "      inner attempt"}, names)
 }
 
-// A call for many elements finds the span of each member in its contexts, and all spans end.
+// A call for many elements finds the span of each member in its contexts, and all spans
+// end.
 func TestBatchedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
@@ -523,8 +530,8 @@ func TestBatchedCalls(t *testing.T) {
 	})
 }
 
-// An element that an inner operator has not accepted has the context of the call around it: the span in there is not that
-// operator's.
+// An element that an inner operator has not accepted has the context of the call around
+// it: the span in there is not that operator's.
 func TestSpanOfAnotherOperatorStays(t *testing.T) {
 	r := newRecorder(t)
 	outer, inner := weirotel.NewTraces("outer", r), weirotel.NewTraces("inner", r)
@@ -554,7 +561,7 @@ type badError struct{}
 
 func (badError) Error() string { panic("no text") }
 
-// What makes no sense is refused where it is said.
+// Invalid arguments panic at once.
 func TestPanics(t *testing.T) {
 	r := newRecorder(t)
 	assert.PanicsWithValue(t, "weirotel: NewTraces: empty name", func() { weirotel.NewTraces("", r) })
@@ -568,7 +575,8 @@ func TestPanics(t *testing.T) {
 		func() { _, _ = weirotel.ObserveCheckpoints("rows", nil, nil) })
 }
 
-// An open set of reasons has a bounded number of histograms, and whatever is not UTF-8 reaches no exporter: protobuf refuses a batch with it.
+// An open set of reasons has a bounded number of histograms, and whatever is not UTF-8
+// reaches no exporter: protobuf refuses a batch with it.
 func TestHostileReasonsAndTexts(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	metrics, err := weirotel.NewMetrics("rows", sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))

@@ -47,7 +47,8 @@ func pointsOf(t *testing.T, reader *sdkmetric.ManualReader, name string) map[str
 	return values
 }
 
-// A worker's numbers are those of its monitor, and the time of its messages has the names of the semantic conventions.
+// A worker's metrics are the numbers of its monitor, and the time of its messages has the
+// names of the semantic conventions.
 func TestWorker(t *testing.T) {
 	engine := memory.Open()
 	q, out := delivery.NewQueue[int](engine, "numbers"), delivery.NewQueue[int](engine, "out")

@@ -37,7 +37,7 @@ func New[K comparable, OUT any](options *otter.Options[K, lookup.Entry[OUT]]) (*
 }
 
 // Otter returns the cache of otter, to ask for its size or statistics, and to invalidate
-// all of it. To invalidate a key use Forget of the lookup, which knows of loads that run.
+// all of it. To invalidate a key use Forget of the lookup, which includes loads that run.
 func (c *Cache[K, OUT]) Otter() *otter.Cache[K, lookup.Entry[OUT]] { return c.cache }
 
 // Get implements lookup.Cache.

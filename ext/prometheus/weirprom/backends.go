@@ -13,7 +13,7 @@ type backends []*backend.Backend
 
 var backendState = prometheus.NewDesc("weir_backend_state", "1 for the state that the backend is in, 0 for the others.", []string{"backend", "state"}, nil)
 
-// backendDescs are those of tally.BackendNumbers.
+// backendDescs describe tally.BackendNumbers.
 var backendDescs = func() (descs []*prometheus.Desc) {
 	for _, n := range tally.BackendNumbers {
 		name := "weir_backend_" + n.Name

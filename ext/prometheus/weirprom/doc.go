@@ -73,7 +73,8 @@
 //
 // # Metrics of partitions
 //
-// [NewPartitions] collects the metrics of a [partitions.Run]. They have the label pipeline.
+// [NewPartitions] collects the metrics of a [partitions.Run]. They have the label
+// pipeline.
 //
 //	weir_partitions{state}                           of this worker: running, failing, leaving, ended; unowned: without an owner, as far as
 //	                                                 this worker knows; missing if the assigner does not report that
@@ -82,7 +83,8 @@
 //
 // # Metrics of queues
 //
-// [NewQueues] collects the metrics of dead letters, layers, outboxes and other queues of a store. They have the label queue.
+// [NewQueues] collects the metrics of dead letters, layers, outboxes and other queues of
+// a store. They have the label queue.
 //
 //	weir_queue_messages{cause}                       cause: of dead letters, or ""
 //	weir_queue_oldest_age_seconds
@@ -92,8 +94,8 @@
 //
 // # Metrics of backends
 //
-// [NewBackends] collects them. They have the label backend. The reason why a backend is down is in its log and in the command weir backend
-// list.
+// [NewBackends] collects them. They have the label backend. The reason why a backend is
+// down is in its log and in the command weir backend list.
 //
 //	weir_backend_state{state}                        1 for the state it is in: up, down, probing, ramping, held; else 0
 //	weir_backend_state_since_timestamp_seconds
@@ -111,7 +113,8 @@
 //
 // # Metrics of a server
 //
-// [NewResults] collects the metrics of the answers that a service keeps. They have the label service.
+// [NewResults] collects the metrics of the answers that a service keeps. They have the
+// label service.
 //
 //	weir_answers_clients                             clients that are remembered
 //	weir_answers_records                             requests that run or have an answer
@@ -119,7 +122,8 @@
 //	weir_answers_bytes                               as they count for MaxBytes
 //	weir_answers_requests_total{outcome}             outcome: new, attached, replayed, stale, invalid, mismatch, full, too_many_waiting
 //
-// [NewKeys] collects the metrics of requests with idempotency keys in a database, with the same label.
+// [NewKeys] collects the metrics of requests with idempotency keys in a database, with
+// the same label.
 //
 //	weir_keys_records                                requests in the table
 //	weir_keys_unfinished                             of these

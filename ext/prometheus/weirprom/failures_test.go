@@ -16,7 +16,8 @@ import (
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
 )
 
-// While queues and tables cannot be counted, the endpoint has the other metrics, and the numbers of the counts before.
+// While queues and tables cannot be counted, the endpoint has the other metrics, and the
+// numbers of the counts before.
 func TestFailedCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := true

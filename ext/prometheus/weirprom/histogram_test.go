@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every time lands in the bucket, classic and native, where client_golang's own histogram puts it.
+// Every time lands in the bucket, classic and native, where client_golang's own histogram
+// puts it.
 func TestHistogramIsThatOfPrometheus(t *testing.T) {
 	var seconds []float64
 	for _, d := range DefaultBuckets() {
@@ -80,7 +81,7 @@ func perBucket(h *dto.Histogram) map[int32]int64 {
 	return counts
 }
 
-// A negative time, which no clock that goes forward makes, counts as none.
+// A negative time, which no clock that goes forward makes, counts as 0.
 func TestHistogramOfNegativeTimes(t *testing.T) {
 	b, err := newBuckets([]time.Duration{time.Second})
 	require.NoError(t, err)

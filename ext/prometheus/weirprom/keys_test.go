@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
 )
 
-// What the table has, and what became of attempts.
+// The numbers of the table, and the outcomes of attempts.
 func TestKeys(t *testing.T) {
 	down := false
 	k, db := tallytest.NewKeys(t.Context(), &down)

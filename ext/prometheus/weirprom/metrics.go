@@ -39,7 +39,7 @@ type Metrics struct {
 	durations [4]*histogram // guarded by mu; as times
 }
 
-// What is measured.
+// The measured times.
 const (
 	ofAttempt = iota
 	ofElement
@@ -67,7 +67,7 @@ func DefaultBuckets() []time.Duration {
 
 // WithBuckets sets the upper bounds of the classic histograms; the default is
 // [DefaultBuckets]. Native histograms have buckets of their own. It panics if there are
-// none, more than 255, or if they are not positive and in increasing order.
+// no bounds, or more than 255, or if they are not positive and in increasing order.
 func WithBuckets(bounds ...time.Duration) Option {
 	b, err := newBuckets(bounds)
 	if err != nil {
@@ -240,7 +240,7 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// describe returns the descriptions of what is read from statistics.
+// describe returns the descriptions of metrics that are read from statistics.
 func describe[S any](all []tally.Metric[S], desc func(name, help string, labels ...string) *prometheus.Desc) (read []*prometheus.Desc) {
 	for _, r := range all {
 		name := "weir_" + strings.ReplaceAll(r.Name, ".", "_")

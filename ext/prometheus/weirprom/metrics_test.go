@@ -36,7 +36,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// scrape reads what a server with this registry answers, as a Prometheus server does, and checks it with promlint.
+// scrape reads what a server with this registry answers, as a Prometheus server does, and
+// checks it with promlint.
 func scrape(t *testing.T, registry *prometheus.Registry) map[string]*dto.MetricFamily {
 	t.Helper()
 	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
@@ -59,7 +60,8 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]*dto.MetricF
 	return families
 }
 
-// valuesOf returns the values of all metrics, by name and labels but for operator, pipeline and queue; of a histogram the count.
+// valuesOf returns the values of all metrics, by name and labels but for operator,
+// pipeline and queue; of a histogram the count.
 func valuesOf(families map[string]*dto.MetricFamily, operator string) map[string]float64 {
 	values := map[string]float64{}
 	for name, f := range families {
@@ -138,7 +140,7 @@ func TestScrape(t *testing.T) {
 		"attempt_duration_seconds": 7, "element_duration_seconds": 4, "element_queue_duration_seconds": 4, "retry_backoff_seconds": 3,
 	}, nonZero(after))
 
-	// The endpoint says the same, with the values of the histograms.
+	// The endpoint has the same values, and those of the histograms.
 	families := scrape(t, registry)
 	assert.Equal(t, after, nonZero(valuesOf(families, "rows")))
 	backoff := families["weir_retry_backoff_seconds"].GetMetric()[0].GetHistogram()
@@ -165,7 +167,8 @@ func metricsOf(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return valuesOf(families, "rows")
 }
 
-// A server that understands them gets native histograms, with the classic buckets beside them.
+// A server that understands them gets native histograms, with the classic buckets beside
+// them.
 func TestNativeHistograms(t *testing.T) {
 	metrics := weirprom.New("rows", weirprom.WithBuckets(time.Millisecond, time.Second))
 	registry := prometheus.NewRegistry()
@@ -206,7 +209,8 @@ func TestNativeHistograms(t *testing.T) {
 	}
 }
 
-// Operators with names of their own share a registry; a second collector of the same name is refused.
+// Operators with names of their own share a registry; a second collector of the same name
+// is refused.
 func TestSeveralOperators(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	for i, name := range []string{"rows", "users"} {
@@ -228,8 +232,8 @@ func double(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
 	return nil
 }
 
-// One collector for several operators: of those that run, gauges are added; the counters of those that have ended stay. What
-// has ended is not kept.
+// One collector for several operators: it adds the gauges of running operators, and keeps
+// the counters of operators that have ended, but not the operators.
 func TestOneCollectorForOperatorsOneAfterTheOther(t *testing.T) {
 	metrics := weirprom.New("rows")
 	registry := prometheus.NewRegistry()
@@ -284,7 +288,7 @@ func TestOneCollectorForOperatorsOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// Scrapes while operators run: nothing is lost. For the race detector.
+// Scrapes while operators run lose no count. For the race detector.
 func TestScrapesBesideOperators(t *testing.T) {
 	metrics := weirprom.New("rows")
 	registry := prometheus.NewRegistry()
@@ -324,7 +328,8 @@ func TestScrapesBesideOperators(t *testing.T) {
 	assert.EqualValues(t, operators*elements, values["attempt_duration_seconds"])
 }
 
-// Metrics need neither the elements nor contexts, so they are not asked for each element: that is what an element costs.
+// Metrics need neither the elements nor contexts, so they are not called for each
+// element, which would cost most.
 func TestMetricsOfAnOperatorThatCallsNoMethodsOfThem(t *testing.T) {
 	metrics := weirprom.New("rows")
 	assert.NotNil(t, counting.Of(metrics))
@@ -398,8 +403,8 @@ func TestDiscardedElements(t *testing.T) {
 	})
 }
 
-// Reasons are an open set: their number is bounded, names that are no UTF-8 break no scrape, and those of the same name are
-// one.
+// Reasons are an open set: their number is bounded, names that are not UTF-8 break no
+// scrape, and reasons of the same name are one.
 func TestReasons(t *testing.T) {
 	metrics := weirprom.New("rows")
 	registry := prometheus.NewRegistry()
@@ -422,7 +427,7 @@ func TestReasons(t *testing.T) {
 	assert.NotContains(t, values, "attempts_ended_total error R96")
 }
 
-// Checkpoints of a pipeline: what its coordinator says.
+// The numbers of a pipeline's coordinator.
 func TestCheckpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &tallytest.SlowStore{}
@@ -457,7 +462,7 @@ func TestCheckpoints(t *testing.T) {
 	})
 }
 
-// What makes no sense is refused where it is said.
+// Invalid arguments panic at once.
 func TestPanics(t *testing.T) {
 	assert.PanicsWithValue(t, "weirprom: New: empty name", func() { weirprom.New("") })
 	assert.PanicsWithValue(t, "weirprom: New: option 0 is nil", func() { weirprom.New("rows", nil) })

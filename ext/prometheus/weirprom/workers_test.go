@@ -25,7 +25,7 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// A worker's numbers are those of its monitor.
+// A worker's metrics are the numbers of its monitor.
 func TestWorker(t *testing.T) {
 	engine := memory.Open()
 	q, out := delivery.NewQueue[int](engine, "numbers"), delivery.NewQueue[int](engine, "out")
@@ -75,7 +75,8 @@ func TestWorker(t *testing.T) {
 	assert.Panics(t, func() { weirprom.NewWorker("rows", nil) })
 }
 
-// The package documentation, of which the reference is made, names all metrics and no others. Those of checkpoints have a test of their own.
+// The package documentation, of which the reference is made, names all metrics and no
+// others. Those of checkpoints have a test of their own.
 func TestNamesAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
