@@ -24,10 +24,10 @@ import (
 const (
 	editedFrom = "Edited-From"
 	aFew       = 3                // messages of a first try
-	slowly     = 10               // messages a second, unless the person says otherwise
+	slowly     = 10               // messages a second, unless the person sets another rate
 	maxMerges  = 5                // as jobs.Start has it
 	again      = 10 * time.Second // a second click
-	many       = 1000             // or more: what is not counted is taken for so many
+	many       = 1000             // or more: assumed if the messages are not counted
 	noWhy      = "Say why: the reason stands in the log of actions, for those who come after you."
 )
 
@@ -107,8 +107,8 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	return view{Name: "confirm", Title: d.Verb + " messages of " + cut(60, d.Queue), Data: d}, nil
 }
 
-// countOf counts what an action is about, and bounds it to that. A number that takes too
-// long is left out.
+// countOf counts the messages of an action, and restricts the action to messages that are
+// there now. If counting takes too long, the number is left out.
 func (s *server) countOf(ctx context.Context, d *confirmData, f *store.Filter) (n store.Counts, err error) {
 	counting, cancel := context.WithTimeout(ctx, queryTime/2)
 	defer cancel()
@@ -145,8 +145,8 @@ func (s *server) forecast(ctx context.Context, d *confirmData, f store.Filter) e
 	return err
 }
 
-// seen returns a time before which the messages have arrived that match now: what comes
-// while a person thinks is left alone.
+// seen returns a time before which the present matches have arrived: an action leaves
+// messages alone that arrive while a person thinks.
 func (s *server) seen(ctx context.Context, queue string, f store.Filter, n store.Counts) (time.Time, error) {
 	if n.Last == 0 {
 		return f.Before, nil
@@ -223,7 +223,6 @@ func (s *server) once(ctx context.Context, spec jobs.Spec) (job jobs.Job, isSame
 	return job, false, err
 }
 
-// sameSpec compares what is stored.
 func sameSpec(a, b jobs.Spec) bool {
 	x, err := json.Marshal(a)
 	if err != nil {
@@ -233,7 +232,7 @@ func sameSpec(a, b jobs.Spec) bool {
 	return err == nil && bytes.Equal(x, y)
 }
 
-// checkTo refuses a queue that nobody reads, unless the person has confirmed it.
+// checkTo refuses a queue that no worker reads, unless the person has confirmed it.
 func (s *server) checkTo(ctx context.Context, q url.Values) error {
 	to := q.Get("to")
 	if to == "" {
@@ -249,7 +248,7 @@ func (s *server) checkTo(ctx context.Context, q url.Values) error {
 	return nil
 }
 
-// run runs a job here, unless a worker does: there may be none.
+// run runs a job here, unless a worker does: there may be no worker.
 func (s *server) run(id int) {
 	s.looks.stale()
 	s.logs.stale()
@@ -262,8 +261,8 @@ func (s *server) run(id int) {
 	}()
 }
 
-// resume runs the jobs that another process has left: one that was killed, such as this
-// console. It is for a person who may act.
+// resume runs the jobs that another process has left because it was killed, for example
+// an earlier console. It is for a person who may act.
 func (s *server) resume() {
 	go func() { // ends when the jobs are listed
 		list, err := s.jobs.List(s.ctx)
@@ -382,7 +381,6 @@ func mine(ctx context.Context, err error) error {
 	return wrong("%s", failure(1000, err))
 }
 
-// reason returns the reason of a form.
 func reason(q url.Values) string {
 	why := strings.TrimSpace(strings.ToValidUTF8(q.Get("why"), "?"))
 	if utf8.RuneCountInString(why) > 1000 {

@@ -23,14 +23,14 @@ type cached[T any] struct {
 	mu    sync.Mutex
 	value T
 	err   error
-	at    time.Time     // zero: there is no value
-	next  time.Time     // not to be looked for before
-	done  chan struct{} // closed when it was looked for; nil: it is not being looked for
+	at    time.Time     // zero if there is no value
+	next  time.Time     // earliest time of the next load
+	done  chan struct{} // closed at the end of the load; nil if no load runs
 }
 
-// get returns the value and when it was found, and waits up to a time for a new one if it
-// is old. Without a value the time is zero. What is looked for goes on after ctx, until
-// life ends.
+// get returns the value and the time when it was loaded, and waits up to a time for a new
+// one if it is old. The time is zero if there is no value. A load continues after the end
+// of ctx, until life ends.
 func (c *cached[T]) get(ctx, life context.Context, cl clock.Clock, patience time.Duration, load func(context.Context) (T, error)) (T, time.Time, error) {
 	c.mu.Lock()
 	if c.done == nil && !cl.Now().Before(c.next) {
@@ -71,7 +71,6 @@ func (c *cached[T]) load(ctx context.Context, cl clock.Clock, load func(context.
 	c.done = nil
 }
 
-// peek returns the value, however old it is.
 func (c *cached[T]) peek() (T, time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

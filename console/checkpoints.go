@@ -27,7 +27,7 @@ type saved struct {
 	Since             time.Time
 }
 
-// about says how the pipelines of this process do.
+// about returns the statistics of the pipelines of this process.
 func (s *server) about() jobs.Worker {
 	w := jobs.Worker{Checkpoints: map[string]json.RawMessage{}}
 	for name, c := range s.Checkpoints {
@@ -36,8 +36,8 @@ func (s *server) about() jobs.Worker {
 	return w
 }
 
-// checkpointsOf returns how pipelines do, by name: those of s.Checkpoints, and those in
-// the heartbeats of workers, of this process too.
+// checkpointsOf returns the statistics of pipelines, by name: from s.Checkpoints, and
+// from the heartbeats of workers, including this process.
 func (s *server) checkpointsOf(l *look) (list []saved) {
 	add := func(name, where string, stats json.RawMessage) {
 		r := saved{Pipeline: name, Where: where}
@@ -49,14 +49,14 @@ func (s *server) checkpointsOf(l *look) (list []saved) {
 	for name, stats := range own {
 		add(name, "this process", stats)
 	}
-	host, _ := os.Hostname() // or none
+	host, _ := os.Hostname() // may be empty
 	for _, w := range l.Workers {
 		where, isOurs := fmt.Sprintf("%s, %d", w.Host, w.PID), w.Host == host && w.PID == os.Getpid()
 		if isOurs {
 			where = "this process"
 		}
 		for name, stats := range w.Checkpoints {
-			if _, has := own[name]; !isOurs || !has { // the handler says that in heartbeats, too
+			if _, has := own[name]; !isOurs || !has { // the handler reports its own in heartbeats, too
 				add(name, where, stats)
 			}
 		}
@@ -88,7 +88,6 @@ func took(d time.Duration) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// size returns a number of bytes.
 func size(n int64) string {
 	for _, unit := range []string{"B", "KiB", "MiB"} {
 		if n < 10<<10 {

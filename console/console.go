@@ -47,11 +47,12 @@ type Config struct {
 	// actions. By default every user of this machine is a Reader, and others are refused.
 	Authorize func(r *http.Request) (role Role, who string, err error)
 
-	// Keys are the requests with idempotency keys (package exactlyonce/keys); nil: there
-	// is no page of them. It shows their states, and never what was asked or answered.
+	// Keys are the requests with idempotency keys (package exactlyonce/keys). If it is
+	// nil, there is no page of them. The page shows their states, and never requests or
+	// answers.
 	Keys *keys.Keys
 	// Checkpoints are the coordinators of pipelines of this process, by name. On an
-	// engine that keeps jobs the handler says every 20 s how they do, as a worker, so
+	// engine that keeps jobs the handler reports them every 20 s, as a worker does, so
 	// that the consoles of other processes show them.
 	Checkpoints map[string]*checkpoint.Coordinator
 
@@ -104,7 +105,6 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	return s.protect(http.StripPrefix(c.Prefix, s.routes())), nil
 }
 
-// server is a console.
 type server struct {
 	Config
 	ctx       context.Context //nolint:containedctx // of the jobs that it runs
@@ -236,7 +236,6 @@ func (s *server) hint() string {
 	return "Authorize in its program has refused the request. The log of the program has the reason."
 }
 
-// who returns who sent a request.
 func (s *server) who(r *http.Request) (person, error) {
 	if s.Authorize != nil {
 		role, who, err := s.Authorize(r)

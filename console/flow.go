@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// window is over how long the growth of a queue is taken for its rate: workers report
-// their numbers every 20 s.
+// window is the time over which the growth of a queue is averaged: workers report their
+// numbers every 20 s.
 const window = 20 * time.Second
 
 // beat is a worker's report of the messages that it has taken from its queue.
@@ -27,11 +27,11 @@ func (s *server) flows(l *look) map[string]float64 {
 	s.beats = make(map[string]beat, len(l.Workers))
 	rates := map[string]float64{}
 	for _, w := range l.Workers {
-		queue := w.Reads + w.Outbox // one of them
+		queue := w.Reads + w.Outbox // only one is set
 		if queue == "" || w.Silent {
 			continue
 		}
-		var c struct{ Received, Redelivered int } // those come from its layers
+		var c struct{ Received, Redelivered int } // redelivered messages come from its layers
 		_ = json.Unmarshal(w.Counts, &c)
 		now := beat{at: w.Seen, taken: c.Received - c.Redelivered}
 		was, ok := before[w.ID]
@@ -58,7 +58,8 @@ type point struct {
 	in, out float64
 }
 
-// flow sets what has come a second: what was taken, and what the queue has grown by.
+// flow sets the rate of new messages: the messages that were taken, and the growth of the
+// queue.
 func (p *point) flow(before []point) {
 	if p.in = p.out; len(before) == 0 {
 		return

@@ -55,7 +55,7 @@ func (s *server) job(r *http.Request) (view, error) {
 type logged struct {
 	Lines  []jobs.Line // the newest first
 	Total  int
-	Broken string // why the chain does not hold; "": it holds
+	Broken string // why the chain is broken, or empty
 	Hash   string // of the last line
 	At     time.Time
 }

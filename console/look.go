@@ -16,45 +16,44 @@ import (
 )
 
 const (
-	silent     = time.Minute     // a worker that says nothing for so long is in trouble: it should every 20 s
+	silent     = time.Minute     // a worker without a heartbeat for so long is in trouble: they are due every 20 s
 	offset     = 5 * time.Second // of two clocks that should be the same
 	late       = time.Minute     // a message that is due and is not taken
 	points     = 120             // that are kept of each queue
 	firstLook  = 8 * time.Second
-	countFor   = time.Second // all queues, before a look goes on with the numbers of the one before
+	countFor   = time.Second // for all queues; then a look uses earlier numbers for the rest
 	eventsEach = 2 * time.Second
 	eventsFor  = 10 * time.Minute // then the browser asks again
 )
 
-// look is what was found at a moment.
+// look is the state of the engine at a time.
 type look struct {
 	at         time.Time
 	Queues     []queueState
 	Workers    []worker
 	Partitions []jobs.Partition
 	orders     []jobs.BackendOrder
-	jobs       []jobs.Job // that are not over
+	jobs       []jobs.Job // that have not ended
 	outboxes   []outbox
 }
 
-// queueState is a queue.
 type queueState struct {
 	Name, Base string // orders-retry-1, orders
 	Role       string // queue, layer, dead letters, blocked, outbox
 	store.Counts
-	at     time.Time // when it was counted; zero: it is still being counted
+	at     time.Time // when it was counted; zero while the first count runs
 	err    error     // of the last count
-	Line   string    // its number over time, as points of a picture 100 wide and 20 high; "": it is new
+	Line   string    // its number over time, as points of a picture 100 wide and 20 high; empty if it is new
 	Change int       // since the first of the points
 	Over   time.Duration
 
-	// How many messages a second come and are taken, now and over time; "": no worker
-	// says so.
+	// How many messages a second are put and taken, now and over time; empty if no worker
+	// reports that.
 	In, Out         string
 	InLine, OutLine string
 }
 
-// worker is a heartbeat, with what can be read in it.
+// worker is a heartbeat and its contents.
 type worker struct {
 	jobs.Worker
 	Done, Failed, InFlight int
@@ -62,7 +61,8 @@ type worker struct {
 	Silent                 bool
 }
 
-// readWorker reads what it knows of a worker, which may be of another version.
+// readWorker reads the parts of a heartbeat that it knows: the worker may be of another
+// version.
 func readWorker(w jobs.Worker, now time.Time) worker {
 	var c struct{ Acknowledged, HandedOver, Rejected, Nacked int }
 	_ = json.Unmarshal(w.Counts, &c)
@@ -81,7 +81,8 @@ func readWorker(w jobs.Worker, now time.Time) worker {
 	return r
 }
 
-// roleOf says to which queue the name of one belongs, and as what: see delivery.Queue.
+// roleOf returns the queue that a name belongs to, and the role of the name there: see
+// delivery.Queue.
 func roleOf(name string, dead bool) (base, role string) {
 	if base, ok := strings.CutSuffix(name, "-dead"); ok {
 		return base, "dead letters"
@@ -110,14 +111,13 @@ func (s *server) latest(ctx context.Context) (*look, error) {
 	l, at, err := s.looks.get(ctx, s.ctx, s.Clock, wait, s.look)
 	switch {
 	case !at.IsZero():
-		return l, nil // an older one, if the engine does not answer now: it says when it was
+		return l, nil // an older one, which shows its time, if the engine does not answer now
 	case err == nil:
 		err = context.DeadlineExceeded
 	}
 	return nil, err
 }
 
-// look looks at all queues and workers.
 func (s *server) look(ctx context.Context) (*look, error) {
 	l := &look{at: s.Clock.Now()}
 	names, err := s.engine.Queues(ctx)
@@ -156,8 +156,8 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	return l, nil
 }
 
-// count counts queues. One of millions takes a while: its number is then that of an
-// earlier look, as is that of one that cannot be counted.
+// count counts queues. Large queues are counted slowly. Meanwhile, or if counting fails,
+// it uses the previous count.
 func (s *server) count(ctx context.Context, names []string) (list []queueState) {
 	end := s.Clock.Now().Add(countFor)
 	before := s.counts // looks are made one at a time
@@ -183,7 +183,7 @@ func (s *server) count(ctx context.Context, names []string) (list []queueState) 
 // addRead adds the queues that workers read and that are empty now.
 func (l *look) addRead() {
 	for _, w := range l.Workers {
-		name := w.Reads + w.Outbox // one of them
+		name := w.Reads + w.Outbox // only one is set
 		if name == "" || w.Silent || slices.ContainsFunc(l.Queues, func(q queueState) bool { return q.Name == name }) {
 			continue
 		}
@@ -195,7 +195,7 @@ func (l *look) addRead() {
 // Counting is for templates.
 func (q queueState) Counting() bool { return q.at.IsZero() }
 
-// remember adds a look to what is known of queues. One that is empty is forgotten.
+// remember adds a look to the history of queues, and forgets empty queues.
 func (s *server) remember(l *look, taken map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,7 +229,7 @@ func (l *look) known(queue string) bool {
 	return slices.ContainsFunc(l.Queues, func(q queueState) bool { return q.Name == queue }) || l.reads(queue)
 }
 
-// events says when there is another look, so that pages are drawn again.
+// events sends an event when there is another look, so that pages are redrawn.
 func (s *server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.live <- struct{}{}:

@@ -25,8 +25,8 @@ const (
 	maxEdited = 128 << 10
 	maxGroups = 20
 	manyKinds = 16                    // groupings that are kept
-	callTime  = 10 * time.Minute      // for each call of a grouping, of which a frozen engine answers none
-	patience  = 30 * time.Millisecond // for numbers that are newer than those at hand
+	callTime  = 10 * time.Minute      // for each call of a grouping, which a frozen engine does not answer
+	patience  = 30 * time.Millisecond // for newer numbers than the present ones
 )
 
 // The causes of dead letters.
@@ -138,7 +138,7 @@ func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) ([]
 	})
 }
 
-// bounded bounds each call, so that what makes many takes as long as it needs.
+// bounded bounds each call, so that an operation of many calls takes as long as it needs.
 type bounded struct{ store.Inspector }
 
 func (b bounded) Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error) {
@@ -233,7 +233,7 @@ func (s *server) queue(r *http.Request) (view, error) {
 	return view{Name: "queue", Title: cut(100, d.Queue), Data: d}, nil
 }
 
-// grouped adds groups, and says whether one of them stands out.
+// grouped adds groups, and notes whether one stands out.
 func (s *server) grouped(ctx context.Context, d *queueData) {
 	groups, at, err := s.groupsOf(ctx, d.Queue, d.Filter)
 	if err != nil {
@@ -287,7 +287,7 @@ type step struct {
 	InFuture bool
 }
 
-// field is a header, or what is known of a message.
+// field is a header, or another property of a message.
 type field struct{ Name, Value string }
 
 type messageData struct {
@@ -388,7 +388,7 @@ func (s *server) payload(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(e.Payload)
 }
 
-// callText says what became of a call.
+// callText describes a call and its end.
 func callText(c message.Step) string {
 	text := fmt.Sprintf("visit %d, call %d took %v", c.Visit, c.Attempt, c.Took.Round(time.Microsecond))
 	if c.Reason != "" {
@@ -438,6 +438,6 @@ func timeline(e *store.Entry, now time.Time) (steps []step) {
 	}
 	add(m.Remembered, "the server remembers the request until then", "")
 	add(m.Deadline, "its deadline", "")
-	slices.SortStableFunc(steps, func(a, b step) int { return a.At.Compare(b.At) }) // what has no time comes first
+	slices.SortStableFunc(steps, func(a, b step) int { return a.At.Compare(b.At) }) // steps without a time are first
 	return steps
 }

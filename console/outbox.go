@@ -13,19 +13,18 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// outboxDead is behind the name of an outbox: that of its dead letters.
+// outboxDead follows the name of an outbox in the name of its queue of dead letters.
 const outboxDead = " dead"
 
-// outbox is a queue of staged messages, with its relays.
 type outbox struct {
 	Queue  string
-	State  queueState    // without a name: it is empty
+	State  queueState    // without a name if it is empty
 	Dead   queueState    // its dead letters
-	Relays int           // processes that say they relay it
-	Owner  string        // of its lock: the one that works; "": none does
-	Lease  time.Duration // what is left of that
+	Relays int           // processes that report that they relay it
+	Owner  string        // of its lock: the working relay, or empty
+	Lease  time.Duration // remaining time of the lock
 
-	// What the relays say, the last of them.
+	// The latest in the reports of the relays.
 	LastError   string
 	LastFailure time.Time
 	Failures    int // in a row
@@ -39,8 +38,7 @@ func (s *server) locks(ctx context.Context) ([]lock.Holding, error) {
 	return nil, nil
 }
 
-// outboxesOf returns the outboxes by name: those of relays, and those whose lock or dead
-// letters are there.
+// outboxesOf returns the outboxes by name: outboxes with a relay, a lock or dead letters.
 func outboxesOf(l *look, held []lock.Holding) (list []outbox) {
 	at := func(name string) *outbox {
 		i := slices.IndexFunc(list, func(o outbox) bool { return o.Queue == name })
@@ -78,7 +76,7 @@ func outboxesOf(l *look, held []lock.Holding) (list []outbox) {
 	return list
 }
 
-// read reads what a relay says, which may be of another version.
+// read reads the report of a relay, which may be of another version.
 func (o *outbox) read(w worker) {
 	var s struct {
 		LastError   string
@@ -91,7 +89,7 @@ func (o *outbox) read(w worker) {
 	if s.LastFailure.After(o.LastFailure) {
 		o.LastError, o.LastFailure = s.LastError, s.LastFailure
 	}
-	o.Failures += s.Failures // the others have none: they do not work
+	o.Failures += s.Failures // only the working relay has failures
 }
 
 func (s *server) outboxes(r *http.Request) (view, error) {

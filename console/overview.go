@@ -14,18 +14,17 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// problem is something that is wrong.
 type problem struct {
 	Level      int // 2: act now; 1: look at it
 	Text       string
-	Path, Link string // where to look, and what is there
+	Path, Link string // a page with details, and the text of the link
 }
 
 type overviewData struct {
 	At       string
 	Problems []problem
 	Look     *look
-	Depth    int // messages that are no dead letters
+	Depth    int // messages that are not dead letters
 	Dead     int
 
 	Checkpoints []saved
@@ -48,7 +47,7 @@ func (s *server) overview(r *http.Request) (view, error) {
 	return view{Name: "overview", Title: "Overview", Data: d}, nil
 }
 
-// problems says what is wrong, the worst first.
+// problems lists problems, the worst first.
 func (s *server) problems(l *look, saved []saved) []problem {
 	list := slices.Concat(s.backendProblems(l), s.queueProblems(l), s.outboxProblems(l), s.checkpointProblems(saved), s.workerProblems(l),
 		s.partitionProblems(l))
@@ -98,7 +97,7 @@ func (s *server) queueProblems(l *look) (list []problem) {
 				level, text = 2, text+fmt.Sprintf(", %d more than %s ago", q.Change, age(q.Over))
 			}
 			list = append(list, problem{level, text + ": " + causesOf(q.Counts) + ".", path, "what failed"})
-		case q.Role == "outbox": // its relays say what is wrong
+		case q.Role == "outbox": // its relays report problems
 		case q.Held == q.Messages, q.Next.IsZero(), overdue < late:
 		case l.reads(q.Base):
 			list = append(list, problem{1, fmt.Sprintf("%s is late: its first message was due %s ago, and %s.", name, age(overdue), count(q.Messages, "message is", "messages are")+" there"), path, "what waits"})
@@ -228,8 +227,8 @@ type workersBackend struct {
 	jobs.Backend
 }
 
-// backendsOf returns the backends by name: of the heartbeats, and those of orders that no
-// worker has.
+// backendsOf returns the backends by name: from heartbeats, and from orders for backends
+// that no worker has.
 func backendsOf(l *look) []backend {
 	byName := map[string]*backend{}
 	at := func(name string) *backend {

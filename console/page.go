@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// view is what a page shows.
+// view is the content of a page.
 type view struct {
 	Name  string // of the template
 	Title string
@@ -82,7 +82,7 @@ func (s *server) limited(ctx context.Context, f func() error) error {
 	}
 }
 
-// action does what f does, and shows the page that it returns.
+// action calls f, and shows the page that it returns.
 func (s *server) action(f func(*http.Request) (string, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !personOf(r).Acts() {
@@ -104,7 +104,6 @@ func (s *server) action(f func(*http.Request) (string, error)) http.Handler {
 	})
 }
 
-// fail shows an error.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	v := view{Name: "error", Title: "That did not work", Data: guard.Text(err), Status: http.StatusInternalServerError}
 	e, mine := errors.AsType[*statusError](err)
@@ -134,7 +133,6 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, v view) {
 	send(w, v.Status, body)
 }
 
-// rendered returns the HTML of a page.
 func (s *server) rendered(ctx context.Context, p person, v view) ([]byte, error) {
 	v.Person, v.Keeps, v.Keys, v.Now = p, s.keeps, s.Config.Keys != nil, s.Clock.Now()
 	b := &pageBuffer{ctx: ctx}
@@ -152,7 +150,6 @@ func send(w http.ResponseWriter, status int, body []byte) {
 	_, _ = w.Write(body) // or the person has left
 }
 
-// errPageTooLarge ends the rendering of a page.
 var errPageTooLarge = fmt.Errorf("the page would have more than %d MB", maxPage>>20)
 
 // pageBuffer collects a page while it is rendered. It refuses more bytes when the page is
@@ -172,7 +169,7 @@ func (b *pageBuffer) Write(p []byte) (int, error) {
 	return b.page.Write(p)
 }
 
-// funcs are what templates call.
+// funcs are the functions for templates.
 func (s *server) funcs() template.FuncMap {
 	return template.FuncMap{
 		"text": visible, "cut": cut, "failure": failure, "age": age, "size": size, "took": took, "link": s.link, "nav": nav,
@@ -209,11 +206,11 @@ func (s *server) address(path string, q url.Values) string {
 	return s.Prefix + path + "?" + q.Encode()
 }
 
-// visible returns a text in which nothing is hidden. Lines and tabs stay.
+// visible makes hidden characters of a text visible. Lines and tabs stay.
 func visible(v any) string { return guard.Visible(fmt.Sprint(v), "\n\t") }
 
-// failure returns the beginning of what an error says, without the secrets of URLs: it
-// may have been stored by another program.
+// failure returns the beginning of an error's text, without the secrets of URLs: another
+// program may have stored it.
 func failure(n int, v any) string { return cut(n, guard.WithoutSecrets(fmt.Sprint(v))) }
 
 // cut returns the beginning of a text, made visible, in one line.
@@ -235,7 +232,6 @@ func cut(n int, v any) string {
 	return s
 }
 
-// when returns a time.
 func when(t time.Time) string {
 	if t.IsZero() {
 		return "–"

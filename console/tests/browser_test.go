@@ -28,7 +28,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// browser starts Chromium, and returns a context for chromedp. Without one the test is skipped, but not in CI.
+// browser starts Chromium, and returns a context for chromedp. Without one the test is
+// skipped, but not in CI.
 func browser(t *testing.T) context.Context {
 	t.Helper()
 	path := ""
@@ -53,14 +54,12 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-// person is somebody before a browser.
 type person struct {
 	t    *testing.T
 	ctx  context.Context
 	site string
 }
 
-// at opens a console.
 func at(t *testing.T, c console.Config) *person {
 	t.Helper()
 	ctx := browser(t)
@@ -74,7 +73,6 @@ func at(t *testing.T, c console.Config) *person {
 	return p
 }
 
-// js evaluates an expression in the page.
 func js[T any](p *person, expression string) T {
 	p.t.Helper()
 	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
@@ -125,7 +123,7 @@ func (p *person) text() string {
 	return js[string](p, `document.querySelector("main").innerText`)
 }
 
-// sees waits until a page says something: live parts change by themselves.
+// sees waits until a page contains texts: live parts change by themselves.
 func (p *person) sees(what ...string) {
 	p.t.Helper()
 	for _, w := range what {
@@ -143,7 +141,7 @@ var asked = map[string]func(t *testing.T) store.Keeper{
 func TestTheSevenQuestions(t *testing.T) {
 	for name, open := range asked {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // they wait for what pages do by themselves
+			t.Parallel() // they wait for updates of pages
 			sevenQuestions(t, open(t))
 		})
 	}
@@ -219,14 +217,13 @@ func sevenQuestions(t *testing.T, e store.Keeper) {
 	})
 }
 
-// letter is a dead letter.
 func letter(id string) store.Message {
 	m := store.Message{Cause: store.Exhausted, Payload: []byte("{}")}
 	m.Meta.ID, m.Meta.LastError, m.Meta.Reasons = id, "no answer of 10.0.0.1:443 after 9 ms", []string{"UNAVAILABLE"}
 	return m
 }
 
-// beat writes what a worker says of itself, whose backend is in a state.
+// beat writes a heartbeat of a worker whose backend is in a state.
 func beat(t *testing.T, e store.Keeper, state string) {
 	t.Helper()
 	w := jobs.Worker{
@@ -241,7 +238,7 @@ func beat(t *testing.T, e store.Keeper, state string) {
 	}))
 }
 
-// pages are those of a console with something of everything.
+// pages returns the pages of a console that has something of everything.
 func pages(t *testing.T, e store.Keeper) []string {
 	t.Helper()
 	put(t, e, 12)
@@ -271,7 +268,7 @@ func pages(t *testing.T, e store.Keeper) []string {
 	}
 }
 
-// Pages fit widths from 360 to 1,920 pixels, and a program that looks for what keeps people from using a page (axe-core) finds nothing, in
+// Pages fit widths from 360 to 1,920 pixels, and axe-core finds no barriers for users, in
 // light and dark.
 func TestEverybodyCanUseIt(t *testing.T) {
 	e := onSQLite(t)
@@ -329,7 +326,8 @@ func (p *person) axe(script string) []string {
 	return js[[]string](p, `axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 120)).join(" | ")))`)
 }
 
-// axeScript returns axe-core, from the npm registry, in CI and with WEIR_LONG; "" elsewhere, and where that cannot be reached.
+// axeScript returns axe-core, from the npm registry, in CI and with WEIR_LONG; ""
+// elsewhere, and where that cannot be reached.
 func axeScript(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("CI") == "" && os.Getenv("WEIR_LONG") == "" {

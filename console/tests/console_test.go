@@ -84,7 +84,8 @@ func handler(tb testing.TB, c console.Config) http.Handler {
 	return h
 }
 
-// ask sends a request of this machine. With a form it is a POST of the console's own page.
+// ask sends a request of this machine. With a form it is a POST of the console's own
+// page.
 func ask(h http.Handler, path string, form url.Values) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil)
 	if form != nil {
@@ -110,7 +111,8 @@ func page(t *testing.T, h http.Handler, path string) string {
 	return w.Body.String()
 }
 
-// put puts dead letters: n that no service answered for, one whose payload is wrong, one in doubt, and one that may be repeated.
+// put puts dead letters: n whose service did not answer, one with a wrong payload, one in
+// doubt, and one that may be repeated.
 func put(tb testing.TB, e store.Engine, n int) {
 	tb.Helper()
 	now := time.Now()
@@ -132,7 +134,6 @@ func put(tb testing.TB, e store.Engine, n int) {
 	require.NoError(tb, e.Put(context.Background(), "orders-dead", ms...))
 }
 
-// address returns the address of the page of a message.
 func address(t *testing.T, e store.Inspector, id string) string {
 	t.Helper()
 	list, err := e.List(t.Context(), "orders-dead", store.Filter{IDs: []string{id}}, store.Page{Max: 1})
@@ -154,7 +155,7 @@ func TestOverview(t *testing.T) {
 	})
 }
 
-// What workers say of themselves, and orders for backends.
+// Reports of workers, and orders for backends.
 func TestWorkersAndBackends(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		j, err := jobs.New(e, jobs.Config{Logger: quiet})
@@ -254,7 +255,8 @@ func awaitEnd(t *testing.T, e store.Keeper, id int) jobs.Job {
 	return job
 }
 
-// Law J1: what is done to many messages is a job of the engine. Law J2: it leaves a line in the log.
+// Law J1: an action on many messages is a job of the engine. Law J2: it leaves a line in
+// the log.
 func TestActions(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		put(t, e, 20)
@@ -295,7 +297,8 @@ func TestActions(t *testing.T) {
 	})
 }
 
-// The message page, the confirmation and the job give the same answer about each dead letter.
+// The message page, the confirmation and the job give the same answer about each dead
+// letter.
 func TestConfirm_RepetitionOfEachMessage(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		later := time.Now().Add(13*time.Hour + time.Minute)
@@ -348,7 +351,7 @@ func TestJobsArePausedAndCancelled(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, ask(h, "/job?id=77", nil).Code)
 }
 
-// Layers say what is due when, and their messages can be run now, or held.
+// Layers show when messages are due; the messages can be run now, or held.
 func TestLayers(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: message.Meta{ID: "a", Visit: 1}, Delay: 2 * time.Hour}, store.Message{Meta: message.Meta{ID: "b", Visit: 1}, Delay: 3 * time.Hour}))
@@ -475,7 +478,7 @@ func TestForms_QueueWithLineEnd(t *testing.T) {
 	require.Equal(t, "right", string(list[0].Payload))
 }
 
-// Law J3: what is in a message is text.
+// Law J3: the content of a message is text.
 func TestHostileMessages(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		nasty := "<script>alert(1)</script>\x1b[31m\u202e\u2066\r'\"`{{.}}"
@@ -526,7 +529,8 @@ func TestHostileMessages(t *testing.T) {
 	})
 }
 
-// stripped leaves out the values of fields, which send back what was asked for, byte for byte.
+// stripped leaves out the values of fields, which send back what was asked for, byte for
+// byte.
 func stripped(text string) string {
 	var b strings.Builder
 	for {
@@ -589,7 +593,7 @@ func TestWhoGetsIn(t *testing.T) {
 	assert.Equal(t, http.StatusForbidden, w.Code, "of an old browser")
 }
 
-// An engine that does not answer any more: the last numbers are shown, with that.
+// While an engine does not answer, the last numbers are shown, and marked as such.
 func TestAnEngineThatFails(t *testing.T) {
 	e := memory.Open()
 	put(t, e, 1)

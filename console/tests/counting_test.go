@@ -20,9 +20,9 @@ import (
 // counting is an engine in which reading all of a queue takes long, or fails.
 type counting struct {
 	*memory.Engine
-	takes time.Duration // each page of a queue that is read from end to end; 0: it fails
+	takes time.Duration // for each page of a queue that is read from end to end; 0 means an error
 	bad   string        // the queue that cannot be counted
-	slow  string        // the one whose count hangs
+	slow  string        // the queue whose count hangs
 }
 
 var errIndex = errors.New("the index is damaged")
@@ -78,7 +78,8 @@ func TestGroupsThatCannotBeCounted(t *testing.T) {
 	})
 }
 
-// The groups of a long queue may take an hour. Meanwhile its messages are shown, and others wait for their groups for a minute.
+// The groups of a long queue may take an hour. Meanwhile its messages are shown, and
+// others wait for their groups for a minute.
 func TestGroupsThatTakeLong(t *testing.T) {
 	e := &counting{takes: 5 * time.Minute}
 	during(t, e, func(t *testing.T, get func(string) string) {

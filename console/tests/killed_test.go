@@ -50,8 +50,9 @@ func serve(path string) error {
 	return http.Serve(l, h) //nolint:gosec // of a test
 }
 
-// Laws J1, J2: a console that is killed at any step of a job, and while it begins one, loses no message, doubles none, and leaves one line in
-// the log for what a person has done. The next console goes on, when somebody opens it who may act.
+// Laws J1, J2: a console that is killed at any step of a job, or while it begins one,
+// neither loses nor doubles a message, and leaves one line in the log for a person's
+// action. The next console continues when a person opens it who may act.
 func TestAKilledConsole(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queues.db")
 	e, err := sqlite.Open(t.Context(), path, sqlite.WithLogger(quiet))

@@ -57,7 +57,7 @@ type leaving struct {
 
 func (l *leaving) Flush() { l.leave() }
 
-// Law J2: a reader can change nothing, whatever is asked of whatever route.
+// Law J2: a reader cannot change anything, by any request to any route.
 func FuzzAReaderChangesNothing(f *testing.F) {
 	e := onSQLite(f)
 	put(f, e, 3)
@@ -102,7 +102,8 @@ func FuzzAReaderChangesNothing(f *testing.F) {
 	})
 }
 
-// The pages of a queue of many dead letters: 100,000, and with WEIR_LONG=1 a million. They are made while the groups are counted.
+// The pages of a queue of many dead letters: 100,000, and with WEIR_LONG=1 a million.
+// They are made while the groups are counted.
 func TestManyDeadLetters(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it puts 100,000 messages")

@@ -16,14 +16,13 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// status returns the text about the age of the page.
 func (p *person) status() string {
 	p.t.Helper()
 	return js[string](p, `document.getElementById("live-status").innerText`)
 }
 
-// A page with the focus in one of its rows is redrawn, and the focus stays on the same link
-// when rows above it appear.
+// A page with the focus in one of its rows is redrawn, and the focus stays on the same
+// link when rows above it appear.
 func TestLivePage_KeepsFocus(t *testing.T) {
 	e := onSQLite(t)
 	put(t, e, 3)
@@ -53,7 +52,8 @@ func TestLivePage_ServerDies(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.HasPrefix(p.status(), "connection lost since ") }, time.Minute, 50*time.Millisecond)
 }
 
-// A payload of 18 KB is a page of a reasonable size, and costs a reasonable amount of memory.
+// A payload of 18 KB is a page of a reasonable size, and costs a reasonable amount of
+// memory.
 func TestMessagePage_DeepPayload(t *testing.T) {
 	for name, payload := range map[string]string{
 		"nested arrays":     strings.Repeat("[", 9000) + strings.Repeat("]", 9000),

@@ -14,7 +14,8 @@ import (
 
 func init() { asked["postgres"] = onPostgreSQL }
 
-// onPostgreSQL returns an engine on a server that the test starts. Without its programs the test is skipped, but not in CI.
+// onPostgreSQL returns an engine on a server that the test starts. Without its programs
+// the test is skipped, but not in CI.
 func onPostgreSQL(t *testing.T) store.Keeper {
 	t.Helper()
 	e, err := postgres.Open(t.Context(), postgrestest.Start(t).URL(), postgres.WithLogger(quiet))

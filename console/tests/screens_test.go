@@ -30,7 +30,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// says writes what a worker says of itself.
+// says writes a report of a worker.
 func says(tb testing.TB, e store.Keeper, w jobs.Worker) {
 	tb.Helper()
 	text, err := json.Marshal(w)
@@ -47,7 +47,7 @@ func says(tb testing.TB, e store.Keeper, w jobs.Worker) {
 	}))
 }
 
-// becomes waits until a page says something: looks are made in the background.
+// becomes waits until a page contains texts: looks are made in the background.
 func becomes(t *testing.T, h http.Handler, path string, want ...string) {
 	t.Helper()
 	text := ""
@@ -59,7 +59,7 @@ func becomes(t *testing.T, h http.Handler, path string, want ...string) {
 	}
 }
 
-// The rates of a queue, also of one that is empty: what workers take, and what it grows by.
+// The rates of a queue, even of an empty one: messages that workers take, and growth.
 func TestRates(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Now())
@@ -86,7 +86,7 @@ func TestRates(t *testing.T) {
 	assert.NotContains(t, page(t, h, "/"), "receipts</a>")
 }
 
-// Outboxes: what is staged, who sends it, and why it cannot.
+// Outboxes: staged messages, their sender, and why it cannot send.
 func TestOutboxes(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		require.NoError(t, e.Put(t.Context(), "mails", store.Message{Meta: message.Meta{ID: "1"}}))
@@ -136,7 +136,8 @@ func TestKeys(t *testing.T) {
 	assert.Contains(t, page(t, h, "/keys?finished=yes&user=bob&key=ride-1"), "0 match")
 }
 
-// withKeys puts two requests into a database: one is finished, of the other one step is done.
+// withKeys puts two requests into a database: one is finished, of the other one step is
+// done.
 func withKeys(t *testing.T, db *sqlite.DB) {
 	t.Helper()
 	require.NoError(t, keys.New(db.Writer(), keys.SQLite, keys.Config{}).Migrate(t.Context()))
@@ -173,7 +174,8 @@ func (*pipeline) Pending(b participant.Barrier) {
 func (*pipeline) Completed(uint64)      {}
 func (*pipeline) Aborted(uint64, error) {}
 
-// checkpoints returns the coordinator of a pipeline of which one checkpoint was stored, and others failed.
+// checkpoints returns the coordinator of a pipeline of which one checkpoint was stored,
+// and others failed.
 func checkpoints(t *testing.T, failed int) *checkpoint.Coordinator {
 	t.Helper()
 	p := &pipeline{}
@@ -192,7 +194,7 @@ func checkpoints(t *testing.T, failed int) *checkpoint.Coordinator {
 	return c
 }
 
-// Checkpoints of pipelines of this process, and of others by what those say.
+// Checkpoints of pipelines of this process, and of others by their reports.
 func TestCheckpoints(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		assert.NotContains(t, page(t, handler(t, console.Config{Engine: e}), "/"), "Checkpoints")
