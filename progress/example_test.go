@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// A job of four elements, which shows how far it is on standard error. After Ctrl-C it takes no more, finishes what it has, and the
-// summary comes in any case.
+// A job of four elements that shows its progress on standard error. After Ctrl-C it stops
+// reading and completes the elements in flight. The summary appears in any case.
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -23,7 +23,7 @@ func Example() {
 
 	line := progress.Line{Out: os.Stderr, What: "airports", Sample: func() progress.State {
 		s := progress.Of(op.Stats())
-		s.Total = int64(len(airports)) // and s.Done += what an earlier run has done
+		s.Total = int64(len(airports)) // and add the elements done by earlier runs to s.Done
 		return s
 	}}
 	defer line.Start()()

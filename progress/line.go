@@ -14,22 +14,22 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Style is how progress is shown. It can be the value of a flag.
+// Style is the style of the progress. It can be the value of a flag.
 type Style string
 
 // The styles.
 const (
-	Auto  Style = "auto"  // Bar on a terminal, else Plain; the default, "" too
-	Bar   Style = "bar"   // a line that is drawn again ten times a second
-	Plain Style = "plain" // a new line each second, and after ten seconds every ten
+	Auto  Style = "auto"  // Bar on a terminal, otherwise Plain; the default, like ""
+	Bar   Style = "bar"   // a line that is redrawn ten times a second
+	Plain Style = "plain" // a new line every second, and after ten seconds every ten seconds
 	Off   Style = "off"   // no output, not even the summary
 )
 
 // IsOne reports whether s is a known style.
 func (s Style) IsOne() bool { return s == Auto || s == Bar || s == Plain || s == Off }
 
-// On returns the style for an output: s itself, or for Auto, Bar on a terminal and Plain
-// elsewhere.
+// On returns the style for an output. It is s itself, or for Auto, Bar on a terminal and
+// Plain otherwise.
 func (s Style) On(w io.Writer) Style {
 	if s != Auto && s != "" {
 		return s
@@ -42,26 +42,26 @@ func (s Style) On(w io.Writer) Style {
 	return Plain
 }
 
-// Line shows how far a job has come, from Start until its stop.
+// Line shows the progress of a job from Start until its stop.
 type Line struct {
 	Out    io.Writer    // the output, usually standard error; its errors are ignored
 	Sample func() State // called on a goroutine of the line, never concurrently; required
 
-	What    string // the name of the counted things, such as "orders", in lines of a log and in the summary
+	What    string // name of the counted things, such as "orders", in log lines and in the summary
 	Style   Style  // default: Auto
-	Columns int    // of the terminal; default: the environment's COLUMNS, or 80. A Bar never wraps
+	Columns int    // width of the terminal; default: COLUMNS in the environment, or 80; a Bar never wraps
 }
 
 const (
 	drawEvery  = 100 * time.Millisecond
 	lineEvery  = time.Second
-	lateEvery  = 10 * time.Second // between lines of a job that takes longer than that
+	lateEvery  = 10 * time.Second // between log lines of a job that takes longer than that
 	rateWindow = 10 * time.Second
 )
 
-// Start begins to show, and returns a function that stops it and writes the summary. stop
-// may be called more than once, and returns when all is written. Start panics if Out or
-// Sample is nil, or Style is unknown.
+// Start starts the display, and returns a function that stops it and writes the summary.
+// stop may be called more than once, and returns after everything is written. Start
+// panics if Out or Sample is nil, or if Style is unknown.
 func (l Line) Start() (stop func()) {
 	guard.RefuseNil("progress: Line", "Out", l.Out)
 	guard.RefuseNil("progress: Line", "Sample", l.Sample)
@@ -107,7 +107,7 @@ func (l Line) Start() (stop func()) {
 	})
 }
 
-// display is a line that was started. It belongs to one goroutine at a time.
+// display is a started line. Only one goroutine at a time may use it.
 type display struct {
 	Line
 	clock  clock.Clock
@@ -116,9 +116,9 @@ type display struct {
 	before int64 // done by earlier runs
 
 	state  State
-	points []point // of the rate: a second apart, and at most rateWindow old
+	points []point // samples for the rate, a second apart and at most rateWindow old
 	shown  time.Duration
-	drawn  int // columns of what is on the terminal
+	drawn  int // columns of the text on the terminal
 }
 
 type point struct {
@@ -126,7 +126,7 @@ type point struct {
 	done int64
 }
 
-// note takes a sample.
+// note records a sample.
 func (d *display) note(s State) (now time.Duration) {
 	now, d.state = d.clock.Since(d.begun), s
 	if n := len(d.points); n == 0 || now-d.points[n-1].at >= time.Second {
@@ -138,7 +138,7 @@ func (d *display) note(s State) (now time.Duration) {
 	return now
 }
 
-// rate returns how many are done a second, lately.
+// rate returns the recent number of elements per second.
 func (d *display) rate(now time.Duration) float64 {
 	return perSecond(d.state.Done-d.points[0].done, now-d.points[0].at)
 }
@@ -155,7 +155,7 @@ func (d *display) tick() {
 	switch {
 	case d.isBar:
 		d.draw(d.bar(now))
-	case now < lateEvery+lineEvery/2 || now-d.shown > lateEvery-lineEvery/2: // a ticker is a little late
+	case now < lateEvery+lineEvery/2 || now-d.shown > lateEvery-lineEvery/2: // the ticker may be slightly late
 		d.shown = now
 		text := d.parts(now, d.What)
 		if d.state.LastError != nil {
@@ -165,7 +165,6 @@ func (d *display) tick() {
 	}
 }
 
-// finish writes the summary.
 func (d *display) finish() {
 	now := d.note(d.Sample())
 	s := &d.state
@@ -194,7 +193,7 @@ func (d *display) finish() {
 	d.write(strings.Join(parts, ", ") + "\n")
 }
 
-// draw writes a text over what is on the terminal.
+// draw replaces the text on the terminal.
 func (d *display) draw(text string) {
 	width := columns(text)
 	if width == 0 && d.drawn == 0 {
@@ -208,5 +207,5 @@ func (d *display) draw(text string) {
 }
 
 func (d *display) write(text string) {
-	_, _ = io.WriteString(d.Out, text) // what cannot be shown is not worth an error
+	_, _ = io.WriteString(d.Out, text) // the display is best effort
 }

@@ -24,12 +24,12 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// job is done with so many a second.
+// job completes rate elements per second.
 type job struct {
 	progress.State
 	begun time.Time
 	rate  int64
-	done  atomic.Int64 // more than by rate
+	done  atomic.Int64 // elements done in addition to rate
 }
 
 func (j *job) sample() progress.State {
@@ -38,7 +38,7 @@ func (j *job) sample() progress.State {
 	return s
 }
 
-// shown runs a line for so long, and returns what it has written.
+// shown runs a line for d, and returns its output.
 func shown(t *testing.T, l progress.Line, j *job, d time.Duration) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -54,7 +54,7 @@ func shown(t *testing.T, l progress.Line, j *job, d time.Duration) string {
 	return out.String()
 }
 
-// drawings returns what a terminal has shown in its line, without what was cleared.
+// drawings returns the texts that a terminal has shown in its line.
 func drawings(out string) (all []string) {
 	for line := range strings.SplitSeq(out, "\r") {
 		if line = strings.TrimRight(line, " "); line != "" {
@@ -66,14 +66,14 @@ func drawings(out string) (all []string) {
 
 func TestPlainLines(t *testing.T) {
 	j := &job{State: progress.State{Total: 20_000, InFlight: 64, Retries: 1234, LastError: errors.New("region\nmove")}, rate: 1000}
-	out := shown(t, progress.Line{What: "flights"}, j, 2500*time.Millisecond) // a buffer is no terminal
+	out := shown(t, progress.Line{What: "flights"}, j, 2500*time.Millisecond) // a buffer is not a terminal
 	assert.Equal(t, `  1.0s  1,000 of 20,000 flights, 1,000/s, 19s left, 64 in flight, 1,234 retries, region move
   2.0s  2,000 of 20,000 flights, 1,000/s, 18s left, 64 in flight, 1,234 retries, region move
 stopped at 2,500 of 20,000 flights after 2.5s, 1,000/s, 1,234 retries, last error: region move
 `, out)
 }
 
-// A long job does not fill its log.
+// A long job does not flood its log.
 func TestPlainLinesOfALongJob(t *testing.T) {
 	out := shown(t, progress.Line{Style: progress.Plain}, &job{State: progress.State{Total: 3600}, rate: 1}, time.Hour)
 	assert.Len(t, strings.Split(out, "\n"), 10+359+2)
@@ -90,7 +90,8 @@ func TestBar(t *testing.T) {
 	assert.Equal(t, "20,000 of 20,000 flights in 20.0s, 1,000/s, 1,234 retries, last error: region server 3 went away\n", all[200])
 }
 
-// A line that wraps could not be drawn over, and a word that is cut says nothing. The last column stays free.
+// A wrapped line could not be redrawn, and a word that is cut is useless. The last column
+// stays free.
 func TestBarFits(t *testing.T) {
 	for _, columns := range []int{1, 10, 25, 48, 80, 120} {
 		for _, trouble := range []string{"region server 3 went away, and its regions are nowhere to be found at the moment", "日本語のエラーがここにありますので長い行になります", "\x1b[2J"} {
@@ -124,7 +125,7 @@ func TestColumnsOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// A short line leaves nothing of a longer one.
+// A short line clears the rest of a longer one.
 func TestBarClears(t *testing.T) {
 	j := &job{State: progress.State{Total: 10}}
 	var errs atomic.Pointer[error]
@@ -151,7 +152,7 @@ func TestBarClears(t *testing.T) {
 	}, lines)
 }
 
-// What earlier runs have done counts neither for the rate nor for the time left.
+// Work of earlier runs affects neither the rate nor the time left.
 func TestRestart(t *testing.T) {
 	j := &job{State: progress.State{Done: 16_000, Total: 20_000}, rate: 100}
 	out := shown(t, progress.Line{What: "orders"}, j, time.Second)
@@ -159,7 +160,7 @@ func TestRestart(t *testing.T) {
 		"stopped at 16,100 of 20,000 orders after 1.0s, 16,000 of them before, 100/s\n", out)
 }
 
-// After an outage the time left is that of now.
+// After an outage the time left follows the recent rate.
 func TestRateIsOfLately(t *testing.T) {
 	j := &job{State: progress.State{Total: 100_000}}
 	var out bytes.Buffer
@@ -197,7 +198,7 @@ func TestOff(t *testing.T) {
 	assert.Panics(t, func() { progress.Line{Sample: (&job{}).sample}.Start() })
 }
 
-// A regular file is no terminal.
+// A regular file is not a terminal.
 func TestFile(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	require.NoError(t, err)
@@ -214,7 +215,7 @@ func TestOfAnOperator(t *testing.T) {
 	assert.Equal(t, progress.State{Done: 8, Failed: 3, InFlight: 3, Retries: 9, LastError: err}, s)
 }
 
-// A fallback turns failures into results: they are done, and counted apart.
+// A fallback turns failures into results. These count as done, and also as failed.
 func TestOf_RescuedElements(t *testing.T) {
 	lookup := asyncop.Blocking(func(_ context.Context, in int) (string, error) {
 		if in%3 == 0 {
@@ -250,7 +251,7 @@ stopped at 1,500 of 20,000 flights after 1.5s, 1,003 failed, 1,000/s
 `, out)
 }
 
-// A last error is shown with its age, which comes first where the error may be cut.
+// A last error is shown with its age. The age comes first where the error may be cut.
 func TestLine_AgeOfTheLastError(t *testing.T) {
 	j := &job{State: progress.State{Total: 20_000, LastError: errors.New("region move"), LastErrorAge: 72 * time.Second}, rate: 1000}
 	out := shown(t, progress.Line{}, j, 1500*time.Millisecond)

@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// parts returns what there is to say, the most important first, but for the error.
+// parts returns the parts of the line except the error, the most important first.
 func (d *display) parts(now time.Duration, what string) []string {
 	s := &d.state
 	parts := []string{amount(*s, what)}
@@ -34,13 +34,13 @@ func (d *display) parts(now time.Duration, what string) []string {
 	return parts
 }
 
-// leastError is the room that an error needs to be worth showing, with the comma before
-// it.
+// leastError is the minimum room for an error to be worth showing, including the comma
+// before it.
 const leastError = 10
 
-// bar returns the line for a terminal. A part of it is there as a whole, or not at all;
-// an error may be cut, and takes the place of the percentage if there is room for one of
-// them only. The last column stays free, as some terminals wrap there.
+// bar returns the line for a terminal. A part appears completely or not at all. Only an
+// error may be cut, and it replaces the percentage if there is room for only one of them.
+// The last column stays free, because some terminals wrap there.
 func (d *display) bar(now time.Duration) string {
 	room, text := d.Columns-1, ""
 	for i, part := range d.parts(now, "") {
@@ -59,7 +59,7 @@ func (d *display) bar(now time.Duration) string {
 	if d.state.LastError != nil {
 		trouble := ", " + errorText(d.state.LastError)
 		ago := age(d.state.LastErrorAge)
-		if ago != "" { // first, because the error may be cut
+		if ago != "" { // before the error, because the error may be cut
 			trouble = "," + ago + ": " + errorText(d.state.LastError)
 		}
 		least := min(columns(trouble), leastError)
@@ -93,7 +93,7 @@ func rateText(rate float64) string {
 	return count(int64(math.Round(rate))) + "/s"
 }
 
-// left returns seconds in one or two units.
+// left formats seconds in one or two units.
 func left(seconds float64) string {
 	const day = 24 * 60 * 60
 	switch n := int64(math.Ceil(min(seconds, 1000*day))); {
@@ -108,7 +108,8 @@ func left(seconds float64) string {
 	}
 }
 
-// age returns the age of an error, such as " 12s ago", or "" for less than a second.
+// age formats the age of an error, such as " 12s ago". It returns "" for less than a
+// second.
 func age(d time.Duration) string {
 	if d < time.Second {
 		return ""
@@ -116,14 +117,14 @@ func age(d time.Duration) string {
 	return " " + left(math.Floor(d.Seconds())) + " ago"
 }
 
-// errorText returns an error on one line, without the secrets of URLs.
+// errorText formats an error on one line, without the secrets of URLs.
 func errorText(err error) string {
 	return strings.Join(strings.FieldsFunc(guard.Text(err), func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
 	}), " ")
 }
 
-// count returns a number with commas.
+// count formats a number with commas.
 func count(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -132,8 +133,8 @@ func count(n int64) string {
 	return s
 }
 
-// columns returns how many columns a text takes at most: scripts whose characters may
-// take two begin at U+1100.
+// columns returns the maximum number of columns of a text. Characters of two columns
+// start at U+1100.
 func columns(text string) (n int) {
 	for _, r := range text {
 		n += width(r)
@@ -153,7 +154,7 @@ func cut(text string, room int) string {
 	if columns(text) <= room {
 		return text
 	}
-	used := 1 // the ellipsis
+	used := 1 // for the ellipsis
 	for i, r := range text {
 		if used += width(r); used > room {
 			return text[:i] + "…"
