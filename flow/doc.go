@@ -1,16 +1,16 @@
-// Package flow has steps for pipelines of weir: map, filter, flat map. They let
-// watermarks, barriers and other control elements pass, which the steps of the same name
-// in go-streams do not, since they assert the type of each element.
+// Package flow contains steps for weir's pipelines: map, filter, flat map. They let
+// watermarks, barriers and other control elements pass. The steps of the same name in
+// go-streams do not, because they assert the type of each element.
 //
 //	source.Via(flow.NewMap(strings.TrimSpace)).Via(operator).To(sink)
 //
-// A message (package delivery) stays a message: the function gets its value, and the
+// A message (package delivery) stays a message: the function receives its value, and the
 // acknowledgement passes to the value that it returns.
 //
 //	element         Map           Filter                     FlatMap
-//	value           f(value)      the value, or nothing      all that f returns
-//	Message[T]      Message[R]    the message, or its Ack    parts of the message; its Ack if there are none
-//	watermark, …    as it is      as it is                   as it is
+//	value           f(value)      the value, or dropped      all results of f
+//	Message[T]      Message[R]    the message, or its Ack    parts of the message, or its Ack if f returns no results
+//	watermark, …    unchanged     unchanged                  unchanged
 //
 // A file that also needs go-streams' own package flow, for FanOut, gives that import a
 // name:

@@ -10,18 +10,18 @@ import (
 
 var errNested = errors.New("the function has returned a message for the value of a message: let it take messages, or return values")
 
-// element is what a function is called for.
+// element is the argument of a function.
 type element[T any] struct {
 	value   T
-	whole   any                       // as it came
+	whole   any                       // the original element
 	handle  message.Message[struct{}] // of a message
-	carried bool                      // it is a message, and the function does not see that: what it returns takes its place
+	carried bool                      // the function receives only the value of a message, and its result replaces the value
 }
 
 // decoder takes elements apart.
 type decoder[T any] struct {
 	nilAllowed bool // T is an interface
-	isMessage  bool // T is a message: the function has it, and makes of it what it wants
+	isMessage  bool // T is a message, which the function handles itself
 }
 
 func newDecoder[T any]() decoder[T] {
@@ -34,7 +34,7 @@ func isMessage[T any](v T) bool {
 	return ok
 }
 
-// decode recognises messages before it looks at T. An element of a wrong type is returned
+// decode recognises messages before it checks T. An element of a wrong type is returned
 // with its handle.
 func (d decoder[T]) decode(v any) (e element[T], err error) {
 	e.whole = v

@@ -36,9 +36,9 @@ import (
 //   - to the source, if it has [WithUpstreamCancel]
 //
 // In the same way the flow ends when a later operator or flow of weir fails. Steps of
-// go-streams, FanOut included, take the end for a clean one and stop failures: look at
-// Err there. A message with an acknowledgement of its own in a stream with barriers is a
-// failure, too.
+// go-streams, including FanOut, take a failure for a normal end, and do not forward
+// failures: check Err there. In a stream with barriers, a message with its own
+// acknowledgement is a failure, too.
 type Flow struct {
 	linked
 	in, out chan any
@@ -47,20 +47,20 @@ type Flow struct {
 	node    wiring.Node
 	taken   wiring.Taken // by Via or To
 
-	err       atomic.Pointer[error] // why it has ended early; the first reason counts
-	failure   error                 // for the next step: its own, or one from upstream. Written before out is closed
-	cut       chan struct{}         // closed when an earlier step was cancelled, and waited in vain for this one to deliver
+	err       atomic.Pointer[error] // why it ended early; only the first reason is kept
+	failure   error                 // for the next step: its own failure, or an upstream failure; written before out is closed
+	cut       chan struct{}         // closed when an earlier step was cancelled and this flow could not deliver
 	cutOnce   sync.Once
 	cancelled sync.Once // config.cancelUpstream was called
 
 	discarded, undelivered atomic.Int64
 
 	mu      sync.Mutex
-	last    participant.Barrier // the last that has come; guarded by mu
-	misread error               // who reads Out lets barriers overtake elements; guarded by mu
+	last    participant.Barrier // the last barrier received; guarded by mu
+	misread error               // set if the reader of Out lets barriers overtake elements; guarded by mu
 }
 
-type linked = wiring.Linked // other steps of weir find the node of a flow or a sink
+type linked = wiring.Linked // lets other steps of weir find the node of a flow or a sink
 
 var _ streams.Flow = (*Flow)(nil)
 
@@ -142,7 +142,7 @@ func newFlow[T, R any](kind string, opts []Option, apply func(e element[T], emit
 	return f
 }
 
-// makeFlow returns a flow whose goroutine does not run yet.
+// makeFlow returns a flow whose goroutine has not started.
 func makeFlow(kind string, in, out reflect.Type, opts []Option) *Flow {
 	f := &Flow{in: make(chan any, buffer), out: make(chan any, buffer), name: kind, config: newConfig(opts), cut: make(chan struct{})}
 	f.linked = wiring.LinkedBy(&f.node)
@@ -155,8 +155,8 @@ func makeFlow(kind string, in, out reflect.Type, opts []Option) *Flow {
 }
 
 // run is the goroutine of a flow. It ends when In is closed. all takes elements until In
-// is closed or the flow ends early, and held returns the function that releases the
-// message in hand.
+// is closed or the flow ends early. held returns the function that releases the message
+// in hand.
 func (f *Flow) run(all func() error, held func() func()) {
 	err, returned := error(nil), false
 	defer func() { // the function may not return (law A6)
@@ -181,7 +181,8 @@ func (f *Flow) run(all func() error, held func() func()) {
 	returned = true
 }
 
-// discard counts an element that comes after the end, and releases it if it is a message.
+// discard counts an element that arrives after the end, and releases it if it is a
+// message.
 func (f *Flow) discard(v any) {
 	switch v.(type) {
 	case inputMark, inputEnd:
@@ -196,7 +197,7 @@ func (f *Flow) discard(v any) {
 	}
 }
 
-// logCounts logs once, when In is closed, how many elements were discarded.
+// logCounts logs the number of discarded elements once, when In is closed.
 func (f *Flow) logCounts() {
 	if n := f.discarded.Load(); n > 0 {
 		guard.Logger(nil).Warn("flow: elements came after a flow had ended early, and were discarded", slog.String("flow", f.node.String()), slog.Int64("elements", n))
@@ -211,7 +212,7 @@ func (f *Flow) release(release func()) {
 	}
 }
 
-// loop is the work of the goroutine of a flow.
+// loop holds the state of a flow's goroutine.
 type loop[T any] struct {
 	*Flow
 	decoder  decoder[T]
@@ -219,14 +220,14 @@ type loop[T any] struct {
 	barriers wiring.Barriers
 	held     message.Message[struct{}] // the message in hand
 
-	acknowledged, checkpointed bool // messages, or barriers, have come
+	acknowledged, checkpointed bool // messages, or barriers, have arrived
 }
 
 // all takes elements until In is closed or the flow has ended early.
 func (l *loop[T]) all() error {
 	emit := func(v any) { l.out <- v }
 	for v := range l.in {
-		if l.err.Load() != nil { // it was ended from outside
+		if l.err.Load() != nil { // ended from outside
 			l.discard(v)
 			return nil
 		}
@@ -243,8 +244,8 @@ func (l *loop[T]) all() error {
 	return nil
 }
 
-// control passes a control element on. A failure does not go through Out, whose reader
-// may not be of weir.
+// control forwards a control element. It does not send failures to Out, because its
+// reader may not belong to weir.
 func (l *loop[T]) control(v any) error {
 	if f, ok := v.(wiring.Failure); ok {
 		l.failure = f.Err
@@ -275,13 +276,13 @@ func (l *loop[T]) element(v any, emit func(any)) error {
 		err = l.apply(e, emit)
 	}
 	if err == nil {
-		l.held = message.Message[struct{}]{} // what was emitted has taken its place
+		l.held = message.Message[struct{}]{} // its results are now responsible for it
 	}
 	return err
 }
 
-// barrier notes a barrier. It returns an error if its checkpoint would not be exact, or
-// if a later step cannot pass it (law C2).
+// barrier records a barrier. It returns an error if the checkpoint would not be exact, or
+// if a later step cannot pass the barrier (law C2).
 func (f *Flow) barrier(b participant.Barrier, before *wiring.Barriers) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -297,10 +298,10 @@ func (f *Flow) barrier(b participant.Barrier, before *wiring.Barriers) error {
 
 // ---- The early end
 
-// end notes why the flow ends early, and reports whether it is the first reason.
+// end records why the flow ends early. It returns true for the first reason.
 func (f *Flow) end(err error) (first bool) { return f.err.CompareAndSwap(nil, &err) }
 
-// fail ends the flow with an error of its own.
+// fail ends the flow with its own error.
 func (f *Flow) fail(err error) {
 	err = guard.Wrap("flow: "+f.name, err)
 	if !f.end(err) {
@@ -311,7 +312,7 @@ func (f *Flow) fail(err error) {
 	f.cancelUpstream(err)
 }
 
-// downstreamFailed ends the flow because a later step has failed. Called from any
+// downstreamFailed ends the flow because a later step has failed. It may be called on any
 // goroutine.
 func (f *Flow) downstreamFailed(failure *wiring.DownstreamError) {
 	err := guard.Wrap("flow: "+f.name, failure)
@@ -322,14 +323,14 @@ func (f *Flow) downstreamFailed(failure *wiring.DownstreamError) {
 }
 
 // upstreamCut ends the flow because an earlier step was cancelled and could not deliver.
-// Called from any goroutine.
+// It may be called on any goroutine.
 func (f *Flow) upstreamCut(cause error) {
 	f.end(guard.Wrap("flow: "+f.name+": upstream", cause))
 	f.cutOnce.Do(func() { close(f.cut) })
 }
 
-// cancelUpstream cancels the source, once. The function may wait for the source, which
-// may wait for the flow.
+// cancelUpstream cancels the source once. It runs the function on another goroutine,
+// because the function may wait for the source, which may wait for the flow.
 func (f *Flow) cancelUpstream(err error) {
 	cancel := f.config.cancelUpstream
 	if cancel == nil {
@@ -345,8 +346,7 @@ func (f *Flow) cancelUpstream(err error) {
 	})
 }
 
-// failRun ends the run of the coordinator whose barriers the flow passes, if there is
-// one.
+// failRun ends the coordinator's run if the flow has passed any of its barriers.
 func (f *Flow) failRun(err error) {
 	f.mu.Lock()
 	last := f.last
@@ -385,7 +385,7 @@ func (f *Flow) Out() <-chan any {
 		f.misread = err
 		last := f.last
 		f.mu.Unlock()
-		last.Fail(f.name, err) // a barrier may wait in Out
+		last.Fail(f.name, err) // a barrier may be waiting in Out
 	}
 	return f.out
 }
@@ -424,14 +424,14 @@ func (f *Flow) To(sink streams.Sink) {
 	}
 }
 
-// connect links the flow to its next step. It panics if next cannot take the results.
+// connect links the flow to its next step. It panics if next does not accept the results.
 func (f *Flow) connect(method string, next any) {
 	f.node.MustTake(method, next)
 	f.taken.Take(method)
 	f.node.Link(method, next)
 }
 
-// transfer passes the results on, and then the failure, if next takes failures.
+// transfer forwards the results, and then the failure if next accepts failures.
 func (f *Flow) transfer(next any, in chan<- any) {
 	defer close(in)
 	for v := range f.out {
@@ -450,11 +450,11 @@ func (f *Flow) transfer(next any, in chan<- any) {
 	}
 }
 
-// deliver sends v to the next step. It returns false when the flow was cut, and the next
-// step does not take v.
+// deliver sends v to the next step. It returns false if the flow was cut before the next
+// step took v.
 func (f *Flow) deliver(in chan<- any, v any) bool {
 	select {
-	case in <- v: // costs less than the select that waits
+	case in <- v: // cheaper than the blocking select
 		return true
 	default:
 	}

@@ -35,13 +35,13 @@ func TestArguments(t *testing.T) {
 	require.PanicsWithValue(t, "flow: NewFlatMap: nil function", func() { flow.NewFlatMap[int, int](nil) })
 }
 
-// run is a coordinator of the test's own.
+// run is a coordinator's run for tests.
 type run struct{ failed chan error }
 
 func (r run) Report(uint64, string, participant.State, error) {}
 func (r run) Fail(name string, reason error)                  { r.failed <- reason }
 
-// A flow that fails ends the run whose barriers it passes, and reports the same error itself.
+// A flow that fails also fails the run whose barriers it passes, with the same error.
 func TestFailureEndsTheRun(t *testing.T) {
 	r := run{make(chan error, 1)}
 	f := flow.NewMap(func(n int) int { return 10 / n })

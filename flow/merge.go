@@ -68,8 +68,8 @@ func Merge(inputs ...Outlet) *Flow {
 	return f
 }
 
-// commonType returns the type of the elements of all inputs, or nil if they differ or are
-// not known.
+// commonType returns the element type of all inputs, or nil if the types differ or are
+// unknown.
 func commonType(inputs []Outlet) (common reflect.Type) {
 	for _, input := range inputs {
 		node := wiring.NodeOf(input)
@@ -85,9 +85,10 @@ func commonType(inputs []Outlet) (common reflect.Type) {
 	return common
 }
 
-// mergeInput is an input of a merged flow, as the flow that its outlet is connected to.
+// mergeInput is an input of a merged flow: the flow to which the input's outlet is
+// connected.
 type mergeInput struct {
-	linked // the node of the merged flow
+	linked // to the node of the merged flow
 	merged *Flow
 	in     chan any // the outlet sends and closes
 }
@@ -97,13 +98,13 @@ var _ streams.Flow = (*mergeInput)(nil)
 // In returns the channel that the outlet sends to and closes.
 func (p *mergeInput) In() chan<- any { return p.in }
 
-// Out, Via and To are not called: the merged flow takes the elements.
+// The merged flow takes the elements, so Out, Via and To are not called.
 func (p *mergeInput) Out() <-chan any               { return p.merged.out }
 func (p *mergeInput) Via(streams.Flow) streams.Flow { panic("flow: Merge: Via of an input") }
 func (p *mergeInput) To(streams.Sink)               { panic("flow: Merge: To of an input") }
 
-// forward sends what comes from input i to the merged flow, which must know where
-// watermarks come from.
+// forward sends the elements of input i to the merged flow. It marks watermarks with
+// their input.
 func (p *mergeInput) forward(i int) {
 	for v := range p.in {
 		if w, ok := v.(queue.Watermark); ok {
@@ -119,22 +120,22 @@ type (
 		input int
 		mark  queue.Watermark
 	}
-	inputEnd int // the number of an input that has ended
+	inputEnd int // index of an input that has ended
 )
 
-// merging is the work of the goroutine of a merged flow, which owns it.
+// merging holds the state of a merged flow's goroutine, which owns it.
 type merging struct {
 	*Flow
-	last    []queue.Watermark // of each input
-	has     []bool            // the input has had a watermark
+	last    []queue.Watermark // last watermark of each input
+	has     []bool            // the input has sent a watermark
 	ended   []bool            // the input has ended
 	emitted queue.Watermark
-	any     bool // emitted is one
+	any     bool // emitted is set
 }
 
 func (m *merging) all() error {
 	for v := range m.in {
-		if m.err.Load() != nil { // it was ended from outside
+		if m.err.Load() != nil { // ended from outside
 			m.discard(v)
 			return nil
 		}
@@ -145,14 +146,14 @@ func (m *merging) all() error {
 		case inputEnd:
 			m.ended[v] = true
 			m.emitLowest()
-		case wiring.Failure: // the other inputs may be endless
+		case wiring.Failure: // ends at once, because the other inputs may be endless
 			err := guard.Wrap("flow: Merge: upstream", v.Err)
 			m.end(err)
 			m.node.FailUpstream(err)
 			return nil
 		case participant.Barrier:
 			m.mu.Lock()
-			m.Flow.last = v // its run fails
+			m.Flow.last = v // so that its run fails
 			m.mu.Unlock()
 			return m.node.Refuses
 		default:
@@ -162,8 +163,8 @@ func (m *merging) all() error {
 	return nil
 }
 
-// emitLowest emits the lowest watermark of the inputs that have not ended, if it is a new
-// one.
+// emitLowest emits the lowest watermark of the inputs that have not ended, if it has
+// changed.
 func (m *merging) emitLowest() {
 	lowest := -1
 	for i, w := range m.last {

@@ -17,8 +17,8 @@ import (
 
 func mark(n int64) queue.Watermark { return queue.Watermark{Timestamp: time.Unix(n, 0)} }
 
-// Merge emits a watermark when all inputs have reached it, and an input that has ended
-// holds none back.
+// Merge emits a watermark once all inputs have reached it. An input that has ended does
+// not hold watermarks back.
 func TestMerge_LowestWatermark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := make(chan any), make(chan any)
@@ -38,7 +38,7 @@ func TestMerge_LowestWatermark(t *testing.T) {
 		}()
 		send(a, "a1")
 		send(a, mark(5))
-		send(b, "b1") // slower: the mark must not overtake it
+		send(b, "b1") // slower, so the mark must not overtake it
 		require.Equal(t, []any{"a1", "b1"}, got)
 		send(b, mark(3))
 		send(b, mark(4))
@@ -57,7 +57,7 @@ func TestMerge_LowestWatermark(t *testing.T) {
 	})
 }
 
-// An input without a watermark holds all back.
+// An input without watermarks holds all watermarks back.
 func TestMerge_InputWithoutWatermarks(t *testing.T) {
 	a, b := make(chan any, 9), make(chan any)
 	a <- mark(1)
@@ -72,7 +72,8 @@ func TestMerge_InputWithoutWatermarks(t *testing.T) {
 	require.False(t, more)
 }
 
-// Merge throttles where go-streams' Merge, which reads Out of its inputs, does not.
+// Merge respects a throttler. go-streams' Merge does not, because it reads Out of its
+// inputs.
 func TestMerge_Throttler(t *testing.T) {
 	in := make(chan any, 9)
 	for n := range 4 {
@@ -88,10 +89,11 @@ func TestMerge_Throttler(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), 90*time.Millisecond)
 	for range merged.Out() {
 	}
-	time.Sleep(150 * time.Millisecond) // the period of the throttler
+	time.Sleep(150 * time.Millisecond) // the throttler's period
 }
 
-// A failed input fails the merged flow, which ends the other inputs: they may be endless.
+// A failed input fails the merged flow, which ends the other inputs, because they may be
+// endless.
 func TestMerge_InputFails(t *testing.T) {
 	good, bad := flow.NewMap(same), flow.NewMap(func(n int) int { return 1 / n })
 	merged := flow.Merge(good, bad)
@@ -109,7 +111,7 @@ func TestMerge_InputFails(t *testing.T) {
 	<-done
 }
 
-// A failure behind the merged flow ends all inputs.
+// A failure after the merged flow ends all inputs.
 func TestMerge_LaterStepFails(t *testing.T) {
 	a, b := flow.NewMap(same), flow.NewMap(same)
 	last := flow.NewMap(func(n int) int { return 1 / n })
@@ -136,7 +138,7 @@ func TestMerge_Checkpoints(t *testing.T) {
 	flow.Merge(extension.NewChanSource(other), branch)
 }
 
-// Law C2: where the wiring does not show the checkpoints, the run fails at the first
+// Law C2: if the wiring does not show the checkpoints, the run fails at the first
 // barrier.
 func TestMerge_Barrier(t *testing.T) {
 	r := run{make(chan error, 9)}

@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// ledger notes how messages were settled.
+// ledger records how messages were settled.
 type ledger map[string][]string
 
 func (l ledger) newMessage(id string) message.Message[string] { return newMessage(l, id, id) }
@@ -30,9 +30,9 @@ func newMessage[T any](l ledger, id string, v T) message.Message[T] {
 	})
 }
 
-var ledgers sync.Mutex // several flows may settle at a time
+var ledgers sync.Mutex // several flows may settle at once
 
-// through returns what a row of flows makes of elements.
+// through returns the results of a sequence of flows.
 func through(first, last *flow.Flow, elements ...any) (out []any) {
 	go func() {
 		for _, v := range elements {
@@ -46,7 +46,8 @@ func through(first, last *flow.Flow, elements ...any) (out []any) {
 	return out
 }
 
-// D1: what is made of a message is acknowledged in its place, and what is filtered out at once.
+// D1: the result of a message is acknowledged in its place, and a filtered message at
+// once.
 func TestMessagesAreCarriedOn(t *testing.T) {
 	l, w := ledger{}, queue.Watermark{Timestamp: time.Unix(1, 0)}
 	first := flow.NewMap(func(s string) int { return len(s) })
@@ -68,7 +69,7 @@ func TestMessagesAreCarriedOn(t *testing.T) {
 	require.Equal(t, ledger{"a": {"done"}, "dddd": {"done"}, "bb": {"failed for 1s"}, "ccc": {"done"}}, l)
 }
 
-// Messages are recognised before the type test, whatever the types.
+// Messages are recognised before the type test, for all types.
 func TestMessagesOfAnyType(t *testing.T) {
 	l := ledger{}
 	f := flow.NewMap(func(v any) string { return fmt.Sprintf("%T %v", v, v) })
@@ -87,7 +88,8 @@ func TestMessagesOfAnyType(t *testing.T) {
 	require.Empty(t, l)
 }
 
-// A function that is typed on messages gets them, with their history, and passes the acknowledgement on.
+// A function typed on messages receives them with their history, and passes the
+// acknowledgement on itself.
 func TestFunctionsOnMessages(t *testing.T) {
 	type messages = message.Message[string]
 	l := ledger{}
@@ -100,17 +102,18 @@ func TestFunctionsOnMessages(t *testing.T) {
 	require.Len(t, out, 1)
 	require.Equal(t, ledger{"drop": {"done"}}, l)
 
-	var batch []messages // none is acknowledged: they are kept
+	var batch []messages // kept without an acknowledgement
 	batches := flow.NewFlatMap(func(m messages) []string { batch = append(batch, m); return nil })
 	require.Empty(t, through(batches, batches, l.newMessage("x"), l.newMessage("y")))
 	require.Len(t, batch, 2)
 	require.Equal(t, ledger{"drop": {"done"}}, l)
 
-	source := flow.NewMap(func(s string) messages { return l.newMessage(s) }) // messages of values
+	source := flow.NewMap(func(s string) messages { return l.newMessage(s) }) // makes messages from values
 	require.Equal(t, "s", through(source, source, "s")[0].(messages).Value)
 }
 
-// D1: a flow that fails releases what it works on and what it discards. What it has emitted is downstream's.
+// D1: a flow that fails releases the message in hand and the messages that it discards.
+// Emitted messages belong to downstream.
 func TestFailingFlowNacks(t *testing.T) {
 	barrier := participant.NewBarrier(1, participant.Periodic, nil)
 	for name, c := range map[string]struct {
@@ -147,7 +150,7 @@ func TestFailingFlowNacks(t *testing.T) {
 					delete(want, "2")
 				}
 				out := through(f, f, elements...)
-				synctest.Wait() // it discards after Out is closed
+				synctest.Wait() // it discards after closing Out
 				require.ErrorContains(t, f.Err(), c.want)
 				require.Equal(t, want, l)
 				require.Len(t, out, emitted)
@@ -156,8 +159,8 @@ func TestFailingFlowNacks(t *testing.T) {
 	}
 }
 
-// With checkpoints a message with an acknowledgement of its own is refused, whichever comes first; one that has its history
-// only is not.
+// With checkpoints a message with its own acknowledgement is refused, whichever of the
+// two comes first. A message that only has a history is accepted.
 func TestCheckpointsRefuseAcknowledgements(t *testing.T) { synctest.Test(t, testCheckpointsRefuse) }
 
 func testCheckpointsRefuse(t *testing.T) {
@@ -189,7 +192,7 @@ func testCheckpointsRefuse(t *testing.T) {
 	require.NoError(t, f.Err())
 }
 
-// What costs nothing where there are no messages.
+// Plain elements cause no allocations for messages.
 func TestPlainElementsCostNothingMore(t *testing.T) {
 	f := flow.NewFilter(func(int) bool { return true })
 	var one any = 1 << 20
@@ -205,7 +208,8 @@ func TestPlainElementsCostNothingMore(t *testing.T) {
 	}
 }
 
-// Law A6: what is not of weir never gets a failure, which it would take for an element.
+// Law A6: steps outside weir never receive failures, because they would treat them as
+// elements.
 func TestFailuresStayAmongUs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := flow.NewMap(func(string) string { panic("boom") })
@@ -222,7 +226,8 @@ func TestFailuresStayAmongUs(t *testing.T) {
 	})
 }
 
-// Law D1: a source that breaks when a message is released does not keep the others from being released.
+// Law D1: if a source breaks while a message is released, the other messages are still
+// released.
 func TestASourceThatBreaksWhenAFlowFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := flow.NewMap(func(string) string { panic("boom") })

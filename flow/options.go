@@ -17,7 +17,7 @@ var errSinkBarriers = errors.New("flow.Sink cannot take part in checkpoints: use
 // config holds the settings of a flow or a sink. It is read-only once that runs.
 type config struct {
 	name           string
-	cancelUpstream context.CancelCauseFunc // or nil
+	cancelUpstream context.CancelCauseFunc // may be nil
 	keepsUpstream  bool
 }
 
@@ -31,9 +31,8 @@ func newConfig(opts []Option) (c config) {
 	return c
 }
 
-// WithName names the flow in logs and in the errors of steps upstream
-// (asyncop.DownstreamError). The default is the empty string: the types of its elements
-// stand for it.
+// WithName names the flow in logs and in the errors of upstream steps
+// (asyncop.DownstreamError). By default the types of its elements identify it.
 func WithName(name string) Option {
 	return func(c *config) { c.name = name }
 }

@@ -28,7 +28,7 @@ import (
 // package checkpoint: this one refuses barriers.
 type Sink[T any] struct {
 	linked
-	flow    *Flow // its out is not used
+	flow    *Flow // its out is unused
 	written atomic.Int64
 	done    chan struct{} // closed when the sink has ended
 }
@@ -51,7 +51,7 @@ func NewSink[T any](write func(T) error, opts ...Option) *Sink[T] {
 	return s
 }
 
-// sinkLoop is the work of the goroutine of a sink, which owns it.
+// sinkLoop holds the state of a sink's goroutine, which owns it.
 type sinkLoop[T any] struct {
 	*Sink[T]
 	decoder decoder[T]
@@ -63,7 +63,7 @@ type sinkLoop[T any] struct {
 func (l *sinkLoop[T]) all() error {
 	f := l.flow
 	for v := range f.in {
-		if f.err.Load() != nil { // it was ended from outside
+		if f.err.Load() != nil { // ended from outside
 			f.discard(v)
 			return nil
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// A sink calls its function for each value, and acknowledges messages after it.
+// A sink calls its function for each value and then acknowledges the message.
 func TestSink(t *testing.T) {
 	l, written := ledger{}, []string(nil)
 	sink := flow.NewSink(func(s string) error {
@@ -33,7 +33,7 @@ func TestSink(t *testing.T) {
 	require.EqualValues(t, 3, sink.Written())
 }
 
-// A function that is typed on messages settles them itself.
+// A function typed on messages settles them itself.
 func TestSink_FunctionOnMessages(t *testing.T) {
 	l := ledger{}
 	sink := flow.NewSink(func(m message.Message[string]) error { m.Release(); return nil })
@@ -43,8 +43,8 @@ func TestSink_FunctionOnMessages(t *testing.T) {
 	require.Equal(t, ledger{"a": {"released"}}, l)
 }
 
-// Law D1: a sink that fails nacks the message in hand and those that come later, and ends
-// the steps upstream.
+// Law D1: a sink that fails releases the message in hand and later messages, and ends the
+// upstream steps.
 func TestSink_Fails(t *testing.T) {
 	full := errors.New("disk full")
 	for name, write := range map[string]func(s string) error{
@@ -77,7 +77,7 @@ func TestSink_Fails(t *testing.T) {
 	}
 }
 
-// A sink of a failed stream has the failure.
+// The sink of a failed stream reports the failure.
 func TestSink_UpstreamFails(t *testing.T) {
 	sink := flow.NewSink(func(int) error { return nil })
 	f := flow.NewMap(func(n int) int { return 1 / n })
@@ -87,7 +87,7 @@ func TestSink_UpstreamFails(t *testing.T) {
 	require.ErrorContains(t, sink.Err(), "flow: Sink: upstream: flow: Map: panic in user code: runtime error: integer divide by zero")
 }
 
-// Law C2: it is no sink of a stream with checkpoints.
+// Law C2: it refuses streams with checkpoints.
 func TestSink_Checkpoints(t *testing.T) {
 	r := run{make(chan error, 1)}
 	sink := flow.NewSink(func(int) error { return nil })

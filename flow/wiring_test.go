@@ -41,7 +41,7 @@ func TestVia_FlowsOfGoStreams(t *testing.T) {
 			close(f.In())
 			f.Via(last).To(extension.NewChanSink(out))
 			if _, throttles := last.(*streamsflow.Throttler); throttles {
-				return // it leaves one goroutine until its period ends
+				return // one of its goroutines runs until its period ends
 			}
 			require.NotNil(t, <-out)
 		})
@@ -74,7 +74,7 @@ func newSource(t *testing.T) *checkpoint.Source[int] {
 }
 
 // Law C2: in a stream with checkpoints a flow refuses a step that cannot pass barriers,
-// wherever it is and in whichever order the steps are wired.
+// at any position and in any order of wiring.
 func TestVia_StreamWithCheckpoints(t *testing.T) {
 	const refused = "cannot pass checkpoint barriers; package weir/flow has flows that can"
 	for name, wire := range map[string]func(source *checkpoint.Source[int], refused streams.Flow){
@@ -113,7 +113,7 @@ func TestVia_StreamWithCheckpoints(t *testing.T) {
 	})
 }
 
-// Law C2: where the wiring does not show the checkpoints, the flow fails at the first
+// Law C2: if the wiring does not show the checkpoints, the flow fails at the first
 // barrier, before go-streams panics.
 func TestVia_CheckpointsAreNotVisible(t *testing.T) {
 	r := run{make(chan error, 1)}
