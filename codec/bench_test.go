@@ -46,7 +46,8 @@ func benchCodec[T any](b *testing.B, name string, c codec.Codec[T], v T) {
 	})
 }
 
-// BenchmarkGobStream is what a codec with a state of its own would cost: encoding/gob with one stream for a list of elements.
+// BenchmarkGobStream measures the cost of a codec with state: one stream of encoding/gob
+// for a list of elements.
 func BenchmarkGobStream(b *testing.B) {
 	const n = 10_000
 	f := someFlight(1)

@@ -37,7 +37,7 @@ func CheckType[T any](c Codec[T]) error {
 
 // typeChecker is a codec of this package that may lose parts of a value.
 type typeChecker interface {
-	checkType() *Error // nil if T is kept whole
+	checkType() *Error // nil if T is kept completely
 }
 
 func (jsonCodec[T]) checkType() *Error {
@@ -49,14 +49,14 @@ func (gobCodec[T]) checkType() *Error {
 	return findLostByGob(reflect.TypeFor[T](), "", map[reflect.Type]bool{})
 }
 
-// Interfaces of types that encoding/gob does not take apart.
+// Methods that make encoding/gob encode a type as a whole.
 var (
 	gobEncoder      = reflect.TypeFor[gob.GobEncoder]()
 	binaryMarshaler = reflect.TypeFor[encoding.BinaryMarshaler]()
 )
 
-// findLostByGob returns an error for the first part of t that encoding/gob leaves out, or
-// nil. seen has the types that it has looked at.
+// findLostByGob returns an error for the first part of t that encoding/gob omits, or nil.
+// seen holds the types already checked.
 func findLostByGob(t reflect.Type, path string, seen map[reflect.Type]bool) *Error {
 	if seen[t] || writesGob(t) {
 		return nil

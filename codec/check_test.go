@@ -30,8 +30,8 @@ type (
 	}
 )
 
-// Law W6: a type whose values JSON drops or changes is refused, with the path to the part
-// that is lost.
+// Law W6: a type whose values JSON drops or changes is refused, with the path to the lost
+// part.
 func TestCheckType_JSON(t *testing.T) {
 	_, _ = hidden{}.id, leftOut{}.id
 	for want, err := range map[string]error{
@@ -55,7 +55,7 @@ func TestCheckType_JSON(t *testing.T) {
 	require.NoError(t, codec.CheckType(codec.Default[*leftOut]()))
 }
 
-// Law W6: so is a type whose values gob drops or changes.
+// Law W6: a type whose values gob drops or changes is refused, too.
 func TestCheckType_Gob(t *testing.T) {
 	for want, err := range map[string]error{
 		".Lines[].id: gob leaves out the unexported field": codec.CheckType(codec.Gob[partly]()),
@@ -74,7 +74,7 @@ func TestCheckType_Gob(t *testing.T) {
 	}]()))
 }
 
-// The codecs of users decide on their own what they keep.
+// Codecs of users decide themselves which parts they keep.
 func TestCheckType_Func(t *testing.T) {
 	c := codec.Func(func(dst []byte, v hidden) ([]byte, error) { return append(dst, v.id...), nil },
 		func(src []byte) (hidden, error) { return hidden{string(src)}, nil })

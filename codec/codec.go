@@ -20,7 +20,7 @@ import (
 // whatever bytes it gets: it returns an error. Its memory is bounded by the number of
 // bytes times the size of the Go types that they are read into.
 //
-// Package codectest checks a codec of your own against these rules.
+// Package codectest checks your own codec against these rules.
 //
 // The next version of the program reads the stored values. A codec that depends on the
 // types of this version should be a [SchemaCodec].
@@ -51,7 +51,7 @@ type SchemaCodec[T any] interface {
 	WithSchema(schema []byte) (Codec[T], error)
 }
 
-// SchemaOf returns the schema to be stored beside values of a codec: nil if it has none.
+// SchemaOf returns the schema to store beside the values of c, or nil if c has no schema.
 func SchemaOf[T any](c Codec[T]) []byte {
 	if s, ok := c.(SchemaCodec[T]); ok {
 		return s.Schema()
@@ -96,8 +96,8 @@ type codecFunc[T any] struct {
 func (c codecFunc[T]) Append(dst []byte, v T) ([]byte, error) { return c.appendTo(dst, v) }
 func (c codecFunc[T]) Decode(src []byte) (T, error)           { return c.decode(src) }
 
-// namedSchema is the schema of a codec whose values describe themselves: a name, so that
-// they are not taken for those of others.
+// namedSchema is the schema of a codec with self-describing values: a name that
+// distinguishes them from the values of other codecs.
 type namedSchema string
 
 const (

@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// flight is an element as pipelines have them.
+// flight is a typical element.
 type flight struct {
 	Number   string
 	From, To string
@@ -78,14 +78,14 @@ func TestCodecsRoundTrip(t *testing.T) {
 				got, err := c.Decode(src)
 				require.NoError(t, err)
 				assert.Equal(t, want, got)
-				for i := range src { // nothing of src is kept
+				for i := range src { // the value must not refer to src
 					src[i] = 0xff
 				}
 				assert.Equal(t, want, got)
 			}
 			assert.Equal(t, "before", string(dst[:6]))
 
-			// Nothing is left over from one value in the next.
+			// A value does not affect the next one.
 			full, err := c.Append(nil, someFlight(1))
 			require.NoError(t, err)
 			zero, err := c.Append(nil, flight{})
@@ -133,7 +133,7 @@ func TestCodecsAreSafeForConcurrentUse(t *testing.T) {
 
 func isJSON(name string) bool { return name == "json" || name == "default" }
 
-// What one codec has stored, another does not take for its own.
+// A codec refuses values stored by another codec.
 func TestSchemasTellCodecsApart(t *testing.T) {
 	all := codecs(t)
 	for stored, from := range all {
@@ -153,7 +153,7 @@ func TestSchemasTellCodecsApart(t *testing.T) {
 	}
 }
 
-// JSON that another program has stored has no schema.
+// JSON stored by another program has no schema.
 func TestJSONWithoutASchema(t *testing.T) {
 	for _, schema := range [][]byte{nil, {}} {
 		c, err := codec.WithSchema(codec.JSON[flight](), schema)
@@ -172,7 +172,8 @@ func TestJSONWithoutASchema(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Another program may have written a byte order mark before its JSON. It is not data.
+// Another program may have written a byte order mark before its JSON. The mark is not
+// data.
 func TestJSON_ByteOrderMark(t *testing.T) {
 	const bom = "\xef\xbb\xbf"
 	v, err := codec.JSON[flight]().Decode([]byte(bom + `{"Number":"WF1"}`))
@@ -185,7 +186,8 @@ func TestJSON_ByteOrderMark(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What JSON loses in silence, Default refuses: the error has the path to it (law C2).
+// Default refuses types that JSON would change silently. The error has the path to the
+// part (law C2).
 func TestDefaultRefuses(t *testing.T) {
 	type inner struct{ X int }
 	type cache struct{ hits int }
@@ -268,7 +270,8 @@ func (*readsText) UnmarshalText([]byte) error     { return nil }
 func (k stringKey) MarshalText() ([]byte, error)  { return []byte("x" + k), nil }
 func (k *stringKey) UnmarshalText(b []byte) error { *k = stringKey(b[1:]); return nil }
 
-// What encoding/json writes in one way and reads in another, Default refuses: it would come back changed, or never (laws C2 and C3).
+// Default refuses types that encoding/json writes and reads in different ways, because
+// their values would change or be unreadable (laws C2 and C3).
 func TestDefaultRefusesWhatIsReadInAnotherWay(t *testing.T) {
 	for want, err := range map[string]error{
 		".R: codec_test.readsJSON has UnmarshalJSON and no MarshalJSON":    refusal(codec.Default[struct{ R *readsJSON }]),
@@ -307,7 +310,7 @@ func TestDefaultRefusesWhatIsReadInAnotherWay(t *testing.T) {
 	require.ErrorContains(t, err, "cycle")
 }
 
-// Default says what it does not keep.
+// These are the documented losses of Default.
 func TestWhatDefaultDoesNotKeep(t *testing.T) {
 	type row struct {
 		Number json.Number
@@ -325,7 +328,7 @@ func TestWhatDefaultDoesNotKeep(t *testing.T) {
 	require.Equal(t, row{Number: "0", Raw: json.RawMessage("null"), At: got.At}, got)
 }
 
-// written has a form in JSON that is never read.
+// written has a form in JSON that cannot be read.
 type written struct{}
 
 func (written) MarshalJSON() ([]byte, error) { return []byte("1"), nil }
@@ -337,13 +340,13 @@ func (*panics) UnmarshalJSON(b []byte) error { panic(errCannotRead) }
 
 var errCannotRead = errors.New("cannot read")
 
-// gobPanics has a method that encoding/gob calls.
+// gobPanics has a method called by encoding/gob.
 type gobPanics struct{ X int }
 
 func (gobPanics) GobEncode() ([]byte, error) { return nil, nil }
 func (*gobPanics) GobDecode(b []byte) error  { panic(errCannotRead) }
 
-// A6: a panic of a method that encoding/gob calls is an error.
+// A6: a panic in a method called by encoding/gob is an error.
 func TestPanicsOfUserCodeInGob(t *testing.T) {
 	c := codec.Gob[gobPanics]()
 	b, err := c.Append(nil, gobPanics{})
@@ -373,7 +376,7 @@ func TestPanicsOfUserCode(t *testing.T) {
 	})
 }
 
-// The versions of a program: what is stored with one is read with the next.
+// Values stored by one version of a program are read by the next version.
 func TestDefaultCodecAcrossVersions(t *testing.T) {
 	type v1 struct {
 		ID   int32
@@ -395,7 +398,7 @@ func TestDefaultCodecAcrossVersions(t *testing.T) {
 	assert.EqualError(t, err, "codec of codec_test.v3: json: cannot unmarshal number into Go struct field v3.ID of type string")
 }
 
-// What the docs say of the others, so that it stays true.
+// The documented losses of the other codecs.
 func TestWhyNotGobOrJSON(t *testing.T) {
 	type doc struct {
 		Empty  []int
@@ -444,7 +447,7 @@ func TestGobAndJSONOfInterfaces(t *testing.T) {
 	}
 }
 
-// encoding/gob panics on it, in some types.
+// For some types encoding/gob panics on it.
 func TestGobOfANilPointerInASlice(t *testing.T) {
 	type point struct{ X int }
 	type points struct {

@@ -18,28 +18,33 @@ import (
 // silently.
 //
 // Default panics with a *[Error], which names the type and the path to it, for
-//   - unexported fields, interfaces, and fields that share a name: tag a field with `json:"-"` to leave it out;
+//   - unexported fields, interfaces, and fields that share a name: tag a field with
+//     `json:"-"` to leave it out;
 //   - a pointer to a value that may be nil itself: another pointer, a slice, a map;
 //   - keys of a map that are not strings, integers or types with MarshalText;
 //   - types that JSON cannot express: functions, channels, complex numbers;
-//   - a type with MarshalJSON or MarshalText and without the method that reads it, or the other way round, or whose method is not called: see
-//     [JSON];
-//   - tags with a name that encoding/json does not take, and the option string of a string.
+//   - a type with MarshalJSON or MarshalText but without the method that reads it, or
+//     the other way round, or whose method is not called: see [JSON];
+//   - tags with a name that encoding/json does not accept, and the option string of a
+//     string.
 //
-// Append refuses values that JSON cannot express: NaN, infinite numbers, pointers in a
-// circle, values that are nested more than 10,000 deep, strings that are not UTF-8 (use
-// []byte). In a part of T that has MarshalJSON of its own, such strings are not noticed.
+// Append refuses values that JSON cannot express: NaN, infinite numbers, cycles of
+// pointers, values nested more than 10,000 deep, strings that are not UTF-8 (use []byte).
+// Such strings are not noticed in a part of T that has its own MarshalJSON.
 //
 // Not kept are:
 //   - which pointers, slices and maps share memory, and capacities;
-//   - a time's monotonic reading, the name of its location, and the seconds of its offset, if any (which makes it another instant);
-//   - of a json.RawMessage spaces and nil, which becomes null; of a json.Number "", which becomes 0;
-//   - values that the tags omitempty and omitzero leave out: an empty slice is decoded as nil.
+//   - a time's monotonic reading, the name of its location, and the seconds of its
+//     offset, if any (which makes it another time);
+//   - spaces in a json.RawMessage; nil, which becomes null; and "" as a json.Number,
+//     which becomes 0;
+//   - values that the tags omitempty and omitzero leave out: an empty slice is decoded
+//     as nil.
 //
 // Fields are matched by name, or, without an exact match, ignoring case. An added field
-// is zero, a field that was removed is skipped, the order does not matter. A field whose
-// type has changed so that JSON cannot read it makes Decode fail. JSON can decode the
-// output of Default, and the other way round.
+// is zero, a removed field is skipped, and the order does not matter. If the type of a
+// field has changed so that JSON cannot read it, Decode fails. JSON can decode the output
+// of Default, and the other way round.
 func Default[T any]() Codec[T] {
 	w := walk{exact: true, seen: map[visit]bool{}}
 	if found := w.find(reflect.TypeFor[T](), true, ""); found != nil {
@@ -49,17 +54,17 @@ func Default[T any]() Codec[T] {
 	return jsonCodec[T]{text: !w.raw, nests: w.nests}
 }
 
-// walk looks for what encoding/json loses in silence, in a type and its parts. It goes
-// the way of encoding/json.
+// walk finds parts of a type that encoding/json loses silently. It visits a type in the
+// same way as encoding/json.
 type walk struct {
-	exact     bool           // looks for all losses; else only for methods that are not called
+	exact     bool           // looks for all losses; otherwise only for methods that are not called
 	documents bool           // allows an any in maps and slices: see CheckType
 	raw       bool           // a type writes its JSON itself
-	nests     bool           // a type has parts of its own type
-	seen      map[visit]bool // true: the walk is inside of it
+	nests     bool           // a type contains itself
+	seen      map[visit]bool // true while the walk is inside it
 }
 
-// visit is what was looked at; whether it has an address matters.
+// visit identifies a visited type. Its methods depend on whether it is addressable.
 type visit struct {
 	t           reflect.Type
 	addressable bool
@@ -72,7 +77,7 @@ var (
 	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// find returns an error for the first part that is lost, or nil.
+// find returns an error for the first lost part, or nil.
 func (w *walk) find(t reflect.Type, addressable bool, path string) *Error {
 	v := visit{t, addressable}
 	if inside, seen := w.seen[v]; seen {
@@ -131,7 +136,7 @@ func (w *walk) isDocument(t reflect.Type) bool {
 	return w.documents && t == reflect.TypeFor[any]()
 }
 
-// methods reports whether t writes itself.
+// methods reports whether t encodes itself.
 func (w *walk) methods(t reflect.Type, addressable bool, path string) (writes bool, err *Error) {
 	for marshaler, unmarshaler := range map[reflect.Type]reflect.Type{jsonMarshaler: jsonUnmarshaler, textMarshaler: textUnmarshaler} {
 		if marshaler == textMarshaler && reflect.PointerTo(t).Implements(jsonMarshaler) {
@@ -155,20 +160,19 @@ func (w *walk) methods(t reflect.Type, addressable bool, path string) (writes bo
 		if t.Kind() == reflect.Pointer {
 			of = t.Elem()
 		}
-		w.raw = w.raw || marshaler == jsonMarshaler && of.PkgPath() != "time" && of.PkgPath() != "math/big" // those write no text
+		w.raw = w.raw || marshaler == jsonMarshaler && of.PkgPath() != "time" && of.PkgPath() != "math/big" // those types write no arbitrary text
 		writes = true
 	}
 	return writes, nil
 }
 
-// unpaired refuses a type that has the method of an interface, and not that of its
-// counterpart.
+// unpaired refuses a type that has a method of one interface but lacks its counterpart.
 func unpaired(t reflect.Type, path string, has, lacks reflect.Type) *Error {
 	return &Error{Path: path, Reason: t.String() + " has " + has.Method(0).Name + " and no " + lacks.Method(0).Name}
 }
 
 func (w *walk) key(k reflect.Type, path string) *Error {
-	isString := k.Kind() == reflect.String // its MarshalText is not called, its UnmarshalText is
+	isString := k.Kind() == reflect.String // its MarshalText is not called, but its UnmarshalText is
 	switch {
 	case w.exact && reflect.PointerTo(k).Implements(textUnmarshaler) && (isString || !reflect.PointerTo(k).Implements(textMarshaler)):
 		return &Error{Path: path, Reason: "encoding/json calls UnmarshalText of " + k.String() + " and no MarshalText"}
@@ -182,8 +186,8 @@ func (w *walk) key(k reflect.Type, path string) *Error {
 	return nil
 }
 
-// fields looks at the fields of a struct, and at those of structs that are embedded in
-// it, which JSON takes for its own. names are those that it has.
+// fields checks the fields of a struct, and the fields of embedded structs, which JSON
+// treats as its own. names are the field names so far.
 func (w *walk) fields(t reflect.Type, addressable bool, path string, names map[string]bool) *Error {
 	for f := range t.Fields() {
 		path := path + "." + f.Name
@@ -218,7 +222,7 @@ func (w *walk) fields(t reflect.Type, addressable bool, path string, names map[s
 	return nil
 }
 
-// tag refuses what a tag must not say.
+// tag refuses invalid tags.
 func tag(f reflect.StructField, name, options, path string) *Error {
 	t := f.Type
 	if t.Kind() == reflect.Pointer {
@@ -242,8 +246,8 @@ func (w *walk) embedded(t reflect.Type, addressable bool, path string, names map
 	return w.fields(t, addressable, path, names)
 }
 
-// promoting returns the name of a field whose methods t may have in place of its own,
-// beside other fields.
+// promoting returns the name of a field whose methods may be promoted to t, so that t's
+// other fields would be lost.
 func promoting(t reflect.Type) string {
 	if t.Kind() == reflect.Struct && t.NumField() > 1 {
 		for f := range t.Fields() {
@@ -272,15 +276,15 @@ var (
 	errDeep   = errors.New("the value is nested more deeply than JSON can be read")
 )
 
-// replacement is what encoding/json writes in place of bytes that are not UTF-8: an
-// escape, as which it writes nothing else. With GOEXPERIMENT=jsonv2 it is the character,
-// and a string that has it is refused, too.
+// replacement is written by encoding/json in place of bytes that are not UTF-8. It is an
+// escape that encoding/json writes only for this purpose. With GOEXPERIMENT=jsonv2 it is
+// the character itself, so a string that contains the character is refused, too.
 var replacement = func() []byte {
 	b, _ := json.Marshal("\xff")
 	return bytes.Trim(b, `"`)
 }()
 
-// isChanged reports whether encoding/json has replaced something in a string.
+// isChanged reports whether encoding/json has replaced bytes of a string.
 func isChanged(b []byte) bool {
 	for from := 0; ; {
 		i := bytes.Index(b[from:], replacement)

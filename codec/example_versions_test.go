@@ -8,7 +8,8 @@ import (
 	"github.com/weirflow/weir/codec"
 )
 
-// What one version of a program has stored, the next one reads: fields are matched by their names.
+// Values stored by one version of a program are read by the next one: fields are matched
+// by name.
 func ExampleDefault() {
 	type rowV1 struct {
 		Key     string
@@ -31,7 +32,7 @@ func ExampleDefault() {
 	row, err := participant.UnmarshalState(v2, state)
 	fmt.Printf("%+v %v\n", row, err)
 
-	// What cannot be restored exactly is refused when the codec is made.
+	// A type that cannot be restored exactly is refused when the codec is made.
 	type client struct {
 		Name string
 		Done func()

@@ -18,7 +18,7 @@ type order struct {
 	Tags   map[string]string `json:"tags"`
 }
 
-// A value, behind the schema that is stored beside it (law W4).
+// A value, with its schema in front (law W4).
 func TestFormatsOfCodecs(t *testing.T) {
 	want := order{5, "<Ä & B>", golden.At, []byte{0, 255}, map[string]string{"a": "1", "b": "2"}}
 	for name, c := range map[string]codec.Codec[order]{"json": codec.JSON[order](), "default": codec.Default[order]()} {

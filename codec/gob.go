@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Gob returns a codec that writes every value as a gob stream of its own: for types that
+// Gob returns a codec that writes every value as a separate gob stream, for types that
 // are made for encoding/gob. Every value repeats its types, so it is large and slow: see
 // the table of the package. Types in interfaces must be registered with [gob.Register].
 //
@@ -19,7 +19,7 @@ import (
 //   - A nil pointer in a slice, an array or a map is an error.
 //   - A value in a map or an interface is an error if its GobEncode or MarshalBinary has a pointer receiver.
 //
-// encoding/gob says of itself that it is not hardened against adversarial bytes.
+// encoding/gob is documented as not hardened against adversarial bytes.
 func Gob[T any]() Codec[T] { return gobCodec[T]{} }
 
 type gobCodec[T any] struct{}
@@ -31,7 +31,7 @@ func (gobCodec[T]) Append(dst []byte, v T) (out []byte, err error) {
 		}
 	}()
 	b := bytes.NewBuffer(dst)
-	if err := gob.NewEncoder(b).Encode(&v); err != nil { // a pointer: T may be an interface
+	if err := gob.NewEncoder(b).Encode(&v); err != nil { // a pointer, because T may be an interface
 		return dst, codecError[T](err)
 	}
 	return b.Bytes(), nil

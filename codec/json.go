@@ -38,12 +38,12 @@ type jsonCodec[T any] struct {
 func (c jsonCodec[T]) Append(dst []byte, v T) (_ []byte, err error) {
 	defer recoverTo(&err)
 	b := bytes.NewBuffer(dst)
-	enc := json.NewEncoder(b) // appends, json.Marshal does not
+	enc := json.NewEncoder(b) // appends, unlike json.Marshal
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(&v); err != nil { // a pointer: without one, methods with pointer receivers are not called
+	if err := enc.Encode(&v); err != nil { // a pointer, so that methods with pointer receivers are called
 		return dst, codecError[T](err)
 	}
-	b.Truncate(b.Len() - 1) // a line end
+	b.Truncate(b.Len() - 1) // the line end
 	switch written := b.Bytes()[len(dst):]; {
 	case c.text && isChanged(written):
 		return dst, codecError[T](errNoUTF8)

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/codec/codectest"
 )
 
-// Accounts write themselves by methods of their pointers, each by another pair. Their field is unexported: whoever does not
-// call the methods loses it.
+// Accounts encode themselves by different pairs of pointer methods. Their field is
+// unexported, so a codec that does not call the methods loses it.
 type (
 	jsonAccount   struct{ n int }
 	textAccount   struct{ n int }
@@ -38,7 +38,7 @@ func (a *gobAccount) GobDecode(b []byte) error          { return readInt(&a.n, b
 func (a *binaryAccount) MarshalBinary() ([]byte, error) { return writeInt(a.n) }
 func (a *binaryAccount) UnmarshalBinary(b []byte) error { return readInt(&a.n, b) }
 
-// book holds accounts wherever a value has an address once the book has one.
+// book holds accounts in every place that is addressable if the book is.
 type book[A any] struct {
 	One   A
 	Ptr   *A
@@ -54,7 +54,7 @@ func bookOf[A any](a, b A) book[A] {
 	return v
 }
 
-// A codec calls methods of pointers also for values that it was given without one.
+// A codec calls pointer methods even for values that it received without a pointer.
 func TestCodecsCallMethodsOfPointers(t *testing.T) {
 	t.Run("JSON, MarshalJSON", func(t *testing.T) {
 		keepsAccounts(t, codec.JSON[jsonAccount](), codec.JSON[book[jsonAccount]](), jsonAccount{7}, jsonAccount{8})
@@ -82,7 +82,8 @@ func keepsAccounts[A any](t *testing.T, one codec.Codec[A], books codec.Codec[bo
 	codectest.Run(t, books, nil, bookOf(a, b), bookOf(b, a))
 }
 
-// What a map or an interface holds has no address: a codec refuses it. It never leaves the methods out.
+// A value in a map or an interface is not addressable. A codec refuses it instead of
+// skipping its methods.
 func TestCodecsOfValuesWithoutAnAddress(t *testing.T) {
 	_, err := codec.Gob[map[string]gobAccount]().Append(nil, map[string]gobAccount{"a": {7}})
 	require.ErrorContains(t, err, "unaddressable value of type *codec_test.gobAccount")
@@ -91,7 +92,7 @@ func TestCodecsOfValuesWithoutAnAddress(t *testing.T) {
 	require.ErrorContains(t, err, "unaddressable value of type *codec_test.gobAccount")
 }
 
-// hexKey is a map's key with methods of its pointer; valueKey has them of the value.
+// hexKey is a map key with pointer methods; valueKey has value methods.
 type (
 	hexKey   int
 	valueKey int
@@ -108,7 +109,7 @@ func readHex[K ~int](k *K, b []byte) error {
 	return err
 }
 
-// In maps encoding/json leaves methods of pointers out, silently.
+// In maps encoding/json silently skips pointer methods.
 func TestJSONRefusesMapsWhoseMethodsAreNotCalled(t *testing.T) {
 	type tree struct {
 		Children []*tree
@@ -135,7 +136,7 @@ func TestJSONRefusesMapsWhoseMethodsAreNotCalled(t *testing.T) {
 	t.Run("no refusal", func(t *testing.T) {
 		type cache struct {
 			Ptrs   map[string]*jsonAccount
-			Lists  map[string][]jsonAccount // what a slice holds has an address
+			Lists  map[string][]jsonAccount // elements of a slice are addressable
 			ByKey  map[valueKey]int
 			Nested map[string]map[string]*cache
 		}

@@ -15,9 +15,9 @@ import (
 
 // Run checks a codec against the rules of [codec.Codec], in a subtest for each rule, and
 // against the rules of [codec.SchemaCodec] if it is such a codec. The values are examples
-// that it must take, at least two different values. Fill every field, since a codec that
-// loses a field decodes its zero value. equal reports whether a value has survived; nil
-// stands for reflect.DeepEqual.
+// that it must accept, including at least two different values. Fill every field, because
+// a codec that loses a field decodes its zero value. equal compares a value before and
+// after; nil means reflect.DeepEqual.
 func Run[T any](t *testing.T, c codec.Codec[T], equal func(a, b T) bool, values ...T) {
 	t.Helper()
 	s := codecSample[T]{codec: c, equal: suite.EqualOr(equal), values: values}
@@ -37,7 +37,7 @@ func Run[T any](t *testing.T, c codec.Codec[T], equal func(a, b T) bool, values 
 	}
 }
 
-// codecSample is a codec with values that it must take.
+// codecSample is a codec with values that it must accept.
 type codecSample[T any] struct {
 	codec  codec.Codec[T]
 	equal  func(a, b T) bool
@@ -47,7 +47,7 @@ type codecSample[T any] struct {
 type codecRule[T any] struct {
 	name   string
 	check  func(codecSample[T]) error
-	schema bool // it is about schemas
+	schema bool // the rule is about schemas
 }
 
 func codecRules[T any]() []codecRule[T] {
@@ -63,7 +63,7 @@ func codecRules[T any]() []codecRule[T] {
 	}
 }
 
-// reader returns what decodes the values, as after a restart.
+// reader returns the decoder of the values, as after a restart.
 func (s codecSample[T]) reader() (codec.Codec[T], error) {
 	r, err := codec.WithSchema(s.codec, bytes.Clone(codec.SchemaOf(s.codec)))
 	if err != nil {
@@ -166,11 +166,11 @@ func (s codecSample[T]) bearsDamage() error {
 	})
 }
 
-// memoryLimit is far more than a decoder needs for the few bytes that it gets here.
+// memoryLimit is far more than a decoder needs for the few bytes here.
 const memoryLimit = 64 << 20
 
-// bears reports whether decode panics, or takes much memory, over bytes that are b in
-// part or not at all.
+// bears reports an error if decode panics, or allocates much memory, for bytes that are
+// related to b only in part or not at all.
 func bears(b []byte, decode func(src []byte)) error {
 	for _, src := range suite.Spoiled(b) {
 		var before, after runtime.MemStats

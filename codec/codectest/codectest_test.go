@@ -36,7 +36,7 @@ func TestRunAcceptsSoundCodecs(t *testing.T) {
 	})
 }
 
-// wrongCodec is a sound codec of bytes but for what its functions replace.
+// wrongCodec is a correct codec of bytes, except for replaced functions.
 type wrongCodec struct {
 	append func(dst, v []byte) ([]byte, error)
 	decode func(src []byte) ([]byte, error)
@@ -69,7 +69,7 @@ func (w wrongCodec) WithSchema(schema []byte) (codec.Codec[[]byte], error) {
 	return w, nil
 }
 
-// Every rule is broken by some codec, so none is idle.
+// Some codec breaks each rule, so every rule is effective.
 func TestRunFindsWrongCodecs(t *testing.T) {
 	var last []byte
 	var inside atomic.Int32
@@ -120,7 +120,7 @@ func TestRunFindsWrongCodecs(t *testing.T) {
 				meet()
 				return nil, errors.New("not while another call is running")
 			}
-			<-met.Done() // so that calls meet, however the goroutines are scheduled
+			<-met.Done() // so that calls overlap under any scheduling
 			return bytes.Clone(src), nil
 		}}},
 		"a schema of another codec is refused": {{schema: func([]byte) error { return nil }}},
@@ -143,7 +143,8 @@ func TestRunFindsWrongCodecs(t *testing.T) {
 	}
 }
 
-// account writes itself by a method of its pointer; what reads it takes the zero value for an empty object.
+// account encodes itself by a pointer method. Its reader decodes an empty object as the
+// zero value.
 type account struct{ n int }
 
 func (a *account) MarshalJSON() ([]byte, error) { return json.Marshal(map[string]int{"n": a.n}) }
@@ -154,7 +155,8 @@ func (a *account) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// A codec that does not call the methods of pointers loses values without an error. The suite finds that.
+// A codec that does not call pointer methods loses values without an error. The suite
+// detects that.
 func TestRunFindsMethodsThatAreNotCalled(t *testing.T) {
 	of := func(marshal func(v *account) ([]byte, error)) codecSample[account] {
 		return codecSample[account]{values: []account{{7}, {8}}, equal: suite.EqualOr[account](nil), codec: codec.Func(
