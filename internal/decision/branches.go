@@ -54,7 +54,7 @@ func Branches(err error) []error {
 	return all
 }
 
-// The types of errors that add nothing but text to what they wrap.
+// Types of errors that add only text to the errors they wrap.
 var (
 	wrapped    = reflect.TypeOf(fmt.Errorf("%w", errors.ErrUnsupported))
 	wrappedAll = reflect.TypeOf(fmt.Errorf("%w %w", errors.ErrUnsupported, errors.ErrUnsupported))
@@ -78,7 +78,7 @@ func textOnly(err error) bool {
 	return t == wrapped || t == wrappedAll || t == join
 }
 
-// branch is one of the errors that outer joins, or of a join that outer wraps.
+// branch is one of the errors that outer joins, or an error of a join that outer wraps.
 type branch struct{ outer, inner error }
 
 func (b *branch) Error() string { return b.inner.Error() } // the text of outer contains the other branches

@@ -159,7 +159,7 @@ func stageOfOne(err error, reported predicates.Stage) predicates.Stage {
 type stages struct {
 	n       int
 	max     predicates.Stage
-	unknown bool // one of them is Unreported
+	unknown bool // some stage is Unreported
 }
 
 func (s *stages) add(stage predicates.Stage) {

@@ -18,7 +18,7 @@ type coded struct {
 func (e *coded) Error() string { return fmt.Sprint(e.code) }
 func (e *coded) Unwrap() error { return e.err }
 
-// posing is a *coded by its own account only.
+// posing presents itself as a *coded only through its As method.
 type posing struct {
 	code int
 	err  error
@@ -42,7 +42,7 @@ func texts(err error) (all []string) {
 	return all
 }
 
-// both is a wrapper that joins, and says something itself.
+// both is a wrapper that joins errors and is an error itself.
 type both struct {
 	coded
 	all []error
@@ -74,7 +74,7 @@ func TestBranches(t *testing.T) {
 	}
 }
 
-// A wrapper speaks for all that it wraps, and a branch for itself.
+// A wrapper applies to all errors that it wraps, and a branch only to itself.
 func TestBranchesAndTheirWrappers(t *testing.T) {
 	one, two := &coded{code: 1}, errors.New("two")
 	for name, err := range map[string]error{
@@ -101,7 +101,7 @@ func TestBranchesAndTheirWrappers(t *testing.T) {
 		assert.ErrorIs(t, branch, sentinel)
 	}
 	timeout := decision.Branches(&notComparable{[]error{one, two}})[1]
-	assert.NotErrorIs(t, timeout, notComparable{[]error{one}}) // nor does it panic
+	assert.NotErrorIs(t, timeout, notComparable{[]error{one}}) // must not panic either
 }
 
 type notComparable struct{ all []error }
