@@ -15,6 +15,7 @@
 // is promised, and with the expected number of calls. A pipeline that is fast because it
 // is broken returns an error, not a number.
 //
-// [Measure] runs the rows of a group in turn, round after round, so that a noisy minute affects all of them. The command cmd/table prints the results, and the benchmarks of this package run the same rows.
-// cmd/table prints what it finds, and the benchmarks of this package run the same rows.
+// [Measure] runs the rows of a group in turn, round after round, so that a noisy minute
+// affects all of them. The command cmd/table prints the results, and the benchmarks of
+// this package run the same rows.
 package bench

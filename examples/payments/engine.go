@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// location tells a worker where to find the engine.
+// location describes where a worker finds the engine.
 type location struct {
 	Dir  string
 	URL  string // "" means SQLite in Dir

@@ -18,11 +18,15 @@
 //
 // A rename is one change, unless [FS.SplitRenames] splits it.
 //
-// [FS.Clone] is the state after a process was killed without a power cut: everything visible, certain or not.
+// [FS.Clone] is the state after a process was killed without a power cut: everything
+// visible, certain or not.
 //
 // # Faults
 //
-// [FS.OnCall] sees every call before it takes effect. It can make the call fail with or without its effect, write only a part, or only pretend to succeed, which lets a test prove that a sync is needed. After a failed Sync the unsynced contents never become certain unless they are written again. Later Syncs report success, as on Linux.
+// [FS.OnCall] sees every call before it takes effect. It can make the call fail with or
+// without its effect, write only a part, or only pretend to succeed, which lets a test
+// prove that a sync is needed. After a failed Sync the unsynced contents never become
+// certain unless they are written again. Later Syncs report success, as on Linux.
 package crashfs
 
 import (
