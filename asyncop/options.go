@@ -266,7 +266,7 @@ func WithDropOnFailure() Option {
 // with other elements. take writes the element to a table, a queue, or the dead letters
 // of package delivery. By default the first failure fails the pipeline.
 //
-//	asyncop.WithFailureSink(dead.Take) // of a *deadfile.File
+//	asyncop.WithFailureSink(orders.TakeFailure) // of a *delivery.Queue
 //
 // When take returns nil, the element is taken and its slot is free. After an error or a
 // panic, take is called again: after 100 ms, then after twice as long each time, up to 10

@@ -4,64 +4,53 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/channel"
-	"github.com/weirflow/weir/delivery/deadfile"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
 
-// chargeDead processes dead letters again.
-func chargeDead(ctx context.Context, dead *deadfile.File[sale], charge asyncop.AsyncFunction[sale, receipt], receipts delivery.Sink[receipt]) error {
-	replay, err := dead.Replay() // dead is a *deadfile.File
-	if err != nil {
-		return err
-	}
+// chargeSales charges the elements of a stream, and keeps those that fail.
+func chargeSales(ctx context.Context, engine store.Engine, all []sale, charge asyncop.AsyncFunction[sale, receipt]) error {
+	sales := delivery.NewQueue[sale](engine, "sales")
 	op := asyncop.OrderedWait(charge, 10*time.Second, 100,
-		asyncop.WithFailureSink(dead.Take)) // what fails again is a dead letter again
-	_, err = delivery.Run(ctx, replay, op, receipts) // it returns when all are done
-	return err
+		asyncop.WithContext(ctx),
+		asyncop.WithFailureSink(func(ctx context.Context, f asyncop.Failure[sale]) error {
+			return sales.TakeFailure(message.ContextWithMeta(ctx, message.Meta{ID: f.Element.ID}), f)
+		}))
+	for r, err := range op.Results(slices.Values(all)) {
+		if err != nil {
+			return err
+		}
+		fmt.Println(r)
+	}
+	return nil
 }
 
-func Example_deadFile() {
+func Example_deadLettersOfAStream() {
 	ctx := context.Background()
-	dir := must(os.MkdirTemp("", "dead"))
-	defer os.RemoveAll(dir)
-	dead := must(deadfile.Open(dir, codec.JSON[sale]()))
-	defer dead.Close()
-	for n := 1; n <= 2; n++ {
-		v := sale{fmt.Sprint("sale-", n), 100}
-		check(dead.Append(ctx, deadfile.Entry[sale]{Value: v, Meta: message.Meta{ID: v.ID}}))
-	}
-
-	expired := errors.New("card expired")
+	engine := memory.Open() // in a program: sqlite.Open
 	charge := asyncop.Blocking(func(_ context.Context, s sale) (receipt, error) {
 		if s.ID == "sale-2" {
-			return "", expired
+			return "", errors.New("card expired")
 		}
 		return receipt("receipt of " + s.ID), nil
 	})
-	receipts := make(chan receipt, 2)
-	check(chargeDead(ctx, dead, charge, channel.NewSink(receipts)))
-	fmt.Println(<-receipts, len(receipts))
-
-	again := must(dead.Replay())
-	for _, m := range must(again.Receive(ctx, 10)) {
-		fmt.Println("dead:", m.Value.ID, m.Meta().Merges, m.Meta().LastError)
-		m.Ack()
+	for range 2 { // the second run meets the same sales
+		check(chargeSales(ctx, engine, []sale{{"sale-1", 100}, {"sale-2", 200}}, charge))
 	}
-	check(again.Close(ctx))
+	for _, e := range must(engine.List(ctx, "sales-dead", store.Filter{}, store.Page{Max: 10})) {
+		fmt.Println("dead:", e.Meta.ID, e.Meta.LastError)
+	}
 	// Output:
-	// receipt of sale-1 0
-	// dead: sale-2 2 card expired
+	// receipt of sale-1
+	// receipt of sale-1
+	// dead: sale-2 card expired
 }
 
 // mergeNorth sends back the dead letters of a provider.
@@ -94,25 +83,4 @@ func Example_mergeJob() {
 	n := must(orders.Counts(ctx))
 	fmt.Println(n.Waiting, n.Dead)
 	// Output: 1 1
-}
-
-func Example_deadFileID() {
-	dir := must(os.MkdirTemp("", "dead"))
-	defer os.RemoveAll(dir)
-	dead := must(deadfile.Open(dir, codec.JSON[sale]()))
-	defer dead.Close()
-	charge := asyncop.Blocking(func(context.Context, sale) (receipt, error) { return "", errors.New("card expired") })
-	op := asyncop.OrderedWait(charge, 10*time.Second, 100,
-		asyncop.WithFailureSink(func(ctx context.Context, f asyncop.Failure[sale]) error {
-			return dead.Take(message.ContextWithMeta(ctx, message.Meta{ID: f.Element.ID}), f)
-		}))
-	for range op.Results(slices.Values([]sale{{"sale-1", 100}})) {
-	}
-	replay := must(dead.Replay())
-	for _, m := range must(replay.Receive(context.Background(), 10)) {
-		fmt.Println(m.Meta().ID, m.Meta().LastError)
-		m.Ack()
-	}
-	check(replay.Close(context.Background()))
-	// Output: sale-1 card expired
 }

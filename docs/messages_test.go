@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
-	"github.com/weirflow/weir/delivery/deadfile"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -74,7 +73,7 @@ func receive[T any](ctx context.Context, source delivery.Source[T]) iter.Seq2[me
 	}
 }
 
-func chargeAll(ctx context.Context, source delivery.Source[sale], dead *deadfile.File[sale], table *receiptTable) error {
+func chargeAll(ctx context.Context, source delivery.Source[sale], sales *delivery.Queue[sale], table *receiptTable) error {
 	bank := cardBank{}
 	charge := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
 		meta, _ := message.MetaFromContext(ctx)
@@ -83,7 +82,7 @@ func chargeAll(ctx context.Context, source delivery.Source[sale], dead *deadfile
 	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 100,
 		strategies.FixedDelay[receipt](3, 10*time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
 		asyncop.WithContext(ctx),
-		asyncop.WithFailureSink(dead.Take)) // a *deadfile.File
+		asyncop.WithFailureSink(sales.TakeFailure)) // a *delivery.Queue
 	for m, err := range op.Messages(receive(ctx, source)) {
 		if err != nil {
 			return err // the operator has failed: messages in flight go back to the source
@@ -98,42 +97,23 @@ func chargeAll(ctx context.Context, source delivery.Source[sale], dead *deadfile
 }
 
 func Example_messages() {
-	dir, err := os.MkdirTemp("", "dead")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	dead, err := deadfile.Open(dir, codec.JSON[sale]())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = dead.Close() }()
-
-	sales := make(chan sale, 3)
+	values := make(chan sale, 3)
 	for n := 1; n <= 3; n++ {
-		sales <- sale{fmt.Sprint("sale-", n), n * 100}
+		values <- sale{fmt.Sprint("sale-", n), n * 100}
 	}
-	close(sales)
-	source := channel.NewSource(sales, func(s sale) *message.Meta { return &message.Meta{ID: s.ID} })
-	fmt.Println(chargeAll(context.Background(), source, dead, &receiptTable{}))
-
+	close(values)
+	source := channel.NewSource(values, func(s sale) *message.Meta { return &message.Meta{ID: s.ID} })
 	ctx := context.Background()
-	replay, err := dead.Replay()
-	if err != nil {
-		fmt.Println(err)
-		return
+	engine := memory.Open()
+	sales := delivery.NewQueue[sale](engine, "sales")
+	fmt.Println(chargeAll(ctx, source, sales, &receiptTable{}))
+
+	for _, e := range must(engine.List(ctx, sales.DeadLetters(), store.Filter{}, store.Page{Max: 10})) {
+		fmt.Println("dead:", string(e.Payload), e.Meta.LastError)
 	}
-	for m, err := range receive(ctx, replay) {
-		fmt.Println("dead:", m.Value, m.Meta().LastError, err)
-		m.Ack()
-	}
-	fmt.Println(replay.Close(ctx))
 	// Output:
 	// insert sale-2: 200
 	// insert sale-1: 100
 	// <nil>
-	// dead: {sale-3 300} card expired <nil>
-	// <nil>
+	// dead: {"id":"sale-3","cents":300} card expired
 }

@@ -150,7 +150,7 @@ func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database
 // engine names the system of the URL, or returns "" for a database with tables.
 func (a *app) engine() string {
 	scheme, _, _ := strings.Cut(a.url, ":")
-	return map[string]string{"nats": "JetStream", "tls": "JetStream", "kafka": "Kafka", "file": "a directory of dead letters"}[scheme]
+	return map[string]string{"nats": "JetStream", "tls": "JetStream", "kafka": "Kafka"}[scheme]
 }
 
 func (a *app) open(ctx context.Context, denied func(error)) (*database, error) {
@@ -170,9 +170,10 @@ func (a *app) open(ctx context.Context, denied func(error)) (*database, error) {
 	case scheme == "kafka":
 		return openKafka(ctx, address)
 	case scheme == "file":
-		return openDirectory(ctx, strings.TrimPrefix(rest, "//"), a.clock, a.note)
+		return nil, usagef("file: is not a database: put the directory into one, for example with\n"+
+			"weir dead import --db sqlite:dead.db --create --queue orders-dead %s", strings.TrimPrefix(rest, "//"))
 	}
-	return nil, usagef("the URL of the database must begin with sqlite:, postgres://, nats://, tls://, kafka:// or file:")
+	return nil, usagef("the URL of the database must begin with sqlite:, postgres://, nats://, tls:// or kafka://")
 }
 
 func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*database, error) {

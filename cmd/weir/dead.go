@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"os"
 	"slices"
@@ -22,7 +23,10 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-const pageSize = 1000 // messages per read
+const (
+	pageSize  = 1000   // messages per read
+	deadQueue = "dead" // the end of the name of each queue of dead letters
+)
 
 // dead returns the commands for dead letters.
 func (a *app) dead() *cobra.Command {
@@ -525,28 +529,28 @@ func (a *app) deadImport() *cobra.Command {
 	var p person
 	c := &cobra.Command{
 		Use: "import FILE", Short: "Put what export has written into the dead letters", Args: one("FILE"),
-		Long: `Put what export has written into the dead letters; - is standard input. FILE
-may also be the dead.jsonl of a directory. A message that is there already stays
-as it is, unless --replace is given, so an import that failed is repeated
-without harm. On Kafka it is there twice then. The log gets a line when the
-import starts and one when it ends, except on Kafka, which has no log.`,
+		Long: `Put what export has written into the dead letters; - is standard input. A
+message that is there already stays as it is, unless --replace is given, so an
+import that failed is repeated without harm. On Kafka it is there twice then.
+The log gets a line when the import starts and one when it ends, except on
+Kafka, which has no log.
+
+FILE may also be a directory that package deadfile has written. Its program must
+have ended. The directory is only read: delete it after the import. This release
+is the last that reads such directories.`,
 		RunE: func(c *cobra.Command, files []string) error {
-			in := io.Reader(a.in)
-			if files[0] != "-" {
-				file, err := os.Open(files[0])
-				if err != nil {
-					return err
-				}
-				defer file.Close() //nolint:errcheck // opened only to read
-				in = file
+			from, done, err := a.importSource(c.Context(), files[0])
+			if err != nil {
+				return err
 			}
+			defer done()
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
 				by, why := p.read(c)
 				queue, err := deadToFill(ctx, c, db)
 				if err != nil {
 					return err
 				}
-				return a.importFrom(ctx, db, importSpec{queue: queue, replace: replace, by: by, why: why}, interruptible(ctx, in))
+				return a.importFrom(ctx, db, importSpec{queue: queue, replace: replace, by: by, why: why}, from)
 			})
 		},
 	}
@@ -554,6 +558,30 @@ import starts and one when it ends, except on Kafka, which has no log.`,
 	c.Flags().BoolVar(&replace, "replace", false, "replace queued messages that have the same id as a message of the file")
 	p.flags(c)
 	return c
+}
+
+// importSource returns the messages of a file, of standard input ("-") or of a directory
+// of dead letters, and a function that releases it.
+func (a *app) importSource(ctx context.Context, name string) (from iter.Seq2[store.Message, error], done func(), err error) {
+	if name == "-" {
+		return exportedMessages(interruptible(ctx, a.in)), func() {}, nil
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if info.IsDir() {
+		d, err := openDeadDirectory(name, a.note)
+		if err != nil {
+			return nil, nil, err
+		}
+		return d.messages(), d.close, nil
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return exportedMessages(interruptible(ctx, file)), func() { _ = file.Close() }, nil // it was only read
 }
 
 // interruptible returns a reader that fails when ctx ends, even while r waits for a
@@ -582,10 +610,10 @@ type importSpec struct {
 	by, why string
 }
 
-func (a *app) importFrom(ctx context.Context, db *database, spec importSpec, in io.Reader) error {
+func (a *app) importFrom(ctx context.Context, db *database, spec importSpec, from iter.Seq2[store.Message, error]) error {
 	s, ok := db.store.(inspected)
 	if !ok {
-		return a.importWithoutLog(ctx, db.store, spec, in)
+		return a.importWithoutLog(ctx, db.store, spec, from)
 	}
 	j, err := s.jobs()
 	if err != nil {
@@ -594,7 +622,7 @@ func (a *app) importFrom(ctx context.Context, db *database, spec importSpec, in 
 	p := &replacing{inspected: s, replace: spec.replace}
 	read := 0
 	_, err = j.Import(ctx, spec.queue, spec.by, spec.why, func(ctx context.Context) (done, skipped int, err error) {
-		read, err = importLines(ctx, p, spec.queue, in)
+		read, err = importMessages(ctx, p, spec.queue, from)
 		done = p.put + p.replaced
 		return done, read - done, err
 	})
@@ -617,11 +645,11 @@ func (a *app) importFrom(ctx context.Context, db *database, spec importSpec, in 
 
 // importWithoutLog imports into Kafka, which can neither inspect its queues nor keep a
 // log.
-func (a *app) importWithoutLog(ctx context.Context, q queues, spec importSpec, in io.Reader) error {
+func (a *app) importWithoutLog(ctx context.Context, q queues, spec importSpec, from iter.Seq2[store.Message, error]) error {
 	if spec.replace {
 		return usagef("--replace is for sqlite:, postgres:// and nats://")
 	}
-	n, err := importLines(ctx, q, spec.queue, in)
+	n, err := importMessages(ctx, q, spec.queue, from)
 	if a.json {
 		return errors.Join(a.object(map[string]int{"read": n}), err)
 	}

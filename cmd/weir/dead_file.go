@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
@@ -40,12 +41,10 @@ func export(ctx context.Context, s queues, queue string, f store.Filter, w io.Wr
 	return n, buffered.Flush()
 }
 
-// importLines puts the messages of an exported file into a queue and returns their
-// number. Putting a message that is already queued has no effect, so a failed import can
-// be repeated. An error names its line; the messages before that line may have been put.
-// A line has at most 256 MiB. A byte order mark is skipped. A file that is compressed or
-// not in UTF-8 is refused.
-func importLines(ctx context.Context, s queues, queue string, r io.Reader) (n int, err error) {
+// importMessages puts messages in a queue, a batch at a time, and returns how many it has
+// put. Putting a message that is already queued has no effect, so an import that failed
+// can be repeated. After an error of the sequence the messages before it are put.
+func importMessages(ctx context.Context, s queues, queue string, from iter.Seq2[store.Message, error]) (n int, err error) {
 	var ms []store.Message
 	put := func() error {
 		if len(ms) == 0 {
@@ -58,41 +57,59 @@ func importLines(ctx context.Context, s queues, queue string, r io.Reader) (n in
 		ms = ms[:0]
 		return nil
 	}
-	buffered := bufio.NewReader(r)
-	start, _ := buffered.Peek(vfs.TextStart) // the scanner reports an error
-	mark, err := vfs.CheckText(start, "the file")
-	if err == nil {
-		_, err = buffered.Discard(mark)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("import into %q: %w", queue, err)
-	}
-	lines := bufio.NewScanner(buffered)
-	lines.Buffer(nil, maxLine)
-	line := 0
-	for lines.Scan() {
-		line++
-		text := bytes.TrimSpace(lines.Bytes())
-		if len(text) == 0 {
-			continue
-		}
-		var m store.Message
-		if err := json.Unmarshal(text, &m); err != nil {
-			err = fmt.Errorf("import into %q: line %d: %w", queue, line, err)
+	for m, err := range from {
+		if err != nil {
+			err = fmt.Errorf("import into %q: %w", queue, err)
 			err = errors.Join(err, put())
 			return n, err
 		}
-		if ms = append(ms, m); len(ms) == importBatch {
-			if err := put(); err != nil {
-				return n, err
-			}
+		ms = append(ms, m)
+		if len(ms) < importBatch {
+			continue
 		}
-	}
-	if err := lines.Err(); err != nil {
-		err = fmt.Errorf("import into %q: line %d: %w", queue, line+1, err)
-		err = errors.Join(err, put())
-		return n, err
+		if err := put(); err != nil {
+			return n, err
+		}
 	}
 	err = put()
 	return n, err
+}
+
+// exportedMessages returns the messages of a file that export wrote, and an error that
+// names the line if one cannot be read. A line has at most 256 MiB. A byte order mark is
+// skipped, and a file that is compressed or not in UTF-8 is refused.
+func exportedMessages(r io.Reader) iter.Seq2[store.Message, error] {
+	return func(yield func(store.Message, error) bool) {
+		buffered := bufio.NewReader(r)
+		start, _ := buffered.Peek(vfs.TextStart) // an error is reported by the scanner
+		mark, err := vfs.CheckText(start, "the file")
+		if err == nil {
+			_, err = buffered.Discard(mark)
+		}
+		if err != nil {
+			yield(store.Message{}, err)
+			return
+		}
+		lines := bufio.NewScanner(buffered)
+		lines.Buffer(nil, maxLine)
+		line := 0
+		for lines.Scan() {
+			line++
+			text := bytes.TrimSpace(lines.Bytes())
+			if len(text) == 0 {
+				continue
+			}
+			var m store.Message
+			if err := json.Unmarshal(text, &m); err != nil {
+				yield(store.Message{}, fmt.Errorf("line %d: %w", line, err))
+				return
+			}
+			if !yield(m, nil) {
+				return
+			}
+		}
+		if err := lines.Err(); err != nil {
+			yield(store.Message{}, fmt.Errorf("line %d: %w", line+1, err))
+		}
+	}
 }

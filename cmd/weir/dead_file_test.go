@@ -48,7 +48,7 @@ func TestLinesOfDeadLetters(t *testing.T) {
 	require.Equal(t, 250, countOf(t, s, "dead"))
 
 	for range 2 { // a repetition changes nothing
-		n, err = importLines(t.Context(), s, "copy", bytes.NewReader(file.Bytes()))
+		n, err = importMessages(t.Context(), s, "copy", exportedMessages(bytes.NewReader(file.Bytes())))
 		require.NoError(t, err)
 		require.Equal(t, 125, n)
 	}
@@ -62,15 +62,15 @@ func TestLinesOfDeadLetters(t *testing.T) {
 	}
 
 	// An editor may have saved the file in another form.
-	n, err = importLines(t.Context(), s, "marked", strings.NewReader("\xef\xbb\xbf"+file.String()))
+	n, err = importMessages(t.Context(), s, "marked", exportedMessages(strings.NewReader("\xef\xbb\xbf"+file.String())))
 	require.NoError(t, err)
 	require.Equal(t, 125, n)
-	_, err = importLines(t.Context(), s, "UTF-16", strings.NewReader("\xff\xfe{\x00"))
+	_, err = importMessages(t.Context(), s, "UTF-16", exportedMessages(strings.NewReader("\xff\xfe{\x00")))
 	require.ErrorContains(t, err, "UTF-16")
 	require.ErrorContains(t, err, "iconv")
 
 	lines := strings.SplitAfter(file.String(), "\n")
-	n, err = importLines(t.Context(), s, "broken", strings.NewReader(lines[0]+"\n"+lines[1]+`{"meta":`+"\n"+lines[2]))
+	n, err = importMessages(t.Context(), s, "broken", exportedMessages(strings.NewReader(lines[0]+"\n"+lines[1]+`{"meta":`+"\n"+lines[2])))
 	require.ErrorContains(t, err, "line 4")
 	require.Equal(t, 2, n)
 	require.Equal(t, 2, countOf(t, s, "broken"))

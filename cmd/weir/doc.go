@@ -19,12 +19,6 @@
 //	nats://user:password@host:4222,host:4222/STREAM (default: weir)
 //	tls://host:4222/STREAM?creds=FILE
 //	kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&group=GROUP
-//	file:DIR
-//
-// DIR is a directory of dead letters that a program stores without a database (package
-// deadfile). The program may be running. The dead letters can be listed, shown, counted
-// and exported; ARRIVED is the time of their last failure. To purge or merge some of
-// them, import DIR/dead.jsonl into a store, which weir dead import --create can create.
 //
 // STREAM is a NATS JetStream stream with the queues of an engine (ext/jetstream). A user
 // without a password is a token. The parameters creds, nkey, ca, cert and key name files.

@@ -91,5 +91,3 @@ func (s inspected) workersRead(ctx context.Context) (names []string, err error) 
 
 // workersRead returns the topics of the group, if it is known.
 func (k *topics) workersRead(ctx context.Context) ([]string, error) { return k.known(ctx) }
-
-func (*directory) workersRead(context.Context) ([]string, error) { return nil, nil }

@@ -25,8 +25,6 @@ The database is a URL, in --db or in the environment variable WEIR_DB:
       parameters: sasl (scram-sha-256, scram-sha-512, or plain, which needs TLS
       or plaintext=true); tls (true), ca, cert, key; group (of the workers:
       layers shows its topics). A queue is a topic.
-  file:DIR    a directory of dead letters without a database (deadfile): list,
-      show, count and export
 
 Tables fit the terminal, or COLUMNS; a pipe gets everything. Times are UTC,
 which is the Z at their end. Before weir removes or moves anything it asks.

@@ -20,8 +20,8 @@ type messageJSON struct {
 	Payload       json.RawMessage `json:"payload,omitempty"`
 	PayloadBase64 []byte          `json:"payloadBase64,omitempty"`
 	Schema        []byte          `json:"schema,omitempty"` // base64
-	Batch         json.RawMessage `json:"batch,omitempty"`  // of a line of package deadfile: read over, and not written
-	CRC           json.RawMessage `json:"crc,omitempty"`    // the same
+	Batch         json.RawMessage `json:"batch,omitempty"`  // of a file of dead letters of an earlier version: ignored, and not written
+	CRC           json.RawMessage `json:"crc,omitempty"`    // likewise
 }
 
 // messages are what has the members of messageJSON.

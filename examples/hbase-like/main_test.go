@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/store"
 )
 
 // The command as users run it: built, and run as a separate process.
@@ -73,30 +75,20 @@ func TestCommand(t *testing.T) {
 	})
 	t.Run("dead letters", func(t *testing.T) {
 		t.Parallel()
-		dir := t.TempDir()
+		file := filepath.Join(t.TempDir(), "dead.db")
 		for _, mode := range []string{"ordered", "unordered"} {
-			o := execute(t, input+flight("XQQ", "LAX"), "-in", "-", "-calls", "64", "-mode", mode, "-dead-letters", dir)
+			o := execute(t, input+flight("XQQ", "LAX"), "-in", "-", "-calls", "64", "-mode", mode, "-dead-letters", file)
 			require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
 		}
-		text, err := os.ReadFile(filepath.Join(dir, "dead.jsonl"))
-		require.NoError(t, err)
-		written := strings.Split(strings.TrimSpace(string(text)), "\n")
-		require.Len(t, written, 2)
-		replay := ""
-		for _, l := range written {
-			var dead struct {
-				Meta    struct{ ID, LastError string }
-				Cause   string
-				Payload string
-			}
-			require.NoError(t, json.Unmarshal([]byte(l), &dead))
-			assert.Equal(t, "standard input//402", dead.Meta.ID)
-			assert.Contains(t, dead.Meta.LastError, "retries")
-			assert.Equal(t, "exhausted", dead.Cause)
-			replay += dead.Payload + "\n"
-		}
-		o := execute(t, "date,delay,distance,origin,destination\n"+strings.ReplaceAll(replay, "XQQ", "JFK"), "-in", "-")
-		assert.Contains(t, o.stdout, "2 enriched, 0 given up.", o.stderr)
+		dead := deadLettersOf(t, file)
+		require.Len(t, dead, 1, "the same flight, given up by both runs")
+		assert.Equal(t, "standard input//402", dead[0].Meta.ID)
+		assert.Contains(t, dead[0].Meta.LastError, "retries")
+		assert.Equal(t, store.Exhausted, dead[0].Cause)
+		var line string
+		require.NoError(t, json.Unmarshal(dead[0].Payload, &line))
+		o := execute(t, "date,delay,distance,origin,destination\n"+strings.ReplaceAll(line, "XQQ", "JFK")+"\n", "-in", "-")
+		assert.Contains(t, o.stdout, "1 enriched, 0 given up.", o.stderr)
 	})
 	t.Run("bad input", func(t *testing.T) {
 		t.Parallel()

@@ -144,11 +144,7 @@ func (w *partitionWorker) pipeline(ctx context.Context, p partitions.Partition) 
 	if err != nil {
 		return err
 	}
-	deadDir := w.Config.Dead
-	if deadDir != "" {
-		deadDir = filepath.Join(deadDir, p.Name) // only one process may use a directory
-	}
-	dead, err := openDeadLetters(deadDir, in.Name())
+	dead, err := openDeadLetters(w.Config.Dead, in.Name())
 	if err != nil {
 		_ = in.Close()
 		return err

@@ -5,10 +5,6 @@ package postgres_test
 import (
 	"context"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,9 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/httpin"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
@@ -102,28 +96,28 @@ func TestAServerThatIsFrozen(t *testing.T) {
 		_, _ = j.Run(ctx, job.ID, func(jobs.Job) { started() })
 	})
 	handler := openEngine()
-	in := httpin.NewHandler(delivery.NewQueue[int](handler, "in"), codec.JSON[int](), nil, httpin.WithLogger(quiet))
-	post := func(i int) int {
-		w := httptest.NewRecorder()
-		in.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strconv.Itoa(i))))
-		return w.Code
+	in := delivery.NewQueue[int](handler, "in")
+	put := func(i int) error { // as an HTTP handler
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		return in.Put(ctx, i)
 	}
-	require.Equal(t, http.StatusAccepted, post(1))
+	require.NoError(t, put(1))
 	started.Wait()
 
 	server.Freeze()
 	frozen = time.Now()
-	var posts sync.WaitGroup
+	var puts sync.WaitGroup
 	for i := range 10 {
-		posts.Go(func() {
-			if code := post(i); code != http.StatusServiceUnavailable {
-				t.Errorf("a handler answered with %d", code)
+		puts.Go(func() {
+			if put(i) == nil {
+				t.Error("a handler was told that its message is safe")
 			}
 			results <- took{"a handler", time.Since(frozen)}
 		})
 	}
 	end()
-	posts.Wait()
+	puts.Wait()
 	_ = handler.Close()
 	all.Wait()
 	close(results)

@@ -9,17 +9,20 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery/deadfile"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
 func main() {
-	dead, err := deadfile.Open("dead-letters", codec.JSON[string]()) // a directory; dead.jsonl has a line for each
+	ctx := context.Background()
+	engine, err := sqlite.Open(ctx, "texts.db")
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer engine.Close()
+	texts := delivery.NewQueue[string](engine, "texts")
 	parse := func(ctx context.Context, text string) (int, error) {
 		predicates.ReportStage(ctx, predicates.ClientDispatch) // nothing is sent, so no call is in doubt
 		return strconv.Atoi(text)
@@ -28,18 +31,17 @@ func main() {
 		// Invalid text stays invalid, so only other errors are retried.
 		strategies.FixedDelay[int](3, 10*time.Millisecond).
 			RetryIfException(predicates.Not(predicates.ErrorIs(strconv.ErrSyntax))),
-		// If Take fails, it gets the same element again.
-		asyncop.WithFailureSink(dead.Take))
+		// If TakeFailure fails, it gets the same element again.
+		asyncop.WithFailureSink(texts.TakeFailure))
 
 	sum := 0
 	for n, err := range op.Results(slices.Values([]string{"1", "two", "3"})) {
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		sum += n
 	}
-	if err := dead.Close(); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("sum:", sum)
+	counts, err := texts.Counts(ctx)
+	fmt.Println("sum:", sum, "dead letters:", counts.Dead, err)
 }

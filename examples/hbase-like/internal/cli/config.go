@@ -30,7 +30,7 @@ type Config struct {
 	In     string // a file; "-" is standard input, "" the embedded flights
 	Out    string // a file; "-" is standard output, "" nowhere
 	Format flights.Format
-	Dead   string // directory for flights that were given up; "" means they are only reported
+	Dead   string // a SQLite file for the flights that were given up; if empty, they are only reported
 
 	Checkpoint string        // directory of checkpoints, or "" for no checkpoints
 	Interval   time.Duration // between two checkpoints
@@ -124,7 +124,7 @@ func Parse(args []string, out io.Writer) (Config, error) {
 	fs.StringVar(&c.In, "in", c.In, "CSV of flights: `file`, or - for standard input, with the columns date, delay, distance, origin and destination (default: 20,000 flights of 2001, built in)")
 	fs.StringVar(&c.Out, "out", c.Out, "where enriched flights go: `file`, or - for standard output (default: nowhere)")
 	format := fs.String("format", "", "`format` of the output: csv or jsonl (default: by the ending of -out, csv if that does not tell)")
-	fs.StringVar(&c.Dead, "dead-letters", c.Dead, "append flights that are given up to dead.jsonl in this `directory`, each with its history (default: they are only reported)")
+	fs.StringVar(&c.Dead, "dead-letters", c.Dead, "keep flights that are given up in this SQLite `file`, each with its history, as dead letters of the queue flights (default: they are only reported)")
 	fs.StringVar(&c.Checkpoint, "checkpoint", c.Checkpoint, "take checkpoints in this `directory`, and go on from the last one there: a run that was killed, even with SIGKILL, and is started again with the same flags completes its output; needs -out with a file, and no -in - (default: no checkpoints)")
 	fs.DurationVar(&c.Interval, "checkpoint-interval", c.Interval, "time between two checkpoints: `duration`, positive; what has come out is written to -out with each; needs -checkpoint")
 	fs.IntVar(&c.Partitions, "partitions", c.Partitions, "cut the input into `n` partitions, which worker processes share; needs -checkpoint, whose directory they share, too (default: one pipeline in this process)")
