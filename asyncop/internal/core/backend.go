@@ -29,7 +29,7 @@ type atBackend[IN, OUT any] struct {
 	seat      gate.Seat
 	request   gate.Request  // current request; reused
 	evidence  gate.Evidence // current report; reused
-	of        perSlot[requestState]
+	requests  perSlot[requestState]
 	lastBatch *gate.Call // the batch that was started last
 	isShort   bool       // the backend has refused a call in this step
 	spent     float64    // settled cost so far, including earlier runs
@@ -51,7 +51,7 @@ type requestState struct {
 // forgiven returns the number of attempts of s that do not count: throttled attempts (law
 // B6), and attempts that met an outage, up to maxForgiven.
 func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
-	of := b.of.get(s.index)
+	of := b.requests.get(s.index)
 	return min(of.outages, maxForgiven) + of.throttled
 }
 
@@ -60,20 +60,20 @@ func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
 func (b *atBackend[IN, OUT]) mayWaitOut(s *Slot[IN, OUT]) bool {
 	g := b.core
 	isWaiting := s.phase == ready || s.phase == backoff
-	return g.FromAttempt && isWaiting && b.of.get(s.index).restarts < maxForgiven && b.seat.IsDown(g.Timers.Time(g.now))
+	return g.FromAttempt && isWaiting && b.requests.get(s.index).restarts < maxForgiven && b.seat.IsDown(g.Timers.Time(g.now))
 }
 
 // waitOut lets s, whose deadline has come, wait for the end of an outage. The time of s
 // begins anew with its next attempt.
 func (b *atBackend[IN, OUT]) waitOut(s *Slot[IN, OUT]) {
-	b.of.ref(s.index).restarts++
+	b.requests.ref(s.index).restarts++
 	b.core.stopTimeout(s)
 }
 
 // isVisited reports whether an attempt of s ended with anything but a request for fewer
 // calls. Otherwise its message was not visited (law B6).
 func (b *atBackend[IN, OUT]) isVisited(s *Slot[IN, OUT]) bool {
-	return int(s.attempts) > b.of.get(s.index).throttled
+	return int(s.attempts) > b.requests.get(s.index).throttled
 }
 
 // takeRetry takes a retry from the budget, and reports whether there was one.
@@ -109,7 +109,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 		return refused
 	}
 	g := b.core
-	b.request = gate.Request{Cost: 1, Retry: s.attempts > 0, Outages: b.of.get(s.index).outages, Element: element(s)}
+	b.request = gate.Request{Cost: 1, Retry: s.attempts > 0, Outages: b.requests.get(s.index).outages, Element: element(s)}
 	b.request.Hurried = g.isHurried(s, g.now)
 	p := b.askCost(s)
 	if p != granted {
@@ -121,7 +121,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
 	case answer.Wait == 0:
 		if g.batches != nil {
 			b.lastBatch = &gate.Call{Element: b.request.Element, Left: 1}
-			b.of.ref(s.index).call = b.lastBatch
+			b.requests.ref(s.index).call = b.lastBatch
 		}
 		return granted
 	case answer.OthersMayStart:
@@ -142,7 +142,7 @@ func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
 	}
 	b.seat.Join(&b.request)
 	b.lastBatch.Left++
-	b.of.ref(s.index).call = b.lastBatch
+	b.requests.ref(s.index).call = b.lastBatch
 	return granted
 }
 
@@ -172,7 +172,7 @@ func (g *Machine[IN, OUT]) IsSpent() bool {
 // refund. A member that joins a batch takes 0 unless the operator has Cost. A call takes
 // 1 if the operator has no Cost.
 func (b *atBackend[IN, OUT]) taken(s *Slot[IN, OUT]) float64 {
-	of := b.of.get(s.index)
+	of := b.requests.get(s.index)
 	switch {
 	case of.refunded == int(s.attempts):
 		return 0
@@ -186,14 +186,14 @@ func (b *atBackend[IN, OUT]) taken(s *Slot[IN, OUT]) float64 {
 
 // hasJoined reports whether s is a later member of its batch.
 func (b *atBackend[IN, OUT]) hasJoined(s *Slot[IN, OUT]) bool {
-	c := b.of.get(s.index).call
+	c := b.requests.get(s.index).call
 	return c != nil && c.Element != element(s)
 }
 
 // refund gives the cost of the attempt of s back to the rate, once per attempt. The
 // element gets its outcome from another call, or without a call.
 func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
-	of := b.of.get(s.index)
+	of := b.requests.get(s.index)
 	if of.refunded == int(s.attempts) {
 		return
 	}
@@ -201,13 +201,13 @@ func (b *atBackend[IN, OUT]) refund(s *Slot[IN, OUT]) {
 	g.refresh()
 	request := gate.Request{Cost: b.taken(s), Tenant: of.tenant, Element: element(s), Joined: b.hasJoined(s)}
 	b.seat.Refund(g.Timers.Time(g.now), &request)
-	b.of.ref(s.index).refunded = int(s.attempts)
+	b.requests.ref(s.index).refunded = int(s.attempts)
 }
 
 // chargeNoRate records that the next attempt of s is free of charge to the rates, because
 // it makes no call.
 func (b *atBackend[IN, OUT]) chargeNoRate(s *Slot[IN, OUT]) {
-	b.of.ref(s.index).refunded = int(s.attempts) + 1
+	b.requests.ref(s.index).refunded = int(s.attempts) + 1
 }
 
 // element identifies s at the backend.
@@ -224,7 +224,7 @@ func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 	}
 	g := b.core
 	number := int(s.attempts) + 1
-	of := b.of.get(s.index)
+	of := b.requests.get(s.index)
 	if of.number == number {
 		b.request.Cost, b.request.Tenant = of.cost, of.tenant
 		return granted
@@ -242,7 +242,7 @@ func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 		g.failElement(s, err, false)
 		return passedOver
 	}
-	known := b.of.ref(s.index)
+	known := b.requests.ref(s.index)
 	known.number = number
 	known.cost, known.tenant = b.request.Cost, b.request.Tenant
 	g.refresh()
@@ -321,7 +321,7 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	if o.Borrowed {
 		b.refund(s)
 	}
-	of := b.of.get(s.index)
+	of := b.requests.get(s.index)
 	b.evidence = o
 	b.evidence.Begun, b.evidence.Element = g.Timers.Time(s.last), element(s)
 	b.evidence.Tenant, b.evidence.Call = of.tenant, of.call
@@ -336,8 +336,8 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	case gate.Counts:
 	}
 	of.call = nil
-	if of != b.of.get(s.index) {
-		*b.of.ref(s.index) = of
+	if of != b.requests.get(s.index) {
+		*b.requests.ref(s.index) = of
 	}
 	b.evidence.Err, b.evidence.Call = nil, nil
 	return effect != gate.Counts
@@ -347,7 +347,7 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 // still refuse calls. It returns nil if s could have started.
 func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
-	late := gate.Late{Tenant: b.of.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}
+	late := gate.Late{Tenant: b.requests.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}
 	if g.lookups != nil && g.lookups.sharesKey(s) {
 		late.PutOff = false // it waited for the retry of its key
 	}

@@ -24,15 +24,15 @@ type attemptHistory struct {
 // history, and no allocation, unless it was slow or asked for. The failure sink finds the
 // history of its element, a []observe.Step, in its context under [ctxkey.Timeline].
 type history[IN, OUT any] struct {
-	core   *Machine[IN, OUT]
-	of     perSlot[*attemptHistory]
-	live   int           // histories of elements in flight
-	period time.Duration // start of the period in which histories are counted
-	kept   int           // histories to keep that ended in the period; 0 before the first period
+	core     *Machine[IN, OUT]
+	attempts perSlot[*attemptHistory]
+	live     int           // histories of elements in flight
+	period   time.Duration // start of the period in which histories are counted
+	kept     int           // histories to keep that ended in the period; 0 before the first period
 }
 
 func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
-	if p := w.of.get(s.index); p != nil {
+	if p := w.attempts.get(s.index); p != nil {
 		return p.steps
 	}
 	return nil
@@ -41,7 +41,7 @@ func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
 // attemptEnded adds the end of an attempt to the history of s, if s needs one. The
 // history is kept if s is not retried and was slow or asked for.
 func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again bool, delay time.Duration) {
-	g, p := w.core, w.of.get(s.index)
+	g, p := w.core, w.attempts.get(s.index)
 	if p != nil { // without a history a reading of the clock is too expensive
 		g.refresh()
 	}
@@ -57,7 +57,7 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 	case p == nil:
 		w.live++
 		p = new(attemptHistory)
-		*w.of.ref(s.index) = p
+		*w.attempts.ref(s.index) = p
 	case len(p.steps) == maxSteps:
 		p.steps = append(p.steps[:firstSteps], p.steps[firstSteps+1:]...)
 	}
@@ -77,7 +77,7 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 }
 
 func (w *history[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
-	g, p := w.core, w.of.get(s.index)
+	g, p := w.core, w.attempts.get(s.index)
 	if p == nil {
 		return
 	}

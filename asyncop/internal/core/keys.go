@@ -58,7 +58,7 @@ type outlivingCall[IN, OUT any] struct {
 type keyOrder[IN, OUT any] struct {
 	core *Machine[IN, OUT]
 
-	of        perSlot[linePosition[IN, OUT]]
+	positions perSlot[linePosition[IN, OUT]]
 	heads     timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, in input order
 	headed    time.Duration               // since when heads is not empty
 	numbers   time.Duration               // number of the newest linePosition
@@ -74,7 +74,9 @@ func (o *keyOrder[IN, OUT]) forget() {
 	*o = keyOrder[IN, OUT]{core: o.core}
 }
 
-func (o *keyOrder[IN, OUT]) isFirst(s *Slot[IN, OUT]) bool { return o.of.get(s.index).prev == nil }
+func (o *keyOrder[IN, OUT]) isFirst(s *Slot[IN, OUT]) bool {
+	return o.positions.get(s.index).prev == nil
+}
 
 // freshSince returns since when there are elements in phase fresh, or Never.
 func (o *keyOrder[IN, OUT]) freshSince() time.Duration {
@@ -86,7 +88,7 @@ func (o *keyOrder[IN, OUT]) freshSince() time.Duration {
 
 // started records the call of an attempt of s.
 func (o *keyOrder[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
-	p := o.of.ref(s.index)
+	p := o.positions.ref(s.index)
 	p.call = a
 	if o.core.forming != nil {
 		p.call = o.core.forming
@@ -106,11 +108,11 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) (continues bool) {
 		return false
 	}
 	o.numbers++
-	*o.of.ref(s.index) = linePosition[IN, OUT]{line: l, prev: l.last, number: o.numbers}
+	*o.positions.ref(s.index) = linePosition[IN, OUT]{line: l, prev: l.last, number: o.numbers}
 	if l.last == nil {
 		l.first = s
 	} else {
-		o.of.ref(l.last.index).next = s
+		o.positions.ref(l.last.index).next = s
 	}
 	l.last = s
 	l.len++
@@ -143,7 +145,7 @@ func (o *keyOrder[IN, OUT]) addHead(s *Slot[IN, OUT]) {
 	if o.heads.Len() == 0 {
 		o.headed = o.core.now
 	}
-	o.heads.Arm(&s.timer, o.of.get(s.index).number)
+	o.heads.Arm(&s.timer, o.positions.get(s.index).number)
 	o.core.fresh = o.head()
 }
 
@@ -172,14 +174,14 @@ func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
 
 // mayBeCalled reports whether s is the first of its line, and no call holds its key.
 func (o *keyOrder[IN, OUT]) mayBeCalled(s *Slot[IN, OUT]) bool {
-	p := o.of.get(s.index)
+	p := o.positions.get(s.index)
 	return p.line == nil || p.prev == nil && p.line.calls == 0
 }
 
 // leaveLine removes s, which has ended, from its line. The next elements complete as well
 // if they ended behind s: they have timed out, or were restored with their results.
 func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
-	g, p := o.core, o.of.get(s.index)
+	g, p := o.core, o.positions.get(s.index)
 	l := p.line
 	if l == nil {
 		return
@@ -199,17 +201,17 @@ func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 }
 
 func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
-	p := o.of.ref(s.index)
+	p := o.positions.ref(s.index)
 	l := p.line
 	if p.prev == nil {
 		l.first = p.next
 	} else {
-		o.of.ref(p.prev.index).next = p.next
+		o.positions.ref(p.prev.index).next = p.next
 	}
 	if p.next == nil {
 		l.last = p.prev
 	} else {
-		o.of.ref(p.next.index).prev = p.prev
+		o.positions.ref(p.next.index).prev = p.prev
 	}
 	p.line = nil
 	l.len--
@@ -238,7 +240,7 @@ func (o *keyOrder[IN, OUT]) release(l *line[IN, OUT]) {
 // attemptEnded records the call of an attempt of s if it is still running. The call holds
 // the key until it returns.
 func (o *keyOrder[IN, OUT]) attemptEnded(s *Slot[IN, OUT], how call.Released) {
-	p := o.of.ref(s.index)
+	p := o.positions.ref(s.index)
 	if how.OperatorPermit || p.call == nil {
 		return
 	}

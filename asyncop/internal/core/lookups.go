@@ -16,7 +16,7 @@ type lookups[IN, OUT any] struct {
 	call.Lookups[IN]
 
 	core            *Machine[IN, OUT]
-	of              perSlot[lookingUp]
+	states          perSlot[lookingUp]
 	lineages        map[any]*lineage // by key
 	reserved        call.Reservation // of the attempt that begins; otherwise nil
 	reservedRunning int              // running attempts without permits
@@ -147,7 +147,7 @@ func (l *lookups[IN, OUT]) waitForRetry(s *Slot[IN, OUT]) bool {
 // started records an attempt of s. An attempt that makes or joins a call shares the
 // lineage of its key.
 func (l *lookups[IN, OUT]) started(s *Slot[IN, OUT], t *call.Token) {
-	of := l.of.ref(s.index)
+	of := l.states.ref(s.index)
 	of.began = s.generation
 	of.isReserved = l.reserved != nil
 	if of.isReserved {
@@ -171,7 +171,7 @@ func (l *lookups[IN, OUT]) started(s *Slot[IN, OUT], t *call.Token) {
 }
 
 func (l *lookups[IN, OUT]) attemptEnded(s *Slot[IN, OUT], t *call.Token) {
-	of := l.of.ref(s.index)
+	of := l.states.ref(s.index)
 	if of.isReserved {
 		of.isReserved = false
 		l.reservedRunning--
@@ -186,7 +186,7 @@ func (l *lookups[IN, OUT]) attemptEnded(s *Slot[IN, OUT], t *call.Token) {
 // before it.
 func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 	g := l.core
-	of := l.of.get(s.index)
+	of := l.states.get(s.index)
 	n := of.lineage
 	if n == nil || n.decidedAt < of.began { // decidedAt is 0 before the first decision
 		return false
@@ -209,7 +209,7 @@ func (l *lookups[IN, OUT]) keepDecision(s *Slot[IN, OUT], d *decision.Decision) 
 	if d.Capped {
 		return
 	}
-	n := l.of.get(s.index).lineage
+	n := l.states.get(s.index).lineage
 	if n == nil { // a hit that failed
 		return
 	}
@@ -221,11 +221,13 @@ func (l *lookups[IN, OUT]) keepDecision(s *Slot[IN, OUT], d *decision.Decision) 
 }
 
 // sharesKey reports whether s shares the attempts of its key.
-func (l *lookups[IN, OUT]) sharesKey(s *Slot[IN, OUT]) bool { return l.of.get(s.index).lineage != nil }
+func (l *lookups[IN, OUT]) sharesKey(s *Slot[IN, OUT]) bool {
+	return l.states.get(s.index).lineage != nil
+}
 
 // shareLineage adds s to the elements that share n.
 func (l *lookups[IN, OUT]) shareLineage(s *Slot[IN, OUT], n *lineage) {
-	of := l.of.ref(s.index)
+	of := l.states.ref(s.index)
 	if of.lineage == nil {
 		of.lineage = n
 		n.members++
@@ -234,11 +236,11 @@ func (l *lookups[IN, OUT]) shareLineage(s *Slot[IN, OUT], n *lineage) {
 
 // leave removes s, which has its outcome, from its lineage.
 func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
-	n := l.of.get(s.index).lineage
+	n := l.states.get(s.index).lineage
 	if n == nil {
 		return
 	}
-	l.of.ref(s.index).lineage = nil
+	l.states.ref(s.index).lineage = nil
 	n.members--
 	if n.members == 0 {
 		delete(l.lineages, n.key)

@@ -200,13 +200,13 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 func (g *Machine[IN, OUT]) addParts() {
 	c := &g.Config
 	g.isExact = c.Timeout > 0 || c.AttemptTimeout > 0 || c.Policy.Classify != nil || c.OwnTimeouts || c.Calls != nil || c.Batching != nil
-	g.messages.core, g.messages.of = g, newPerSlot[call.Message](g)
+	g.messages.core, g.messages.attached = g, newPerSlot[call.Message](g)
 	if len(c.Observers) > 0 || len(c.Counters) > 0 {
 		g.isExact, g.timesAll = true, true
-		g.observers = &Observing[IN, OUT]{core: g, of: newPerSlot[*Track](g)}
+		g.observers = &Observing[IN, OUT]{core: g, tracks: newPerSlot[*Track](g)}
 	}
 	if c.Keys != nil {
-		g.keys = &keyOrder[IN, OUT]{core: g, of: newPerSlot[linePosition[IN, OUT]](g)}
+		g.keys = &keyOrder[IN, OUT]{core: g, positions: newPerSlot[linePosition[IN, OUT]](g)}
 	}
 	if c.OwnTimeouts {
 		g.timeouts = &ownTimeouts[IN, OUT]{core: g}
@@ -215,10 +215,10 @@ func (g *Machine[IN, OUT]) addParts() {
 		g.handler = &handler[IN, OUT]{core: g, Handling: *c.Handling}
 	}
 	if c.Calls != nil {
-		g.backend = &atBackend[IN, OUT]{core: g, BackendCalls: *c.Calls, seat: g.Host.Seat, of: newPerSlot[requestState](g)}
+		g.backend = &atBackend[IN, OUT]{core: g, BackendCalls: *c.Calls, seat: g.Host.Seat, requests: newPerSlot[requestState](g)}
 	}
 	if c.Lookups != nil {
-		g.lookups = &lookups[IN, OUT]{Lookups: c.Lookups, core: g, of: newPerSlot[lookingUp](g), lineages: make(map[any]*lineage)}
+		g.lookups = &lookups[IN, OUT]{Lookups: c.Lookups, core: g, states: newPerSlot[lookingUp](g), lineages: make(map[any]*lineage)}
 	}
 	if c.HandsOver {
 		g.sink = &HandOver[IN, OUT]{core: g, offers: newPerSlot[*offer](g)}
@@ -226,7 +226,7 @@ func (g *Machine[IN, OUT]) addParts() {
 	if c.Batching != nil {
 		g.batches = &Batches[IN, OUT]{core: g, Batching: *c.Batching}
 	}
-	g.history.core, g.history.of = g, newPerSlot[*attemptHistory](g)
+	g.history.core, g.history.attempts = g, newPerSlot[*attemptHistory](g)
 	g.retryLog.core, g.retryLog.validUntil = g, math.MinInt64
 }
 

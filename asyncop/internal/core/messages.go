@@ -24,7 +24,7 @@ type Messages[IN, OUT any] struct {
 	core        *Machine[IN, OUT]
 	Seen        bool                  // there was a message; before, the core skips messages
 	next        call.Message          // of the next accepted element
-	of          perSlot[call.Message] // without the element
+	attached    perSlot[call.Message] // of elements, without their values
 	carried     bool                  // some of several results of the head were emitted, with parts of its message
 	settlements fifo.Queue[settlement]
 }
@@ -46,28 +46,30 @@ func (m *Messages[IN, OUT]) SetNext(msg call.Message) {
 // attach sets the message of s, the newest element, if it has a message.
 func (m *Messages[IN, OUT]) attach(s *Slot[IN, OUT]) {
 	if m.next != (call.Message{}) {
-		*m.of.ref(s.index) = m.next
+		*m.attached.ref(s.index) = m.next
 		m.next = call.Message{}
 	}
 }
 
 // isPurged reports whether s has a message that was purged.
 func (m *Messages[IN, OUT]) isPurged(s *Slot[IN, OUT]) bool {
-	return m.of.get(s.index).IsPurged()
+	return m.attached.get(s.index).IsPurged()
 }
 
 // releaseAfter releases the message of s for redelivery after wait. It reports whether s
 // has a message that is not settled.
 func (m *Messages[IN, OUT]) releaseAfter(s *Slot[IN, OUT], why error, wait time.Duration) bool {
-	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Released, Delay: wait, Err: why})
+	return m.settle(m.attached.get(s.index), message.Settlement{Kind: message.Released, Delay: wait, Err: why})
 }
 
 // Head returns the message of the head of the queue, or zero. There must be a head.
-func (m *Messages[IN, OUT]) Head() call.Message { return m.of.get(m.core.Queue.Head().Value.index) }
+func (m *Messages[IN, OUT]) Head() call.Message {
+	return m.attached.get(m.core.Queue.Head().Value.index)
+}
 
 // Context returns the operator's context with the message of s.
 func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
-	if msg := m.of.get(s.index); msg != (call.Message{}) {
+	if msg := m.attached.get(s.index); msg != (call.Message{}) {
 		return call.WithMessage(m.core.Host.Values, msg)
 	}
 	return m.core.Host.Values
@@ -86,12 +88,12 @@ func (m *Messages[IN, OUT]) isCarried(s *Slot[IN, OUT]) bool {
 // ComesAgain reports whether s, which Abandon has returned, is a message that its source
 // redelivers.
 func (m *Messages[IN, OUT]) ComesAgain(s *Slot[IN, OUT]) bool {
-	return m.of.get(s.index).Pending() || m.isCarried(s)
+	return m.attached.get(s.index).Pending() || m.isCarried(s)
 }
 
 // ended settles the message of s, unless results carry it on.
 func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
-	msg := m.of.get(s.index)
+	msg := m.attached.get(s.index)
 	if !msg.Pending() || m.isCarried(s) {
 		return
 	}
@@ -117,7 +119,7 @@ func (m *Messages[IN, OUT]) failure(s *Slot[IN, OUT], kind message.Kind) message
 // Reject settles the message of s for good, because the sink can never take it. It
 // reports whether the message was pending (law D2).
 func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unsafeToRepeat bool) bool {
-	return m.settle(m.of.get(s.index), message.Settlement{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unsafeToRepeat})
+	return m.settle(m.attached.get(s.index), message.Settlement{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unsafeToRepeat})
 }
 
 // Release releases a message unless it is settled.

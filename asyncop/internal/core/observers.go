@@ -15,7 +15,7 @@ import (
 // in order.
 type Observing[IN, OUT any] struct {
 	core    *Machine[IN, OUT]
-	of      perSlot[*Track]
+	tracks  perSlot[*Track]
 	leaving *Track   // of the element that left last
 	spare   []*Track // for reuse
 
@@ -63,7 +63,7 @@ func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT], i introduction) {
 	} else {
 		r = new(Track)
 	}
-	*o.of.ref(s.index) = r
+	*o.tracks.ref(s.index) = r
 	r.accepted = o.core.now
 	if len(o.core.Observers) == 0 {
 		return
@@ -116,7 +116,7 @@ func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (al
 		case s.phase == controlElement:
 			all = append(all, 0)
 		default:
-			all = append(all, number(o.of.get(s.index).ctx))
+			all = append(all, number(o.tracks.get(s.index).ctx))
 		}
 	}
 	return all
@@ -126,7 +126,7 @@ func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (al
 // continues. If an observer panics, or panicked in Accepted, the attempt fails with that
 // error (law A6).
 func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) (continues bool) {
-	g, r := o.core, o.of.get(s.index)
+	g, r := o.core, o.tracks.get(s.index)
 	if r.started == 0 {
 		r.started = max(1, g.now-r.accepted)
 	}
@@ -166,7 +166,7 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 
 // contextOf returns own with the values of observers for the element and its attempt.
 func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) context.Context {
-	r := o.of.get(s.index)
+	r := o.tracks.get(s.index)
 	if r == nil || len(o.core.Observers) == 0 {
 		return own
 	}
@@ -185,7 +185,7 @@ func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) c
 
 // contextForReport returns the context of an element with the values of its observers.
 func (o *Observing[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
-	if r := o.of.get(s.index); r != nil {
+	if r := o.tracks.get(s.index); r != nil {
 		return r.ctx
 	}
 	return o.core.messages.Context(s)
@@ -193,7 +193,7 @@ func (o *Observing[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context 
 
 // attemptEnded records the end of an attempt, and whether a retry follows after d.
 func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, again bool, d time.Duration) {
-	g, r := o.core, o.of.get(s.index)
+	g, r := o.core, o.tracks.get(s.index)
 	if r == nil {
 		return
 	}
@@ -215,12 +215,12 @@ func (o *Observing[IN, OUT]) attemptEnded(s *Slot[IN, OUT], out *attemptEnd, aga
 // ended records the end of an element. An element with results has left when the driver
 // calls Observing.Left.
 func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
-	r := o.of.get(s.index)
+	r := o.tracks.get(s.index)
 	if r == nil {
 		return
 	}
 	if !o.core.abandoned { // otherwise the last offer to the sink needs the context
-		*o.of.ref(s.index) = nil
+		*o.tracks.ref(s.index) = nil
 	}
 	e := &r.ending
 	e.Reason = o.core.reasons.get(s.index).last

@@ -262,7 +262,7 @@ func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 		return call.NewReserving[OUT]()
 	}
 	if g.messages.Seen {
-		m := g.messages.of.get(s.index)
+		m := g.messages.attached.get(s.index)
 		if m != (call.Message{}) {
 			return call.NewCarrying[OUT](m)
 		}
@@ -308,7 +308,7 @@ func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, u
 	t.Number, t.Until = number, until
 	t.Ref = call.Ref{Index: s.index, Stamp: g.stamp, Generation: s.generation}
 	if g.messages.Seen {
-		t.Carry(g.messages.of.get(s.index))
+		t.Carry(g.messages.attached.get(s.index))
 	}
 }
 

@@ -634,7 +634,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call does not know the history of its message", "D6", "core/path.go",
-		`		t.Carry(g.messages.of.get(s.index))
+		`		t.Carry(g.messages.attached.get(s.index))
 `,
 		`		t.Carry(call.Message{})
 `,
