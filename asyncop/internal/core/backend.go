@@ -235,10 +235,7 @@ func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 		err = fmt.Errorf("asyncop: Cost: want a finite number of 0 or more: %v", c)
 	}
 	if err != nil {
-		if s.phase == ready {
-			g.ready.Cancel(&s.timer)
-			g.uncountWaiting(s)
-		}
+		g.endWait(s)
 		g.failElement(s, err, false)
 		return passedOver
 	}

@@ -42,7 +42,7 @@ func (w *history[IN, OUT]) stepsOf(s *Slot[IN, OUT]) []observe.Step {
 // history is kept if s is not retried and was slow or asked for.
 func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again bool, delay time.Duration) {
 	g, p := w.core, w.attempts.get(s.index)
-	if p != nil { // without a history a reading of the clock is too expensive
+	if p != nil { // a reading of the clock is too expensive for each element without a history
 		g.refresh()
 	}
 	keep := false
@@ -55,6 +55,7 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 	case p == nil && (!isNeeded || w.live == liveHistories):
 		return
 	case p == nil:
+		g.refresh()
 		w.live++
 		p = new(attemptHistory)
 		*w.attempts.ref(s.index) = p
@@ -63,7 +64,6 @@ func (w *history[IN, OUT]) attemptEnded(s *Slot[IN, OUT], o *attemptEnd, again b
 	}
 	p.keep = p.keep || keep
 	if !o.isTimed {
-		g.refresh()
 		o.took = g.now - s.last
 	}
 	step := observe.Step{Begun: g.Timers.Time(s.last), Outcome: observe.Outcome{

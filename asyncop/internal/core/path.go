@@ -293,13 +293,6 @@ func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 	}
 }
 
-// uncountWaiting ends the wait of s for a retry in the statistics.
-func (g *Machine[IN, OUT]) uncountWaiting(s *Slot[IN, OUT]) {
-	if s.retry&putOff == 0 {
-		g.state.Stats.WaitingForRetry--
-	}
-}
-
 // bind makes s wait for the letter of t, in a new generation of its slot.
 func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, until time.Duration) {
 	g.slots.generations++
@@ -423,7 +416,8 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	}
 	if err != nil {
 		s.err = err
-		g.countFailedAttempt(err)
+		g.state.FailedAttempts++
+		g.state.Stats.LastError, g.state.Erred = err, g.now
 	} else if !g.Policy.Results {
 		if g.backend != nil {
 			g.reportToBackend(s, &a.Token, nil, predicates.Reason{}, 0)
@@ -443,12 +437,6 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 		v.Reasons = g.reasons.get(s.index).retried
 	}
 	g.judge(s, &a.Token, end.Deduplicated)
-}
-
-// countFailedAttempt counts an attempt that failed with err. The clock was read.
-func (g *Machine[IN, OUT]) countFailedAttempt(err error) {
-	g.state.FailedAttempts++
-	g.state.Stats.LastError, g.state.Erred = err, g.now
 }
 
 // expireAttempt counts the timeout of the attempt of s, which ran out of time, and
@@ -821,7 +809,8 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	}
 	if wasCalled {
 		g.refresh()
-		g.countFailedAttempt(failure)
+		g.state.FailedAttempts++
+		g.state.Stats.LastError, g.state.Erred = failure, g.now
 	}
 	g.failElement(s, failure, true)
 }
@@ -840,12 +829,15 @@ func (g *Machine[IN, OUT]) endWait(s *Slot[IN, OUT]) {
 	case deciding:
 		q := g.takeQuestion(s)
 		q.Expire()
-	case backoff:
-		g.Timers.Cancel(&s.timer)
-		g.uncountWaiting(s)
-	case ready:
-		g.ready.Cancel(&s.timer)
-		g.uncountWaiting(s)
+	case backoff, ready:
+		if s.phase == backoff {
+			g.Timers.Cancel(&s.timer)
+		} else {
+			g.ready.Cancel(&s.timer)
+		}
+		if s.retry&putOff == 0 { // otherwise it does not wait for a retry
+			g.state.Stats.WaitingForRetry--
+		}
 	default: // fresh and behind need no work here, and the other phases have no live deadline
 	}
 }
