@@ -50,9 +50,9 @@
 //
 // # History
 //
-// [message.Meta] has the origin of a message and its history: visits, attempts, failures. A function of an operator reads it with [message.MetaFromContext]. In
-// other systems it travels as headers ([message.Meta.ToHeaders]), and it is stored as
-// JSON.
+// [message.Meta] has the origin of a message and its history: visits, attempts, failures.
+// A function of an operator reads it with [message.MetaFromContext]. In other systems it
+// travels as headers ([message.Meta.ToHeaders]), and it is stored as JSON.
 //
 // # Flows that do not know messages
 //

@@ -16,7 +16,7 @@ import (
 
 type order struct{ Cents int }
 
-// Idempotent says that an order may be charged for twice: the bank knows it by its id.
+// Idempotent allows a second charge: the bank recognizes an order by its id.
 func (order) Idempotent() bool { return true }
 
 var (
@@ -36,7 +36,8 @@ func charge(ctx context.Context, o order) (string, error) {
 	return fmt.Sprintf("receipt for %d cents", o.Cents), nil
 }
 
-// work takes orders from a queue, charges for them, and puts the receipts into another queue, until ctx ends.
+// work takes orders from a queue, charges for them, and puts the receipts into another
+// queue, until ctx ends.
 func work(ctx context.Context, orders *delivery.Queue[order], receipts *delivery.Queue[string]) (delivery.Summary, error) {
 	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(charge), 10*time.Second, 100,
 		strategies.FixedDelay[string](2, 10*time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),

@@ -18,7 +18,7 @@ import (
 // How often the engines are asked whether they answer, and how long they may take.
 const (
 	askAgain   = 10 * time.Second // after an answer: the engine is left alone when probes come more often
-	askFailing = time.Second      // after none
+	askFailing = time.Second      // without an answer
 	answerWait = 2 * time.Second
 )
 
@@ -36,8 +36,8 @@ const (
 // use.
 type Monitor struct {
 	mu      sync.Mutex
-	run     func() Status // of the Run that goes on; nil: none does
-	before  Status        // the sums of those that have ended
+	run     func() Status // of the present Run, or nil
+	before  Status        // sums of the Runs that have ended
 	engines []hosted
 	clock   clock.Clock
 
@@ -166,7 +166,7 @@ func (m *Monitor) ask(ctx context.Context) error {
 			break
 		}
 	}
-	if ctx.Err() == nil { // else it says nothing of the engines
+	if ctx.Err() == nil { // otherwise the failure may not be the engines'
 		m.asked, m.answer = c.Now(), failed
 	}
 	return failed
@@ -224,7 +224,7 @@ func (s Status) plus(t Status) Status {
 	return t
 }
 
-// status is what a monitor reads.
+// status returns the state for the monitor.
 func (w *worker[IN, OUT]) status() Status {
 	w.mu.Lock()
 	leases, refusals := w.leases, w.refusals

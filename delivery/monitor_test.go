@@ -49,7 +49,8 @@ func (e *shaky) Records(ctx context.Context, kind, after string, limit int) ([]s
 	return e.Keeper.Records(ctx, kind, after, limit)
 }
 
-// A worker is ready when it receives and its engine answers, and alive until it has returned.
+// A worker is ready when it receives and its engine answers, and alive until it has
+// returned.
 func TestMonitorOfAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := &shaky{Keeper: memory.Open()}
@@ -81,7 +82,8 @@ func TestMonitorOfAQueue(t *testing.T) {
 		require.Equal(t, "receiving: "+m.Status().Summary.String()+"; 5 in flight, 0 redelivered, 0 leases lost", m.Status().String())
 		require.Contains(t, slog.AnyValue(m.Status()).Resolve().String(), "state=receiving error=<nil> in_flight=5 ")
 
-		// The engine is left alone while it answers, and its absence is found within ten seconds.
+		// The engine is left alone while it answers, and its absence is found within ten
+		// seconds.
 		for range 100 {
 			require.NoError(t, m.Ready(t.Context()))
 		}
@@ -120,7 +122,7 @@ func TestMonitorOfAQueue(t *testing.T) {
 	})
 }
 
-// A probe that has left says nothing of the engine.
+// A probe that has left does not show the state of the engine.
 func TestMonitorWithAProbeThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := &shaky{Keeper: memory.Open()}
@@ -143,7 +145,7 @@ func TestMonitorWithAProbeThatLeaves(t *testing.T) {
 	})
 }
 
-// What is wrong with the source or the service makes a worker not ready, and so does its end.
+// A fault of the source or the service makes a worker not ready, and so does its end.
 func TestMonitorSaysWhatIsWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
@@ -232,7 +234,7 @@ func TestMonitorOfASourceThatWaitsAgain(t *testing.T) {
 	})
 }
 
-// A Run that panics has opened nothing: the source of its queue would keep others out.
+// A Run that panics has opened no source: the source of its queue would keep others out.
 func TestRunThatPanicsOpensNoSource(t *testing.T) {
 	q := delivery.NewQueue[int](memory.Open(), "q", delivery.WithKeepKeyOrder(10), noLog)
 	op := operator(itoa)
@@ -242,7 +244,8 @@ func TestRunThatPanicsOpensNoSource(t *testing.T) {
 	require.NoError(t, source.Close(t.Context()))
 }
 
-// frozen is an engine whose leases cannot be extended for a while, as if the process stood still.
+// frozen is an engine whose leases cannot be extended for a while, as if the process
+// stood still.
 type frozen struct {
 	*memory.Engine
 	freezes atomic.Bool

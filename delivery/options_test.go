@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// An option with a wrong argument panics where it is written, with its name and the value.
+// An option with a wrong argument panics where it is written, with its name and the
+// value.
 func TestOptions_WrongArguments(t *testing.T) {
 	for want, f := range map[string]func(){
 		"delivery: WithClock: nil clock":                           func() { delivery.WithClock(nil) },

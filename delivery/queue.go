@@ -70,14 +70,14 @@ type Queue[T any] struct {
 	ladder *ladder.Ladder[T]
 	depth  *depth // nil: no bound
 	byKey  bool   // each message needs a key
-	lacks  error  // an ability that the engine lacks; each call returns it. nil if there is none
+	lacks  error  // error of each call if the engine lacks an ability, or nil
 
 	mu     sync.Mutex
-	source Source[T] // of Receive; nil: none is open
+	source Source[T] // of Receive; nil until it is open
 	closed bool      // Receive has ended
 }
 
-// Of the names that belong to a queue.
+// Suffixes of the names of queues that belong to a queue.
 const (
 	retrySuffix   = "-retry-"
 	deadSuffix    = "-dead"
@@ -216,10 +216,10 @@ type PutOption func(*store.Message)
 // it. An id is remembered while its message is in the queue: not after it was done, and
 // not while it waits in a layer or among the dead letters.
 //
-// A put under the id of a message that has left the queue is a message of its own (law
-// W5). Both are kept in layers, among the dead letters and in the next queues. But the id
-// also names the request of the message, so a service that recognizes ids takes the
-// second message for a repetition of the first. A corrected order needs a new id.
+// A put under the id of a message that has left the queue is a message of its own
+// (law W5). Both are kept in layers, among the dead letters and in the next queues. But
+// the id also names the request of the message, so a service that recognizes ids takes
+// the second message for a repetition of the first. A corrected order needs a new id.
 //
 // The default is a random id. It has at most 1,024 bytes.
 func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
@@ -375,14 +375,14 @@ func (q *Queue[T]) put(ctx context.Context, ms []store.Message, from []message.D
 
 // TakeFailure takes an element that an operator has given up: it goes to the next layer
 // or to the dead letters. It is the argument of [asyncop.WithFailureSink]. When it
-// returns nil, the element is durable there, and its message can be acknowledged (law
-// D1). If the message was purged while its call ran, TakeFailure does not store anything,
-// and returns nil. ctx is the context of the call, or one made by [message.NewContext].
-// It has the history of the message, to which the operator's report of the failure is
-// added, and the bytes that were received. These bytes are stored, including members that
-// the type lacks, unless the program has changed the value. An element that is not a
-// message gets a random id, the same each time it is offered. An element that was cut off
-// by the end of its operator is not taken: it did not fail.
+// returns nil, the element is durable there, and its message can be acknowledged
+// (law D1). If the message was purged while its call ran, TakeFailure does not store
+// anything, and returns nil. ctx is the context of the call, or one made by
+// [message.NewContext]. It has the history of the message, to which the operator's report
+// of the failure is added, and the bytes that were received. These bytes are stored,
+// including members that the type lacks, unless the program has changed the value. An
+// element that is not a message gets a random id, the same each time it is offered. An
+// element that was cut off by the end of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	if q.lacks != nil {
 		return q.lacks

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// elsewhere is where a queue can do what a [store.Consumer] cannot.
+// elsewhere is the alternative to abilities that a [store.Consumer] lacks.
 const elsewhere = "keep layers and dead letters in a queue on another engine, such as PostgreSQL: its Source takes that of this queue as its first"
 
 // looksElsewhere is the alternative to an engine that cannot look into its queues.
@@ -34,7 +34,7 @@ func (s *queueSettings) missing(engine store.Engine, name string) error {
 }
 
 // firstMissing names the first option that the engine does not support, and the
-// alternative. what is empty if it supports all of them.
+// alternative, or returns "" if it supports all of them.
 func (s *queueSettings) firstMissing(engine store.Engine) (what, alternative string) {
 	if consumes(engine) {
 		return s.missingInConsumer(engine), elsewhere

@@ -8,7 +8,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// cannot returns an error for what a message asks of an engine without leases and ids.
+// cannot returns an error if a message needs an ability that an engine without leases and
+// ids lacks.
 func (q *Queue[T]) cannot(m *store.Message) error {
 	switch {
 	case !consumes(q.engine):

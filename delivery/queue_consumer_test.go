@@ -70,8 +70,8 @@ func (r topicsReceiver) Receive(ctx context.Context, _ int) ([]message.Message[[
 
 func (topicsReceiver) Close(context.Context) error { return nil }
 
-// An ability that the engine lacks is an error of each call, which names the option and the
-// alternative. NewQueue returns, since the engine may be a matter of configuration.
+// An ability that the engine lacks is an error of each call, which names the option and
+// the alternative. NewQueue returns, since the engine may be a matter of configuration.
 func TestQueue_AbilityThatTheEngineLacks(t *testing.T) {
 	for want, q := range map[string]*delivery.Queue[string]{
 		"WithLease: it has no leases": delivery.NewQueue[string](&topics{}, "orders", delivery.WithLease(time.Second)),
@@ -142,7 +142,8 @@ func TestQueuePut_ToAConsumer(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What is left of a batch stays the caller's: what was stored is acknowledged, and what never can be is rejected (laws D1, W2).
+// After a Put that stored a part of a batch, stored messages are acknowledged, messages
+// that can never be stored are rejected, and the rest stays the caller's (laws D1, W2).
 func TestAConsumerStoresSomeOfABatch(t *testing.T) {
 	failed := errors.New("no leader")
 	e := &topics{put: func(string, []store.Message) error {
@@ -168,7 +169,8 @@ func TestAConsumerStoresSomeOfABatch(t *testing.T) {
 
 type charged struct{ Amount int }
 
-// What fails goes to the layers with the bytes that came; what cannot be decoded is rejected.
+// Failed messages go to the layers with their bytes as received; messages that cannot be
+// decoded are rejected.
 func TestAConsumerKeepsWhatItReceived(t *testing.T) {
 	const whole = `{"Amount":7,"Note":"a field that the type lacks"}`
 	e := &topics{value: whole}
@@ -199,8 +201,8 @@ func TestAConsumerKeepsWhatItReceived(t *testing.T) {
 	require.NoError(t, s.Close(t.Context()))
 }
 
-// An engine that is slow to begin is not asked from the start again by each Receive, which others may end all the time (law D4); after an
-// error it is, and a Close ends it.
+// An engine that is slow to begin is not asked from the start again by each Receive,
+// which others may end all the time (law D4); after an error it is, and a Close ends it.
 func TestAConsumerThatIsSlowToBegin(t *testing.T) {
 	begun, release := 0, make(chan error)
 	e := &topics{value: `"v"`, begin: func(ctx context.Context) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// A failure is stored with the bytes as received if the message came from the queue and its value
-// did not change. In every other case the value is stored.
+// A failure is stored with the bytes as received if the message came from the queue and
+// its value did not change. In every other case the value is stored.
 func TestQueueTakeFailure_BytesAsReceived(t *testing.T) {
 	const whole = `{"Amount":7,"Note":"a field that the type lacks"}`
 	refused := asyncop.Failure[charged]{Err: errBusy, Reason: predicates.NewRejection("NO")}
@@ -68,7 +68,8 @@ func TestQueueTakeFailure_BytesAsReceived(t *testing.T) {
 	require.NoError(t, orders.Close(t.Context()))
 }
 
-// The source of one queue may be the first of another: the other queue has the messages of both.
+// The source of one queue may be the first of another: the other queue has the messages
+// of both.
 func TestQueueSource_FirstOfAnotherQueue(t *testing.T) {
 	const whole = `{"Amount":7,"Note":"a field that the type lacks"}`
 	engine := memory.Open()

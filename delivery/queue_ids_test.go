@@ -45,7 +45,8 @@ func (d *doubtful) HandOver(ctx context.Context, moves ...store.Move) error {
 	return d.Put(ctx, moves[0].Queue) // its error
 }
 
-// Regression: what has no id got another one at each try, so a Put that took effect and failed doubled it.
+// Regression: a message without an id got a new one at each try, so a Put that took
+// effect and failed doubled it.
 func TestAPutInDoubtOfWhatHasNoID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := &doubtful{Engine: memory.Open(), left: 3}
@@ -67,8 +68,8 @@ func TestAPutInDoubtOfWhatHasNoID(t *testing.T) {
 	})
 }
 
-// Law W5: the results of two accepted puts under one id both reach the next queue, and their
-// failures both reach the dead letters.
+// Law W5: the results of two accepted puts under one id both reach the next queue, and
+// their failures both reach the dead letters.
 func TestRun_TwoPutsUnderOneID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()

@@ -22,7 +22,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// inOrder runs a worker that keeps the order of keys for a time, and returns the visits that it makes.
+// inOrder runs a worker that keeps the order of keys for a time, and returns the visits
+// that it makes.
 func inOrder(t *testing.T, q *delivery.Queue[job], d time.Duration, f func(context.Context, job) error) (visits []string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -44,7 +45,8 @@ func inLayer(id string, visit int, delay time.Duration) store.Message {
 	return store.Message{Meta: message.Meta{ID: id, Key: "k", Visit: visit}, Payload: []byte(`"` + id + `"`), Delay: delay}
 }
 
-// Regression: a message that waits in a layer of another version of the program did not hold up those behind it.
+// Regression: a message that waits in a layer of another version of the program did not
+// block later messages of its key.
 func TestTheOrderOfAKeyBehindALayerOfAnotherVersion(t *testing.T) {
 	for what, after := range map[string]time.Duration{"before the worker": 0, "while it works": time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -62,7 +64,8 @@ func TestTheOrderOfAKeyBehindALayerOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// Regression: no provider could be chosen for a message of a layer, or of those behind it.
+// Regression: no provider could be chosen for a message of a layer, or of those behind
+// it.
 func TestTheProviderOfAMessageInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -133,7 +136,7 @@ func TestReceiveBesideASourceInOrder(t *testing.T) {
 	require.NoError(t, s.Close(t.Context()))
 }
 
-// A worker whose engine is closed ends, and says of which queue.
+// A worker whose engine is closed ends, and its error names the queue.
 func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -145,8 +148,9 @@ func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 	})
 }
 
-// A message of a layer that a person lets run now keeps its visits and its place before the others of its key. Regression (law D1): a merge
-// into its queue lost it: it was taken for a redelivery of what waits in the layer.
+// A message of a layer that a person lets run now keeps its visits and its place before
+// the others of its key. Regression (law D1): a merge into its queue lost it, because it
+// was taken for a redelivery of the message in the layer.
 func TestAMessageOfALayerThatRunsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -193,7 +197,8 @@ func (unwoken) Wake(ctx context.Context, _ string, _ func(misses bool)) error {
 	return context.Cause(ctx)
 }
 
-// Regression (law D4): a held message that a worker had taken before made the next worker that keeps the order wait for it, and take nothing.
+// Regression (law D4): a held message that a worker had taken before made the next worker
+// that keeps the order wait for it, and take no message.
 func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
 	for what, late := range map[string]bool{"before the worker": false, "before its lease has ended": true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -229,7 +234,8 @@ func logTo(log *bytes.Buffer) delivery.QueueOption {
 	return delivery.WithLogger(slog.New(slog.NewTextHandler(log, nil)))
 }
 
-// Regression: what waited behind others of its key stayed for ever, in silence, when the next version of the program did not have WithKeepKeyOrder.
+// Regression: messages that waited behind others of their key stayed for ever, in
+// silence, when the next version of the program did not have WithKeepKeyOrder.
 func TestAVersionThatDropsTheOrderOfKeys(t *testing.T) {
 	for what, fair := range map[string][]delivery.QueueOption{"the oldest first": nil, "keys in rounds": {delivery.WithFairByKey(1)}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -260,7 +266,8 @@ func TestAVersionThatDropsTheOrderOfKeys(t *testing.T) {
 	}
 }
 
-// A version with WithKeepKeyOrder does not take what is parked as an input of another version, and a version without has no reason to warn.
+// A version with WithKeepKeyOrder does not take what is parked as an input of another
+// version, and a version without has no reason to warn.
 func TestTheOrderOfKeysWithoutAnotherVersion(t *testing.T) {
 	for what, order := range map[string][]delivery.QueueOption{"with": {delivery.WithKeepKeyOrder(100)}, "without": nil} {
 		synctest.Test(t, func(t *testing.T) {
@@ -289,7 +296,8 @@ func TestTheOrderOfKeysWithoutAnotherVersion(t *testing.T) {
 	}
 }
 
-// Messages that wait in layers when a version adds WithKeepKeyOrder hold up those behind them.
+// Messages that wait in layers when a version adds WithKeepKeyOrder block later messages
+// of their keys.
 func TestAVersionThatAddsTheOrderOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -303,7 +311,8 @@ func TestAVersionThatAddsTheOrderOfKeys(t *testing.T) {
 	})
 }
 
-// In a rollout, workers with and without WithKeepKeyOrder share a queue for a while. Each message is done once, whoever goes first.
+// In a rollout, workers with and without WithKeepKeyOrder share a queue for a while. Each
+// message is done once, whoever goes first.
 func TestARolloutThatDropsOrAddsTheOrderOfKeys(t *testing.T) {
 	with := []delivery.QueueOption{delivery.WithKeepKeyOrder(100)}
 	for what, versions := range map[string][2][]delivery.QueueOption{"drops": {with, nil}, "adds": {nil, with}} {
@@ -347,8 +356,10 @@ func TestARolloutThatDropsOrAddsTheOrderOfKeys(t *testing.T) {
 	}
 }
 
-// Regression (law D1): a message that a worker of another version had taken from its layer and put back into the queue was taken for a
-// redelivery of what waits in the layer, and acknowledged without a call. A merge of the dead letter that it has made is such a message, too.
+// Regression (law D1): a message that a worker of another version had taken from its
+// layer and put back into the queue was taken for a redelivery of the message in the
+// layer, and acknowledged without a call. A merge of the dead letter that it has made is
+// such a message, too.
 func TestAMessageThatAnotherVersionHasTakenFromItsLayer(t *testing.T) {
 	for what, back := range map[string]message.Meta{
 		"an outage without layers": {ID: "first", Key: "k", Visit: 2},

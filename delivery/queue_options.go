@@ -19,7 +19,6 @@ type queueOption func(*queueSettings)
 
 func (o queueOption) applyToQueue(s *queueSettings) { o(s) }
 
-// queueSettings are set by the options of a queue.
 type queueSettings struct {
 	layers            []Layer
 	codec             any           // a codec.Codec[T]; nil means JSON
@@ -195,8 +194,8 @@ func WithKeepKeyOrder(n int) QueueOption {
 // the first source of [Queue.Source], are not counted and not limited. If the queue and a
 // layer give messages of a key at the same time, and the limit allows only one, the other
 // one goes behind the due messages of its key. By default the oldest messages are taken
-// first. Give the operator at most as many slots as calls, and make it unordered: elements
-// that have a slot are called in their order.
+// first. Give the operator at most as many slots as calls, and make it unordered:
+// elements that have a slot are called in their order.
 //
 // Each message needs a key: Put refuses a message without a key ([message.ErrRefused]).
 // If other programs put messages without a key, they are taken when they are among the

@@ -44,8 +44,9 @@ func refuse[T any](context.Context, T) (string, error) {
 	return "", httpretry.CheckResponse(&http.Response{StatusCode: http.StatusPaymentRequired, Request: request})
 }
 
-// A call that the service has refused has had no effect. The failure, the queue, the flood guard,
-// the log lines and the metrics agree about that, whatever the policy and the type.
+// A call that the service has refused has had no effect. The failure, the queue, the
+// flood guard, the log lines and the metrics agree about that, whatever the policy and
+// the type.
 func TestQueueTakeFailure_RefusedCall(t *testing.T) {
 	never := func(error) bool { return false }
 	for name, strategy := range map[string]strategies.Retry[string]{

@@ -31,7 +31,7 @@ import (
 
 var noLog = delivery.WithLogger(slog.New(slog.DiscardHandler))
 
-// job is what queues of these tests have. It may be called twice.
+// job is the value of the queues in these tests. It may be called twice.
 type job string
 
 func (job) Idempotent() bool { return true }
@@ -71,7 +71,8 @@ func TestQueueIsASource(t *testing.T) {
 	}
 }
 
-// A worker from a queue to a queue: failures go through the layers to the dead letters, and no name is written twice (law W1).
+// A worker from a queue to a queue: failures go through the layers to the dead letters,
+// and no name is written twice (law W1).
 func TestQueueOfAWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -125,7 +126,8 @@ func TestQueueOfAWorker(t *testing.T) {
 	})
 }
 
-// A message past its deadline is not called, and one that would have to wait beyond it for its next visit does not wait.
+// A message past its deadline is not called. A message whose next visit would be after
+// its deadline does not wait.
 func TestQueueKeepsDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -161,7 +163,8 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 	})
 }
 
-// Messages that wait in layers of another version of the program are visited all the same.
+// Messages that wait in layers of another version of the program are visited all the
+// same.
 func TestQueueWithFewerLayers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -188,7 +191,7 @@ func TestQueueWithFewerLayers(t *testing.T) {
 	})
 }
 
-// A queue has the layers and dead letters of a source that has none.
+// A queue gives layers and dead letters to another source.
 func TestQueueBesideAnotherSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -258,7 +261,7 @@ func TestQueueWithABound(t *testing.T) {
 	})
 }
 
-// Regression: more messages at once than a queue may have were told that it is full, for ever.
+// Regression: a PutAll of more messages than fit into a queue returned ErrFull, for ever.
 func TestPutAllThatCanNeverFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -319,7 +322,8 @@ func TestQueueIsASink(t *testing.T) {
 		require.NoError(t, in.Close(t.Context()))
 		require.Len(t, entriesOf(t, engine, in.DeadLetters()), 1)
 
-		// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
+		// D1: without an acknowledgement the caller would not see the rejection, and take
+		// the value for safe.
 		good, lost := message.New(1.0, &message.Meta{ID: "1"}, nil), message.New(math.NaN(), &message.Meta{ID: "2"}, nil)
 		all := delivery.NewQueue[float64](engine, "next")
 		err = all.PutAll(t.Context(), []message.Message[float64]{good, lost})
@@ -348,7 +352,8 @@ func TestQueueIsASink(t *testing.T) {
 	})
 }
 
-// The provider that was chosen is stored before it is called, and comes back at every visit, on every worker.
+// The chosen provider is stored before it is called, and is known at every visit, on
+// every worker.
 func TestQueueKeepsTheProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -443,7 +448,7 @@ func TestTwoRunsOfAQueue(t *testing.T) {
 		}
 		for i := range 40 {
 			require.NoError(t, in.Put(t.Context(), "x", delivery.ID(fmt.Sprint(i))))
-			time.Sleep(time.Duration(51+i) * time.Millisecond) // what comes at once, one of them may take
+			time.Sleep(time.Duration(51+i) * time.Millisecond) // messages that arrive at once could all go to one worker
 		}
 		time.AfterFunc(10*time.Second, stop)
 		first, second := <-ended, <-ended
@@ -517,7 +522,8 @@ func TestNewQueue_TypeThatTheCodecChanges(t *testing.T) {
 	require.NotPanics(t, func() { delivery.NewQueue[kept](engine, "q") })
 }
 
-// A loop that has not noticed yet that its queue is closed must not take messages: nobody would settle them.
+// A loop that has not noticed that its queue is closed must not take messages, which
+// would not be settled.
 func TestQueueIsNotReceivedAfterClose(t *testing.T) {
 	engine := memory.Open()
 	q := delivery.NewQueue[job](engine, "q", noLog)

@@ -17,9 +17,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// closeWait is how long a source may take to close, and how long what is broken off may
-// take to end. With the default of [WithDrain] a worker ends within the 30 s that
-// Kubernetes grants, and 3 s of them are left to close its engine.
+// closeWait is how long a source may take to close, and interrupted calls to end. With
+// the default of [WithDrain] a worker ends within the 30 s that Kubernetes grants, and 3
+// s of them are left to close its engine.
 const closeWait = 3 * time.Second
 
 // Operator is the operator that [Run] drives: an *asyncop.AsyncWaitOperator, or several
@@ -163,7 +163,6 @@ var (
 	errClosing = fmt.Errorf("delivery: the source was not closed within %v", closeWait)
 )
 
-// worker is one Run.
 type worker[IN, OUT any] struct {
 	source Source[IN]
 	op     Operator[IN, OUT]
@@ -172,7 +171,7 @@ type worker[IN, OUT any] struct {
 	puts int // results put at once, at most; messages received at once are in batch
 
 	begun      time.Time
-	receiving  context.Context // ends when nothing more is to be received
+	receiving  context.Context // ends when Run stops receiving
 	takeNoMore context.CancelCauseFunc
 	working    context.Context // of the sink; ends when all is to be released
 	releaseAll context.CancelCauseFunc
@@ -256,7 +255,7 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 		w.fill(results)
 	}()
 	defer func() {
-		w.takeNoMore(errDrained) // what waits for the sink has the time of a drain
+		w.takeNoMore(errDrained) // results that wait for the sink have the time of a drain
 		close(results)
 		<-filled
 		w.feed <- struct{}{}
@@ -308,7 +307,6 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	}
 }
 
-// breakOff releases the messages that are not done.
 func (w *worker[IN, OUT]) breakOff() {
 	now := w.clock.Now()
 	w.cutAt.CompareAndSwap(nil, &now)
@@ -325,7 +323,7 @@ func (w *worker[IN, OUT]) sinkFailed(err error) {
 	}
 }
 
-// end closes the source. If a worker that was told to end cannot reach its queue, for
+// end closes the source. If a worker was asked to end and cannot reach its queue, for
 // example because a cluster lacks a leader, that is not an error: its messages are
 // redelivered when their leases end.
 func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {

@@ -15,8 +15,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// The caller of Run closes the engine and the clients that calls use, so Run returns after
-// its calls, or names those that still run.
+// The caller of Run closes the engine and the clients that calls use, so Run returns
+// after its calls, or names the running ones.
 func TestRun_ReturnsAfterItsCalls(t *testing.T) {
 	for name, c := range map[string]struct {
 		needs   time.Duration // of the call, after the end of its context

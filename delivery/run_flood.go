@@ -7,24 +7,24 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// The pauses of the flood guard before its probes. A failed message shows that the service
-// may be down, and only another message can show that it is up.
+// The pauses of the flood guard before its probes. A failed message shows that the
+// service may be down, and only another message can show that it is up.
 const (
 	firstPause = time.Second
 	lastPause  = 5 * time.Second
 	perProbe   = 10 // a probe is a tenth of a window
 )
 
-// evidence tells whether the called service is up, as far as the end of a message shows.
+// evidence reports whether the called service is up, as far as the end of a message
+// shows.
 type evidence uint8
 
 const (
-	noEvidence evidence = iota // released, or it has failed before: one that comes from a layer
+	noEvidence evidence = iota // released, or the message has failed before and comes from a layer
 	answered                   // done, or refused for good
 	unanswered                 // failed
 )
 
-// evidenceOf returns the evidence of the end of a message.
 func evidenceOf(v message.Settlement, again bool) evidence {
 	switch {
 	case v.Kind == message.Done, v.Kind == message.Rejected, v.Refused:
@@ -48,17 +48,17 @@ type flood struct {
 	pause   time.Duration // the last pause; 0 since the last block without a flood
 	err     error         // of the last new message that has failed
 
-	// failedKey is the key of a block or of probes with one key, most of which have failed.
-	// It becomes "" when a message of another key is answered. Keys often arrive in long
-	// runs, so that many blocks have only one key.
+	// failedKey is the key of a block or of probes with one key, most of which have
+	// failed. It becomes "" when a message of another key is answered. Keys often arrive
+	// in long runs, so that many blocks have only one key.
 	failedKey string
 
 	probes    *block // the probes without a decision yet, or nil
 	lastProbe *block // the last probe, or nil before its first end
 }
 
-// counted is the block in which a message is counted. The zero value is for a message that is not
-// counted in a block.
+// counted is the block in which a message is counted. The zero value is for a message
+// that is not counted in a block.
 type counted struct {
 	block *block
 	key   *keyInBlock // nil without a key
@@ -136,8 +136,8 @@ func (f *flood) probed(key string, e evidence) {
 
 // judgeProbe decides what follows a probe: the worker resumes if enough of its messages
 // were answered, and pauses again if not. If most have failed and all have one key, the
-// other keys may be up: after a window of such messages, in as many probes as it takes, the
-// worker resumes as well.
+// other keys may be up: after a window of such messages, in as many probes as it takes,
+// the worker resumes as well.
 func (f *flood) judgeProbe() (resumes bool) {
 	b, last := f.probes, f.lastProbe
 	f.lastProbe = nil
@@ -163,7 +163,6 @@ func (f *flood) judgeProbe() (resumes bool) {
 	return true
 }
 
-// resume ends a flood after a probe that was answered.
 func (f *flood) resume() {
 	f.stopped = false
 	f.last = nil
@@ -172,7 +171,6 @@ func (f *flood) resume() {
 	f.floods++
 }
 
-// flooded reports whether the worker is to stop.
 func (t *tally) flooded() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

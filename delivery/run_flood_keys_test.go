@@ -100,8 +100,8 @@ func TestWithFloodGuard_ProbesOfOneKey(t *testing.T) {
 	})
 }
 
-// An import puts many messages of each customer after each other. Also then an outage of an
-// hour leaves most messages in the queue.
+// An import puts many messages of each customer after each other. Also then an outage of
+// an hour leaves most messages in the queue.
 func TestWithFloodGuard_RunsOfKeys(t *testing.T) {
 	for _, length := range []int{1, 60, 100, 150, 200, 1000} {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
@@ -163,8 +163,8 @@ func TestWithFloodGuard_RunsOfKeys(t *testing.T) {
 }
 
 // A customer who is down, and two bad messages of another customer, stop the worker by
-// mistake. A probe with a message of a third customer shows that the service is up, or the
-// worker resumes after a window of probes.
+// mistake. A probe with a message of a third customer shows that the service is up, or
+// the worker resumes after a window of probes.
 func TestWithFloodGuard_ProbesWithAHotKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key := func(i int) string {

@@ -30,15 +30,16 @@ type line struct{ N int }
 
 func (line) Idempotent() bool { return true }
 
-// worked is what a worker of TestRunWithABadBatch has done.
+// worked is the result of a worker of TestRunWithABadBatch.
 type worked struct {
 	summary delivery.Summary
 	done    []time.Duration // when the good ones were, from the beginning
 	dead    int
 }
 
-// workLines runs a worker over n messages, of which each ninth waits in a layer, up to waits of them. It works until the good ones are
-// done, for an hour at most. Of the calls of f one runs at a time.
+// workLines runs a worker over n messages, of which each ninth waits in a layer, up to
+// waits of them. It works until the good ones are done, for an hour at most. Of the calls
+// of f one runs at a time.
 func workLines(t *testing.T, n, good int, strategy strategies.Retry[string], waits int, f func(n int) error) (w worked) {
 	t.Helper()
 	begun := time.Now()
@@ -88,7 +89,8 @@ var (
 	errDeclined      = predicates.WithReason(errors.New("no"), predicates.NewRejection("NO"))
 )
 
-// A batch of messages that the service refuses is no outage: it does not hold up the good ones behind it.
+// A batch of messages that the service refuses is not an outage: it does not delay the
+// good messages behind it.
 func TestRunWithABadBatch(t *testing.T) {
 	const bad, good = 1000, 120
 	for name, c := range map[string]struct {
@@ -120,8 +122,8 @@ func TestRunWithABadBatch(t *testing.T) {
 	}
 }
 
-// What comes back from a layer has failed before, so it says little about the service: the poison of yesterday holds up none of
-// today's messages.
+// A message from a layer has failed before, so it shows little about the service:
+// yesterday's poison does not delay today's messages.
 func TestRunWithPoisonThatComesBack(t *testing.T) {
 	const n, poison = 2700, 300
 	for name, waits := range map[string]int{"at its first visit": 0, "at its second visit": poison} {
@@ -142,7 +144,8 @@ func TestRunWithPoisonThatComesBack(t *testing.T) {
 	}
 }
 
-// In an outage the messages stay in the queue, all but a few. After it, the worker goes on within seconds.
+// In an outage almost all messages stay in the queue. After it, the worker continues
+// within seconds.
 func TestRunInAnOutage(t *testing.T) {
 	for name, jobs := range map[string]func(n int) error{
 		"nothing else": func(int) error { return nil },
@@ -187,7 +190,9 @@ func TestRunInAnOutage(t *testing.T) {
 	}
 }
 
-// Law D5: when most messages fail, the worker stops, and leaves the others where they are. It tries several, after a second and then after longer pauses, of five seconds at most.
+// Law D5: when most messages fail, the worker stops, and leaves the others where they
+// are. It tries several, after a second and then after longer pauses, of five seconds at
+// most.
 func TestRunProbesWithSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()

@@ -21,7 +21,7 @@ const (
 	connectWait = sourceWait / 2
 )
 
-// input is what the operator iterates over.
+// input is the sequence that the operator reads.
 func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	select {
 	case w.feed <- struct{}{}:
@@ -29,7 +29,7 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	case <-w.ended:
 		return
 	}
-	var since time.Time // the source fails; zero: it does not
+	var since time.Time // the source fails; zero if it does not
 	wait := firstWait
 	for w.receiving.Err() == nil {
 		isProbe := w.flooded()
@@ -92,9 +92,9 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	}
 }
 
-// freeSlots waits until the operator can take messages, and returns how many to receive;
-// 0: the run or the operator has ended. What would have no slot stays in the source, for
-// others.
+// freeSlots waits until the operator can take messages, and returns how many to receive,
+// or 0 if the run or the operator has ended. Messages without a slot stay in the source,
+// for others.
 func (w *worker[IN, OUT]) freeSlots() int {
 	if w.awaitSlots == nil {
 		return w.batch

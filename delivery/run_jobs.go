@@ -21,7 +21,7 @@ import (
 type hosted struct {
 	engine store.Keeper
 	queues []string
-	reads  string // the one that is the source; "": none is
+	reads  string // the queue that is the source, or empty
 }
 
 // enginesOf returns the engines of the ends of a worker that keep jobs.
@@ -68,8 +68,8 @@ func lacksOf[IN, OUT any](source Source[IN], sink Sink[OUT]) error {
 	return nil
 }
 
-// sameQueue reports whether a worker reads the queue that is its sink, and the engine keeps
-// one message of an id.
+// sameQueue reports whether a worker reads the queue that is its sink, and the engine
+// keeps one message of an id.
 func sameQueue[IN, OUT any](source Source[IN], sink Sink[OUT]) bool {
 	written, ok := sink.(*Queue[OUT]) // a sink that embeds a queue may give results other ids
 	return ok && !consumes(written.engine) && reads(source, written.name, written.engine)
@@ -92,8 +92,8 @@ func reads[T any](source Source[T], name string, engine store.Engine) (found boo
 	return found
 }
 
-// beside runs jobs of engines, and says there what this worker does, until the function
-// that it returns is called.
+// beside runs jobs of engines, and reports this worker there, until the function that it
+// returns is called.
 func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	aborted := context.AfterFunc(w.working, cancel) // it ends beside the rest
@@ -119,7 +119,7 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 		aborted()
 		cancel()
 		ended := make(chan struct{})
-		go func() { // ends with what is beside
+		go func() { // ends with the jobs
 			working.Wait()
 			close(ended)
 		}()
@@ -135,7 +135,7 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 // mostGroups bounds the groups of failures that a worker publishes.
 const mostGroups = 5
 
-// about says what the worker does.
+// about returns the worker's report.
 func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 	about := jobs.Worker{Queues: h.queues, Reads: h.reads}
 	w.mu.Lock()
@@ -170,7 +170,8 @@ func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 	return about
 }
 
-// backend returns the backend of the operator, or nil if it has none that takes orders.
+// backend returns the backend of the operator, or nil if it has no backend that takes
+// orders.
 func (w *worker[IN, OUT]) backend() gate.Backend {
 	if op, ok := w.op.(operatorWithBackend); ok {
 		return gate.Of(op.Backend())
@@ -179,7 +180,7 @@ func (w *worker[IN, OUT]) backend() gate.Backend {
 }
 
 // steer returns a function that passes orders to the operator's backend, or nil if it has
-// none.
+// no such backend.
 func (w *worker[IN, OUT]) steer() func(jobs.BackendOrder) {
 	b := w.backend()
 	if b == nil {

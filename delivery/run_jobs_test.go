@@ -19,7 +19,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// A worker says what it does, and runs the jobs of its engine beside its messages (law J1).
+// A worker reports its state, and runs the jobs of its engine beside its messages
+// (law J1).
 func TestRunRunsJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -95,7 +96,8 @@ func TestRunRunsJobs(t *testing.T) {
 	})
 }
 
-// What is ordered of a backend reaches all workers of the engine at once, and they say how it is.
+// An order for a backend reaches all workers of the engine at once, and they report its
+// state.
 func TestRunSteersItsBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()

@@ -24,7 +24,6 @@ type runOption func(*runSettings)
 
 func (o runOption) applyToRun(s *runSettings) { o(s) }
 
-// runSettings are set by the options of Run.
 type runSettings struct {
 	batch       int // 0 if Run chooses
 	drain       time.Duration
@@ -102,12 +101,12 @@ func WithDrain(d time.Duration) RunOption {
 // seconds, four, and then each five seconds. It also resumes if a whole window of these
 // messages has one key and fails, by default after 42 to 50 seconds, since the other keys
 // may be up; it takes longer if Receive returns fewer messages, as with WithFairByKey. It
-// logs both. So by default an outage of an hour costs some 7,000 failed visits. If hundreds
-// of messages of a key follow each other, it costs about twice as many, and about once a
-// minute as many as the operator has slots. Messages wait for up to five seconds after it.
-// To Run, a batch of bad messages whose error is unknown looks like an outage: such a
-// batch passes with two messages a second. Let the function name the errors that are
-// permanent.
+// logs both. So by default an outage of an hour costs some 7,000 failed visits. If
+// hundreds of messages of a key follow each other, it costs about twice as many, and
+// about once a minute as many as the operator has slots. Messages wait for up to five
+// seconds after it. To Run, a batch of bad messages whose error is unknown looks like an
+// outage: such a batch passes with two messages a second. Let the function name the
+// errors that are permanent.
 func WithFloodGuard(share float64, window int) RunOption {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("delivery: WithFloodGuard: a share of %v of a window of %d: want a share above 0 and at most 1, and a window of at least 1",

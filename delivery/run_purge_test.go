@@ -21,8 +21,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// A purge wins over the calls that run (laws D1 and W5): nothing is stored of a message
-// that was purged from its queue while its call ran, and it is not called again.
+// A purge wins over running calls (laws D1 and W5): failures and results of a message
+// that was purged from its queue while its call ran are not stored, and it is not called
+// again.
 func TestRun_PurgeBesideCalls(t *testing.T) {
 	permanent := predicates.WithReason(errors.New("410"), predicates.NewRejection("GONE"))
 	for name, c := range map[string]struct {
@@ -105,7 +106,7 @@ func TestRun_PurgeBesideCalls(t *testing.T) {
 				if c.answers != nil || c.err == permanent {
 					require.EqualValues(t, 4, calls.Load())
 				}
-				if c.answers != nil || c.err != nil { // without results, nothing finds the purge before the message is settled
+				if c.answers != nil || c.err != nil { // without results, Run does not find the purge before the message is settled
 					require.Equal(t, 3, summary.Purged, summary)
 					require.Equal(t, summary.Received, summary.Done+summary.HandedOver+summary.Purged+summary.Failed+summary.Released+summary.Rejected)
 				}
@@ -231,8 +232,8 @@ func TestQueueTakeFailure_AfterAnotherWorkerTookTheMessage(t *testing.T) {
 	require.NoError(t, orders.Close(t.Context()))
 }
 
-// A renewal of the leases finds the purge: the contexts of the calls end, no retry is made,
-// and the other calls continue.
+// A renewal of the leases finds the purge: the contexts of the calls end, no retry is
+// made, and the other calls continue.
 func TestRun_PurgeEndsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()

@@ -159,7 +159,6 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	return message.New(m.Value, &meta, m.Settle)
 }
 
-// noteTaken notes that the sink has taken results.
 func (f *filling[OUT]) noteTaken() {
 	f.taken++
 	f.down = false

@@ -16,7 +16,7 @@ import (
 // of the stored report of a worker, so it keeps the names that other versions read.
 type Summary struct {
 	Received   int
-	Done       int           `json:"Acknowledged"` // the sink has its results, or it had none
+	Done       int           `json:"Acknowledged"` // the sink has its results, if it had any
 	HandedOver int           // failed, and taken by the failure sink; or dropped by the failure policy
 	Rejected   int           // not done, and not to be delivered again
 	Failed     int           `json:"Nacked"`    // failed, and to be redelivered
@@ -26,7 +26,6 @@ type Summary struct {
 	Elapsed    time.Duration // of Run, without its wait for calls that run on after their end
 }
 
-// add counts a message that was settled.
 func (s *Summary) add(kind message.Kind, isPurged bool) {
 	if isPurged { // its settlement has no effect
 		s.Purged++
@@ -131,7 +130,6 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- probeEnd) [
 	return watched
 }
 
-// count notes a settlement.
 func (t *tally) count(v message.Settlement, isPurged bool, c counted, e evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,15 +140,14 @@ func (t *tally) count(v message.Settlement, isPurged bool, c counted, e evidence
 	}
 }
 
-// unsettled returns how many messages are not settled.
 func (t *tally) unsettled() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.counts.Received - t.settled
 }
 
-// sum returns the summary at the end: what is not settled was released by the end of the
-// source.
+// sum returns the summary at the end. The end of the source has released the messages
+// that are not settled.
 func (t *tally) sum(elapsed time.Duration) Summary {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,7 +164,7 @@ func (t *tally) ask(now time.Time) {
 	t.asks, t.asked = true, now
 }
 
-// answered notes what has come of that.
+// answered notes the answer.
 func (t *tally) answered(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

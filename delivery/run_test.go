@@ -29,7 +29,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// list is a source of numbers. What is nacked comes again, and it ends when all are acknowledged or rejected, unless endless is set.
+// list is a source of numbers. Nacked numbers are redelivered. It ends when all are
+// acknowledged or rejected, unless endless is set.
 type list struct {
 	delivery.Source[int]
 	endless chan int
@@ -83,11 +84,10 @@ func (l *list) Close(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
-	_ = l.Source.Close(ctx) // that what is in memory is lost is no fault here
+	_ = l.Source.Close(ctx) // messages in memory may be lost here
 	return nil
 }
 
-// of returns the settlements of a number.
 func (l *list) of(i int) []message.Settlement {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +138,8 @@ func taken(context.Context, asyncop.Failure[int]) error { return nil }
 
 func itoa(_ context.Context, i int) (string, error) { return strconv.Itoa(i), nil }
 
-// Regression (law W2): a result that the sink can never take was called again every 10 s for ever, and others in its batch were held up.
+// Regression (law W2): a result that the sink can never take was called again every 10 s
+// for ever, and others in its batch were held up.
 func TestASinkThatCanNeverTakeAResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, good := newList(20, false), &collected{}
@@ -215,7 +216,8 @@ func TestRunAcknowledgesBehindTheSink(t *testing.T) {
 	})
 }
 
-// Law D4: a message that the sink refuses holds up no other, also if that refuses all that it comes with.
+// Law D4: a message that the sink refuses does not delay others, even if the sink refuses
+// the whole batch.
 func TestRunWithAMessageThatTheSinkRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(300, false)
@@ -265,7 +267,8 @@ func TestRunPutsManyAtOnce(t *testing.T) {
 	})
 }
 
-// Law D4: a result that is refused among many costs some puts, and not one for each of them.
+// Law D4: a result that is refused among many costs some puts, and not one for each of
+// them.
 func TestRunWithARefusedResultAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, puts, got := newList(1000, false), 0, 0
@@ -288,7 +291,8 @@ func TestRunWithARefusedResultAmongMany(t *testing.T) {
 	})
 }
 
-// Law W2: a result that the sink never takes, without saying so, was called for again for ever.
+// Law W2: a result that the sink never takes, without saying so, was called for again for
+// ever.
 func TestRunWithAMessageThatTheSinkNeverTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(20, false)
@@ -314,9 +318,10 @@ func TestRunWithAMessageThatTheSinkNeverTakes(t *testing.T) {
 	})
 }
 
-// Regression (law D5): an outage of the sink that began while results were put one by one made dead letters of up to a batch.
+// Regression (law D5): an outage of the sink that began while results were put one by one
+// made dead letters of up to a batch.
 func TestRunWithASinkThatGoesDownInABatch(t *testing.T) {
-	for _, last := range []int{20, 99, 1000} { // with more results behind it, or none
+	for _, last := range []int{20, 99, 1000} { // with and without results behind it
 		synctest.Test(t, func(t *testing.T) {
 			source, begun, alone, got := newList(last, false), time.Now(), 0, map[string]bool{}
 			sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
@@ -339,7 +344,8 @@ func TestRunWithASinkThatGoesDownInABatch(t *testing.T) {
 	}
 }
 
-// Law W2: a result that the sink never takes is found out with the next results, if none came behind it.
+// Law W2: if a refused result is the last one, the sink's refusal is recognized with the
+// next results.
 func TestRunWithALastResultThatTheSinkNeverTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(40, false)
@@ -361,7 +367,8 @@ func TestRunWithALastResultThatTheSinkNeverTakes(t *testing.T) {
 	})
 }
 
-// Regression (law D5): a sink that has room for some was taken for one that refuses the others, which became dead letters after ten tries.
+// Regression (law D5): a sink with room for some results was taken for a sink that
+// refuses the others, which became dead letters after ten tries.
 func TestRunWithASinkThatIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, begun, got, puts := newList(50, false), time.Now(), map[string]bool{}, 0
@@ -388,7 +395,8 @@ func TestRunWithASinkThatIsFull(t *testing.T) {
 	})
 }
 
-// A result that a sink has refused once, and then has no room for, waits for room. One that is full is not asked for each result.
+// A result that a sink has refused once, and then has no room for, waits for room. One
+// that is full is not asked for each result.
 func TestRunWithAResultThatHasNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, puts := time.Now(), 0
@@ -410,7 +418,8 @@ func TestRunWithAResultThatHasNoRoom(t *testing.T) {
 	})
 }
 
-// Results wait for a sink that is down, and the worker takes no more than it has room for: nothing is called twice.
+// Results wait for a sink that is down, and the worker takes no more messages than it has
+// room for: no call is repeated.
 func TestRunWithASinkThatIsDown(t *testing.T) {
 	for _, down := range []time.Duration{time.Second, 5 * time.Second, 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -479,7 +488,7 @@ func slow(ctx context.Context, i int) (string, error) {
 	}
 }
 
-// When the context ends, Run takes nothing more, and finishes what it has.
+// When the context ends, Run stops receiving, and finishes its messages.
 func TestRunDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, sink := newList(5, true), &collected{}
@@ -495,7 +504,8 @@ func TestRunDrains(t *testing.T) {
 	})
 }
 
-// What was received and is not in the operator when the context ends is released, and not begun.
+// Messages that were received but are not in the operator when the context ends are
+// released, and not begun.
 func TestRunTakesNothingMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -538,7 +548,8 @@ func TestRunCountsWhatWasLost(t *testing.T) {
 	})
 }
 
-// Laws D1, D2: what is not done when the time is over is released at once, and each message once.
+// Laws D1, D2: messages that are not done when the time is over are released at once, and
+// each of them once.
 func TestRun_Releases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, sink := newList(40, true), &collected{}
@@ -606,8 +617,8 @@ func TestRunWithASinkThatFailsNowAndThen(t *testing.T) {
 	})
 }
 
-// The operator has failed: its results are put all the same, by a sink that was down, and not for longer than a drain by one
-// that is stuck.
+// After a failure of the operator its results are still put: even into a sink that was
+// down, but for no longer than a drain into a sink that is stuck.
 func TestRunPutsTheLastResults(t *testing.T) {
 	for name, c := range map[string]struct {
 		sink func(ctx context.Context, down bool) error
@@ -656,7 +667,6 @@ func (f settling) Messages(input iter.Seq2[message.Message[int], error]) iter.Se
 	}
 }
 
-// Each settlement is counted as what it is.
 func TestRun_CountsSettlements(t *testing.T) {
 	down := errors.New("down")
 	synctest.Test(t, func(t *testing.T) {
@@ -685,7 +695,8 @@ func TestRun_CountsSettlements(t *testing.T) {
 			Received: 9, Done: 4, HandedOver: 1, Rejected: 1, Failed: 2, Released: 1, Elapsed: time.Second,
 		}, summary)
 	})
-	// A failure without a delay and an error is a failure, and a release with both is none.
+	// A failure without a delay and an error counts as a failure, and a release with both
+	// does not.
 	for v, floods := range map[message.Settlement]int{
 		{Kind: message.Failed}: 1,
 		{Kind: message.Released, Delay: time.Millisecond, Err: message.ErrBackendDown}: 0,
@@ -706,7 +717,8 @@ func TestRun_CountsSettlements(t *testing.T) {
 	}
 }
 
-// What was in the operator when the worker stopped, and fails after it goes on, is no new flood.
+// Messages that were in the operator when the worker stopped, and fail after it has
+// resumed, are not a new flood.
 func TestRunGoesOnAfterAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := message.Settlement{Kind: message.HandedOver, Err: errors.New("down")}
@@ -771,7 +783,7 @@ func TestRunWithoutAFlood(t *testing.T) {
 	}
 }
 
-// The flood guard does not hold up the end.
+// The flood guard does not delay the end.
 func TestRunDrainsInAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -808,8 +820,8 @@ func TestRunRefusesAWrongOperator(t *testing.T) {
 	}
 }
 
-// Law D1: a result has the id of its message, which is in its queue until the result is safe. Put into the same queue, it was dropped as a copy
-// of the message.
+// Law D1: a result has the id of its message, which is in its queue until the result is
+// safe. Put into the same queue, it was dropped as a copy of the message.
 func TestRunRefusesTheQueueOfTheSourceAsSink(t *testing.T) {
 	numbers := memory.Open()
 	source := delivery.NewQueue[int](numbers, "numbers")
@@ -886,7 +898,8 @@ func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
 	})
 }
 
-// An idle source that fails now and then is never given up, but one whose every Receive takes long to fail is.
+// Run does not give up an idle source that fails now and then, but a source whose every
+// Receive takes long to fail.
 func TestRunWithAnIdleSourceThatFails(t *testing.T) {
 	failing := func(n int, after time.Duration) (source receiver) {
 		source.list = newList(3, false)
@@ -912,11 +925,12 @@ func TestRunWithAnIdleSourceThatFails(t *testing.T) {
 	})
 }
 
-// What no repetition makes go away is not repeated: Run names it, also if it was to end meanwhile.
+// A permanent fault is not retried: Run returns it, even if its context has ended
+// meanwhile.
 func TestRunWithAPermanentFault(t *testing.T) {
 	errNoTable := errors.New("no such table")
 	broken := fmt.Errorf("take: %w", guard.MarkPermanent(errNoTable))
-	synctest.Test(t, func(t *testing.T) { // the source's: what was taken is finished
+	synctest.Test(t, func(t *testing.T) { // of the source: messages that were taken are finished
 		source := newList(10, true)
 		time.AfterFunc(time.Second, func() {
 			source.mu.Lock()
@@ -983,7 +997,8 @@ func TestRunDrainsAfterASourceThatHasFailed(t *testing.T) {
 	})
 }
 
-// A Receive that asks a server which hangs may not end with its context: then the end of its source ends it.
+// A Receive that asks a server which hangs may not end with its context: then the end of
+// its source ends it.
 func TestRunWithAReceiveThatHangs(t *testing.T) {
 	for _, received := range []int{0, 1} {
 		t.Run("received="+strconv.Itoa(received), func(t *testing.T) {
@@ -1025,7 +1040,8 @@ func TestRunWithASourceThatDoesNotClose(t *testing.T) {
 	})
 }
 
-// A server that hangs does not keep a worker longer than Kubernetes waits for it, which is 30 s: it needed 50 s.
+// A server that hangs does not keep a worker longer than Kubernetes waits for it, which
+// is 30 s: it needed 50 s.
 func TestRunEndsInTimeWhateverHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers, closes := newList(1, true), 0
@@ -1056,7 +1072,8 @@ func TestRunEndsInTimeWhateverHangs(t *testing.T) {
 	})
 }
 
-// A worker that is told to leave while its queue has no leader ends well, unless its source will not come back.
+// A worker that is asked to leave while its queue has no leader ends well, unless its
+// source will not return.
 func TestRunThatCannotSayFarewell(t *testing.T) {
 	for what, want := range map[string]error{"no leader": nil, "closed": store.ErrClosed} {
 		t.Run(what, func(t *testing.T) {
@@ -1090,7 +1107,8 @@ func (f ending) Messages(input iter.Seq2[message.Message[int], error]) iter.Seq2
 	}
 }
 
-// What an operator does not take any more is released at once, and the source is closed when its Receive has returned.
+// Messages that an operator no longer takes are released at once, and the source is
+// closed when its Receive has returned.
 func TestRunWithAnOperatorThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers := newList(5, true)
@@ -1146,7 +1164,8 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 	}
 }
 
-// An operator that fails ends the run: its results so far are put, and the rest is released.
+// An operator that fails ends the run: its results so far are put, and the rest is
+// released.
 func TestRunWithAnOperatorThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, sink := newList(5, true), &collected{}
@@ -1155,7 +1174,7 @@ func TestRunWithAnOperatorThatFails(t *testing.T) {
 		time.AfterFunc(2500*time.Millisecond, func() { cancel(io.ErrClosedPipe) })
 		summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 		require.ErrorIs(t, err, io.ErrClosedPipe)
-		require.GreaterOrEqual(t, summary.Released, 3) // what was released may have come again before the worker ended
+		require.GreaterOrEqual(t, summary.Released, 3) // released messages may have been redelivered before the worker ended
 		require.Equal(t, delivery.Summary{
 			Received: 2 + summary.Released, Done: 2, Released: summary.Released, Elapsed: 2500 * time.Millisecond,
 		}, summary)
@@ -1163,7 +1182,8 @@ func TestRunWithAnOperatorThatFails(t *testing.T) {
 	})
 }
 
-// An operator that something else drives is refused, and the source is closed all the same.
+// An operator that something else drives is refused, and the source is closed all the
+// same.
 func TestRunWithAnOperatorInUse(t *testing.T) {
 	op := operator(itoa)
 	for range op.Results(func(func(int) bool) {}) {
@@ -1203,7 +1223,8 @@ func TestRunWithARow(t *testing.T) {
 	})
 }
 
-// slotless has no free slot. In a row that embeds its second operator that would be of what comes from the first.
+// slotless has no free slot. In a row that embeds its second operator, this would
+// describe the input of that operator.
 type slotless struct {
 	*asyncop.AsyncWaitOperator[int, string]
 }
@@ -1263,7 +1284,8 @@ func TestSettle(t *testing.T) {
 	require.Equal(t, message.Settlement{Kind: message.HandedOver, Err: io.EOF}, whole, "a part has failed")
 }
 
-// breaking is a source whose Receive returns when its context ends, with an error whose methods panic.
+// breaking is a source whose Receive returns when its context ends, with an error whose
+// methods panic.
 type breaking struct{ *list }
 
 func (breaking) Receive(ctx context.Context, _ int) ([]message.Message[int], error) {
@@ -1318,7 +1340,8 @@ func (a *asked) Receive(ctx context.Context, n int) ([]message.Message[int], err
 	return a.list.Receive(ctx, n)
 }
 
-// Regression: the messages that Run passed on kept slots busy that counted as free ones, and each Receive asked for more than the one before.
+// Regression: the messages that Run passed on kept slots busy that counted as free ones,
+// and each Receive asked for more than the one before.
 func TestRunHoldsFewMessagesWhenTheServiceBecomesSlow(t *testing.T) {
 	const (
 		slots   = 100
@@ -1375,7 +1398,8 @@ func (d *distant) Receive(ctx context.Context, n int) ([]message.Message[int], e
 	return ms, err
 }
 
-// A Receive is a journey to the engine, which many messages share; what would have no slot stays there.
+// A Receive is a round trip to the engine that many messages share. Messages without a
+// slot stay in the engine.
 func TestRunReceivesAsManyAsTheOperatorHasFreeSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for slots, want := range map[int]int{10: 10, 500: 500, 5000: 1000} {

@@ -12,11 +12,15 @@ import (
 // A message that Receive has returned belongs to the receiver until it is settled. Its
 // source
 //
-//   - extends the lease of the message meanwhile, if it has one, and does not return it a second time (law D2)
-//   - forgets it when it is done or was handed over, and forgets it or keeps it apart when it was rejected
-//   - returns it again when it was released or has failed, with the same id, and not before the delay is over (law D3)
-//   - takes the settlement at once, from any goroutine, and records it on a goroutine of its own. If that fails, the message is delivered
-//     again (law D1), and the next Receive or Close returns the error
+//   - extends the lease of the message meanwhile, if it has one, and does not return it a
+//     second time (law D2)
+//   - forgets it when it is done or was handed over, and forgets it or keeps it apart
+//     when it was rejected
+//   - returns it again when it was released or has failed, with the same id, and not
+//     before the delay is over (law D3)
+//   - takes the settlement at once, from any goroutine, and records it on a goroutine of
+//     its own. If that fails, the message is delivered again (law D1), and the next
+//     Receive or Close returns the error
 type Source[T any] interface {
 	// Receive returns between 1 and n messages; n ≥ 1. It waits for the first message,
 	// and not for more. It is called by a single goroutine at a time.

@@ -72,7 +72,7 @@ func TestDelays(t *testing.T) {
 	})
 }
 
-// jumpingClock goes on right before its second timer is set.
+// jumpingClock advances right before its second timer is set.
 type jumpingClock struct {
 	*clock.Mock
 	timers int
@@ -85,7 +85,7 @@ func (c *jumpingClock) Timer(d time.Duration) *clock.Timer {
 	return c.Mock.Timer(d)
 }
 
-// A clock that goes on between the look at it and the timer does not make a message late.
+// A clock that advances between the reading and the timer does not make a message late.
 func TestClockThatGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := channel.NewSourceBy(feed("a"), &jumpingClock{Mock: clock.NewMock()})
@@ -165,7 +165,7 @@ func TestArguments(t *testing.T) {
 	})
 }
 
-// The Visit of a source of channels was 0 at first, and that of a store 1.
+// The Visit of a source of channels was 0 at first, and the Visit of a store 1.
 func TestVisitsCountFromOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		meta func(string) *message.Meta

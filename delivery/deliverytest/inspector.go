@@ -101,7 +101,8 @@ func pages(b *storeBench) {
 	}
 	b.must(len(b.list("q", store.Filter{}, everything)) == 12, "List has changed something")
 
-	// Others remove what was read and what comes, and put more, while pages are read.
+	// Others remove messages that were read and messages to come, and put more, while
+	// pages are read.
 	var read []string
 	for p := (store.Page{Max: 3, Until: all[10].Position}); ; {
 		es := b.list("q", store.Filter{}, p)
@@ -175,7 +176,7 @@ func count(b *storeBench) {
 	b.must(maps.Equal(c.Causes, map[store.Cause]int{store.Permanent: 4, store.Exhausted: 4, store.UnsafeToRepeat: 4}), "the causes are %v", c.Causes)
 	b.must(maps.Equal(c.Reasons, map[string]int{"REASON_0": 6, "REASON_1": 6, "ALWAYS": 12}), "the reasons are %v", c.Reasons)
 	b.must(c.Next.Equal(all[0].Meta.Due), "the first is due at %v, the count says %v", all[0].Meta.Due, c.Next)
-	c, err = i.Count(b.ctx, "q", store.Filter{Reason: "REASON_1"}) // none of them is due
+	c, err = i.Count(b.ctx, "q", store.Filter{Reason: "REASON_1"}) // they are not due
 	b.ok(err, "Count")
 	b.must(c.Next.Equal(all[1].Meta.Due), "the first that matches is due at %v, the count says %v", all[1].Meta.Due, c.Next)
 	b.must(len(b.take("q", 500)) == 6, "Take has not returned what is due")
@@ -278,7 +279,7 @@ func move(b *storeBench) {
 	}
 	b.lost(i.Move(b.ctx, moves...), "a second Move", lost...)
 
-	l := b.take("q", 1000) // none: leased
+	l := b.take("q", 1000) // empty: they are leased
 	b.must(len(l) == 0, "Move has doubled %v", ids(l))
 	err = i.Move(b.ctx, store.Move{Lease: got[1].Lease, Queue: "r", Message: newMessage("")})
 	b.must(err != nil, "Move to a message without an id is no error")

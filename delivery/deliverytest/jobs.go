@@ -150,7 +150,6 @@ func edits(b *storeBench) {
 	b.must(slices.Equal(ids(b.take("other", 1)), []string{"there"}), "what was moved with a delay is taken before")
 }
 
-// process is a process that has the engine open.
 type process struct {
 	*jobs.Jobs
 	b    *storeBench
@@ -272,7 +271,8 @@ func jobFilters(b *storeBench) {
 	}
 }
 
-// jobSet checks that a job does not affect what comes after its start, or back.
+// jobSet checks that a job does not affect messages that arrive or return after its
+// start.
 func jobSet(b *storeBench) {
 	p := b.process()
 	b.put("q", newMessage("a"), newMessage("b"))
@@ -284,7 +284,7 @@ func jobSet(b *storeBench) {
 	b.must(slices.Equal(entryIDs(b.list("q", store.Filter{}, everything)), []string{"c"}), "a job has removed what came after its start")
 	b.lost(b.Done(b.ctx, claimed[0].Lease), "Done of what a job has removed", claimed[0].Lease)
 
-	// A message that comes back while its job runs has a new position.
+	// A message that returns while its job runs has a new position.
 	b.put("dead", newMessage("1"), newMessage("2"))
 	job = p.start(toOrders)
 	claimed, err := b.inspector().Claim(b.ctx, "dead", store.Filter{IDs: []string{"2"}}, everything, b.units(5))
@@ -338,7 +338,7 @@ func jobHold(b *storeBench) {
 	b.must(slices.Equal(got, []string{"0", "10", "2", "4", "6", "8"}), "after the release Take returned %v", got)
 }
 
-// jobHoldEndless checks that what waits for the longest delay is not held, can be held
+// jobHoldEndless checks that a message with the longest delay is not held, can be held
 // and released, and be made due.
 func jobHoldEndless(b *storeBench) {
 	p := b.process()
@@ -370,8 +370,8 @@ func jobHoldEndless(b *storeBench) {
 	isHeld(false, "when it was released")
 }
 
-// jobDue checks that what waits for its delay is due at once, where it is, with all that
-// is known of it.
+// jobDue checks that a message that waits for its delay is made due at once, in its
+// place, with all its data.
 func jobDue(b *storeBench) {
 	p := b.process()
 	waits, held, leased, now := full("waits"), full("held"), newMessage("leased"), newMessage("now")
@@ -466,7 +466,7 @@ func jobOrders(b *storeBench) {
 	b.must(err != nil, "to resume without a reason is no error")
 	_, err = p.Resume(b.ctx, job.ID, "bob", "slow enough")
 	b.ok(err, "Resume")
-	job = other.finish(job.ID, nil) // another process goes on
+	job = other.finish(job.ID, nil) // another process continues
 	b.must(job.State() == "done" && job.Done == n, "after Resume the job is %s, and has done %+v", job.State(), job.Progress)
 	b.must(len(b.list("orders", store.Filter{}, everything)) == n, "not all arrived")
 	_, err = p.Cancel(b.ctx, job.ID, "bob", "late")
@@ -604,8 +604,7 @@ func jobLog(b *storeBench) {
 	b.must(err != nil, "a line was added, and the log is whole")
 }
 
-// jobBackends checks that what is ordered of a backend reaches a worker, and is in the
-// log.
+// jobBackends checks that an order for a backend reaches a worker, and is in the log.
 func jobBackends(b *storeBench) {
 	p := b.process()
 	_, err := p.HoldBackend(b.ctx, "pay", "", "no")

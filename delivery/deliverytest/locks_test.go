@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// wrongLocks are sound but for what its functions replace.
+// wrongLocks are sound except for replaced functions.
 type wrongLocks struct {
 	lock.Locks
 	acquire func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error)

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// model is what a store should be: the messages of a queue, by id.
+// model is the expected state of a store: the messages of a queue, by id.
 type model struct {
 	now      time.Duration
 	messages map[string]*modelMessage
@@ -19,7 +19,7 @@ type model struct {
 
 type modelMessage struct {
 	at     time.Duration // when it can be taken
-	lease  int           // the last one granted, from 1; 0: none
+	lease  int           // the last lease that was granted, from 1, or 0
 	leased bool
 }
 

@@ -24,15 +24,15 @@ type Queue[T any] struct {
 	// End, which may be nil, ends the queue: when all is done, Receive returns io.EOF.
 	End func()
 
-	// Keeps says that the queue outlives its sources: messages that are not settled when
+	// Keeps is true if the queue outlives its sources: messages that are not settled when
 	// a source is closed are delivered by the next source.
 	Keeps bool
-	// Shared says that several sources of the queue may be open at once, as in several
+	// Shared is true if several sources of the queue may be open at once, as in several
 	// processes.
 	Shared bool
-	// Lease is the longest time that a message stays with a source that has died; 0:
-	// leases are not checked. Kill, which needs a Lease, ends a source as a crash of its
-	// process would.
+	// Lease is the longest time that a message stays with a source that has died. If it
+	// is 0, leases are not checked. Kill, which needs a Lease, ends a source as a crash
+	// of its process would.
 	Lease time.Duration
 	Kill  func(source delivery.Source[T])
 
@@ -40,7 +40,7 @@ type Queue[T any] struct {
 	// for messages that must not come. Default 100 ms. It must be larger than the queue's
 	// unit of time.
 	Delay time.Duration
-	// Equal reports whether two values are the same; nil stands for reflect.DeepEqual.
+	// Equal reports whether two values are the same; nil means reflect.DeepEqual.
 	Equal func(a, b T) bool
 }
 
@@ -93,7 +93,7 @@ func sourceRules[T any]() []sourceRule[T] {
 	}
 }
 
-// skip says why a rule does not apply.
+// skip returns the reason why a rule does not apply, or "".
 func (r sourceRule[T]) skip(q Queue[T]) string {
 	for _, n := range []struct {
 		letter, what string
@@ -119,7 +119,7 @@ type queue[T any] struct {
 	patience time.Duration
 }
 
-// defaultPatience is how long the suite waits for what must come.
+// defaultPatience is how long the suite waits for an expected result.
 const defaultPatience = 30 * time.Second
 
 func (q *queue[T]) run(r sourceRule[T]) (err error) {
@@ -215,7 +215,6 @@ func (q *queue[T]) sound(ms []message.Message[T], err error, n int) error {
 	return nil
 }
 
-// all receives n messages.
 func (q *queue[T]) all(s delivery.Source[T], n int) (all []message.Message[T], err error) {
 	for len(all) < n {
 		ms, err := q.receive(s, n-len(all))

@@ -21,9 +21,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// server is a queue for sources in one process, which does all that the suite has rules for, and can be made to break each.
+// server is a queue for sources in one process, which does all that the suite has rules
+// for, and can be made to break each.
 type server struct {
-	wrong string // what it does wrong
+	wrong string // the fault of the server
 
 	mu     sync.Mutex
 	items  []*item
@@ -35,7 +36,7 @@ type item struct {
 	value string
 	id    string
 	due   time.Time
-	until time.Time // of the lease; zero: none
+	until time.Time // of the lease, or zero
 	fence int
 	holds *client
 }
@@ -232,7 +233,7 @@ func serverQueue(wrong string) Queue[string] {
 	}
 }
 
-// channelQueue is a queue of what is put before its one source is opened.
+// channelQueue is a queue of the values that are put before its only source is opened.
 func channelQueue() Queue[string] {
 	c := make(chan string, 200)
 	return Queue[string]{

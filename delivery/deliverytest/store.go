@@ -69,8 +69,8 @@ func RunStore(t *testing.T, newSetup func(t *testing.T) StoreSetup) {
 	}
 }
 
-// A storeRule panics with a broken to say how a store breaks it, so that the suite can be
-// tested with stores that do.
+// A storeRule panics with a broken to report how a store breaks it, so that the suite can
+// be tested with faulty stores.
 type storeRule struct {
 	name      string
 	check     func(*storeBench)
@@ -219,7 +219,7 @@ func (b *storeBench) inspector() store.Inspector {
 	return i
 }
 
-// notApplicable is the panic of a rule for inspectors with a store that is none.
+// notApplicable is the panic of a rule that does not apply to the store.
 type notApplicable struct{}
 
 func ids(ms []store.Leased) []string {
@@ -250,7 +250,7 @@ func full(id string) store.Message {
 			Request: `"0af7651916cd43dd8448eb211c80319c";seq=2;attempt=9`, Remembered: time.Unix(1_700_000_200, 2000).UTC(),
 			Headers: map[string]string{
 				"Traceparent": "00-1", "empty": "",
-				// Law W4: a later version's, and what it has written beside them.
+				// Law W4: headers of a later version.
 				"Weir-Tenant": "north", "Weir-Meta-later": `{"a":[1.5,"<"]}`, "Weir-Message-later": `"b"`,
 			},
 		},
@@ -477,7 +477,7 @@ func loserCannotSettle(b *storeBench) {
 	b.lost(b.Done(b.ctx, forged), "Done of an entry that never was", forged)
 }
 
-// Law W2: what kills its consumers is found by the leases that end.
+// Law W2: a message that kills its consumers is found by its ended leases.
 func lapsesAreCounted(b *storeBench) {
 	b.put("q", newMessage("a"))
 	take := func(want int, why string) store.Leased {
@@ -662,7 +662,7 @@ func fullRefuses(b *storeBench) {
 	}
 	b.must(errors.Is(err, store.ErrFull), "after %d messages of 1 KiB Put returned %v, which does not match ErrFull", put, err)
 	ms, err := s.Take(b.ctx, "q", 100_000, b.units(1000))
-	if err != nil { // a lease needs room, too: what is read is there
+	if err != nil { // a lease needs room, too: the messages are there
 		i, ok := s.(store.Inspector)
 		b.must(ok, "Take: %v", err)
 		c, err := i.Count(b.ctx, "q", store.Filter{})

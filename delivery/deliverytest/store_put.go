@@ -29,7 +29,7 @@ var putRules = []storeRule{
 }
 
 // originOfAPut checks that messages which differ only in the origin of their put are two,
-// and that a message with the same origin changes nothing.
+// and that a message with the same origin has no effect.
 func originOfAPut(b *storeBench) {
 	user, first, second := newMessage("a"), newMessage("a"), newMessage("a")
 	first.Meta.Put, second.Meta.Put = "orders//5", "orders//6"

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// wrong is a sound store but for what its functions replace.
+// wrong is a sound store except for replaced functions.
 type wrong struct {
 	store.Inspector
 	put     func(next store.Inspector, queue string, ms []store.Message) error
@@ -122,7 +122,8 @@ func (w *wrong) HandOver(ctx context.Context, moves ...store.Move) error {
 	return w.handOver(w.Inspector, moves)
 }
 
-// findings runs the rules of a name, or all for "", and returns the names of those that a store breaks.
+// findings runs the rules of a name, or all for "", and returns the names of the rules
+// that a store breaks.
 func findings(w wrong, rule string) (names []string) {
 	for _, r := range slices.Concat(storeRules, putRules) {
 		if rule != "" && rule != r.name {

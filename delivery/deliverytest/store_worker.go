@@ -99,7 +99,7 @@ func byKeyDue(b *storeBench) {
 	for i, key := range []string{"a", "b", "c"} {
 		ms := ofKey(key, 4)
 		for n := range ms {
-			ms[n].Delay = b.units(10 * n * (i % 2)) // those of b come one after the other
+			ms[n].Delay = b.units(10 * n * (i % 2)) // the messages of b are due one after the other
 		}
 		b.put("q", ms...)
 	}

@@ -22,7 +22,7 @@ type Backend struct {
 	Why     string    `json:"why,omitempty"` // the reason for a state other than up
 	Since   time.Time `json:"since"`         // when State began, or the outage if it is down or probing, by the worker's clock
 	Until   time.Time `json:"until,omitzero"`
-	Limit   int       `json:"limit"` // calls at a time; -1: none
+	Limit   int       `json:"limit"` // calls at a time; -1 means no limit
 	InUse   int       `json:"inUse"`
 	Waiting int       `json:"waiting"` // operators
 }
@@ -32,8 +32,8 @@ type Backend struct {
 type BackendOrder struct {
 	Backend string    `json:"backend"`
 	Event   string    `json:"event"`           // the last event: hold, resume, limit
-	Held    string    `json:"held,omitempty"`  // the reason, and who held it, if calls must not start; "": it is not held
-	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process; nil: the limit of the program
+	Held    string    `json:"held,omitempty"`  // the reason, and who held it, if calls must not start; empty if it is not held
+	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process; nil means the limit of the program
 	By      string    `json:"by"`              // the author of the event
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"` // by the engine's clock
@@ -45,7 +45,6 @@ type BackendOrder struct {
 // backendKind is the kind of the records with orders to backends. They are announced.
 const backendKind = "backend"
 
-// orderMembers are those of a BackendOrder.
 var orderMembers = unknown.Kind{Known: []string{"backend", "event", "held", "limit", "by", "why", "at"}}
 
 // Records keep the names that earlier versions know, because workers of two versions run
@@ -113,7 +112,7 @@ func (j *Jobs) ResumeBackend(ctx context.Context, name, by, why string) (Backend
 }
 
 // LimitBackend lets n calls run at a time, in each process; with a negative n as many as
-// its program says. An adaptive limit adapts from there, within its bounds.
+// its program sets. An adaptive limit adapts from there, within its bounds.
 func (j *Jobs) LimitBackend(ctx context.Context, name string, n int, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "limit", by, why, func(o *BackendOrder) {
 		if o.Limit = nil; n >= 0 {
@@ -142,7 +141,7 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 				o = other
 			}
 		}
-		if o.version > 0 && o.At.IsZero() { // it may be held: nothing takes its place
+		if o.version > 0 && o.At.IsZero() { // it may be held, so it is not replaced
 			return fmt.Errorf("jobs: the order for backend %q cannot be read: it was ordered by a later version of weir, or is damaged", name)
 		}
 		before := o.At
@@ -188,7 +187,7 @@ func orders(ctx context.Context, from reader) (list []BackendOrder, err error) {
 
 const readEach = time.Second // orders for backends, if there is no notice of a change
 
-// steer passes on what people want of backends, until ctx ends.
+// steer passes on orders for backends, until ctx ends.
 func (j *Jobs) steer(ctx context.Context, steer func(BackendOrder)) {
 	changed := make(chan struct{}, 1)
 	wake := func() {

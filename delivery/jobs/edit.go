@@ -17,11 +17,10 @@ import (
 // that it replaced.
 const editedFrom = "Edited-From"
 
-// edited is what Jobs.Edit does to a message.
 const edited = "edit"
 
-// errNotFree ends a transaction that has nothing to change. update would repeat one that
-// returns ErrChanged.
+// errNotFree ends a transaction that has no change to make. update would repeat a
+// transaction that returns ErrChanged.
 var errNotFree = errors.New("the message is gone, or a worker has it")
 
 const maxIDPrefix = 900 // of an edited message; an id has 1,024 bytes at most

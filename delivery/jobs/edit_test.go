@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// An edited message is another one, with a link to the one whose place it takes, and a line in the log (law J2).
+// An edited message is a new message, with a link to the message it replaces, and a line
+// in the log (law J2).
 func TestEdit(t *testing.T) {
 	s := memory.Open()
 	meta := message.Meta{

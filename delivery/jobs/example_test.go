@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// The bank was down. Its payments go back to their queue when it works again, 100 in a second.
+// The bank was down. Its payments go back to their queue when it works again, 100 in a
+// second.
 func Example() {
 	ctx := context.Background()
 	engine := memory.Open()

@@ -34,8 +34,8 @@ func TestForecast(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// Law W4: a version that does not know LeaveLapsed would send back what was to stay, so it
-// must not run the job.
+// Law W4: a version that does not know LeaveLapsed would send back what was to stay, so
+// it must not run the job.
 func TestSpec_FormatOfLeaveLapsed(t *testing.T) {
 	j, err := jobs.New(memory.Open(), jobs.Config{})
 	require.NoError(t, err)

@@ -20,7 +20,8 @@ import (
 
 var kinds = []string{"job", "job-ended", "log", "log-head", "worker", "backend"}
 
-// The records of a job, of a job that was cancelled, of the log, of a worker, and of what is wanted of a backend (law W4).
+// The records of a job, of a cancelled job, of the log, of a worker, and of an order for
+// a backend (law W4).
 func TestFormatsOfRecords(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
@@ -111,7 +112,8 @@ func readRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) (r recor
 	return r
 }
 
-// Law W4: a worker of the version before, beside this one, reads the orders and reports of this one, and this one reads its.
+// Law W4: a worker of the version before, beside this one, reads the orders and reports
+// of this one, and this one reads its.
 func TestBackendOrder_StoredNames(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)

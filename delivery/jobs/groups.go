@@ -14,7 +14,7 @@ import (
 // apart from numbers and ids in its text.
 type Group struct {
 	Cause  store.Cause `json:"cause"`
-	Reason string      `json:"reason,omitempty"` // the last reason of a message; "": none was named
+	Reason string      `json:"reason,omitempty"` // the last reason of a message, or empty
 	// Error is the common text of their last errors: words with a digit, and quoted
 	// words, are #. At most 200 bytes.
 	Error string `json:"error,omitempty"`

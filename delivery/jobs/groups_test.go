@@ -56,7 +56,7 @@ func TestGroups(t *testing.T) {
 	require.Empty(t, groups)
 }
 
-// Errors without end do not fill the memory, and nothing is left out of the counts.
+// An endless variety of errors does not fill the memory, and the counts are complete.
 func TestGroupsAreBounded(t *testing.T) {
 	s := memory.Open()
 	word := func(i int) string {

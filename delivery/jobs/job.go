@@ -23,8 +23,8 @@ type Spec struct {
 	To    string       `json:"to,omitempty"` // the queue that merged messages go to
 
 	Filter store.Filter `json:"filter,omitzero"` // the messages; the default is all. Its texts are UTF-8
-	Max    int          `json:"max,omitempty"`   // the most messages; 0: no limit
-	Rate   float64      `json:"rate,omitempty"`  // messages a second; 0: no limit
+	Max    int          `json:"max,omitempty"`   // the most messages; 0 means no limit
+	Rate   float64      `json:"rate,omitempty"`  // messages a second; 0 means no limit
 
 	// Of a Merge: an entry that was merged so often stays, which ends the loop of a
 	// message that fails each time; 0 means 5.

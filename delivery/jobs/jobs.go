@@ -22,7 +22,7 @@ import (
 
 // Kinds of records.
 const (
-	kindJob    = "job"       // those that are not over, so that workers find them at once
+	kindJob    = "job"       // jobs that have not ended, so that workers find them at once
 	kindEnded  = "job-ended" // the others
 	kindLine   = "log"
 	kindHead   = "log-head"
@@ -184,7 +184,6 @@ func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 	return list, err
 }
 
-// reader is an engine, or a transaction.
 type reader interface {
 	Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error)
 }
@@ -212,7 +211,7 @@ func (missingError) Is(target error) bool { return target == fs.ErrNotExist }
 
 func all(ctx context.Context, from reader, kind string) (list []Job, err error) {
 	err = each(ctx, from, kind, func(r store.Record) error {
-		job, _ := readJob(r) // one that cannot be read stops no other
+		job, _ := readJob(r) // an unreadable job does not block others
 		list = append(list, job)
 		return nil
 	})

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// local keeps records in memory: see Config.Local. What it lists it claims, so that it
-// can move and remove that.
+// local keeps records in memory: see Config.Local. It claims the messages that it lists,
+// so that it can move and remove them.
 type local struct {
 	store.Inspector
 	memory *memory.Engine
@@ -39,7 +39,7 @@ func (l *local) Records(ctx context.Context, kind, after string, limit int) ([]s
 
 // List claims messages, for the edits that follow.
 func (l *local) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
-	p.Max = min(p.Max, 100) // what takes long must not outlive its lease
+	p.Max = min(p.Max, 100) // a long step must not outlive its leases
 	claimed, err := l.Claim(ctx, queue, f, p, defaultLease)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +55,7 @@ func (l *local) Update(ctx context.Context, f func(context.Context, store.Tx) er
 	return l.memory.Update(ctx, func(ctx context.Context, tx store.Tx) error { return f(ctx, &localTx{tx, l}) })
 }
 
-// release releases what List has claimed of a queue, and what stays.
+// release releases the messages of a queue that List has claimed and that stay.
 func (l *local) release(ctx context.Context, queue string) error {
 	l.mu.Lock()
 	var stay []store.Lease

@@ -105,7 +105,8 @@ func TestLocal(t *testing.T) {
 	})
 }
 
-// eachItsOwn is an engine whose queues count their positions by themselves, and which takes its time.
+// eachItsOwn is an engine whose queues count their positions by themselves, and which
+// takes its time.
 type eachItsOwn struct{ store.Inspector }
 
 // shift is where the positions of the second queue begin in the engine.
@@ -133,7 +134,8 @@ func (e eachItsOwn) Count(ctx context.Context, queue string, f store.Filter) (st
 	return c, err
 }
 
-// Regression: a step of one job gave back what another one, of another queue, had claimed, or took it for its own.
+// Regression: a step of one job gave back what another one, of another queue, had
+// claimed, or took it for its own.
 func TestLocalJobsOfTwoQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
@@ -164,7 +166,7 @@ func TestLocalJobsOfTwoQueues(t *testing.T) {
 	})
 }
 
-// A job that cannot go on says why, and goes on when it can.
+// A job that cannot continue reports why, and continues when it can.
 func TestAStepThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open(memory.Limit(12))
@@ -213,7 +215,7 @@ func (t fullTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
 	return t.Tx.Edit(ctx, edits...)
 }
 
-// A message that the engine refuses stays, and holds up no other.
+// A message that the engine refuses stays, and does not block others.
 func TestARefusedMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()

@@ -21,7 +21,7 @@ type Line struct {
 	Event string    `json:"event"` // start, pause, resume, cancel, end; of a backend: hold, resume, limit
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
-	Job   Job       `json:"job,omitzero"` // as it was then; none if Backend is set
+	Job   Job       `json:"job,omitzero"` // as it was then; zero if Backend is set
 	// Backend is the order to a backend; nil for a line about a job.
 	Backend *BackendOrder `json:"backend,omitempty"`
 	// Hash is the SHA-256 of the line and of the hash of the line before, in hexadecimal.
@@ -55,7 +55,7 @@ func appendLine(ctx context.Context, tx store.Tx, l Line) error {
 	return tx.Write(ctx, head)
 }
 
-// headOf returns the number and hash of the last line; 0: there is none.
+// headOf returns the number and hash of the last line; n is 0 if the log is empty.
 func headOf(ctx context.Context, from reader) (head store.Record, n int, hash string, err error) {
 	rs, err := from.Records(ctx, kindHead, "", 1)
 	if err != nil || len(rs) == 0 {

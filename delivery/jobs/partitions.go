@@ -13,15 +13,14 @@ const Unowned = "unowned"
 type Partition struct {
 	Pipeline string `json:"pipeline,omitempty"`
 	Name     string `json:"name"`
-	Epoch    uint64 `json:"epoch,omitempty"` // of its assignment to the worker; 0: it has none
-	// State is one of: running, failing (its pipeline has failed, and has not completed a
-	// checkpoint since), leaving, ended, [Unowned].
+	Epoch    uint64 `json:"epoch,omitempty"` // of its assignment to the worker; 0 if it is not assigned
+	// State is running, failing (its pipeline has failed, and has not completed a
+	// checkpoint since), leaving, ended or [Unowned].
 	State string `json:"state"`
 	Lag   int64  `json:"lag"`           // elements that were not read yet; -1 if the input does not know
 	Why   string `json:"why,omitempty"` // of failing: the last error
 
-	// Of [Owners]: the ID of the worker that has it, "" if none has, and when the worker
-	// reported.
+	// Of [Owners]: the ID of the worker that has it, or "", and when the worker reported.
 	Worker string    `json:"-"`
 	Seen   time.Time `json:"-"`
 }

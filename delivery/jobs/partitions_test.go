@@ -9,7 +9,8 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 )
 
-// The owner of a partition is the worker with the highest epoch, unless others have found since that nobody has it.
+// The owner of a partition is the worker with the highest epoch, unless others have found
+// since that it is unowned.
 func TestOwners(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	worker := func(id string, seconds int, all ...jobs.Partition) jobs.Worker {

@@ -120,7 +120,7 @@ func (j *Jobs) holdWhenRoom(ctx context.Context, queue string, full *fullness) e
 	}
 }
 
-// hold waits for the lock of a queue, and runs its jobs until there is none left to run.
+// hold waits for the lock of a queue, and runs its jobs until no job is left to run.
 // locked, which may be nil, is called with the lock held. If the lock is lost, hold
 // returns lock.ErrLost.
 func (j *Jobs) hold(ctx context.Context, queue string, locked func()) error {
@@ -165,7 +165,7 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case errors.Is(err, message.ErrRefused) && size > 1:
-			size = 1 // to find the one that the engine refuses
+			size = 1 // to find the message that the engine refuses
 		case guard.Is(err, store.ErrChanged) && changed < conflicts:
 			changed++
 			job = j.latest(ctx, job) // it was paused or cancelled
@@ -202,7 +202,7 @@ func (j *Jobs) latest(ctx context.Context, job Job) Job {
 	return job
 }
 
-// noteError lets people see why a job does not go on, if that can be written.
+// noteError stores why a job does not continue, if that can be written.
 func (j *Jobs) noteError(ctx context.Context, job Job, cause error) {
 	job.Error, job.Runner = guard.Text(cause), j.runner
 	_ = j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return j.write(ctx, tx, &job, "", "", "") })

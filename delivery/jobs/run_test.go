@@ -30,7 +30,8 @@ func jobsOf(t *testing.T, e store.Engine) *jobs.Jobs {
 	return j
 }
 
-// Regression: a job of a low rate that was cancelled or paused held up the next one of its queue until its wait was over, up to a day.
+// Regression: a job with a low rate that was cancelled or paused delayed the next job of
+// its queue until its wait was over, up to a day.
 func TestAJobBehindOneThatWasStopped(t *testing.T) {
 	for _, stop := range []func(j *jobs.Jobs, ctx context.Context, id int, by, why string) (jobs.Job, error){(*jobs.Jobs).Cancel, (*jobs.Jobs).Pause} {
 		synctest.Test(t, func(t *testing.T) {
@@ -101,7 +102,8 @@ func TestALowRate(t *testing.T) {
 	})
 }
 
-// Law J2: a line of the log that was changed is noticed. Regression: a loop over the log that ended early, when its context had ended or the next line was changed, panicked.
+// Law J2: a line of the log that was changed is noticed. Regression: a loop over the log
+// that ended early, when its context had ended or the next line was changed, panicked.
 func TestALogThatIsReadInPart(t *testing.T) {
 	s := memory.Open()
 	j := jobsOf(t, s)
@@ -139,8 +141,9 @@ func (s *stopping) Claim(ctx context.Context, queue string, f store.Filter, p st
 	return ms, err
 }
 
-// Regression: on an engine that keeps no jobs, a step that was under way moved its messages after the job had been stopped, and did not count
-// them: a job did more than its Max.
+// Regression: on an engine that keeps no jobs, a step that was under way moved its
+// messages after the job had been stopped, and did not count them: a job did more than
+// its Max.
 func TestAStepOfAJobThatWasStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
@@ -188,7 +191,8 @@ func TestAStepOfAJobThatWasStopped(t *testing.T) {
 	})
 }
 
-// Regression: beside a log to which others had added a line, a job that could not write its end tried that without a pause.
+// Regression: beside a log to which others had added a line, a job that could not write
+// its end tried that without a pause.
 func TestAJobThatCannotWriteTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Engine: memory.Open()}
@@ -229,7 +233,8 @@ func (c *counting) Update(ctx context.Context, f func(context.Context, store.Tx)
 	return c.Engine.Update(ctx, f)
 }
 
-// Law J1: a process that dies between two transactions leaves the messages and the progress of its job as one step has left them.
+// Law J1: a process that dies between two transactions leaves the messages and the
+// progress of its job as one step has left them.
 func TestAJobWhoseProcessDies(t *testing.T) {
 	for last := 1; ; last++ {
 		died := false
@@ -276,7 +281,8 @@ func (d *dying) Update(ctx context.Context, f func(context.Context, store.Tx) er
 	return err
 }
 
-// Regression (law D4): one job that could not be read stopped all jobs of an engine, and the heartbeats of its workers.
+// Regression (law D4): one job that could not be read stopped all jobs of an engine, and
+// the heartbeats of its workers.
 func TestAJobThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
@@ -333,7 +339,8 @@ func TestAJobThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// Regression (law D4): one order that could not be read hid those of the backends behind it from workers, and no backend could be held.
+// Regression (law D4): an unreadable order hid the orders for the backends behind it from
+// workers, and no backend could be held.
 func TestABackendOrderThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
@@ -359,7 +366,8 @@ func TestABackendOrderThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// Regression: a worker that was told to end while its heartbeat was on the way stayed in the list for two minutes.
+// Regression: a worker whose context ended while its heartbeat was on the way stayed in
+// the list for two minutes.
 func TestAWorkerThatEndsDuringItsHeartbeat(t *testing.T) {
 	e := &lastWords{Engine: memory.Open()}
 	j := jobsOf(t, e)
@@ -372,7 +380,7 @@ func TestAWorkerThatEndsDuringItsHeartbeat(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// lastWords keeps what it is given, and does not say so, since the context has ended.
+// lastWords stores records, but returns an error, since the context has ended.
 type lastWords struct {
 	*memory.Engine
 
@@ -390,7 +398,8 @@ func (e *lastWords) Update(ctx context.Context, f func(context.Context, store.Tx
 	return err
 }
 
-// Law W4: an order of a later version keeps what this one does not know, whatever is ordered.
+// Law W4: an order of a later version keeps what this one does not know, whatever is
+// ordered.
 func TestABackendOrderOfALaterVersion(t *testing.T) {
 	s := memory.Open()
 	j := jobsOf(t, s)
@@ -413,7 +422,8 @@ func TestABackendOrderOfALaterVersion(t *testing.T) {
 	}
 }
 
-// A hold reaches workers within two seconds, also on an engine that does not say what has changed.
+// A hold reaches workers within two seconds, even on an engine that does not announce
+// changes.
 func TestAHoldReachesWorkersWithoutAWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := jobsOf(t, struct{ store.Keeper }{memory.Open()})

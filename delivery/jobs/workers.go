@@ -43,7 +43,7 @@ type Worker struct {
 	Backends    []Backend         `json:"backends,omitempty"`
 
 	Checkpoints map[string]json.RawMessage `json:"checkpoints,omitempty"` // by pipeline, or pipeline/partition
-	// Partitions are the worker's, and those that have no owner as far as it knows, at
+	// Partitions are the worker's, and partitions without an owner as far as it knows, at
 	// most 256: see package partitions.
 	Partitions []Partition `json:"partitions,omitempty"`
 }
@@ -66,8 +66,8 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 
 // Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its
 // messages. Without jobs that takes a transaction every 20 s. about returns the report,
-// without what names the process. steer, which may be nil, gets the orders of people to
-// backends, at the start and when they have changed, and perhaps again.
+// without the fields that name the process. steer, which may be nil, gets the orders of
+// people to backends, at the start and when they have changed, and perhaps again.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
 	defer b.runs.Wait()
@@ -112,12 +112,12 @@ type beats struct {
 	running map[string]bool // queues
 }
 
-// beat says what the worker does, removes those that are gone, and returns the jobs to
-// run, and those that cannot be read: in one transaction.
+// beat reports the worker, removes workers that are gone, and returns the jobs to run and
+// the unreadable jobs: in one transaction.
 func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	w := b.about()
 	w.ID, w.PID, w.Version = b.id, os.Getpid(), version()
-	w.Host, _ = os.Hostname() // or none
+	w.Host, _ = os.Hostname() // may be empty
 	err = b.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		w.Seen = tx.Now().UTC()
 		w.ClockOffset = w.Seen.Sub(b.Clock.Now().Round(0)) // Round: by the clocks on the wall
@@ -222,7 +222,7 @@ func (b *beats) end(ctx context.Context) {
 	})
 }
 
-// version returns that of the module in this program.
+// version returns the version of the module in this program.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -105,7 +105,7 @@ func TestHoldWaits(t *testing.T) {
 	})
 }
 
-// stuck is locks whose server does not answer any more.
+// stuck is locks whose server does not answer.
 type stuck struct{ lock.Locks }
 
 func (stuck) Extend(ctx context.Context, _ lock.Grant, _ time.Duration) error {
@@ -118,7 +118,8 @@ func (stuck) Release(ctx context.Context, _ lock.Grant) error {
 	return context.Cause(ctx)
 }
 
-// A server that does not answer holds up the end of Hold for the time of a lease, and for 5 s, at most.
+// A server that does not answer delays the end of Hold for the time of a lease, and for 5
+// s, at most.
 func TestHold_ReleaseDoesNotWaitForever(t *testing.T) {
 	for lease, want := range map[time.Duration]time.Duration{3 * time.Second: 3 * time.Second, time.Minute: 5 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {

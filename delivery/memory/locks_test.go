@@ -21,7 +21,7 @@ func TestLocks(t *testing.T) {
 	})
 }
 
-// Law W3: a name that is not used any more is forgotten, and its fencing numbers go on all the same.
+// Law W3: an unused name is forgotten, but its fencing numbers keep rising.
 func TestForgetsNamesOfLocks(t *testing.T) {
 	mock := clock.NewMock()
 	engine := memory.Open(memory.WithClock(mock))

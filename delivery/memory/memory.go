@@ -29,7 +29,7 @@ type Engine struct {
 	closed bool // guarded by mu
 }
 
-// memoryQueues is what the stores have in common that Reopen returns.
+// memoryQueues is the state that an engine shares with the engines of Reopen.
 type memoryQueues struct {
 	machine clock.Clock
 	mayJump bool // WithClock has set machine
@@ -64,7 +64,7 @@ type memoryQueue struct {
 type memoryEntry struct {
 	store.Entry
 	at     time.Time // when it can be taken
-	index  [2]int    // in ready, and in that of its key
+	index  [2]int    // in ready, and in the heap of its key
 	lapses int
 }
 
@@ -356,8 +356,8 @@ func (m *Engine) Amend(ctx context.Context, lease store.Lease, a store.Amendment
 	})
 }
 
-// settle calls f for each lease that is not lost. invalid is the error of the arguments of
-// the call, or nil.
+// settle calls f for each lease that is not lost. invalid is the error of the arguments
+// of the call, or nil.
 func (m *Engine) settle(ctx context.Context, leases []store.Lease, invalid error, f func(i int, q *memoryQueue, e *memoryEntry)) error {
 	return m.do(ctx, func() error {
 		if invalid != nil {

@@ -17,8 +17,8 @@ type waker struct {
 	earlier     chan struct{} // buffer of one: a message is due before asleepUntil
 }
 
-// note makes the wakers of a queue expect a message that can be taken at a time. Called with
-// mu held.
+// note makes the wakers of a queue expect a message that can be taken at a time. Called
+// with mu held.
 func (m *memoryQueues) note(queue string, at time.Time) {
 	for _, w := range m.wakers[queue] {
 		if at.Before(w.asleepUntil) {

@@ -91,7 +91,7 @@ func TestWake_WhenAMessageCanBeTaken(t *testing.T) {
 	})
 }
 
-// A message that is due and not taken does not hide another one that becomes due.
+// A due message that is not taken does not hide another message that becomes due.
 func TestWake_BehindAMessageThatIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.Open()
@@ -104,7 +104,6 @@ func TestWake_BehindAMessageThatIsNotTaken(t *testing.T) {
 	})
 }
 
-// A consumer of an empty queue costs almost nothing.
 func TestWake_IdleQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.Open()

@@ -97,7 +97,7 @@ const (
 	maxRefused  = 10 * time.Minute // and the longest wait
 	publishing  = 2 * time.Second  // lease of a message while it is published; shorter than the lock's, so that the next relay need not wait
 	maxDoubts   = 1000             // messages that failed in a row and are remembered
-	dead        = " dead"          // behind the name of the queue: that of its dead letters
+	dead        = " dead"          // suffix of the name of the queue of dead letters
 )
 
 // Config configures [Relay]. Queue and Publish are required.
@@ -163,7 +163,7 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 	beside.Go(func() {
 		leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { settle.Wake(r.notified) })
 	}) // ends with Relay
-	if j, err := jobs.New(s, jobs.Config{Clock: c.Clock, Logger: c.Logger}); err == nil { // else it keeps none
+	if j, err := jobs.New(s, jobs.Config{Clock: c.Clock, Logger: c.Logger}); err == nil { // otherwise the engine keeps no jobs
 		beside.Go(func() { j.Work(listening, r.about, nil) }) // the same
 	}
 	defer func() {
@@ -194,8 +194,8 @@ type relay struct {
 	notified chan struct{} // capacity 1
 	worked   bool          // it has published something since it got the lock
 
-	// What Publish has failed for. A message is not refused before another one was
-	// published since.
+	// Failures of Publish. A message is not refused before another one was published
+	// since.
 	failures  int            // in a row
 	doubt     int64          // up to here messages go one by one
 	probed    int64          // the last message that failed alone, or 0 after a message was published
@@ -207,11 +207,11 @@ type relay struct {
 	pauses int // since something was published
 	tried  int // messages since the last pause
 
-	// What is owed to the store. A lease that is neither settled nor released counts as
-	// that of a relay that died.
+	// Leases to be settled or released. A lease that is neither counts as the lease of a
+	// relay that died.
 	published []store.Lease
 	back      []store.Lease
-	due       map[int64]bool // released, so they were due: the store's clock, which may go ahead, says when again
+	due       map[int64]bool // released messages are due, although the store's clock, which may be ahead, sets a later time
 
 	mu       sync.Mutex // guards what follows
 	reported report
@@ -225,7 +225,7 @@ type report struct {
 	Failures                       int // in a row
 }
 
-// about says what the relay does.
+// about returns the relay's report.
 func (r *relay) about() jobs.Worker {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,7 +233,7 @@ func (r *relay) about() jobs.Worker {
 	return jobs.Worker{Outbox: r.Queue, Counts: text, Operators: []json.RawMessage{text}}
 }
 
-// note notes what has become of messages.
+// note counts messages after a Publish.
 func (r *relay) note(n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -246,7 +246,7 @@ func (r *relay) note(n int, err error) {
 	r.reported.LastError, r.reported.LastFailure, r.reported.Failures = guard.Text(err), r.Clock.Now().UTC(), r.reported.Failures+1
 }
 
-// refusal is what is known of a message that failed while others did not.
+// refusal is the state of a message that failed while others did not.
 type refusal struct {
 	times int
 	until time.Time // it waits
@@ -273,8 +273,8 @@ func (r *relay) run(ctx context.Context) error {
 	}
 }
 
-// batch publishes what comes next, and removes it. It returns how many messages it has
-// tried.
+// batch publishes the next messages, and removes them. It returns how many messages it
+// has tried.
 func (r *relay) batch(ctx context.Context) (int, error) {
 	var after int64
 	if r.failures > patience { // else from the first one, as each time
@@ -352,8 +352,8 @@ func (r *relay) settle(ctx context.Context) error {
 	return nil
 }
 
-// release releases what was not published, and what else is owed, also after the end of
-// ctx: no relay has died.
+// release releases messages that were not published, and other leases that are owed, even
+// after the end of ctx: the relay has not died.
 func (r *relay) release(ctx context.Context, leased []store.Leased) {
 	if len(r.due) >= maxDoubts {
 		clear(r.due)
@@ -369,8 +369,8 @@ func (r *relay) release(ctx context.Context, leased []store.Leased) {
 	cancel()
 }
 
-// undamaged returns messages without those that cannot be read any more, which become
-// dead letters (law W2).
+// undamaged returns messages without the unreadable ones, which become dead letters
+// (law W2).
 func (r *relay) undamaged(ctx context.Context, leased []store.Leased) (whole []store.Leased, err error) {
 	for i, l := range leased {
 		if l.Damage == nil {
@@ -386,9 +386,9 @@ func (r *relay) undamaged(ctx context.Context, leased []store.Leased) (whole []s
 	return whole, nil
 }
 
-// suspects returns what is to be published now. A message whose relay died is alone: it
-// may kill its process, and would take others along (law D4). What has killed many is a
-// dead letter (law W2).
+// suspects returns the messages to publish now. A message whose relay died is alone: it
+// may kill its process, and would take others along (law D4). A message that has killed
+// many becomes a dead letter (law W2).
 func (r *relay) suspects(ctx context.Context, leased []store.Leased) ([]store.Leased, error) {
 	if !slices.ContainsFunc(leased, func(l store.Leased) bool { return l.Lapses > 0 }) {
 		return leased, nil
@@ -447,7 +447,7 @@ func (r *relay) nextOf(ctx context.Context, list lister, after int64, pages int)
 			listed += len(e.Payload)
 			refused, known := r.refused[e.Position]
 			seen[e.Position] = known
-			// Law D3. What is leased, a merge has.
+			// Law D3. A leased message is being merged.
 			if e.Held || e.Meta.Due.After(now) && !r.due[e.Position] || e.LeasedUntil.After(now) || refused.until.After(now) {
 				continue
 			}
@@ -477,7 +477,7 @@ func (r *relay) nextOf(ctx context.Context, list lister, after int64, pages int)
 
 // failed notes that messages could not be published, and waits.
 func (r *relay) failed(ctx context.Context, entries []store.Leased, err error) {
-	if errors.Is(err, store.ErrFull) { // it has refused none of them
+	if errors.Is(err, store.ErrFull) { // it has not refused the messages
 		r.Logger.Warn("weir: the target of an outbox is full; its messages are tried again", "queue", r.Queue, "messages", len(entries), "after", time.Second, "error", err)
 		r.sleep(ctx, time.Second)
 		return
@@ -518,7 +518,7 @@ func (r *relay) nextPause() time.Duration {
 	return pause
 }
 
-// refuse is called after something was published: what failed before did not fail for an
+// refuse is called after a message was published, so earlier failures were not due to an
 // outage.
 func (r *relay) refuse(ctx context.Context) error {
 	doubted := r.doubted

@@ -105,15 +105,15 @@ func TestRelayPublishesInOrder(t *testing.T) {
 	})
 }
 
-// Law W5: a message that is staged after the first one under its id was published is not lost
-// in the queue where the first one waits.
+// Law W5: a message that is staged after the first one under its id was published is not
+// lost in the queue where the first one waits.
 func TestRelay_SecondMessageUnderAnID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		c := w.config()
 		c.Publish = func(ctx context.Context, ms []store.Message) error { return w.store.Put(ctx, "orders", ms...) }
 		for range 2 {
-			w.stage(0, "17", "17") // the second one changes nothing
+			w.stage(0, "17", "17") // the second one has no effect
 			w.relay(w.store, c, 100*time.Millisecond)
 		}
 		orders, err := w.store.Count(t.Context(), "orders", store.Filter{})
@@ -253,7 +253,7 @@ func TestRelayThatWasKilled(t *testing.T) {
 	}
 }
 
-// trouble says which calls fail, and counts them.
+// trouble makes some calls fail, and counts them.
 type trouble struct {
 	what  string
 	down  atomic.Bool
@@ -306,7 +306,8 @@ func (f flakyLocks) Acquire(ctx context.Context, name, owner string, lease time.
 	return f.Locks.Acquire(ctx, name, owner, lease)
 }
 
-// Whichever call fails, the relay goes on after pauses that grow to five seconds, and begins with a short one when it has worked.
+// Whichever call fails, the relay continues after pauses that grow to five seconds, and
+// begins with a short pause after a success.
 func TestRelayOfAStoreThatFails(t *testing.T) {
 	for _, what := range []string{"list", "claim", "done", "acquire"} {
 		t.Run(what, func(t *testing.T) {
@@ -357,7 +358,8 @@ func (s stubborn) Done(ctx context.Context, leases ...store.Lease) error {
 	return s.Inspector.Done(context.WithoutCancel(ctx), leases...)
 }
 
-// Law D1: what is not published stays. The pauses grow to five seconds, and the end of the context ends them.
+// Law D1: unpublished messages stay. The pauses grow to five seconds, and the end of the
+// context ends them.
 func TestRelayWhosePublishNeverSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -370,7 +372,7 @@ func TestRelayWhosePublishNeverSucceeds(t *testing.T) {
 	})
 }
 
-// woken is a store that says when something was put.
+// woken is a store that notifies of puts.
 type woken struct {
 	store.Inspector
 	notify chan func(misses bool)
@@ -411,7 +413,7 @@ func TestRelayRefusesAWrongConfig(t *testing.T) {
 	}
 }
 
-// Law D1: what is removed is what was published, not what has its id.
+// Law D1: the published message is removed, and not another with its id.
 func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -431,7 +433,8 @@ func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	})
 }
 
-// A message with the id of one that is published, in the same part of the queue, keeps its delay (law D3).
+// A message with the id of a published message, in the same part of the queue, keeps its
+// delay (law D3).
 func TestAMessageWithTheSameIDThatIsNotDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -491,7 +494,7 @@ func TestAMessageThatIsRefusedStopsNoOther(t *testing.T) {
 	})
 }
 
-// An outage refuses nothing, however long it lasts.
+// In an outage no message is refused, however long it lasts.
 func TestAnOutageBuriesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -510,7 +513,7 @@ func TestAnOutageBuriesNothing(t *testing.T) {
 	})
 }
 
-// A queue that is full refuses nothing: what does not fit waits, however often it is tried.
+// A full queue does not refuse messages: they wait, however often they are tried.
 func TestRelayIntoAFullQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -528,7 +531,7 @@ func TestRelayIntoAFullQueue(t *testing.T) {
 	})
 }
 
-// process is a store whose process may have died: nothing it does has an effect then.
+// process is a store whose process may have died: its later calls have no effect.
 type process struct {
 	*memory.Engine
 	ctx  context.Context
@@ -568,7 +571,8 @@ func (p processLocks) Release(ctx context.Context, g lock.Grant) error {
 	return p.Locks.Release(ctx, g)
 }
 
-// Regression (laws D4, W2): a message that kills the relay's process stopped the outbox for ever.
+// Regression (laws D4, W2): a message that kills the relay's process stopped the outbox
+// for ever.
 func TestAMessageThatKillsItsRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -616,7 +620,8 @@ func (a ahead) List(ctx context.Context, queue string, f store.Filter, p store.P
 	return es, err
 }
 
-// What failed keeps its place, whatever the store's clock says, and does not count as that of a relay that died.
+// A failed message keeps its place, whatever the store's clock, and its lease does not
+// count as the lease of a relay that died.
 func TestWhatFailsKeepsItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -650,7 +655,7 @@ func TestRelayLeavesWhatIsHeld(t *testing.T) {
 	})
 }
 
-// People see what a relay does, and why it cannot: by what it says of itself, as workers do.
+// The report of a relay shows its work and its errors, like the report of a worker.
 func TestWhatARelaySaysOfItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -684,7 +689,7 @@ func TestWhatARelaySaysOfItself(t *testing.T) {
 // damaged is a store in which messages cannot be read, and have others in place of them.
 type damaged struct {
 	*memory.Engine
-	instead map[string]string // ids by what was stored
+	instead map[string]string // ids, by the stored ids
 }
 
 var errDamaged = errors.New("the row is damaged")
@@ -709,7 +714,8 @@ func (d damaged) Claim(ctx context.Context, queue string, f store.Filter, p stor
 	return leased, err
 }
 
-// Laws D4, W2: a message that is damaged in the store is not published, and holds up no other. A relay waited for it for ever.
+// Laws D4, W2: a message that is damaged in the store is not published, and does not
+// block others. A relay waited for it for ever.
 func TestADamagedMessageStopsNoOther(t *testing.T) {
 	for what, instead := range map[string]map[string]string{
 		"whose id is damaged": {"0": "row 1", "2": "row 3", "9": "row 10"},
@@ -739,8 +745,8 @@ func TestADamagedMessageStopsNoOther(t *testing.T) {
 	}
 }
 
-// Law D4: refused messages, however many and wherever they are, delay the others by about ten
-// seconds in all.
+// Law D4: refused messages, however many and wherever they are, delay the others by about
+// ten seconds in all.
 func TestRelay_RefusedMessagesDelayOthersBriefly(t *testing.T) {
 	const n = 1000
 	for name, isBad := range map[string]func(i int) bool{

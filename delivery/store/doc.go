@@ -31,7 +31,7 @@
 //   - [Store]: it leases them, so that any number of workers share a queue
 //   - [Inspector]: it looks into its queues, and moves messages between them atomically; it needs an index, such as a database has
 //   - [ByKey]: it takes the messages of keys in turn
-//   - [Waker]: it says when to look into a queue
+//   - [Waker]: it notifies consumers when to look into a queue
 //   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in one transaction with messages; jobs need it (package
 //     delivery/jobs)
 //

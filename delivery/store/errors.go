@@ -40,7 +40,7 @@ func (e *LeaseError) Error() string {
 // PutError is the error of the Put of a [Consumer], which may have stored some of the
 // messages.
 type PutError struct {
-	Errs []error // of each message, in order; nil: it is stored
+	Errs []error // of each message, in order; nil for a stored message
 }
 
 func (e *PutError) Error() string {

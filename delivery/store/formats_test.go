@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// Lines of an export, with a payload that is JSON and with one that is not (law W4).
+// Lines of an export, with a JSON payload and with another one (law W4).
 func TestFormatOfAMessage(t *testing.T) {
 	for name, payload := range map[string]string{"message.json": `{"n":5}`, "message-base64.json": "\xff\x00"} {
 		want := golden.Message()

@@ -12,8 +12,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// messageJSON is a message as JSON. One of the payloads is set, or none if there is no
-// payload.
+// messageJSON is a message as JSON. At most one of the payloads is set.
 type messageJSON struct {
 	Meta          message.Meta    `json:"meta"`
 	Cause         Cause           `json:"cause,omitempty"`
@@ -24,7 +23,7 @@ type messageJSON struct {
 	CRC           json.RawMessage `json:"crc,omitempty"`    // likewise
 }
 
-// messages are what has the members of messageJSON.
+// messages has the members of messageJSON.
 var messages = unknown.Kind{
 	Prefix: "Weir-Message-", Known: []string{"meta", "cause", "payload", "payloadBase64", "schema", "batch", "crc"},
 }
@@ -49,8 +48,8 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return messages.Append(bytes.TrimSuffix(b.Bytes(), []byte("\n")), later), nil
 }
 
-// isLine says whether a payload is JSON that stays the same, byte for byte, as a part of
-// other JSON.
+// isLine reports whether a payload is JSON that stays the same, byte for byte, as a part
+// of other JSON.
 func isLine(payload []byte) bool {
 	if !utf8.Valid(payload) || !json.Valid(payload) || string(payload) == "null" {
 		return false

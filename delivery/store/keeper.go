@@ -44,7 +44,7 @@ type Tx interface {
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
 	// Write writes a record if its stored version is r's, and increments the version.
-	// Version 0 stands for a record that does not exist. Without a value the record is
+	// Version 0 means a record that does not exist. Without a value the record is
 	// removed. If another transaction was faster, it returns ErrChanged.
 	Write(ctx context.Context, r Record) error
 
@@ -71,7 +71,7 @@ type Edit struct {
 	To    string // of Merge: the queue in which the message of Entry is put
 }
 
-// Action is what an [Edit] or a job (package jobs) does to messages.
+// Action is an action of an [Edit] or a job (package jobs) on messages.
 type Action string
 
 // The actions.
@@ -88,8 +88,8 @@ const (
 	// Release lets held messages be taken again when they are due. It is not done if a
 	// message is not held.
 	Release Action = "release"
-	// Due makes messages due now that wait for their delay, such as those of a layer.
-	// They keep their place, visits and order of keys. It is not done if a message is due
-	// or held.
+	// Due makes messages due now that wait for their delay, for example in a layer. They
+	// keep their place, visits and order of keys. It is not done if a message is due or
+	// held.
 	Due Action = "due"
 )

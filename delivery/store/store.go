@@ -20,12 +20,12 @@ import (
 // has ended. After an error a call may have taken effect or not, and can be repeated.
 // After Close they return [ErrClosed].
 type Engine interface {
-	// Put stores messages durably. All of them are stored, or none, where a transaction
-	// of the engine has room for them: on SQLite and PostgreSQL for any number, on
-	// JetStream for 1,000; on Kafka, which has none for them, an error is a [*PutError]
-	// if some may be stored. Putting a message whose identity is already queued has no
-	// effect, even if it is leased, or twice in the call. The error matches [ErrFull] if
-	// the engine is full.
+	// Put stores messages durably: all or none of them, where a transaction of the engine
+	// has room for them: on SQLite and PostgreSQL for any number, on JetStream for 1,000.
+	// Kafka has no such transaction: there an error is a [*PutError] if some may be
+	// stored. Putting a message whose identity is already queued has no effect, even if
+	// it is leased, or twice in the call. The error matches [ErrFull] if the engine is
+	// full.
 	Put(ctx context.Context, queue string, ms ...Message) error
 
 	// Close releases the resources of the engine. Leases end by themselves. A second
@@ -73,13 +73,13 @@ type Store interface {
 	Engine
 
 	// Take leases up to max messages that are due, the earliest due first, and returns
-	// them: none if none is due. It does not wait. A message is not returned before its
-	// delay has passed by the clock of the store (law D3). That clock does not go back
-	// when the clock of the machine does, except on PostgreSQL: there it is the clock of
-	// the database server, and a message is as much later as that is set back. Nor is a
-	// message taken again before its lease has ended. It stops after the message with
-	// which the payloads reach 16 MiB: so at least one message is returned, whatever its
-	// size. With an error it returns no messages.
+	// them. It does not wait, and may return no message. A message is not returned before
+	// its delay has passed by the clock of the store (law D3). That clock does not go
+	// back when the clock of the machine does, except on PostgreSQL: there it is the
+	// clock of the database server, and a message is as much later as that is set back.
+	// Nor is a message taken again before its lease has ended. It stops after the message
+	// with which the payloads reach 16 MiB: so at least one message is returned, whatever
+	// its size. With an error it returns no messages.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, even if that is sooner than
@@ -132,8 +132,8 @@ type Leased struct {
 	// External reports that another program may have put the message: without a schema of
 	// its own it has the schema of the queue's codec.
 	External bool
-	// Damage says which part of it cannot be read, so that it goes to the dead letters as
-	// undecodable, with the bytes that are left; nil if all can.
+	// Damage names the part of it that cannot be read, so that it goes to the dead
+	// letters as undecodable, with the bytes that are left; nil if all can be read.
 	Damage error
 }
 
@@ -215,23 +215,23 @@ type KeyRound struct {
 	Except []string // keys to skip
 }
 
-// Waker is a store that says when to look into a queue. Without it consumers poll an
-// empty queue: after 5 ms at first, then every 100 ms.
+// Waker is a store that notifies consumers when to look into a queue. Without it
+// consumers poll an empty queue: after 5 ms at first, then every 100 ms.
 type Waker interface {
 	// Wake calls wake when a message of a queue may have become due: it was put or
 	// released, or its delay or its lease has ended. It does so until ctx ends or it
 	// fails, and returns the reason: [ErrClosed] if the store was closed. It first calls
-	// wake as soon as it would not miss an event. misses says that it may miss events all
-	// the same, so that the consumer polls as well: a store that only knows of puts, for
-	// example. After an error consumers log it, poll every 100 ms, and call Wake again
-	// after a second.
+	// wake as soon as it would not miss an event. If misses is true, it may miss events
+	// all the same, so that the consumer polls as well: a store that only notices puts,
+	// for example. After an error consumers log it, poll every 100 ms, and call Wake
+	// again after a second.
 	Wake(ctx context.Context, queue string, wake func(misses bool)) error
 }
 
 // Page is a part of a queue.
 type Page struct {
-	After int64 // only messages after it; 0: from the beginning
-	Until int64 // only messages up to it, inclusive; 0: to the end
+	After int64 // only messages after it; 0 means from the beginning
+	Until int64 // only messages up to it, inclusive; 0 means to the end
 	Max   int   // number of messages, at least 1
 }
 
@@ -252,11 +252,11 @@ type Entry struct {
 type Counts struct {
 	Messages int
 	Held     int            // of these
-	Oldest   time.Time      // when the first of them arrived; zero if there is none
-	Next     time.Time      // when the first of them can be taken: its delay is over, or the lease of another consumer; zero if none can
+	Oldest   time.Time      // when the first of them arrived; zero if there are no messages
+	Next     time.Time      // when the first of them can be taken: its delay is over, or the lease of another consumer; zero if no message can
 	Causes   map[Cause]int  // of dead letters
 	Reasons  map[string]int // a message counts once for each of its reasons
-	Last     int64          // the highest position; 0 if there is none
+	Last     int64          // the highest position; 0 if there are no messages
 	Age      time.Duration  // since Oldest, by the store's clock
 }
 

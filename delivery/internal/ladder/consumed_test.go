@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// lateConsumer is an engine whose Consume takes its time, whatever its context says.
+// lateConsumer is an engine whose Consume takes its time, whatever its context.
 type lateConsumer struct {
 	store.Engine
 	begin    chan struct{}
@@ -38,7 +38,8 @@ func (r lateReceiver) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Law D4: what an engine opens after the source was closed is closed too, or it would keep messages that nobody receives.
+// Law D4: a receiver that an engine opens after the source was closed is closed too, or
+// it would keep messages from others.
 func TestAReceiverThatComesAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()

@@ -32,7 +32,7 @@ func (s *keyedStore[T]) Take(ctx context.Context, queue string, limit int, lease
 			continue
 		}
 		at := entryRef{queue, ms[i].Lease.Entry}
-		if _, again := k.taken[at]; again { // its lease had ended: it joins the one in flight (law D2)
+		if _, again := k.taken[at]; again { // its lease had ended: it joins the message in flight (law D2)
 			continue
 		}
 		e := k.get(meta.Key)

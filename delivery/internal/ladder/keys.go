@@ -19,20 +19,20 @@ import (
 const (
 	defaultMaxBlocked = 10_000
 	pageSize          = 500
-	// A message that should have come back for so long is looked for: it may have been
+	// A message that should have returned so long ago is looked for: it may have been
 	// purged.
 	overdue = 30 * time.Second
 )
 
-// keys keep the messages of a key in order (law D4): one of them is in flight in this
-// process at most, and none while one waits in a layer.
+// keys keep the messages of a key in order (law D4): at most one of them is in flight in
+// this process, and none of them while one waits in a layer.
 //
-//	new message ─▶ deliver │ hold, behind one in flight │ park in the queue Blocked, behind one that waits
+//	new message ─▶ deliver │ hold behind a message in flight │ park in the queue Blocked, behind a waiting message
 //	                             └─ the one in flight has gone to a layer ─▶ park
-//	settled ─▶ the next one that was parked, else that is held
+//	settled ─▶ the next parked message, or else the next held one
 //
-// A key is known as long as it has messages. The store knows what waits and what is
-// parked, in its order, so a restart finds it again.
+// A key is known as long as it has messages. The store has the waiting and the parked
+// messages, in order, so a restart finds them again.
 type keys[T any] struct {
 	clock   clock.Clock
 	logger  *slog.Logger
@@ -56,7 +56,7 @@ type keys[T any] struct {
 	copies map[leases.AcceptedPut]bool
 }
 
-// keyed is what is known of a key. Guarded by keys.mu.
+// keyed is the state of a key. Guarded by keys.mu.
 type keyed[T any] struct {
 	running   int // in flight here; more than one only between a hand-over and its acknowledgement
 	waits     map[leases.AcceptedPut]waiting
@@ -416,7 +416,6 @@ func (k *keys[T]) removed(e *keyed[T], put leases.AcceptedPut) {
 	}
 }
 
-// takeReady returns the messages that are to be delivered.
 func (k *keys[T]) takeReady() (ms []message.Message[T]) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -425,8 +424,8 @@ func (k *keys[T]) takeReady() (ms []message.Message[T]) {
 }
 
 // store parks messages: durable first, then acknowledged (law D1). After an error they
-// are still to be parked. One that can never be parked is rejected, and holds up no other
-// (law W2).
+// are still to be parked. A message that can never be parked is rejected, and does not
+// delay others (law W2).
 func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 	k.mu.Lock()
 	ms := k.parking
@@ -476,8 +475,8 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 	return nil
 }
 
-// check looks for messages that should have come back, and frees the keys of those that
-// are gone: a person may have purged them.
+// check looks for overdue messages, and frees the keys of messages that are gone: a
+// person may have purged them.
 func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	type late struct {
 		key   string

@@ -15,7 +15,6 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// requireIdle checks that nothing of the keys is left.
 func requireIdle(t *testing.T, l *ladder.Ladder[string]) {
 	t.Helper()
 	synctest.Wait()
@@ -23,7 +22,7 @@ func requireIdle(t *testing.T, l *ladder.Ladder[string]) {
 	require.Zero(t, l.Size(), "what counts for MaxBlocked")
 }
 
-// nothing checks that the source has nothing for a while.
+// nothing checks that the source has no message for a while.
 func nothing(t *testing.T, s delivery.Source[string]) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -32,7 +31,8 @@ func nothing(t *testing.T, s delivery.Source[string]) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// What is held behind a message of its key comes at once when that one is done, without the store, also to a Receive that waits.
+// A message that is held behind another of its key is delivered at once when that is
+// done, without the store, even to a Receive that waits.
 func TestHeldMessagesOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -60,8 +60,8 @@ func TestHeldMessagesOfAKey(t *testing.T) {
 	})
 }
 
-// Laws D1, D4: a new message of a key is held behind an earlier one that has come back from its layer, and is no redelivery of
-// it.
+// Laws D1, D4: a new message of a key is held behind an earlier one that has returned
+// from its layer, and is not taken for a redelivery of it.
 func TestANewMessageBehindOneOfALayer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -161,7 +161,8 @@ func (s *moody) Release(ctx context.Context, d time.Duration, leases ...store.Le
 	return s.Engine.Release(ctx, d, leases...)
 }
 
-// A store that fails changes nothing in the order of a key, and loses nothing: what was not recorded is recorded later.
+// A store that fails does not change the order of a key, and loses no message:
+// settlements that were not recorded are recorded later.
 func TestTheOrderOfAKeyWhenTheStoreFails(t *testing.T) {
 	for _, queue := range []string{"blocked", "1m"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// mortal is the store of a process that is killed: nothing that it calls then arrives.
+// mortal is the store of a process that is killed: its later calls have no effect.
 type mortal struct {
 	store.Inspector
 	killed atomic.Bool
@@ -97,10 +97,10 @@ func (m *mortal) Move(ctx context.Context, moves ...store.Move) error {
 	return m.Inspector.Move(ctx, moves...)
 }
 
-// calls are those of a function, which outlives its process.
+// calls are the calls of a function, which outlives its process.
 type calls struct {
 	mu        sync.Mutex
-	last      map[string]int // by key: the last one that was called
+	last      map[string]int // by key: the last message that was called
 	done      map[int]bool
 	overtaken []string
 }
@@ -115,8 +115,9 @@ func (c *calls) note(ctx context.Context, n int) {
 	c.last[meta.Key] = max(n, c.last[meta.Key])
 }
 
-// Workers are killed and started again at once, while messages of a queue wait in layers, behind others of their key, and in memory. No
-// message of a key is called after a later one, and all are done.
+// Workers are killed and started again at once, while messages of a queue wait in layers,
+// behind others of their key, and in memory. No message of a key is called after a later
+// one, and all are done.
 func TestTheOrderOfAKeyAfterKills(t *testing.T) {
 	const keys, n = 50, 1000
 	const kills = settle.MaxLapses - 1 // more could make a dead letter of a message that is in flight at each of them

@@ -30,7 +30,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// journal is a source that has an order, such as a partition of a log: it delivers again what was not acknowledged, in order.
+// journal is a source that has an order, such as a partition of a log: it delivers again
+// what was not acknowledged, in order.
 type journal struct {
 	mu    sync.Mutex
 	from  []string
@@ -101,8 +102,8 @@ func blocking(s store.Store) ladder.Config[string] {
 	return c
 }
 
-// Law D4: with Blocked a message is not called before all earlier ones of its key are done or dead, whatever fails, also
-// over kills; and other keys go on.
+// Law D4: with Blocked a message is not called before all earlier ones of its key are
+// done or dead, whatever fails, even over kills; and other keys continue.
 func TestAKeyIsBlocked(t *testing.T) {
 	seeds := uint64(2)
 	if s := os.Getenv("WEIR_SEEDS"); s != "" {
@@ -119,7 +120,7 @@ func blockKeys(t *testing.T, seed uint64) {
 	_, memory := config()
 	var all []string
 	failures := map[string]int{}
-	before := map[string]string{} // the earlier one of the key
+	before := map[string]string{} // the previous message of the key
 	last := map[string]string{}
 	for i := range 90 {
 		v := fmt.Sprintf("%c%03d", 'a'+rune(random.IntN(6)), i)
@@ -145,7 +146,7 @@ func blockKeys(t *testing.T, seed uint64) {
 				wrong = append(wrong, in+" was called before "+b)
 			}
 			if calls == killAt && run < 6 {
-				_ = s.Close() // the process is gone: nothing that it does reaches the store
+				_ = s.Close() // the process is dead: its calls do not reach the store
 				kill()
 			}
 			fails := failures[in] > 0
@@ -208,8 +209,8 @@ func blockKeys(t *testing.T, seed uint64) {
 	require.Len(t, ended, len(all))
 }
 
-// At the bound the source of new messages is held back, and goes on when some have left. A key whose message was purged from
-// its layer is free again.
+// At the bound the source of new messages is held back, and continues when some have
+// left. A key whose message was purged from its layer is free again.
 func TestBlockedMessagesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -249,7 +250,7 @@ func TestBlockedMessagesAreBounded(t *testing.T) {
 	})
 }
 
-// Other keys, and messages without one, go on meanwhile (law D4).
+// Other keys, and messages without a key, continue meanwhile (law D4).
 func TestOtherKeysGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -298,7 +299,8 @@ func (s *stuck) HandOver(ctx context.Context, moves ...store.Move) error {
 	return s.Engine.HandOver(ctx, moves...)
 }
 
-// Law D4: a later message of a key is not put behind one whose hand-over is not certain yet: that one may come again.
+// Law D4: a later message of a key is not put behind a message whose hand-over is not
+// certain yet, since that may be redelivered.
 func TestTheOrderOfAKeyWhenAHandOverFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -362,7 +364,8 @@ func (s *late) HandOver(ctx context.Context, moves ...store.Move) (err error) {
 	return errRefused
 }
 
-// Law D4: a hand-over that fails when its message has come back and waits in the next layer does not free the key.
+// Law D4: a hand-over that fails after its message has returned and waits in the next
+// layer does not free the key.
 func TestTheOrderOfAKeyWhenAHandOverFailsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -395,7 +398,8 @@ func TestTheOrderOfAKeyWhenAHandOverFailsLate(t *testing.T) {
 	})
 }
 
-// A hand-over that fails when its message is settled frees the key for what was parked meanwhile.
+// A hand-over that fails when its message is settled frees the key for messages parked
+// meanwhile.
 func TestAHandOverFailsAfterTheSettlement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -442,8 +446,9 @@ func (h *halfListed) List(ctx context.Context, queue string, f store.Filter, p s
 	return h.Engine.List(ctx, queue, f, p)
 }
 
-// What an earlier process has left is counted once: also if it is in two layers, since it was killed between a hand-over and the
-// acknowledgement, and if the first look fails half way. So new messages are received when it is gone.
+// Messages of an earlier process are counted once, even if one is in two layers, because
+// the process was killed between a hand-over and the acknowledgement, and if the first
+// look fails half way. So new messages are received when they are gone.
 func TestWhatWasLeftIsCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -472,7 +477,8 @@ func TestWhatWasLeftIsCountedOnce(t *testing.T) {
 	})
 }
 
-// Laws D1, D2: what the store has already is delivered once when its source gives it again, while it waits and while it is called.
+// Laws D1, D2: a message that the store has already is delivered once if its source
+// returns it again, while it waits and while it is called.
 func TestAMessageThatItsSourceGivesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -498,7 +504,8 @@ func TestAMessageThatItsSourceGivesAgain(t *testing.T) {
 	})
 }
 
-// Laws D4, D5: messages that cannot be parked hold back new ones, and no others: those of layers, whose end makes room.
+// Laws D4, D5: messages that cannot be parked hold back new messages, but not messages of
+// layers, whose end makes room.
 func TestAMessageThatCannotBeParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -534,7 +541,8 @@ func TestAMessageThatCannotBeParked(t *testing.T) {
 	})
 }
 
-// The order of a key holds for one source: a second one of the ladder is refused, and another worker on its queues is reported.
+// The order of a key holds for one source: a second source of the ladder is refused, and
+// another worker on its queues is reported.
 func TestTwoWorkersWithBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -566,7 +574,8 @@ func TestTwoWorkersWithBlocked(t *testing.T) {
 	})
 }
 
-// A message that is nacked comes again before those of its key that came after it, and takes no room of MaxBlocked.
+// A nacked message is redelivered before later ones of its key, and does not count for
+// MaxBlocked.
 func TestTheOrderOfAKeyAfterANack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -623,7 +632,8 @@ func (p *pages) List(ctx context.Context, queue string, f store.Filter, page sto
 	return p.Engine.List(ctx, queue, f, page)
 }
 
-// The parked messages of a key are taken without a look at all of them each time: that would take the square of their number.
+// The parked messages of a key are taken without a look at all of them each time: that
+// would take the square of their number.
 func TestParkedMessagesAreNearEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -641,7 +651,7 @@ func TestParkedMessagesAreNearEachOther(t *testing.T) {
 	})
 }
 
-// Also if many of other keys are between them.
+// Also if many messages of other keys are between them.
 func TestParkedMessagesThatAreFarFromEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -663,7 +673,8 @@ func TestParkedMessagesThatAreFarFromEachOther(t *testing.T) {
 	})
 }
 
-// Law D3: a parked message that is nacked comes again when its delay is over, and is not looked for all the time until then.
+// Law D3: a parked message that is nacked is redelivered when its delay is over, and is
+// not looked for all the time until then.
 func TestAParkedMessageIsNacked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -701,8 +712,8 @@ type noExtend struct{ *memory.Engine }
 
 func (noExtend) Extend(context.Context, time.Duration, ...store.Lease) error { return errRefused }
 
-// Law D2: a message whose lease ends while it is called is still one, and the next of its key comes when it is done: for its first
-// visit, since it has only waited.
+// Law D2: a message whose lease ends while it is called is still one, and the next of its
+// key comes when it is done: for its first visit, since it has only waited.
 func TestALeaseThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -757,7 +768,7 @@ func TestBlockedMessagesArePurged(t *testing.T) {
 	})
 }
 
-// The end of the first source waits for parked messages that nothing is before.
+// The end of the first source waits for parked messages without predecessors.
 func TestTheEndWaitsForWhatIsParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -773,7 +784,8 @@ func TestTheEndWaitsForWhatIsParked(t *testing.T) {
 	})
 }
 
-// Law D4: a message that is late in its layer, since others take its room, still comes before those of its key.
+// Law D4: a message that is late in its layer, because others use its bound, still
+// precedes later ones of its key.
 func TestAMessageThatIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -798,8 +810,8 @@ func TestAMessageThatIsLate(t *testing.T) {
 	})
 }
 
-// Law D4: with a first source, a key has one message in flight of both, and what waits of both is bounded. The queue's own messages
-// bypassed that.
+// Law D4: with a first source, a key has one message in flight of both sources, and the
+// waiting messages of both are bounded. The queue's own messages bypassed that.
 func TestTheQueuesOwnMessagesBesideAFirstSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -847,7 +859,8 @@ func TestTheQueuesOwnMessagesBesideAFirstSource(t *testing.T) {
 	})
 }
 
-// Law D4: the same over a kill: the queue delivers first what the worker before has taken, also beside a first source.
+// Law D4: the same over a kill: the queue delivers first what the worker before has
+// taken, also beside a first source.
 func TestTheQueuesOwnMessagesThatAKilledWorkerHad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -864,7 +877,8 @@ func TestTheQueuesOwnMessagesThatAKilledWorkerHad(t *testing.T) {
 	})
 }
 
-// A message that is taken for a redelivery, since its id waits in a layer, is not dropped in silence: it may be another one.
+// A message that is taken for a redelivery, since its id waits in a layer, is not dropped
+// in silence: it may be another one.
 func TestAMessageThatIsTakenForARedelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -886,8 +900,8 @@ func TestAMessageThatIsTakenForARedelivery(t *testing.T) {
 	})
 }
 
-// Law W5: a later put under the id of a message that waits in a layer is another message. It
-// waits behind it.
+// Law W5: a later put under the id of a message that waits in a layer is another message.
+// It waits behind it.
 func TestASecondPutUnderTheIDOfAMessageThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -915,8 +929,9 @@ func TestASecondPutUnderTheIDOfAMessageThatWaits(t *testing.T) {
 	})
 }
 
-// Laws D1, D2: a new message with the id of one that waits in a layer is a redelivery, unless it has had a later visit. Then another worker,
-// which keeps no order, has taken it from the layer: it is parked behind what waits.
+// Laws D1, D2: a new message with the id of a message that waits in a layer is a
+// redelivery, unless it has had a later visit. Then another worker, which keeps no order,
+// has taken it from the layer: it is parked behind the waiting messages.
 func TestALaterVisitOfAMessageThatWaits(t *testing.T) {
 	again := func(visit int) func(m *message.Meta) { // of one put, merged once before
 		return func(m *message.Meta) { m.Visit, m.Merges, m.Put = visit, 1, "first//1" }

@@ -27,11 +27,11 @@ type Layer struct {
 	Queue         string
 	Delay         time.Duration // required: above 0
 	Jitter        float64       // the share of the delay that is added at random, at most: 0 to 1
-	MaxConcurrent int           // messages of the layer in flight in this process at once; 0: no limit
-	Rate          float64       // messages a second that come back in this process, at most; 0: no limit
+	MaxConcurrent int           // messages of the layer in flight in this process at once; 0 means no limit
+	Rate          float64       // messages of the layer that this process takes in a second, at most; 0 means no limit
 }
 
-// Config is what a ladder is made of. The first four fields are required.
+// Config configures a ladder. The first four fields are required.
 type Config[T any] struct {
 	Store       store.Engine // a store.Store or a store.Consumer
 	Codec       codec.Codec[T]
@@ -39,21 +39,22 @@ type Config[T any] struct {
 	DeadLetters string  // a queue of the store
 	Layers      []Layer // in order
 
-	// Others returns more queues in which messages wait, those that only another version
-	// has: its layers, and its Blocked if this one has none. Nil: there are none.
+	// Others returns more queues in which messages wait, and which only another version
+	// has: its layers, and its Blocked if this one has none. It may be nil.
 	Others func(ctx context.Context) (queues []string, err error)
-	// IsLayer is that of a [store.Consumption].
+	// IsLayer is the IsLayer of a [store.Consumption].
 	IsLayer func(name string) bool
 	// Remembers is how long the server remembers a request that has an id. It allows
-	// calls in doubt in the layers. 0: each call in doubt goes to the dead letters.
+	// calls in doubt in the layers. If it is 0, each call in doubt goes to the dead
+	// letters.
 	Remembers time.Duration
 
-	// Blocked is a queue in which messages wait behind an earlier one of their key: while
-	// one of a key waits in a layer, those that come after it wait there, in order. "":
-	// they overtake it. The store must be a [store.Inspector].
+	// Blocked is a queue in which messages wait behind an earlier message of their key:
+	// while one waits in a layer, later messages of its key wait there, in order. If it
+	// is empty, they overtake it. The store must be a [store.Inspector].
 	Blocked string
 	// MaxBlocked bounds the messages that wait in layers, in Blocked, and in memory
-	// behind one in flight; the default is 10,000. When there are so many, no new ones
+	// behind a message in flight; the default is 10,000. At the bound, no new messages
 	// are received (a batch more may come from each source).
 	MaxBlocked int
 
@@ -113,7 +114,7 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	c.Logger = guard.Logger(c.Logger)
 	_, leases := c.Store.(store.Store) // else no delay but a layer's
 	l := &Ladder[T]{c: c, router: failed.Router[T]{
-		Returns:   leases && c.Blocked == "", // else later ones of its key would overtake it
+		Returns:   leases && c.Blocked == "", // otherwise later messages of its key would overtake it
 		Remembers: c.Remembers,
 	}}
 	for _, layer := range c.Layers {
@@ -199,7 +200,7 @@ func (l *Ladder[T]) fail(err error) {
 	})
 }
 
-// advise says why a message has not waited in a layer, which users of a queue with layers
+// advise logs why a message has not waited in a layer, which users of a queue with layers
 // do not expect.
 func (l *Ladder[T]) advise(ctx context.Context, id string) {
 	l.c.Logger.LogAttrs(ctx, slog.LevelInfo, "weir: a message is a dead letter without a wait in a layer, because its call may have taken effect; "+
@@ -234,8 +235,8 @@ func (l *Ladder[T]) own(d message.Delivery, meta *message.Meta) message.Delivery
 	return d
 }
 
-// keepReceived gives a message the bytes that were received in place of those of its
-// value, unless the program has changed the value. So what the type lacks is kept.
+// keepReceived gives a message the bytes as they were received in place of its encoded
+// value, unless the program has changed the value. So parts that the type lacks are kept.
 func keepReceived(d message.Delivery, m *store.Message) {
 	if d == nil {
 		return
@@ -256,7 +257,7 @@ func (l *Ladder[T]) Provider(ctx context.Context) (provider string, isOwn bool) 
 	return d.Provider(), true
 }
 
-// SetProvider stores the provider of the message of a call. isOwn is as that of Provider.
+// SetProvider stores the provider of the message of a call. isOwn is as in Provider.
 func (l *Ladder[T]) SetProvider(ctx context.Context, provider string) (isOwn bool, err error) {
 	d := l.deliveryOf(ctx)
 	if d == nil {
@@ -278,7 +279,7 @@ func (l *Ladder[T]) unvisited(received message.Message[T]) (store.Message, error
 	return m, nil
 }
 
-// bury stores a message that is not visited any more.
+// bury stores a message that is no longer visited.
 func (l *Ladder[T]) bury(ctx context.Context, received message.Message[T], cause store.Cause, why string) error {
 	meta := received.Meta()
 	m, err := l.unvisited(received)

@@ -89,7 +89,8 @@ func dead(t *testing.T, s store.Inspector) []store.Entry {
 	return entries
 }
 
-// Laws D3, D6: a message that always fails climbs the layers, and is merged to begin anew.
+// Laws D3, D6: a message that always fails climbs the layers, and is merged to begin
+// anew.
 func TestAMessageClimbsTheLadder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
@@ -204,7 +205,8 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	require.NotEmpty(t, dead(t, s)[2].Meta.ID)
 }
 
-// Users of a queue with layers expect that a failure waits: the first call in doubt that does not is explained.
+// Users of a queue with layers expect that a failure waits: the first call in doubt that
+// does not is explained.
 func TestACallInDoubtIsExplainedOnce(t *testing.T) {
 	for layers, want := range []int{0, 1} {
 		c, s := config()
@@ -225,8 +227,9 @@ type twice string
 
 func (twice) Idempotent() bool { return true }
 
-// Only an error that is known to be permanent makes a dead letter at the first visit. An operator knows too little: its strategy may
-// have been asked about one error only, and the service restarts.
+// Only an error that is known to be permanent makes a dead letter at the first visit. An
+// operator knows too little: its strategy may have been asked about one error only, and
+// the service restarts.
 func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
 	declined := predicates.NewRejection("CARD_DECLINED")
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
@@ -301,7 +304,8 @@ func TestHandedOverAgain(t *testing.T) {
 	require.Equal(t, 1, counts.Messages)
 }
 
-// Law D4: a layer's flow is bounded, none of its messages starves, and it holds up neither new ones nor another layer.
+// Law D4: a layer's flow is bounded, each of its messages gets through, and it delays
+// neither new messages nor another layer.
 func TestRateAndConcurrencyOfALayer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
@@ -359,7 +363,8 @@ func (s *takes) Take(ctx context.Context, queue string, limit int, lease time.Du
 	return s.Engine.Take(ctx, queue, limit, lease)
 }
 
-// What a rate allows in a second does not come at once, and a layer that is empty is not asked each time that new messages are.
+// Messages that a rate allows in a second are not delivered at once, and an empty layer
+// is not asked each time that new messages are.
 func TestALayerIsAskedForALittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()
@@ -426,7 +431,7 @@ func (b *broken) Receive(ctx context.Context, n int) ([]message.Message[string],
 	return b.Source.Receive(ctx, n)
 }
 
-// An error of one input is returned, and costs nothing of what others give.
+// An error of one input is returned, and loses no message of the others.
 func TestAnInputFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
@@ -471,7 +476,8 @@ func (l *leaving) Receive(ctx context.Context, n int) ([]message.Message[string]
 	return l.Source.Receive(ctx, n)
 }
 
-// Law A6: a source that panics, or ends the goroutine, in Receive has failed, and holds up nothing.
+// Law A6: a source that panics, or ends the goroutine, in Receive has failed, and does
+// not block the others.
 func TestAnInputPanics(t *testing.T) {
 	for name, leave := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -595,7 +601,7 @@ func TestCloseWhileALayerIsFull(t *testing.T) {
 	})
 }
 
-// A dead letter is one line of the log: that of the operator.
+// A dead letter is logged in one line, by the operator.
 func TestADeadLetterIsLoggedOnce(t *testing.T) {
 	c, s := config()
 	c.Layers = nil // else the first call in doubt is explained
@@ -616,7 +622,8 @@ func TestADeadLetterIsLoggedOnce(t *testing.T) {
 	require.Contains(t, lines.String(), "id=0")
 }
 
-// Laws B2 and W2: a message whose visits are used up waits once more while its backend is down, a bounded number of times.
+// Laws B2 and W2: a message whose visits are used up waits once more while its backend is
+// down, a bounded number of times.
 func TestAnOutageMakesNoDeadLetter(t *testing.T) {
 	closed := asyncop.Failure[string]{Element: "a", Err: asyncop.ErrBackendDown, BackendDown: true, Attempts: 1}
 	answered := closed
@@ -670,7 +677,8 @@ func (slowEnd) Close(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Regression: a source that closes slowly took the time of those behind it, whose messages were not released, and counted as lapsed.
+// Regression: a source that closes slowly took the time of those behind it, whose
+// messages were not released, and counted as lapsed.
 func TestASourceThatClosesSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
@@ -695,7 +703,8 @@ type panicky struct{ *journal }
 
 func (panicky) Close(context.Context) error { panic("broken source") }
 
-// Law A6: a source that breaks at its end is an error of Close, and not the end of the process.
+// Law A6: a source that breaks at its end is an error of Close, and not the end of the
+// process.
 func TestASourceThatBreaksWhenClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := config()

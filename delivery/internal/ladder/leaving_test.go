@@ -18,8 +18,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Short waits stay in the operator. An element whose next delay is long leaves it, and so does one while too many wait (law
-// D4): not as a delayed result, but as a failure, so an ordered operator goes on.
+// Short waits stay in the operator. An element leaves it if its next delay is long, or if
+// too many wait (law D4): not as a delayed result, but as a failure, so an ordered
+// operator continues.
 func TestWhatLeavesTheOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
@@ -63,7 +64,8 @@ func TestWhatLeavesTheOperator(t *testing.T) {
 	})
 }
 
-// FLIP-232's formula: what waits for retries takes slots. A bound on its share lets the rest go on (law D4).
+// FLIP-232's formula: elements that wait for retries take slots. A bound on their share
+// lets the rest continue (law D4).
 func TestTheShareOfSlotsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()

@@ -65,13 +65,14 @@ func putRaw(t *testing.T, s store.Store, queue string, change func(m *message.Me
 	}
 }
 
-// raw is a text in JSON, with an escape that needs none.
+// raw is a text in JSON, with a needless escape.
 func raw(text string) []byte {
 	return []byte(fmt.Sprintf(`"\u%04x%s"`, text[0], text[1:]))
 }
 
-// Law W2: a message that cannot be parked, since the store refuses it for good, goes to the dead letters. The queue stood still for ever. Law
-// W4: those that are parked have their bytes as received.
+// Law W2: a message that cannot be parked, because the store refuses it for good, goes to
+// the dead letters. It blocked the queue for ever. Law W4: the parked messages have their
+// bytes as received.
 func TestAMessageThatIsRefusedWhereItIsParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -116,8 +117,9 @@ func TestAMessageThatIsTooLateHasItsBytes(t *testing.T) {
 	})
 }
 
-// Law W2: a message that comes too late, and does not fit among the dead letters, stays where it is, and its dead letter says so. It was
-// tried again each second, for ever.
+// Law W2: a message that is too late, and does not fit among the dead letters, stays
+// where it is, and its dead letter reports that. It was tried again each second, for
+// ever.
 func TestAMessageThatIsTooLateAndTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()

@@ -24,7 +24,7 @@ import (
 const (
 	slice    = 50 * time.Millisecond // a layer's rate is kept in slices of it
 	maxBatch = 100                   // messages of a layer at once
-	// An input that had nothing is left alone for so long while others have something.
+	// An input without messages is left alone for so long while others have some.
 	emptyFor = 20 * time.Millisecond
 
 	lookAgain = 5 * time.Minute // for queues of other versions: on JetStream a look reads from each queue of the engine
@@ -38,16 +38,16 @@ type Source[T any] interface {
 
 var errClosed = errors.New("ladder: the source is closed")
 
-// Source returns a source of the messages of the queue, and of those that come back from
-// the layers. With a source first it has those of that as well, and owns it: its Close
-// closes it. When first has come to its end (io.EOF), Source ends as soon as nothing of
-// the queue is in flight. What waits in it stays for the next run.
+// Source returns a source of the messages of the queue, and of messages that return from
+// the layers. With a source first it also returns the messages of first, and owns it: its
+// Close closes first. When first has ended (io.EOF), Source ends as soon as no message of
+// the queue is in flight. Messages that wait in the queue stay for the next run.
 //
 // wrapped are the sources that first wraps, if it is a wrapper: Source looks there for
 // the abilities that first lacks.
 //
-// With [Config.Blocked] a ladder has one source at a time: Source panics before the one
-// before it is closed.
+// With [Config.Blocked] a ladder has one source at a time: Source panics before the
+// previous one is closed.
 func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 	s := &source[T]{ladder: l, clock: l.c.Clock, inFlight: leases.NewKeysInFlight(), closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1)}
 	if l.c.Blocked != "" {
@@ -173,9 +173,9 @@ func (s *source[T]) isClosed() bool {
 	}
 }
 
-// source merges inputs. A Receive asks all that may give something, at the same time, and
-// ends those that still wait when one has given: so no input holds up another (law D4),
-// and nothing is taken that is not asked for.
+// source merges inputs. A Receive asks all inputs that may have messages at the same
+// time, and ends the other calls when one has returned some. So no input delays another
+// (law D4), and only messages that are asked for are taken.
 type source[T any] struct {
 	ladder  *Ladder[T]
 	keys    *keys[T] // nil if messages of a key overtake each other
@@ -216,8 +216,8 @@ type input[T any] struct {
 	flying atomic.Int64 // messages that are not settled; not counted for the leading input
 }
 
-// ofInput returns the first source that is an I, of the source of an input and the sources
-// that it wraps.
+// ofInput returns the first source that is an I, of the source of an input and the
+// sources that it wraps.
 func ofInput[I, T any](in *input[T]) (found I, isFound bool) {
 	found, isFound = in.source.(I)
 	for _, s := range in.wrapped {
@@ -240,7 +240,6 @@ const (
 	returning           // messages from a layer, or from Blocked
 )
 
-// isNew reports whether the input has new messages.
 func (k inputKind) isNew() bool { return k != returning }
 
 // Receive implements delivery.Source.
@@ -287,7 +286,7 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 			// not known yet: s.failed is the reason, or ctx has ended.
 		case s.ended && s.flying.Load() == 0 && (s.keys == nil || s.keys.isIdle()):
 			return io.EOF
-		default: // also after a failure: it holds up no other messages (law D4)
+		default: // also after a failure, which does not delay other messages (law D4)
 			s.failed = errors.Join(s.failed, s.ask(ctx, n))
 		}
 	}
@@ -318,7 +317,7 @@ func (s *source[T]) tend(ctx context.Context) error {
 	return nil
 }
 
-// answer is what an input has given.
+// answer is the answer of an input.
 type answer[T any] struct {
 	input    *input[T]
 	messages []message.Message[T]
@@ -465,9 +464,9 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	return nil
 }
 
-// buryLate returns messages without those that came too late: their deadline has passed,
-// or the server may not remember their calls in doubt any more, so they are not called
-// again (law X1). They become dead letters.
+// buryLate returns messages without the late ones: their deadline has passed, or the
+// server may no longer remember their calls in doubt. Late messages are not called again
+// (law X1), and become dead letters.
 func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []message.Message[T] {
 	now := s.clock.Now()
 	return slices.DeleteFunc(ms, func(m message.Message[T]) bool {
@@ -485,7 +484,7 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 		case err == nil:
 			m.Ack() // law D1
 		case errors.Is(err, message.ErrRefused):
-			m.Reject(err) // its source says where it stays (law W2)
+			m.Reject(err) // its source notes where it stays (law W2)
 		default:
 			s.failed = errors.Join(s.failed, err)
 			m.Nack(time.Second)

@@ -58,14 +58,15 @@ func newStrictBank(t *testing.T) *strictBank {
 	return b
 }
 
-// step is a request of a call: what happens to it in the network.
+// step is a request of a call, and its fate in the network.
 type step struct {
 	path string
 	name string // of caller.WithStep
 	ends string // "answered", "answer lost", or "request lost"
 }
 
-// network is an http.RoundTripper which loses requests and answers as their steps say.
+// network is an http.RoundTripper which loses requests and answers according to their
+// steps.
 type network struct {
 	base http.RoundTripper
 	ends atomic.Value // a string: of the step that runs
@@ -194,7 +195,7 @@ func TestTake_RefusalOfACallInDoubt(t *testing.T) {
 }
 
 // Law X1: as above, over visits. An id that does not name the only request in doubt, such
-// as an id that a worker of an earlier version has stored, proves nothing.
+// as an id that a worker of an earlier version has stored, does not prove anything.
 func TestTake_RefusalInTheNextVisit(t *testing.T) {
 	charge := func(ends string) []step { return []step{{path: "/charges", ends: ends}} }
 	steps := func(reserve, charge string) []step {

@@ -41,7 +41,7 @@ type bank struct {
 	results *server.Results
 
 	mu      sync.Mutex
-	effects map[string]int              // by what was charged
+	effects map[string]int              // by element
 	ids     map[string][]exactlyonce.ID // the same
 }
 
@@ -75,7 +75,7 @@ func newBank(t *testing.T) *bank {
 	return b
 }
 
-// losing is a network that loses the answers of a path while lost says so.
+// losing is a network that loses the answers to requests for which lost returns true.
 type losing struct {
 	base http.RoundTripper
 	lost func(*http.Request) bool
@@ -90,7 +90,8 @@ func (l losing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// work runs a worker until its source has ended. Its network loses answers while lost says so.
+// work runs a worker until its source has ended. Its network loses the answers to
+// requests for which lost returns true.
 func work(t *testing.T, l *ladder.Ladder[string], source delivery.Source[string], b *bank, name string, lost func(*http.Request) bool, also ...string) {
 	t.Helper()
 	base := &http.Transport{}
@@ -153,9 +154,10 @@ func receive(ctx context.Context, source delivery.Source[string]) func(func(mess
 func always(*http.Request) bool { return true }
 func never(*http.Request) bool  { return false }
 
-// Law X1: a call that was in doubt is made again on another worker, under the same client and number and with a higher attempt,
-// so it has one effect. Also if the worker was killed before it handed the message over, and nothing but its source knows of
-// it.
+// Law X1: a call that was in doubt is made again on another worker, under the same client
+// and number and with a higher attempt, so it has one effect. This holds even if the
+// worker was killed before it handed the message over, and only its source knows the
+// message.
 func TestACallInDoubtKeepsItsID(t *testing.T) {
 	c, s := config()
 	c.Layers = []ladder.Layer{{Queue: "1m", Delay: 4 * time.Second}}
@@ -200,7 +202,7 @@ func TestACallInDoubtKeepsItsID(t *testing.T) {
 	}
 	require.Len(t, b.effects, 20)
 
-	work(t, l, l.Source(messages(20)), b, "charges", never) // as if none had been acknowledged
+	work(t, l, l.Source(messages(20)), b, "charges", never) // as if they had not been acknowledged
 	for what, n := range b.effects {
 		require.Equal(t, 1, n, what)
 	}
@@ -222,7 +224,8 @@ func (f fixed) Receive(context.Context, int) ([]message.Message[string], error) 
 
 func (f fixed) Close(ctx context.Context) error { return f.of.Close(ctx) }
 
-// What the server may not recognise, or not remember for as long as the ladder lasts, is not called again.
+// A call is not repeated if the server may not recognize it, or does not remember it for
+// as long as the ladder lasts.
 func TestCallsInDoubtThatCannotBeMadeAgain(t *testing.T) {
 	for name, change := range map[string]struct {
 		remembers time.Duration
@@ -263,7 +266,8 @@ func inDoubt() asyncop.Failure[string] {
 	}
 }
 
-// visit is what an operator with a tracker does: it gives the message an id, and hands it over.
+// visit does the work of an operator with a tracker: it gives the message an id, and
+// hands it over.
 func visit(t *testing.T, l *ladder.Ladder[string], m message.Message[string], f asyncop.Failure[string]) exactlyonce.ID {
 	t.Helper()
 	tracker := caller.NewTracker(caller.Config{Name: "charges", Secret: []byte("0123456789abcdef")})
@@ -277,7 +281,7 @@ func visit(t *testing.T, l *ladder.Ladder[string], m message.Message[string], f 
 
 func one(t *testing.T, source delivery.Source[string]) message.Message[string] {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Hour) // else a test of what is lost would not end
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Hour) // otherwise a test of a lost message would not end
 	defer cancel()
 	ms, err := source.Receive(ctx, 1)
 	require.NoError(t, err)
@@ -285,8 +289,9 @@ func one(t *testing.T, source delivery.Source[string]) message.Message[string] {
 	return ms[0]
 }
 
-// A call stays in doubt over visits that prove nothing about it, and its time does not begin anew. A message that comes back
-// too late is not called. Its merge is asked for, and is another request.
+// A call stays in doubt over visits that prove nothing about it, and its time does not
+// begin anew. A message that returns too late is not called. Its merge must be requested,
+// and is another request.
 func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
@@ -299,7 +304,7 @@ func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 		source := l.Source(nil)
 		m = one(t, source)
 		require.Equal(t, began.Add(c.Remembers), m.Meta().Remembered.Local())
-		refused := exhausted("a") // nothing was sent
+		refused := exhausted("a") // without a request
 		refused.Attempts = 1
 		second := visit(t, l, m, refused)
 		require.Equal(t, first.Client, second.Client)
@@ -330,7 +335,8 @@ func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 	})
 }
 
-// A dead letter whose call the server still remembers returns without being asked for, under the same id.
+// A dead letter whose call the server still remembers returns without being asked for,
+// under the same id.
 func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
@@ -352,16 +358,16 @@ func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 	})
 }
 
-// A FLIP-232 strategy proves nothing about calls. Where its predicate asked for another attempt, the user has said that they
-// may be repeated.
+// A FLIP-232 strategy does not prove anything about calls. If its predicate asked for
+// another attempt, the user allows a repetition.
 func TestFailuresUnderAFlipStrategy(t *testing.T) {
 	for name, change := range map[string]struct {
 		strategy strategies.Retry[string]
-		want     []store.Cause // none: it is in the layer
+		want     []store.Cause // empty: it is in the layer
 	}{
 		"its predicate asked": {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.HasException), nil},
 		"it did not":          {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(io.EOF)), []store.Cause{store.UnsafeToRepeat}},
-		"it did not, but the calls may happen twice": { // so nobody knows that the error is permanent
+		"it did not, but the calls may happen twice": { // so the error is not known to be permanent
 			strategies.PolicyOf(strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(io.EOF))).Idempotent(), nil,
 		},
 	} {
@@ -408,8 +414,8 @@ func (f *faulty) HandOver(ctx context.Context, moves ...store.Move) error {
 	return f.Engine.HandOver(ctx, moves...)
 }
 
-// Law D4: a message that comes too late and cannot be stored among the dead letters holds up none of those that come with it. It
-// stays in its layer until it can.
+// Law D4: a message that is too late and cannot be stored among the dead letters does not
+// delay the messages of its batch. It stays in its layer until it can be stored.
 func TestOneThatCannotBeBuriedHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
@@ -449,8 +455,9 @@ type panicking struct{ error }
 
 func (panicking) Unwrap() error { panic("no error to look into") }
 
-// A call in doubt enters a layer only if it is remembered for longer than all layers before its last visit can last: jitter and
-// a wait that the server demands included, and without a sum that is too large for a Duration.
+// A call in doubt enters a layer only if it is remembered for longer than all layers
+// before its last visit can last: jitter and a wait that the server demands included, and
+// without a sum that is too large for a Duration.
 func TestHowLongACallMustBeRemembered(t *testing.T) {
 	const longest = math.MaxInt64
 	for name, change := range map[string]struct {
@@ -511,8 +518,8 @@ func TestALayerWithoutEnd(t *testing.T) {
 	require.Greater(t, entries[0].Meta.Due.Year(), 2200)
 }
 
-// Law X1: what stays in doubt is marked so, also when a later visit is refused for good, and when the call of another operator
-// comes into doubt as well: there is room for one id.
+// Law X1: a call in doubt stays marked, even if a later visit is refused for good, or the
+// call of another operator gets into doubt as well: there is room for one id.
 func TestWhatStaysInDoubt(t *testing.T) {
 	for name, second := range map[string]func(t *testing.T, l *ladder.Ladder[string], m message.Message[string]){
 		"refused for good": func(t *testing.T, l *ladder.Ladder[string], m message.Message[string]) {

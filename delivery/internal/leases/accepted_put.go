@@ -2,8 +2,8 @@ package leases
 
 import "github.com/weirflow/weir/message"
 
-// AcceptedPut identifies a put that a queue has accepted. The message of the put has it in
-// each queue that it is handed over to. A later put under the same id is another
+// AcceptedPut identifies a put that a queue has accepted. The message of the put has it
+// in each queue that it is handed over to. A later put under the same id is another
 // AcceptedPut (law W5).
 type AcceptedPut struct {
 	ID, Put string // message.Meta.ID and message.Meta.Put

@@ -18,8 +18,8 @@ const (
 )
 
 // Listen lets a store that can do so wake a consumer of a queue, until ctx ends. If it
-// fails, it begins again after a second, and says so in the log once a minute. misses
-// says that the consumer has to poll: the store may miss events, or has failed.
+// fails, it begins again after a second, and logs that once a minute. If misses is true,
+// the consumer has to poll: the store may miss events, or has failed.
 func Listen(ctx context.Context, s store.Store, queue string, c clock.Clock, l *slog.Logger, wake func(misses bool)) {
 	waker, ok := s.(store.Waker)
 	if !ok {

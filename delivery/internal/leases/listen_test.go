@@ -26,7 +26,7 @@ func (deaf) Wake(context.Context, string, func(bool)) error {
 	return errors.New("the password is wrong")
 }
 
-// Regression: nobody got to know that an engine could not listen.
+// Regression: an engine's failure to listen was not reported.
 func TestAnEngineThatCannotListen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := deaf{memory.Open()}
@@ -49,7 +49,8 @@ func TestAnEngineThatCannotListen(t *testing.T) {
 	})
 }
 
-// losing is an engine whose consumers were woken once, until its connection was cut for good.
+// losing is an engine whose consumers were woken once, until its connection was cut for
+// good.
 type losing struct {
 	*memory.Engine
 	cut *atomic.Bool
@@ -64,7 +65,7 @@ func (l losing) Wake(ctx context.Context, _ string, wake func(misses bool)) erro
 	return errors.New("the connection was cut")
 }
 
-// Law W2: a source that need not poll does so from when its engine cannot listen any more.
+// Law W2: a source that need not poll does so once its engine can no longer listen.
 func TestAnEngineThatListensNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := losing{memory.Open(), new(atomic.Bool)}

@@ -335,7 +335,7 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []store.Lease) 
 	return moveAll(ctx, s.store, moves...)
 }
 
-// forGood is the delay of a message that stays in its queue, and is not taken any more.
+// forGood is the delay of a message that stays in its queue, and is no longer taken.
 const forGood = 100 * 365 * 24 * time.Hour
 
 // buryAlone moves a message to the dead letters, where it may not fit: the history of its

@@ -31,7 +31,6 @@ const (
 	maxRecorded    = 1000 // settlements that are recorded at once
 )
 
-// errSourceClosed is returned by a source that was closed.
 var errSourceClosed = errors.New("weir: the source is closed")
 
 // Source returns the messages of a queue, as a delivery.Source: it extends their leases
@@ -66,7 +65,7 @@ type Source[T any] struct {
 
 	receiving chan struct{} // capacity 1: held by a Receive
 	takesOne  bool          // the next take asks for one message, because a suspect was taken last; owned by the Receive
-	left      []int64       // of what Resume has found, and was not taken yet; owned by the Receive
+	left      []int64       // positions that Resume has found, and that were not taken yet; owned by the Receive
 	after     string        // the round continues after this key; owned by the Receive
 
 	// releasing has capacity 1, and is a lock that is held during calls of the store. The
@@ -122,7 +121,7 @@ func WithMaxPoll(d time.Duration) SourceOption {
 }
 
 // WithClock sets the clock by which a source polls and extends; the default is the
-// machine's. What is due is the store's matter.
+// machine's. The store decides which messages are due.
 func WithClock(c clock.Clock) SourceOption {
 	guard.RefuseNil("weir: WithClock", "clock", c)
 	return func(s *sourceSettings) { s.clock = c }
@@ -253,8 +252,7 @@ func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// headStart returns how long a message whose leases have ended is still alone; 0: there
-// is none.
+// headStart returns how long a message whose leases have ended is still alone, or 0.
 func (s *Source[T]) headStart() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,9 +266,9 @@ func (s *Source[T]) headStart() time.Duration {
 	return max(0, d)
 }
 
-// take takes messages. A Take that is broken off may have leased some, which would have
-// to wait for the end of their leases. So the context of Receive does not end it, and
-// Close waits for it. found is true also if none of them is to be delivered.
+// take takes messages. An interrupted Take may have leased some, which would have to wait
+// for the end of their leases. So the context of Receive does not end it, and Close waits
+// for it. found is true even if no message is to be delivered.
 func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error) {
 	if s.takesOne {
 		n = 1

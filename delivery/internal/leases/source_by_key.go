@@ -13,8 +13,8 @@ func WithKeyRounds(s store.ByKey, n int) SourceOption {
 	return func(set *sourceSettings) { set.byKey, set.most = s, n }
 }
 
-// takeByKey takes messages of the next keys of a round. It returns none if no key has
-// messages that may be taken.
+// takeByKey takes messages of the next keys of a round. It returns no message if no key
+// has messages that may be taken.
 func (s *Source[T]) takeByKey(ctx context.Context, n int) (taken []store.Leased, err error) {
 	isWhole := s.after == "" // the loop visits all keys of a round
 	for {

@@ -75,7 +75,7 @@ func TestKeysInFlight_MessagesWithAnError(t *testing.T) {
 	})
 }
 
-// A take that does not return holds up its own source only.
+// A take that does not return blocks only its own source.
 func TestKeysInFlight_TakeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})

@@ -47,7 +47,7 @@ func (f *erring) Release(ctx context.Context, delay time.Duration, leases ...sto
 	return f.Engine.Release(ctx, delay, leases...)
 }
 
-// The errors of a store are those of Receive and Close, and both may be called again.
+// Receive and Close return the errors of a store, and may be called again.
 func TestSourceOfAStoreThatFails(t *testing.T) {
 	down := errors.New("the disk is gone")
 	synctest.Test(t, func(t *testing.T) {
@@ -114,8 +114,9 @@ func (s small) Move(ctx context.Context, moves ...store.Move) error {
 	return s.Engine.Move(ctx, moves...)
 }
 
-// Law W2: a dead letter that does not fit has its bytes and less of its history; if that does not fit either, it says where the message
-// stays. The settlement was tried again for ever, and with it those of others.
+// Law W2: a dead letter that does not fit has its bytes and less of its history; if that
+// does not fit either, it names the place where the message stays. The settlement was
+// tried again for ever, with others in its batch.
 func TestDeadLettersThatDoNotFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := small{memory.Open(), 2000}
@@ -151,7 +152,8 @@ func TestDeadLettersThatDoNotFit(t *testing.T) {
 	})
 }
 
-// busy is a store whose writes take a second, in which the worker settles one more message.
+// busy is a store whose writes take a second, in which the worker settles one more
+// message.
 type busy struct {
 	*memory.Engine
 	settle func()
@@ -169,7 +171,8 @@ func (b *busy) Release(ctx context.Context, delay time.Duration, leases ...store
 	return b.Engine.Release(ctx, delay, leases...)
 }
 
-// Law D2: a worker that always has settlements to be recorded keeps its leases. None was extended before all settlements were written.
+// Law D2: a worker that always has settlements to be recorded keeps its leases. None was
+// extended before all settlements were written.
 func TestLeasesAreExtendedUnderLoad(t *testing.T) {
 	const others = 50
 	ack := func(m message.Message[string], _ int) { m.Ack() }
@@ -193,7 +196,7 @@ func TestLeasesAreExtendedUnderLoad(t *testing.T) {
 				ms, err := s.Receive(t.Context(), 1+others)
 				require.NoError(t, err)
 				require.Len(t, ms, 1+others)
-				var settled atomic.Int64 // by this goroutine, and by those that write
+				var settled atomic.Int64 // by this goroutine, and by others that write
 				b.settle = func() {
 					if i := int(settled.Add(1)); i < len(ms) {
 						tc.settle(ms[i], i)
@@ -219,7 +222,8 @@ type full struct{ *memory.Engine }
 
 func (full) Move(context.Context, ...store.Move) error { return store.ErrFull }
 
-// Law D3: a dead letter that cannot be stored holds up no nack, neither while a worker runs nor when it ends.
+// Law D3: a dead letter that cannot be stored does not delay nacks, neither while a
+// worker runs nor when it ends.
 func TestADeadLetterThatCannotBeStoredHoldsUpNoNack(t *testing.T) {
 	for name, ends := range map[string]bool{"while it runs": false, "when it ends": true} {
 		t.Run(name, func(t *testing.T) {
@@ -387,8 +391,8 @@ func (r *refusing) HandOver(ctx context.Context, moves ...store.Move) error {
 	return r.Engine.HandOver(ctx, moves...)
 }
 
-// Laws D4 and W2: a settlement that the store refuses delays no other settlement, never fails
-// Receive, and its tries end.
+// Laws D4 and W2: a settlement that the store refuses delays no other settlement, never
+// fails Receive, and its tries end.
 func TestSource_RefusedSettlement(t *testing.T) {
 	fifth := func(entry string) bool { return entry == "5" }
 	for name, c := range map[string]struct {

@@ -18,8 +18,8 @@ const resumePage = 500 // entries that are looked at at once
 //
 // It is for one source of a queue whose order matters (delivery.WithKeepKeyOrder), and is
 // called before the first Receive. A message that was nacked with a delay is delivered
-// after its delay. Resume finds nothing if the store is no [store.Inspector]. It stops
-// looking behind the first 500 messages in a row that were never taken.
+// after its delay. Resume finds no messages if the store is not a [store.Inspector]. It
+// stops looking behind the first 500 messages in a row that were never taken.
 func (s *Source[T]) Resume(ctx context.Context) (puts []AcceptedPut, err error) {
 	i, ok := s.store.(store.Inspector)
 	if !ok {

@@ -104,7 +104,7 @@ func TestUndecodableStopsNothing(t *testing.T) {
 	})
 }
 
-// waking is an engine that says when messages are due.
+// waking is an engine that notifies when messages are due.
 type waking struct{ *memory.Engine }
 
 func (w waking) Wake(ctx context.Context, _ string, wake func(misses bool)) error {
@@ -113,12 +113,13 @@ func (w waking) Wake(ctx context.Context, _ string, wake func(misses bool)) erro
 	return context.Cause(ctx)
 }
 
-// Law D4: a source that need not poll looks again behind a batch in which nothing can be decoded.
+// Law D4: a source that need not poll looks again behind a batch without a decodable
+// message.
 func TestUndecodableDoesNotPutASourceToSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := waking{memory.Open()}
 		s := leases.NewSource(engine, "q", "dead", codec.JSON[string](), quiet)
-		synctest.Wait() // it has heard that the engine wakes it
+		synctest.Wait() // it knows that the engine wakes it
 		for i := range 3 {
 			raw := store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}, Payload: []byte("no JSON")}
 			require.NoError(t, engine.Put(t.Context(), "q", raw))
@@ -151,7 +152,8 @@ func TestRejectedIsADeadLetter(t *testing.T) {
 	})
 }
 
-// Regression (laws D4, W2): a message that killed its process stopped the queue for ever, and its batch died with it each time.
+// Regression (laws D4, W2): a message that killed its process stopped the queue for ever,
+// and its batch died with it each time.
 func TestWhatKillsItsProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := memory.Open()
@@ -204,7 +206,7 @@ func TestWhatKillsItsProcess(t *testing.T) {
 	})
 }
 
-// One that is slow has a head start, and holds up the others for no longer.
+// A slow message has a head start, and delays the others for no longer.
 func TestAHeadStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := memory.Open()
@@ -247,7 +249,8 @@ func (f failing) Extend(ctx context.Context, d time.Duration, ls ...store.Lease)
 	return f.Inspector.Extend(ctx, d, ls...)
 }
 
-// Law D2: the acknowledgement survives the store's outage, and the message is not delivered again here.
+// Law D2: the acknowledgement survives the store's outage, and the message is not
+// delivered again here.
 func TestAcknowledgementsAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := memory.Open()
@@ -276,7 +279,8 @@ func TestAcknowledgementsAreTriedAgain(t *testing.T) {
 	})
 }
 
-// Law D2: after a pause in which the lease was lost, the message that comes again joins the one in flight.
+// Law D2: after a pause in which the lease was lost, the redelivery joins the message in
+// flight.
 func TestRedeliveryJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := memory.Open()
@@ -300,7 +304,8 @@ func TestRedeliveryJoins(t *testing.T) {
 	})
 }
 
-// A lease that is lost counts once: when another source has the message, or this one has it again.
+// A lease that is lost counts once: when another source has the message, or this one has
+// it again.
 func TestLeasesLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := memory.Open()
@@ -359,7 +364,7 @@ func (s *doneWaits) Done(ctx context.Context, leases ...store.Lease) error {
 	return s.Store.Done(ctx, leases...)
 }
 
-// A store that takes its time to record holds up no message.
+// A store that records slowly delays no message.
 func TestReceiveGoesOnWhileSettlementsAreRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &doneWaits{Store: memory.Open(), entered: make(chan struct{}), release: make(chan struct{})}
@@ -378,7 +383,8 @@ func TestReceiveGoesOnWhileSettlementsAreRecorded(t *testing.T) {
 	})
 }
 
-// A message that was released is taken again before Release has returned: it is received again, and does not join itself.
+// A message that was released is taken again before Release has returned: it is received
+// again, and does not join itself.
 func TestTakenAgainBeforeReleaseReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := slowRelease{memory.Open(), make(chan struct{})}
@@ -426,7 +432,8 @@ func TestReceiveWhileCloseHangs(t *testing.T) {
 	})
 }
 
-// doneUntil is a store whose Done takes effect, and then waits for release or the end of its context.
+// doneUntil is a store whose Done takes effect, and then waits for release or the end of
+// its context.
 type doneUntil struct {
 	*memory.Engine
 	entered, release chan struct{}
@@ -443,7 +450,8 @@ func (s doneUntil) Done(ctx context.Context, leases ...store.Lease) error {
 	}
 }
 
-// Law D2: Close waits for what is being recorded. Broken off and repeated, it would look as if the leases were lost.
+// Law D2: Close waits for settlements that are being recorded. Interrupted and repeated,
+// it would look as if the leases were lost.
 func TestCloseDoesNotBreakOffARecording(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := doneUntil{memory.Open(), make(chan struct{}, 9), make(chan struct{})}
@@ -458,7 +466,7 @@ func TestCloseDoesNotBreakOffARecording(t *testing.T) {
 	})
 }
 
-// A store that does not answer holds up Close until its context ends, and not longer.
+// A store that does not answer delays Close until its context ends, and no longer.
 func TestCloseOverAStoreThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := doneUntil{memory.Open(), make(chan struct{}, 9), make(chan struct{})}
@@ -474,7 +482,8 @@ func TestCloseOverAStoreThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// takeUntil is a store whose Take takes effect, and then waits for release or the end of its context.
+// takeUntil is a store whose Take takes effect, and then waits for release or the end of
+// its context.
 type takeUntil struct {
 	*memory.Engine
 	entered, release chan struct{}
@@ -491,7 +500,8 @@ func (s takeUntil) Take(ctx context.Context, queue string, n int, lease time.Dur
 	}
 }
 
-// What a Take brings while the source is closed is released, and need not wait for the end of its lease.
+// Messages of a Take during Close are released, and need not wait for the end of their
+// leases.
 func TestCloseDoesNotBreakOffATake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := takeUntil{memory.Open(), make(chan struct{}, 9), make(chan struct{})}
