@@ -84,3 +84,35 @@ func TestQueueSource_FirstOfAnotherQueue(t *testing.T) {
 	require.Equal(t, whole, string(entriesOf(t, engine, orders.DeadLetters())[0].Payload))
 	require.NoError(t, source.Close(t.Context()))
 }
+
+// A result has the provider that was chosen in the same visit, and not the provider that
+// the message was received with.
+func TestQueuePutAll_ProviderChosenInTheSameVisit(t *testing.T) {
+	engine := memory.Open()
+	orders := delivery.NewQueue[charged](engine, "orders", noLog)
+	receipts := delivery.NewQueue[charged](engine, "receipts", noLog)
+	require.NoError(t, orders.Put(t.Context(), charged{7}, delivery.ID("a")))
+	ms, err := orders.Receive(t.Context(), 1)
+	require.NoError(t, err)
+	m := ms[0]
+	received := m.Meta()
+	provider, err := orders.Provider(message.NewContext(t.Context(), m), func() string { return "north" })
+	require.NoError(t, err)
+	require.Equal(t, "north", provider)
+	watched := message.Watch(m, m.Settle)
+	parts := message.Split(watched, charged{8}, charged{9})
+	require.NoError(t, receipts.PutAll(t.Context(), parts))
+	for _, part := range parts {
+		part.Ack()
+	}
+	for _, e := range entriesOf(t, engine, "receipts") {
+		require.Equal(t, "north", e.Meta.Provider, "the result %s", e.Meta.ID)
+	}
+	require.Len(t, entriesOf(t, engine, "receipts"), 2)
+	require.Equal(t, "north", m.Meta().Provider, "for sinks of other kinds")
+	others := delivery.NewQueue[charged](engine, "others", noLog)
+	ctx := message.ContextWithMeta(message.NewContext(t.Context(), m), received)
+	require.NoError(t, others.TakeFailure(ctx, asyncop.Failure[charged]{Err: errBusy, Reason: predicates.NewRejection("NO")}))
+	require.Equal(t, "north", entriesOf(t, engine, others.DeadLetters())[0].Meta.Provider, "a failure, for another queue")
+	require.NoError(t, orders.Close(t.Context()))
+}

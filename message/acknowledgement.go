@@ -34,13 +34,16 @@ func (a *acknowledgement) resolve(v Settlement) {
 	a.settle(v)
 }
 
-// history returns the Meta of the message. A part has an id of its own: else a store
-// would take two parts for one message.
+// history returns the Meta of the message, with the provider that the message has now. A
+// part has an id of its own: otherwise a store would take two parts for one message.
 func (a *acknowledgement) history() Meta {
 	if a == nil || a.meta == nil {
 		return Meta{}
 	}
 	m := *a.meta
+	if a.delivery != nil {
+		m.Provider = a.delivery.Provider()
+	}
 	if m.ID != "" {
 		m.ID += a.path()
 	}

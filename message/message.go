@@ -82,9 +82,11 @@ func (m Message[T]) Settle(v Settlement) {
 	m.a.resolve(v)
 }
 
-// Meta returns the history of the message: zero, if it is unknown. It must not be
-// changed: the maps and slices in it are shared. The ID of a part is the ID of the whole
-// and the number of the part: "orders/0/17#2".
+// Meta returns the history of the message, or the zero Meta if the history is unknown. It
+// must not be changed: the maps and slices in it are shared. The ID of a part is the ID of
+// the whole and the number of the part: "orders/0/17#2". Meta.Provider is the provider
+// that the message has now: it may have been chosen after the message was received. The
+// other fields are as received.
 func (m Message[T]) Meta() Meta { return m.a.history() }
 
 // Pending reports whether the message has an acknowledgement and is not settled.

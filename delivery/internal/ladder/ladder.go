@@ -137,15 +137,17 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return err
 	}
 	meta := to.Meta
-	d := l.deliveryOf(ctx)
-	if d != nil {
-		meta.Provider = d.Provider()
+	// from is also set for a part of a message, and for a message of another queue: they
+	// have its provider, and are not stored if it was purged.
+	from := message.DeliveryFromContext(ctx)
+	if from != nil {
+		meta.Provider = from.Provider()
 	}
 	m, err := leases.Encode(l.c.Codec, f.Element, meta)
 	if err != nil {
 		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
-	keepReceived(d, &m)
+	keepReceived(l.deliveryOf(ctx), &m)
 	m.Cause = to.Cause
 	queue := l.queueOf(to)
 	var inOrder handOver[T]
@@ -156,7 +158,6 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 			inOrder = k.beginHandOver(meta, queue, m.Delay)
 		}
 	}
-	from := message.DeliveryFromContext(ctx)
 	isGone, err := leases.HandOver(ctx, l.c.Store, queue, []store.Message{m}, []message.Delivery{from})
 	if err != nil {
 		inOrder.undo()
@@ -208,9 +209,8 @@ func (l *Ladder[T]) advise(ctx context.Context, id string) {
 		slog.String("id", id), slog.String("queue", l.c.DeadLetters))
 }
 
-// deliveryOf returns the handle of the message of a call, or nil if the message was not
-// received from a source of this ladder, or is a part or a message that a program has
-// made.
+// deliveryOf returns the handle of the message of a call. It returns nil if the message
+// was not received from a source of this ladder, is a part, or was made by the program.
 func (l *Ladder[T]) deliveryOf(ctx context.Context) message.Delivery {
 	meta, _ := message.MetaFromContext(ctx)
 	return l.own(message.DeliveryFromContext(ctx), &meta)

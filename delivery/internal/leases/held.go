@@ -2,6 +2,7 @@ package leases
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -10,23 +11,25 @@ import (
 )
 
 // held is a message that was received and is not settled in the store. It is also the
-// handle of its delivery. Source.mu guards all fields but isGone and isPurged; source and
-// position are written once. Of message, only the provider changes.
+// handle of its delivery. source, position and message are written once. Source.mu guards
+// the fields from lease to due.
 type held struct {
-	source     sourceOfHeld
-	position   int64 // of the message, if the store is a [store.Inspector]
+	source   sourceOfHeld
+	position int64         // of the message, if the store is a [store.Inspector]
+	message  store.Message // as received; its provider may be out of date: see provider
+
 	lease      store.Lease
-	until      time.Time // the lease lasts until then, by the clock of the source
-	message    store.Message
-	settlement *message.Settlement // nil: in flight
+	until      time.Time           // the lease lasts until this time, by the clock of the source
+	settlement *message.Settlement // nil while the message is in flight
 	written    bool                // settled in the store
-	lost       bool                // its lease is, and was counted
+	lost       bool                // the lease was lost, and LeasesLost counts it
 
 	refusals int       // how often the store has refused to record the settlement
-	due      time.Time // the settlement is not recorded again before
+	due      time.Time // time of the next try to record the settlement
 
-	isGone   atomic.Bool // the message is not in its queue, so its settlement is not recorded; written under mu
-	isPurged atomic.Bool // it is gone because it was purged; written under mu
+	provider atomic.Pointer[string] // provider of the message now; written under mu
+	isGone   atomic.Bool            // the message is not in its queue, so its settlement is not recorded; written under mu
+	isPurged atomic.Bool            // it is gone because it was purged; written under mu
 }
 
 var _ message.Delivery = (*held)(nil)
@@ -37,7 +40,6 @@ type sourceOfHeld interface {
 	engineOf() store.Engine
 	leaseOf(h *held) (l store.Lease, inFlight bool)
 	noteGone(ctx context.Context, h *held)
-	providerOf(h *held) string
 	asReceived(h *held, encoded []byte) (payload, schema []byte, isSame bool)
 	setProvider(ctx context.Context, h *held, provider string) (isKept bool, err error)
 }
@@ -60,7 +62,7 @@ func (h *held) AsReceived(encoded []byte) (payload, schema []byte, isSame bool) 
 func (h *held) IsPurged() bool { return h.isPurged.Load() }
 
 // Provider implements [message.Delivery].
-func (h *held) Provider() string { return h.source.providerOf(h) }
+func (h *held) Provider() string { return *h.provider.Load() }
 
 // SetProvider implements [message.Delivery].
 func (h *held) SetProvider(ctx context.Context, provider string) (isKept bool, err error) {
@@ -69,25 +71,17 @@ func (h *held) SetProvider(ctx context.Context, provider string) (isKept bool, e
 
 func (s *Source[T]) ownerOf() any { return s.owner }
 
-func (s *Source[T]) providerOf(h *held) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return h.message.Meta.Provider
-}
-
 func (s *Source[T]) asReceived(h *held, encoded []byte) (payload, schema []byte, isSame bool) {
 	payload, schema = h.message.Payload, h.message.Schema
 	return payload, schema, Same(s.decoder, s.codec, schema, payload, encoded)
 }
 
 func (s *Source[T]) setProvider(ctx context.Context, h *held, provider string) (isKept bool, err error) {
-	s.mu.Lock()
-	lease, isInFlight, now := h.lease, h.settlement == nil, h.message.Meta.Provider
-	s.mu.Unlock()
+	lease, isInFlight := s.leaseOf(h)
 	if !isInFlight {
 		return false, nil
 	}
-	if provider == now {
+	if provider == h.Provider() {
 		return true, nil
 	}
 	err = s.store.Amend(ctx, lease, store.Amendment{Provider: &provider})
@@ -96,6 +90,9 @@ func (s *Source[T]) setProvider(ctx context.Context, h *held, provider string) (
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.message.Meta.Provider = provider
+	if h.lease != lease && h.Provider() != provider {
+		return true, fmt.Errorf("message %q was taken again meanwhile, with the provider %q", h.message.Meta.ID, h.Provider())
+	}
+	h.provider.Store(&provider)
 	return true, nil
 }

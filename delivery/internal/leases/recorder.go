@@ -322,9 +322,8 @@ func (s *Source[T]) noteSettledWithout(hs []*held) {
 func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []store.Lease) error {
 	moves := make([]store.Move, len(hs))
 	for i, h := range hs {
-		s.mu.Lock() // a provider may be chosen meanwhile
 		m := h.message
-		s.mu.Unlock()
+		m.Meta.Provider = h.Provider()
 		m.Delay = 0
 		m.Cause = settle.Rejected(&m.Meta, *h.settlement, s.clock.Now())
 		moves[i] = store.Move{Lease: leases[i], Queue: s.dead, Message: m}

@@ -306,6 +306,7 @@ func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message
 	h := &held{source: s, position: l.Position, lease: l.Lease, until: until, message: l.Message}
 	h.message.Meta.Visit++
 	h.message.Meta.Put = storearg.OriginOfPut(s.queue, &l.Meta, l.Position, l.Lease.Entry) // law W5
+	h.provider.Store(&h.message.Meta.Provider)
 	s.hold(h)
 	if l.Lapses >= settle.MaxLapses {
 		err := settle.LapsedError(l.Lapses)
@@ -364,9 +365,12 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 		other := s.held[l.Lease.Entry]
 		switch {
 		case other != nil:
-			s.lose(other) // its key counts it already
-			other.lease, other.until = l.Lease, until
-			other.lost = false
+			// It is not admitted again, since its key counts it already. The new lease may
+			// be lost as well, and counts again. Another worker may have chosen a provider.
+			s.lose(other)
+			other.lease, other.until, other.lost = l.Lease, until, false
+			provider := l.Meta.Provider
+			other.provider.Store(&provider)
 		case !s.admit(l.Meta.Key):
 			back = append(back, l.Lease)
 		case l.Lapses >= settle.MaxLapses:

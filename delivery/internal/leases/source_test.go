@@ -304,6 +304,38 @@ func TestRedeliveryJoins(t *testing.T) {
 	})
 }
 
+// A redelivery that joins a message in flight brings the provider that another worker has
+// chosen meanwhile: a call there may be in doubt, so the message keeps it.
+func TestSource_RedeliveryJoinsWithTheProvider(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := memory.Open()
+		put(t, memory, "a")
+		var down atomic.Bool
+		down.Store(true)
+		s := leases.NewSource(failing{memory, &down}, "q", "dead", codec.JSON[string](), leases.WithLease(time.Second), quiet)
+		m := receive(t, s)
+		require.Empty(t, m.Meta().Provider)
+		time.Sleep(5 * time.Second) // no lease is extended
+		other := leases.NewSource(memory, "q", "dead", codec.JSON[string](), leases.WithLease(time.Hour), quiet)
+		isKept, err := message.DeliveryOf(receive(t, other)).SetProvider(t.Context(), "north")
+		require.NoError(t, err)
+		require.True(t, isKept)
+		require.NoError(t, other.Close(t.Context()), "releases the message")
+		down.Store(false)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err = s.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded, "the redelivery joins")
+		require.Equal(t, "north", m.Meta().Provider)
+		isKept, err = message.DeliveryOf(m).SetProvider(t.Context(), "south")
+		require.NoError(t, err)
+		require.True(t, isKept)
+		m.Reject(errors.New("no such account"))
+		require.NoError(t, s.Close(t.Context()))
+		require.Equal(t, "south", dead(t, memory)[0].Meta.Provider)
+	})
+}
+
 // A lease that is lost counts once: when another source has the message, or this one has
 // it again.
 func TestLeasesLost(t *testing.T) {
