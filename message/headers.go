@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -173,8 +174,9 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 
 // MetaFromHeaders returns the Meta that [Meta.ToHeaders] has written. The names of weir's
 // headers are not case-sensitive. Other headers, from the user or a later version of
-// weir, are in Meta.Headers. The error names a header that is damaged, over its limit, or
-// there twice; the others are in the Meta all the same.
+// weir, are in Meta.Headers. If they are over 1 MiB, or one of them has no name, Meta has
+// none of them. The error names what is damaged, over its limit, or there twice. Weir's
+// other headers are in the Meta all the same.
 func MetaFromHeaders(h map[string]string) (Meta, error) {
 	m, err := metaFromHeaders(h)
 	if err != nil {
@@ -223,35 +225,50 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 
 // headerReader reads weir's headers and collects what is wrong with them.
 type headerReader struct {
-	ours map[string]string // by their names in small letters
+	ours map[string]string // by their lower-case names
 	err  error
 }
 
-// sort takes weir's headers out of h and returns the others.
+// sort takes weir's headers out of h and returns the others. If the others are over their
+// limit, or one of them lacks a name, it returns nil, and weir's headers are read all the
+// same: a foreign header must not change the id of a message.
 func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 	size := 0
-	twice := ""
+	var twice []string // lower-case names
+	_, lacksName := h[""]
 	for name, value := range h {
-		if isOurs(name) {
-			canonical := strings.ToLower(name)
-			if _, there := r.ours[canonical]; there {
-				twice = canonical
-			}
-			r.ours[canonical] = value
+		if !isOurs(name) {
+			size += len(name) + len(value)
 			continue
 		}
-		if size += len(name) + len(value); size > maxHeaders || name == "" {
-			r.err = fmt.Errorf("header %q: its name is empty, or the headers have more than %d bytes", cut(name, maxName), maxHeaders)
-			return nil
+		canonical := strings.ToLower(name)
+		if _, there := r.ours[canonical]; there {
+			twice = append(twice, canonical)
+		}
+		r.ours[canonical] = value
+	}
+	slices.Sort(twice)
+	for _, name := range slices.Compact(twice) {
+		r.err = errors.Join(r.err, fmt.Errorf("header %s is there twice", name))
+		delete(r.ours, name)
+	}
+	if lacksName {
+		r.err = errors.Join(r.err, errors.New("a header has no name"))
+	}
+	if size > maxHeaders {
+		r.err = errors.Join(r.err, fmt.Errorf("the user's headers have %d bytes, at most %d are allowed", size, maxHeaders))
+	}
+	if lacksName || size > maxHeaders {
+		return nil
+	}
+	for name, value := range h {
+		if isOurs(name) {
+			continue
 		}
 		if others == nil {
 			others = make(map[string]string)
 		}
 		others[name] = value
-	}
-	if twice != "" {
-		r.err = fmt.Errorf("header %s is there twice", twice)
-		delete(r.ours, twice)
 	}
 	return others
 }

@@ -261,7 +261,7 @@ func TestDamagedHeaders(t *testing.T) {
 		"header Weir-Reasons":                                           {"Weir-Reasons": strings.Repeat("a,", 65)},
 		"header Weir-Provider has 3073 bytes":                           {"Weir-Provider": strings.Repeat("a", 3073)},
 		"1025 bytes, at most 1024 are allowed":                          {"Weir-Provider": strings.Repeat("a", 1025)},
-		"the headers have more than":                                    {"a": strings.Repeat("a", 1<<20)},
+		"the user's headers have 1048577 bytes":                         {"a": strings.Repeat("a", 1<<20)},
 	} {
 		_, err := message.MetaFromHeaders(h)
 		assert.ErrorContains(t, err, name)
@@ -331,4 +331,24 @@ func FuzzMetaFromJSON(f *testing.F) {
 		require.NoError(t, json.Unmarshal(must(json.Marshal(m)), &again))
 		require.Equal(t, m, again)
 	})
+}
+
+// A producer's headers that are over their limit, or lack a name, do not hide weir's own:
+// a message whose id is read at one delivery and not at the next would be two messages.
+func TestMetaFromHeaders_OwnHeadersBesideTooManyOthers(t *testing.T) {
+	want := message.Meta{ID: "orders/0/17", Put: "orders//5", Visit: 2, Merges: 1}
+	own, err := want.ToHeaders()
+	require.NoError(t, err)
+	for name, foreign := range map[string]map[string]string{
+		"more than 1 MiB":        {"a": strings.Repeat("a", 1<<19), "b": strings.Repeat("b", 1<<19)},
+		"a header lacks a name":  {"": "x", "a": "y"},
+		"a name there twice too": {"a": strings.Repeat("a", 1<<20), "Weir-Key": "k", "weir-key": "k", "WEIR-PROVIDER": "p", "Weir-Provider": "p"},
+	} {
+		maps.Copy(foreign, own)
+		for range 20 { // a map has another order each time
+			got, err := message.MetaFromHeaders(foreign)
+			require.Error(t, err, name)
+			require.Equal(t, want, got, name)
+		}
+	}
 }
