@@ -26,6 +26,7 @@ const (
 var throttles = predicates.ReasonSet{}.With(
 	httpretry.TooManyRequests, grpcretry.ResourceExhausted,
 	predicates.NewReason("SEARCH_TOO_MANY_REQUESTS", true, false), // ext/couchbase
+	predicates.NewReason("HBASE_THROTTLED", true, false),          // ext/hbase
 )
 
 // losses are the reasons of calls to a service that is overloaded or unavailable.
@@ -35,7 +36,7 @@ var losses = predicates.ReasonSet{}.With(
 	httpretry.Overloaded,
 	grpcretry.DeadlineExceeded, grpcretry.Unavailable,
 	predicates.CircuitBreakerOpen,
-).With(couchbaseLosses...)
+).With(couchbaseLosses...).With(hbaseLosses...)
 
 // couchbaseLosses are reasons of ext/couchbase, which is a module of its own. Its tests
 // check that they are the same.
@@ -47,6 +48,15 @@ var couchbaseLosses = []predicates.Reason{
 	predicates.NewReason("SOCKET_CLOSED_WHILE_IN_FLIGHT", false, false),
 	predicates.NewReason("PIPELINE_OVERLOADED", true, false),
 	predicates.NewReason("UNAMBIGUOUS_TIMEOUT", true, false),
+}
+
+// hbaseLosses are reasons of ext/hbase, as couchbaseLosses.
+var hbaseLosses = []predicates.Reason{
+	predicates.NewReason("HBASE_REGION_TOO_BUSY", true, false),
+	predicates.NewReason("HBASE_CALL_QUEUE_TOO_BIG", true, false),
+	predicates.NewReason("HBASE_CALL_DROPPED", true, false),
+	predicates.NewReason("HBASE_SERVER_NOT_RUNNING", true, false),
+	predicates.NewReason("HBASE_SERVER_STOPPED", true, false),
 }
 
 // ofError finds the reasons of errors for which the operator has none.

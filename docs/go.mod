@@ -7,11 +7,13 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/reugn/go-streams v0.13.0
+	github.com/sirupsen/logrus v1.9.3
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
 	github.com/weirflow/weir/console v0.0.0
 	github.com/weirflow/weir/ext/couchbase v0.0.0
 	github.com/weirflow/weir/ext/failsafe v0.0.0
+	github.com/weirflow/weir/ext/hbase v0.0.0
 	github.com/weirflow/weir/ext/jetstream v0.0.0
 	github.com/weirflow/weir/ext/jetstream/embedded v0.0.0
 	github.com/weirflow/weir/ext/kafka v0.0.0
@@ -37,6 +39,7 @@ require (
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/go-zookeeper/zk v1.0.2 // indirect
 	github.com/golang/snappy v1.0.0 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
@@ -78,6 +81,7 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260904194346-d0f1323225a4 // indirect
 	google.golang.org/grpc v1.85.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
+	modernc.org/b v1.0.0 // indirect
 	modernc.org/libc v1.80.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
@@ -91,6 +95,7 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/maypok86/otter/v2 v2.4.0
 	github.com/redis/go-redis/v9 v9.23.0
+	github.com/tsuna/gohbase v0.0.0-20220517082425-cb1f77f08e4f
 	github.com/twmb/franz-go v1.22.3
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
 	github.com/weirflow/weir/ext/postgres v0.0.0
@@ -103,6 +108,7 @@ replace (
 	github.com/weirflow/weir/console => ../console
 	github.com/weirflow/weir/ext/couchbase => ../ext/couchbase
 	github.com/weirflow/weir/ext/failsafe => ../ext/failsafe
+	github.com/weirflow/weir/ext/hbase => ../ext/hbase
 	github.com/weirflow/weir/ext/jetstream => ../ext/jetstream
 	github.com/weirflow/weir/ext/jetstream/embedded => ../ext/jetstream/embedded
 	github.com/weirflow/weir/ext/kafka => ../ext/kafka

@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -19,8 +20,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 	"github.com/reugn/go-streams/extension"
+	log "github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/tsuna/gohbase"
+	"github.com/tsuna/gohbase/hrpc"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -28,7 +32,9 @@ import (
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/ext/couchbase"
 	"github.com/weirflow/weir/ext/failsafe/failsafecall"
+	"github.com/weirflow/weir/ext/hbase"
 	"github.com/weirflow/weir/internal/testing/couchbasetest"
+	"github.com/weirflow/weir/internal/testing/hbasetest"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
 	"github.com/weirflow/weir/strategies"
@@ -140,6 +146,78 @@ func namesOf(url, user, password string, keys []string, take func(name string)) 
 		take(name)
 	}
 	return nil
+}
+
+// airportsOf reads rows of HBase, and counts a visit of each row that exists.
+func airportsOf(quorum string, keys []string, take func(name string, visits uint64)) error {
+	client := gohbase.NewClient(quorum, gohbase.FlushInterval(time.Millisecond)) // default: a Get waits 20 ms for others
+	defer client.Close()
+	get := hbase.Get(client,
+		func(ctx context.Context, key string) (*hrpc.Get, error) {
+			return hrpc.NewGetStr(ctx, "airports", key, hrpc.Families(map[string][]string{"info": {"name"}}))
+		},
+		func(_ string, row *hrpc.Result) (string, error) {
+			return string(row.Cells[0].Value), nil // there is one: an absent row is no result
+		})
+	names := asyncop.OrderedWaitWithRetry(get, time.Minute, 1000,
+		strategies.ReasonAware(hbase.Classifier[string](), nil).Idempotent(), // a Get may be repeated
+		asyncop.WithMaxConcurrentCalls(100),
+		asyncop.WithAttemptTimeout(10*time.Second))
+	visit := hbase.Mutate(client, 10*time.Second, // the timeout of an attempt
+		func(ctx context.Context, name string) (*hrpc.Mutate, error) {
+			return hrpc.NewIncStrSingle(ctx, "airports", name, "info", "visits", 1)
+		},
+		func(_ string, row *hrpc.Result) (uint64, error) {
+			return binary.BigEndian.Uint64(row.Cells[0].Value), nil
+		})
+	visits := asyncop.OrderedWaitWithRetry(visit, time.Minute, 1000,
+		strategies.ReasonAware(hbase.Classifier[uint64](), nil)) // repeats only what was not sent, or was refused
+	var found []string
+	for name, err := range names.Results(slices.Values(keys)) {
+		if err != nil {
+			return err
+		}
+		found = append(found, name)
+	}
+	i := 0
+	for count, err := range visits.Results(slices.Values(found)) {
+		if err != nil {
+			return err
+		}
+		take(found[i], count)
+		i++
+	}
+	return nil
+}
+
+func TestRecipes_HBase(t *testing.T) {
+	log.SetOutput(io.Discard) // gohbase logs each look-up that fails
+	quorum := hbasetest.StartSingle(t).Quorum()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	admin := gohbase.NewAdminClient(quorum)
+	for { // until the master has started
+		err := admin.CreateTable(hrpc.NewCreateTable(ctx, []byte("airports"), map[string]map[string]string{"info": nil}))
+		if err == nil {
+			break
+		}
+		require.NoError(t, ctx.Err(), "%v", err)
+		time.Sleep(100 * time.Millisecond)
+	}
+	client := gohbase.NewClient(quorum)
+	defer client.Close()
+	for key, name := range map[string]string{"lhr": "Heathrow", "cdg": "Charles de Gaulle"} {
+		put, err := hrpc.NewPutStr(ctx, "airports", key, map[string]map[string][]byte{"info": {"name": []byte(name)}})
+		require.NoError(t, err)
+		_, err = client.Put(put)
+		require.NoError(t, err)
+	}
+	var names []string
+	err := airportsOf(quorum, []string{"lhr", "absent", "cdg"}, func(name string, visits uint64) {
+		names = append(names, fmt.Sprint(name, visits))
+	})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"Heathrow1", "Charles de Gaulle1"}, names)
 }
 
 func TestRecipes_Couchbase(t *testing.T) {

@@ -38,7 +38,8 @@
 // [ByException], [ByResult] and [ByCode] make classifiers, [Named] reads the reason that
 // a function has added to its error ([WithReason]), and [Classifiers] chains them.
 // Ready-made classifiers are in httpretry, grpcretry and netretry, and for clients of
-// databases in modules of their own, such as ext/postgres and ext/couchbase.
+// databases in modules of their own, such as ext/postgres, ext/couchbase and
+// ext/hbase.
 // strategies.ReasonAware makes a policy of a classifier, for an operator.
 //
 // A function may make several requests and join their errors. Each error is classified

@@ -1,0 +1,98 @@
+package hbase
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tsuna/gohbase"
+	"github.com/tsuna/gohbase/hrpc"
+	"github.com/tsuna/gohbase/pb"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
+)
+
+// Mutate returns a function that writes a row: a put, a delete, an increment or an
+// append. request makes the request for an element, with the given context; result makes
+// the result of the response, whose cells are the new values of an increment or append,
+// and which is empty for other writes. An attempt sends the request at most once.
+//
+// timeout limits an attempt; 0 means no limit. Use it in place of
+// asyncop.WithAttemptTimeout: an attempt that ends here reports whether its request was
+// sent, and an attempt that the operator cuts off cannot. So a write that waited in vain
+// for its region may be repeated, even if it must not happen twice.
+//
+// Mutate panics if an argument is nil, if timeout is negative, or if client was not made
+// by gohbase.NewClient.
+func Mutate[IN, OUT any](
+	client gohbase.Client,
+	timeout time.Duration,
+	request func(ctx context.Context, in IN) (*hrpc.Mutate, error),
+	result func(in IN, r *hrpc.Result) (OUT, error),
+) asyncop.AsyncFunction[IN, OUT] {
+	requireArguments("Mutate", client == nil, request == nil, result == nil)
+	if timeout < 0 {
+		panic(fmt.Sprintf("hbase: Mutate: timeout %v is negative: use 0 for no limit", timeout))
+	}
+	sender, ok := client.(gohbase.RPCClient)
+	if !ok {
+		panic(fmt.Sprintf("hbase: Mutate: %T has no method SendRPC: use a client of gohbase.NewClient", client))
+	}
+	return asyncop.Blocking(func(ctx context.Context, in IN) (OUT, error) {
+		var none OUT
+		if timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, timeout)
+			defer cancel()
+		}
+		mutation, err := request(ctx, in)
+		if err != nil {
+			return none, unsent(err)
+		}
+		response, err := sendOnce(ctx, sender, mutation)
+		if err != nil {
+			return none, err
+		}
+		return result(in, response)
+	})
+}
+
+// sendOnce sends mutation at most once. Its error proves whether the request was sent,
+// and whether it was refused.
+func sendOnce(ctx context.Context, sender gohbase.RPCClient, mutation *hrpc.Mutate) (*hrpc.Result, error) {
+	w := newWrite(ctx, mutation)
+	defer w.end()
+	message, err := sender.SendRPC(w)
+	if answer, ok := w.answer(); ok { // SendRPC may have preferred the end of its context
+		message, err = answer.Msg, answer.Error
+	}
+	request, isSent := w.request()
+	switch {
+	case err != nil && !isSent:
+		return nil, unsent(err)
+	case err != nil:
+		err = &onlyRequestError{err}
+		if find(err).isRefusal() {
+			request.Refused()
+		}
+		return nil, err
+	}
+	response, ok := message.(*pb.MutateResponse)
+	if !ok {
+		return nil, fmt.Errorf("hbase: the response to %s is a %T, not a MutateResponse", mutation.Name(), message)
+	}
+	return hrpc.ToLocalResult(response.Result), nil
+}
+
+// unsent adds to err that the request was not sent.
+func unsent(err error) error {
+	return &predicates.StageError{Stage: predicates.ClientDispatch, Err: &onlyRequestError{err}}
+}
+
+// onlyRequestError is an error of a call that sent at most one request, so it applies to
+// the call as a whole.
+type onlyRequestError struct{ err error }
+
+func (e *onlyRequestError) Error() string { return e.err.Error() }
+func (e *onlyRequestError) Unwrap() error { return e.err }

@@ -1,0 +1,146 @@
+package hbase
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tsuna/gohbase/hrpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// write is a mutation that gohbase sends at most once.
+//
+// SendRPC of gohbase repeats a request after most errors and returns only the last error.
+// write is the request that SendRPC sees, so it notices when the request is sent, keeps
+// the result of sending it, and then ends the context of SendRPC, which prevents a
+// repetition. gohbase sends no request whose context has ended.
+//
+// The order of the calls by gohbase, where "server" is the goroutine of the connection:
+//
+//	SendRPC:  SetRegion   SerializeCellBlocks   ResultChan      SetRegion  …
+//	server:                          ResultChan, sends the result
+//
+// Both goroutines call ResultChan once, in either order, to pass the result from one to
+// the other. They get two channels, and relay passes the result on. If nothing was sent,
+// because the region is not available or its connection has just ended, gohbase calls
+// SetRegion again and continues.
+type write struct {
+	*hrpc.Mutate
+
+	ctx context.Context // of the attempt
+	end context.CancelFunc
+
+	mu     sync.Mutex // guards what follows
+	sent   bool
+	report predicates.SentRequest // if sent
+	result hrpc.RPCResult
+	hasEnd bool // result is set
+
+	calls int                    // of ResultChan since SetRegion
+	ends  [2]chan hrpc.RPCResult // of the result: one is the server's, one is SendRPC's
+}
+
+// newWrite returns a write of m for a call of SendRPC. The caller must call end.
+func newWrite(ctx context.Context, m *hrpc.Mutate) *write {
+	w := &write{Mutate: m, ctx: ctx}
+	limited, end := context.WithCancel(m.Context())
+	w.end = end
+	m.SetContext(limited)
+	return w
+}
+
+// request returns the report of the request, and whether it may have been sent.
+func (w *write) request() (predicates.SentRequest, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.report, w.sent
+}
+
+// answer returns the result of the request that was sent.
+func (w *write) answer() (hrpc.RPCResult, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.result, w.hasEnd
+}
+
+// SkipBatch implements hrpc.Batchable. A write is sent by the goroutine of SendRPC, so it
+// is not sent after SendRPC has returned.
+func (w *write) SkipBatch() bool { return true }
+
+// SetRegion implements hrpc.Call. gohbase calls it before it sends the request, or sends
+// it again.
+func (w *write) SetRegion(region hrpc.RegionInfo) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sent {
+		w.end()
+		return // and leave the region alone: the connection may still read it
+	}
+	w.calls = 0
+	w.ends = [2]chan hrpc.RPCResult{make(chan hrpc.RPCResult, 1), make(chan hrpc.RPCResult, 1)}
+	w.Mutate.SetRegion(region)
+}
+
+// SerializeCellBlocks is called by gohbase just before it writes the request to the
+// connection.
+func (w *write) SerializeCellBlocks() (proto.Message, [][]byte, uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.sent {
+		w.sent = true
+		w.report = predicates.ReportSent(w.ctx)
+	}
+	return w.Mutate.SerializeCellBlocks()
+}
+
+// ResultChan implements hrpc.Call.
+func (w *write) ResultChan() chan hrpc.RPCResult {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls++
+	switch w.calls {
+	case 1:
+		go w.relay(w.ends) // ends with the context
+		return w.ends[0]
+	case 2:
+		return w.ends[1]
+	}
+	return make(chan hrpc.RPCResult, 1) // the write has ended: SetRegion was called
+}
+
+// relay passes the result from one end to the other, and keeps it if the request was
+// sent. If it is an error, relay ends the write as soon as SendRPC has taken it.
+func (w *write) relay(ends [2]chan hrpc.RPCResult) {
+	var to chan hrpc.RPCResult
+	var result hrpc.RPCResult
+	select {
+	case result = <-ends[0]:
+		to = ends[1]
+	case result = <-ends[1]:
+		to = ends[0]
+	case <-w.Context().Done():
+		return
+	}
+	isSent := w.keep(result)
+	to <- result // the first of this channel, which has room for one
+	if !isSent || result.Error == nil {
+		return
+	}
+	select {
+	case to <- hrpc.RPCResult{}: // there is room again: SendRPC has taken the result
+		w.end()
+	case <-w.Context().Done():
+	}
+}
+
+// keep keeps result if the request was sent, and reports whether it was.
+func (w *write) keep(result hrpc.RPCResult) (isSent bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sent {
+		w.result, w.hasEnd = result, true
+	}
+	return w.sent
+}
