@@ -6,15 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// acknowledgement is what a message carries beside its value: how it is settled, and its
-// history. It is not generic, so it can go from message to message. Safe for concurrent
-// use.
+// acknowledgement has the settlement of a message and its history. It is not generic, so
+// it can go from message to message. Safe for concurrent use.
 type acknowledgement struct {
 	settled atomic.Bool
-	part    uint32           // 1, 2, … of whole; 0: it is no part
+	part    uint32           // 1, 2, … of whole; 0 if it is not a part
 	settle  func(Settlement) // written once before use, then read-only; nil for a part
 	whole   *whole           // of a part
-	meta    *Meta            // of the message from the source; nil: none
+	meta    *Meta            // of the message from the source; nil if it has none
 
 	// delivery is set by the source of the message before it passes the message on. A
 	// part has the delivery of the whole. It is nil for a message of a source without
@@ -50,7 +49,7 @@ func (a *acknowledgement) history() Meta {
 	return m
 }
 
-// path is what the parts add to the id.
+// path returns the suffixes of parts for the id.
 func (a *acknowledgement) path() string {
 	if a == nil || a.part == 0 {
 		return ""
@@ -84,7 +83,7 @@ func (w *whole) add(v Settlement) {
 func (a *acknowledgement) split(n int) []acknowledgement {
 	parts := make([]acknowledgement, n)
 	w := &whole{of: a, left: n}
-	over := a.settled.Load() // then there is nothing that the parts could settle
+	over := a.settled.Load() // then the parts have nothing to settle
 	for i := range parts {
 		parts[i].part, parts[i].whole, parts[i].meta = uint32(i)+1, w, a.meta
 		parts[i].delivery = a.delivery

@@ -9,7 +9,7 @@ import (
 )
 
 // appendEscaped appends s as printable text without a space at either end, which headers,
-// JSON and tables carry unchanged: what is not printable, percent signs and the special
+// JSON and tables carry unchanged: unprintable characters, percent signs and the special
 // characters become %XX, byte by byte.
 func appendEscaped(dst []byte, s, special string) []byte {
 	for i := 0; i < len(s); {
@@ -37,7 +37,6 @@ func escape(s, special string) string {
 	return s
 }
 
-// unescape returns what was escaped.
 func unescape(s string) (string, error) {
 	if !strings.Contains(s, "%") {
 		return s, nil

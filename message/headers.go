@@ -61,7 +61,7 @@ type text struct {
 	long  int
 }
 
-// The fields of a Meta that are headers. Arrays, so that nothing of this is allocated.
+// The fields of a Meta that are headers. Arrays, so that they are not allocated.
 
 func (m *Meta) texts() [9]text {
 	return [...]text{
@@ -273,8 +273,8 @@ func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 	return others
 }
 
-// take returns a header, unless it is missing or longer than one of long bytes can be
-// when it is escaped.
+// take returns a header, unless it is missing, or longer than long bytes can be when they
+// are escaped.
 func (r *headerReader) take(name string, long int) (value string, ok bool) {
 	canonical := strings.ToLower(name)
 	value, ok = r.ours[canonical]
@@ -285,7 +285,7 @@ func (r *headerReader) take(name string, long int) (value string, ok bool) {
 	return value, ok
 }
 
-// check notes an error about a header, and returns whether there is none.
+// check notes an error about a header, and reports whether err is nil.
 func (r *headerReader) check(name, value string, err error) bool {
 	if err != nil {
 		r.err = errors.Join(r.err, fmt.Errorf("header %s: %q: %w", name, cut(value, maxReason), err))

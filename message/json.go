@@ -11,7 +11,7 @@ import (
 )
 
 // storedMeta is Meta as JSON. Texts that identify something are escaped as in headers,
-// since JSON cannot hold what is not UTF-8; those that only describe are made UTF-8.
+// since JSON cannot hold text that is not UTF-8; descriptive texts are made UTF-8.
 type storedMeta struct {
 	ID             string            `json:"id,omitempty"`
 	Key            string            `json:"key,omitempty"`
@@ -82,8 +82,8 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	return metas.Append(b, members), err
 }
 
-// storedHeader returns the text of a field as a value of storedMeta.Headers: escaped as in
-// ToHeaders, and then escaped as all of these values are.
+// storedHeader returns the text of a field as a value of storedMeta.Headers: escaped as
+// in ToHeaders, and then escaped as all of these values are.
 func storedHeader(text string) string { return escape(escape(text, ""), "") }
 
 // UnmarshalJSON reads the output of MarshalJSON. A member that it does not know is a

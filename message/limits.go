@@ -85,7 +85,6 @@ func (m *Meta) fit() error {
 	return nil
 }
 
-// refused returns the error for a Meta that is over a limit.
 func refused(id string, err error) error {
 	return fmt.Errorf("message %q: %w: %w", cut(id, maxName), ErrRefused, err)
 }
@@ -98,9 +97,8 @@ func checkYear(at time.Time) error {
 	return nil
 }
 
-// isOurs says whether a header, in any case, is one that this version knows. Other
-// reserved ones are those of later versions, which are kept and passed on like the user's
-// (law W4).
+// isOurs reports whether this version knows a header, in any case. Other reserved headers
+// are of later versions: they are kept and passed on like the user's (law W4).
 func isOurs(name string) bool {
 	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved) && ours[strings.ToLower(name)]
 }

@@ -41,7 +41,7 @@ func TestLostMessageIsFound(t *testing.T) {
 	half()
 	require.Equal(t, lost, collect(t, settlements))
 
-	// What is settled, or still somewhere, is not lost.
+	// Messages that were settled, or are still referenced, are not lost.
 	kept := message.Split(source(), 1, 2)[1]
 	settledOnce := func() { source().Ack() }
 	settledOnce()

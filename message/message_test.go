@@ -92,7 +92,7 @@ func TestSettledOnceFromManyGoroutines(t *testing.T) {
 	}
 }
 
-// A message without an acknowledgement is one that nobody waits for.
+// A message without an acknowledgement is never pending.
 func TestZeroMessage(t *testing.T) {
 	history := message.New("a", &message.Meta{ID: "1"}, nil)
 	for _, m := range []message.Message[string]{{}, {Value: "a"}, message.New("a", nil, nil), history} {
@@ -115,7 +115,8 @@ func TestZeroMessage(t *testing.T) {
 	require.Equal(t, "1#2", message.Split(history, 1, 2)[1].Meta().ID)
 }
 
-// D1: a whole is acknowledged behind all its parts, and one part that is not done has the whole delivered again.
+// D1: a whole is acknowledged behind all its parts, and one part that is not done has the
+// whole delivered again.
 func TestSplit(t *testing.T) {
 	second := message.Settlement{Kind: message.Rejected, Err: errors.New("second")}
 	for _, c := range []struct {
@@ -163,7 +164,7 @@ func TestSplitIntoNoneAndOne(t *testing.T) {
 	one[0].Nack(time.Second)
 	require.Equal(t, []message.Settlement{failed(time.Second)}, *settlements)
 
-	m, settlements = settled("whole") // parts of what is settled already
+	m, settlements = settled("whole") // parts of a settled message
 	m.Ack()
 	for _, part := range message.Split(m, 1, 2) {
 		require.False(t, part.Pending())
@@ -172,7 +173,8 @@ func TestSplitIntoNoneAndOne(t *testing.T) {
 	require.Equal(t, []message.Settlement{done}, *settlements)
 }
 
-// D6: parts have ids of their own, and the rest of the history. Else a store would take the second part for the first.
+// D6: parts have ids of their own, and the rest of the history. Else a store would take
+// the second part for the first.
 func TestHistoryOfParts(t *testing.T) {
 	m, _ := settled("whole")
 	parts := message.Split(m, 1, 2)
@@ -188,11 +190,12 @@ func TestHistoryOfParts(t *testing.T) {
 	require.Zero(t, unnamed[0].Meta())
 }
 
-// ranks are the kinds in the order in which the settlement of a part decides about its whole.
+// ranks are the kinds in the order in which the settlement of a part decides about its
+// whole.
 var ranks = []message.Kind{message.Done, message.HandedOver, message.Rejected, message.Released, message.Failed}
 
-// D1, D2: trees of parts against a model: settled once, when the last leaf is, and never done if
-// one leaf is not.
+// D1, D2: trees of parts against a model: settled once, when the last leaf is, and never
+// done if one leaf is not.
 func TestRandomTrees(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -245,7 +248,7 @@ func TestFromElement(t *testing.T) {
 	require.Nil(t, none.Value)
 }
 
-// One handle, and nothing for a value in its place.
+// A message costs one pointer, and a new value in it does not allocate.
 func TestCost(t *testing.T) {
 	require.Equal(t, unsafe.Sizeof(uintptr(0)), unsafe.Sizeof(message.Message[struct{}]{}))
 	require.Equal(t, 2*unsafe.Sizeof(uintptr(0)), unsafe.Sizeof(message.Message[uintptr]{}))
@@ -255,7 +258,7 @@ func TestCost(t *testing.T) {
 		m = message.With(s, 5)
 	}))
 	element, values := any(m), []int{1, 2, 3, 4, 5, 6, 7, 8}
-	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { // small numbers are boxed for nothing
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { // small numbers are boxed without an allocation
 		if _, ok := message.FromElement(element); !ok {
 			t.Fail()
 		}

@@ -37,13 +37,13 @@ type Meta struct {
 	Visit int
 	// Attempts counts the calls that were begun in all visits before this one.
 	Attempts int
-	// FirstFailure and LastFailure are when visits failed; zero if none did.
+	// FirstFailure and LastFailure are when visits failed; zero without a failure.
 	FirstFailure, LastFailure time.Time
-	// Due is when the message may be delivered, at the earliest (law D3); zero: at any
-	// time.
+	// Due is when the message may be delivered, at the earliest (law D3); zero means at
+	// any time.
 	Due time.Time
-	// Deadline is the time after which the message is useless; zero: never. A queue does
-	// not deliver it after that (delivery.Deadline).
+	// Deadline is the time after which the message is useless; zero means never. A queue
+	// does not deliver it after that (delivery.Deadline).
 	Deadline time.Time
 	// LastError is the message of the error of the last failure. A stored form has its
 	// first 4,096 bytes.
@@ -65,8 +65,8 @@ type Meta struct {
 	// only=1, the request of its step is the only request of the call that may have taken
 	// effect. At most 1,024 bytes.
 	Request string
-	// Remembered is the time until which the server remembers that call; zero: it does
-	// not. Until then, the call may be repeated under the same id.
+	// Remembered is the time until which the server remembers that call, or zero. Until
+	// then, the call may be repeated under the same id.
 	Remembered time.Time
 	// Provider is the external system that was chosen for the message, or "": later calls
 	// go there as well. At most 1,024 bytes.
@@ -84,7 +84,7 @@ type Meta struct {
 // of a stream, a line of a file. Each part has at most 1,024 bytes.
 type Origin struct {
 	Source    string // such as the name of the topic, stream, table or file
-	Partition string // "" where there are none
+	Partition string // "" without partitions
 	Position  string // such as the offset
 }
 

@@ -91,7 +91,8 @@ func TestHeaders(t *testing.T) {
 	require.Zero(t, got)
 }
 
-// Replaced at each hop, never appended to (law D6): what comes out is no larger than what went in.
+// Replaced at each hop, never appended to (law D6): the output is no larger than the
+// input.
 func TestHops(t *testing.T) {
 	m := full
 	first, err := m.ToHeaders()
@@ -136,10 +137,11 @@ func TestJSON(t *testing.T) {
 	require.Equal(t, "{}", string(b))
 }
 
-// later is what a later version has written: a header, in both forms, and a member.
+// later is written by a later version: a header, in both forms, and a member.
 var later = map[string]string{"Weir-Tenant": "north%20", "Weir-Meta-deliveries": `{"a":[1.50,"<"]}`}
 
-// The first and the last steps of a long timeline are stored, and their texts are cut, so the header stays small.
+// The first and the last steps of a long timeline are stored, and their texts are cut, so
+// the header stays small.
 func TestMetaTimeline_Long(t *testing.T) {
 	m := message.Meta{ID: "a"}
 	for i := range 100 {
@@ -161,7 +163,7 @@ func TestMetaTimeline_Long(t *testing.T) {
 	require.ErrorContains(t, err, "Weir-Way")
 }
 
-// Law W4: what this version does not know is passed on, and read by one that knows it.
+// Law W4: unknown parts are passed on, and a version that knows them reads them.
 func TestHeadersAndMembersOfALaterVersion(t *testing.T) {
 	m := must(message.MetaFromHeaders(map[string]string{"Weir-Id": "a", "Weir-Tenant": "north%20", "Traceparent": "00-01"}))
 	require.Equal(t, map[string]string{"Weir-Tenant": "north%20", "Traceparent": "00-01"}, m.Headers)
@@ -175,12 +177,14 @@ func TestHeadersAndMembersOfALaterVersion(t *testing.T) {
 	require.JSONEq(t, `{"id":"a","deliveries":{"a":[1.50,"<"]},"headers":{"Weir-Tenant":"north%2520"}}`, string(b))
 	require.Contains(t, string(b), "1.50")
 
-	// This is the later version, which gets headers that an earlier one has passed on. What that one has written itself counts.
+	// This is the later version, which gets headers that an earlier one has passed on.
+	// Members that the earlier one has written itself win.
 	require.NoError(t, json.Unmarshal([]byte(`{"id":"a","headers":{"weir-visit":"3","Weir-Id":"b","Weir-Provider":"bank","a":"b"}}`), &got))
 	require.Equal(t, message.Meta{ID: "a", Visit: 3, Provider: "bank", Headers: map[string]string{"a": "b"}}, got)
 }
 
-// What looks like a passed on member and is none stays a header: no member is there twice, and databases take all of them.
+// A header that only looks like a passed on member stays a header: members are not
+// duplicated, and databases accept them.
 func TestForeignHeadersThatLookLikeMembers(t *testing.T) {
 	for name, value := range map[string]string{
 		"Weir-Meta-id": `"b"`, "Weir-Meta-ID": `"b"`, "Weir-Meta-a": `{`, "Weir-Meta-b": `1 `, "Weir-Meta-c": `"\u0000"`,
@@ -197,7 +201,7 @@ func TestForeignHeadersThatLookLikeMembers(t *testing.T) {
 	}
 }
 
-// What identifies is refused when it is too long, what describes is cut.
+// A long identifying text is refused, a long descriptive text is cut.
 func TestLimits(t *testing.T) {
 	long := strings.Repeat("é", 5000)
 	m := message.Meta{LastError: long, Reasons: append([]string{"", long}, strings.Split(strings.Repeat("r ", 63), " ")...)}
@@ -308,7 +312,7 @@ func FuzzMetaFromHeaders(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name, value, name2, value2 string) {
 		m, err := message.MetaFromHeaders(map[string]string{name: value, name2: value2})
-		_ = err // what is sound can be written also with an error
+		_ = err // sound parts can be written even with an error
 		h, err := m.ToHeaders()
 		require.NoError(t, err)
 		again, err := message.MetaFromHeaders(maps.Clone(h))

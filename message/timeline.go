@@ -14,9 +14,9 @@ type Step struct {
 	Took    time.Duration `json:"took,omitempty"`    // in nanoseconds
 	Wait    time.Duration `json:"wait,omitempty"`    // the back-off after it
 	Retried bool          `json:"retried,omitempty"` // another call was to follow, in the same visit
-	Reason  string        `json:"reason,omitempty"`  // why it was retried or failed; "": none was named
+	Reason  string        `json:"reason,omitempty"`  // why it was retried or failed, or empty
 	Backend string        `json:"backend,omitempty"` // the state of the backend when it ended, such as "down"; "" without a backend
-	Error   string        `json:"error,omitempty"`   // the first 120 bytes; "": it had a result, or none was wanted
+	Error   string        `json:"error,omitempty"`   // the first 120 bytes; empty if it had a result, or needed none
 }
 
 // Limits of a timeline in a stored form.
