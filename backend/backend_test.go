@@ -104,7 +104,6 @@ func TestLongestPause(t *testing.T) {
 	require.Equal(t, 2*time.Second, o.wait())
 }
 
-// What is loss, and what an answer.
 func TestLoss(t *testing.T) {
 	for name, c := range map[string]struct {
 		gate.Evidence
@@ -134,7 +133,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// What is published of an error has no password, and no query, of a URL.
+// Published texts of an error have no password, and no query, of a URL.
 func TestReasonsHaveNoSecrets(t *testing.T) {
 	o := newBench(t).attach()
 	err := &url.Error{Op: "Get", URL: "https://pay.example/v1?token=s3cret", Err: errBusy}
@@ -148,7 +147,8 @@ func TestReasonsHaveNoSecrets(t *testing.T) {
 	require.NotContains(t, late.Error(), "s3cret")
 }
 
-// Losses take the backend down: more than half of the last hundred calls, or as many in a row as run at a time, and at least five.
+// Losses take the backend down: more than half of the last hundred calls, or as many in a
+// row as run at a time, and at least five.
 func TestLossesClose(t *testing.T) {
 	t.Run("share", func(t *testing.T) {
 		o := newBench(t).attach()

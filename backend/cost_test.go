@@ -81,7 +81,8 @@ func TestReportCost_OutsideOfACall(t *testing.T) {
 	}
 }
 
-// The settled cost of a call that is over the burst, and the wait of the next call after it.
+// The settled cost of a call that is over the burst, and the wait of the next call after
+// it.
 func TestCost_Settled(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	for name, c := range map[string]struct {
@@ -126,7 +127,8 @@ func TestSeat_ThrottledCallOfAnotherElement(t *testing.T) {
 	o.start() // the element that made the call reports the pause
 }
 
-// Refunds of calls that were throttled do not fill the bucket: there is no burst after the pause.
+// Refunds of calls that were throttled do not fill the bucket: there is no burst after
+// the pause.
 func TestCost_ThrottledCallsFillNoBucket(t *testing.T) {
 	o := newBench(t, backend.Rate(100, time.Second)).attach()
 	var running []*call
@@ -155,7 +157,7 @@ func (c *cache) Get(k int) (lookup.Entry[int], bool) {
 func (c *cache) Put(k int, e lookup.Entry[int]) { c.entries[k].Store(&e) }
 func (c *cache) Delete(k int)                   { c.entries[k].Store(nil) }
 
-// Elements that a cache answers, or that join a running call, take nothing from the rate.
+// Elements that a cache answers, or that join a running call, do not use the rate.
 func TestRate_LookupsThatMakeNoCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		cache   lookup.Cache[int, int]
@@ -179,7 +181,8 @@ func TestRate_LookupsThatMakeNoCall(t *testing.T) {
 	}
 }
 
-// spendWith runs n calls of 0.1 s that cost 10 each, 8 at a time, and returns the costs and the error of the operator.
+// spendWith runs n calls of 0.1 s that cost 10 each, 8 at a time, and returns the costs
+// and the error of the operator.
 func spendWith(t *testing.T, n int, budget float64, fn asyncop.AsyncFunction[int, int], unordered bool) (results int, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,7 +204,8 @@ func spendWith(t *testing.T, n int, budget float64, fn asyncop.AsyncFunction[int
 	return results, err
 }
 
-// When the settled cost reaches the budget, running calls complete, their results leave, and the run ends.
+// When the settled cost reaches the budget, running calls complete, their results leave,
+// and the run ends.
 func TestBudget(t *testing.T) {
 	for name, unordered := range map[string]bool{"ordered": false, "unordered": true} {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +230,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// A call that is repeated costs each time, and an element that waits for a retry does not keep the run from ending.
+// A call that is repeated costs each time, and an element that waits for a retry does not
+// keep the run from ending.
 func TestBudget_Retries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("service", backend.WithLogger(silent))

@@ -25,15 +25,16 @@ type parcel struct {
 	Put    time.Duration
 }
 
-// fairness is what tenants have at a service that answers 500 calls a second, in simulated time.
+// fairness is a setup with tenants at a service that answers 500 calls a second, in
+// simulated time.
 type fairness struct {
-	flood   bool // a tenant puts a hundred messages for each one of another tenant
+	flood   bool // a tenant puts a hundred messages for each message of another tenant
 	queue   []delivery.QueueOption
 	backend []backend.Option
 }
 
-// p99 returns how long messages of five tenants take from Put to the sink, but for those of the one that floods. Each puts eight a second at
-// random times, for half a minute.
+// p99 returns how long messages of five tenants take from Put to the sink, without the
+// flooding tenant. Each puts eight a second at random times, for half a minute.
 func (f fairness) p99(t *testing.T) (p99 time.Duration) {
 	const tenants, each, slots = 5, 8, 10
 	synctest.Test(t, func(t *testing.T) {
@@ -87,13 +88,14 @@ type parcels func(ms []message.Message[parcel])
 
 func (f parcels) PutAll(_ context.Context, ms []message.Message[parcel]) error { f(ms); return nil }
 
-// Law B3: a tenant that floods a queue 100 : 1 leaves the others' p99 within 1.5 times of what they have alone, if the queue takes by tenant
-// and the operator is unordered. A FIFO queue cannot do that.
+// Law B3: if a tenant floods a queue 100 : 1, the others' p99 stays within 1.5 times of
+// their p99 alone, if the queue takes by tenant and the operator is unordered. A FIFO
+// queue cannot do that.
 func TestATenantThatFloods(t *testing.T) {
 	byTenant := []delivery.QueueOption{delivery.WithFairByKey(5)}
 	for name, c := range map[string]struct {
 		fairness
-		most float64 // times the p99 alone; 0: it is more than ten times that
+		most float64 // times the p99 alone; 0 means more than ten times
 	}{
 		"by tenant":                          {fairness{queue: byTenant}, 1.5},
 		"by tenant, with a rate for each":    {fairness{queue: byTenant, backend: []backend.Option{backend.TenantRate(50, time.Second)}}, 1.5},

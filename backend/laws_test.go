@@ -16,7 +16,8 @@ import (
 
 var silent = slog.New(slog.DiscardHandler)
 
-// Laws B1 to B4 under random schedules: operators, limits, rates, tenants, outages, and people who hold, resume and set limits.
+// Laws B1 to B4 under random schedules: operators, limits, rates, tenants, outages, and
+// people who hold, resume and set limits.
 func TestLawsUnderRandomSchedules(t *testing.T) {
 	rounds := uint64(100)
 	if testing.Short() || suite.Race {
@@ -29,13 +30,13 @@ func TestLawsUnderRandomSchedules(t *testing.T) {
 	}
 }
 
-// schedule is a random schedule, and what is known of it.
+// schedule is a random schedule, and its state.
 type schedule struct {
 	*sim
 	*testing.T
 	r       *rand.Rand
 	limit   int
-	rate    float64 // 0: none
+	rate    float64 // 0 means no rate
 	tenants []string
 	costs   []float64 // of the operators' elements
 
@@ -99,7 +100,7 @@ func (s *schedule) begin(c *simCall) (time.Duration, error) {
 	require.Equal(s, s.running, stats.InUse)
 	s.starts = append(s.starts, start{s.elapsed(), c.cost})
 	if stats.State == backend.Probing {
-		if s.lastTry == c.element { // law B4: nothing else waits, or all others came too late
+		if s.lastTry == c.element { // law B4: no other element waits, or all others came too late
 			require.GreaterOrEqual(s, s.elapsed()-s.tryAgain, time.Second, "law B4")
 		}
 		s.lastTry = c.element
@@ -121,7 +122,7 @@ func (s *schedule) begin(c *simCall) (time.Duration, error) {
 	return took, nil
 }
 
-// end is where they end. A permit has come back just now, and may have been reserved.
+// end is where calls end. A permit was released just now, and may have been reserved.
 func (s *schedule) end(c *simCall, err error, _ bool) bool {
 	s.running--
 	s.tryAgain = s.elapsed()
@@ -141,7 +142,8 @@ func (s *schedule) lower() {
 	s.after(5*time.Second, func() { s.SetLimit(s.limit) })
 }
 
-// operator adds an operator with its input. The first one may wait in the body of the loop over its results until others are served.
+// operator adds an operator with its input. The first one may wait in the body of the
+// loop over its results until others are served.
 func (s *schedule) operator(first bool) {
 	r, o, cost := s.r, s.sim.attach(), 1.0
 	if r.IntN(3) == 0 {

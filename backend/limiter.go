@@ -14,7 +14,7 @@ import (
 type adaptive struct {
 	least, most float64
 	limit       float64
-	base        float64 // mean time of a call beside half as many, in ns; 0: not known
+	base        float64 // mean time of a call beside half as many, in ns; 0 if not known
 	sampled     time.Duration
 
 	phase phase
@@ -24,16 +24,16 @@ type adaptive struct {
 	n     float64       // timed calls of the window
 	sum   float64       // of their times
 	squared,
-	answers, losses float64 // of all its calls, also those that are not timed
-	inUse int // the most
+	answers, losses float64 // of all its calls, also of untimed ones
+	inUse int // the most calls at a time
 }
 
-// phase is what a window is for.
+// phase is the purpose of a window.
 type phase uint8
 
 const (
 	working   phase = iota
-	draining        // half of the limit; what waits in the service's queue goes
+	draining        // half of the limit; the service's queue empties
 	measuring       // half of the limit
 )
 
@@ -83,7 +83,6 @@ func (a *adaptive) sample(t, took time.Duration, inUse int) int {
 	return a.now()
 }
 
-// answered takes a call that was not lost.
 func (a *adaptive) answered() { a.answers++ }
 
 // lost takes a call that was lost, and returns the limit.
@@ -101,7 +100,7 @@ func (a *adaptive) now() int {
 	return int(max(1, a.limit/2))
 }
 
-// end ends the window if it says enough.
+// end ends the window if its mean is certain enough.
 func (a *adaptive) end(t time.Duration) {
 	length := t - a.since
 	mean := a.mean
@@ -121,7 +120,7 @@ func (a *adaptive) end(t time.Duration) {
 	a.n, a.sum, a.squared, a.answers, a.losses, a.inUse = 0, 0, 0, 0, 0, 0
 }
 
-// conclude does what a window of calls that took mean suggests.
+// conclude changes the limit after a window of calls that took mean.
 func (a *adaptive) conclude(t time.Duration, mean float64) {
 	switch {
 	case a.losses > lostShare*(a.answers+a.losses) && a.phase == working:
@@ -133,7 +132,7 @@ func (a *adaptive) conclude(t time.Duration, mean float64) {
 			a.base = mean
 		}
 		a.base, a.asked, a.phase = (a.base+mean)/2, t, working
-	case float64(a.inUse) <= a.limit/2: // nothing was to be found out, but what half as many cost
+	case float64(a.inUse) <= a.limit/2: // at most half as many calls ran: the window has measured base
 		a.base, a.asked = mean, t
 	case a.base == 0, t-a.asked >= max(baseEach, time.Duration(80*mean)):
 		a.phase = draining

@@ -105,7 +105,8 @@ func (m meteredRun) do(t *testing.T) (sums meteredSums) {
 	return sums
 }
 
-// Law B6: one 429 of 3,000 calls delays the others by hardly more than it demands, however long a call takes.
+// Law B6: one 429 of 3,000 calls delays the others by hardly more than it demands,
+// however long a call takes.
 func TestBackend_One429(t *testing.T) {
 	for _, latency := range []time.Duration{300 * time.Millisecond, 8 * time.Second, 30 * time.Second} {
 		t.Run(latency.String(), func(t *testing.T) {
@@ -126,11 +127,11 @@ func TestBackend_One429(t *testing.T) {
 	}
 }
 
-// Law B4: the ramp is paced by time, however long a call takes. Of the refused calls 51 show
-// that the service is down (LossShare), about ten start in the same instant from the bucket of
-// the rate, and the others are probes. All of them start during the outage: a call that was
-// in flight when it began is answered. The starts are counted by the second, so the last
-// second may be part of a second late.
+// Law B4: the ramp is paced by time, however long a call takes. Of the refused calls 51
+// show that the service is down (LossShare), about ten start in the same instant from the
+// bucket of the rate, and the others are probes. All of them start during the outage: a
+// call that was in flight when it began is answered. The starts are counted by the
+// second, so the last second may be part of a second late.
 func TestRamp_DoesNotDependOnLatency(t *testing.T) {
 	for _, latency := range []time.Duration{300 * time.Millisecond, 3 * time.Second, 8 * time.Second} {
 		t.Run(latency.String(), func(t *testing.T) {
@@ -175,7 +176,8 @@ func TestLossShare_AnswersOfEarlierCalls(t *testing.T) {
 	require.Contains(t, o.Stats().Reason, "51 of 51 calls that started after a loss were lost")
 }
 
-// A service that loses every third call is up, although losses are noticed long before answers.
+// A service that loses every third call is up, although losses are noticed long before
+// answers.
 func TestLossShare_SlowAnswers(t *testing.T) {
 	o := newBench(t).attach()
 	var running []*call
@@ -196,7 +198,8 @@ func TestLossShare_SlowAnswers(t *testing.T) {
 	require.Equal(t, backend.Up, o.Stats().State)
 }
 
-// The pauses between probes grow with the outage: an eighth of the time since its beginning, from 250 ms to 10 s.
+// The pauses between probes grow with the outage: an eighth of the time since its
+// beginning, from 250 ms to 10 s.
 func TestBackend_ProbesOfALongOutage(t *testing.T) {
 	o := newBench(t).attach()
 	o.lose()
@@ -218,7 +221,8 @@ func TestBackend_ProbesOfALongOutage(t *testing.T) {
 	require.Equal(t, 250*time.Millisecond, o.wait())
 }
 
-// Law B6: a throttle delays all calls until the demanded time; then they start at the same rate, from an empty bucket, without a probe or ramp.
+// Law B6: a throttle delays all calls until the demanded time; then they start at the
+// same rate, from an empty bucket, without a probe or ramp.
 func TestBackend_Throttled(t *testing.T) {
 	o := newBench(t, backend.Rate(100, time.Second)).attach()
 	require.Equal(t, gate.Throttled, o.start().effect(errThrottledIn3))
@@ -261,7 +265,8 @@ func TestBackend_ThrottledWithoutADelay(t *testing.T) {
 	}
 }
 
-// A throttle that answers a probe shows that the service works: the ramp begins after the demanded time.
+// A throttle that answers a probe shows that the service works: the ramp begins after the
+// demanded time.
 func TestBackend_ProbeIsThrottled(t *testing.T) {
 	o := newBench(t).attach()
 	o.lose()
@@ -295,7 +300,8 @@ func TestBackend_OverloadedWithADelay(t *testing.T) {
 	}
 }
 
-// Law B4: relapses do not double the pause, and calls start at the former pace after the ramp.
+// Law B4: relapses do not double the pause, and calls start at the former pace after the
+// ramp.
 func TestRamp_Relapses(t *testing.T) {
 	o := newBench(t, backend.Ramp(2*time.Second)).attach()
 	o.lose()
@@ -322,7 +328,8 @@ func TestRamp_Relapses(t *testing.T) {
 	require.Equal(t, backend.Up, o.Stats().State)
 }
 
-// The rate of starts grows in proportion to the time, from 0 to its value before the outage; the limit bounds running calls, and nothing else does.
+// The rate of starts grows in proportion to the time, from 0 to its value before the
+// outage; only the limit bounds running calls.
 func TestRamp_Pace(t *testing.T) {
 	o := newBench(t, backend.Ramp(4*time.Second)).attach()
 	for range 100 { // 100 calls a second, for ten seconds
@@ -351,8 +358,8 @@ func TestRamp_Pace(t *testing.T) {
 	require.Equal(t, backend.Up, o.Stats().State)
 }
 
-// After a short outage the ramp takes half as long as the outage. Outages that follow each
-// other within the length of a whole ramp count as one.
+// After a short outage the ramp takes half as long as the outage. Outages that follow
+// each other within the length of a whole ramp count as one.
 func TestRamp_LengthAfterShortOutages(t *testing.T) {
 	o := newBench(t, backend.Ramp(4*time.Second)).attach()
 	ramp := func(outage time.Duration) time.Duration {
@@ -380,7 +387,8 @@ func TestRamp_LengthAfterShortOutages(t *testing.T) {
 	require.InDelta(t, 125*time.Millisecond, ramp(250*time.Millisecond), within)
 }
 
-// A client that assumes a limit 25 % too high finds the rate of the service: at least nine tenths of it, and one call in fifty is refused.
+// A client that assumes a limit 25 % too high finds the rate of the service: at least
+// nine tenths of it, and one call in fifty is refused.
 func TestAdaptiveRate(t *testing.T) {
 	for name, delay := range map[string]time.Duration{"without a delay": 0, "with a delay": 50 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -421,7 +429,8 @@ func TestCallRate_BesideRate(t *testing.T) {
 	require.Greater(t, o.sleep(), 400*time.Millisecond, "the cost")
 }
 
-// Law B6: throttles use up no attempt and no retry; the timeout of the element bounds them.
+// Law B6: throttles use up no attempt and no retry; the timeout of the element bounds
+// them.
 func TestThrottles_UseUpNoRetry(t *testing.T) {
 	sums := meteredRun{
 		elements: 1, retries: 1, timeout: time.Minute,

@@ -25,9 +25,10 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Law B2: an hour of outage makes no dead letters. A hundredth of the messages is poison, half of that answers 503 for ever. The load never
-// exceeds the limits, also on the way back, and 99 of 100 good messages are done in 1.2 times the ideal time after the outage.
-// With WEIR_LONG=1 there are 100,000 messages at 500 a second.
+// Law B2: an hour of outage makes no dead letters. A hundredth of the messages is poison,
+// half of that answers 503 for ever. The load never exceeds the limits, also on the way
+// back, and 99 of 100 good messages are done in 1.2 times the ideal time after the
+// outage. With WEIR_LONG=1 there are 100,000 messages at 500 a second.
 func TestAnHourOfOutage(t *testing.T) {
 	for name, layers := range map[string][]time.Duration{"without layers": nil, "with a short one": {10 * time.Second}, "with two": {time.Minute, 10 * time.Minute}} {
 		if suite.Race && len(layers) != 1 {
@@ -99,11 +100,11 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 		done := 0
 		sink := sinkFunc(func(ms []message.Message[string]) {
 			good := messages - 2*messages/200
-			if done += len(ms); drained == 0 && done >= good-good/100 { // those that tried the service in vain wait in layers
+			if done += len(ms); drained == 0 && done >= good-good/100 { // messages that tried the service in vain wait in layers
 				drained = time.Since(begun)
 			}
 			if done == good {
-				time.AfterFunc(24*time.Hour, cancel) // with nothing else to try the service with, what fails keeps the backend down, and waits
+				time.AfterFunc(24*time.Hour, cancel) // only failing messages are left to try the service: they keep the backend down, and wait
 			}
 		})
 		summary, err := delivery.Run(ctx, in, op, sink, delivery.WithLogger(silent))
@@ -130,7 +131,8 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 	})
 }
 
-// Regression (law B2): what had waited for the end of an outage, and had no time in the ramp, was a dead letter at its last visit.
+// Regression (law B2): a message that had waited for the end of an outage, and had no
+// time in the ramp, became a dead letter at its last visit.
 func TestADeadlineInARampMakesNoDeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -166,8 +168,9 @@ type sinkFunc func(ms []message.Message[string])
 
 func (f sinkFunc) PutAll(_ context.Context, ms []message.Message[string]) error { f(ms); return nil }
 
-// Elements that have waited for most of their time go first on the way back, and are cut off by their own deadlines. That is not the service's
-// doing: a backend that took it for loss went down again and again, and never recovered.
+// Elements that have waited for most of their time go first on the way back, and are cut
+// off by their own deadlines. That is not the service's doing: a backend that took it for
+// loss went down again and again, and never recovered.
 func TestAServiceComesBackToElementsThatHaveLittleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -205,7 +208,8 @@ func TestAServiceComesBackToElementsThatHaveLittleTime(t *testing.T) {
 	})
 }
 
-// Few losses among very many calls do not shrink an adaptive limit, though not every call is timed.
+// Few losses among very many calls do not shrink an adaptive limit, though not every call
+// is timed.
 func TestAdaptiveWithFewLosses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("x", backend.Adaptive(8, 200), backend.WithLogger(silent))
@@ -234,7 +238,8 @@ func TestAdaptiveWithFewLosses(t *testing.T) {
 	})
 }
 
-// A service that hangs is noticed, although all its elements have waited for most of their time: it answers none of them.
+// A service that hangs is noticed, although all its elements have waited for most of
+// their time: it does not answer any of them.
 func TestAServiceThatHangsBehindABacklog(t *testing.T) {
 	for _, limit := range []int{1, 10} {
 		synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ type seat struct {
 	backend *Backend
 	sleeper gate.Sleeper
 	lent    int  // calls that run on the permit of the call around the operator
-	joined  bool // the loop's: it is in waiting, as far as the loop knows
+	joined  bool // owned by the loop: it is in waiting, as far as the loop knows
 
 	// Guarded by Backend.mu.
 	calls    int
@@ -228,7 +228,7 @@ func (p *seat) Release(stamp gate.Stamp) {
 	b.mu.Unlock()
 }
 
-// freed hands out a permit that has come back.
+// freed hands out a released permit.
 func (b *Backend) freed(t time.Duration) {
 	if t == 0 {
 		t = b.now()
@@ -583,7 +583,7 @@ func (p *seat) DoneAsking(now time.Time, isShort bool) {
 	}
 }
 
-// part takes the seat out of those that wait.
+// part removes the seat from waiting.
 func (p *seat) part() {
 	b := p.backend
 	p.joined, p.waits = false, false
@@ -621,7 +621,7 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 	if l.Throttled {
 		return fmt.Errorf("backend %s: the service asked for fewer calls", b.name), askAgain
 	}
-	if l.Begun.IsZero() && (p.waits || l.PutOff) { // one that was called had what others wait for
+	if l.Begun.IsZero() && (p.waits || l.PutOff) { // an element that was called before had a permit
 		return fmt.Errorf("backend %s did not admit it in time: its limit or rate was used up", b.name), firstPause
 	}
 	return nil, 0

@@ -52,7 +52,7 @@ type health struct {
 	paused   time.Duration // no call starts before
 	pausedBy string        // the reason
 
-	answeredAt time.Duration // the last answer; 0 if there was none
+	answeredAt time.Duration // the last answer, or 0
 
 	// The ramp takes the time of [Ramp], but at most half as long as the trouble before
 	// it. So a short overload costs little, and a backend that goes down again and again

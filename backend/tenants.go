@@ -10,13 +10,13 @@ type tenant struct {
 	asked time.Duration // when a call of it asked to start last
 }
 
-// tenants has those that are not at rest, and some that are. Guarded by Backend.mu.
+// tenants has the tenants that are not at rest, and some that are. Guarded by Backend.mu.
 type tenants struct {
 	all  map[string]*tenant
-	list []*tenant // those of all
-	at   int       // that is looked at next, whether it is at rest
-	most int       // that were in all since it was made
-	rate bucket    // a new one's
+	list []*tenant // the tenants of all
+	at   int       // index of the tenant that is checked next
+	most int       // highest size of all since it was made
+	rate bucket    // of a new tenant
 }
 
 const (
@@ -48,7 +48,7 @@ func (n *tenants) find(name string, t time.Duration, remember bool) *tenant {
 	return x
 }
 
-// tidy looks at one of many tenants, and forgets it if it is at rest.
+// tidy checks one of many tenants, and forgets it if it is at rest.
 func (n *tenants) tidy(t time.Duration) {
 	last := len(n.list) - 1
 	if last < fewTenants {

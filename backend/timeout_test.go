@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// lateRun calls elements with a short timeout, in virtual time, and returns the results and the failures.
+// lateRun calls elements with a short timeout, in virtual time, and returns the results
+// and the failures.
 func lateRun(
 	t *testing.T, n int, timeout time.Duration, serve func(ctx context.Context, at time.Duration, in int) error, b []backend.Option, opts ...asyncop.Option,
 ) (done int, failed []error, took time.Duration) {
@@ -46,7 +47,8 @@ func lateRun(
 
 func answerAtOnce(context.Context, time.Duration, int) error { return nil }
 
-// Law A3: elements that wait for the rate run out of time before their first call, or with the option do not.
+// Law A3: elements that wait for the rate run out of time before their first call, or
+// with the option do not.
 func TestWithTimeoutFromFirstAttempt_Rate(t *testing.T) {
 	rate := []backend.Option{backend.Rate(10, time.Second)}
 	done, failed, _ := lateRun(t, 100, 2*time.Second, answerAtOnce, rate)
@@ -59,8 +61,9 @@ func TestWithTimeoutFromFirstAttempt_Rate(t *testing.T) {
 	require.InDelta(t, 10, took.Seconds(), 0.2)
 }
 
-// In an outage of 37 s a stream waits, also the elements whose calls met its beginning.
-// A call that is refused each time ends all the same: its time begins anew three times at most.
+// In an outage of 37 s a stream waits, also the elements whose calls met its beginning. A
+// call that is refused each time ends all the same: its time begins anew three times at
+// most.
 func TestWithTimeoutFromFirstAttempt_Outage(t *testing.T) {
 	serve := func(_ context.Context, at time.Duration, _ int) error {
 		time.Sleep(100 * time.Millisecond)
@@ -123,7 +126,7 @@ func TestWithTimeoutFromFirstAttempt_IsATotal(t *testing.T) {
 }
 
 // An element that will wait for the end of an outage has no retry that is too late, so
-// WithEarlyTimeout does not end it, and observers are told of its retry.
+// WithEarlyTimeout does not end it, and observers are notified of its retry.
 func TestWithTimeoutFromFirstAttempt_EarlyTimeoutInAnOutage(t *testing.T) {
 	serve := func(_ context.Context, at time.Duration, _ int) error {
 		switch down := error(&httpretry.StatusError{StatusCode: 503}); {

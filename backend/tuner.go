@@ -7,7 +7,7 @@ import "time"
 // slowly near it. The zero tuner leaves a rate as it is. Guarded by Backend.mu.
 type tuner struct {
 	least, most float64       // tokens in a nanosecond
-	refused     float64       // rate at the last refusal; 0 if there was none
+	refused     float64       // rate at the last refusal, or 0
 	lowered     time.Duration // when the rate was lowered last
 	grown       time.Duration // until when the rate has grown
 }
