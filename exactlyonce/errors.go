@@ -3,8 +3,8 @@ package exactlyonce
 import "errors"
 
 var (
-	// ErrInvalid is the class of requests whose id or key breaks a rule, such as those of
-	// [ID.Validate], or is missing. The request was not executed.
+	// ErrInvalid is the class of requests whose id or key is missing or breaks a rule,
+	// such as the rules of [ID.Validate]. The request was not executed.
 	ErrInvalid = errors.New("exactlyonce: invalid request")
 
 	// ErrStale reports that the outcome of the request is unknown: it may have been
@@ -16,9 +16,9 @@ var (
 	// request was not executed. It is permanent, and points to an error of the client.
 	ErrMismatch = errors.New("exactlyonce: another request with this id had other content")
 
-	// ErrInProgress reports that another attempt of the request runs and its answer was
-	// not waited for, or that it was faster and has its answer stored meanwhile. The
-	// request may be repeated with the same id, and gets that answer then.
+	// ErrInProgress reports that another attempt of the request is running and its answer
+	// was not awaited, or that it was faster and has stored its answer meanwhile. The
+	// request may be repeated with the same id, and then gets that answer.
 	ErrInProgress = errors.New("exactlyonce: another attempt is in progress")
 
 	// ErrFull reports that a limit refuses to track another request. The request was not

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// A stored answer, and an id as it is sent and stored with a message (law W4).
+// A stored answer, and an id as sent and stored with a message (law W4).
 func TestFormats(t *testing.T) {
 	want := exactlyonce.Response{Status: 201, Header: http.Header{"Content-Type": {"text/plain"}, "X-Two": {"a", "b"}}, Body: []byte("done\n")}
 	var got exactlyonce.Response
@@ -24,7 +24,6 @@ func TestFormats(t *testing.T) {
 	require.Equal(t, id, parsed)
 }
 
-// parseID reads an id.
 func parseID(text string) (id exactlyonce.ID, err error) {
 	err = id.UnmarshalText([]byte(text))
 	return id, err

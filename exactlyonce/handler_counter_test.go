@@ -23,17 +23,18 @@ import (
 	"github.com/weirflow/weir/exactlyonce/server"
 )
 
-// anyone is the principal of a service with one client.
+// anyone returns the same principal for all requests, because there is one client.
 func anyone(*http.Request) (string, bool) { return "", true }
 
 var errLost = errors.New("lost on the way")
 
-// badNetwork loses requests and answers, sends requests twice, and late: also after the caller has its answer.
+// badNetwork loses requests and answers, and sends requests twice or late, even after the
+// caller has its answer.
 type badNetwork struct {
 	base   http.RoundTripper
 	random func() float64
 	late   sync.WaitGroup
-	over   chan struct{} // closed when the caller has all its answers
+	over   chan struct{} // closed when the caller has all answers
 	faults atomic.Int64
 }
 
@@ -47,7 +48,7 @@ func (n *badNetwork) RoundTrip(req *http.Request) (*http.Response, error) {
 		again.Body = io.NopCloser(strings.NewReader(string(body)))
 		return n.base.RoundTrip(again)
 	}
-	ghost := func(delay time.Duration, early bool) { // an attempt that nothing waits for
+	ghost := func(delay time.Duration, early bool) { // an attempt without a waiting caller
 		n.late.Go(func() {
 			if time.Sleep(delay); early {
 				<-n.over
@@ -73,16 +74,17 @@ func (n *badNetwork) RoundTrip(req *http.Request) (*http.Response, error) {
 	case p < 0.20: // the request arrives after the caller has given up this attempt
 		ghost(time.Duration(n.random()*float64(5*time.Millisecond)), false)
 		return nil, errLost
-	case p < 0.26: // twice at the same time
+	case p < 0.26: // twice at once
 		ghost(0, false)
-	case p < 0.30: // and once more, much later: those of early requests when these are long done
+	case p < 0.30: // once more, much later; early requests arrive when they are long done
 		ghost(time.Duration(n.random()*float64(20*time.Millisecond)), n.faults.Load() < 100)
 	}
 	return send(req.Context())
 }
 
-// X1: increments over a network that loses, doubles, delays and reorders 30 % of them, to a service that fails before its
-// effect, panics, and gives up for callers that have gone, add up to exactly their number.
+// X1: increments over a network that loses, doubles, delays and reorders 30 % of them, to
+// a service that fails before its effect, panics, and gives up for callers that have
+// gone, add up to exactly their number.
 func TestCounterOverBadNetwork(t *testing.T) {
 	const elements, callers = 1_000, 8
 	var mu sync.Mutex
@@ -114,7 +116,7 @@ func TestCounterOverBadNetwork(t *testing.T) {
 	client := &http.Client{Transport: caller.Transport(network, service.URL+"/")}
 	tracker := caller.NewTracker(caller.Config{})
 
-	// add makes attempts until one has an answer.
+	// add makes attempts until one is answered.
 	add := func(n int64) error {
 		element := tracker.Accepted(t.Context(), n, false)
 		defer tracker.Ended(element, observe.Ending{})
@@ -151,7 +153,7 @@ func TestCounterOverBadNetwork(t *testing.T) {
 	}
 	wg.Wait()
 	close(network.over)
-	network.late.Wait() // what was under way arrives, too, and is stale or replayed
+	network.late.Wait() // late requests arrive, too, and are stale or replayed
 	require.Equal(t, want.Load(), sum.Load())
 	s := results.Stats()
 	t.Logf("%d faults of the network; %+v", network.faults.Load(), s)

@@ -28,7 +28,7 @@ type Client [16]byte
 // NewClient returns 128 random bits.
 func NewClient() Client {
 	var c Client
-	_, _ = rand.Read(c[:]) // never fails: it ends the program instead
+	_, _ = rand.Read(c[:]) // never fails; it would crash the program
 	return c
 }
 
@@ -42,10 +42,10 @@ func (c Client) String() string { return hex.EncodeToString(c[:]) }
 // attempts of a request, whichever server they go to.
 type ID struct {
 	Client   Client
-	Sequence int64  // from 1 to 999,999,999,999,999
-	Step     string // which request of the sequence number: at most 64 letters, digits and ._:-; "" if there is one only
-	Attempt  int    // from 1 to 999,999,999; attempts are compared for equality only
-	First    int64  // the client does not repeat requests below it, from 1 to Sequence; 0: unknown
+	Sequence int64  // 1 to 999,999,999,999,999
+	Step     string // distinguishes requests with the same sequence number: at most 64 letters, digits and ._:-; "" if there is only one
+	Attempt  int    // 1 to 999,999,999; attempts are only compared for equality
+	First    int64  // 1 to Sequence: the client does not repeat requests below it; 0 if unknown
 
 	// Age is the time since the request was first sent, rounded up to seconds; 0 when it
 	// is first sent. A service that may have forgotten the request since then refuses it
@@ -129,8 +129,8 @@ func (id ID) MarshalText() ([]byte, error) {
 	return []byte(id.String()), nil
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler: it reads what String has written.
-// Parameters may come in any order and have spaces before them; a parameter that comes
+// UnmarshalText implements encoding.TextUnmarshaler. It reads the output of String.
+// Parameters may be in any order and have spaces before them. A parameter that appears
 // twice or breaks a limit is refused, and an unknown parameter is ignored. The error is
 // of class [ErrInvalid].
 func (id *ID) UnmarshalText(text []byte) error {
@@ -149,7 +149,7 @@ func parse(s string) (ID, error) {
 	if len(s) < 34 || s[0] != '"' || s[33] != '"' || !isLowerHex(s[1:33]) {
 		return ID{}, fmt.Errorf("%w: %q does not start with 32 hexadecimal digits in quotes", ErrInvalid, s)
 	}
-	_, _ = hex.Decode(id.Client[:], []byte(s[1:33])) // isLowerHex has looked
+	_, _ = hex.Decode(id.Client[:], []byte(s[1:33])) // isLowerHex has checked the digits
 
 	seen := make(map[string]bool, 4)
 	for rest := s[34:]; rest != ""; {
@@ -194,7 +194,7 @@ func (id *ID) set(name, value string) (err error) {
 	case "attempt":
 		var n int64
 		n, err = number(name, value)
-		id.Attempt = int(min(n, oncewire.MaxAttempt+1)) // also where an int has 32 bits
+		id.Attempt = int(min(n, oncewire.MaxAttempt+1)) // also correct for a 32-bit int
 	case "step":
 		if len(value) < 2 || value[0] != '"' || value[len(value)-1] != '"' {
 			return fmt.Errorf("%w: step %s is not in quotes", ErrInvalid, value)

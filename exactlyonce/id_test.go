@@ -113,7 +113,6 @@ func TestInvalidIDs(t *testing.T) {
 	}
 }
 
-// drawID returns a valid id.
 func drawID(t *rapid.T) exactlyonce.ID {
 	id := exactlyonce.ID{
 		Sequence: rapid.Int64Range(1, oncewire.MaxSequence).Draw(t, "seq"),
@@ -136,7 +135,7 @@ func TestEveryIDIsReadAsWritten(t *testing.T) {
 	})
 }
 
-// Whatever arrives: it is refused as invalid, or it is an id that is written and read the same.
+// Any input is refused as invalid, or is an id that is written and read unchanged.
 func FuzzID(f *testing.F) {
 	f.Add(`"` + digits + `";seq=17;attempt=2;first=12;step="charge"`)
 	f.Add(`"` + digits + `"; attempt=2;  seq=17`)

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Callers and servers do not import each other, and neither links the operator or go-streams.
+// Callers and servers do not import each other, and neither of the two imports the
+// operator or go-streams.
 func TestImports(t *testing.T) {
 	const here = "github.com/weirflow/weir/"
 	operator := []string{

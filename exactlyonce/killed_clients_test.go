@@ -31,24 +31,25 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// The variables of the environment that this test looks at.
+// Environment variables of this test.
 const (
-	killsEnv  = "WEIR_KILLS"              // how often the client is killed; a few times by default
-	clientEnv = "WEIR_EXACTLYONCE_CLIENT" // set for the client's process: a JSON of clientSettings
+	killsEnv  = "WEIR_KILLS"              // number of kills of the client; the default is a few
+	clientEnv = "WEIR_EXACTLYONCE_CLIENT" // set in the client's process: clientSettings in JSON
 )
 
-// The stream holds one number per position.
+// The stream has one number per position.
 func valueAt(position int64) int64 { return position%7 + 1 }
 
 // steps are the requests for each element.
 var steps = [...]string{"debit", "credit"}
 
-// A client that reads a stream and posts each element twice is killed again and again, while 30 % of its requests are lost,
-// doubled, delayed, refused or not answered. The service counts each element once (X1).
+// A client that reads a stream and posts each element twice is killed repeatedly, while
+// 30 % of its requests are lost, doubled, delayed, refused or not answered. The service
+// counts each element once (X1).
 func TestKilledClients(t *testing.T) { killClients(t, "TestCountingClient", t.TempDir()) }
 
-// The same with a client that is a pipeline with checkpoints: source, operator with a tracker, sink. Its output has each
-// element once, too.
+// The same with a client that is a pipeline with checkpoints: source, operator with a
+// tracker, sink. Its output also has each element once.
 func TestKilledPipelines(t *testing.T) {
 	dir := t.TempDir()
 	limit := killClients(t, "TestCountingPipeline", dir)
@@ -60,8 +61,8 @@ func TestKilledPipelines(t *testing.T) {
 	assert.EqualValues(t, limit, len(slices.Compact(lines)))
 }
 
-// killClients kills processes that run a test, the client, and returns the length of the stream that the last one has
-// processed.
+// killClients kills processes that run a test, the client, and returns the length of the
+// stream processed by the last one.
 func killClients(t *testing.T, client, dir string) (limit int64) {
 	kills := 3
 	if s := os.Getenv(killsEnv); s != "" {
@@ -80,7 +81,7 @@ func killClients(t *testing.T, client, dir string) (limit int64) {
 	require.NoError(t, err)
 	run := func() *process {
 		p := &process{Cmd: exec.Command(os.Args[0], "-test.run=^"+client+"$", "-test.count=1",
-			"-test.timeout=10m"), // it ends also if this process is gone
+			"-test.timeout=10m"), // so that it ends even without this process
 			ended: make(chan struct{})}
 		p.Env = append(os.Environ(), clientEnv+"="+string(settings))
 		p.Stdout, p.Stderr = &p.output, &p.output
@@ -93,7 +94,7 @@ func killClients(t *testing.T, client, dir string) (limit int64) {
 	}
 	for range kills {
 		p := run()
-		time.Sleep(rand.N(60 * time.Millisecond)) // somewhere
+		time.Sleep(rand.N(60 * time.Millisecond)) // at a random point
 		require.False(t, p.hasEnded(), "%v", &p.output)
 		require.NoError(t, p.Process.Kill())
 		<-p.ended
@@ -122,12 +123,12 @@ func killClients(t *testing.T, client, dir string) (limit int64) {
 	return limit
 }
 
-// process is a client.
+// process is a client process.
 type process struct {
 	*exec.Cmd
 	output bytes.Buffer  // read after ended
 	ended  chan struct{} // closed after Wait
-	err    error         // of Wait; read after ended
+	err    error         // result of Wait; read after ended
 }
 
 func (p *process) hasEnded() bool {
@@ -139,7 +140,7 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// counters is the service. It adds up what it gets, by step.
+// counters is the service. It adds up the values by step.
 type counters struct {
 	results *server.Results
 	tracked http.Handler
@@ -147,7 +148,7 @@ type counters struct {
 	mu     sync.Mutex
 	sums   map[string]int64
 	counts map[string]map[int64]int
-	limit  int64 // of the stream; 0: none yet
+	limit  int64 // length of the stream; 0 while it has not ended
 	top    int64
 	failed int
 }
@@ -162,7 +163,7 @@ func newCounters() *counters {
 	return c
 }
 
-// total returns how many additions were made.
+// total returns the number of additions.
 func (c *counters) total() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,14 +173,15 @@ func (c *counters) total() (n int) {
 	return n
 }
 
-// end ends the stream: a bit after what was executed, or where the client is.
+// end ends the stream shortly after the executed requests, or at the client's position.
 func (c *counters) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limit = c.top + 150
 }
 
-// lengthFor returns the length of the stream for a client that has read so much; 0: it has not ended.
+// lengthFor returns the length of the stream for a client that has read up to a position,
+// or 0 while the stream has not ended.
 func (c *counters) lengthFor(position int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +200,8 @@ func (c *counters) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.tracked.ServeHTTP(w, r)
 }
 
-// add is the handler behind the tracking. It takes its time, and fails now and then without an effect.
+// add is the handler inside the tracking. It takes some time and sometimes fails without
+// an effect.
 func (c *counters) add(w http.ResponseWriter, r *http.Request) {
 	var position, value int64
 	_, err := fmt.Fscan(r.Body, &position, &value)
@@ -220,13 +223,14 @@ func (c *counters) add(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, position)
 }
 
-// network is between clients and service. It loses, doubles and delays.
+// network connects clients and service. It loses, doubles and delays requests and
+// answers.
 type network struct {
 	t       *testing.T
 	to      *http.Client
 	target  string
 	server  *httptest.Server
-	pending sync.WaitGroup // late doubles
+	pending sync.WaitGroup // delayed duplicates
 
 	mu       sync.Mutex
 	requests int
@@ -259,7 +263,7 @@ func (n *network) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n.requests++
 	n.faults[fault]++
 	n.mu.Unlock()
-	later := func(most time.Duration) { // a copy that nobody waits for
+	later := func(most time.Duration) { // a copy without a waiting caller
 		n.pending.Go(func() {
 			time.Sleep(rand.N(most))
 			status, _, err := n.forward(context.Background(), r, body)
@@ -308,14 +312,15 @@ func (n *network) forward(ctx context.Context, r *http.Request, body []byte) (st
 
 type clientSettings struct{ URL, Dir, Limit string }
 
-// TestCountingClient is the client of TestKilledClients, in a process of its own.
+// TestCountingClient is the client of TestKilledClients, run as a separate process.
 func TestCountingClient(t *testing.T) {
 	c := newCountingClient(t, "TestKilledClients")
 	c.tracker = caller.NewTracker(caller.Config{Window: 400})
 	c.run()
 }
 
-// newCountingClient returns a client of the service that a test has started. It skips t if there is none.
+// newCountingClient returns a client of the service started by a test. It skips t without
+// such a service.
 func newCountingClient(t *testing.T, runsAsProcessOf string) *countingClient {
 	s := os.Getenv(clientEnv)
 	if s == "" {
@@ -342,12 +347,12 @@ type countingClient struct {
 	inFlight map[int64]context.Context // by position
 }
 
-// clientState is a checkpoint: what an operator and its source would store.
+// clientState is a checkpoint: the state that an operator and its source would store.
 type clientState struct {
 	Checkpoint uint64
 	Tracker    []byte
 	Position   int64           // of the source
-	InFlight   map[int64]int64 // positions and their numbers
+	InFlight   map[int64]int64 // positions with their sequence numbers
 }
 
 func (c *countingClient) run() {
@@ -357,7 +362,7 @@ func (c *countingClient) run() {
 		require.NoError(c.t, json.Unmarshal(stored, &c.state))
 		numbers := slices.Sorted(maps.Values(c.state.InFlight))
 		require.NoError(c.t, c.tracker.Restore(c.state.Tracker, numbers, nil))
-		for position := int64(1); position <= c.state.Position; position++ { // in the order of the input
+		for position := int64(1); position <= c.state.Position; position++ { // in input order
 			if number, ok := c.state.InFlight[position]; ok {
 				c.inFlight[position] = c.tracker.Restored(context.Background(), position, number)
 			}
@@ -410,7 +415,7 @@ func (c *countingClient) run() {
 
 var permits = make(chan struct{}, 16)
 
-// begin calls the service for an element, when there is a permit.
+// begin calls the service for an element once there is a permit.
 func (c *countingClient) begin(position int64) {
 	c.mu.Lock()
 	ctx := c.inFlight[position]
@@ -450,12 +455,13 @@ func (c *countingClient) post(ctx context.Context, position int64) (ok bool) {
 		}
 	}
 	if status, is := errors.AsType[*httpretry.StatusError](err); is && status.StatusCode < 500 || errors.Is(err, exactlyonce.ErrStale) {
-		panic(fmt.Sprintf("element %d: %v", position, err)) // none of these can come
+		panic(fmt.Sprintf("element %d: %v", position, err)) // none of these may happen
 	}
 	return err == nil
 }
 
-// checkpoint stores one. The elements in flight, their numbers and the tracker's state are of the same moment.
+// checkpoint stores a checkpoint. The elements in flight, their numbers and the tracker's
+// state are consistent.
 func (c *countingClient) checkpoint() {
 	c.mu.Lock()
 	c.state.Checkpoint++
@@ -479,7 +485,8 @@ func (c *countingClient) checkpoint() {
 	c.tracker.Completed(number)
 }
 
-// limit asks for the length of the stream, which is read up to a position; 0: not yet.
+// limit requests the length of the stream for the given position. It returns 0 while the
+// length is unknown.
 func (c *countingClient) limit(position int64) int64 {
 	resp, err := c.client.Get(fmt.Sprintf("%s?%d", c.Limit, position))
 	require.NoError(c.t, err)

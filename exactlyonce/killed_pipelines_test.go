@@ -22,7 +22,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// TestCountingPipeline is the client of TestKilledPipelines, in a process of its own. Each run has another order and capacity.
+// TestCountingPipeline is the client of TestKilledPipelines, run as a separate process.
+// Each run has a different order and capacity.
 func TestCountingPipeline(t *testing.T) {
 	c := newCountingClient(t, "TestKilledPipelines")
 	store, err := files.OpenDir(filepath.Join(c.Dir, "checkpoints"))
@@ -52,7 +53,7 @@ func TestCountingPipeline(t *testing.T) {
 	require.NoError(t, op.Wait())
 }
 
-// postAll is the function of the operator.
+// postAll is the operator's function.
 func (c *countingClient) postAll(ctx context.Context, position int64) (string, error) {
 	for _, step := range steps {
 		if !c.post(caller.WithStep(ctx, step), position) {
@@ -62,11 +63,11 @@ func (c *countingClient) postAll(ctx context.Context, position int64) (string, e
 	return strconv.FormatInt(position, 10), nil
 }
 
-// countingInput has the positions from 1 to the limit.
+// countingInput contains the positions from 1 to the limit.
 type countingInput struct {
 	client   *countingClient
 	position int64
-	limit    int64 // 0: it is not known yet
+	limit    int64 // 0 while unknown
 }
 
 func (in *countingInput) Next() (int64, error) {

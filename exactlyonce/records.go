@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Records are answers that outlive the process, and are shared by the servers of a
+// Records are answers that outlive the process and are shared by the servers of a
 // service. A request is identified by scope, client, sequence number and step.
 //
-// A request whose answer is gone is stale ([ErrStale]), after a restart and at every
-// server. That holds for requests below a mark, for requests whose answer was collected,
-// and for a silent client up to the highest number with an answer: that number becomes
-// its mark. Requests that it has not made are new. The mark of a client is removed when
-// it has been silent for 24 times as long.
+// A request whose answer was removed is stale ([ErrStale]), after a restart and at every
+// server. This covers requests below a mark, requests whose answer was collected, and for
+// a silent client all requests up to the highest number with an answer, which becomes its
+// mark. Other requests are new. The mark of a client is removed after a silence 24 times
+// as long.
 //
-// The age of an answer counts from when it was stored, or from when it was last asked
-// for, if the Records are a [Toucher].
+// The age of an answer counts from when it was stored, or, if the Records are a
+// [Toucher], from when it was last requested.
 //
 // Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent
 // use.
@@ -29,10 +29,10 @@ type Records interface {
 	Find(ctx context.Context, req Request) (answer []byte, found bool, err error)
 
 	// Acknowledge raises the mark of the client of each request to its First, never
-	// lowers one, and removes the answers below it. A First of 0 says only that the
-	// client is not silent. Of the requests only Scope, Client and First are set. An open
-	// transaction that has put for a client may block the mark of that client, for
-	// seconds at most: the error then says so, and the mark has to be set again.
+	// lowers it, and removes the answers below it. A First of 0 only reports that the
+	// client is not silent. Only Scope, Client and First of the requests are set. An open
+	// transaction that has put for a client may block that client's mark, for seconds at
+	// most. Then Acknowledge returns an error, and the mark has to be set again.
 	Acknowledge(ctx context.Context, marks []Request) error
 
 	// Collect removes answers that were stored before answers. Of a client without an
@@ -45,12 +45,12 @@ type Records interface {
 	Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error)
 }
 
-// Toucher are [Records] in which the age of an answer counts from when it was last asked
-// for. The method is optional. Records of ext/sqlite and ext/postgres have it.
+// Toucher are [Records] in which the age of an answer counts from when it was last
+// requested. The method is optional. Records of ext/sqlite and ext/postgres have it.
 type Toucher interface {
 	// Touch restarts the age of the answers of requests, and ignores requests without an
-	// answer. server.Results calls it before Collect, with the requests that were asked
-	// for. Of them only Scope, Client, Sequence and Step matter.
+	// answer. server.Results calls it before Collect, with the requests that were
+	// repeated. It uses only their Scope, Client, Sequence and Step.
 	Touch(ctx context.Context, requests []Request) error
 }
 

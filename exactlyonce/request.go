@@ -22,8 +22,8 @@ type Request struct {
 	Fingerprint [32]byte
 }
 
-// Validate returns an error of class [ErrInvalid], as [ID.Validate] does, and if the
-// scope is not UTF-8 without the character NUL, which every database takes.
+// Validate returns an error of class [ErrInvalid] for an invalid [ID], or if the scope is
+// not UTF-8 or contains NUL, which some databases refuse.
 func (r Request) Validate() error {
 	if !utf8.ValidString(r.Scope) || strings.ContainsRune(r.Scope, 0) {
 		return fmt.Errorf("%w: scope %q is not UTF-8, or has the character NUL", ErrInvalid, r.Scope)
@@ -32,7 +32,7 @@ func (r Request) Validate() error {
 }
 
 // RequestFromContext returns the request that is being handled under ctx, which a [Store]
-// needs. Requests that the handler makes itself have an identity of their own.
+// needs. Requests made by the handler itself have different ids.
 func RequestFromContext(ctx context.Context) (Request, bool) {
 	req, ok := ctx.Value(oncewire.RequestKey{}).(Request)
 	return req, ok

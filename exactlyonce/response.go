@@ -36,9 +36,9 @@ var hopByHop = []string{
 // responseVersion is the first byte of a stored response.
 const responseVersion = 1
 
-// Encode returns the bytes to be stored. They leave out Set-Cookie, the headers that
-// belong to a connection or that Connection names, and trailers. Responses that are
-// otherwise equal have equal bytes.
+// Encode returns the bytes to store. They omit Set-Cookie, trailers, headers of the
+// connection, and headers named by Connection. Responses that are otherwise equal have
+// equal bytes.
 func (r Response) Encode() []byte {
 	var names []string
 	for name, values := range r.Header {
@@ -61,8 +61,8 @@ func (r Response) Encode() []byte {
 	return append(b, r.Body...)
 }
 
-// isGuessed reports whether net/http sets a header that is not there. Without values it
-// must not.
+// isGuessed reports whether net/http would set a missing header. A header without values
+// prevents that, so it must be stored.
 func isGuessed(name string) bool { return name == "Content-Type" || name == "Date" }
 
 func (r Response) connectionNames(name string) bool {
@@ -76,8 +76,8 @@ func (r Response) connectionNames(name string) bool {
 	return false
 }
 
-// Decode reads what Encode has written. Body is a part of stored. After an error the
-// response is as it was.
+// Decode reads the output of Encode. Body refers to stored. After an error the response
+// is unchanged.
 func (r *Response) Decode(stored []byte) error {
 	decoded, err := decode(stored)
 	if err == nil {
@@ -124,9 +124,9 @@ func decode(stored []byte) (Response, error) {
 	return r, nil
 }
 
-// Send writes the response, over the headers that w has.
+// Send writes the response. Its headers replace those of w with the same name.
 func (r Response) Send(w http.ResponseWriter) {
 	maps.Copy(w.Header(), r.Header.Clone())
 	w.WriteHeader(r.Status)
-	_, _ = w.Write(r.Body) // the caller is gone, or the status has no body
+	_, _ = w.Write(r.Body) // fails if the client has gone, or if the status has no body
 }

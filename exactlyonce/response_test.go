@@ -49,7 +49,7 @@ func TestResponseIsStoredAndRead(t *testing.T) {
 	}
 }
 
-// Stored bytes may be damaged: they are refused, or read as what is stored as the same bytes.
+// Damaged bytes are refused, or read as a response that is stored as the same bytes.
 func FuzzDecodeResponse(f *testing.F) {
 	f.Add(exactlyonce.Response{Status: 200, Header: http.Header{"A": {"1", "2"}, "Set-Cookie": {"x"}}, Body: []byte("x")}.Encode())
 	f.Add([]byte{1, 200, 1, 1, 1, 'A', 1, 0})

@@ -24,19 +24,20 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// job is a stream of numbers whose operator calls a service once for each. It is killed and started again.
+// job is a stream of numbers whose operator calls a service once for each. It is killed
+// and restarted.
 type job struct {
 	t      *testing.T
 	rng    *rand.Rand // guarded by mu
 	inputs []int
 
-	results *server.Results // of the service, which lives on
+	results *server.Results // of the service, which survives
 
 	mu      sync.Mutex
 	effects map[int]int            // by element
-	ids     map[int]exactlyonce.ID // by element: client and sequence number
-	resent  int                    // requests that were sent by several runs
-	runs    map[int]int            // by element: the last run that has sent it
+	ids     map[int]exactlyonce.ID // client and sequence number by element
+	resent  int                    // requests sent by several runs
+	runs    map[int]int            // last run that sent each element
 }
 
 func newJob(t *testing.T, seed uint64, n int) *job {
@@ -50,7 +51,7 @@ func newJob(t *testing.T, seed uint64, n int) *job {
 	return j
 }
 
-// n returns a number from 0 to n-1.
+// n returns a random number from 0 to n-1.
 func (j *job) n(n int) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -61,11 +62,12 @@ func (j *job) sleep(most time.Duration) { time.Sleep(time.Duration(j.n(int(most)
 
 var errUnlucky = errors.New("unlucky")
 
-// call is the function of the operator: a request with an effect. Both may fail, and the answer may be lost.
+// call is the operator's function: a request with an effect. Both may fail, and the
+// answer may be lost.
 func (j *job) call(ctx context.Context, run, in int) (int, error) {
 	id, err := NextID(ctx)
 	if err != nil {
-		assert.Error(j.t, ctx.Err(), "%v, and the run goes on", err) // a call that begins when its run is killed sends nothing
+		assert.Error(j.t, ctx.Err(), "%v, and the run goes on", err) // a call that starts while its run is killed sends nothing
 		return 0, err
 	}
 	j.mu.Lock()
@@ -103,7 +105,7 @@ func (j *job) call(ctx context.Context, run, in int) (int, error) {
 	return in, nil
 }
 
-// start starts a run that resumes from what store has. wait waits for its end, kill kills it.
+// start starts a run that resumes from store. wait waits for its end, kill kills it.
 func (j *job) start(run int, store checkpoint.Store) (coordinator *checkpoint.Coordinator, wait func() error, kill func()) {
 	quiet := slog.New(slog.DiscardHandler)
 	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithLogger(quiet),
@@ -140,7 +142,7 @@ func (j *job) start(run int, store checkpoint.Store) (coordinator *checkpoint.Co
 		assert.NoError(j.t, coordinator.Close())
 	}
 	return coordinator, func() error { defer end(); return coordinator.Wait() }, func() {
-		cancel(errUnlucky) // calls go on for a while, as those of a killed process do on the other side
+		cancel(errUnlucky) // calls continue for a while, like those of a killed process on the server
 		assert.NoError(j.t, coordinator.Close())
 		end()
 	}
@@ -156,7 +158,7 @@ func (j *job) check() {
 	assert.Zero(j.t, j.results.Stats().Stale)
 }
 
-// unluckyStore fails before or after it has stored a checkpoint, or takes its time.
+// unluckyStore fails before or after it has stored a checkpoint, or takes some time.
 type unluckyStore struct {
 	*checkpointtest.MemoryStore
 	job *job
@@ -173,16 +175,16 @@ func (s unluckyStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) e
 	}
 	switch what {
 	case 1:
-		return errUnlucky // it is stored all the same
+		return errUnlucky // although it was stored
 	case 2:
-		s.job.sleep(100 * time.Millisecond) // killed between Save and Completed, maybe
+		s.job.sleep(100 * time.Millisecond) // perhaps killed between Save and Completed
 		return ctx.Err()
 	}
 	return nil
 }
 
-// Under any schedule of calls, failures, checkpoints, kills and suspensions, each element has its effect once, under one id
-// (X1, C1, C3).
+// Under any schedule of calls, failures, checkpoints, kills and suspensions, each element
+// has its effect once, under one id (X1, C1, C3).
 func TestTrackerInAKilledJob(t *testing.T) {
 	resent, kills, suspended := 0, 0, 0
 	for seed := range uint64(40) {
@@ -207,7 +209,7 @@ func TestTrackerInAKilledJob(t *testing.T) {
 				kills++
 				store = store.Reopen()
 			}
-			time.Sleep(time.Minute) // for what killed runs have begun
+			time.Sleep(time.Minute) // for requests of killed runs
 			require.NoError(t, j.results.Close(t.Context()))
 			j.check()
 			resent += j.resent
@@ -221,7 +223,7 @@ func TestTrackerInAKilledJob(t *testing.T) {
 	t.Logf("%d kills, %d of suspended runs; %d elements were sent by several runs", kills, suspended, resent)
 }
 
-// hangingStore stores checkpoints, and does not say so any more once it hangs.
+// hangingStore stores checkpoints. With hang, Save then waits for the end of its context.
 type hangingStore struct {
 	*checkpointtest.MemoryStore
 	hang bool
@@ -236,8 +238,9 @@ func (s *hangingStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) 
 	return err
 }
 
-// A coordinator that dies when the checkpoint is stored, and nothing else knows: no number was released too early, and the
-// next run begins without those of the elements that the checkpoint no longer holds.
+// A coordinator dies after the checkpoint was stored but before the tracker is notified.
+// No number was released too early, and the next run begins without the numbers of
+// elements that the checkpoint no longer holds.
 func TestDeathBetweenSaveAndCompleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hangingStore{MemoryStore: checkpointtest.NewMemoryStore()}
@@ -282,7 +285,7 @@ func TestDeathBetweenSaveAndCompleted(t *testing.T) {
 		store = &hangingStore{MemoryStore: store.MemoryStore.Reopen()}
 		old := tracker.Client()
 		tracker = NewTracker(Config{})
-		go func() { inputs <- 1; inputs <- 2 }() // the source goes past them
+		go func() { inputs <- 1; inputs <- 2 }() // the source continues after these
 		coordinator, end = run()
 		require.Equal(t, old, tracker.Client())
 		inputs <- 3

@@ -10,11 +10,11 @@
 //
 // A function that makes several requests for an element names them by [WithStep].
 //
-// In an operator with checkpoints (asyncop.WithCheckpoints) the tracker's state is a part
-// of them. After a restart, an element is called under the number that it had before.
+// In an operator with checkpoints (asyncop.WithCheckpoints) the tracker's state is part
+// of them. After a restart an element keeps its number.
 //
-// Reason-aware retries (strategies.ReasonAware) know from the attempt that its requests
-// are deduplicated: a call that was lost in flight is then repeated, even if it must not
+// Reason-aware retries (strategies.ReasonAware) detect that the requests of an attempt
+// are deduplicated. They repeat a call that was lost in flight, even if it must not
 // happen twice. A request without an id in the same call prevents that, and so does
 // [exactlyonce.ErrStale].
 //

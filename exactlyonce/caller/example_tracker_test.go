@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce/caller"
 )
 
-// A program without an operator follows the life of an element itself. Each attempt sends the same id, with an attempt number
-// of its own.
+// A program without an operator tracks the life of an element itself. Each attempt sends
+// the same id with a different attempt number.
 func ExampleTracker() {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var id exactlyonce.ID

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// The state of a tracker, and the clients that messages are (laws W4, X1).
+// The state of a tracker, and the clients derived from messages (laws W4, X1).
 func TestFormats(t *testing.T) {
 	tracker := NewTracker(Config{})
 	tracker.client, tracker.next = exactlyonce.Client{1, 2, 3, 15: 255}, 18

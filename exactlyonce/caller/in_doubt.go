@@ -3,9 +3,9 @@ package caller
 import "github.com/weirflow/weir/internal/ctxkey"
 
 // inDoubt records which requests of an element may have taken effect, over all attempts.
-// Each request that gets an id may take effect, until its server keeps a refusal as its
-// answer. The element remembers the step of a single request only: it does not know which
-// of several requests were refused, so they stay in doubt. So do the requests of a
+// Each request with an id may take effect, until its server keeps a refusal as its
+// answer. Only the step of a single request is stored, because the element cannot know
+// which of several requests were refused, so they stay in doubt. So do the requests of a
 // restored element, which may have been sent before the restart.
 //
 //	noRequest ◀───NoteRefused─── oneRequest

@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// stage is a reporter of an attempt.
+// stage is an attempt that accepts reports.
 type stage struct{}
 
 func (stage) ReportStage(predicates.Stage) {}
@@ -32,10 +32,10 @@ func TestElement_RequestsInDoubt(t *testing.T) {
 	for name, tt := range map[string]struct {
 		meta    message.Meta
 		asks    []string // steps
-		others  bool     // a request that the tracker has not numbered is deduplicated
+		others  bool     // a request with another server's id is deduplicated, too
 		refused []string
-		want    bool   // all are refused
-		carried string // ends the id
+		want    bool   // all requests are refused
+		carried string // end of the carried id
 	}{
 		"a request":           {asks: []string{""}, carried: ";seq=1;attempt=2;only=1"},
 		"a refused request":   {asks: []string{""}, refused: []string{""}, want: true, carried: ";seq=1;attempt=2"},

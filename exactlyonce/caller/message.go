@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// clientOf returns the client that a message is for the trackers of a name: always the
-// same.
+// clientOf returns the client that represents a message for trackers with a name. It is
+// always the same.
 func clientOf(secret []byte, name, message string) (c exactlyonce.Client) {
 	b := []byte("weir message 1")
 	for _, s := range [...]string{name, message} {
@@ -22,23 +22,23 @@ func clientOf(secret []byte, name, message string) (c exactlyonce.Client) {
 	if len(secret) > 0 {
 		h = hmac.New(sha256.New, secret)
 	}
-	_, _ = h.Write(b) // a hash never fails
+	_, _ = h.Write(b) // writing to a hash never fails
 	copy(c[:], h.Sum(nil))
 	return c
 }
 
-// resume continues where the earlier visits of a message were.
+// resume continues from the earlier visits of a message.
 func (e *element) resume(meta message.Meta) {
-	// A redelivery may have been sent before without a trace here. From the second
-	// attempt on, records are looked for.
+	// A redelivered message may have been sent before without a trace. From the second
+	// attempt on, the server looks for records.
 	made := int64(meta.Attempts) + 1
 	var id exactlyonce.ID
 	err := id.UnmarshalText([]byte(meta.Request))
 	if err == nil && id.Client == clientOf(nil, e.tracker.config.Name, meta.ID) {
-		e.client = id.Client // a predecessor had no secret (law W4)
+		e.client = id.Client // an earlier worker had no secret (law W4)
 	}
 	if err == nil && id.Client == e.client {
-		e.number = id.Sequence // that of the call in doubt, also behind a merge
+		e.number = id.Sequence // the number of the call in doubt, even after a merge
 		made = max(made, int64(id.Attempt))
 		e.sentAt(meta.FirstFailure)
 		if meta.UnsafeToRepeat && !meta.Remembered.IsZero() && strings.HasSuffix(meta.Request, onlyRequest) {

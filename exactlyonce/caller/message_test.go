@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// accepted returns the context of an element that is a message.
-// carriedID returns the id that goes with the message of ctx. found is true if ctx belongs to an element of a tracker.
+// carriedID returns the id carried by the message of ctx. found is true if ctx belongs to
+// an element of a tracker.
 func carriedID(ctx context.Context) (id exactlyonce.ID, found bool) {
 	e, found := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	if found {
@@ -32,8 +32,8 @@ func accepted(t *testing.T, tracker *Tracker, meta message.Meta) context.Context
 	return tracker.Accepted(message.ContextWithMeta(t.Context(), meta), nil, false)
 }
 
-// Law X1: a message has the same id on each worker and in each visit, with a higher attempt number, and says nothing about
-// other ones.
+// Law X1: a message has the same id on each worker and in each visit, with a higher
+// attempt number, and lacks a first incomplete number.
 func TestMessagesKeepTheirIDs(t *testing.T) {
 	charges := func() *Tracker {
 		return NewTracker(Config{Name: "charges", Secret: []byte("0123456789abcdef"), Window: 1})
@@ -102,7 +102,8 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 	require.EqualValues(t, 3, inDoubt.Sequence)
 }
 
-// A number of the tracker's own would be another one when the message comes again, so it is not given.
+// A tracker's own number would change when the message is redelivered, so the message
+// does not get one.
 func TestMessagesNeedAName(t *testing.T) {
 	tracker := NewTracker(Config{})
 	element := accepted(t, tracker, message.Meta{ID: "orders/0/17"})
@@ -124,7 +125,8 @@ func TestMessagesNeedAName(t *testing.T) {
 	require.False(t, found)
 }
 
-// With checkpoints a message has the number that the checkpoint keeps, or, with a name, the id that needs none.
+// With checkpoints a message has the number kept by the checkpoint, or, with a name, an
+// id without a number in the checkpoint.
 func TestMessagesWithCheckpoints(t *testing.T) {
 	numbered := fresh(t, 0)
 	numbered.Snapshot(1)
@@ -148,7 +150,7 @@ func TestMessagesWithCheckpoints(t *testing.T) {
 	require.Equal(t, first, second)
 }
 
-// The elements of an operator that runs inside of a call for a message are not that message.
+// Elements of an operator that runs inside a message's call do not count as that message.
 func TestOperatorsInsideOfACallForAMessage(t *testing.T) {
 	ctx := message.ContextWithMeta(t.Context(), message.Meta{ID: "around"})
 	tracker := NewTracker(Config{Name: "lines", Secret: []byte("0123456789abcdef")})
@@ -170,7 +172,7 @@ func TestOperatorsInsideOfACallForAMessage(t *testing.T) {
 	require.Equal(t, []string{"true 1 false", "true 2 false"}, ids)
 }
 
-// A message that ends releases no number: it has its own.
+// The end of a message releases no number, because it has its own.
 func TestMessagesBesideNumbers(t *testing.T) {
 	tracker := NewTracker(Config{Name: "charges", Secret: []byte("0123456789abcdef")})
 	a := tracker.Accepted(t.Context(), nil, false)
@@ -182,7 +184,6 @@ func TestMessagesBesideNumbers(t *testing.T) {
 	require.EqualValues(t, 2, mustID(t, tracker.AttemptStarted(b, 1)).First)
 }
 
-// parseID reads an id.
 func parseID(text string) (id exactlyonce.ID, err error) {
 	err = id.UnmarshalText([]byte(text))
 	return id, err

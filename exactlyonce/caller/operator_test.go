@@ -21,8 +21,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// In an operator, each element has a number of its own, the same in all attempts; whatever becomes of it, the number is
-// released (O1), and the input waits while the window is full.
+// In an operator each element has its own number, the same in all attempts. The number is
+// released however the element ends (O1), and the input waits while the window is full.
 func TestTrackerInAnOperator(t *testing.T) {
 	const n, window = 60, 5
 	p := newPeer(t, nil)
@@ -85,8 +85,9 @@ func TestTrackerInAnOperator(t *testing.T) {
 	require.NotContains(t, fmt.Sprint(p.requests()), "none")
 }
 
-// Under the context of a call for many elements a request has no id, and is not sent; under those of the members each has that
-// of its element, also in an operator that runs inside a call of another element.
+// Under the context of a call for many elements a request has no id and is not sent.
+// Under a member's context it has the id of that element, even in an operator that runs
+// inside a call of another element.
 func TestCallsForManyElements(t *testing.T) {
 	p := newPeer(t, nil)
 	base := &http.Transport{}
@@ -136,7 +137,7 @@ func TestCallsForManyElements(t *testing.T) {
 	require.Len(t, p.requests(), 6)
 }
 
-// A timeout handler makes requests for its element, if it names them.
+// A timeout handler can make requests for its element if it names them.
 func TestTimeoutHandlersHaveIDs(t *testing.T) {
 	tracker := NewTracker(Config{Clock: clock.NewMock()})
 	var ids []exactlyonce.ID
@@ -168,7 +169,7 @@ func TestTimeoutHandlersHaveIDs(t *testing.T) {
 	require.Empty(t, checkList(t, tracker))
 }
 
-// A restored element had a number: it is not called under another one (X1).
+// A restored element had a number, so it must not be called under another one (X1).
 func TestRestoredElementsWithoutTheirNumbers(t *testing.T) {
 	for _, tracker := range []*Tracker{NewTracker(Config{}), NewTracker(Config{Refuse: true}), fresh(t, 0)} {
 		ctx := tracker.Accepted(t.Context(), nil, true)
@@ -180,7 +181,7 @@ func TestRestoredElementsWithoutTheirNumbers(t *testing.T) {
 	}
 }
 
-// What the final checkpoint keeps for the next run is not complete.
+// Elements that the final checkpoint keeps for the next run are not complete.
 func TestKeptElements(t *testing.T) {
 	tracker := fresh(t, 0)
 	tracker.Snapshot(1)

@@ -19,12 +19,12 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// charge is an element whose call must not happen twice, as it says itself.
+// charge is an element that must not be called twice.
 type charge string
 
 func (charge) Idempotent() bool { return false }
 
-// loses is a base that loses the answers to what goes to a path.
+// loses is a base that loses the answers from a path.
 type loses struct {
 	base http.RoundTripper
 	path string
@@ -40,17 +40,18 @@ func (l *loses) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, io.ErrUnexpectedEOF
 }
 
-// A call that is tracked is repeated in flight without a setting, also for an element that says that it must not be; whatever
-// else it has sent, and STALE, keep it from that (X1).
+// A tracked call is repeated after a loss in flight, without any setting, even for an
+// element that must not be called twice. Other requests of the call, and STALE, prevent
+// that (X1).
 func TestTheTie(t *testing.T) {
 	type step struct{ path, step string }
 	for name, tt := range map[string]struct {
 		steps   []step
-		lost    string // the path whose first answer is lost
-		answer  string // of the tracker, the first time
+		lost    string // path whose first answer is lost
+		answer  string // first answer of the tracker
 		status  int
 		retried bool
-		inDoubt bool // if it is not retried
+		inDoubt bool // in doubt if not retried
 	}{
 		"not lost":                      {steps: []step{{"/charges", ""}}},
 		"lost":                          {steps: []step{{"/charges", ""}}, lost: "/charges", retried: true},
@@ -89,7 +90,7 @@ func TestTheTie(t *testing.T) {
 			c := &http.Client{Transport: Transport(lossy, p.URL+"/charges", p.URL+"/charges/")}
 			tracker := NewTracker(Config{})
 			classify := httpretry.Classifier[string]()
-			if tt.answer == oncewire.Stale { // whatever a policy may think of it
+			if tt.answer == oncewire.Stale { // even if a policy would retry it
 				classify = predicates.Classifiers(classify, predicates.ByException[string](predicates.HasException, predicates.Unknown))
 			}
 			var failures []asyncop.Failure[charge]

@@ -29,28 +29,28 @@ const defaultWindow = 1 << 16
 
 // Config are the settings of a [Tracker]. The zero value has the defaults.
 type Config struct {
-	// Window bounds the incomplete numbers; 0 stands for 65,536. Each takes about 100
-	// bytes. With checkpoints it should cover the elements of about two intervals, since
-	// their numbers are released by checkpoints: when it is full, the tracker asks for a
+	// Window limits the incomplete numbers. 0 means 65,536. Each takes about 100 bytes.
+	// With checkpoints it should cover the elements of about two intervals, because
+	// checkpoints release their numbers: when it is full, the tracker requests a
 	// checkpoint.
 	Window int
 
 	// Refuse lets elements in while the window is full. Their requests fail with
-	// [exactlyonce.ErrFull]; each new attempt asks again for a number. Without it the
-	// tracker holds the input back, as far as it is asked ([Tracker.TryAdmit]). Not with
-	// checkpoints, which need the numbers in the order of the elements.
+	// [exactlyonce.ErrFull]; each new attempt tries again to get a number. Without it the
+	// tracker holds the input back, if it is asked ([Tracker.TryAdmit]). It cannot be
+	// combined with checkpoints, which need the numbers in the order of the elements.
 	Refuse bool
 
-	// Name distinguishes the requests of this tracker from requests of others for the
-	// same messages, such as "charges". It is required where elements are messages with
-	// an id (message.Message), except with checkpoints: see [Tracker]. It must not change
-	// as long as messages wait.
+	// Name distinguishes the requests of this tracker from other requests for the same
+	// messages, such as "charges". It is required if elements are messages with an id
+	// (message.Message), except with checkpoints: see [Tracker]. It must not change while
+	// messages are waiting.
 	Name string
 
-	// Secret keeps others who are the same principal at the server from computing the ids
-	// of messages. It is required with Name, and has at least 16 bytes. All trackers of
-	// that name must have the same secret, which must not change as long as messages
-	// wait.
+	// Secret prevents others with the same principal at the server from computing the ids
+	// of messages. It is required with Name, and has at least 16 bytes. All trackers with
+	// the same name must have the same secret. It must not change while messages are
+	// waiting.
 	Secret []byte
 
 	// Clock measures how long ago a request was first sent ([exactlyonce.ID.Age]).
@@ -71,14 +71,13 @@ type Config struct {
 // state goes into them: it is an observe.CheckpointedObserver. A restored element keeps
 // its number, and a number is released when a checkpoint that no longer holds its element
 // is complete. Requests are not sent before the first checkpoint of a fresh start is
-// complete; the tracker asks for it at once. The input must have the same order after a
-// restart: it comes straight from a source, or through steps that keep the order. A
-// program that takes checkpoints of its own calls [Tracker.Restore] and
-// [Tracker.Snapshot] itself.
+// complete; the tracker requests it at once. The input must have the same order after a
+// restart: it comes directly from a source, or through steps that keep the order. A
+// program that takes its own checkpoints calls [Tracker.Restore] and [Tracker.Snapshot]
+// itself.
 //
-// The tracker remembers incomplete numbers only, and each by itself: a slow request keeps
-// its own number, and keeps the first incomplete number where it is, but does not affect
-// others.
+// The tracker stores only incomplete numbers, each separately: a slow request keeps its
+// own number and the first incomplete number, but does not affect others.
 //
 // # Messages
 //
@@ -97,43 +96,43 @@ type Tracker struct {
 	config Config
 	start  time.Time
 
-	// first is the lowest incomplete number. Written under mu, read by those who send.
+	// first is the lowest incomplete number. Written under mu, read by senders.
 	first atomic.Int64
 
 	mu         sync.Mutex
-	client     exactlyonce.Client // guarded by mu; it changes in Restore only
-	next       int64              // guarded by mu: the number that the next element gets
-	head, tail *element           // guarded by mu: the incomplete numbers in ascending order
-	incomplete int                // guarded by mu: how many they are
-	waiting    []func()           // guarded by mu: what Notify was given
+	client     exactlyonce.Client // guarded by mu; changes only in Restore
+	next       int64              // guarded by mu; number of the next element
+	head, tail *element           // guarded by mu; the incomplete numbers in ascending order
+	incomplete int                // guarded by mu; count of the list
+	waiting    []func()           // guarded by mu; functions passed to Notify
 
 	saved states // guarded by mu
 }
 
-// element is one number. The list keeps it until it is released.
+// element is one number. It stays in the list until it is released.
 type element struct {
 	tracker *Tracker
 
-	attempts atomic.Int64       // numbers of attempts taken
-	sent     atomic.Int64       // when its first request was sent, since tracker.start; 0: none was
-	ended    atomic.Bool        // no attempt follows; written under tracker.mu
-	lost     bool               // it had a number that is not known; written once
-	client   exactlyonce.Client // of a message, which is a client of its own; else zero: that of the tracker; written once
+	attempts atomic.Int64       // attempt numbers used
+	sent     atomic.Int64       // time of the first request, since tracker.start; 0 before it
+	ended    atomic.Bool        // further attempts are refused; written under tracker.mu
+	lost     bool               // its earlier number is unknown; written once
+	client   exactlyonce.Client // set for a message, which has its own client; otherwise zero for the tracker's client; written once
 
 	// Guarded by tracker.mu.
-	number     int64 // 0: it has none
-	refused    error // why it has none
+	number     int64 // 0 without a number
+	refused    error // reason why it has no number
 	prev, next *element
-	inDoubt    inDoubt // its requests that may have taken effect
-	step       string  // of the request in doubt, if inDoubt is oneRequest
+	inDoubt    inDoubt // requests that may have taken effect
+	step       string  // step of the request in doubt, if inDoubt is oneRequest
 }
 
-// attemptIDs gives ids to the requests of one attempt of an element.
+// attemptIDs assigns ids to the requests of one attempt.
 type attemptIDs struct {
 	element *element
 	client  exactlyonce.Client
 	number  int64       // of the element
-	refused error       // why it has no number
+	refused error       // reason why the element has no number
 	unnamed atomic.Bool // a request without a step has been made
 }
 
@@ -143,12 +142,11 @@ type (
 	sendingKey struct{}
 )
 
-// minSecret is the shortest secret, in bytes: an id has as many.
+// minSecret is the shortest secret in bytes, as long as a client id.
 const minSecret = 16
 
-// NewTracker returns a tracker with an identity of its own. It panics if the window is
-// negative, the secret is too short, or there is a name without a secret or the other way
-// round.
+// NewTracker returns a tracker with a new identity. It panics if the window is negative,
+// if the secret is too short, or if only one of name and secret is set.
 func NewTracker(config Config) *Tracker {
 	switch {
 	case config.Window < 0:
@@ -166,7 +164,7 @@ func NewTracker(config Config) *Tracker {
 }
 
 // Client returns the identity of the tracker. [Tracker.Restore] replaces it by the
-// state's identity.
+// identity in the state.
 func (t *Tracker) Client() exactlyonce.Client {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -179,8 +177,8 @@ func (t *Tracker) Client() exactlyonce.Client {
 // operators that share a tracker may exceed the window by N elements.
 //
 // With checkpoints elements wait until a checkpoint that holds the identity is complete,
-// or the tracker was restored from it: a restart would not know the numbers of requests
-// that were sent before (law X1). If a checkpoint would make room, TryAdmit asks for it.
+// or the tracker was restored from one: a restart would not know the numbers of requests
+// sent before (law X1). If a checkpoint would make room, TryAdmit requests one.
 func (t *Tracker) TryAdmit() bool {
 	t.mu.Lock()
 	admitted, request := t.config.Refuse || t.hasNumberLocked(), t.requestLocked()
@@ -209,8 +207,8 @@ func (t *Tracker) Notify(f func()) {
 	f()
 }
 
-// unlockAndNotify releases mu and calls those who wait for room, if there is some, or
-// asks for a checkpoint that makes some.
+// unlockAndNotify releases mu. If there is room it calls the waiting functions, otherwise
+// it requests a checkpoint that would make room.
 func (t *Tracker) unlockAndNotify() {
 	var calls []func()
 	switch {
@@ -235,17 +233,17 @@ var (
 	_ observe.Gate                 = (*Tracker)(nil)
 )
 
-// Accepted gives an element its number, the lowest that was not used yet. The context
-// that it returns is to be the parent of the contexts of the element's attempts.
+// Accepted gives an element its number, the lowest unused one. The returned context must
+// be the parent of the contexts of the element's attempts.
 //
 // A restored element keeps its number (law X1): see [Tracker.Restored].
 //
-// A message with an id gets the id of the message: see [Tracker].
+// A message with an id gets its own id: see [Tracker].
 func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Context {
 	e := &element{tracker: t}
 	meta, _ := message.MetaFromContext(ctx)
 	if meta.UnsafeToRepeat {
-		e.inDoubt = severalRequests // resume may know better
+		e.inDoubt = severalRequests // resume may know more
 	}
 	switch {
 	case meta.ID == "":
@@ -270,7 +268,7 @@ func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Co
 	return context.WithValue(ctx, ctxkey.Tracked{}, e)
 }
 
-// numberLocked gives e a number, or a reason to have none.
+// numberLocked gives e a number, or the reason why it has none.
 func (t *Tracker) numberLocked(e *element) {
 	switch {
 	case t.config.Refuse && t.incomplete >= t.config.Window:
@@ -285,7 +283,7 @@ func (t *Tracker) numberLocked(e *element) {
 	}
 }
 
-// appendLocked adds the highest number to the incomplete ones.
+// appendLocked appends the highest number to the list.
 func (t *Tracker) appendLocked(e *element) {
 	if t.tail == nil {
 		t.head = e
@@ -297,9 +295,9 @@ func (t *Tracker) appendLocked(e *element) {
 	t.incomplete++
 }
 
-// AttemptStarted returns the context of an attempt of the element that ctx belongs to,
-// whose parent Accepted has returned. n is the number of the attempt, from 1. Without an
-// element it returns ctx.
+// AttemptStarted returns the context of an attempt of the element of ctx, which must
+// derive from the context returned by Accepted. n is the number of the attempt, from 1.
+// Without an element it returns ctx.
 func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
 	e := t.elementIn(ctx)
 	if e == nil {
@@ -311,13 +309,13 @@ func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
 	}
 	t.mu.Unlock()
 	a := t.idsOf(e)
-	for made := e.attempts.Load(); made < int64(n)-1; made = e.attempts.Load() { // those before a restart
+	for made := e.attempts.Load(); made < int64(n)-1; made = e.attempts.Load() { // skip the attempts made before a restart
 		e.attempts.CompareAndSwap(made, int64(n)-1)
 	}
 	return context.WithValue(ctx, attemptKey{}, a)
 }
 
-// idsOf returns the ids of a new attempt of e, with the present number of e.
+// idsOf returns the ids of a new attempt of e, with the current number of e.
 func (t *Tracker) idsOf(e *element) *attemptIDs {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -331,9 +329,9 @@ func (t *Tracker) idsOf(e *element) *attemptIDs {
 // AttemptEnded is empty: a tracker ignores attempts.
 func (t *Tracker) AttemptEnded(context.Context, observe.Outcome) {}
 
-// Ended releases the number of the element that ctx belongs to: none of its requests is
-// sent from now on. With checkpoints the number is kept until the next is complete. A
-// second call is ignored.
+// Ended releases the number of the element of ctx. Its further requests are refused. With
+// checkpoints the number is kept until the next checkpoint is complete. A second call is
+// ignored.
 func (t *Tracker) Ended(ctx context.Context, _ observe.Ending) {
 	e := t.elementIn(ctx)
 	if e == nil {
@@ -350,7 +348,8 @@ func (t *Tracker) Ended(ctx context.Context, _ observe.Ending) {
 	t.unlockAndNotify()
 }
 
-// releaseLocked removes a number from the incomplete ones. Law X3: whatever is below it.
+// releaseLocked removes a number from the list, even if lower numbers are incomplete (law
+// X3).
 func (t *Tracker) releaseLocked(e *element) {
 	if e.prev == nil {
 		t.head = e.next
@@ -398,8 +397,10 @@ func WithStep(ctx context.Context, step string) context.Context {
 //
 // Errors are of class [ErrNoID]:
 //   - ctx does not belong to an element of a tracker;
-//   - ctx belongs to a call for many elements: use the context of the element (asyncop.MemberContexts);
-//   - ctx belongs to an element but not to an attempt, such as the context of a timeout handler, and it lacks a step;
+//   - ctx belongs to a call for many elements: use the context of the element
+//     (asyncop.MemberContexts);
+//   - ctx belongs to an element but not to an attempt, such as the context of a timeout
+//     handler, and it lacks a step;
 //   - the attempt has made another request without a step: name both by [WithStep];
 //   - the element has ended, or its tracker lacks a complete checkpoint.
 //
@@ -410,25 +411,24 @@ func NextID(ctx context.Context) (exactlyonce.ID, error) {
 	return id, err
 }
 
-// named is a step of an attempt. One of another attempt, such as that of an element
-// around this one, does not count.
+// named is a step of one attempt. It does not apply to other attempts, such as attempts
+// of an element inside this one.
 type named struct {
 	ids  *attemptIDs
 	step string
 }
 
-// outgoing is a request, whatever sends it.
+// outgoing is a request in any protocol.
 type outgoing struct {
 	ctx  context.Context //nolint:containedctx // of the function, for reports
 	ids  *attemptIDs
 	step string
 }
 
-// requestIn returns the request that is made under ctx. Each redirect makes another
-// request of it.
+// requestIn returns the request made under ctx. Each redirect makes it another request.
 func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 	if r, ok := ctx.Value(sendingKey{}).(outgoing); ok {
-		return r, nil // a sending of one that an outer Transport has begun
+		return r, nil // an outer Transport has begun the request
 	}
 	a, _ := ctx.Value(attemptKey{}).(*attemptIDs)
 	if isOfMany(ctx, a) {
@@ -459,8 +459,8 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 	return outgoing{ctx, a, step}, nil
 }
 
-// redirected returns the step of a request after redirects. If that is too long, the hash
-// of the step stands for the step.
+// redirected returns the step of a request after redirects. If it is too long, the hash
+// of the step replaces the step.
 func redirected(step string, redirects int) string {
 	suffix := ":redirect" + strconv.Itoa(redirects)
 	if len(step) <= oncewire.MaxStep && len(step)+len(suffix) > oncewire.MaxStep {
@@ -470,8 +470,8 @@ func redirected(step string, redirects int) string {
 	return step + suffix
 }
 
-// isOfMany reports whether ctx is that of a call for many elements whose attempts are not
-// a, which may belong to an element around the operator.
+// isOfMany reports whether ctx belongs to a call for many elements whose attempts differ
+// from a. Then a may belong to an element around the operator.
 func isOfMany(ctx context.Context, a *attemptIDs) bool {
 	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
 	for _, m := range members {
@@ -496,14 +496,14 @@ func (r outgoing) next() (exactlyonce.ID, error) {
 	if e.client.IsZero() {
 		id.First = e.tracker.first.Load()
 	}
-	if id.First > id.Sequence { // the element has ended meanwhile, and its number is released
+	if id.First > id.Sequence { // the element has ended meanwhile, and its number was released
 		return exactlyonce.ID{}, fmt.Errorf("%w: its element %d has ended", ErrNoID, a.number)
 	}
 	return id, id.Validate()
 }
 
-// age returns how long ago the first request of e was sent, rounded up to seconds. In the
-// first sending it is 0.
+// age returns the time since the first request of e was sent, rounded up to seconds. It
+// is 0 for the first request.
 func (e *element) age() time.Duration {
 	now := int64(e.tracker.config.Clock.Since(e.tracker.start))
 	if e.sent.CompareAndSwap(0, now|1) {
@@ -512,8 +512,7 @@ func (e *element) age() time.Duration {
 	return max(0, time.Duration(now-e.sent.Load())+time.Second-1).Truncate(time.Second)
 }
 
-// sentAt notes that a request of e was sent at a time, which may have been in another
-// process.
+// sentAt records when a request of e was sent, perhaps in another process.
 func (e *element) sentAt(at time.Time) {
 	if !at.IsZero() {
 		e.sent.Store(int64(at.Sub(e.tracker.start)) | 1)

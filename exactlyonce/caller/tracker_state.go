@@ -14,40 +14,41 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// states is what a tracker knows of checkpoints.
+// states is the tracker's state for checkpoints.
 type states struct {
-	used      bool               // Restore was called: elements come again after a restart
+	used      bool               // Restore was called, so elements are restored after a restart
 	durable   bool               // a complete checkpoint holds the client's identity
 	asked     bool               // a snapshot was taken
-	first     uint64             // the checkpoint of the first one
-	ended     []*element         // since the last snapshot
-	snapshots []snapshot         // those that release something, by checkpoint, ascending
-	restored  map[int64]*element // numbers of the checkpoint that no element has taken yet
-	request   func()             // asks for a checkpoint, or nil
-	requested bool               // it was called since the last snapshot
+	first     uint64             // number of the first checkpoint with a snapshot
+	ended     []*element         // elements that ended since the last snapshot
+	snapshots []snapshot         // snapshots that will release elements, ascending
+	restored  map[int64]*element // restored numbers that no element has taken yet
+	request   func()             // requests a checkpoint; may be nil
+	requested bool               // request was called since the last snapshot
 }
 
-// snapshot is a checkpoint that may still complete. It no longer holds these elements.
+// snapshot is a checkpoint that may still complete. It does not contain the elements in
+// ended.
 type snapshot struct {
 	checkpoint uint64
 	ended      []*element
 }
 
-// stateVersion is the first byte of a state. Version 1 had the numbers of the elements,
-// too, and version 2 no time of the first sending.
+// stateVersion is the first byte of a state. Version 1 also had the numbers of the
+// elements. Version 2 had no time of the first request.
 const stateVersion = 3
 
-// Restore lets t take part in checkpoints. It is called before the first element, with
-// the state that [Tracker.Snapshot] has returned for the checkpoint that the program
-// resumes from, and with the numbers of its elements, ascending. The tracker then
+// Restore makes t take part in checkpoints. It must be called before the first element,
+// with the state that [Tracker.Snapshot] returned for the checkpoint that the program
+// resumes from, and with the ascending numbers of its elements. The tracker then
 // continues with the identity and the numbers of its predecessor. At a fresh start both
 // are nil.
 //
-// request, if it is not nil, is called when a checkpoint would let elements in: see
-// [Tracker.TryAdmit]. It must not wait for it.
+// request, which may be nil, is called if a checkpoint would let elements in: see
+// [Tracker.TryAdmit]. It must not wait for the checkpoint.
 //
-// Restore fails if the state or the numbers are damaged, if the config has Refuse, and if
-// the tracker is in use already: a tracker that takes part in checkpoints belongs to a
+// Restore fails if the state or the numbers are damaged, if the config has Refuse, or if
+// the tracker is already in use: a tracker that takes part in checkpoints belongs to a
 // single operator.
 func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	client, next, sent := exactlyonce.Client{}, int64(1), time.Time{}
@@ -82,9 +83,9 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 		t.client, t.next, t.saved.durable = client, next, true
 		t.saved.restored = make(map[int64]*element, len(numbers))
 	}
-	for _, n := range numbers { // all at once: the first incomplete number must not pass one that is not restored yet
+	for _, n := range numbers { // all at once, so that the first incomplete number cannot pass a number that is not restored yet
 		e := &element{tracker: t, number: n, inDoubt: severalRequests}
-		e.attempts.Store(1) // it may have been sent before: then records are looked for
+		e.attempts.Store(1) // it may have been sent before, so the server looks for records
 		e.sentAt(sent)
 		t.appendLocked(e)
 		t.saved.restored[n] = e
@@ -93,9 +94,9 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	return nil
 }
 
-// Restored is Accepted for an element of a checkpoint. It keeps the number that it had;
-// with 0 it gets a number. Elements are restored after [Tracker.Restore], in the order in
-// which they were accepted, and before others are accepted.
+// Restored is Accepted for an element of a checkpoint. The element keeps its number; with
+// number 0 it gets one. Elements must be restored after [Tracker.Restore], in the order
+// in which they were accepted, and before others are accepted.
 func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Context {
 	if number == 0 {
 		return t.Accepted(ctx, in, false)
@@ -111,10 +112,9 @@ func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Co
 	return context.WithValue(ctx, ctxkey.Tracked{}, e)
 }
 
-// Number returns the number of the element that ctx belongs to, for its part of a
-// checkpoint. It is 0 if the element has none, and -1 if it must not get a number,
-// because its number was lost (law X1). A message whose requests have its own id needs
-// none.
+// Number returns the number of the element of ctx, for its part of a checkpoint. It is 0
+// if the element has no number, including a message with its own id. It is -1 if the
+// element must not get a number, because its number was lost (law X1).
 func (t *Tracker) Number(ctx context.Context) int64 {
 	e := t.elementIn(ctx)
 	switch {
@@ -129,14 +129,14 @@ func (t *Tracker) Number(ctx context.Context) int64 {
 }
 
 // Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and
-// when the first of its incomplete requests was sent, which is now if none was. It goes
-// into the same checkpoint as the elements that have not ended, each with its number
-// ([Tracker.Number]), and is taken at the same moment. Checkpoints have ascending
-// numbers; not all need complete.
+// the time when the first of its incomplete requests was sent, or the current time if
+// none was. It goes into the same checkpoint as the elements that have not ended, each
+// with its number ([Tracker.Number]), and must be taken at the same moment. Checkpoints
+// have ascending numbers; they need not all complete.
 //
-// The input after those elements must have the same order after a restart: each element
-// then gets the number that it had. (An element in another's place would get the answer
-// of the other, or ErrMismatch if the server compares fingerprints.)
+// The input after those elements must have the same order after a restart, so that each
+// element gets the same number again. (An element in another's place would get the
+// other's answer, or ErrMismatch if the server compares fingerprints.)
 func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,7 +144,7 @@ func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	if !t.saved.asked {
 		t.saved.asked, t.saved.first = true, checkpoint
 	}
-	if len(t.saved.ended) > 0 { // else it is not kept: checkpoints may fail for ever (law X3)
+	if len(t.saved.ended) > 0 { // otherwise it is not kept, because checkpoints may fail forever (law X3)
 		t.saved.snapshots = append(t.saved.snapshots, snapshot{checkpoint, t.saved.ended})
 		t.saved.ended = nil
 	}
@@ -159,11 +159,11 @@ func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	}
 	b := append([]byte{stateVersion}, t.client[:]...)
 	b = binary.AppendUvarint(b, uint64(t.next))
-	return binary.AppendUvarint(b, uint64(max(0, first.Unix()))) // 0: nothing is incomplete
+	return binary.AppendUvarint(b, uint64(max(0, first.Unix()))) // 0 if all are complete
 }
 
-// Completed reports that a checkpoint is stored: numbers of elements that had ended
-// before its snapshot are released. That includes earlier checkpoints that did not
+// Completed reports that a checkpoint is stored. It releases the numbers of elements that
+// had ended before its snapshot, including those of earlier checkpoints that did not
 // complete.
 func (t *Tracker) Completed(checkpoint uint64) {
 	t.mu.Lock()
@@ -177,8 +177,8 @@ func (t *Tracker) Completed(checkpoint uint64) {
 	t.unlockAndNotify()
 }
 
-// requestLocked returns what asks for a checkpoint if one would let elements in: the
-// first one, or one that releases numbers. Else nil.
+// requestLocked returns the function that requests a checkpoint, if a checkpoint would
+// let elements in: the first one, or one that releases numbers. Otherwise it returns nil.
 func (t *Tracker) requestLocked() func() {
 	s := &t.saved
 	if s.request == nil || s.requested || t.hasNumberLocked() || len(s.ended) == 0 && (s.durable || s.asked) {
@@ -188,7 +188,6 @@ func (t *Tracker) requestLocked() func() {
 	return s.request
 }
 
-// parseState reads what Snapshot has written.
 func parseState(state []byte) (client exactlyonce.Client, next int64, sent time.Time, err error) {
 	r := varint.Reader{Rest: state}
 	v := r.Byte()

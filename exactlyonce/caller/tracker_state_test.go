@@ -15,21 +15,22 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// fresh returns a tracker that takes part in checkpoints and resumes from none.
+// fresh returns a tracker that takes part in checkpoints and starts without one.
 func fresh(t require.TestingT, window int) *Tracker {
 	tracker := NewTracker(Config{Window: window})
 	require.NoError(t, tracker.Restore(nil, nil, nil))
 	return tracker
 }
 
-// restored returns one that resumes from a checkpoint.
+// restored returns a tracker that resumes from a checkpoint.
 func restored(t require.TestingT, state []byte, numbers ...int64) *Tracker {
 	tracker := NewTracker(Config{})
 	require.NoError(t, tracker.Restore(state, numbers, nil))
 	return tracker
 }
 
-// Before a checkpoint holds the identity, nothing may be sent under it: a restart would not know what was (X1).
+// Before a checkpoint holds the identity, requests must not be sent under it, because a
+// restart would not know them (X1).
 func TestNothingIsSentBeforeTheFirstCheckpoint(t *testing.T) {
 	tracker := fresh(t, 0)
 	require.False(t, tracker.TryAdmit())
@@ -38,7 +39,7 @@ func TestNothingIsSentBeforeTheFirstCheckpoint(t *testing.T) {
 	require.ErrorContains(t, err, "no checkpoint that holds the client's identity is complete")
 	room := false
 	tracker.Notify(func() { room = true })
-	tracker.Completed(3) // not one of this tracker
+	tracker.Completed(3) // not a checkpoint of this tracker
 	require.False(t, tracker.TryAdmit())
 	state := tracker.Snapshot(4)
 	tracker.Snapshot(5)
@@ -55,7 +56,7 @@ func TestNothingIsSentBeforeTheFirstCheckpoint(t *testing.T) {
 	require.EqualValues(t, 1, again.Number(again.Accepted(t.Context(), nil, false)))
 }
 
-// A number is released when the checkpoint that no longer holds its element is complete.
+// A number is released when a checkpoint without its element is complete.
 func TestNumbersAreReleasedByCheckpoints(t *testing.T) {
 	tracker := fresh(t, 3)
 	tracker.Snapshot(1)
@@ -80,7 +81,7 @@ func TestNumbersAreReleasedByCheckpoints(t *testing.T) {
 	require.EqualValues(t, 3, mustID(t, tracker.AttemptStarted(c, 2)).First)
 }
 
-// Checkpoints that never complete cost nothing (X3).
+// Checkpoints that never complete use no memory (X3).
 func TestFailingCheckpointsCostNothing(t *testing.T) {
 	tracker := fresh(t, 2)
 	tracker.Snapshot(1)
@@ -171,7 +172,8 @@ func TestRestoreRefuses(t *testing.T) {
 	require.ErrorContains(t, NewTracker(Config{}).Restore(nil, []int64{1}, nil), "number 1 of an element follows 0, and the next one is 1")
 }
 
-// A tracker asks for the first checkpoint at once, and for one when that would let elements in; once for each.
+// A tracker requests the first checkpoint at once, and another one if it would let
+// elements in. It requests each once.
 func TestTrackerAsksForCheckpoints(t *testing.T) {
 	tracker, asked := NewTracker(Config{Window: 2}), 0
 	require.NoError(t, tracker.Restore(nil, nil, func() { asked++ }))
@@ -213,7 +215,7 @@ func FuzzTrackerState(f *testing.F) {
 			return
 		}
 		require.NotEmpty(t, state)
-		client, next, _, err := parseState(state) // the time is that of elements, and there are none yet
+		client, next, _, err := parseState(state) // ignore the time: there are no elements yet
 		require.NoError(t, err)
 		c, n, _, err := parseState(tracker.Snapshot(1))
 		require.NoError(t, err)
@@ -225,8 +227,9 @@ func FuzzTrackerState(f *testing.F) {
 	})
 }
 
-// Under any schedule of elements, checkpoints and crashes: each element keeps its number, the first incomplete number is never
-// above one that may still be sent, and nothing is remembered but what is incomplete (X1, X3).
+// Under any schedule of elements, checkpoints and crashes each element keeps its number,
+// the first incomplete number is never above a number that may still be sent, and only
+// incomplete numbers are stored (X1, X3).
 func TestTrackerFollowsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type checkpoint struct {
@@ -305,7 +308,7 @@ func TestTrackerFollowsItsModel(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				list := checkList(t, tracker)
-				may := map[int64]bool{} // numbers that a crash now would bring back, and those in flight
+				may := map[int64]bool{} // numbers in flight, and numbers that a crash now would restore
 				for p := range flying {
 					may[numbers[p]] = true
 				}

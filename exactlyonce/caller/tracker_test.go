@@ -39,7 +39,8 @@ func mustID(t require.TestingT, ctx context.Context) exactlyonce.ID {
 	return id
 }
 
-// The same in every attempt, but for the attempt number and the first incomplete one.
+// All attempts have the same id, except for the attempt number and the first incomplete
+// number.
 func TestTrackerNumbersElements(t *testing.T) {
 	tracker := NewTracker(Config{Clock: clock.NewMock()})
 	c := tracker.Client()
@@ -51,7 +52,7 @@ func TestTrackerNumbersElements(t *testing.T) {
 	require.Equal(t, exactlyonce.ID{Client: c, Sequence: 1, Attempt: 1, First: 1}, mustID(t, tracker.AttemptStarted(a, 1)))
 	require.Equal(t, exactlyonce.ID{Client: c, Sequence: 1, Attempt: 2, First: 1}, mustID(t, tracker.AttemptStarted(a, 2)))
 	tracker.Ended(a, observe.Ending{})
-	tracker.Ended(a, observe.Ending{}) // changes nothing
+	tracker.Ended(a, observe.Ending{}) // has no effect
 	require.Equal(t, exactlyonce.ID{Client: c, Sequence: 2, Attempt: 2, First: 2}, mustID(t, tracker.AttemptStarted(b, 2)))
 	d := tracker.AttemptStarted(tracker.Accepted(t.Context(), "d", false), 1)
 	require.Equal(t, exactlyonce.ID{Client: c, Sequence: 3, Attempt: 1, First: 2}, mustID(t, d))
@@ -73,7 +74,7 @@ func TestTrackerCountsAttempts(t *testing.T) {
 	require.Equal(t, 6, mustID(t, tracker.AttemptStarted(ctx, 5)).Attempt, "one of its own, whatever else has sent")
 }
 
-// X1: an id says how long ago its request was first sent, also after a restart.
+// X1: an id contains the time since its request was first sent, even after a restart.
 func TestTrackerTellsAges(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_000_000, 0))
@@ -151,13 +152,14 @@ func TestTrackerSteps(t *testing.T) {
 		_, err = NextID(WithStep(ctx, "a b"))
 		require.ErrorIs(t, err, exactlyonce.ErrInvalid)
 	}
-	// The step of an element around this one is not a step of this one.
+	// The step of an enclosing element does not apply to this one.
 	inner := NewTracker(Config{})
 	outer := WithStep(tracker.AttemptStarted(element, 9), "outer")
 	require.Equal(t, "", mustID(t, inner.AttemptStarted(inner.Accepted(outer, nil, false), 1)).Step)
 }
 
-// What has no identity fails clearly: the context of a call for many elements is none of a member.
+// A request without an identity fails clearly: the context of a call for many elements is
+// not a member's context.
 func TestRequestsWithoutAnIdentity(t *testing.T) {
 	tracker, other := NewTracker(Config{}), NewTracker(Config{})
 	element := tracker.Accepted(t.Context(), nil, false)
@@ -173,7 +175,7 @@ func TestRequestsWithoutAnIdentity(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoID, name)
 		require.ErrorContains(t, err, "does not belong to an element", name)
 	}
-	// A timeout handler has no attempt: its request needs a name.
+	// A timeout handler has no attempt, so its request needs a name.
 	for _, beside := range []context.Context{element, other.AttemptStarted(element, 1)} {
 		_, err := NextID(beside)
 		require.ErrorIs(t, err, ErrNoID)
@@ -188,7 +190,7 @@ func TestRequestsWithoutAnIdentity(t *testing.T) {
 	require.Zero(t, other.Number(element))
 	require.EqualValues(t, 1, tracker.Number(member))
 
-	tracker.first.Store(2) // it ends while the id is made
+	tracker.first.Store(2) // the element ends while the id is made
 	_, err := NextID(WithStep(member, "late"))
 	require.ErrorIs(t, err, ErrNoID)
 	tracker.first.Store(1)
@@ -212,14 +214,15 @@ func TestTrackerHoldsTheInputBack(t *testing.T) {
 	require.True(t, tracker.TryAdmit(), "it takes no number")
 	b := tracker.Accepted(t.Context(), nil, false)
 	require.False(t, tracker.TryAdmit())
-	tracker.Notify(func() { called++; tracker.TryAdmit() }) // it may ask at once
+	tracker.Notify(func() { called++; tracker.TryAdmit() }) // it may call TryAdmit at once
 	require.Equal(t, 1, called)
 	tracker.Ended(b, observe.Ending{})
 	require.Equal(t, 2, called)
 	tracker.Ended(a, observe.Ending{})
 	require.Equal(t, 2, called, "once")
 
-	// Operators that share it may exceed the window, and none is refused.
+	// Operators that share a tracker may exceed the window, and all their elements get
+	// numbers.
 	for range 3 {
 		mustID(t, tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1))
 	}
@@ -242,7 +245,7 @@ func TestTrackerRefuses(t *testing.T) {
 	_, err = NextID(WithStep(first, "again"))
 	require.ErrorIs(t, err, exactlyonce.ErrFull, "an attempt has a number from its start on, or none")
 	require.EqualValues(t, 2, mustID(t, tracker.AttemptStarted(b, 2)).Sequence)
-	tracker.Ended(c, observe.Ending{}) // had none
+	tracker.Ended(c, observe.Ending{}) // it had no number
 	require.Equal(t, []int64{2}, checkList(t, tracker))
 	_, err = NextID(tracker.AttemptStarted(c, 1))
 	require.ErrorIs(t, err, exactlyonce.ErrFull)
@@ -253,7 +256,7 @@ func TestTrackerRefuses(t *testing.T) {
 	require.Empty(t, checkList(t, tracker))
 }
 
-// Law X3: one slow request pins its own number, and nothing of those after it.
+// Law X3: a slow request keeps its own number, but does not hold back later ones.
 func TestOneSlowRequestPinsOnlyItself(t *testing.T) {
 	tracker := NewTracker(Config{Window: 4})
 	slow := tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1)
@@ -276,13 +279,14 @@ func TestTrackerConfigs(t *testing.T) {
 	require.Equal(t, defaultWindow, NewTracker(Config{}).config.Window)
 }
 
-// No id is below a first incomplete number that was sent before (Kudu's multi-thread test), and no attempt number comes twice.
+// No id is below a first incomplete number that was sent before (Kudu's multi-thread
+// test), and attempt numbers are unique.
 func TestTrackerIsSafeForConcurrentUse(t *testing.T) {
 	tracker := NewTracker(Config{Window: 64})
 	var mu sync.Mutex
 	highestFirst, seen := int64(0), map[exactlyonce.ID]bool{}
 	send := func(ctx context.Context) {
-		mu.Lock() // the order of sending is known
+		mu.Lock() // so that the order of sending is known
 		defer mu.Unlock()
 		id, err := NextID(ctx)
 		if errors.Is(err, ErrNoID) {

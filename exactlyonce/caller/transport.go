@@ -14,29 +14,28 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// Transport returns base with the ids of a [Tracker], for requests to the endpoints that
-// are named:
+// Transport returns base with the ids of a [Tracker] for requests to the named endpoints:
 //
 //	client := &http.Client{Transport: caller.Transport(nil, "https://pay.example.com/charges")}
 //
 // An endpoint is an absolute URL. A path that ends with a slash names all paths below it.
 // Name only endpoints that recognise the ids, such as a service behind the middleware of
-// package server, since calls are repeated because of that (see below).
+// package server, because calls to them are repeated (see below).
 //
 //	request                                  its id
-//	to a named endpoint                      that of the element and step (WithStep); a new attempt number each time
-//	with a safe method: GET, HEAD, …         none: it has no effect
+//	to a named endpoint                      the id of the element and step (WithStep), with a new attempt number each time
+//	with a safe method: GET, HEAD, …         none, because it has no effect
 //	to another endpoint                      none
-//	after a redirect within the host         as the first, with a step of its own
-//	after a redirect to another host         none, also if the endpoint is named
-//	no id can be given: see NextID           fails, and nothing is sent
+//	after a redirect within the host         the same, with another step
+//	after a redirect to another host         none, even if the endpoint is named
+//	without a possible id: see NextID        fails without being sent
 //
-// Answers that come from the server's tracker, not from its service, become errors. They
-// match, under [errors.Is]:
+// Answers from the server's tracker, not from its service, become errors. They match,
+// under [errors.Is]:
 //
 //	ErrStale       the call stays in doubt, and is not repeated
-//	ErrMismatch    refused for good
-//	ErrInvalid     refused for good
+//	ErrMismatch    refused permanently
+//	ErrInvalid     refused permanently
 //	ErrInProgress  may be repeated, after the time that the server demands
 //	ErrFull        not executed, may be repeated
 //
@@ -53,13 +52,13 @@ import (
 // Transport includes [httpretry.Transport]: base need not be a Transport of httpretry.
 //
 // Hedges and retries around Transport send the same request again, so the function has to
-// name it by [WithStep]. Below Transport, they carry its attempt number, which is
-// correct; to give them their own numbers, make another Transport their base:
+// name it by [WithStep]. Below Transport they keep its attempt number, which is correct.
+// To give them separate attempt numbers, make another Transport their base:
 //
 //	caller.Transport(hedged(caller.Transport(nil, endpoint)), endpoint)
 //
-// A nil base stands for http.DefaultTransport. Transport panics if no endpoint is named,
-// or if any is not such a URL. The result is safe for concurrent use if base is.
+// A nil base means http.DefaultTransport. Transport panics if no endpoint is named, or if
+// any is not such a URL. The result is safe for concurrent use if base is.
 func Transport(base http.RoundTripper, endpoints ...string) http.RoundTripper {
 	if len(endpoints) == 0 {
 		panic("caller: Transport: no endpoint is named")
@@ -121,8 +120,8 @@ func (t *transport) CloseIdleConnections() {
 	}
 }
 
-// names reports whether req goes to a named endpoint. With a Host of its own, it goes to
-// another service.
+// names reports whether req goes to a named endpoint. A request with a different Host
+// goes to another service.
 func (t *transport) names(req *http.Request) bool {
 	if req.Host != "" && req.Host != req.URL.Host {
 		return false
@@ -136,8 +135,8 @@ func (t *transport) names(req *http.Request) bool {
 	return false
 }
 
-// withoutID returns req without an id that a Transport around this one, or a program that
-// copies headers, has given it.
+// withoutID returns req without an id set by an outer Transport, or by a program that
+// copies headers.
 func withoutID(req *http.Request) *http.Request {
 	if _, ok := req.Header[exactlyonce.Header]; !ok {
 		return req
@@ -148,7 +147,8 @@ func withoutID(req *http.Request) *http.Request {
 	return c
 }
 
-// redirects returns how many redirects led to req, and whether one of them left the host.
+// redirects returns the number of redirects that led to req, and whether any of them left
+// the host.
 func redirects(req *http.Request) (hops int, away bool) {
 	for r := req; r.Response != nil && r.Response.Request != nil; r = r.Response.Request {
 		hops++
@@ -157,7 +157,7 @@ func redirects(req *http.Request) (hops int, away bool) {
 	return hops, away
 }
 
-// begin returns the request that is made under ctx, and the id of its next sending.
+// begin returns the request made under ctx, and the id for sending it.
 func begin(ctx context.Context, hops int) (outgoing, exactlyonce.ID, error) {
 	r, err := requestIn(ctx, hops)
 	if err != nil {
@@ -167,8 +167,8 @@ func begin(ctx context.Context, hops int) (outgoing, exactlyonce.ID, error) {
 	return r, id, err
 }
 
-// refusal returns the error for an answer of the server's tracker; nil for one of the
-// service. It closes the body.
+// refusal returns the error for an answer of the server's tracker and closes the body.
+// For an answer of the service it returns nil.
 func (r outgoing) refusal(resp *http.Response, id exactlyonce.ID) error {
 	status := httpretry.CheckResponse(resp)
 	result := oncewire.Of(resp.Header)
@@ -176,7 +176,7 @@ func (r outgoing) refusal(resp *http.Response, id exactlyonce.ID) error {
 		return nil
 	}
 	if resp.Body != nil {
-		_, _ = io.CopyN(io.Discard, resp.Body, 4096) // so that the connection can be used again
+		_, _ = io.CopyN(io.Discard, resp.Body, 4096) // so that the connection can be reused
 		_ = resp.Body.Close()
 	}
 	err := &answerError{class: classes[result], id: id, status: status}
@@ -186,10 +186,10 @@ func (r outgoing) refusal(resp *http.Response, id exactlyonce.ID) error {
 	return &predicates.StageError{Stage: predicates.ResponseReceived, Err: err}
 }
 
-// isKeptRefusal reports whether the server keeps resp as its answer to all attempts of
-// the request, and resp refuses the request for good. A refusal without the header may
-// come from a proxy or from an authentication in front of the server's tracker, which
-// does not know what an earlier attempt did.
+// isKeptRefusal reports whether resp is a permanent refusal that the server keeps as its
+// answer to all attempts of the request. A refusal without the header may come from a
+// proxy, or from authentication in front of the server's tracker, which cannot know the
+// effect of an earlier attempt.
 func isKeptRefusal(resp *http.Response) bool {
 	err := httpretry.CheckResponse(resp)
 	if err == nil || !oncewire.IsKept(resp.Header) {
@@ -201,7 +201,7 @@ func isKeptRefusal(resp *http.Response) bool {
 
 var classify = httpretry.Classifier[struct{}]()
 
-// classes are the errors for the answers of a tracker.
+// classes maps the answers of a tracker to errors.
 var classes = map[string]error{
 	oncewire.Stale:      exactlyonce.ErrStale,
 	oncewire.Mismatch:   exactlyonce.ErrMismatch,
@@ -227,8 +227,8 @@ func (e *answerError) Error() string {
 
 func (e *answerError) Is(target error) bool { return target == e.class }
 
-// Unwrap returns the status, which classifiers read. It returns nil for a stale request,
-// since 410 would count as a refusal without effect.
+// Unwrap returns the status for classifiers. It returns nil for a stale request, because
+// 410 would count as a refusal without effect.
 func (e *answerError) Unwrap() error {
 	if e.class == exactlyonce.ErrStale { //nolint:errorlint // set from classes
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// body notes that it was closed.
+// body records whether it was closed.
 type body struct {
 	io.Reader
 	closed bool
@@ -23,7 +23,6 @@ func (b *body) Close() error {
 	return nil
 }
 
-// stalePeer answers STALE to everything.
 type stalePeer struct {
 	response body
 	sent     int
@@ -38,7 +37,8 @@ func (p *stalePeer) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Body.Close()
 }
 
-// Transport closes the bodies that its caller does not get, so that connections are used again, and does not send what has no id.
+// Transport closes bodies that its caller does not receive, so that connections are
+// reused, and does not send requests without an id.
 func TestTransportClosesBodies(t *testing.T) {
 	const url = "http://pay.example.com/charges"
 	peer := &stalePeer{response: body{Reader: strings.NewReader(strings.Repeat("x", 10_000))}}
@@ -47,13 +47,13 @@ func TestTransportClosesBodies(t *testing.T) {
 	request := &body{Reader: strings.NewReader("{}")}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, request)
 	require.NoError(t, err)
-	_, err = transport.RoundTrip(req) //nolint:bodyclose // there is none
+	_, err = transport.RoundTrip(req) //nolint:bodyclose // there is no body
 	require.ErrorIs(t, err, ErrNoID)
 	require.True(t, request.closed)
 	require.Zero(t, peer.sent)
 
 	ctx := tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1)
-	resp, err := transport.RoundTrip(req.WithContext(ctx)) //nolint:bodyclose // there is none
+	resp, err := transport.RoundTrip(req.WithContext(ctx)) //nolint:bodyclose // there is no body
 	require.ErrorIs(t, err, exactlyonce.ErrStale)
 	require.Nil(t, resp)
 	require.True(t, peer.response.closed)

@@ -24,7 +24,8 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// peer is a service that notes the ids of what it gets, as "METHOD path: id without the client".
+// peer is a service that records the ids of requests, as "METHOD path: id without the
+// client".
 type peer struct {
 	*httptest.Server
 	mu  sync.Mutex
@@ -61,7 +62,7 @@ func (p *peer) requests() []string {
 	return slices.Clone(p.got)
 }
 
-// clientFor returns a client whose requests to endpoints are tracked.
+// clientFor returns a client that tracks requests to endpoints.
 func clientFor(t *testing.T, base http.RoundTripper, endpoints ...string) *http.Client {
 	own := &http.Transport{}
 	if base == nil {
@@ -72,7 +73,7 @@ func clientFor(t *testing.T, base http.RoundTripper, endpoints ...string) *http.
 	return c
 }
 
-// noted is a body that knows whether it was closed.
+// noted is a body that records whether it was closed.
 type noted struct {
 	io.Reader
 	closed bool
@@ -101,7 +102,7 @@ func TestTransportSendsIDs(t *testing.T) {
 	ctx := tracker.AttemptStarted(b, 1)
 	require.NoError(t, post(ctx, c, p.URL+"/charges"))
 	require.NoError(t, post(WithStep(ctx, "back"), c, p.URL+"/refunds/7"))
-	require.NoError(t, post(WithStep(ctx, "back"), c, p.URL+"/refunds/7")) // of a function that repeats it itself
+	require.NoError(t, post(WithStep(ctx, "back"), c, p.URL+"/refunds/7")) // from a function that repeats the request itself
 	require.NoError(t, post(ctx, c, p.URL+"/mails"))
 	require.NoError(t, post(t.Context(), c, p.URL+"/mails"))
 	require.NoError(t, post(ctx, c, other.URL+"/charges"))
@@ -130,7 +131,7 @@ func TestTransportSendsIDs(t *testing.T) {
 	require.Equal(t, []string{`POST /charges: none`}, other.requests())
 }
 
-// The caller's request stays as it is, as http.RoundTripper demands.
+// The caller's request is unchanged, as http.RoundTripper requires.
 func TestTransportChangesNoRequest(t *testing.T) {
 	p := newPeer(t, nil)
 	c := clientFor(t, nil, p.URL+"/charges")
@@ -158,7 +159,7 @@ func TestTransportChangesNoRequest(t *testing.T) {
 	}, p.requests(), "and an id that comes from elsewhere is not sent on")
 }
 
-// What cannot have an id is not sent, and says so.
+// A request that cannot have an id is not sent, and returns an error.
 func TestTransportRefusesRequestsWithoutAnID(t *testing.T) {
 	p := newPeer(t, nil)
 	c := clientFor(t, nil, p.URL+"/charges")
@@ -180,7 +181,7 @@ func TestTransportRefusesRequestsWithoutAnID(t *testing.T) {
 	require.Len(t, p.requests(), 1)
 }
 
-// The identity never goes to another host, wherever redirects lead (X1).
+// The identity never goes to another host through redirects (X1).
 func TestRedirects(t *testing.T) {
 	var other *peer
 	handler := func(w http.ResponseWriter, r *http.Request) {
@@ -240,7 +241,7 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// The step of a request after a redirect is longer than that before it: one that is too long is replaced by its hash.
+// A redirect makes the step longer. A step that becomes too long is replaced by its hash.
 func TestRedirectsOfALongStep(t *testing.T) {
 	p := newPeer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/charges/moved" {
@@ -266,7 +267,8 @@ func TestRedirectsOfALongStep(t *testing.T) {
 	}
 }
 
-// twice is a base that sends each request two times, as hedges and retries do, and returns the second answer.
+// twice is a base that sends each request twice, like hedges and retries, and returns the
+// second answer.
 type twice struct{ base http.RoundTripper }
 
 func (h twice) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -280,7 +282,7 @@ func (h twice) RoundTrip(req *http.Request) (*http.Response, error) {
 	return h.base.RoundTrip(again)
 }
 
-// Hedges and retries are sendings of the same request.
+// Hedges and retries send the same request.
 func TestHedges(t *testing.T) {
 	p := newPeer(t, nil)
 	endpoint := p.URL + "/charges"
@@ -317,7 +319,7 @@ func TestHedges(t *testing.T) {
 	}
 }
 
-// The answers of the server's tracker become errors, those of its service do not.
+// Answers of the server's tracker become errors; answers of its service do not.
 func TestAnswersOfTheTracker(t *testing.T) {
 	for _, tt := range []struct {
 		status int

@@ -23,22 +23,22 @@ import (
 
 // Setup is a database for a test.
 type Setup[TX any] struct {
-	// Open opens the records as another server of the service does. The test closes what
-	// it opens.
+	// Open opens the records as another server of the service would. The test closes
+	// them.
 	Open func() exactlyonce.Store[TX]
-	// Begin begins a transaction as a user does. It may wait for another one to end.
+	// Begin begins a transaction as a user would. It may wait for another one to end.
 	Begin func(ctx context.Context) (Transaction[TX], error)
-	// Add is an effect: it adds 1 to the counter of that name as part of a transaction.
-	// Names are new each time, except within a request.
+	// Add is an effect: it adds 1 to the named counter as part of a transaction. Each
+	// request uses a new name.
 	Add func(ctx context.Context, tx TX, name string) error
 	// Count returns the committed value of a counter.
 	Count func(ctx context.Context, name string) (int, error)
-	// Again reports whether a transaction that failed with this error may be tried again
-	// as it is, as after a serialization failure. Nil: never.
+	// Again reports whether a transaction that failed with err may be repeated unchanged,
+	// as after a serialization failure. nil means never.
 	Again func(err error) bool
 }
 
-// Transaction is a transaction of the user's own.
+// Transaction is a user's transaction.
 type Transaction[TX any] struct {
 	TX       TX
 	Commit   func(ctx context.Context) error
@@ -46,7 +46,7 @@ type Transaction[TX any] struct {
 }
 
 // RunStore checks the rules of [exactlyonce.Store], in a subtest for each rule. newSetup
-// returns a new, empty database each time; its records take the time from c.
+// returns a new, empty database each time. Its records must take the time from c.
 func RunStore[TX any](t *testing.T, newSetup func(t *testing.T, c clock.Clock) Setup[TX]) {
 	t.Helper()
 	for _, rule := range []struct {
@@ -101,7 +101,7 @@ func (b *bench[TX]) begin() (Transaction[TX], error) {
 
 func (b *bench[TX]) again(err error) bool { return b.setup.Again != nil && b.setup.Again(err) }
 
-// put stores an answer in a transaction of its own. After an error it rolls back.
+// put stores an answer in a separate transaction. It rolls back after an error.
 func (b *bench[TX]) put(s exactlyonce.Store[TX], req exactlyonce.Request, answer []byte) error {
 	tx, err := b.begin()
 	if err != nil {
@@ -113,15 +113,15 @@ func (b *bench[TX]) put(s exactlyonce.Store[TX], req exactlyonce.Request, answer
 	return tx.Commit(b.Context())
 }
 
-// The results of StateOf.
+// Results of StateOf.
 const (
 	isNew     = "new"
 	completed = "completed"
 	stale     = "stale"
 )
 
-// StateOf names what [exactlyonce.Records.Find] has found: "new", "completed" or "stale",
-// which is no error then.
+// StateOf names the result of [exactlyonce.Records.Find]: "new", "completed" or "stale".
+// A stale request is not an error here.
 func StateOf(answer []byte, found bool, err error) (string, []byte, error) {
 	switch {
 	case errors.Is(err, exactlyonce.ErrStale):
@@ -132,7 +132,7 @@ func StateOf(answer []byte, found bool, err error) (string, []byte, error) {
 	return isNew, answer, err
 }
 
-// markOf returns what raises the mark of a client.
+// markOf returns a request that raises the mark of a client.
 func markOf(scope string, c exactlyonce.Client, first int64) exactlyonce.Request {
 	return exactlyonce.Request{Scope: scope, ID: exactlyonce.ID{Client: c, First: first}}
 }
@@ -156,7 +156,7 @@ func (b *bench[TX]) found() {
 		b.state(s, isNew, req)
 		given := bytes.Clone(want)
 		require.NoError(b, b.put(s, req, given))
-		clear(given) // it is the caller's
+		clear(given) // the buffer belongs to the caller
 		for _, s := range []exactlyonce.Store[TX]{s, other, b.setup.Open()} {
 			req.Attempt++
 			assert.True(b, bytes.Equal(want, b.state(s, completed, req)))
@@ -192,7 +192,7 @@ func (b *bench[TX]) uncommitted() {
 	tx, err := b.begin()
 	require.NoError(b, err)
 	require.NoError(b, s.Put(b.Context(), tx.TX, req, answer))
-	b.state(other, isNew, req) // and it does not wait
+	b.state(other, isNew, req) // and it must not wait
 	assert.ErrorIs(b, s.Put(b.Context(), tx.TX, req, answer), exactlyonce.ErrInProgress)
 	require.NoError(b, tx.Rollback(b.Context()))
 	require.NoError(b, b.put(s, req, answer))
@@ -259,7 +259,7 @@ func (b *bench[TX]) invalid() {
 	assert.NoError(b, s.Acknowledge(b.Context(), nil))
 }
 
-// attempt is a whole one: the effect and its record.
+// attempt makes a complete attempt: the effect and its record.
 func (b *bench[TX]) attempt(s exactlyonce.Store[TX], req exactlyonce.Request, effect string, answer []byte) error {
 	tx, err := b.begin()
 	if err != nil {
@@ -288,7 +288,7 @@ func (b *bench[TX]) twoAttempts() {
 			select {
 			case err := <-errs:
 				require.NoError(b, err, "the second did not wait")
-			case <-time.After(20 * time.Millisecond): // it waits, as a rule
+			case <-time.After(20 * time.Millisecond): // usually it waits
 			}
 		}
 		require.NoError(b, tx.Commit(b.Context()))
@@ -326,7 +326,7 @@ func (b *bench[TX]) marks() {
 	}
 	mark(c, 5)
 	mark(unseen, 5)
-	mark(c, 3) // never lowers one
+	mark(c, 3) // a mark is never lowered
 	for range 2 {
 		for sequence, want := range map[int64]string{
 			1: stale, 2: stale, 3: stale, 4: stale,
@@ -352,8 +352,8 @@ func (b *bench[TX]) marks() {
 	b.state(s, isNew, request(c, 99))
 }
 
-// A transaction that has put below a mark holds the mark up until its record is
-// committed, or sees the mark: a request whose record is gone is never run again.
+// A transaction that has put below a mark blocks the mark until its record is committed,
+// or sees the mark. So a request whose record was removed never runs again.
 func (b *bench[TX]) putBesideMark() {
 	s, other := b.setup.Open(), b.setup.Open()
 	for range 5 {
@@ -372,7 +372,7 @@ func (b *bench[TX]) putBesideMark() {
 		case <-time.After(10 * time.Millisecond): // it waits
 		}
 		require.NoError(b, tx.Commit(b.Context()))
-		if <-marked != nil { // it need not wait for long
+		if <-marked != nil { // it may give up after a while
 			require.NoError(b, other.Acknowledge(b.Context(), []exactlyonce.Request{markOf("scope", c, 10)}))
 		}
 		for sequence := range int64(9) {
@@ -404,7 +404,7 @@ func (b *bench[TX]) oldAnswers() {
 		b.state(s, stale, request(c, 5))
 		b.state(s, stale, request(c, 1))
 		b.state(s, completed, request(c, 3))
-		for _, never := range []int64{2, 4, 6} { // one slow request pins nothing, and loses nothing
+		for _, never := range []int64{2, 4, 6} { // a slow request loses nothing and holds back no others
 			b.state(s, isNew, request(c, never))
 		}
 		assert.ErrorIs(b, b.put(s, request(c, 5), answer), exactlyonce.ErrStale)
@@ -412,7 +412,7 @@ func (b *bench[TX]) oldAnswers() {
 	require.NoError(b, b.put(s, request(c, 4), answer))
 }
 
-// askedFor is about stores that have Touch.
+// askedFor checks stores with Touch.
 func (b *bench[TX]) askedFor() {
 	s := b.setup.Open()
 	toucher, ok := s.(exactlyonce.Toucher)
@@ -465,14 +465,15 @@ func (b *bench[TX]) silentClients() {
 	mark("mark")
 	require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{markOf("scope", clients["heard"], 0)}))
 	b.clock.Add(time.Minute)
-	// The answers of the last minute go, but that their clients spoke then stays known.
+	// The answers of the last minute are removed, but the activity of their clients stays
+	// recorded.
 	require.NoError(b, b.put(s, request(clients["record"], 3), answer))
 	b.collect(s, b.clock.Now(), time.Time{}, 6, 0)
 	b.collect(s, cut, cut, 0, 0)
 	b.collect(s, cut, cut, 0, 0)
 	for range 2 {
-		// What a silent client has asked for is stale, and what it has not is new: it was
-		// idle, or restarts.
+		// Requests that a silent client has made are stale, and others are new, because
+		// the client was idle or restarts.
 		b.state(s, stale, request(clients["silent"], 1))
 		assert.ErrorIs(b, b.put(s, request(clients["silent"], 1), answer), exactlyonce.ErrStale)
 		b.state(s, stale, request(clients["mark of old"], 1))
@@ -493,8 +494,7 @@ func (b *bench[TX]) silentClients() {
 	require.NoError(b, b.put(s, request(clients["silent"], 2), answer))
 	assert.Equal(b, answer, b.state(s, completed, request(clients["silent"], 2)))
 
-	// After 24 times that silence nothing is left, but of those that were heard
-	// meanwhile.
+	// After 24 times that silence only clients that were active meanwhile remain.
 	b.clock.Add(30 * time.Minute)
 	mark("mark")
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 2, 5)
@@ -505,9 +505,9 @@ func (b *bench[TX]) silentClients() {
 }
 
 // longRequest runs a request for longer than ClientSilence, and another one for 24 times
-// as long, on two servers that collect. A later request of the client was answered in the
-// meantime. The long requests store their answers, and a late attempt of the request that
-// was answered is not executed again (law X1).
+// as long, on two servers that collect. Meanwhile a later request of the client was
+// answered. The long requests store their answers, and a late attempt of the answered
+// request is not executed again (law X1).
 func (b *bench[TX]) longRequest() {
 	const silence = 10 * time.Minute
 	type replica struct {
@@ -591,15 +591,15 @@ func (b *bench[TX]) manyCollected() {
 		wg.Go(func() { collect(s) })
 	}
 	wg.Wait()
-	b.clock.Add(time.Second) // a client whose rows the other one had is due again after this instant
-	collect(s)               // what each of them may have left to the other
+	b.clock.Add(time.Second) // a client whose rows the other server had is due again after this
+	collect(s)               // rows that each may have left to the other
 	assert.EqualValues(b, (clients-1)*each, answers.Load())
 	assert.EqualValues(b, clients, silent.Load())
 	b.collect(s, b.clock.Now(), b.clock.Now(), 0, 0)
 }
 
-// oneEffect is a random history: attempts of the same requests at three servers, some
-// rolled back, while marks and collections go on. Law X1.
+// oneEffect runs a random history: attempts of the same requests at three servers, some
+// rolled back, during marks and collections. Law X1.
 func (b *bench[TX]) oneEffect() {
 	const requests, attempts, workers = 40, 4, 6
 	client := exactlyonce.NewClient()

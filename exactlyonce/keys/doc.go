@@ -33,13 +33,16 @@
 // # Vocabulary
 //
 //   - An operation is a handler with a stable name, which is stored with the request.
-//   - A run is an attempt to bring a request to its end.
-//   - A step is a phase or a call. Steps have names, and come in the same order in every run.
-//   - A [Phase] is work in the database. It and its recovery point are a single transaction (law X2).
-//   - A [Call] asks another service, outside of transactions, with a key of its own. Its result is stored when it returns.
-//   - [CallProvider] is a call that several services can serve. The choice is stored before the service is called, and stays unless the service
-//     refuses.
-//   - The recovery point is the name of the last step that is done: started, …, finished.
+//   - A run is an attempt to complete a request.
+//   - A step is a phase or a call. Steps have names, and come in the same order in every
+//     run.
+//   - A [Phase] is work in the database. It and its recovery point are a single
+//     transaction (law X2).
+//   - A [Call] calls another service, outside of transactions, with its own key. Its
+//     result is stored when it returns.
+//   - [CallProvider] is a call that several services can serve. The choice is stored
+//     before the service is called, and stays unless the service refuses.
+//   - The recovery point is the name of the last completed step: started, …, finished.
 //
 // A run calls the handler from its beginning. Steps that are done do not run again: they
 // return the stored result, which is JSON. So a handler decides by its request and by the
@@ -56,24 +59,33 @@
 //
 // # Guarantees
 //
-//   - A key belongs to a user. The same key with other content is refused (exactlyonce.ErrMismatch), and does not run.
-//   - At most one run of a request has its lock. While it is younger than the lock's timeout, others are refused
-//     (exactlyonce.ErrInProgress). Afterwards another run takes over, and the old run, if it still works, cannot
-//     commit (exactlyonce.ErrInProgress).
-//   - A step that has committed does not run again. A call may: if the process dies between its return and the
-//     commit. Then it has the same key, so that the other service finds it.
-//   - Transactions are serializable. After a serialization failure a phase runs again, up to ten times; then the request
-//     fails with exactlyonce.ErrInProgress and can be repeated.
-//   - An error or panic unlocks the key and keeps the recovery point. The next attempt continues at once.
-//   - A refusal by another service, such as exactlyonce.ErrMismatch from the package caller,
-//     that a step returns is an error of the handler. [Operation.Handler] does not mistake
-//     it for a refusal by this operation.
-//   - If the answer to COMMIT is lost, the run reads what is stored.
-//   - [Keys.Complete] finishes requests that no client repeats, and gives up when Config.Retention is over since they came. [Keys.Reap] removes
-//     requests that were finished that long ago; it reports unfinished requests, and a person ends them by [Keys.End].
-//   - A process that is frozen in the transaction of a phase does not block other requests, and attempts of this one get
-//     exactlyonce.ErrInProgress. PostgreSQL ends that transaction when the lock's timeout has passed; then another run takes over. SQLite
-//     has one writer for all requests: while another process writes, each attempt waits, and gets exactlyonce.ErrInProgress after 10 s.
+//   - A key belongs to a user. The same key with other content is refused
+//     (exactlyonce.ErrMismatch), and does not run.
+//   - At most one run of a request has its lock. While it is younger than the lock's
+//     timeout, others are refused (exactlyonce.ErrInProgress). Afterwards another run
+//     takes over, and the old run, if it still works, cannot commit
+//     (exactlyonce.ErrInProgress).
+//   - A step that has committed does not run again. A call may: if the process dies
+//     between its return and the commit. Then it has the same key, so that the other
+//     service finds it.
+//   - Transactions are serializable. After a serialization failure a phase runs again, up
+//     to ten times; then the request fails with exactlyonce.ErrInProgress and can be
+//     repeated.
+//   - An error or panic unlocks the key and keeps the recovery point. The next attempt
+//     continues at once.
+//   - A refusal by another service, such as exactlyonce.ErrMismatch from the package
+//     caller, that a step returns is an error of the handler. [Operation.Handler] does
+//     not mistake it for a refusal by this operation.
+//   - If the answer to COMMIT is lost, the run reads the stored state.
+//   - [Keys.Complete] finishes requests that no client repeats, and gives up when
+//     Config.Retention is over since they came. [Keys.Reap] removes requests that were
+//     finished that long ago; it reports unfinished requests, and a person ends them by
+//     [Keys.End].
+//   - A process that is frozen in the transaction of a phase does not block other
+//     requests, and attempts of this one get exactlyonce.ErrInProgress. PostgreSQL ends
+//     that transaction when the lock's timeout has passed; then another run takes over.
+//     SQLite has one writer for all requests: while another process writes, each attempt
+//     waits, and gets exactlyonce.ErrInProgress after 10 s.
 //
 // Servers compare times of their own clocks. A server whose clock is ahead by more than
 // the lock's timeout takes over from a run that still works. The work of that run is

@@ -17,9 +17,9 @@ var (
 	errConflict = fmt.Errorf("keys: conflict with concurrent transactions: %w", exactlyonce.ErrInProgress)
 )
 
-// refusal is the error of a step that its run has refused. It names the run because an
-// error of the same class may come from another service that the handler has called:
-// that one is an error of the handler.
+// refusal is the error of a step refused by its run. It contains the run, because an
+// error of the same class may come from another service that the handler has called. That
+// error belongs to the handler.
 type refusal struct {
 	run *Run
 	err error // errLockLost or errConflict, with its cause
@@ -36,7 +36,7 @@ func (e *refusal) Error() string { return e.err.Error() }
 
 func (e *refusal) Unwrap() error { return e.err }
 
-// Is reports whether target, a refusal, is by the same run and of a class that e has.
+// Is reports whether target is a refusal by the same run, with a class of e.
 func (e *refusal) Is(target error) bool {
 	t, ok := target.(*refusal)
 	return ok && t.run == e.run && errors.Is(e.err, t.err)
@@ -46,21 +46,21 @@ func explain(err error) error {
 	return sqlmigrate.Explain(err, "keys.Keys.Migrate", "weir_keys", "weir_key_steps")
 }
 
-// codeError is an error of a driver of SQLite, with a result code. Its low byte is the
+// codeError is an error of an SQLite driver with a result code. The low byte is the
 // primary code.
 type codeError interface {
 	error
 	Code() int
 }
 
-// isConflict reports whether a transaction that failed with err can be tried again as it
-// is.
+// isConflict reports whether a transaction that failed with err can be repeated
+// unchanged.
 func isConflict(err error) bool {
 	if e, ok := errors.AsType[sqlmigrate.StateError](err); ok {
 		return e.SQLState() == "40001" || e.SQLState() == "40P01"
 	}
 	if e, ok := errors.AsType[codeError](err); ok {
-		const busy, locked = 5, 6 // of SQLite
+		const busy, locked = 5, 6 // SQLite's codes
 		return e.Code()&0xff == busy || e.Code()&0xff == locked
 	}
 	return false

@@ -16,8 +16,9 @@ const header = "Idempotency-Key"
 
 // HandlerConfig configures [Operation.Handler].
 type HandlerConfig struct {
-	// User returns the authenticated user; keys are separate for each user. A request
-	// that is not ok gets 403. Required; a service with a single user returns a constant.
+	// User returns the authenticated user. Keys are separate for each user. If ok is
+	// false, the answer is 403. Required; a service with a single user returns a
+	// constant.
 	User func(req *http.Request) (user string, ok bool)
 	// Key returns an entity-level key, such as payment-1234-refund. An error is answered
 	// with 400. Default: the request-level key in the header Idempotency-Key, bare or in
@@ -30,25 +31,25 @@ type HandlerConfig struct {
 	// MismatchStatus is the status for a key that had other content: 409 (default) or
 	// 422.
 	MismatchStatus int
-	// MaxBody bounds the body. A request with a longer body gets 413, one whose body does
-	// not come in time or whole 408. Default 1 MiB.
+	// MaxBody limits the body, in bytes. A longer body gets 413. A body that does not
+	// arrive completely or in time gets 408. Default 1 MiB.
 	MaxBody int64
 }
 
 // Handler returns the operation as an HTTP handler. Put authentication and authorisation
-// around it. A client that goes away does not end the run.
+// around it. A run continues if its client disconnects.
 //
-// A response to an earlier attempt has the header Exactly-Once-Result: replayed. Answers
-// in place of the operation's are problem documents (RFC 9457), with this header and a
-// type urn:weir:exactly-once: and the same value:
+// A response to an earlier attempt has the header Exactly-Once-Result: replayed. Refusals
+// are problem documents (RFC 9457), with this header and a type urn:weir:exactly-once:
+// plus the same value:
 //
 //	in-progress  409         a run has the lock, or transactions collide; Retry-After
 //	mismatch     409 or 422  the key had other content
-//	invalid      400         the key is missing, or something is too long or no text
+//	invalid      400         the key is missing, or a value is too long or not valid text
 //
-// and without the header 403, 408, 413, and 500 after an error of the handler that came
-// without a response. A refusal of this kind by another service, which a step of the
-// handler has returned, is an error of the handler. Handler panics if User is nil, or if
+// Without the header there are 403, 408, 413, and 500 after an error of the handler
+// without a response. A refusal of this kind by another service, returned by a step of
+// the handler, is an error of the handler. Handler panics if User is nil, or if
 // MismatchStatus or MaxBody is invalid.
 func (o *Operation) Handler(c HandlerConfig) http.Handler {
 	if c.User == nil {

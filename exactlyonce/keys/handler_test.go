@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever comes in the header: a key is what can be sent again, with or without quotes, and is the same then.
+// Any accepted header value is a key that can be sent again, with or without quotes, as
+// the same key.
 func FuzzHeaderKey(f *testing.F) {
 	for _, s := range []string{"", `"`, `""`, "order-7", `"order-7"`, `"order-7`, `order-7"`, `"a" "b"`, "a b", "a\\b", "\x00", "ä", strings.Repeat("k", 101)} {
 		f.Add(s)

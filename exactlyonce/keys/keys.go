@@ -29,16 +29,16 @@ const (
 //go:embed migrations
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables: "0001_keys.sql" and so on.
+// Migrations returns the SQL files that create the tables: "0001_keys.sql" and so on.
 func (d Dialect) Migrations() fs.FS {
-	files, _ := fs.Sub(migrations, "migrations/"+[...]string{SQLite: "sqlite", PostgreSQL: "postgresql"}[d]) // the name is a good one
+	files, _ := fs.Sub(migrations, "migrations/"+[...]string{SQLite: "sqlite", PostgreSQL: "postgresql"}[d]) // the name is valid
 	return files
 }
 
 // component names the tables in weir_migrations.
 const component = "keys"
 
-// Migrate makes the tables, or updates them to this version. It can be called at each
+// Migrate creates the tables, or updates them to this version. It may be called at each
 // start.
 func (k *Keys) Migrate(ctx context.Context) error {
 	dialect := [...]sqlmigrate.Dialect{SQLite: sqlmigrate.SQLite, PostgreSQL: sqlmigrate.PostgreSQL}[k.dialect]
@@ -53,16 +53,17 @@ func (k *Keys) CheckVersion(ctx context.Context) error {
 
 // Config are the settings of [Keys]. The zero value has the defaults.
 type Config struct {
-	// LockTimeout is how long a step of a run may take, after which another run may take
+	// LockTimeout is how long a step of a run may take. Afterwards another run may take
 	// over. Each step restarts it, and the step's context ends with it. Default 90 s.
 	LockTimeout time.Duration
 	// Retention is how long a request is kept after it was finished. After that its key
-	// means a new request, whether or not [Keys.Reap] has removed it. An unfinished
-	// request stays until it is finished, or until [Keys.End]. Default 24 h.
+	// belongs to a new request, even if [Keys.Reap] has not removed the old one. An
+	// unfinished request stays until it is finished, or until [Keys.End]. Default 24 h.
 	Retention time.Duration
-	// CompleteAfter is how long an unfinished request must rest before Complete takes it
-	// up, so that its client can repeat it first; each run adds as much again. Complete
-	// gives up when Retention is over since the request came. Default 5 minutes.
+	// CompleteAfter is how long an unfinished request must rest before Complete runs it,
+	// so that its client can repeat it first. Each run adds the same time again. Complete
+	// gives up when Retention has passed since the arrival of the request. Default 5
+	// minutes.
 	CompleteAfter time.Duration
 	// Clock is the clock for all these times. Default: the wall clock.
 	Clock clock.Clock
@@ -84,8 +85,9 @@ type Keys struct {
 	operations map[string]*Operation
 }
 
-// New returns the keys in db, which has its tables, or gets them by [Keys.Migrate]. It
-// panics if db is nil, the dialect is unknown or a duration is negative.
+// New returns the keys in db, whose tables may still have to be created with
+// [Keys.Migrate]. It panics if db is nil, the dialect is unknown or a duration is
+// negative.
 func New(db *sql.DB, d Dialect, c Config) *Keys {
 	guard.RefuseNil("keys: New", "db", db)
 	if d != SQLite && d != PostgreSQL {
@@ -116,14 +118,14 @@ type Operation struct {
 	handler func(ctx context.Context, run *Run) (exactlyonce.Response, error)
 }
 
-// Operation registers a handler, which brings a request to its end, in steps. A response
-// that it returns without an error is stored, if it has not called [Run.Finish]. With an
-// error the request is not finished; the response, if it has a status, is sent and not
+// Operation registers a handler, which completes a request in steps. A response that it
+// returns without an error is stored, unless it has called [Run.Finish]. With an error
+// the request stays unfinished. The response, if it has a status, is then sent but not
 // stored.
 //
-// The name, of 1 to 50 bytes, is stored with requests: it must stay the same as long as
-// some of them may be unfinished. Operation panics if the name is taken or not valid, or
-// if handler is nil.
+// The name, of 1 to 50 bytes, is stored with requests. It must stay the same while some
+// of them may be unfinished. Operation panics if the name is taken or invalid, or if
+// handler is nil.
 func (k *Keys) Operation(name string, handler func(ctx context.Context, run *Run) (exactlyonce.Response, error)) *Operation {
 	if handler == nil {
 		panic("keys: Operation: handler is nil")
@@ -141,7 +143,7 @@ func (k *Keys) Operation(name string, handler func(ctx context.Context, run *Run
 	return o
 }
 
-// operation returns nil if no handler has the name.
+// operation returns the named operation, or nil if there is none.
 func (k *Keys) operation(name string) *Operation {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -19,24 +19,24 @@ type Info struct {
 	User      string
 	Key       string
 	Operation string
-	Point     string // the last step that is done
-	Runs      int64  // how many runs it had
+	Point     string // last completed step
+	Runs      int64  // number of runs
 	Created   time.Time
 	LastRun   time.Time
-	Locked    time.Time // since when a run has the lock; zero: it is not locked
-	Expires   time.Time // when the retention is over
+	Locked    time.Time // start of the current lock; zero if not locked
+	Expires   time.Time // end of the retention
 	Finished  bool
-	Status    int // of the response; 0: it is not finished
+	Status    int // HTTP status of the response; 0 if unfinished
 }
 
-// Filter chooses requests. An empty field chooses all.
+// Filter selects requests. An empty field matches all.
 type Filter struct {
 	User, Key, Operation string
 	Finished             bool // include finished requests
 }
 
-// query returns the statement for the requests behind a position, at most page of them.
-// With a user and a key it finds one row of an index.
+// query returns the statement for at most page requests after a position. With a user and
+// a key it finds one row of an index.
 func (f Filter) query(after position) (query string, args []any) {
 	var b strings.Builder
 	b.WriteString(listSQL)
@@ -54,26 +54,26 @@ func (f Filter) query(after position) (query string, args []any) {
 	return b.String(), append(args, after.createdAt, after.id, page)
 }
 
-// position is where a request is in the order of List.
+// position is a request's position in the order of List.
 type position struct {
 	createdAt int64 // in microseconds since 1970
 	id        string
 }
 
-// statusOf reads the status in the first bytes of a response: behind the version of
-// [exactlyonce.Response.Encode].
+// statusOf reads the status from a response encoded by [exactlyonce.Response.Encode],
+// after the version byte.
 func statusOf(response []byte) int {
 	in := varint.Reader{Rest: response}
 	if in.Byte() != 1 {
 		return 0
 	}
-	return int(min(in.Uvarint(), 999)) //nolint:gosec // it is small
+	return int(min(in.Uvarint(), 999)) //nolint:gosec // at most 999
 }
 
-// List returns the requests that match, the oldest first. It reads them in pages of 500
-// and holds no connection while the loop's body runs, so the body may use the database,
-// for example to call [Keys.End]. It is not a snapshot: a request that is created, ended
-// or removed meanwhile may be listed or not. The last element may be an error of the
+// List returns the matching requests, the oldest first. It reads them in pages of 500 and
+// holds no connection while the loop's body runs, so the body may use the database, for
+// example to call [Keys.End]. It is not a snapshot: a request that is created, ended or
+// removed meanwhile may or may not be listed. The last element may be an error of the
 // database.
 func (k *Keys) List(ctx context.Context, f Filter) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
@@ -94,7 +94,7 @@ func (k *Keys) List(ctx context.Context, f Filter) iter.Seq2[Info, error] {
 	}
 }
 
-// listPage returns the next page, and moves after to its end.
+// listPage returns the next page and advances after to its end.
 func (k *Keys) listPage(ctx context.Context, f Filter, after *position) (infos []Info, err error) {
 	query, args := f.query(*after)
 	rows, err := k.db.QueryContext(ctx, query, args...)

@@ -10,23 +10,23 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// ErrRefused marks the error of a call that a provider has refused for good and without
-// effect, such as a declined card:
+// ErrRefused marks the error of a call that a provider has refused permanently and
+// without effect, such as a declined card:
 //
 //	return charge, fmt.Errorf("%w: %w", keys.ErrRefused, err)
 var ErrRefused = errors.New("keys: refused")
 
 // CallProvider is [Call] for several equivalent services, such as two payment providers.
 // choose names the service to call. The choice is stored before the first call, and every
-// later call goes to that service, whatever choose would return by then, even after a
-// restart and from another worker. Only after an error that matches [ErrRefused], which
-// is stored, choose is asked for another service. After any other error the outcome is in
-// doubt: the request fails, and its next attempt asks the same provider with the same
-// key.
+// later call goes to that service, even if choose would return another one by then, and
+// even after a restart or on another worker. choose is called for another service only
+// after an error that matches [ErrRefused], which is stored. After any other error the
+// outcome is in doubt: the request fails, and its next attempt calls the same provider
+// with the same key.
 //
-// choose gets the providers that have refused, in order; not ok means that none is left:
-// then the error matches [ErrRefused], names them with their reasons, and is definite.
-// key differs for each provider. name has 1 to 35 bytes.
+// choose receives the providers that have refused, in order. If it returns false, no
+// provider is left: then the error matches [ErrRefused], contains the providers with
+// their reasons, and is definite. key differs for each provider. name has 1 to 35 bytes.
 func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(refused []string) (provider string, ok bool),
 	call func(ctx context.Context, provider, key string) (T, error),
 ) (T, error) {

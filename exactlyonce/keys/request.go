@@ -19,10 +19,10 @@ const (
 	maxPoint  = 50
 )
 
-// Request is the request of a client. It is stored, so that another run can continue it.
-// All fields but the body are UTF-8 without the character NUL.
+// Request is a client's request. It is stored, so that another run can continue it. All
+// fields except the body are UTF-8 without the character NUL.
 type Request struct {
-	User string // who asks; a key is unique for each user
+	User string // the user; keys are separate for each user
 	Key  string // 1 to 255 bytes
 
 	// The content of the request. The same key with a different content is refused. JSON
@@ -55,14 +55,14 @@ func (r *Request) validate() error {
 	for _, field := range [...]struct{ name, value string }{
 		{"user", r.User}, {"idempotency key", r.Key}, {"method", r.Method}, {"path", r.Path}, {"query", r.Query}, {"content type", r.ContentType},
 	} {
-		if !utf8.ValidString(field.value) || strings.ContainsRune(field.value, 0) { // PostgreSQL takes no such text
+		if !utf8.ValidString(field.value) || strings.ContainsRune(field.value, 0) { // PostgreSQL does not accept such text
 			return fmt.Errorf("%w: the %s %q is not UTF-8, or has the character NUL", exactlyonce.ErrInvalid, field.name, field.value)
 		}
 	}
 	return nil
 }
 
-// fingerprint hashes what is asked for.
+// fingerprint hashes the content of the request.
 func (r *Request) fingerprint(operation string) [32]byte {
 	if r.Fingerprint != [32]byte{} {
 		return oncewire.Fingerprint(r.Fingerprint[:], "given", operation)
@@ -71,9 +71,9 @@ func (r *Request) fingerprint(operation string) [32]byte {
 	return oncewire.Fingerprint(body, operation, r.Method, r.Path, r.Query, contentType)
 }
 
-// isAsked reports whether the request that is stored under the key, whose fingerprint is
-// stored, has the content of r. Earlier versions stored other fingerprints (law W4): of
-// the bytes, and of JSON without its mark.
+// isAsked reports whether the request stored under the key, given by its stored
+// fingerprint, has the content of r. Earlier versions stored other fingerprints (law W4):
+// of the bytes, and of JSON without its mark.
 func (r *Request) isAsked(operation string, stored []byte) bool {
 	if r.fingerprint(operation) == [32]byte(stored) {
 		return true

@@ -15,40 +15,41 @@ import (
 )
 
 const (
-	maxTries = 10              // of a transaction
-	loadWait = 5 * time.Second // for a run whose COMMIT had no answer, also after the context has ended
+	maxTries = 10              // of one transaction
+	loadWait = 5 * time.Second // for loading after a COMMIT without an answer, even after the end of the context
 )
 
-// Run is an attempt to bring a request to its end. It belongs to its handler, and is not
-// safe for concurrent use.
+// Run is an attempt to complete a request. Only its handler may use it. It is not safe
+// for concurrent use.
 type Run struct {
 	Request
 
 	operation *Operation
 	id        string
 	fence     int64
-	lockedAt  int64 // by this run, last
+	lockedAt  int64 // last lock by this run
 	point     string
-	steps     []step // done, by runs before and by this one
-	position  int    // how many of them the handler has passed
+	steps     []step // completed by earlier runs and by this one
+	position  int    // number of steps that the handler has passed
 	response  *exactlyonce.Response
 }
 
-// ID returns the request's own, random id: 32 hexadecimal digits.
+// ID returns the request's random id: 32 hexadecimal digits.
 func (r *Run) ID() string { return r.id }
 
-// Phase runs work, whose result can be encoded as JSON, in a serializable transaction
-// that commits the recovery point name, too (law X2). If the request has done this step,
-// Phase returns the stored result and work does not run. work may run several times, each
-// in a new transaction, and must not use another connection of the database. name has 1
-// to 50 bytes, and belongs to one step: Phase panics if a step before it has the same.
+// Phase runs work, whose result must be encodable as JSON, in a serializable transaction
+// that also commits the recovery point name (law X2). If the request has completed this
+// step, Phase returns the stored result without running work. work may run several times,
+// each in a new transaction, and must not use another connection of the database. name
+// has 1 to 50 bytes, and belongs to one step: Phase panics if an earlier step has the
+// same name.
 //
 // Errors come from work and the database, or match exactlyonce.ErrInProgress: another run
-// has taken over, since this one was slower than the lock's timeout, and its last step
-// was rolled back; or the transaction was tried again too often because of others. The
-// request may be repeated. Another error names the steps if the handler does not have
-// those that its request has done: it was changed, or decides by a value that differs
-// between runs. That is a bug; the request is unlocked and not finished.
+// has taken over, because this one was slower than the lock's timeout, and its last step
+// was rolled back; or the transaction was repeated too often because of others. The
+// request may be repeated. If the handler's steps differ from the completed steps of the
+// request, the error names them: the handler was changed, or depends on a value that
+// differs between runs. That is a bug; the request is unlocked and stays unfinished.
 func Phase[T any](ctx context.Context, r *Run, name string, work func(ctx context.Context, tx *sql.Tx) (T, error)) (T, error) {
 	return decode[T](r.step(ctx, name, func(ctx context.Context, tx *sql.Tx) ([]byte, error) {
 		result, err := work(ctx, tx)
@@ -65,11 +66,11 @@ func (r *Run) Phase(ctx context.Context, name string, work func(ctx context.Cont
 	return err
 }
 
-// Call asks another service, outside of any transaction, and commits its result with the
+// Call calls another service, outside of any transaction, and commits its result with the
 // recovery point name. key is derived from the request and name: it is the same in every
-// run, and different for different users; pass it on as the idempotency key. The context
-// ends when the lock does. After an error the result is not stored, and a later run calls
-// again with the same key.
+// run, and differs between users. Pass it on as the idempotency key. The context ends
+// with the lock. After an error the result is not stored, and a later run repeats the
+// call with the same key.
 //
 // The errors are the same as for [Phase], with the errors of call in place of the errors
 // of work.
@@ -83,8 +84,8 @@ func Call[T any](ctx context.Context, r *Run, name string, call func(ctx context
 	}))
 }
 
-// decode makes the result of its stored form, also in the run that has stored it: all see
-// the same.
+// decode decodes a stored result, even in the run that has stored it, so that all runs
+// see the same value.
 func decode[T any](stored []byte, err error) (T, error) {
 	var result T
 	if err != nil {
@@ -96,8 +97,8 @@ func decode[T any](stored []byte, err error) (T, error) {
 	return result, nil
 }
 
-// step passes one step: it returns the stored result, or does what is given. One of work
-// and call is nil.
+// step passes one step: it returns the stored result, or runs work or call, the other of
+// which is nil.
 func (r *Run) step(ctx context.Context, name string, work func(ctx context.Context, tx *sql.Tx) ([]byte, error),
 	call func(ctx context.Context) ([]byte, error),
 ) ([]byte, error) {
@@ -144,7 +145,7 @@ func (r *Run) step(ctx context.Context, name string, work func(ctx context.Conte
 	case !loaded:
 		r.steps, r.point = append(r.steps, step{name, result}), name
 	case r.response != nil:
-		return nil, r.refuse(errLockLost) // to a run that has finished the request
+		return nil, r.refuse(errLockLost) // another run has finished the request
 	case r.position >= len(r.steps) || r.steps[r.position].name != name:
 		return nil, fmt.Errorf("keys: request %s is at %q after step %q", r.id, r.point, name)
 	}
@@ -152,14 +153,15 @@ func (r *Run) step(ctx context.Context, name string, work func(ctx context.Conte
 	return r.steps[r.position-1].result, nil
 }
 
-// misfit returns the error for a handler that goes another way than its request has gone.
+// misfit returns the error for a handler whose steps differ from the request's completed
+// steps.
 func (r *Run) misfit(stored, asked string) error {
 	return fmt.Errorf("keys: bug in operation %s: request %s has done %q as its step %d, the handler asks for %q",
 		r.operation.name, r.id, stored, r.position+1, asked)
 }
 
 // Finish is the last phase: it runs work and commits the response that work returns, in a
-// single transaction. The request is finished then, and later attempts get the same
+// single transaction. Then the request is finished, and later attempts get the same
 // response. The response's status must be from 200 to 999.
 func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error)) (exactlyonce.Response, error) {
 	if r.response != nil {
@@ -180,7 +182,7 @@ func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql
 			return err
 		}
 		stored := given.Encode()
-		if err = response.Decode(stored); err != nil { // as later attempts get it
+		if err = response.Decode(stored); err != nil { // as later attempts receive it
 			return err
 		}
 		_, err = tx.ExecContext(ctx, finishSQL, stored, r.operation.keys.now(), r.id)
@@ -204,8 +206,8 @@ func (r *Run) whileLocked(ctx context.Context) (context.Context, context.CancelF
 	return k.within(ctx, expires.Sub(k.config.Clock.Now()))
 }
 
-// commit runs work in a transaction that moves the request on to point. If that has
-// committed without an answer, the run is loaded again.
+// commit runs work in a transaction that advances the request to point. If the answer to
+// its COMMIT is lost, commit loads the run again.
 func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Context, tx *sql.Tx) error) (loaded bool, err error) {
 	for try := 1; ; try++ {
 		ended, err := r.try(ctx, point, work)
@@ -219,7 +221,7 @@ func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Co
 				return false, r.refuse(fmt.Errorf("%w: %w", errConflict, err))
 			}
 		case ended:
-			// The answer to COMMIT is lost: what is stored decides.
+			// The answer to COMMIT is lost, so the stored state decides.
 			before := r.point
 			loading, cancel := r.operation.keys.within(context.WithoutCancel(ctx), loadWait)
 			loadErr := r.load(loading)
@@ -231,7 +233,7 @@ func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Co
 		default:
 			return false, err
 		}
-		pause := time.Duration(rand.Int64N(int64(time.Millisecond) << try)) // up to 2 ms, then to 0.5 s
+		pause := time.Duration(rand.Int64N(int64(time.Millisecond) << try)) // up to 2 ms at first, and 0.5 s at last
 		select {
 		case <-r.operation.keys.config.Clock.After(pause):
 		case <-ctx.Done():
@@ -240,10 +242,10 @@ func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Co
 	}
 }
 
-// errMoved reports that the request is not where this run has left it.
+// errMoved reports that the stored request differs from this run's state.
 var errMoved = errors.New("keys: the request has moved")
 
-// try runs one transaction. ended says that COMMIT was asked for.
+// try runs one transaction. ended reports that COMMIT was sent.
 func (r *Run) try(ctx context.Context, point string, work func(ctx context.Context, tx *sql.Tx) error) (ended bool, err error) {
 	k := r.operation.keys
 	tx, err := k.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
@@ -251,9 +253,9 @@ func (r *Run) try(ctx context.Context, point string, work func(ctx context.Conte
 		return false, err
 	}
 	committed := false
-	defer func() { // also after a panic of work
+	defer func() { // even after a panic in work
 		if !committed {
-			_ = tx.Rollback() // of a connection that is broken, perhaps
+			_ = tx.Rollback() // the connection may be broken
 		}
 	}()
 	now := k.now()
@@ -279,20 +281,20 @@ func (r *Run) try(ctx context.Context, point string, work func(ctx context.Conte
 	return true, nil
 }
 
-// Do brings a request to its end and returns its response, or the response of an earlier
-// run. If the operation's handler returned an error, the response may have to be sent
-// anyway. Other errors are of class exactlyonce.ErrInvalid, exactlyonce.ErrMismatch and
+// Do completes a request and returns its response, or the response of an earlier run. If
+// the operation's handler returned an error, the response may still have to be sent.
+// Other errors are of class exactlyonce.ErrInvalid, exactlyonce.ErrMismatch and
 // exactlyonce.ErrInProgress, and the errors of [Phase].
 //
-// An error of the handler keeps its classes. If the handler calls a service that refuses
-// requests with these classes, too, a handler that wraps such an error makes Do return
-// it. [Operation.Handler] distinguishes the two.
+// An error of the handler keeps its classes. If the handler calls a service that also
+// refuses requests with these classes, and wraps such an error, Do returns it.
+// [Operation.Handler] distinguishes the two.
 func (o *Operation) Do(ctx context.Context, req Request) (exactlyonce.Response, error) {
 	end := o.do(ctx, req)
 	return end.response, end.err
 }
 
-// end is how an attempt of a request ended.
+// end is the end of an attempt of a request.
 type end struct {
 	response exactlyonce.Response
 	replayed bool  // response is the response of an earlier run
@@ -327,9 +329,8 @@ func (o *Operation) do(ctx context.Context, req Request) end {
 	return end{response: response, refused: run.refused(err, exactlyonce.ErrInProgress), err: err}
 }
 
-// run calls the handler.
 func (r *Run) run(ctx context.Context) (response exactlyonce.Response, err error) {
-	defer func() { // also after a panic
+	defer func() { // even after a panic
 		if r.refused(err, errLockLost) {
 			r.operation.keys.counters.stale.Add(1)
 		}
@@ -342,7 +343,7 @@ func (r *Run) run(ctx context.Context) (response exactlyonce.Response, err error
 	}
 	response, err = r.operation.handler(ctx, r)
 	if r.response != nil {
-		return *r.response, nil // finished, whatever the handler says afterwards
+		return *r.response, nil // finished, even if the handler failed afterwards
 	}
 	if err != nil {
 		return response, err

@@ -12,17 +12,17 @@ import (
 // Stats are the counters of [Keys] in this process, since New.
 type Stats struct {
 	New        uint64 // attempts whose request was new
-	Resumed    uint64 // attempts that went on with a request that was not finished
+	Resumed    uint64 // attempts that continued an unfinished request
 	Replayed   uint64 // attempts that got a stored response
 	InProgress uint64 // refused with exactlyonce.ErrInProgress
-	Mismatched uint64 // with exactlyonce.ErrMismatch
-	Invalid    uint64 // with exactlyonce.ErrInvalid
+	Mismatched uint64 // refused with exactlyonce.ErrMismatch
+	Invalid    uint64 // refused with exactlyonce.ErrInvalid
 
-	Stale     uint64 // runs that ended because another run had taken over; those of Complete included
-	Collected uint64 // finished requests that Reap has removed
+	Stale     uint64 // runs that ended because another run had taken over, including runs of Complete
+	Collected uint64 // finished requests removed by Reap
 }
 
-// Stats returns the counters as they are now.
+// Stats returns the current counters.
 func (k *Keys) Stats() Stats {
 	c := &k.counters
 	return Stats{
@@ -35,7 +35,7 @@ type counters struct {
 	begun, resumed, replayed, inProgress, mismatched, invalid, stale, collected atomic.Uint64
 }
 
-// refused counts an attempt that was.
+// refused counts a refused attempt.
 func (c *counters) refused(err error) {
 	switch {
 	case errors.Is(err, exactlyonce.ErrInvalid):
@@ -49,14 +49,14 @@ func (c *counters) refused(err error) {
 
 // Counts are the requests in a database.
 type Counts struct {
-	Records    int // all
-	Unfinished int // of these
-	Overdue    int // of the unfinished requests: past their retention, so Complete has given up; [Keys.End] ends a request
-	Users      int // with requests
+	Records    int // all requests
+	Unfinished int // unfinished requests
+	Overdue    int // unfinished requests past their retention, so Complete has given up; [Keys.End] ends them
+	Users      int // users with requests
 }
 
-// Count counts the requests. It reads an index of the table from end to end, so do not
-// call it at each scrape of a metric. The error comes from the database.
+// Count counts the requests. It reads a complete index of the table, so do not call it
+// for each scrape of a metric. The error comes from the database.
 func (k *Keys) Count(ctx context.Context) (c Counts, err error) {
 	err = errors.Join(
 		k.db.QueryRowContext(ctx, countSQL).Scan(&c.Records, &c.Users),

@@ -12,13 +12,13 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// Recovery points that are not names of steps.
+// Recovery points that are not step names.
 const (
 	started  = "started"
 	finished = "finished"
 )
 
-// row is a request as it is stored.
+// row is a stored request.
 type row struct {
 	id          string
 	request     Request
@@ -30,11 +30,11 @@ type row struct {
 	point       string
 	expiresAt   int64
 	response    []byte
-	done        bool // there is a response
+	done        bool // response is not null
 }
 
-// The numbers of parameters come in order, for drivers of SQLite that count instead of
-// reading them.
+// Parameters are numbered in order, because some SQLite drivers count them instead of
+// reading their numbers.
 const (
 	columns = `id, principal, idempotency_key, request_method, request_path, request_query, request_type, request_body,
 	operation, fingerprint, last_run_at, locked_at, fence, recovery_point, expires_at, response, response IS NOT NULL`
@@ -48,12 +48,13 @@ const (
 	request_body, operation, fingerprint, created_at, last_run_at, locked_at, expires_at, fence, recovery_point)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 1, '` + started + `') ON CONFLICT DO NOTHING`
 
-	// One of two takers changes the row: the other one no longer finds it as it was.
+	// Only one of two takers changes the row. The other one no longer finds its old
+	// state.
 	takeSQL = `UPDATE weir_keys SET locked_at = $1, last_run_at = $2, fence = fence + 1
 WHERE id IN (` + takenSQL + `)`
 	takenSQL = `SELECT id FROM weir_keys WHERE id = $3 AND fence = $4 AND coalesce(locked_at, 0) = $5 AND response IS NULL`
 
-	// The run before may be frozen in a transaction, which has the row: nobody waits for
+	// The previous run may be frozen in a transaction that locks the row: do not wait for
 	// it. (SQLite has one writer.)
 	takePostgreSQL = `UPDATE weir_keys SET locked_at = $1, last_run_at = $2, fence = fence + 1
 WHERE id IN (` + takenSQL + ` FOR UPDATE SKIP LOCKED)`
@@ -62,13 +63,13 @@ WHERE id IN (` + takenSQL + ` FOR UPDATE SKIP LOCKED)`
 
 	unlockSQL = `UPDATE weir_keys SET locked_at = NULL WHERE id = $1 AND fence = $2 AND response IS NULL`
 
-	// First in each transaction: it locks out other runs, and finds that this one is
-	// locked out.
+	// The first statement of each transaction. It locks out other runs, and detects
+	// whether this run is locked out.
 	advanceSQL = `UPDATE weir_keys SET recovery_point = $1, locked_at = $2
 WHERE id = $3 AND fence = $4 AND recovery_point = $5 AND response IS NULL`
 
-	// The transaction of a process that is frozen ends with its lock, so that another run
-	// can take over.
+	// The timeout ends the transaction of a frozen process together with its lock, so
+	// that another run can take over.
 	advancePostgreSQL = advanceSQL + ` RETURNING set_config('idle_in_transaction_session_timeout', $6, true)`
 
 	endSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL, fence = fence + 1, expires_at = $2 + expires_at - created_at
@@ -76,11 +77,11 @@ WHERE id = $3 AND response IS NULL`
 
 	stepSQL = `INSERT INTO weir_key_steps (key_id, position, name, result) VALUES ($1, $2, $3, $4)`
 
-	// The retention begins again: an answer that is lost must be there when its client
+	// The retention starts again: if the answer is lost, it must be there when its client
 	// asks again, however late the request was finished.
 	finishSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL, expires_at = $2 + expires_at - created_at WHERE id = $3`
 
-	// Each run makes the next rest longer.
+	// Each run makes the pause before the next one longer.
 	unfinishedSQL = `SELECT id FROM weir_keys WHERE response IS NULL AND id > $1 AND last_run_at <= $2 - $3 * (fence - 1)
 AND coalesce(locked_at, 0) <= $4 AND expires_at > $5 ORDER BY id LIMIT $6`
 
@@ -117,7 +118,7 @@ func scan(r *sql.Row) (*row, error) {
 	return &k, nil
 }
 
-// step is one that is done.
+// step is a finished step.
 type step struct {
 	name   string
 	result []byte
@@ -154,23 +155,23 @@ func (k *Keys) within(ctx context.Context, d time.Duration) (context.Context, co
 
 func (k *Keys) now() int64 { return k.config.Clock.Now().UnixMicro() }
 
-// claimWait bounds how long the database may take to say how far a request has come, and
-// to lock it.
+// claimWait bounds how long the database may take to return the state of a request and to
+// lock it.
 const claimWait = 10 * time.Second
 
-// claim returns a run that has the lock, or the response of a request that is finished.
+// claim returns a run that has the lock, or the response of a finished request.
 func (k *Keys) claim(ctx context.Context, o *Operation, req Request) (*Run, *exactlyonce.Response, error) {
 	waiting, cancel := k.within(ctx, claimWait)
 	defer cancel()
 	run, response, err := k.claimNow(waiting, o, req)
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("%w: the database has not answered within %v: %w", errConflict, claimWait, err) // another one writes, or it hangs
+		err = fmt.Errorf("%w: the database has not answered within %v: %w", errConflict, claimWait, err) // another one writes, or the database hangs
 	}
 	return run, response, err
 }
 
 func (k *Keys) claimNow(ctx context.Context, o *Operation, req Request) (*Run, *exactlyonce.Response, error) {
-	var held *row // what another taker had before this one, or a transaction
+	var held *row // the last state that could not be taken: another run took it, or a transaction locks it
 	for {
 		known, err := scan(k.db.QueryRowContext(ctx, byKeySQL, req.User, req.Key))
 		if err != nil {
@@ -202,7 +203,7 @@ func (k *Keys) claimNow(ctx context.Context, o *Operation, req Request) (*Run, *
 			}
 			held = known
 		}
-		// Another one was faster: look again.
+		// Another run was faster: look again.
 	}
 }
 
@@ -215,7 +216,7 @@ func (k *Keys) isLocked(known *row) bool {
 	return known.lockedAt.Valid && k.config.Clock.Now().Before(time.UnixMicro(known.lockedAt.Int64).Add(k.config.LockTimeout))
 }
 
-// insert returns nil if the key has come meanwhile.
+// insert returns nil if the key has been inserted meanwhile.
 func (k *Keys) insert(ctx context.Context, o *Operation, req Request, fingerprint [32]byte) (*Run, error) {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // never fails: it ends the program instead
@@ -241,7 +242,7 @@ func (k *Keys) take(ctx context.Context, o *Operation, known *row) (*Run, error)
 		return nil, err
 	}
 	run := &Run{Request: known.request, id: known.id, operation: o, fence: known.fence + 1, lockedAt: now}
-	// Only now: until then the run before could commit.
+	// Only now, because the previous run could commit until then.
 	if err := run.load(ctx); err != nil {
 		run.unlock(ctx)
 		return nil, err
@@ -264,8 +265,8 @@ func affected(result sql.Result, err error) (int64, error) {
 	return result.RowsAffected()
 }
 
-// load reads how far the request has come. It refuses with errLockLost if another run
-// has taken over.
+// load reads the state of the request. It refuses with errLockLost if another run has
+// taken over.
 func (r *Run) load(ctx context.Context) error {
 	k := r.operation.keys
 	steps, err := k.steps(ctx, r.id)
@@ -294,7 +295,7 @@ func (r *Run) load(ctx context.Context) error {
 	return nil
 }
 
-// renew makes sure that this run has the lock, if that has expired.
+// renew renews the lock if it has expired, unless another run has it.
 func (r *Run) renew(ctx context.Context) error {
 	k := r.operation.keys
 	now := k.config.Clock.Now()
@@ -318,7 +319,7 @@ func (r *Run) renew(ctx context.Context) error {
 	return nil
 }
 
-// unlock lets the next attempt in.
+// unlock lets the next attempt run.
 func (r *Run) unlock(ctx context.Context) {
 	k := r.operation.keys
 	ctx, cancel := k.within(context.WithoutCancel(ctx), 5*time.Second)

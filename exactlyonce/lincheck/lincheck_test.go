@@ -20,17 +20,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// input is an operation on one request: an attempt, or the end of the client's interest in it.
+// input is an operation on one request: an attempt, or the end of the client's interest
+// in it.
 type input struct {
 	request int
 	forget  bool
 }
 
-// output is what an attempt got: the number of the effect that it saw, or that the request is stale, or an error.
+// output is the result of an attempt: the number of the effect that it saw, stale, or an
+// error.
 type output struct {
 	effect int
 	stale  bool
-	failed bool // the attempt, or the one that it waited for; there was no effect
+	failed bool // it, or the attempt that it waited for, failed without an effect
 }
 
 // state is a request: 0 effects or 1, and whether it is stale.
@@ -39,7 +41,7 @@ type state struct {
 	stale  bool
 }
 
-// model is a request as it would be if attempts came one after the other (law X1).
+// model is a request whose attempts run one after the other (law X1).
 var model = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byRequest := map[int][]porcupine.Operation{}
@@ -60,9 +62,9 @@ var model = porcupine.Model{
 		case op.forget:
 			now.stale = true
 			return true, now
-		case now.stale || got.stale: // what began before may still end otherwise: it comes before in the order
+		case now.stale || got.stale: // an attempt that began earlier may get another result: it comes before in the order
 			return now.stale && got.stale, now
-		case got.failed: // there is no effect of its own; another one may have had one
+		case got.failed: // it had no effect; another attempt may have had one
 			return true, now
 		case now.effect == 0:
 			now.effect = got.effect
@@ -75,8 +77,8 @@ var model = porcupine.Model{
 
 var errNoEffect = errors.New("no effect")
 
-// X1: clients repeat, duplicate and give up requests, replicas take over and fail: the history is linearizable, and every
-// request has one effect at most.
+// X1: clients repeat, duplicate and give up requests; replicas take over and fail. The
+// history is linearizable, and every request has at most one effect.
 func TestResultsAreLinearizable(t *testing.T) {
 	var takenOver, attached uint64
 	for seed := range uint64(30) {
@@ -93,7 +95,7 @@ func TestResultsAreLinearizable(t *testing.T) {
 	require.NotZero(t, attached)
 }
 
-// The checker finds a tracker that runs a request twice.
+// The checker detects a tracker that runs a request twice.
 func TestCheckerFindsASecondEffect(t *testing.T) {
 	history := []porcupine.Operation{
 		{ClientId: 0, Input: input{}, Output: output{effect: 1}, Call: 0, Return: 1},
@@ -128,7 +130,8 @@ func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.In
 			ClientId: who, Input: in, Output: out, Call: int64(call), Return: int64(time.Since(start)),
 		})
 	}
-	// effect is what a handler does in one step with its answer, as a transaction would: if it is the driver.
+	// finish has the effect and answers in one step, as a transaction would, if the call
+	// is the driver.
 	var transaction sync.Mutex
 	finish := func(call *server.Call, request int) (int, error) {
 		transaction.Lock()
@@ -151,7 +154,7 @@ func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.In
 				id := exactlyonce.ID{Client: client, Sequence: int64(request) + 1, Attempt: n*clients + who + 1}
 				in := input{request: request}
 				began := time.Since(start)
-				if random.IntN(200) == 0 { // the client gives up all below
+				if random.IntN(200) == 0 { // the client gives up all lower requests
 					id.First = id.Sequence
 				}
 				req := exactlyonce.Request{ID: id}
@@ -190,7 +193,7 @@ func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.In
 				default:
 					ctx, cancel := context.WithCancel(context.Background())
 					if random.IntN(4) == 0 {
-						cancel() // it goes away
+						cancel() // the caller leaves
 					}
 					var answer []byte
 					if answer, err = call.Wait(ctx); err != nil {

@@ -9,22 +9,22 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// flight is a request while it runs. Everything is guarded by Results.mu, but for what
+// flight is a running request. Results.mu guards everything except the fields that
 // closing done publishes.
 type flight struct {
 	record    *record
 	principal *principal
 	driver    *Call // whose answer counts; nil if it has left
-	handlers  int   // calls that are NEW and not over
-	waiting   int   // calls that are IN_PROGRESS and not over
+	handlers  int   // NEW calls that have not ended
+	waiting   int   // IN_PROGRESS calls that have not ended
 	first     Call
 	context   handlerContext // of first, if Do runs it
 
-	done   chan struct{} // made by the first that waits, closed at the end
+	done   chan struct{} // made by the first waiter, closed at the end
 	ended  bool
 	answer []byte // with err: written before done is closed
 	err    error  // before the end: the error of the driver that left
-	stale  bool   // a handler has left in doubt
+	stale  bool   // a handler left the request in doubt
 }
 
 // Call is an attempt that [Results.Track] has noted. Safe for concurrent use.
@@ -42,8 +42,8 @@ type Call struct {
 func (c *Call) IsNew() bool { return c.state == stateNew }
 
 // IsCompleted reports whether the attempt has found the stored answer, which Wait
-// returns. It does not change. An attempt that is neither new nor completed has found
-// another one that runs; a stale one is the error of [Results.Track].
+// returns. It does not change. An attempt that is neither new nor completed has found a
+// running one; for a stale one, [Results.Track] returns an error.
 func (c *Call) IsCompleted() bool { return c.state == stateCompleted }
 
 // IsDriver reports whether the answer of c would count: it is NEW, has not ended, and no
@@ -82,7 +82,7 @@ func (c *Call) Wait(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// leave ends a call that waits.
+// leave ends a waiting call.
 func (c *Call) leave() {
 	r, f := c.results, c.flight
 	r.mu.Lock()
@@ -108,7 +108,7 @@ func (c *Call) leave() {
 // is not stored.
 func (c *Call) Complete(answer []byte) error { return c.complete(answer, true) }
 
-// complete is Complete with an answer that the call has made, or that was found in
+// complete is Complete. made: the call has made the answer; otherwise it was found in
 // Records.
 func (c *Call) complete(answer []byte, made bool) error {
 	r, f := c.results, c.flight
@@ -138,7 +138,8 @@ func (c *Call) complete(answer []byte, made bool) error {
 		r.stats.Acknowledged++
 		r.forget(rec, false)
 	case len(answer) > r.config.MaxAnswer,
-		// The effect is there, so nothing can be refused: the answer is lost (law X3).
+		// The effect has happened, so it is too late to refuse: the answer is lost (law
+		// X3).
 		!r.evictFor(client.principal, now, [bounds]int64{}, client) && client.get(c.req.Sequence, c.req.Step) == rec:
 		r.stats.Unkept++
 		r.forget(rec, true)
@@ -146,13 +147,13 @@ func (c *Call) complete(answer []byte, made bool) error {
 	return nil
 }
 
-// Fail ends the call without an answer. Attempts that wait get err, where nil stands for
-// [ErrNoAnswer], and the next attempt is NEW, both once no handler is left that could
-// still answer. If err matches [exactlyonce.ErrStale], it is STALE instead.
+// Fail ends the call without an answer. Waiting attempts get err ([ErrNoAnswer] if nil),
+// and the next attempt is NEW, both once no handler is left that could still answer. If
+// err matches [exactlyonce.ErrStale], the next attempt is STALE instead.
 //
 // After the end of the call Fail is a no-op, so it can be deferred right after Track. A
 // call that would wait is forgotten. A call that is not the driver does not affect the
-// driver, or an answer that is stored.
+// driver or a stored answer.
 func (c *Call) Fail(err error) {
 	switch c.state {
 	case stateCompleted:
@@ -182,8 +183,8 @@ func (c *Call) Fail(err error) {
 	r.endHandler(c, now)
 }
 
-// isStale reports whether err matches ErrStale. An error whose methods panic says nothing
-// that could be relied on: it does.
+// isStale reports whether err matches ErrStale. An error whose methods panic counts as
+// stale, because it cannot be examined.
 func isStale(err error) (stale bool) {
 	defer func() {
 		if recover() != nil {
@@ -219,11 +220,11 @@ func (r *Results) endHandler(c *Call, now time.Duration) {
 	}
 }
 
-// land ends a request that runs: those that wait get its answer or error. The caller
-// decides what becomes of the record. It runs under mu.
+// land ends a running request: the waiting attempts get its answer or error. The caller
+// decides about the record. It runs under mu.
 func (r *Results) land(f *flight, now time.Duration) *record {
 	rec := f.record
-	rec.flight, f.record = nil, nil // its memory is used again
+	rec.flight, f.record = nil, nil // its memory is reused
 	f.ended = true
 	f.driver = nil
 	if f.done != nil {
@@ -244,8 +245,8 @@ func (r *Results) land(f *flight, now time.Duration) *record {
 	return rec
 }
 
-// findAgain bounds how long Records are asked how a request went whose handler has
-// failed.
+// findAgain bounds how long Records are asked for the outcome of a request whose handler
+// has failed.
 const findAgain = 5 * time.Second
 
 // run calls the handler of a call that is NEW, and ends the call in any case.
@@ -255,7 +256,7 @@ func (c *Call) run(
 	h := &c.flight.context
 	h.call, h.parent = c, ctx
 	defer h.end()
-	defer c.Fail(nil) // of a handler that panics or calls runtime.Goexit
+	defer c.Fail(nil) // if the handler panics or calls runtime.Goexit
 	answer, err = run(h)
 	if err == nil {
 		if err := c.Complete(answer); err != nil {

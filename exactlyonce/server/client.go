@@ -6,14 +6,14 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// What is charged for the bookkeeping, in bytes: measured with the maps that hold it,
-// rounded up. See TestBytesAreHonest.
+// Bytes charged for bookkeeping: measured with the maps that hold it, rounded up. See
+// TestBytesAreHonest.
 const (
 	principalCost = 176
 	clientCost    = 416
-	slabCost      = 4096 // of some records
+	slabCost      = 4096 // of slabSize records
 	recordCost    = slabCost / slabSize
-	pageCost      = 320 // of the records of numbers that follow each other
+	pageCost      = 320 // of the records of consecutive numbers
 	flightCost    = 512 // while an attempt runs: its call, its context
 	waiterCost    = 256
 	spanCost      = 48
@@ -22,15 +22,15 @@ const (
 	tombstoneCost = 160
 )
 
-// clientKey names a client among those of all principals.
+// clientKey identifies a client among all principals.
 type clientKey struct {
 	scope  string
 	client exactlyonce.Client
 }
 
-// client is what is known of one client. Everything is guarded by Results.mu.
+// client is the state of one client. Results.mu guards everything.
 type client struct {
-	at        links[client] // in principal.idle while nothing runs, else in Results.busy
+	at        links[client] // in principal.idle while no request runs, else in Results.busy
 	pinned    pinned        // in principal.pinned while requests run and there are spans
 	principal *principal
 	key       clientKey
@@ -38,10 +38,10 @@ type client struct {
 	told      time.Duration   // when a mark for Records was last noted
 	renewed   time.Duration   // orders Results.busy: when the client began to run requests, or was noted there
 	confirmed time.Duration   // when Records last took a mark of the client
-	before    int64           // everything below is STALE; never falls
-	swept     int64           // records below are removed, but for those that run
-	answered  int64           // the highest number with an answer, also one that is gone
-	forgot    time.Duration   // requests that were first sent before may have had an answer that is forgotten
+	before    int64           // everything below is STALE; never decreases
+	swept     int64           // records below are removed, except running ones
+	answered  int64           // the highest answered number, even if the answer is gone
+	forgot    time.Duration   // requests first sent earlier may have had an answer that is forgotten
 	running   int             // records in progress
 	pages     map[int64]*page // by sequence number / pageSize; none is empty
 	count     int             // of records
@@ -59,7 +59,7 @@ type pinned struct {
 
 func (p *pinned) links() *links[pinned] { return &p.at }
 
-// pin puts c into principal.pinned, or takes it out. It is called after each change of
+// pin puts c into principal.pinned, or removes it. It is called after each change of
 // running and of the spans.
 func (c *client) pin() {
 	wasPinned := c.pinned.client != nil
@@ -74,7 +74,7 @@ func (c *client) pin() {
 	}
 }
 
-// page is the records of numbers that follow each other, as those of a client do.
+// page holds the records of consecutive numbers, as a client uses them.
 type page struct {
 	used    int // numbers with a record
 	records [pageSize]*record
@@ -82,8 +82,8 @@ type page struct {
 
 const pageSize = 31 // so that a page has 256 bytes
 
-// record is a request that runs or has an answer. Everything is guarded by Results.mu.
-// Its memory is used again: see slab.
+// record is a request that runs or has an answer. Results.mu guards everything. Its
+// memory is reused: see slab.
 type record struct {
 	at      links[record] // in principal.aged while there is an answer, in slabs.free while there is no request
 	slab    *slab
@@ -93,17 +93,17 @@ type record struct {
 	other   *record // of the same number and another step
 	print   [32]byte
 	flight  *flight // while it runs
-	answer  []byte  // of a completed one; never changed
+	answer  []byte  // of a completed request; never changed
 	touched time.Duration
 	attempt int // that answered
 }
 
 func (rec *record) links() *links[record] { return &rec.at }
 
-// cost is what rec is charged for, besides its part of a slab and a page.
+// cost is the bytes charged for rec, besides its part of a slab and a page.
 func (rec *record) cost() int64 { return int64(len(rec.step)) + int64(cap(rec.answer)) }
 
-// first returns a record of a number, or nil. Others are behind it: those of other steps.
+// first returns the first record of a number, or nil. Those of other steps follow it.
 func (c *client) first(seq int64) *record {
 	p := c.pages[seq/pageSize]
 	if p == nil {
@@ -121,7 +121,7 @@ func (c *client) get(seq int64, step string) *record {
 	return rec
 }
 
-// put adds a record, and returns how many pages that took.
+// put adds a record, and returns the number of new pages.
 func (c *client) put(rec *record) (pages int) {
 	p := c.pages[rec.seq/pageSize]
 	if p == nil {
@@ -137,7 +137,7 @@ func (c *client) put(rec *record) (pages int) {
 	return pages
 }
 
-// remove removes a record, and returns how many pages are no longer needed.
+// remove removes a record, and returns the number of removed pages.
 func (c *client) remove(rec *record) (pages int) {
 	c.count--
 	p := c.pages[rec.seq/pageSize]
@@ -156,7 +156,7 @@ func (c *client) remove(rec *record) (pages int) {
 	return 1
 }
 
-// all yields the records. Those that it has yielded may be removed meanwhile.
+// all yields the records. A yielded record may be removed meanwhile.
 func (c *client) all(yield func(*record) bool) {
 	for _, p := range c.pages {
 		for _, rec := range p.records { // a copy

@@ -12,10 +12,10 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// collectAtOnce is how many things are removed before others may have the lock.
+// collectAtOnce bounds the removals before other calls get the lock.
 const collectAtOnce = 256
 
-// marksAtOnce is how many marks one call of Records gets.
+// marksAtOnce bounds the marks in one call of Records.
 const marksAtOnce = 500
 
 // arm sets the timer while there is something to collect. It runs under mu.
@@ -50,7 +50,7 @@ func (r *Results) collectByTimer() {
 			r.arm()
 		}
 	}()
-	_ = r.Collect(r.life) // counted by CollectErrors; the next one tries again
+	_ = r.Collect(r.life) // counted by CollectErrors; the next collection tries again
 	g.Returned()
 }
 
@@ -95,7 +95,7 @@ func (r *Results) acknowledge(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	var failed error
-	for some := range slices.Chunk(marks, marksAtOnce) { // one that is held up holds up few others
+	for some := range slices.Chunk(marks, marksAtOnce) { // a failing mark delays only the others in its call
 		if err := r.config.Records.Acknowledge(ctx, some); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("exactlyonce: acknowledge %d marks: %w", len(some), err))
 			continue

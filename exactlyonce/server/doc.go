@@ -10,9 +10,9 @@
 //
 // # Retention
 //
-//	an answer      until its client says that it is done with it, or for AnswerAge     then its request is stale
-//	a client       for ClientSilence after its last request                            then its mark is left
-//	a mark         for 24 times ClientSilence                                          then what was sent before is stale
+//	an answer      until its client declares it done, or for AnswerAge     then its request is stale
+//	a client       for ClientSilence after its last request                then only its mark is left
+//	a mark         for 24 times ClientSilence                              then requests sent before are stale
 //
 // A mark lies above the highest number that was answered. A request below it is stale: it
 // may have been executed. A request above it was not, so a client that was idle continues

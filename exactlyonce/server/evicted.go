@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// evicted has the requests of a client whose answers were removed although the client has
-// not declared them done: they are STALE, and what is between them is not. Numbers that
-// follow each other cost one span.
+// evicted holds the requests of a client whose answers were removed although the client
+// has not declared them done. They are STALE, unlike the numbers between them.
+// Consecutive numbers cost one span.
 type evicted struct {
 	steps map[string][]span // by step, ascending, with a gap between any two; nil if empty
 	spans int               // of all steps
@@ -41,9 +41,9 @@ func (e *evicted) has(seq int64, step string) bool {
 	return within
 }
 
-// add reports below which number everything has to be STALE from now on, or 0. With too
-// many spans that is the lower half of them: what was never seen between them is given
-// up, too, so that memory stays bounded (law X3).
+// add returns the number below which everything has to be STALE from now on, or 0. If
+// there are too many spans, it gives up the lower half, including numbers between them
+// that were never seen, so that memory stays bounded (law X3).
 func (e *evicted) add(seq int64, step string) (before int64) {
 	if e.steps == nil {
 		e.steps = map[string][]span{}
@@ -89,7 +89,7 @@ func (e *evicted) half() int64 {
 	return ends[len(ends)/2] + 1
 }
 
-// dropBelow forgets the numbers below before, which are STALE without it.
+// dropBelow forgets the numbers below before, which are STALE anyway.
 func (e *evicted) dropBelow(before int64) {
 	if e.spans == 0 {
 		return

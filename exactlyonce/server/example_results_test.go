@@ -9,7 +9,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce/server"
 )
 
-// A request that comes three times takes effect once. When its client says that it is done with it, a late attempt is stale.
+// A request that is sent three times takes effect once. After its client has declared it
+// done, a late attempt is stale.
 func ExampleResults_Do() {
 	results := server.NewResults(server.Config{})
 	defer results.Close(context.Background())

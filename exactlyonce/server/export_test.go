@@ -7,14 +7,14 @@ func (r *Results) Tombstones() int {
 	return r.tombQueue.Len()
 }
 
-// Principals returns how many principals take room.
+// Principals returns the number of principals in memory.
 func (r *Results) Principals() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.principals)
 }
 
-// Silent returns how many principals are in the list of those with clients.
+// Silent returns the length of the list of principals with clients.
 func (r *Results) Silent() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -140,8 +140,8 @@ type handler struct {
 	config  HandlerConfig
 }
 
-// transientError is the error of a handler whose response is not stored. Attempts that
-// wait send it, too.
+// transientError is the error of a handler whose response is not stored. Waiting attempts
+// send it, too.
 type transientError struct{ stored []byte }
 
 func (*transientError) Error() string { return "exactlyonce: the response is not definite" }
@@ -186,7 +186,7 @@ func (h *handler) track(w http.ResponseWriter, req *http.Request, request exactl
 	}
 	stored, err := call.Wait(req.Context())
 	if err != nil && req.Context().Err() != nil && errors.Is(err, context.Cause(req.Context())) {
-		err = exactlyonce.ErrInProgress // for a client that is still there
+		err = exactlyonce.ErrInProgress // for a client that is still connected
 	}
 	h.replay(req.Context(), w, call, stored, err)
 }
@@ -199,7 +199,9 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 		inner.Body = io.NopCloser(bytes.NewReader(body))
 		inner.ContentLength = int64(len(body))
 		returned := false
-		defer func() { // of a handler that panics, such as a proxy whose backend breaks off: the caller has its status (law X1)
+		// If the handler panics, as a proxy does when its backend breaks off, the caller
+		// already has the status (law X1).
+		defer func() {
 			if !returned && h.isLost(rec) {
 				_, _, _ = call.failed(req.Context(), errStreamed)
 			}
@@ -252,7 +254,7 @@ func (h *handler) isDefinite(rec *recorder) bool {
 	return h.config.Stored(rec.status) && oncewire.Of(rec.Header()) == ""
 }
 
-// isRefused reports whether Records have refused the request for good. The handler may
+// isRefused reports whether Records have refused the request permanently. The handler may
 // have made a transient error of that.
 func isRefused(err error) bool {
 	return errors.Is(err, exactlyonce.ErrStale) || errors.Is(err, exactlyonce.ErrMismatch)
@@ -284,7 +286,7 @@ func (h *handler) replay(ctx context.Context, w http.ResponseWriter, call *Call,
 	response.Send(w)
 }
 
-// refuse sends what the tracker says in place of the handler.
+// refuse sends the tracker's response instead of the handler's.
 func (h *handler) refuse(w http.ResponseWriter, err error) {
 	retryAfter := strconv.FormatInt(int64((h.config.RetryAfter+time.Second-1)/time.Second), 10)
 	switch {

@@ -8,9 +8,9 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// handlerContext is the context of a handler. It ends with that of its caller, unless
-// other attempts wait for the answer: then when the last of them has left. It costs
-// nothing until its end is asked for.
+// handlerContext is the context of a handler. It ends with its caller's context, or,
+// while other attempts wait for the answer, when the last of them has left. It is
+// free until its end is requested.
 type handlerContext struct {
 	call     *Call
 	parent   context.Context
@@ -18,14 +18,14 @@ type handlerContext struct {
 
 	mu       sync.Mutex
 	inner    context.Context // made when needed
-	stop     func() bool     // what waits for parent
+	stop     func() bool     // stops waiting for parent
 	endIt    context.CancelCauseFunc
 	returned bool // the handler has returned
 }
 
 var _ context.Context = (*handlerContext)(nil)
 
-// Deadline reports none: the caller's may pass while others wait.
+// Deadline returns none, because the caller's may pass while others wait.
 func (*handlerContext) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
 func (h *handlerContext) Done() <-chan struct{} { return h.open().Done() }
@@ -33,7 +33,7 @@ func (h *handlerContext) Done() <-chan struct{} { return h.open().Done() }
 func (h *handlerContext) Err() error {
 	if h.parent.Err() != nil {
 		h.open()
-		h.desert() // the function that waits for parent may be under way
+		h.desert() // the function that waits for parent may not have run yet
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -57,13 +57,13 @@ func (h *handlerContext) Value(key any) any {
 		return inner.Value(key)
 	}
 	v := h.parent.Value(key)
-	if _, ok := v.(context.Context); ok { // as package context finds what a context is derived from: not parent
+	if _, ok := v.(context.Context); ok { // package context asks for the ancestor of a derived context: must not be parent
 		return h.open().Value(key)
 	}
 	return v
 }
 
-// open returns the context that ends.
+// open returns the context that ends, and makes it when needed.
 func (h *handlerContext) open() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +91,7 @@ func (h *handlerContext) desert() {
 	}
 }
 
-// cancel ends the context for the reason for which the caller's has ended.
+// cancel ends the context with the cause of the caller's.
 func (h *handlerContext) cancel() {
 	h.mu.Lock()
 	end := h.endIt
@@ -101,7 +101,7 @@ func (h *handlerContext) cancel() {
 	}
 }
 
-// end ends the context after the handler.
+// end ends the context after the handler has returned.
 func (h *handlerContext) end() {
 	h.mu.Lock()
 	h.returned = true

@@ -86,7 +86,8 @@ func counter(status int) (http.Handler, *atomic.Int64) {
 	}), &calls
 }
 
-// X1: the second attempt gets the bytes of the first, marked; a request without an id passes through.
+// X1: the second attempt gets the response of the first, marked as replayed. A request
+// without an id passes through.
 func TestHandlerReplays(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	next, calls := counter(http.StatusCreated)
@@ -109,7 +110,8 @@ func TestHandlerReplays(t *testing.T) {
 	require.Equal(t, int64(3), calls.Load())
 }
 
-// An id that is missing, comes twice or is not valid is 400, and nothing runs or is tracked.
+// A request whose id is missing, duplicated or invalid gets 400; it neither runs nor is
+// tracked.
 func TestHandlerRefusesInvalidIDs(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	next, calls := counter(200)
@@ -131,7 +133,7 @@ func TestHandlerRefusesInvalidIDs(t *testing.T) {
 	require.EqualValues(t, 6, r.Stats().Invalid)
 }
 
-// A scope that not every database takes is refused, whichever is behind.
+// A scope that some database does not accept is refused with any storage.
 func TestScopeIsText(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	for _, scope := range []string{"a\x00", "\xff"} {
@@ -141,7 +143,8 @@ func TestScopeIsText(t *testing.T) {
 	require.EqualValues(t, 2, r.Stats().Invalid)
 }
 
-// A handler that wants no Content-Type, which net/http would guess otherwise, gets none in later responses either.
+// A handler can suppress the Content-Type that net/http would guess. Later responses do
+// not have it either.
 func TestReplayWithoutContentType(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	server := httptest.NewServer(r.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -162,7 +165,8 @@ func TestReplayWithoutContentType(t *testing.T) {
 	}
 }
 
-// The same id with another method, path, query, type or body is a mismatch, and nothing runs.
+// The same id with another method, path, query, type or body is a mismatch and does not
+// run.
 func TestHandlerRefusesOtherContent(t *testing.T) {
 	for _, status := range []int{0, 409, 422} {
 		r, _ := newResults(t, server.Config{})
@@ -192,7 +196,7 @@ func TestHandlerRefusesOtherContent(t *testing.T) {
 	requireProblem(t, post(h, id(1, 2), "other"), 409, "mismatch")
 }
 
-// STALE is 410.
+// STALE gets 410.
 func TestHandlerStale(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	next, calls := counter(200)
@@ -206,7 +210,7 @@ func TestHandlerStale(t *testing.T) {
 	require.Equal(t, int64(1), calls.Load())
 }
 
-// What a bound refuses is 503 with Retry-After.
+// A request refused by a bound gets 503 with Retry-After.
 func TestHandlerFull(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxRecords: 1})
 	next, _ := counter(200)
@@ -217,7 +221,7 @@ func TestHandlerFull(t *testing.T) {
 	require.Equal(t, "2", resp.Header.Get("Retry-After"))
 }
 
-// blocking is a handler that waits for a word, and the requests that have entered it.
+// blocking is a handler that waits for leave, and the requests that have entered it.
 type blocking struct {
 	http.Handler
 	entered chan *http.Request
@@ -239,7 +243,8 @@ func waitFor(t *testing.T, what func() bool) {
 	require.Eventually(t, what, time.Minute, time.Millisecond)
 }
 
-// An attempt waits for the one that runs, or by option is 409 with Retry-After; and so is one too many.
+// An attempt waits for the running one. If MaxWaiters is reached or negative, it gets 409
+// with Retry-After.
 func TestHandlerInProgress(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxWaiters: 2})
 	next, calls := counter(200)
@@ -279,7 +284,8 @@ func require200(t *testing.T, resp *http.Response, body, result string) {
 	}
 }
 
-// A classifier decides what is stored: definite responses are, transient ones and those of another tracker never.
+// A classifier decides which responses are stored. Definite ones are; transient ones and
+// those of another tracker never are.
 func TestHandlerStoresDefiniteResponses(t *testing.T) {
 	stored := func(c server.HandlerConfig, status int, header http.Header) bool {
 		r, _ := newResults(t, server.Config{})
@@ -318,7 +324,7 @@ func TestHandlerStoresDefiniteResponses(t *testing.T) {
 	}
 }
 
-// A transient response goes to all attempts that wait for it.
+// A transient response goes to all waiting attempts.
 func TestHandlerSharesTransientResponses(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	next, calls := counter(503)
@@ -342,7 +348,8 @@ func TestHandlerSharesTransientResponses(t *testing.T) {
 	require.Equal(t, int64(2), calls.Load())
 }
 
-// What is replayed: no Set-Cookie, nothing that belongs to a connection, nothing that was there around the handler.
+// A replayed response has no Set-Cookie, no headers of a connection, and no headers set
+// around the handler.
 func TestHandlerDoesNotReplayCertainHeaders(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	h := r.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -489,7 +496,7 @@ func sendErr(ctx context.Context, server *httptest.Server, id exactlyonce.ID, bo
 	return server.Client().Do(req)
 }
 
-// What a handler may do with its writer works as it does without tracking.
+// A handler's writer works as it does without tracking.
 func TestHandlerWritesAsUsual(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	next := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -540,7 +547,8 @@ func TestHandlerWritesAsUsual(t *testing.T) {
 	require.Equal(t, 0, r.Stats().InProgress)
 }
 
-// A handler that panics aborts its own connection, answers 500 to those that wait, and leaves the next attempt NEW.
+// A handler that panics aborts its own connection. Waiting attempts get 500, and the next
+// attempt is NEW.
 func TestHandlerThatPanics(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	var panics atomic.Bool
@@ -574,8 +582,9 @@ func TestHandlerThatPanics(t *testing.T) {
 	require.Equal(t, "call 1: x", bodyOf(t, send(t, t.Context(), server, id(1, 3), "x")))
 }
 
-// Law X1: a definite response that its caller has seen a part of is the outcome, also if the handler panics before its end, as a
-// proxy does whose backend breaks off. The request does not run again.
+// Law X1: a definite response of which the caller has seen a part is the outcome, even if
+// the handler panics before its end, as a proxy does when its backend breaks off. The
+// request does not run again.
 func TestHandlerThatPanicsInAStream(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status int
@@ -615,7 +624,7 @@ func TestHandlerThatPanicsInAStream(t *testing.T) {
 	}
 }
 
-// Where the handler has stored its answer before, Records have it.
+// If the handler stored its answer before it panicked, Records have it.
 func TestHandlerThatPanicsInAStreamWithRecords(t *testing.T) {
 	for _, stores := range []bool{true, false} {
 		f := newFakeRecords()
@@ -644,7 +653,7 @@ func TestHandlerThatPanicsInAStreamWithRecords(t *testing.T) {
 	}
 }
 
-// A driver's handler goes on without its caller while others wait.
+// A driver's handler continues without its caller while others wait.
 func TestHandlerOutlivesItsConnection(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	next, calls := counter(200)
@@ -680,11 +689,12 @@ func TestHandlerOutlivesItsConnection(t *testing.T) {
 	inner = (<-b.entered).Context()
 	cancel()
 	require.ErrorIs(t, <-gone, context.Canceled)
-	<-inner.Done() // alone, it ends with its caller
+	<-inner.Done() // without waiting attempts it ends with its caller
 	close(b.leave)
 }
 
-// An attempt that waits and whose context ends is let go of. If its client is still there, it learns that the other runs.
+// A waiting attempt whose context ends is released. If its client is still connected, it
+// learns that another attempt runs.
 func TestHandlerWaitEnds(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	h := r.Handler(mustNotRun(t), server.HandlerConfig{Scope: anyone})
@@ -704,7 +714,8 @@ func mustNotRun(t *testing.T) http.Handler {
 	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("must not run") })
 }
 
-// Ids are scoped by the principal, and authorisation comes before tracking: who has none leaves no trace.
+// Ids are scoped by the principal. Authorisation comes before tracking: a request without
+// it leaves no trace.
 func TestHandlerScopes(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	next, _ := counter(200)
@@ -726,7 +737,7 @@ func TestHandlerScopes(t *testing.T) {
 	require.Equal(t, 2, r.Stats().Clients)
 }
 
-// The body of a request is bounded, and a request whose body is cut off is not tracked.
+// The body of a request is bounded. A request whose body is cut off is not tracked.
 func TestHandlerBoundsBodies(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	next, _ := counter(200)
@@ -764,7 +775,7 @@ func TestHandler_KeptRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeRecords()
 			next := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-				w.Header().Set(kept, "true") // of a server behind it: it proves nothing here
+				w.Header().Set(kept, "true") // of a server behind this one; no proof here
 				request, _ := exactlyonce.RequestFromContext(req.Context())
 				resp := exactlyonce.Response{Status: tt.status, Body: []byte("answer")}
 				if tt.puts {
@@ -797,7 +808,8 @@ type cut struct{}
 
 func (cut) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// X2: a handler that stores its response in its transaction: the records give it after a restart, and after a lost COMMIT.
+// X2: a handler stores its response in its transaction. The records return it after a
+// restart and after a lost COMMIT.
 func TestHandlerWithRecords(t *testing.T) {
 	f := newFakeRecords()
 	lost := false
@@ -832,7 +844,9 @@ func TestHandlerWithRecords(t *testing.T) {
 	check(post(h, id(2, 1), ""), "replayed")
 
 	lost = false
-	f.err = exactlyonce.ErrMismatch // at another server another request had the id, and the handler's transaction has failed for that
+	// Another request had the id at another server, so the handler's transaction has
+	// failed.
+	f.err = exactlyonce.ErrMismatch
 	requireProblem(t, post(h, id(7, 1), ""), 409, "mismatch")
 	f.err = nil
 	var log bytes.Buffer
@@ -877,7 +891,7 @@ func TestHandlerConfigThatMakesNoSense(t *testing.T) {
 	require.Panics(t, func() { r.Handler(http.NotFoundHandler(), server.HandlerConfig{Scope: anyone, MaxBody: -1}) })
 }
 
-// Whatever the header is: the request is refused as invalid, or runs once for two attempts.
+// With any header, the request is refused as invalid, or runs once for two attempts.
 func FuzzHandlerHeader(f *testing.F) {
 	f.Add(id(1, 1).String())
 	f.Add(`"0af7651916cd43dd8448eb211c80319c"; seq=7; attempt=1;first=3;step="a"`)
@@ -902,7 +916,6 @@ func FuzzHandlerHeader(f *testing.F) {
 	})
 }
 
-// parseID reads an id.
 func parseID(text string) (id exactlyonce.ID, err error) {
 	err = id.UnmarshalText([]byte(text))
 	return id, err

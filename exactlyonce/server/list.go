@@ -3,8 +3,8 @@ package server
 // links are the neighbours of a member of a list.
 type links[E any] struct{ prev, next *E }
 
-// member is a pointer to an E that has its links in itself, so that an entry in the list
-// costs no allocation.
+// member is a pointer to an E that contains its links, so that an entry in the list costs
+// no allocation.
 type member[E any] interface {
 	*E
 	links() *links[E]

@@ -6,7 +6,7 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 )
 
-// What is bounded.
+// The bounded quantities.
 const (
 	ofClients = iota
 	ofRecords
@@ -14,14 +14,13 @@ const (
 	bounds
 )
 
-// principal is what is known of the clients of one scope. Everything is guarded by
-// Results.mu.
+// principal is the state of the clients of one scope. Results.mu guards everything.
 type principal struct {
 	at         links[principal] // in Results.silent while it has clients
 	scope      string
-	used       [bounds]int64         // of the bounds of all; bytes with a share of a slab for each record
-	runs       [bounds]int64         // how much of that what runs keeps: it is never removed
-	idle       list[client, *client] // nothing runs, the longest silent first
+	used       [bounds]int64         // its part of the bounds; bytes include a share of a slab for each record
+	runs       [bounds]int64         // the part of used that running requests keep; never removed
+	idle       list[client, *client] // without running requests, the longest silent first
 	pinned     list[pinned, *pinned] // clients that run requests and have spans of removed answers
 	aged       list[record, *record] // with an answer, the least recently asked for first
 	tombstones int
@@ -29,8 +28,8 @@ type principal struct {
 
 func (p *principal) links() *links[principal] { return &p.at }
 
-// tombstone stands for a client that was forgotten: requests that it made before are
-// STALE, later ones are NEW.
+// tombstone remembers a forgotten client: requests that it made before are STALE, later
+// ones are NEW.
 type tombstone struct {
 	heard  time.Duration
 	before int64
@@ -43,10 +42,10 @@ type dated struct {
 	heard time.Duration
 }
 
-// tombstoneAge is how long a tombstone is kept, in ClientSilence.
+// tombstoneAge is how long a tombstone is kept, as a multiple of ClientSilence.
 const tombstoneAge = 24
 
-// principal returns the principal of a scope, which may be a new one. All of these run
+// principal returns the principal of a scope, perhaps a new one. The functions here run
 // under mu.
 func (r *Results) principal(scope string) *principal {
 	p := r.principals[scope]
@@ -58,7 +57,7 @@ func (r *Results) principal(scope string) *principal {
 	return p
 }
 
-// leave forgets a principal of which nothing is known.
+// leave forgets a principal without clients and tombstones.
 func (r *Results) leave(p *principal) {
 	if r.principals[p.scope] != p || p.used[ofClients] > 0 || p.tombstones > 0 {
 		return
@@ -72,7 +71,7 @@ func (r *Results) leave(p *principal) {
 	}
 }
 
-// use charges a principal for n of what is bounded.
+// use charges a principal for n units of a bound.
 func (r *Results) use(p *principal, of int, n int64) {
 	r.used[of] += n
 	p.used[of] += n
@@ -81,9 +80,10 @@ func (r *Results) use(p *principal, of int, n int64) {
 	}
 }
 
-// mayRun reports whether one more request of p may run: what a principal runs takes half
-// of each bound at most, and three quarters of the bytes with the marks of its clients,
-// so that others find room (law X3). client says that its client runs nothing yet.
+// mayRun reports whether p may run one more request. The running requests of a principal
+// take at most half of each bound and, with the marks of its clients, three quarters of
+// the bytes, so that others find room (law X3). client: the request's client runs no
+// other one.
 func (r *Results) mayRun(p *principal, client bool) bool {
 	more := runCost(client)
 	for of := range bounds {
@@ -94,9 +94,9 @@ func (r *Results) mayRun(p *principal, client bool) bool {
 	return 4*(p.runs[ofBytes]+more[ofBytes]+p.marks()) <= 3*r.max[ofBytes]
 }
 
-// mayMark reports whether p may have one more client: what p runs and the marks of its
-// clients, which nothing may remove within ClientSilence (law X1), take half of the bytes
-// at most. It removes what is due before.
+// mayMark reports whether p may have one more client. Its running requests and the marks
+// of its clients, which must stay within ClientSilence (law X1), take at most half of the
+// bytes. It first removes due entries.
 func (r *Results) mayMark(p *principal, now time.Duration) bool {
 	for !r.isHalf(p, ofBytes, runCost(true)[ofBytes]+p.marks()) {
 		if r.removeDue(p, now, 1, nil, true) == 0 {
@@ -109,19 +109,19 @@ func (r *Results) mayMark(p *principal, now time.Duration) bool {
 // marks returns the bytes of the marks of p's clients.
 func (p *principal) marks() int64 { return tombstoneCost * int64(p.tombstones) }
 
-// isHalf reports whether what p runs takes half of a bound at most, with more of it.
+// isHalf reports whether p's running requests and more take at most half of a bound.
 func (r *Results) isHalf(p *principal, of int, more int64) bool {
 	return 2*(p.runs[of]+more) <= r.max[of]+1
 }
 
-// run notes that a request of p begins, with n of 1, or has ended, with -1.
+// run notes that a request of p begins (n is 1) or has ended (n is -1).
 func (p *principal) run(n int64, client bool) {
 	for of, more := range runCost(client) {
 		p.runs[of] += n * more
 	}
 }
 
-// runCost is what a request takes that runs.
+// runCost returns the cost of a running request, including its client if client is set.
 func runCost(client bool) [bounds]int64 {
 	cost := [bounds]int64{ofRecords: 1, ofBytes: pageCost + flightCost + recordCost}
 	if client {
@@ -131,8 +131,7 @@ func runCost(client bool) [bounds]int64 {
 	return cost
 }
 
-// exceeded returns what is bounded and would be exceeded, or bounds if there is room for
-// more.
+// exceeded returns a bound that more would exceed, or bounds if there is room.
 func (r *Results) exceeded(more [bounds]int64) int {
 	if more[ofRecords] > 0 && r.slabs.needs() {
 		more[ofBytes] += slabCost
@@ -145,10 +144,10 @@ func (r *Results) exceeded(more [bounds]int64) int {
 	return bounds
 }
 
-// evictFor reports whether there is room for more of a principal (law X3). Without it it
-// removes what is due, then what a principal has that takes more than half of the bound,
-// unless that is p itself, and then what may be evicted: of p, or of the principal that
-// is silent for the longest time. It keeps the client keep.
+// evictFor reports whether there is room for more of p (law X3). To make room, it removes
+// due entries, then those of another principal that uses more than half of the bound, and
+// then, if eviction is allowed, those of p or of the principal that is silent for the
+// longest time. It keeps the client keep.
 func (r *Results) evictFor(p *principal, now time.Duration, more [bounds]int64, keep *client) bool {
 	for {
 		of := r.exceeded(more)
@@ -161,7 +160,7 @@ func (r *Results) evictFor(p *principal, now time.Duration, more [bounds]int64, 
 		switch {
 		case r.removeDue(p, now, 1, keep, true) > 0:
 		case silent != nil && silent != p && r.removeDue(silent, now, 1, keep, true) > 0:
-			r.leave(silent) // what it takes itself is room, too
+			r.leave(silent) // its own bytes are room, too
 		case greedy && r.evictOne(most, of, keep):
 			r.leave(most)
 		case evict && r.evictOne(p, of, keep):
@@ -172,9 +171,9 @@ func (r *Results) evictFor(p *principal, now time.Duration, more [bounds]int64, 
 	}
 }
 
-// evictSilent evicts from the principal that is silent for the longest time, p excepted.
-// Those that only run requests go to the end of the list, so that the next search does
-// not meet them again.
+// evictSilent evicts from the principal that is silent for the longest time, except p.
+// Principals with only running requests go to the end of the list, so that the next
+// search does not meet them again.
 func (r *Results) evictSilent(p *principal, of int, keep *client) bool {
 	for last := r.silent.last; last != nil; {
 		q := r.silent.first
@@ -208,9 +207,9 @@ func (r *Results) evictOne(p *principal, of int, keep *client) bool {
 	return of == ofBytes && r.halveSpans(p, keep)
 }
 
-// halveSpans gives up half of the spans of a client of p that cannot be removed, since
-// its requests run: what was never seen between these spans is STALE, too (law X3). The
-// clients take turns.
+// halveSpans gives up half of the spans of a client of p that cannot be removed because
+// its requests run. Numbers between these spans that were never seen are STALE, too (law
+// X3). The clients take turns.
 func (r *Results) halveSpans(p *principal, keep *client) bool {
 	next := p.pinned.first
 	if next != nil && next.client == keep {
@@ -224,9 +223,9 @@ func (r *Results) halveSpans(p *principal, keep *client) bool {
 	return true
 }
 
-// removeDue removes what has reached its age of p, and tombstones of all, n of it at
-// most, and returns how many it removed. If room is needed, tombstones go after
-// ClientSilence.
+// removeDue removes entries of p that have reached their age, and tombstones of all
+// principals, at most n in total, and returns how many. If pressed, it removes tombstones
+// already after ClientSilence.
 func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client, pressed bool) (removed int) {
 	silence := r.config.ClientSilence
 	for removed < n {
@@ -269,7 +268,7 @@ func (r *Results) forgetClient(c *client) {
 		r.use(p, ofBytes, tombstoneCost)
 		r.tombstones[c.key] = tombstone{c.heard, before, c.forgot}
 		r.tombQueue.Push(dated{c.key, c.heard})
-		if r.tombQueue.Len() > 2*len(r.tombstones)+64 { // most have come back
+		if r.tombQueue.Len() > 2*len(r.tombstones)+64 { // most clients have come back
 			var queue fifo.Queue[dated]
 			for at := range r.tombQueue.All() {
 				if r.isCurrent(at) {
@@ -286,8 +285,8 @@ func (r *Results) forgetClient(c *client) {
 	r.use(p, ofBytes, -clientCost-c.evicted.cost())
 }
 
-// isCurrent reports whether at is the current tombstone, and not that of a client that
-// came back and was forgotten once more.
+// isCurrent reports whether at is the current tombstone. Its client may have come back
+// and been forgotten again.
 func (r *Results) isCurrent(at dated) bool {
 	e, ok := r.tombstones[at.key]
 	return ok && e.heard == at.heard

@@ -18,9 +18,9 @@ import (
 // streams it, or it gets too long. Owned by the handler's goroutine.
 type recorder struct {
 	w      http.ResponseWriter
-	outer  http.Header // what w had before
+	outer  http.Header // header of w before
 	header http.Header
-	atMost int // bytes of a body that is kept
+	atMost int // bytes of a stored body
 
 	status   int         // 0: not written
 	sent     http.Header // header when it was written
@@ -53,7 +53,7 @@ func (r *recorder) WriteHeader(status int) {
 		r.stream()
 		r.status = status
 		r.w.WriteHeader(status)
-	case status < 200: // information for the one that waits; not part of the answer
+	case status < 200: // informational, not part of the answer
 		r.copyHeader(r.header)
 		r.w.WriteHeader(status)
 	default:
@@ -117,7 +117,7 @@ func (r *recorder) FlushError() error {
 	return http.NewResponseController(r.w).Flush()
 }
 
-// Hijack gives the connection away, with everything that is sent on it later.
+// Hijack hands over the connection, with everything sent on it later.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(r.w).Hijack()
 	if err == nil {
@@ -153,7 +153,7 @@ func (r *recorder) send() {
 	}
 }
 
-// response returns what is to be stored: without the headers that w had before.
+// response returns the response to store, without the headers that w had before.
 func (r *recorder) response() exactlyonce.Response {
 	header := http.Header{}
 	for name, values := range r.sent {

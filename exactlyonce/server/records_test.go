@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce/server"
 )
 
-// fakeRecords are Records without a database. Its transactions are single calls of put.
+// fakeRecords are Records in memory. Each call of put is a transaction.
 type fakeRecords struct {
 	mu      sync.Mutex
 	answers map[exactlyonce.ID]string
@@ -86,7 +86,7 @@ func do(t *testing.T, r *server.Results, f *fakeRecords, req exactlyonce.Request
 	return string(got), found, err
 }
 
-// X2: after a restart the answer comes from the records, and so does STALE.
+// X2: after a restart, the records decide the answer and STALE.
 func TestRecordsAfterRestart(t *testing.T) {
 	f := newFakeRecords()
 	before, _ := newResults(t, server.Config{Records: f})
@@ -109,7 +109,9 @@ func TestRecordsAfterRestart(t *testing.T) {
 	require.Equal(t, [...]uint64{0, 1, 1}, [...]uint64{s.New, s.Replayed, s.Stale})
 }
 
-// The first attempt of a client that is known here is not looked up: its Put decides.
+// X1: without a record, a request is stale if it was first sent so long ago that Records
+// may have forgotten it, unless its client has been known here since. A first attempt of
+// a known client is not looked up: its Put decides.
 func TestOldAttemptWithRecords(t *testing.T) {
 	records := newFakeRecords()
 	r, mock := newResults(t, server.Config{Records: records})
@@ -129,7 +131,8 @@ func TestOldAttemptWithRecords(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, aged(3, 24*time.Hour)), "since its client is known here")
 }
 
-// X1: Records hear of a client that is heard here although all its requests fail, or they would forget it and its answers.
+// X1: Records are told of an active client even if all its requests fail. Otherwise they
+// would forget it and its answers.
 func TestRecordsHearOfRequestsThatFail(t *testing.T) {
 	records := newFakeRecords()
 	r, mock := newResults(t, server.Config{Records: records})
@@ -171,7 +174,7 @@ func TestRecordsAreNotReadForFirstAttempts(t *testing.T) {
 	require.Equal(t, "of another server", answer)
 }
 
-// r12 asks for attempt 2 of request 12, which must not run.
+// r12 sends attempt 2 of request 12, which must not run.
 func r12(t *testing.T, r *server.Results) (string, bool, error) {
 	t.Helper()
 	answer, found, err := r.Do(t.Context(), attempt(12, 2), func(context.Context) ([]byte, error) {
@@ -181,7 +184,7 @@ func r12(t *testing.T, r *server.Results) (string, bool, error) {
 	return string(answer), found, err
 }
 
-// X2: when the answer to COMMIT is lost, the record says how it went.
+// X2: when the answer to COMMIT is lost, the record shows the outcome.
 func TestRecordsAfterLostCommit(t *testing.T) {
 	f := newFakeRecords()
 	r, _ := newResults(t, server.Config{Records: f})
@@ -204,7 +207,7 @@ func TestRecordsAfterLostCommit(t *testing.T) {
 	require.Equal(t, "x", replay(t, r, request(1)))
 }
 
-// Records that fail make an attempt fail before it runs; the next one looks again.
+// If Records fail, an attempt fails before it runs; the next one looks again.
 func TestRecordsThatFail(t *testing.T) {
 	f := newFakeRecords()
 	r, mock := newResults(t, server.Config{Records: f})
@@ -265,7 +268,7 @@ func TestCollectionsThatPanic(t *testing.T) {
 				r := server.NewResults(server.Config{Records: records})
 				_, _, err := do(t, r, f, request(1), "x")
 				require.NoError(t, err)
-				time.Sleep(4 * time.Minute) // the timer comes each 75 s
+				time.Sleep(4 * time.Minute) // the timer fires every 75 s
 				synctest.Wait()
 				require.Equal(t, uint64(3), r.Stats().CollectErrors)
 				records.end = func() {}
@@ -275,7 +278,8 @@ func TestCollectionsThatPanic(t *testing.T) {
 	}
 }
 
-// With Records memory is a cache: what left it is read, not STALE. They get the marks and the ages.
+// With Records, memory is a cache: a request that left it is read again, and not STALE.
+// Records get the marks and the ages.
 func TestMemoryIsACacheOfRecords(t *testing.T) {
 	f := newFakeRecords()
 	r, mock := newResults(t, server.Config{Records: f, MaxRecords: 1, Evict: true, AnswerAge: time.Minute})
@@ -305,7 +309,7 @@ func TestMemoryIsACacheOfRecords(t *testing.T) {
 	require.Equal(t, "x", answer, "of a client that was forgotten here")
 }
 
-// recordsThatWait are Records whose Find waits.
+// recordsThatWait are Records whose Find calls found before it returns.
 type recordsThatWait struct {
 	*fakeRecords
 	found func()
@@ -317,7 +321,8 @@ func (f recordsThatWait) Find(ctx context.Context, req exactlyonce.Request) ([]b
 	return answer, found, err
 }
 
-// A replica's order overtakes an attempt that still looks for its record: the answer that counts is there before.
+// A replica's order overtakes an attempt that still looks for its record. The answer that
+// counts is stored before.
 func TestTakenOverWhileRecordsAreAsked(t *testing.T) {
 	f := recordsThatWait{fakeRecords: newFakeRecords()}
 	r, _ := newResults(t, server.Config{Records: &f})
@@ -326,7 +331,7 @@ func TestTakenOverWhileRecordsAreAsked(t *testing.T) {
 		driver, err := r.TakeOver(attempt(1, 2))
 		require.NoError(t, err)
 		require.NoError(t, driver.Complete([]byte("driver")))
-		for seq := int64(2); seq < 40; seq++ { // its memory may be used again
+		for seq := int64(2); seq < 40; seq++ { // may reuse its memory
 			complete(t, r, request(seq), "another")
 		}
 	}
@@ -338,7 +343,7 @@ func TestTakenOverWhileRecordsAreAsked(t *testing.T) {
 	require.Equal(t, "driver", replay(t, r, request(1)))
 }
 
-// slowRecords are Records whose Collect takes as long as its context.
+// slowRecords are Records whose Collect lasts until its context ends, once.
 type slowRecords struct {
 	*fakeRecords
 	began chan struct{}
@@ -355,7 +360,7 @@ func (s *slowRecords) Collect(ctx context.Context, answers, clients time.Time) (
 	return s.fakeRecords.Collect(ctx, answers, clients)
 }
 
-// Close breaks off a collection that the timer has begun, and makes one of its own.
+// Close aborts a collection that the timer has started, and does its own.
 func TestCloseWhileRecordsAreCollected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &slowRecords{fakeRecords: newFakeRecords(), began: make(chan struct{}), slow: true}
@@ -369,7 +374,8 @@ func TestCloseWhileRecordsAreCollected(t *testing.T) {
 	})
 }
 
-// Law X3: marks that Records do not take are bounded by the clients, and those that are there go on rising.
+// Law X3: the number of marks that Records do not accept is bounded by MaxClients;
+// existing marks still rise.
 func TestMarksAreBounded(t *testing.T) {
 	f := newFakeRecords()
 	r, mock := newResults(t, server.Config{Records: f, MaxClients: 2, Evict: true})
@@ -392,7 +398,7 @@ func TestMarksAreBounded(t *testing.T) {
 	require.Equal(t, int64(10), f.marks[of(4, 1).Client], "the others come later")
 }
 
-// X3: Records stand behind memory, so it refuses nothing that does not run.
+// X3: with Records behind it, full memory refuses a request only because of running ones.
 func TestFullMemoryWithRecords(t *testing.T) {
 	f := newFakeRecords()
 	r, _ := newResults(t, server.Config{Records: f, MaxClients: 3})
@@ -414,7 +420,7 @@ func TestFullMemoryWithRecords(t *testing.T) {
 	require.True(t, found)
 }
 
-// heldRecords hold up the mark of one client.
+// heldRecords reject the mark of one client.
 type heldRecords struct {
 	*fakeRecords
 	held exactlyonce.Client
@@ -429,7 +435,7 @@ func (f *heldRecords) Acknowledge(ctx context.Context, marks []exactlyonce.Reque
 	return f.fakeRecords.Acknowledge(ctx, marks)
 }
 
-// A mark that Records cannot take holds up few others, and no collection.
+// A mark that Records reject delays few others, and no collection.
 func TestMarkThatIsHeldUp(t *testing.T) {
 	f := &heldRecords{newFakeRecords(), client}
 	r, _ := newResults(t, server.Config{Records: f})
@@ -541,14 +547,14 @@ func TestResultsRecords_ClientOfARunningRequestIsNotSilent(t *testing.T) {
 	require.NoError(t, records.put(request(5), "5"), "the request that has run so long stores its answer")
 	require.NoError(t, slow.Complete([]byte("5")))
 
-	// Afterwards the client is silent at last.
+	// Now the client is silent.
 	mock.Add(11 * time.Minute)
 	require.NoError(t, results.Collect(t.Context()))
 	require.EqualValues(t, 7, records.marks[request(6).Client])
 }
 
-// X1: if Records could not be told for so long that they may have forgotten the client, a
-// request that was first sent before is stale.
+// X1: if Records could not be told of a client for so long that they may have forgotten
+// it, a request first sent before is stale.
 func TestResultsRecords_RenewalsFail(t *testing.T) {
 	mock := clock.NewMock()
 	records := newSilentRecords(mock.Now)

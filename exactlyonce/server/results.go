@@ -18,9 +18,9 @@ import (
 // Config are the settings of [Results]. A zero field has its default.
 type Config struct {
 	// AnswerAge is how long an answer is kept after it was last asked for, unless the
-	// client says earlier that it is done with it. Afterwards the request is STALE.
-	// Choose more than the longest time over which a client repeats a request. Default 10
-	// minutes, at least 1 ms.
+	// client declares it done earlier. Afterwards the request is STALE. Choose more than
+	// the longest time over which a client repeats a request. Default 10 minutes, at
+	// least 1 ms.
 	AnswerAge time.Duration
 
 	// ClientSilence is how long a client is remembered after its last request ended.
@@ -29,16 +29,17 @@ type Config struct {
 	// least. Default 1 hour, or AnswerAge if that is longer.
 	ClientSilence time.Duration
 
-	// A principal has bounds of its own, even if it is the only one: what it runs takes
-	// at most half of each bound, more is refused with ErrFull. So is a new client while
-	// the marks of clients that were evicted within ClientSilence take half of MaxBytes.
-	// When others need room, a principal that takes more than half of a bound loses the
-	// answers that were asked for least recently, and then the clients that are silent
-	// for the longest time: those requests are STALE. A client whose requests run is not
-	// removed. If numbers of removed answers take room, every request below about half of
-	// them becomes STALE, including requests that were never seen.
+	// A principal has bounds of its own, even if it is the only one: its running requests
+	// take at most half of each bound, and more are refused with ErrFull. So is a new
+	// client while the marks of clients that were evicted within ClientSilence take half
+	// of MaxBytes. When others need room, a principal that takes more than half of a
+	// bound loses the answers that were asked for least recently, and then the clients
+	// that are silent for the longest time: those requests are STALE. A client with
+	// running requests is not removed. If numbers of removed answers take room, every
+	// request below about half of them becomes STALE, including requests that were never
+	// seen.
 
-	// MaxBytes bounds what clients, records and answers take, as estimated. Default 256
+	// MaxBytes bounds the estimated memory of clients, records and answers. Default 256
 	// MiB.
 	MaxBytes int64
 	// MaxClients bounds the clients that are remembered. Default 100,000.
@@ -88,14 +89,17 @@ type Config struct {
 //
 // # Removal
 //
-//   - A request below the client's first incomplete number is removed when it has ended, and STALE.
-//   - An answer that was not asked for during AnswerAge is removed, and its request is STALE. Requests that run or were never
-//     seen are not affected.
-//   - A client that was silent during ClientSilence is forgotten, but for a mark above the highest number that was answered:
-//     requests below it are STALE, and requests above it are NEW. So a client that was idle continues, and so does a client
-//     that restarts.
-//   - The mark is forgotten after 24 times ClientSilence, or earlier, though not within ClientSilence, if room is short.
-//     Of a client that is not known, a request whose first sending ([exactlyonce.ID.Age]) was before that is STALE, and others are NEW.
+//   - A request below the client's first incomplete number is removed when it has ended,
+//     and STALE.
+//   - An answer that was not asked for during AnswerAge is removed, and its request is
+//     STALE. Requests that run or were never seen are not affected.
+//   - A client that was silent during ClientSilence is forgotten, except for a mark
+//     above the highest number that was answered: requests below it are STALE, and
+//     requests above it are NEW. So a client that was idle continues, and so does a
+//     client that restarts.
+//   - The mark is forgotten after 24 times ClientSilence, or earlier, though not within
+//     ClientSilence, if room is short. Of an unknown client, a request whose first
+//     sending ([exactlyonce.ID.Age]) was before that is STALE, and others are NEW.
 //
 // Records do the same, except for lack of room. A restart forgets all that is not in
 // Records.
@@ -116,21 +120,21 @@ type Results struct {
 
 	mu         sync.Mutex
 	clients    map[clientKey]*client
-	forgot     time.Duration           // see client.forgot: of clients that are not known
+	forgot     time.Duration           // as client.forgot, for unknown clients
 	tombstones map[clientKey]tombstone // clients that were forgotten
-	tombQueue  fifo.Queue[dated]       // tombstones, about the oldest first, and some that have become clients again
+	tombQueue  fifo.Queue[dated]       // tombstones, roughly the oldest first, including some whose clients are back
 	principals map[string]*principal
-	silent     list[principal, *principal] // those with clients, the longest silent first
-	busy       list[client, *client]       // clients that run requests, those first that Records have to be told of
+	silent     list[principal, *principal] // principals with clients, the longest silent first
+	busy       list[client, *client]       // clients with running requests; Records have to be told of the first ones first
 	most       [bounds]*principal          // a principal that uses more than half of a bound is here
 	used       [bounds]int64               // of the bounds
 	slabs      slabs                       // the memory of records
 	lagging    map[*client]struct{}        // have records below their mark
 	marks      map[clientKey]int64         // not yet acknowledged to Records
-	asked      map[askedKey]struct{}       // with an answer, not yet told to Records
+	asked      map[askedKey]struct{}       // requests whose answers were asked for, not yet told to Records
 	timer      *clock.Timer                // not nil while it is set
 	closed     bool                        // set by Close
-	stats      Stats                       // also what is there now
+	stats      Stats                       // including current values
 }
 
 // NewResults returns empty results. It panics if a field of c is invalid.
@@ -170,9 +174,9 @@ func NewResults(c Config) *Results {
 
 func (r *Results) now() time.Duration { return r.clock.Since(r.start) }
 
-// Do runs the request unless an earlier attempt has an answer or is about to, and returns
-// the answer whether another attempt has given it: then run was not called, or was rolled
-// back. See [Results].
+// Do runs the request unless an earlier attempt has an answer or still runs, and returns
+// the answer. replayed reports that another attempt has given it: then run was not
+// called, or was rolled back. See [Results].
 //
 // An error that run returns goes to the attempts that wait, too, and is not stored. If it
 // matches [exactlyonce.ErrStale], the outcome of the request is unknown, and stays so. If
@@ -259,8 +263,8 @@ func (r *Results) invalid() {
 	r.stats.Invalid++
 }
 
-// track does what Track and TakeOver share. Records have to be asked about the new call
-// if ask.
+// track is the common part of Track and TakeOver. If ask, Records have to be asked about
+// the new call.
 func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask bool, err error) {
 	now := r.now()
 	key := clientKey{req.Scope, req.Client}
@@ -309,8 +313,8 @@ func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask
 	}
 }
 
-// hear returns the client of a request, which may be a new one, and forgets what it needs
-// no more. Called with mu held, as the next two.
+// hear returns the client of a request, perhaps a new one, and forgets records that the
+// client no longer needs. It runs under mu, as do the next two.
 func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration) (*client, error) {
 	c := r.clients[key]
 	if c == nil {
@@ -333,8 +337,8 @@ func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration
 	}
 	r.silent.moveBack(c.principal)
 	r.raise(c, req.First)
-	// Records do not hear of requests that fail. They would take a client for silent, and
-	// forget it in the end, that is known here.
+	// Records do not see requests that fail. They would take a client that is active here
+	// for silent, and finally forget it.
 	if r.config.Records != nil && (req.First > 0 || now-c.told >= r.config.ClientSilence/2) && r.note(key, req.First) {
 		c.told = now
 	}
@@ -347,7 +351,7 @@ func (r *Results) find(c *client, req exactlyonce.Request, now time.Duration) (*
 	rec := c.get(req.Sequence, req.Step)
 	if rec != nil && rec.flight == nil && now-rec.touched >= r.config.AnswerAge {
 		r.stats.Collected++
-		r.forget(rec, true) // exactly at its age, whenever Collect comes
+		r.forget(rec, true) // exactly at its age, whenever Collect runs
 		rec = nil
 	}
 	if req.Sequence < c.before || c.evicted.has(req.Sequence, req.Step) ||
@@ -358,14 +362,14 @@ func (r *Results) find(c *client, req exactlyonce.Request, now time.Duration) (*
 	return rec, nil
 }
 
-// isForgotten reports whether a request that is not known was first sent when the answer
-// may since have been forgotten (law X1).
+// isForgotten reports whether an unknown request was first sent so long ago that its
+// answer may have been forgotten (law X1).
 func isForgotten(req exactlyonce.Request, forgot, now time.Duration) bool {
 	return req.Age > 0 && now-req.Age <= forgot
 }
 
-// attach lets an attempt wait for the answer of another one. It is a part of what its
-// principal runs.
+// attach lets an attempt wait for the answer of another one. It counts as a running
+// request of its principal.
 func (r *Results) attach(f *flight, req exactlyonce.Request) (*Call, error) {
 	p := f.principal
 	if f.waiting >= r.config.MaxWaiters || !r.isHalf(p, ofBytes, waiterCost) {
@@ -383,13 +387,13 @@ func (r *Results) attach(f *flight, req exactlyonce.Request) (*Call, error) {
 	return &Call{results: r, req: req, state: stateInProgress, flight: f}, nil
 }
 
-// ask asks Records about a request that is new here. It has its record already, so that
-// other attempts wait meanwhile.
+// ask asks Records about a request that is new here. The request already has its record,
+// so that other attempts wait meanwhile.
 func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	answered := false
 	defer func() {
 		if !answered {
-			call.Fail(ErrNoAnswer) // Find has panicked or left
+			call.Fail(ErrNoAnswer) // Find panicked or called runtime.Goexit
 		}
 	}()
 	answer, found, err := r.config.Records.Find(ctx, call.req)
@@ -435,7 +439,7 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 
 // forgottenByRecords returns the time before which a request of c must have been first
 // sent for Records to have forgotten its answer. They forget a client that was silent for
-// long, which c was for them if they took no mark of it meanwhile.
+// long, and c seemed silent if they took no mark of it meanwhile.
 func (r *Results) forgottenByRecords(c *client, now time.Duration) time.Duration {
 	age := tombstoneAge * min(r.config.ClientSilence, math.MaxInt64/tombstoneAge)
 	if now-c.confirmed >= age {
@@ -446,10 +450,9 @@ func (r *Results) forgottenByRecords(c *client, now time.Duration) time.Duration
 
 // The rest runs under mu.
 
-// renew notes for Records the clients whose requests run and that they may take for
-// silent: a client counts as active while a request of it runs. It is called eight times
-// within ClientSilence at least, so Records get a mark of a client that runs before it
-// seems silent.
+// renew notes for Records the clients with running requests that may seem silent to them:
+// a client counts as active while its request runs. It is called at least eight times
+// within ClientSilence, so Records get a mark of such a client before it seems silent.
 func (r *Results) renew(now time.Duration) {
 	for c := r.busy.first; c != nil && now-c.renewed >= r.config.ClientSilence/4; c = r.busy.first {
 		if !r.note(c.key, 0) {
@@ -464,7 +467,7 @@ func (r *Results) renew(now time.Duration) {
 func (r *Results) addClient(p *principal, key clientKey, now time.Duration) *client {
 	c := &client{principal: p, key: key, heard: now, told: now, confirmed: now, pages: map[int64]*page{}, forgot: r.forgot}
 	if r.config.Records != nil {
-		c.forgot = now - tombstoneAge*min(r.config.ClientSilence, math.MaxInt64/tombstoneAge) // as they do
+		c.forgot = now - tombstoneAge*min(r.config.ClientSilence, math.MaxInt64/tombstoneAge) // as Records do
 	}
 	if e, ok := r.tombstones[key]; ok {
 		c.before, c.swept, c.forgot = e.before, e.before, e.forgot
@@ -508,7 +511,7 @@ func (r *Results) addRecord(c *client, req exactlyonce.Request, now time.Duratio
 	return rec
 }
 
-// raise makes everything of c below before STALE.
+// raise makes all requests of c below before STALE.
 func (r *Results) raise(c *client, before int64) {
 	if before > c.before {
 		c.before = before
@@ -520,8 +523,8 @@ func (r *Results) raise(c *client, before int64) {
 	r.sweep(c, 1024)
 }
 
-// sweep removes records below the mark of c, looking at n numbers or records at most. The
-// rest waits for the next request or collection: it is STALE anyway.
+// sweep removes records below the mark of c, looking at no more than n numbers or
+// records. The rest waits for the next request or collection: it is STALE anyway.
 func (r *Results) sweep(c *client, n int) {
 	if c.swept >= c.before {
 		return
@@ -553,7 +556,8 @@ func (r *Results) sweep(c *client, n int) {
 	}
 }
 
-// acknowledged forgets a record below the mark. What runs is forgotten when it has ended.
+// acknowledged forgets a record below the mark; if its request runs, it is forgotten when
+// it ends.
 func (r *Results) acknowledged(rec *record) {
 	if rec.flight == nil {
 		r.stats.Acknowledged++
@@ -561,8 +565,8 @@ func (r *Results) acknowledged(rec *record) {
 	}
 }
 
-// forget removes a record with an answer; it is STALE from then on, if it is not below
-// the mark, unless Records have the answer.
+// forget removes a record with an answer. If stale, the request is STALE from then on,
+// unless Records have the answer. Below the mark it is STALE anyway.
 func (r *Results) forget(rec *record, stale bool) {
 	rec.client.principal.aged.remove(rec)
 	r.dropRecord(rec, stale && r.config.Records == nil)
@@ -601,23 +605,23 @@ func (r *Results) touch(rec *record, now time.Duration) {
 	rec.client.principal.aged.moveBack(rec)
 }
 
-// askedKey names a request.
+// askedKey identifies a request.
 type askedKey struct {
 	clientKey
 	seq  int64
 	step string
 }
 
-// noteAsked notes for Records that an answer was asked for. Those for which there is no
-// room may be asked for again.
+// noteAsked notes for Records that an answer was asked for. If there is no room, a later
+// attempt may note it.
 func (r *Results) noteAsked(req exactlyonce.Request) {
 	if r.toucher != nil && len(r.asked) < r.config.MaxClients {
 		r.asked[askedKey{clientKey{req.Scope, req.Client}, req.Sequence, req.Step}] = struct{}{}
 	}
 }
 
-// note keeps a mark for Records, or that a client was heard. What does not fit comes with
-// a later request.
+// note keeps a mark for Records, or, if before is 0, that a client was heard. If there is
+// no room, a later request brings it.
 func (r *Results) note(key clientKey, before int64) (fits bool) {
 	last, known := r.marks[key]
 	if fits = known || len(r.marks) < r.config.MaxClients; fits {

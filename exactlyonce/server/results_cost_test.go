@@ -17,14 +17,14 @@ import (
 
 func heap() int64 {
 	var m runtime.MemStats
-	for range 3 { // what other tests have left goes in steps
+	for range 3 { // garbage of other tests is freed in steps
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// X3: what is charged covers what is used, so that MaxBytes is a bound.
+// X3: the charged bytes cover the used bytes, so that MaxBytes is a bound.
 func TestBytesAreHonest(t *testing.T) {
 	for name, request := range map[string]func(i int) exactlyonce.Request{
 		"one client": func(i int) exactlyonce.Request { return request(int64(i) + 1) },
@@ -90,7 +90,7 @@ func TestResultsBytes_SpansOfManySteps(t *testing.T) {
 	}
 }
 
-// Tracking costs one allocation, and now and then that of a page or a slab.
+// Tracking costs one allocation, and occasionally that of a page or a slab.
 func TestAllocations(t *testing.T) {
 	r := server.NewResults(server.Config{})
 	answer := []byte("answer")

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce/server"
 )
 
-// modelRequest is what a model of Results knows of a request.
+// modelRequest is a request in a model of Results.
 type modelRequest struct {
 	handlers map[*server.Call]bool // empty: it does not run
 	driver   *server.Call
@@ -35,7 +35,7 @@ type modelKey struct {
 	step string
 }
 
-// resultsModel is Results of one client, slow and simple.
+// resultsModel is a slow and simple model of Results with one client.
 type resultsModel struct {
 	now, age, silence time.Duration
 	requests          map[modelKey]*modelRequest
@@ -62,7 +62,7 @@ func (m *resultsModel) collect() {
 	case m.running() > 0:
 	case m.now-m.heard >= 24*m.silence:
 		m.requests, m.before = map[modelKey]*modelRequest{}, 0
-	case m.now-m.heard >= m.silence: // what it has asked for is STALE, the rest is NEW
+	case m.now-m.heard >= m.silence: // numbers up to the highest that is done or gone are STALE, the rest is NEW
 		for key, q := range m.requests {
 			if q.done || q.gone {
 				m.before = max(m.before, key.seq+1)
@@ -72,7 +72,7 @@ func (m *resultsModel) collect() {
 	}
 }
 
-// track returns what an attempt finds.
+// track returns the state that an attempt finds, and its request.
 func (m *resultsModel) track(req exactlyonce.Request) (string, *modelRequest) {
 	m.heard = m.now
 	m.before = max(m.before, req.First)
@@ -110,7 +110,8 @@ func (m *resultsModel) left(q *modelRequest, call *server.Call, err error) {
 	m.heard = m.now
 }
 
-// X1: whatever attempts come in whatever order, with changes of drivers, and whenever they end, Results do what the model does.
+// X1: with attempts and ends in any order, and changes of drivers, Results behave like
+// the model.
 func TestResultsAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		mock := &handClock{Clock: clock.New()}
@@ -167,7 +168,7 @@ func TestResultsAgainstModel(t *testing.T) {
 				require.Equal(t, q.answer, string(answer))
 			}
 		}
-		// ended checks that those that wait for q have heard of its end.
+		// ended checks that the calls that wait for q got its result.
 		ended := func(t *rapid.T, q *modelRequest) {
 			if len(q.handlers) > 0 {
 				return
@@ -211,7 +212,7 @@ func TestResultsAgainstModel(t *testing.T) {
 				}
 				require.NoError(t, err)
 				q.driver, q.done, q.answer, q.touched, q.err = nil, true, answer, m.now, nil
-				clear(q.handlers) // those that are left do not count any more
+				clear(q.handlers) // the remaining ones no longer count
 				m.heard = m.now
 				ended(t, q)
 			},
@@ -277,7 +278,7 @@ func TestResultsAgainstModel(t *testing.T) {
 	})
 }
 
-// pick returns one of the calls that are left.
+// pick returns one of the remaining calls.
 func pick(
 	t *rapid.T, calls []*server.Call, left map[*server.Call]*modelRequest,
 ) *server.Call {
@@ -293,7 +294,7 @@ func pick(
 	return among[rapid.IntRange(0, len(among)-1).Draw(t, "call")]
 }
 
-// handClock is moved by hand. Its timers are the real ones, and do not fire in a test.
+// handClock is set by the test. Its timers are real ones, and do not fire in a test.
 type handClock struct {
 	clock.Clock
 	now time.Duration

@@ -26,7 +26,7 @@ var client = exactlyonce.Client{
 
 var errHandler = errors.New("handler failed")
 
-// request returns attempt 1 of a request of client; First says nothing.
+// request returns attempt 1 of a request of client, without First.
 func request(seq int64) exactlyonce.Request {
 	return exactlyonce.Request{ID: exactlyonce.ID{Client: client, Sequence: seq, Attempt: 1}}
 }
@@ -55,7 +55,8 @@ func newResults(t *testing.T, c server.Config) (*server.Results, *clock.Mock) {
 	return r, mock
 }
 
-// state tracks an attempt and says what it found. One that is NEW fails at once.
+// state tracks an attempt and returns the state that it found. A NEW attempt fails at
+// once.
 func state(t *testing.T, r *server.Results, req exactlyonce.Request) string {
 	t.Helper()
 	call, err := r.Track(t.Context(), req)
@@ -69,7 +70,7 @@ func state(t *testing.T, r *server.Results, req exactlyonce.Request) string {
 	return call.State()
 }
 
-// complete runs a request that is NEW.
+// complete runs a NEW request.
 func complete(t *testing.T, r *server.Results, req exactlyonce.Request, answer string) {
 	t.Helper()
 	call, err := r.Track(t.Context(), req)
@@ -78,7 +79,7 @@ func complete(t *testing.T, r *server.Results, req exactlyonce.Request, answer s
 	require.NoError(t, call.Complete([]byte(answer)))
 }
 
-// begin tracks a request that is NEW and leaves it running.
+// begin tracks a NEW request and leaves it running.
 func begin(t *testing.T, r *server.Results, req exactlyonce.Request) *server.Call {
 	t.Helper()
 	call, err := r.Track(t.Context(), req)
@@ -116,7 +117,7 @@ func TestFourStates(t *testing.T) {
 	require.Equal(t, 1, r.Stats().Waiting)
 	require.NoError(t, call.Complete([]byte("answer")))
 	require.False(t, call.IsDriver())
-	call.Fail(nil) // does nothing
+	call.Fail(nil) // no effect
 
 	answer, err := waits.Wait(t.Context())
 	require.NoError(t, err)
@@ -131,7 +132,8 @@ func TestFourStates(t *testing.T) {
 	require.Equal(t, [...]int{1, 0, 0, 0}, [...]int{s.Clients, s.Records, s.InProgress, s.Waiting})
 }
 
-// STALE is an error of its own, permanent, and does not depend on whether the request ever ran.
+// STALE is a separate, permanent error, and does not depend on whether the request ever
+// ran.
 func TestE1StaleMeansThatTheOutcomeIsUnknown(t *testing.T) {
 	r, mock := newResults(t, server.Config{})
 	complete(t, r, since(5, 5), "")
@@ -150,8 +152,8 @@ func TestE1StaleMeansThatTheOutcomeIsUnknown(t *testing.T) {
 	require.Equal(t, "STALE", state(t, r, request(3)))
 }
 
-// The mark moves with the first incomplete number, also if there was nothing to remove, for a known client and an unknown
-// one.
+// The mark moves with the first incomplete number, even without records to remove, for
+// known and unknown clients.
 func TestE2MarkMovesDirectly(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	require.Equal(t, "NEW", state(t, r, since(10, 8)))
@@ -165,7 +167,7 @@ func TestE2MarkMovesDirectly(t *testing.T) {
 	require.Equal(t, "STALE", state(t, r, request(oncewire.MaxSequence-1)))
 }
 
-// A request that declares itself done is refused; it changes nothing.
+// A request that declares itself done is refused and has no effect.
 func TestE3InvalidIDsAreRefused(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	complete(t, r, request(1), "once")
@@ -201,7 +203,7 @@ func TestE5SameAttemptTwice(t *testing.T) {
 	require.Equal(t, "once", replay(t, r, request(1)))
 }
 
-// A client that uses an identity again gets no answer of another request.
+// A client that reuses an identity does not get the answer of another request.
 func TestE6IdentityUsedAgain(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	first, second := request(1), request(1)
@@ -219,7 +221,8 @@ func TestE6IdentityUsedAgain(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, other))
 }
 
-// The number of requests is bounded at the server, too: see the tests of the limits. Here the attempts that wait.
+// The server also bounds the number of requests: see the tests of the limits. This test
+// is about waiting attempts.
 func TestE7TooManyOutstanding(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxWaiters: 2, MaxRecords: 4})
 	begin(t, r, request(1))
@@ -242,7 +245,7 @@ func TestE7TooManyOutstanding(t *testing.T) {
 	require.ErrorIs(t, err, exactlyonce.ErrInProgress)
 }
 
-// A client that says nothing about what is done makes nothing stale.
+// Requests that their client never declares done do not become stale.
 func TestE8NothingIncomplete(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	for seq := int64(3); seq > 0; seq-- {
@@ -252,7 +255,7 @@ func TestE8NothingIncomplete(t *testing.T) {
 	require.Equal(t, "1", replay(t, r, request(1)))
 }
 
-// A slow request keeps nothing else from being removed, neither by the mark nor by age (X3).
+// A slow request prevents no other one from being removed, by the mark or by age (X3).
 func TestE9SlowRequestPinsNothingButItself(t *testing.T) {
 	r, mock := newResults(t, server.Config{AnswerAge: time.Minute})
 	slow := begin(t, r, request(1))
@@ -273,8 +276,8 @@ func TestE9SlowRequestPinsNothingButItself(t *testing.T) {
 	require.Equal(t, "STALE", state(t, r, request(1)))
 }
 
-// When a higher number was removed for its age, a lower one that was never seen, that runs or that has failed is not
-// stale.
+// If a higher number was removed for its age, a lower one that was never seen, that runs
+// or that has failed is not stale.
 func TestE10LowerNumberAfterCollection(t *testing.T) {
 	r, mock := newResults(t, server.Config{AnswerAge: time.Minute})
 	runs := begin(t, r, request(2))
@@ -295,7 +298,8 @@ func TestE10LowerNumberAfterCollection(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, request(12)))
 }
 
-// When the last handler leaves, those that wait get its error and the next attempt is NEW.
+// When the last handler leaves, waiting attempts get its error and the next attempt is
+// NEW.
 func TestE11NoDriverIsLost(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	client1 := begin(t, r, request(1))
@@ -323,7 +327,7 @@ func TestE11NoDriverIsLost(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "by the replica", string(answer))
 
-	// A request that nobody tracks, that is completed, or stale.
+	// TakeOver of an untracked, a completed and a stale request.
 	replica, err = r.TakeOver(request(3))
 	require.NoError(t, err)
 	require.True(t, replica.IsDriver())
@@ -336,7 +340,7 @@ func TestE11NoDriverIsLost(t *testing.T) {
 	require.ErrorIs(t, err, exactlyonce.ErrStale)
 }
 
-// A handler that fails after another one has answered changes nothing.
+// A handler that fails after another one has answered has no effect.
 func TestE12OldHandlerFailsAfterTheAnswer(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	entered := make(chan struct{})
@@ -364,7 +368,8 @@ func TestE12OldHandlerFailsAfterTheAnswer(t *testing.T) {
 	require.Equal(t, "kept", replay(t, r, attempt(1, 2)))
 }
 
-// An answer that may not be given is an error and counted; ending a call twice is neither.
+// An answer that may not be given is an error and is counted. Fail after the end of a
+// call is neither.
 func TestE13MisuseIsAnError(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	call := begin(t, r, request(1))
@@ -389,7 +394,7 @@ func TestE13MisuseIsAnError(t *testing.T) {
 	complete(t, r, request(2), "")
 }
 
-// An attempt that goes away is let go of, and the handler goes on.
+// A waiting attempt that leaves is released, and the handler continues.
 func TestE14WaitingAttemptGoesAway(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	call := begin(t, r, request(1))
@@ -406,7 +411,7 @@ func TestE14WaitingAttemptGoesAway(t *testing.T) {
 	require.Equal(t, before, s.Bytes)
 	require.NoError(t, call.Complete([]byte("x")))
 
-	// An answer that is there goes before the end of the context.
+	// A stored answer takes precedence over the end of the context.
 	call = begin(t, r, request(2))
 	waits := attach(t, r, request(2))
 	require.NoError(t, call.Complete([]byte("y")))
@@ -417,7 +422,8 @@ func TestE14WaitingAttemptGoesAway(t *testing.T) {
 	require.Equal(t, "y", string(answer))
 }
 
-// The same id with other content is refused, while the first runs and after it. A fingerprint of zero is not compared.
+// The same id with other content is refused, while the first request runs and afterwards.
+// A fingerprint of zero is not compared.
 func TestE15OtherContent(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	with := func(b byte) exactlyonce.Request {
@@ -439,8 +445,8 @@ func TestE15OtherContent(t *testing.T) {
 	require.Equal(t, uint64(3), r.Stats().Mismatched)
 }
 
-// After AnswerAge an attempt is STALE, and after ClientSilence, too, until nothing is left of the client. A request that runs is
-// never forgotten.
+// After AnswerAge an attempt is STALE, also after ClientSilence, until the client is
+// entirely forgotten. A running request is never forgotten.
 func TestE16LongPartition(t *testing.T) {
 	r, mock := newResults(t, server.Config{AnswerAge: 10 * time.Minute, ClientSilence: time.Hour})
 	complete(t, r, request(1), "x")
@@ -471,7 +477,7 @@ func TestE16LongPartition(t *testing.T) {
 	require.Equal(t, "y", replay(t, r, request(2)))
 }
 
-// An answer is STALE at its age also if no collection comes.
+// An answer is STALE at its age even without a collection.
 func TestAgeWithoutACollection(t *testing.T) {
 	hand := &handClock{Clock: clock.New()}
 	r, _ := newResults(t, server.Config{AnswerAge: time.Hour, Clock: hand})
@@ -484,7 +490,7 @@ func TestAgeWithoutACollection(t *testing.T) {
 	require.Equal(t, uint64(1), r.Stats().Collected)
 }
 
-// A timer collects, and stops when nothing is left.
+// A timer collects, and stops when everything is removed.
 func TestCollectionByTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := server.NewResults(server.Config{AnswerAge: 8 * time.Second, ClientSilence: 16 * time.Second})
@@ -498,10 +504,11 @@ func TestCollectionByTimer(t *testing.T) {
 		time.Sleep(24 * 16 * time.Second)
 		synctest.Wait()
 		require.Zero(t, r.Stats().Bytes)
-	}) // a timer that went on would be a deadlock's opposite: time would never stop for it
+	}) // a timer that did not stop would keep time advancing forever
 }
 
-// A handler that panics, exits or fails leaves the next attempt NEW, and its waiting attempts an error.
+// If a handler panics, exits or fails, the next attempt is NEW, and waiting attempts get
+// an error.
 func TestHandlerThatGivesNoAnswer(t *testing.T) {
 	for name, handler := range map[string]func() ([]byte, error){
 		"panic":  func() ([]byte, error) { panic("boom") },
@@ -547,7 +554,7 @@ type panicking struct{ error }
 
 func (panicking) Is(error) bool { panic("in Is") }
 
-// A handler that leaves its request in doubt makes it STALE.
+// A handler that leaves its request in doubt makes the request STALE.
 func TestHandlerThatIsInDoubt(t *testing.T) {
 	for _, doubt := range []error{fmt.Errorf("lost: %w", exactlyonce.ErrStale), panicking{}} {
 		r, _ := newResults(t, server.Config{})
@@ -558,7 +565,8 @@ func TestHandlerThatIsInDoubt(t *testing.T) {
 	}
 }
 
-// The context of a handler has the values of its caller's and the request, and ends after the handler.
+// The context of a handler has the request and the values of its caller's context, and
+// ends after the handler.
 func TestHandlerContext(t *testing.T) {
 	type key struct{}
 	r, _ := newResults(t, server.Config{})
@@ -577,7 +585,7 @@ func TestHandlerContext(t *testing.T) {
 		require.False(t, ok)
 		kept = ctx
 		before := runtime.NumGoroutine()
-		for range 100 { // those of tests before this one may end meanwhile, and the runtime start its own
+		for range 100 { // goroutines of earlier tests may end meanwhile, and the runtime may start its own
 			another, cancel := context.WithCancel(ctx)
 			t.Cleanup(cancel)
 			derived = another
@@ -597,7 +605,7 @@ func TestHandlerContext(t *testing.T) {
 	<-kept.Done()
 }
 
-// A driver's handler outlives its caller while others wait, and not longer.
+// A driver's handler outlives its caller while others wait, but no longer.
 func TestHandlerOutlivesItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := server.NewResults(server.Config{})
@@ -673,7 +681,7 @@ func TestHandlerOutlivesItsCaller(t *testing.T) {
 	})
 }
 
-// X3: what a bound refuses is refused before it runs, and may come again.
+// X3: a request refused by a bound is refused before it runs, and may be repeated.
 func TestLimitsRefuse(t *testing.T) {
 	other := func(n byte) exactlyonce.Request {
 		req := request(1)
@@ -725,7 +733,7 @@ func TestLimitsRefuse(t *testing.T) {
 	})
 }
 
-// X3: what is evicted is STALE, what runs is never evicted.
+// X3: evicted requests are STALE. Running requests are never evicted.
 func TestLimitsEvict(t *testing.T) {
 	other := func(n byte, seq int64) exactlyonce.Request {
 		req := request(seq)
@@ -781,7 +789,7 @@ func TestLimitsEvict(t *testing.T) {
 		complete(t, r, request(101), strings.Repeat("x", 30_000))
 		require.Equal(t, "STALE", state(t, r, request(101)), "longer than everything")
 		require.LessOrEqual(t, r.Stats().Bytes, int64(20_000))
-		for n := range 1000 { // what is left of evicted clients is bounded, too
+		for n := range 1000 { // the remains of evicted clients are bounded, too
 			_, _ = r.Track(t.Context(), other(byte(n), int64(n)+1))
 			req := other(byte(n), 1)
 			req.Client[1] = byte(n >> 8)
@@ -794,7 +802,7 @@ func TestLimitsEvict(t *testing.T) {
 	})
 }
 
-// X3: an answer that must go at once, since there are attempts that wait for it.
+// X3: an answer is removed at once because attempts that wait for it take its room.
 func TestLimitsEvictTheAnswerItself(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxBytes: 6_100, MaxWaiters: 30, Evict: true})
 	call := begin(t, r, request(1))
@@ -814,7 +822,8 @@ func TestLimitsEvictTheAnswerItself(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, request(2)))
 }
 
-// X3: a client whose answers went with many gaps costs a bounded number of spans; what is given up for that is STALE, not NEW.
+// X3: removed answers with many gaps cost a client a bounded number of spans. Requests
+// given up for that are STALE, not NEW.
 func TestManyGapsAreBounded(t *testing.T) {
 	r, mock := newResults(t, server.Config{AnswerAge: time.Minute})
 	for seq := int64(2); seq <= 20_000; seq += 2 {
@@ -890,7 +899,7 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 	require.NoError(t, r.Close(t.Context()))
 }
 
-// X3: clients that are evicted and come back again and again leave nothing behind that grows.
+// X3: clients that are evicted and return repeatedly use a bounded amount of memory.
 func TestEvictedClientsThatComeBack(t *testing.T) {
 	r, mock := newResults(t, server.Config{MaxClients: 1, Evict: true})
 	for seq := int64(1); seq <= 1000; seq++ {
@@ -913,8 +922,9 @@ func TestEvictedClientsThatComeBack(t *testing.T) {
 	require.Zero(t, r.Stats().Bytes)
 }
 
-// X1: a request that was executed is STALE when its client has been silent for hours, and what it has not asked for is NEW: the next
-// number of a client that was idle, and one whose attempts have all failed.
+// X1: when a client has been silent for hours, its executed requests are STALE. Others
+// are NEW: the next number of an idle client, and a request whose attempts have all
+// failed.
 func TestClientThatWasSilent(t *testing.T) {
 	for name, silence := range map[string]time.Duration{"two hours": 2 * time.Hour, "most of a day": 23 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -943,7 +953,8 @@ func TestClientThatWasSilent(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, attempt(1, 2)), "a service that was not there, and had said so")
 }
 
-// X1: an attempt of a request whose client was forgotten for good is STALE, for ever, and what was first sent later is NEW.
+// X1: a request of a completely forgotten client is STALE forever. A request first sent
+// later is NEW.
 func TestOldAttemptOfAForgottenClient(t *testing.T) {
 	aged := func(seq int64, age time.Duration) exactlyonce.Request {
 		req := attempt(seq, 2)
@@ -977,7 +988,7 @@ func TestOldAttemptOfAForgottenClient(t *testing.T) {
 	}
 }
 
-// X3: tombstones are the first that go when there is no room, but not within ClientSilence.
+// X3: tombstones are removed first when there is no room, but not within ClientSilence.
 func TestTombstonesMakeRoom(t *testing.T) {
 	hand := &handClock{Clock: clock.New()}
 	r, _ := newResults(t, server.Config{MaxBytes: 40_000, Clock: hand})
@@ -996,7 +1007,7 @@ func TestTombstonesMakeRoom(t *testing.T) {
 	require.Zero(t, r.Stats().Refused)
 }
 
-// X3: a principal that fills a bound refuses itself, and makes room for the others.
+// X3: a principal that fills a bound is refused itself, and makes room for others.
 func TestPrincipalThatFillsABound(t *testing.T) {
 	of := func(scope string, client byte, seq int64) exactlyonce.Request {
 		req := request(seq)
@@ -1033,7 +1044,8 @@ func TestPrincipalThatFillsABound(t *testing.T) {
 	}
 }
 
-// X3: the marks of clients that were evicted stay, so those of one principal take half of the bytes at most, and others find room.
+// X3: the marks of evicted clients stay. So those of one principal take at most half of
+// the bytes, and others find room.
 func TestPrincipalWithManyMarks(t *testing.T) {
 	r, mock := newResults(t, server.Config{MaxBytes: 40_000, MaxClients: 40, Evict: true})
 	of := func(scope string, n int) exactlyonce.Request {
@@ -1071,7 +1083,8 @@ func TestPrincipalWithManyMarks(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, of("greedy", 1000)), "marks of silent clients make room")
 }
 
-// X3: of many principals the longest silent makes room, not the newest, whatever the newest runs.
+// X3: of many principals the longest silent makes room, not the newest, whatever the
+// newest runs.
 func TestManyPrincipalsMakeRoom(t *testing.T) {
 	of := func(scope string) exactlyonce.Request {
 		req := request(1)
@@ -1129,7 +1142,8 @@ func TestManyPrincipalsMakeRoom(t *testing.T) {
 	})
 }
 
-// X3: what runs is never removed, so a principal may run half of what is bounded, and others always find room.
+// X3: running requests are never removed. So a principal may run half of each bound, and
+// others always find room.
 func TestPrincipalThatRunsMuch(t *testing.T) {
 	of := func(scope string, client byte, seq int64) exactlyonce.Request {
 		req := request(seq)
@@ -1172,7 +1186,7 @@ func TestPrincipalThatRunsMuch(t *testing.T) {
 	}
 }
 
-// X3: attempts that wait are a part of what a principal runs.
+// X3: waiting attempts count as running requests of a principal.
 func TestPrincipalThatWaitsMuch(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxBytes: 40_000})
 	call, waiting := begin(t, r, request(1)), 0
@@ -1204,7 +1218,8 @@ func TestPrincipalThatWaitsMuch(t *testing.T) {
 	require.NoError(t, call.Complete(nil))
 }
 
-// X3: a principal of which nothing is left takes no room, however many there were since the last collection.
+// X3: a principal without remaining state takes no room, however many there were since
+// the last collection.
 func TestPrincipalsOfWhichNothingIsLeft(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxBytes: 40_000, Records: newFakeRecords()})
 	for n := range 1000 {
@@ -1216,7 +1231,8 @@ func TestPrincipalsOfWhichNothingIsLeft(t *testing.T) {
 	require.Less(t, r.Silent(), 100)
 }
 
-// X3: the marks of many principals go when there is no room, though not within ClientSilence.
+// X3: the marks of many principals are removed when there is no room, but not within
+// ClientSilence.
 func TestMarksOfManyPrincipals(t *testing.T) {
 	r, mock := newResults(t, server.Config{MaxBytes: 40_000})
 	for n := range 400 {
@@ -1230,7 +1246,7 @@ func TestMarksOfManyPrincipals(t *testing.T) {
 	require.Equal(t, "STALE", state(t, r, req))
 }
 
-// X3: answers without a byte fill the bound by their records.
+// X3: empty answers fill the bound with their records.
 func TestPrincipalWithEmptyAnswers(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxBytes: 40_000})
 	for n := range int64(10_000) {
@@ -1250,8 +1266,9 @@ func TestPrincipalWithEmptyAnswers(t *testing.T) {
 	}
 }
 
-// X3: the spans of removed answers of clients whose requests run are given up in halves when
-// another principal needs room, so that one principal keeps half of the bytes at most.
+// X3: clients with running requests give up half of their spans of removed answers at a
+// time when another principal needs room, so one principal keeps at most half of the
+// bytes.
 func TestResultsMaxBytes_ClientsThatRunHaveManySpans(t *testing.T) {
 	const clients, answers = 30, 4000
 	of := func(scope string, client int, seq int64) exactlyonce.Request {
@@ -1271,7 +1288,7 @@ func TestResultsMaxBytes_ClientsThatRunHaveManySpans(t *testing.T) {
 			}
 			require.NoError(t, call.Complete(nil))
 		}
-		mock.Add(10 * time.Minute) // the answers have reached their age: spans are left of them
+		mock.Add(10 * time.Minute) // the answers have reached their age: only their spans are left
 		require.NoError(t, r.Collect(t.Context()))
 	}
 	require.Greater(t, r.Stats().Bytes, int64(3<<20), "the spans fill the memory")

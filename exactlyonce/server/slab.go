@@ -1,8 +1,8 @@
 package server
 
-// slab is the memory of some records. A million records that were allocated one by one
-// would be a million objects for the garbage collector to follow, and each new one would
-// cost an allocation.
+// slab is the memory of slabSize records. A million individually allocated records would
+// be a million objects for the garbage collector to follow, and each would cost an
+// allocation.
 type slab struct {
 	used    int // records with a request
 	records [slabSize]record
@@ -14,13 +14,13 @@ const slabSize = 28 // so that a slab has 4 kB
 // keeps one slab, whose other records are used first (law X3).
 type slabs struct {
 	free  list[record, *record] // of slabs that have requests
-	spare *slab                 // one without; nil: there is none
+	spare *slab                 // a slab without requests, or nil
 }
 
 // needs reports whether the next record takes another slab.
 func (s *slabs) needs() bool { return s.free.first == nil }
 
-// take returns a record that is zero but for its slab.
+// take returns a record that is zero except for its slab.
 func (s *slabs) take() *record {
 	if s.needs() {
 		from := s.spare

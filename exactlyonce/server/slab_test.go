@@ -17,7 +17,8 @@ func TestSizesOfRecords(t *testing.T) {
 	require.EqualValues(t, 256, unsafe.Sizeof(page{}))
 }
 
-// X3: a slab is charged for as long as one of its records is used, and its other records are used first.
+// X3: a slab is charged while one of its records is used, and its other records are used
+// first.
 func TestSlabs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var s slabs

@@ -1,6 +1,6 @@
 package server
 
-// state is what an attempt has found.
+// state is the state in which an attempt found its request.
 type state int
 
 const (

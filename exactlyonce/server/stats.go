@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Stats are counters of [Results]. The first group are present values; the others count
+// Stats are counters of [Results]. The first group holds current values; the others count
 // since the start.
 type Stats struct {
 	Clients    int   // remembered
@@ -34,7 +34,7 @@ type Stats struct {
 	Completed uint64 // handlers that answered
 	Failed    uint64 // handlers that ended without an answer
 	TakenOver uint64 // changes of driver
-	NotDriver uint64 // answers that were refused, since another call has taken over
+	NotDriver uint64 // answers refused because another call had taken over
 
 	Acknowledged     uint64 // answers removed because the client was done with them
 	Collected        uint64 // answers removed for their age
@@ -58,7 +58,7 @@ func (r *Results) Stats() Stats {
 const dumpAtMost = 10_000
 
 // Dump writes all records, for a person to read: a line for each client and below it a
-// line for each request. It stops after 10,000 lines and says how many are left out.
+// line for each request. It stops after 10,000 lines and reports how many are left out.
 //
 //	2 clients, 3 records (1 in progress), 0 waiting, 1968 bytes
 //	client 0af7651916cd43dd8448eb211c80319c of "alice", heard 12s ago, stale below 5, gone 7-9
