@@ -88,7 +88,7 @@ func (s *Engine) Close() error {
 	return nil
 }
 
-// closeIndexes ends all indexes. Those whose client waits for servers end later.
+// closeIndexes ends all indexes. Indexes whose client waits for servers end later.
 func (s *Engine) closeIndexes() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	for _, ix := range s.indexes {

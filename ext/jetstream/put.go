@@ -116,7 +116,7 @@ func (s *Engine) look(ctx context.Context, p *put) error {
 	return nil
 }
 
-// maxTries bounds how often something is tried whose messages change each time.
+// maxTries bounds the tries of an operation whose messages change meanwhile.
 const maxTries = 100
 
 // transact puts messages that are not there, and marks records as gone, in one

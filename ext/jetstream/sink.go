@@ -196,7 +196,8 @@ func checkSubject(subject string) error {
 // another stream than the expected one.
 const errCodeOtherStream = 10060
 
-// error returns the error of a publication. One that only a person can mend is permanent.
+// error returns the error of a publication. An error that only a person can mend is
+// permanent.
 func (s *Sink[T]) error(ctx context.Context, subject string, err error) error {
 	named := fmt.Errorf("jetstream: stream %s: publishing to %q: %w", s.config.Stream, subject, pubs.Refused(err))
 	api, _ := errors.AsType[*jetstream.APIError](err)

@@ -239,7 +239,8 @@ func (s *source[T]) named(err error) error {
 	return fmt.Errorf("jetstream: consumer %s/%s: %w", s.config.Stream, s.config.Consumer, err)
 }
 
-// failed returns the error of a request. One that another try does not mend is permanent.
+// failed returns the error of a request. An error that another try does not mend is
+// permanent.
 func (s *source[T]) failed(err error) error {
 	err = s.named(err)
 	for _, removed := range []error{nats.ErrConnectionClosed, jetstream.ErrStreamNotFound, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDeleted} {
@@ -327,7 +328,7 @@ func (s *source[T]) arrive(m jetstream.Msg, since time.Time) {
 	settle.Wake(s.arrived)
 }
 
-// messages decodes messages. Those that cannot be read go to the dead letters.
+// messages decodes messages. Unreadable ones go to the dead letters.
 func (s *source[T]) messages(taken []*delivered) []message.Message[T] {
 	ms := make([]message.Message[T], 0, len(taken))
 	for _, h := range taken {
@@ -523,8 +524,8 @@ func ignoreAnswered(err error) error {
 	return err
 }
 
-// bury puts a rejected message into the dead letters, and then acknowledges it. One that
-// does not fit stays in its stream, and its dead letter has its place (law W2).
+// bury puts a rejected message into the dead letters, and then acknowledges it. A message
+// that does not fit stays in its stream, and its dead letter has its place (law W2).
 func (s *source[T]) bury(ctx context.Context, h *delivered) error {
 	got := s.received(h)
 	m := store.Message{Meta: got.meta, Schema: got.schema, Payload: got.msg.Data()}

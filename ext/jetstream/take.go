@@ -67,7 +67,7 @@ func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, nil
 }
 
-// part is how many messages are taken in a transaction: one is read while others are
+// part is the number of messages in a transaction: one part is read while others are
 // taken.
 const part = 128
 
@@ -170,7 +170,8 @@ func (r *record) leased(lease time.Duration) state {
 	return next
 }
 
-// taken returns a message that has been taken: the server has that as seq. ix may be nil.
+// taken returns a leased message, whose state the server has stored as seq. ix may be
+// nil.
 func (s *Engine) taken(ix *index, queue string, r *record, lease time.Duration, now, seq uint64) store.Leased {
 	next := r.leased(lease)
 	if ix != nil {

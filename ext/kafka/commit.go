@@ -180,10 +180,10 @@ func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, f
 	return failed
 }
 
-// putAll puts what is to be put. After an error all that was not put is still there, and
-// the next call begins with another record, so that a record which cannot be put delays
-// no other (law D4). If the brokers refuse even the pointer to a record, only a person
-// can help: the error is permanent, and ends the run.
+// putAll puts the waiting dead letters. After an error the remaining ones stay, and the
+// next call begins with another record, so that a record which cannot be put delays no
+// other (law D4). If the brokers refuse even the pointer to a record, only a person can
+// help: the error is permanent, and ends the run.
 func (s *source) putAll(ctx context.Context) error {
 	for {
 		e, m := s.nextPut()

@@ -148,7 +148,7 @@ func (e *Engine) create(ctx context.Context, topic string) error {
 	return err
 }
 
-// isRefusal reports whether brokers refuse what another try does not change.
+// isRefusal reports whether brokers refuse a request for good.
 func isRefusal(err error) bool {
 	is, ok := errors.AsType[*kerr.Error](err)
 	return ok && !is.Retriable

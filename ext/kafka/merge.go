@@ -289,8 +289,8 @@ func (m *merge) commit(ctx context.Context) error {
 	return addOffsets(ctx, m.client, m.id, m.view.topic, at...)
 }
 
-// tidy removes what was merged at the beginning of partitions: brokers do not remember
-// groups for ever.
+// tidy removes entries that were merged at the beginning of partitions: brokers do not
+// remember groups for ever.
 func (m *merge) tidy(ctx context.Context) error {
 	cut := kadm.Offsets{}
 	for _, p := range m.view.parts {

@@ -112,7 +112,7 @@ func (o *output[T]) begin(ctx context.Context) error {
 	return nil
 }
 
-// fresh begins without a state, behind what is in the topic.
+// fresh begins without a state, behind the records in the topic.
 func (o *output[T]) fresh(ctx context.Context) error {
 	if o.started {
 		return nil
@@ -249,7 +249,7 @@ func (o *output[T]) publish(ctx context.Context, base int64, records [][]byte) e
 	return err
 }
 
-// published ends what an attempt before has left, and returns how many records are
+// published ends the transaction of an earlier attempt, and returns how many records are
 // published. They must be base or more.
 func (o *output[T]) published(ctx context.Context, base, target int64) (int64, error) {
 	// A transaction of an attempt before this one may be open, or its end not known. This
@@ -451,7 +451,7 @@ func decodeState(state []byte) (base int64, records [][]byte, err error) {
 
 var errRange = errors.New("a length or number is out of range")
 
-// appendRecord writes key, value and headers. A length is one more than it is, 0 for nil.
+// appendRecord writes key, value and headers. A length is stored plus one; 0 means nil.
 func appendRecord(b []byte, r *kgo.Record) []byte {
 	b = appendNilable(appendNilable(b, r.Key), r.Value)
 	b = binary.AppendUvarint(b, uint64(len(r.Headers)))

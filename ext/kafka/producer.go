@@ -131,7 +131,7 @@ func (p *producer) put(ctx context.Context, topic string, ms []store.Message) er
 	return err
 }
 
-// coordinatorTries is how often a coordinator is asked that is not there: for half a
+// coordinatorTries is how often a coordinator that is unavailable is asked: for half a
 // minute, as long as the client tries other requests.
 const coordinatorTries = 35
 

@@ -23,7 +23,7 @@ func (s *source) assigned(_ context.Context, _ *kgo.Client, m map[string][]int32
 	}
 }
 
-// fetched takes over what owners before have committed.
+// fetched takes over the commits of previous owners.
 func (s *source) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	for _, g := range resp.Groups {
 		for _, t := range g.Topics {
@@ -263,7 +263,7 @@ func (s *source) LeasesLost() int {
 	return s.leasesLost
 }
 
-// detach parts the entries from their partition. Called with mu held.
+// detach separates the entries from their partition. Called with mu held.
 func (s *source) detach(p *part) {
 	for _, e := range p.entries {
 		s.waiting.Cancel(&e.timer)

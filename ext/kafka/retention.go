@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// The configuration of topics that decides what brokers remove.
+// Settings of topics that decide which records brokers remove.
 const (
 	cleanupPolicy  = "cleanup.policy"
 	retentionAge   = "retention.ms"

@@ -86,7 +86,7 @@ type source struct {
 // with the same messages.
 type putFunc = func(ctx context.Context, ms ...store.Message) error
 
-// sourceSettings are required, but for the client's options.
+// sourceSettings are required, except for the client's options.
 type sourceSettings struct {
 	client         []kgo.Opt
 	clock          clock.Clock
@@ -127,7 +127,7 @@ func newSource(group string, topics []string, set sourceSettings) (*source, erro
 	return s, nil
 }
 
-// follow reads the layers, too, that other versions of the program have made since.
+// follow adds layers that other versions of the program have made since.
 func (s *source) follow(look *clock.Ticker) {
 	defer look.Stop()
 	for {
@@ -307,7 +307,7 @@ func (s *source) wait(e *entry, d time.Duration) {
 	}
 }
 
-// put lets the goroutine of puts have a message. Called with mu held.
+// put passes a message to the goroutine of puts. Called with mu held.
 func (s *source) put(e *entry) {
 	e.state = putting
 	e.part.busy++

@@ -124,7 +124,7 @@ func (v *View) settled(ctx context.Context) error {
 		if at.Err != nil {
 			return fmt.Errorf("group %q: partition %d: %w", v.group, p.id, at.Err)
 		}
-		if at.At > p.end { // others have merged meanwhile; or the offset is of a deleted topic with the same name, and this one has no settled entries
+		if at.At > p.end { // others have settled more meanwhile; or the offset is of a deleted topic with the same name, and this one has no settled entries
 			ends, err := v.admin.ListCommittedOffsets(ctx, v.topic)
 			end, _ := ends.Lookup(v.topic, p.id)
 			if err = cmp.Or(err, end.Err); err != nil {

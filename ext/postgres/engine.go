@@ -359,8 +359,8 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, err
 }
 
-// byIndex holds for one transaction. Without a sort, a query that needs one is so
-// expensive by PostgreSQL's count that it would be compiled, which takes 0.2 s.
+// byIndex applies to one transaction. With sorting off, PostgreSQL estimates such a cost
+// for a query that needs a sort that it would compile the query, which takes 0.2 s.
 const byIndex = `SELECT set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
 type batcher interface {
@@ -558,7 +558,8 @@ func entryOf(l store.Lease) (e entry, ok bool) {
 	return entry{position, int64(l.Fence), l.Queue}, err == nil && l.Fence <= math.MaxInt64 //nolint:gosec // compared
 }
 
-// settleSame runs one statement for calls of one kind, and sets what they have lost.
+// settleSame runs one statement for calls of one kind, and sets the leases that they have
+// lost.
 func (s *Engine) settleSame(ctx context.Context, q querier, batch []*settling) error {
 	var positions, fences, delays []int64
 	var queues []string
@@ -656,8 +657,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// scan reads the columns of messages, and more columns into more. A row that is damaged
-// stops no other one (law D4).
+// scan reads the columns of messages, and more columns into more. A damaged row does not
+// block others (law D4).
 func scan(rows pgx.Rows, err error, f func(m store.Message, position, fence int64, damage error), more ...any) error {
 	if err != nil {
 		return err

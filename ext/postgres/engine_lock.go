@@ -56,8 +56,8 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 	}
 }
 
-// firstFence is the first fencing number of a name. FOR SHARE: a transaction that removes
-// the name is awaited, and its number read.
+// firstFence is the first fencing number of a name. FOR SHARE waits for a transaction
+// that removes the name, and reads its number.
 const firstFence = "coalesce((SELECT fence FROM weir_locks WHERE name = '' FOR SHARE), 0) + 1"
 
 const (
@@ -67,7 +67,7 @@ const (
 )
 
 // forget removes the rows of names that were not used for long (law W3). The row with the
-// empty name keeps their highest fencing number. If it fails, another time will do.
+// empty name keeps their highest fencing number. If it fails, a later call does it.
 func (l *locks) forget(ctx context.Context) {
 	s := l.store
 	now, at := s.clock.Now(), s.forgetAt.Load()

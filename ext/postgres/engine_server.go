@@ -111,7 +111,7 @@ func (s *Engine) inspect(ctx context.Context) (hasTables bool, err error) {
 		"use a database made with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", database, encoding))
 }
 
-// SQLSTATEs of connections that the pool should not keep, or has no more of.
+// SQLSTATEs of connections that the pool should not keep, or cannot get.
 const (
 	unknownStatement   = "26000" // a prepared statement that another connection has
 	duplicateStatement = "42P05" // a prepared statement that another client of a pooler has made

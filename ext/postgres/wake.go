@@ -225,7 +225,7 @@ type waiter struct {
 	ended chan error // capacity 1: receives the error when the hub stops
 }
 
-// close ends all that wait, and waits for run.
+// close ends all waiters, and waits for run.
 func (h *hub) close() {
 	h.mu.Lock()
 	h.closed = true

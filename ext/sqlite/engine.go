@@ -369,7 +369,7 @@ func (l leaseArgs) remove(ctx context.Context, tx *Tx) (sql.Result, error) {
 	return tx.ExecContext(ctx, "DELETE FROM weir_messages"+ofLease, l.position, l.queue, l.fence)
 }
 
-// settle calls f for each lease. One that changes no row is lost.
+// settle calls f for each lease. A lease is lost if f changes no row.
 func (s *Engine) settle(ctx context.Context, leases []store.Lease,
 	f func(context.Context, *Tx, time.Time, leaseArgs) (sql.Result, error),
 ) error {
@@ -441,8 +441,8 @@ func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, 
 	}, &lapses)
 }
 
-// scan reads the columns of messages, and more columns into more. A row that is damaged
-// stops no other one (law D4).
+// scan reads the columns of messages, and more columns into more. A damaged row does not
+// block others (law D4).
 func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int64, damage error), more ...any) error {
 	if err != nil {
 		return err

@@ -251,7 +251,8 @@ func (r *reader) take(ctx context.Context) (jetstream.Msg, error) {
 	return got.msg, err
 }
 
-// giveUp ends a reader. Its consumer goes after some minutes, if not at once.
+// giveUp ends a reader. The server removes its consumer after some minutes, if not at
+// once.
 func (in *input[T]) giveUp(ctx context.Context) {
 	r := in.reader
 	in.reader = nil

@@ -98,7 +98,7 @@ ON CONFLICT DO NOTHING`
 
 	lockAloneSQL = `SELECT pg_advisory_xact_lock($1)`
 
-	// Those that are not locked are not silent: they are storing an answer, or marking.
+	// A client that cannot be locked is not silent: it is storing an answer, or marking.
 	tryLockAloneSQL = `SELECT id FROM unnest($1::bigint[], $2::bigint[]) AS u (id, lock) WHERE pg_try_advisory_xact_lock(lock)`
 
 	markSQL = `INSERT INTO weir_clients AS c (scope, client, mark, heard_at, phase_at) VALUES ($1, $2, $3, $4, $4)

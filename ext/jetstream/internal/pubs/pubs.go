@@ -80,7 +80,7 @@ func Refused(err error) error {
 	return err
 }
 
-// Pause waits before it is published again.
+// Pause waits before the next try to publish.
 func Pause(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, pause)
 	defer cancel()
@@ -112,7 +112,7 @@ func Own(js jetstream.JetStream, timeout time.Duration) jetstream.JetStream {
 func Confirmed(ctx context.Context, f jetstream.PubAckFuture, timeout time.Duration, stop error) (ack *jetstream.PubAck, err, nowOver error) {
 	ok := f.Ok()
 	select {
-	case ack := <-ok: // as most are behind the first
+	case ack := <-ok: // as for most messages behind the first
 		return ack, nil, stop
 	default:
 	}

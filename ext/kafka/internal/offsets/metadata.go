@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Delay is a span in which what is not settled must not be delivered before a time:
+// Delay is a span whose unsettled offsets must not be delivered before a time:
 // milliseconds since 1970.
 type Delay struct {
 	Span
@@ -36,7 +36,7 @@ var encoding = base64.RawURLEncoding.Strict()
 // reserved is the room for the number of tokens, and for delays: one for all.
 const reserved = 48
 
-// Bytes returns how many bytes metadata of a number of characters has room for.
+// bytesIn returns how many bytes fit into metadata of a number of characters.
 func bytesIn(limit int) int { return (limit - len(prefix)) * 3 / 4 }
 
 // Full reports whether metadata of at most limit characters could become too small, if
