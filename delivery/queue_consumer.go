@@ -23,7 +23,7 @@ func (q *Queue[T]) cannot(m *store.Message) error {
 	return nil
 }
 
-// partly settles what an engine has stored, or can never store, of messages that it has
+// partly settles the messages that an engine has stored, or can never store, after it has
 // not stored all.
 func partly[T any](messages []message.Message[T], err error) error {
 	some, ok := errors.AsType[*store.PutError](err)

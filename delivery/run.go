@@ -265,7 +265,7 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	for m, err := range w.op.Messages(w.input) {
 		if err != nil {
 			if w.working.Err() != nil || ctx.Err() != nil && guard.Is(err, context.Cause(ctx)) {
-				return nil // it was broken off
+				return nil // its messages were released
 			}
 			return err
 		}
@@ -274,8 +274,8 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	return nil
 }
 
-// watch ends the run in steps: a drain; if that takes too long, a break; and if that
-// does, the end of the source.
+// watch ends the run in steps: a drain; if that takes too long, the release of all
+// messages; and if that does, the end of the source.
 func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	select {
 	case <-w.receiving.Done(): // with ctx, or since something has failed

@@ -321,8 +321,8 @@ func jobHold(b *storeBench) {
 	b.wait(2)
 	b.must(slices.Equal(ids(b.take("q", 3)), []string{leased.Meta.ID}), "what is not held is not taken")
 
-	// The lease of the first has ended: it is held as well, and who had it cannot release
-	// it.
+	// The lease of the first has ended: it is held as well, and its former worker cannot
+	// release it.
 	b.wait(4)
 	late := b.list("q", store.Filter{IDs: []string{leased.Meta.ID}}, everything)[0]
 	job = p.do(jobs.Spec{Do: store.Hold, Queue: "q", Filter: store.Filter{IDs: []string{leased.Meta.ID}}})
@@ -584,8 +584,8 @@ func jobLog(b *storeBench) {
 		_, err = check()
 		b.ok(err, "Log after a line is back")
 	}
-	// The last line with another text and its right hash, but not that at the end of the
-	// log.
+	// The last line gets another text and the right hash, but the hash at the end of the
+	// log stays.
 	before, _, _ := strings.Cut(rs[4].Value, " ")
 	_, text, _ := strings.Cut(rs[5].Value, " ")
 	text = strings.Replace(text, "ann", "bob", 1)
@@ -704,7 +704,7 @@ func jobWorkers(b *storeBench) {
 	until("a worker is not listed", func() bool { return len(workers()) == 1 })
 	w := workers()[0]
 	b.must(w.PID > 0 && !w.Since.IsZero() && !w.Seen.Before(w.Since) && slices.Equal(w.Queues, []string{"orders"}), "the worker is %+v", w)
-	// One that was killed long ago is removed (law W3).
+	// A worker that was killed long ago is removed (law W3).
 	b.ok(b.update(func(ctx context.Context, tx store.Tx) error {
 		return tx.Write(ctx, store.Record{Kind: "worker", Name: "killed", Value: `{"id":"killed","seen":"2000-01-01T00:00:00Z"}`})
 	}), "Write")

@@ -237,7 +237,7 @@ func (q *queue[T]) killed() error {
 	if err := q.have(again, indices(few)...); err != nil {
 		return fmt.Errorf("after a source was killed: %w", err)
 	}
-	for _, m := range ms { // of the dead, whose lease another one has
+	for _, m := range ms { // of the dead source, whose leases another one has
 		m.Nack(0)
 	}
 	if err := q.nothing(b); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// putPatience is how long a message may take that is in the store.
+// putPatience is how long a stored message may take to arrive.
 const putPatience = 30 * time.Second
 
 // putRules are about accepted puts: each of them stays a message of its own (law W5).

@@ -112,8 +112,8 @@ func byKeyDue(b *storeBench) {
 	b.must(b.RealTime && got["b"] >= 1 || got["b"] == 1 && len(got) == 1, "of one message that is due TakeByKey took %v", got)
 }
 
-// byKeyWorker checks that a worker has messages of all keys, and no more of one than it
-// may.
+// byKeyWorker checks that a worker has messages of all keys, and of no key more than its
+// limit.
 func byKeyWorker(b *storeBench) {
 	b.byKey()
 	quiet := slog.New(slog.DiscardHandler)
@@ -236,9 +236,9 @@ type sinkOf func(ms []message.Message[string])
 
 func (f sinkOf) PutAll(_ context.Context, ms []message.Message[string]) error { f(ms); return nil }
 
-// workerTakesBySlots checks that a worker leaves to others what it has no slot for: at
-// first all of that, and then all but two messages for each slot that has become free,
-// which it may expect to become free again at once.
+// workerTakesBySlots checks that a worker leaves messages to others if it has no slot for
+// them: at first all of these, and then all but two for each slot that has become free,
+// because it may expect the slot to become free again at once.
 func workerTakesBySlots(b *storeBench) {
 	b.inspector()
 	const slots = 3

@@ -121,7 +121,7 @@ func (j *Jobs) LimitBackend(ctx context.Context, name string, n int, by, why str
 	})
 }
 
-// orderBackend changes what is wanted of a backend, and appends a line to the log, in one
+// orderBackend changes the order for a backend, and appends a line to the log, in one
 // transaction (law J2).
 func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, change func(o *BackendOrder)) (o BackendOrder, err error) {
 	switch {

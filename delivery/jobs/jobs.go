@@ -201,8 +201,8 @@ func get(ctx context.Context, from reader, id int) (Job, error) {
 	return Job{}, missingError(id)
 }
 
-// missingError is the error for the id of a job that is not there. fs.ErrNotExist itself
-// speaks of a file.
+// missingError is the error for an unknown job id. The text of fs.ErrNotExist is about a
+// file.
 type missingError int
 
 func (id missingError) Error() string { return fmt.Sprintf("jobs: there is no job %d", int(id)) }

@@ -98,8 +98,8 @@ func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 	}
 }
 
-// checkEnd returns an error if a line, which is the last that was read, cannot be that.
-// Another one may have been written since.
+// checkEnd returns an error if the last line that was read cannot be the end of the log.
+// Another line may have been written since.
 func (j *Jobs) checkEnd(ctx context.Context, last Line) error {
 	_, n, hash, err := headOf(ctx, j.engine)
 	if err == nil && n > last.N {

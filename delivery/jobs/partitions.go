@@ -62,7 +62,7 @@ func Owners(workers []Worker) (list []Partition) {
 	return list
 }
 
-// byTrouble orders what is in trouble first.
+// byTrouble orders partitions in trouble first.
 func byTrouble(a, b *Partition) int {
 	switch {
 	case a.InTrouble() == b.InTrouble():

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	stepSize  = 499              // messages of a step, at most: JetStream has 1,000 in a transaction, two for each that is moved
+	stepSize  = 499              // messages of a step, at most: JetStream has 1,000 in a transaction, two for each moved message
 	firstWait = time.Second      // after a step that failed; it doubles
 	lastWait  = 30 * time.Second // at most
 	maxPause  = 24 * time.Hour   // between two messages of a low rate
 	watchEach = 200 * time.Millisecond
-	lookEach  = 20 * time.Second // whether a job that waits was stopped
+	lookEach  = 20 * time.Second // how often a waiting job checks whether it was stopped
 )
 
 // Run runs a job in this process unless another process does, and returns it when it is
@@ -76,7 +76,7 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 	}
 }
 
-// fullness is why a job waits for an engine that is full. Safe for concurrent use.
+// fullness is the reason why a job waits for a full engine. Safe for concurrent use.
 type fullness struct{ text atomic.Pointer[string] }
 
 // set notes the error of a full engine, or that there is room if err is nil.
@@ -246,7 +246,6 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 	return next, again, err
 }
 
-// entries returns the messages of the next step.
 func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, error) {
 	if job.Rate > 0 {
 		size = max(1, min(size, int(min(job.Rate, stepSize)))) // a second's worth

@@ -162,7 +162,7 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	return open, err
 }
 
-// start runs jobs. One that cannot be read is logged once, and stops no other.
+// start runs jobs. An unreadable job is logged once, and does not block others.
 func (b *beats) start(ctx context.Context, open []Job) {
 	told := map[int]bool{}
 	for _, job := range open {

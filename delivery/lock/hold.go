@@ -102,8 +102,8 @@ func Hold(ctx context.Context, l Locks, name, owner string, lease time.Duration,
 	return err
 }
 
-// keep extends a grant whenever again ticks, until ctx ends, or the grant is lost:
-// ErrLost. end rings at until.
+// keep extends a grant whenever again ticks, until ctx ends. It returns ErrLost if the
+// grant is lost. end rings at until.
 func keep(
 	ctx context.Context, c clock.Clock, l Locks, g Grant, lease time.Duration, until time.Time, end *clock.Timer, again *clock.Ticker,
 ) error {

@@ -19,7 +19,7 @@ type memoryLocks struct {
 	mu    sync.Mutex
 	locks map[string]*memoryLock
 	fence uint64 // the highest of the names that were forgotten: others begin behind it
-	sweep int    // so many names are worth a look at all of them
+	sweep int    // forget looks at all names when there are so many
 }
 
 const (

@@ -14,7 +14,7 @@ const (
 // waker makes a consumer look into its queue.
 type waker struct {
 	asleepUntil time.Time     // guarded by mu of the queues
-	earlier     chan struct{} // buffer of one: a message is due before asleepUntil
+	earlier     chan struct{} // capacity 1: a message is due before asleepUntil
 }
 
 // note makes the wakers of a queue expect a message that can be taken at a time. Called

@@ -93,7 +93,7 @@ const (
 	patience    = 10               // failures in a row until another message is tried
 	maxTries    = 16               // messages that are tried without a pause then
 	maxRefusals = 16               // of a message, until it is a dead letter
-	minRefused  = time.Second      // how long one waits that was refused again
+	minRefused  = time.Second      // how long a message waits that was refused again
 	maxRefused  = 10 * time.Minute // and the longest wait
 	publishing  = 2 * time.Second  // lease of a message while it is published; shorter than the lock's, so that the next relay need not wait
 	maxDoubts   = 1000             // messages that failed in a row and are remembered
@@ -277,7 +277,7 @@ func (r *relay) run(ctx context.Context) error {
 // has tried.
 func (r *relay) batch(ctx context.Context) (int, error) {
 	var after int64
-	if r.failures > patience { // else from the first one, as each time
+	if r.failures > patience { // otherwise from the first one, as each time
 		after = r.probed
 	}
 	if err := r.settle(ctx); err != nil {

@@ -34,7 +34,7 @@ type consumed[T any] struct {
 // opening is a call of Consume. It outlasts the Receive that began it, since other inputs
 // end that again and again.
 type opening struct {
-	done     chan struct{} // closed behind the call; then what follows is read
+	done     chan struct{} // closed after the call; then the fields below are read
 	receiver store.Receiver
 	err      error
 }
@@ -205,7 +205,7 @@ func (s *consumed[T]) Close(ctx context.Context) error {
 	}
 }
 
-// close closes what was opened, behind done.
+// close closes the receiver, if there is one. It is called after done is closed.
 func (o *opening) close(ctx context.Context) error {
 	if o.receiver == nil {
 		return nil

@@ -400,7 +400,7 @@ func (h *handOver[T]) undo() {
 	if h.of.waits[h.put].queue == h.queue {
 		k.removed(h.of, h.put)
 	}
-	k.next(h.key) // the delivery of the message may have ended, and could not do so
+	k.next(h.key) // the delivery of the message may have ended, and could not continue with the key
 	wake := k.wake
 	k.mu.Unlock()
 	for _, f := range wake {

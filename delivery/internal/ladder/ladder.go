@@ -112,7 +112,7 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 		c.Clock = clock.New()
 	}
 	c.Logger = guard.Logger(c.Logger)
-	_, leases := c.Store.(store.Store) // else no delay but a layer's
+	_, leases := c.Store.(store.Store) // otherwise only layers have delays
 	l := &Ladder[T]{c: c, router: failed.Router[T]{
 		Returns:   leases && c.Blocked == "", // otherwise later messages of its key would overtake it
 		Remembers: c.Remembers,

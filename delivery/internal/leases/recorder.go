@@ -99,8 +99,8 @@ func (s *Source[T]) LeasesLost() int {
 	return s.lost
 }
 
-// How often the settlement of a message is tried that the store refuses, and the waits in
-// between: 3 s in all.
+// How often a settlement that the store refuses is tried, and the waits in between: 3 s
+// in all.
 const (
 	maxRefusals  = 6
 	firstRefusal = 100 * time.Millisecond // it doubles
@@ -366,9 +366,9 @@ func (s *Source[T]) putPointer(ctx context.Context, to store.Move) error {
 }
 
 // moveAll settles leases and puts a message in another queue for each. A store that is a
-// [store.Inspector] does so in one transaction. With others the messages are put first,
-// so a crash in between doubles and does not lose (law D1); and messages whose lease was
-// lost are put as well.
+// [store.Inspector] does so in one transaction. In other stores the messages are put
+// first, so a crash in between doubles messages instead of losing them (law D1), and
+// messages whose lease was lost are put as well.
 func moveAll(ctx context.Context, s store.Store, moves ...store.Move) error {
 	if i, ok := s.(store.Inspector); ok {
 		return i.Move(ctx, moves...)

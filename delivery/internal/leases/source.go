@@ -453,7 +453,7 @@ func (s *Source[T]) releaseRest(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
-	if len(leases) == 0 { // a store that is unavailable is no fault then
+	if len(leases) == 0 { // an unavailable store does not matter then
 		return nil
 	}
 	if err := s.store.Release(ctx, 0, leases...); err != nil && !storearg.IsLost(err) {
