@@ -77,7 +77,7 @@ func (c *cached[T]) peek() (T, time.Time, error) {
 	return c.value, c.at, c.err
 }
 
-// stale makes the next get look anew: somebody has changed something.
+// stale makes the next get load a new value, after a change.
 func (c *cached[T]) stale() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

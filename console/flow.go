@@ -89,7 +89,7 @@ func sparkline(h []point, most float64, value func(point) float64) string {
 	return strings.TrimSpace(b.String())
 }
 
-// draw sets what is drawn of the history of a queue.
+// draw sets the pictures of the history of a queue.
 func (q *queueState) draw(h []point, known bool) {
 	first, last := h[0], h[len(h)-1]
 	q.Change, q.Over = last.n-first.n, last.at.Sub(first.at)

@@ -22,8 +22,8 @@ type keysData struct {
 // Filtered is for templates.
 func (d keysData) Filtered() bool { return d.Filter != keys.Filter{} }
 
-// keys shows requests with idempotency keys: their states, and never what was asked or
-// answered.
+// keys shows the states of requests with idempotency keys, and never the requests or
+// answers.
 func (s *server) keys(r *http.Request) (view, error) {
 	q := r.URL.Query()
 	d := keysData{Filter: keys.Filter{User: q.Get("user"), Key: q.Get("key"), Operation: q.Get("operation"), Finished: q.Get("finished") != ""}}

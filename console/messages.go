@@ -67,7 +67,7 @@ func (s *server) parseTime(text string) (time.Time, error) {
 	return time.Time{}, wrong("%q is no time such as 2026-01-31, 2026-01-31T15:04:05Z, or 90m for 90 minutes ago.", cut(50, text))
 }
 
-// filterValues is the other way round, with the queue.
+// filterValues is the reverse of readFilter, and adds the queue.
 func filterValues(queue string, f store.Filter) url.Values {
 	q := url.Values{"queue": {queue}}
 	for name, value := range map[string]string{
@@ -98,7 +98,7 @@ func queueOf(q url.Values) string {
 	return name
 }
 
-// group is dead letters that failed alike, and where they are.
+// group is a group of similar dead letters, and a filter that finds them.
 type group struct {
 	jobs.Group
 	Filter store.Filter

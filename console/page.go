@@ -32,7 +32,7 @@ type view struct {
 	Status int
 }
 
-// statusError is an error that is the person's.
+// statusError is an error that the person has caused.
 type statusError struct {
 	status int
 	text   string

@@ -223,7 +223,7 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 	return m, r.err
 }
 
-// headerReader reads weir's headers and collects what is wrong with them.
+// headerReader reads weir's headers and collects their errors.
 type headerReader struct {
 	ours map[string]string // by their lower-case names
 	err  error

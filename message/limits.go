@@ -103,7 +103,7 @@ func isOurs(name string) bool {
 	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved) && ours[strings.ToLower(name)]
 }
 
-// cut returns s without what is over a number of bytes, between two characters.
+// cut returns at most limit bytes of s, cut between two characters.
 func cut(s string, limit int) string {
 	if len(s) <= limit {
 		return s
