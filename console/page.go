@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -28,6 +29,7 @@ type view struct {
 	Person person
 	Keeps  bool
 	Keys   bool // there is a page of them
+	ByKey  bool // the engine counts messages by key
 	Now    time.Time
 	Status int
 }
@@ -135,6 +137,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, v view) {
 
 func (s *server) rendered(ctx context.Context, p person, v view) ([]byte, error) {
 	v.Person, v.Keeps, v.Keys, v.Now = p, s.keeps, s.Config.Keys != nil, s.Clock.Now()
+	_, v.ByKey = s.engine.(store.KeyCounter)
 	b := &pageBuffer{ctx: ctx}
 	if err := s.templates.ExecuteTemplate(b, v.Name, v); err != nil {
 		return nil, err
@@ -184,7 +187,7 @@ func (s *server) funcs() template.FuncMap {
 // nav is a link to a page, for a page.
 func nav(v view, path, text string) map[string]any {
 	here := map[string]string{
-		"overview": "/", "layers": "/layers", "queue": "/layers", "message": "/layers", "confirm": "/layers", "backends": "/backends",
+		"overview": "/", "layers": "/layers", "queue": "/layers", "message": "/layers", "bykey": "/layers", "confirm": "/layers", "backends": "/backends",
 		"jobs": "/jobs", "job": "/jobs", "log": "/log", "outboxes": "/outboxes", "keys": "/keys",
 	}
 	return map[string]any{"Path": path, "Text": text, "Here": here[v.Name] == path}

@@ -10,7 +10,8 @@
 //	weir dead export, weir dead import               as JSON lines
 //	weir layers                                      the queues and their messages
 //	weir outbox                                      staged messages, and their relay
-//	weir keys                                        unfinished requests
+//	weir keys orders                                 messages and dead letters, by key
+//	weir requests                                    requests with idempotency keys
 //
 // The database is a URL in the flag --db or in the environment variable WEIR_DB:
 //

@@ -96,7 +96,8 @@ func TestJetStream(t *testing.T) {
 		"export":    "dead export --key customer-1",
 		"layers":    "layers",
 		"outbox":    "outbox",
-		"keys":      "keys --all",
+		"requests":  "requests --all",
+		"keys":      "keys orders",
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := execute(t, command(t, t.TempDir(), append(strings.Fields(args), "--db", url)...))

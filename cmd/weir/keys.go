@@ -2,173 +2,119 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net/http"
+	"math"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirflow/weir/exactlyonce/keys"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
 )
 
 func (a *app) keys() *cobra.Command {
-	var q keysQuery
+	var f jobs.KeyFilter
 	c := &cobra.Command{
-		Use: "keys", Short: "Show requests with idempotency keys that are not finished", Args: none,
-		Long: `Show requests with idempotency keys that are not finished, the oldest first. The
-program's completer takes them up again until their retention is over. weir keys
-end ends one that nobody finishes.
+		Use: "keys QUEUE", Short: "Count the messages of a queue by key",
+		Long: `Count the messages of a queue, of its layers and of its dead letters by key, the
+keys with most waiting messages first. Messages without a key are not counted.
 
-POINT is the last step that is done, RUNS how often the request was begun,
-LOCKED since when one has its lock.`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if q.limit < 0 {
-				return usagef("--max %d must not be negative", q.limit)
+NEXT is when the first waiting message of the key can be taken, OLDEST how long
+ago the first of them arrived in the queue or layer in which it waits. A backend
+has no state for a single key: weir backend list shows which backends are down.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("which queue? Name one: weir keys QUEUE (weir requests shows requests with idempotency keys)")
 			}
-			if err := a.hasKeys(); err != nil {
-				return err
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if f.Max < 0 {
+				return usagef("--max %d must not be negative", f.Max)
 			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.showKeys(ctx, db, q) })
+			if engine := a.engine(); engine != "" {
+				return usagef("%s does not count by key: SQLite and PostgreSQL do. weir dead count --key KEY counts the dead letters of one key", engine)
+			}
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.showKeys(ctx, db, args[0], f) })
 		},
 	}
-	c.Flags().BoolVar(&q.all, "all", false, "also those that are finished")
-	c.Flags().StringVar(&q.user, "user", "", "only those of this `USER`")
-	c.Flags().StringVar(&q.key, "key", "", "only this `KEY`")
-	c.Flags().StringVar(&q.operation, "operation", "", "only those of this `OPERATION`")
+	c.Flags().StringVar(&f.Contains, "contains", "", "only keys that contain this `TEXT`")
+	c.Flags().IntVar(&f.Max, "max", 50, "at most `N` keys; 0 for all")
 	output{a}.flag(c)
-	c.Flags().IntVar(&q.limit, "max", 50, "at most `N` requests; 0 for all")
-	c.AddCommand(a.keysEnd())
 	return c
 }
 
-func (a *app) hasKeys() error {
-	if engine := a.engine(); engine != "" {
-		return usagef("%s has no requests with keys: they are in the tables of a database, sqlite: or postgres://", engine)
-	}
-	return nil
-}
-
-func (a *app) keysEnd() *cobra.Command {
-	var q keysQuery
-	var reason string
-	var yes bool
-	c := &cobra.Command{
-		Use: "end --reason TEXT", Short: "End a request that nobody finishes", Args: none,
-		Long: `End a request that nobody finishes, after you have looked what became of its
-steps. No step of it runs afterwards, and later attempts get an answer with
-status 410 that gives the reason.`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			switch {
-			case q == keysQuery{}:
-				return usagef("which request? Choose one with --key, --user or --operation")
-			case reason == "":
-				return usagef("--reason is missing: its text is the answer to later attempts")
-			}
-			if err := a.hasKeys(); err != nil {
-				return err
-			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.endKey(ctx, db, q, reason, yes) })
-		},
-	}
-	c.Flags().StringVar(&q.user, "user", "", "of this `USER`")
-	c.Flags().StringVar(&q.key, "key", "", "with this `KEY`")
-	c.Flags().StringVar(&q.operation, "operation", "", "of this `OPERATION`")
-	c.Flags().StringVar(&reason, "reason", "", "the `TEXT` that later attempts get")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	return c
-}
-
-func (a *app) endKey(ctx context.Context, db *database, q keysQuery, reason string, yes bool) error {
-	var found []keys.Info
-	for k, err := range db.listed.List(ctx, keys.Filter{User: q.user, Key: q.key, Operation: q.operation}) {
-		if err != nil {
-			return err
-		}
-		found = append(found, k)
-	}
-	switch {
-	case len(found) == 0:
-		return errors.New("no unfinished request matches")
-	case len(found) > 1:
-		return fmt.Errorf("%d unfinished requests match: choose one with --key, --user or --operation", len(found))
-	}
-	k := found[0]
-	err := a.ask(ctx, yes, fmt.Sprintf("End the request %q of %q (%s, at %s, runs: %d)?", k.Key, k.User, k.Operation, k.Point, k.Runs))
-	if err != nil {
-		return err
-	}
-	response, err := keys.JSON(http.StatusGone, map[string]any{"title": http.StatusText(http.StatusGone), "status": http.StatusGone, "detail": reason})
-	if err != nil {
-		return err
-	}
-	response.Header.Set("Content-Type", "application/problem+json") // RFC 9457
-	if err := db.keys.End(ctx, k.ID, response); err != nil {
-		return err
-	}
-	return a.print("The request is ended\n")
-}
-
-// keysQuery holds the flags that select requests.
-type keysQuery struct {
-	all                  bool
-	user, key, operation string
-	limit                int
-}
-
-// keyJSON is a request as JSON.
+// keyJSON are the counts of a key.
 type keyJSON struct {
-	ID        string    `json:"id"`
-	User      string    `json:"user,omitempty"`
-	Key       string    `json:"key"`
-	Operation string    `json:"operation"`
-	Point     string    `json:"recoveryPoint"`
-	Runs      int64     `json:"runs"`
-	Created   time.Time `json:"created"`
-	LastRun   time.Time `json:"lastRun"`
-	Locked    time.Time `json:"locked,omitzero"`
-	Expires   time.Time `json:"expires"`
-	Finished  bool      `json:"finished"`
-	Status    int       `json:"status,omitempty"` // HTTP status of the response
+	Key     string    `json:"key"`
+	Waiting int       `json:"waiting"`
+	Held    int       `json:"held"`
+	Dead    int       `json:"dead"`
+	Oldest  time.Time `json:"oldest,omitzero"`
+	Next    time.Time `json:"next,omitzero"`
 }
 
-func (a *app) showKeys(ctx context.Context, db *database, q keysQuery) (err error) {
-	var rows [][]string
-	found := 0
-	for k, failed := range db.listed.List(ctx, keys.Filter{User: q.user, Key: q.key, Operation: q.operation, Finished: q.all}) {
-		if failed != nil {
-			return failed
-		}
-		if found++; q.limit > 0 && found > q.limit {
-			break // there are more
-		}
-		if a.json {
-			err = a.object(keyJSON(k))
-		} else {
-			rows = append(rows, []string{when(k.Created), k.User, k.Key, k.Operation, k.Point, strconv.FormatInt(k.Runs, 10), when(k.Locked)})
-		}
-		if err != nil {
-			return err
-		}
+func (a *app) showKeys(ctx context.Context, db *database, queue string, f jobs.KeyFilter) error {
+	engine := db.store.(inspected).Inspector // of SQLite or PostgreSQL
+	limit := f.Max
+	if limit == 0 {
+		limit = math.MaxInt - 1
 	}
-	if found == 0 {
-		a.note("No request matches.")
-		return nil
+	f.Max = limit + 1
+	list, err := jobs.Keys(ctx, engine, queue, f)
+	if err != nil {
+		return err
 	}
-	if !a.json {
-		err = a.table([]column{
-			{name: "CREATED"},
-			{name: "USER", least: 4},
-			{name: "KEY", whole: true},
-			{name: "OPERATION", least: 4},
-			{name: "POINT", least: 4},
-			{name: "RUNS", right: true},
-			{name: "LOCKED"},
-		}, rows)
+	if len(list) == 0 {
+		err = mustExist(ctx, db.store, queue)
+		if err == nil {
+			a.note("No key matches.")
+		}
+		return err
 	}
-	if q.limit > 0 && found > q.limit {
+	more := len(list) > limit
+	list = list[:min(limit, len(list))]
+	err = a.printKeys(list)
+	if more {
 		a.note("There are more: --max 0 shows all.")
 	}
 	return err
+}
+
+func (a *app) printKeys(list []store.KeyCounts) error {
+	var rows [][]string
+	held := 0
+	for _, c := range list {
+		if a.json {
+			err := a.object(keyJSON(c))
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		oldest := "-"
+		if !c.Oldest.IsZero() {
+			oldest = age(max(0, a.clock.Since(c.Oldest)))
+		}
+		held += c.Held
+		rows = append(rows, []string{c.Key, strconv.Itoa(c.Waiting), oldest, when(c.Next), strconv.Itoa(c.Dead), strconv.Itoa(c.Held)})
+	}
+	if a.json {
+		return nil
+	}
+	columns := []column{
+		{name: "KEY", whole: true},
+		{name: "WAITING", right: true},
+		{name: "OLDEST", right: true},
+		{name: "NEXT"},
+		{name: "DEAD", right: true},
+	}
+	if held > 0 {
+		columns = append(columns, column{name: "HELD", right: true})
+	} else {
+		for i := range rows {
+			rows[i] = rows[i][:len(columns)]
+		}
+	}
+	return a.table(columns, rows)
 }

@@ -237,58 +237,65 @@ func TestOutput(t *testing.T) {
 		columns string
 		args    string
 	}{
-		"list":          {"", "dead list"},
-		"list-80":       {"80", "dead list"},
-		"list-40":       {"40", "dead list"},
-		"list-cause":    {"", "dead list --cause exhausted --provider north"},
-		"list-page":     {"", "dead list --max 2 --after 3"},
-		"list-error":    {"", "dead list --error refused --since 2026-01-02T03:05:00Z --before 2026-01-02"},
-		"list-none":     {"", "dead list --queue nothing"},
-		"list-json":     {"", "dead list --max 2 --json"},
-		"list-odd-json": {"", "dead list --json orders/0/22"},
-		"show":          {"", "dead show orders/0/18"},
-		"show-binary":   {"", "dead show orders/0/21"},
-		"show-evil":     {"80", "dead show evil\x1b]0;title\x07"},
-		"show-json":     {"", "dead show --json orders/0/21"},
-		"show-none":     {"", "dead show nothing"},
-		"count":         {"", "dead count"},
-		"count-json":    {"", "dead count --json --key customer-1"},
-		"count-none":    {"", "dead count --id nothing"},
-		"export":        {"", "dead export --cause permanent"},
-		"layers":        {"", "layers"},
-		"layers-50":     {"50", "layers"},
-		"layers-json":   {"", "layers --json"},
-		"layers-one":    {"", "layers orders-dead nothing"},
-		"outbox":        {"", "outbox"},
-		"outbox-named":  {"80", "outbox orders-dead"},
-		"outbox-json":   {"", "outbox --json"},
-		"keys":          {"", "keys"},
-		"keys-80":       {"80", "keys --all"},
-		"keys-json":     {"", "keys --all --json --user alice"},
-		"keys-page":     {"", "keys --max 1"},
-		"keys-none":     {"", "keys --operation nothing"},
-		"help-nothing":  {"", ""},
-		"help-dead":     {"", "dead"},
-		"list-wide":     {"60", "dead list -o wide --max 1"},
-		"list-name":     {"20", "dead list -o name --max 2"},
-		"layers-name":   {"", "layers -o name"},
-		"usage-below":   {"", "dead lst"},
-		"usage-cause":   {"", "dead list --cause permanant"},
-		"usage-number":  {"", "dead list --max many"},
-		"usage-value":   {"", "dead list --max"},
-		"usage-format":  {"", "dead list -o xml"},
-		"usage-none":    {"", "dead count orders"},
-		"usage-command": {"", "ded list"},
-		"usage-flag":    {"", "dead list -quue x"},
-		"usage-time":    {"", "dead list --since yesterday"},
-		"usage-show":    {"", "dead show"},
-		"usage-purge":   {"", "dead purge"},
-		"usage-both":    {"", "dead purge --queue orders-dead --all --key x"},
-		"usage-merge":   {"", "dead merge"},
-		"usage-to":      {"", "dead merge --queue orders-dead --to orders-dead"},
-		"usage-asked":   {"", "dead purge --queue orders-dead --all"},
-		"help":          {"", "-h"},
-		"help-list":     {"", "help dead list"},
+		"list":           {"", "dead list"},
+		"list-80":        {"80", "dead list"},
+		"list-40":        {"40", "dead list"},
+		"list-cause":     {"", "dead list --cause exhausted --provider north"},
+		"list-page":      {"", "dead list --max 2 --after 3"},
+		"list-error":     {"", "dead list --error refused --since 2026-01-02T03:05:00Z --before 2026-01-02"},
+		"list-none":      {"", "dead list --queue nothing"},
+		"list-json":      {"", "dead list --max 2 --json"},
+		"list-odd-json":  {"", "dead list --json orders/0/22"},
+		"show":           {"", "dead show orders/0/18"},
+		"show-binary":    {"", "dead show orders/0/21"},
+		"show-evil":      {"80", "dead show evil\x1b]0;title\x07"},
+		"show-json":      {"", "dead show --json orders/0/21"},
+		"show-none":      {"", "dead show nothing"},
+		"count":          {"", "dead count"},
+		"count-json":     {"", "dead count --json --key customer-1"},
+		"count-none":     {"", "dead count --id nothing"},
+		"export":         {"", "dead export --cause permanent"},
+		"layers":         {"", "layers"},
+		"layers-50":      {"50", "layers"},
+		"layers-json":    {"", "layers --json"},
+		"layers-one":     {"", "layers orders-dead nothing"},
+		"outbox":         {"", "outbox"},
+		"outbox-named":   {"80", "outbox orders-dead"},
+		"outbox-json":    {"", "outbox --json"},
+		"requests":       {"", "requests"},
+		"requests-80":    {"80", "requests --all"},
+		"requests-json":  {"", "requests --all --json --user alice"},
+		"requests-page":  {"", "requests --max 1"},
+		"requests-none":  {"", "requests --operation nothing"},
+		"keys":           {"", "keys orders"},
+		"keys-50":        {"50", "keys orders --max 2"},
+		"keys-json":      {"", "keys orders --json --contains mer-1"},
+		"keys-name":      {"", "keys orders -o name"},
+		"keys-none":      {"", "keys orders --contains nothing"},
+		"usage-keys":     {"", "keys"},
+		"usage-keys-max": {"", "keys orders --max -1"},
+		"help-nothing":   {"", ""},
+		"help-dead":      {"", "dead"},
+		"list-wide":      {"60", "dead list -o wide --max 1"},
+		"list-name":      {"20", "dead list -o name --max 2"},
+		"layers-name":    {"", "layers -o name"},
+		"usage-below":    {"", "dead lst"},
+		"usage-cause":    {"", "dead list --cause permanant"},
+		"usage-number":   {"", "dead list --max many"},
+		"usage-value":    {"", "dead list --max"},
+		"usage-format":   {"", "dead list -o xml"},
+		"usage-none":     {"", "dead count orders"},
+		"usage-command":  {"", "ded list"},
+		"usage-flag":     {"", "dead list -quue x"},
+		"usage-time":     {"", "dead list --since yesterday"},
+		"usage-show":     {"", "dead show"},
+		"usage-purge":    {"", "dead purge"},
+		"usage-both":     {"", "dead purge --queue orders-dead --all --key x"},
+		"usage-merge":    {"", "dead merge"},
+		"usage-to":       {"", "dead merge --queue orders-dead --to orders-dead"},
+		"usage-asked":    {"", "dead purge --queue orders-dead --all"},
+		"help":           {"", "-h"},
+		"help-list":      {"", "help dead list"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := command(t, dir, strings.Fields(test.args)...)
@@ -328,7 +335,7 @@ func TestPurge(t *testing.T) {
 func TestEndOfARequestWithAKey(t *testing.T) {
 	dir := seed(t)
 	end := func(args ...string) result {
-		return execute(t, command(t, dir, append([]string{"keys", "end"}, args...)...))
+		return execute(t, command(t, dir, append([]string{"requests", "end"}, args...)...))
 	}
 	assert.Equal(t, result{"", "weir: 2 unfinished requests match: choose one with --key, --user or --operation\n", exitFailed},
 		end("--operation", "book_ride", "--reason", "lost", "--yes"))
@@ -340,7 +347,7 @@ func TestEndOfARequestWithAKey(t *testing.T) {
 	assert.Contains(t, asked.stderr, `End the request "key-2" of "alice" (book_ride, at ride_created, runs: 1)?`)
 
 	assert.Equal(t, result{"The request is ended\n", "", 0}, end("--user", "alice", "--key", "key-2", "--reason", "the ride was booked by phone", "--yes"))
-	assert.NotContains(t, execute(t, command(t, dir, "keys")).stdout, "key-2")
+	assert.NotContains(t, execute(t, command(t, dir, "requests")).stdout, "key-2")
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	defer db.Close()
@@ -614,7 +621,7 @@ func TestWrongDatabase(t *testing.T) {
 	assert.Contains(t, run("layers", "--db", "sqlite://.").stderr, "is not a file")
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "orders.db"), nil, 0o600))
-	for _, args := range [][]string{{"dead", "list"}, {"layers"}, {"outbox"}, {"keys"}} {
+	for _, args := range [][]string{{"dead", "list"}, {"layers"}, {"outbox"}, {"requests"}, {"keys", "orders"}} {
 		r := run(args...)
 		assert.Equal(t, exitFailed, r.status, args)
 		assert.Contains(t, r.stderr, "start the program once, or, for queues, run weir dead import --create: ", args)

@@ -80,7 +80,7 @@ func (s *terminal) end() (string, error) {
 
 func TestTerminal(t *testing.T) {
 	dir := seed(t)
-	for _, args := range []string{"dead list", "dead count", "dead groups", "layers", "outbox", "keys --all"} {
+	for _, args := range []string{"dead list", "dead count", "dead groups", "layers", "outbox", "requests --all"} {
 		screen, err := inTerminal(t, dir, strings.Fields(args)...).end()
 		require.NoError(t, err)
 		for line := range strings.SplitSeq(screen, "\n") {
@@ -181,7 +181,7 @@ func TestReadOnlyFile(t *testing.T) {
 		}
 		return execute(t, cmd)
 	}
-	for _, args := range []string{"dead list", "dead count", "dead show orders/0/18", "layers", "outbox", "keys --all", "dead export"} {
+	for _, args := range []string{"dead list", "dead count", "dead show orders/0/18", "layers", "outbox", "requests --all", "dead export"} {
 		assert.Zero(t, asAnother(strings.Fields(args)...).status, args)
 	}
 	r := asAnother("dead", "purge", "--queue", "orders-dead", "orders/0/18", "--yes")

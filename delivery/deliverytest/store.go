@@ -139,6 +139,8 @@ var storeRules = []storeRule{
 	{name: "inspector: pages", check: pages},
 	{name: "inspector: filters", check: filters},
 	{name: "inspector: count", check: count},
+	{name: "inspector: counts by key", check: countsByKey},
+	{name: "inspector: counts by key of leased and held messages", check: countsOfLeasedAndHeldKeys},
 	{name: "inspector: purge", check: purge},
 	{name: "inspector: claim", check: claim},
 	{name: "inspector: move", check: move},

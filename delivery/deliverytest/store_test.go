@@ -3,6 +3,7 @@ package deliverytest
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ type wrong struct {
 	amend   func(next store.Inspector, lease store.Lease, a store.Amendment) error
 	list    func(next store.Inspector, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
 	count   func(c *store.Counts)
+	keys    func(next store.KeyCounter, q store.KeyQuery) ([]store.KeyCounts, error)
 	purge   func(next store.Inspector, queue string, f store.Filter) (int, error)
 	claim   func(next store.Inspector, queue string, f store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error)
 	move    func(next store.Inspector, moves []store.Move) error
@@ -36,6 +38,14 @@ type wrong struct {
 }
 
 var bg = context.Background()
+
+func (w *wrong) CountKeys(ctx context.Context, q store.KeyQuery) ([]store.KeyCounts, error) {
+	next := w.Inspector.(store.KeyCounter)
+	if w.keys == nil {
+		return next.CountKeys(ctx, q)
+	}
+	return w.keys(next, q)
+}
 
 func (w *wrong) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	if w.put == nil {
@@ -284,6 +294,25 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 			}
 		}}, "inspector: count"},
 		"counts that know no leases": {wrong{count: func(c *store.Counts) { c.Next = c.Oldest }}, "inspector: count"},
+		"dead letters wait": {wrong{keys: func(next store.KeyCounter, q store.KeyQuery) ([]store.KeyCounts, error) {
+			if q.Dead != "" {
+				q.Queues, q.Dead = append(slices.Clone(q.Queues), q.Dead), ""
+			}
+			return next.CountKeys(bg, q)
+		}}, "inspector: counts by key"},
+		"a choice of keys before the others are read": {wrong{keys: func(next store.KeyCounter, q store.KeyQuery) ([]store.KeyCounts, error) {
+			contains := q.Contains
+			q.Contains = ""
+			list, err := next.CountKeys(bg, q)
+			return slices.DeleteFunc(list, func(c store.KeyCounts) bool { return !strings.HasPrefix(c.Key, contains) }), err
+		}}, "inspector: counts by key"},
+		"held messages that are due": {wrong{keys: func(next store.KeyCounter, q store.KeyQuery) ([]store.KeyCounts, error) {
+			list, err := next.CountKeys(bg, q)
+			for i := range list {
+				list[i].Next = list[i].Oldest
+			}
+			return list, err
+		}}, "inspector: counts by key of leased and held messages"},
 		"Purge of everything": {wrong{purge: func(next store.Inspector, queue string, _ store.Filter) (int, error) {
 			return next.Purge(bg, queue, store.Filter{})
 		}}, "inspector: purge"},

@@ -39,5 +39,6 @@
 //
 // A running worker reports its state every 20 s: [Jobs.Workers] lists the reports.
 // [Jobs.HoldBackend] and its siblings steer the services that workers call; their orders
-// are in the log, too. [Groups] shows the dead letters of a queue by similar failures.
+// are in the log, too. [Groups] shows the dead letters of a queue by similar failures,
+// and [Keys] the messages of a queue by key.
 package jobs

@@ -12,8 +12,8 @@ import (
 
 // Engine keeps messages. It declares its other abilities by the interfaces that it
 // implements: [Store] (leases) or [Consumer], [Inspector] (filters and positions),
-// [ByKey], [Waker], and lock.Locks for work that only a single process may do. A queue
-// checks for the interfaces that its options need when it is made.
+// [ByKey], [KeyCounter], [Waker], and lock.Locks for work that only a single process may
+// do. A queue checks for the interfaces that its options need when it is made.
 //
 // The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for
 // concurrent use, do not keep references to their arguments, and return soon after ctx

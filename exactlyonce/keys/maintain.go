@@ -86,7 +86,7 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 
 // End ends an unfinished request, for example because Complete has given up: later
 // attempts get response, for another retention. It is for a person who has checked the
-// outcome of the calls of its steps, as with "weir keys end". [Keys.List] returns the
+// outcome of the calls of its steps, as with "weir requests end". [Keys.List] returns the
 // ids. A run of the request cannot commit afterwards. The error is exactlyonce.ErrInvalid
 // if no unfinished request has the id.
 func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {

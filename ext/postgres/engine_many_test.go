@@ -26,3 +26,11 @@ func TestATenantThatFloods(t *testing.T) {
 	defer s.Close()
 	storebench.Fair(t, s)
 }
+
+func TestEngineCountKeys_ManyMessages(t *testing.T) {
+	pool := connect(t, schemas(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	defer s.Close()
+	storebench.Keys(t, s)
+}

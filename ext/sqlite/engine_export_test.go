@@ -23,6 +23,9 @@ var (
 	PositionsFree   = positionsFree
 )
 
+// SelectKeyCounts is the statement of CountKeys.
+var SelectKeyCounts = selectKeyCounts
+
 // Stage puts messages in a transaction, as PutTx does.
 func Stage(ctx context.Context, s *Engine, tx execer, queue string, ms ...store.Message) error {
 	return s.stage(ctx, tx, queue, ms...)

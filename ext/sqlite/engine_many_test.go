@@ -89,3 +89,9 @@ func TestManyMessages(t *testing.T) {
 	defer s.Close()
 	storebench.Many(t, s)
 }
+
+func TestEngineCountKeys_ManyMessages(t *testing.T) {
+	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")))
+	defer s.Close()
+	storebench.Keys(t, s)
+}

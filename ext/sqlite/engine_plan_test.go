@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -79,6 +80,26 @@ func TestEngineTakeByKey_UsesAnIndex(t *testing.T) {
 		require.NotContains(t, plan, "SCAN m", plan)
 		require.NotContains(t, plan, "weir_messages_at", plan)
 	}
+}
+
+// A count by key reads the index of keys for each queue, and no message.
+func TestEngineCountKeys_UsesAnIndex(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
+	statement, args := sqlite.SelectKeyCounts(store.KeyQuery{Queues: []string{"q", "q-retry-1"}, Dead: "q-dead", Max: 1})
+	rows, err := db.Writer().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+statement, args...)
+	require.NoError(t, err)
+	var plan string
+	for rows.Next() {
+		var id, parent, unused int
+		var detail string
+		require.NoError(t, rows.Scan(&id, &parent, &unused, &detail))
+		plan += detail + "\n"
+	}
+	require.NoError(t, rows.Err())
+	require.NoError(t, rows.Close())
+	require.Equal(t, 3, strings.Count(plan, "weir_messages_key (queue=?)"), plan)
+	require.NotContains(t, plan, "SCAN weir_messages", plan)
+	require.Equal(t, 1, strings.Count(plan, "FOR GROUP BY"), "only the counts of keys are sorted, and not the messages:\n%s", plan)
 }
 
 // A search that finds little takes long. Others write meanwhile: it waited for the write

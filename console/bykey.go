@@ -1,0 +1,109 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/wait"
+)
+
+const (
+	shownByKey    = 100             // keys of a page
+	firstByKey    = 2 * time.Second // that a page waits for the first counts of a queue
+	longestFilter = 1000            // bytes
+)
+
+// byKeyData is the page of the keys of a queue.
+type byKeyData struct {
+	Queue, Dead string
+	Contains    string
+	Field       string // Contains, or "" if a form would show it as another text
+	Rows        []store.KeyCounts
+	More        bool // keys than are shown
+	At          time.Time
+	Failed      string // why the messages could not be counted, or ""
+}
+
+// keyFilter names a table by key.
+type keyFilter struct{ queue, contains string }
+
+// byKey shows the messages of a queue, its layers and its dead letters by key.
+func (s *server) byKey(r *http.Request) (view, error) {
+	q := r.URL.Query()
+	d := byKeyData{Queue: queueOf(q), Contains: q.Get("contains")}
+	switch {
+	case d.Queue == "":
+		return view{}, missing("Which queue? The address names none.")
+	case len(d.Contains) > longestFilter:
+		return view{}, wrong("The filter has %d bytes: at most %d are allowed.", len(d.Contains), longestFilter)
+	}
+	d.Queue, _ = roleOf(d.Queue, false)
+	d.Dead = d.Queue + "-dead"
+	if visible(d.Contains) == d.Contains {
+		d.Field = d.Contains
+	}
+	_, counts := s.engine.(store.KeyCounter)
+	if !counts {
+		return view{}, wrong("This engine does not count by key: SQLite, PostgreSQL and memory do. Filter the messages of the queue by one key instead.")
+	}
+	rows, at, err := s.keysOf(r.Context(), d.Queue, d.Contains)
+	if err != nil {
+		d.Failed = failure(300, err)
+	}
+	d.At, d.More = at, len(rows) > shownByKey
+	d.Rows = rows[:min(len(rows), shownByKey)]
+	return view{Name: "bykey", Title: "Keys of " + cut(100, d.Queue), Data: d}, nil
+}
+
+// keysOf returns the counts of the keys of a queue, and when they were counted: a zero
+// time if they are still being counted.
+func (s *server) keysOf(ctx context.Context, queue, contains string) ([]store.KeyCounts, time.Time, error) {
+	key := keyFilter{queue, contains}
+	s.mu.Lock()
+	c := s.byKeys[key]
+	if c == nil {
+		for other := range s.byKeys {
+			if len(s.byKeys) < manyKinds {
+				break
+			}
+			delete(s.byKeys, other) // any one
+		}
+		c = &cached[[]store.KeyCounts]{}
+		s.byKeys[key] = c
+	}
+	s.mu.Unlock()
+	longest := patience
+	_, at, _ := c.peek()
+	if at.IsZero() {
+		longest = firstByKey
+	}
+	return c.get(ctx, s.ctx, s.Clock, longest, func(ctx context.Context) ([]store.KeyCounts, error) { return s.countKeys(ctx, queue, contains) })
+}
+
+// countKeys counts the messages of a queue by key. It counts one queue or filter at a
+// time, and rests between two counts, so that counting takes at most a tenth of the time,
+// however many filters people try.
+func (s *server) countKeys(ctx context.Context, queue, contains string) ([]store.KeyCounts, error) {
+	select {
+	case s.heavy <- struct{}{}:
+		defer func() { <-s.heavy }()
+	case <-ctx.Done():
+		return nil, errors.New("another queue or filter is being counted")
+	}
+	pause := s.Clock.Until(s.restUntil)
+	if pause > 0 {
+		err := wait.For(ctx, s.Clock, pause)
+		if err != nil {
+			return nil, err
+		}
+	}
+	begun := s.Clock.Now()
+	list, err := jobs.Keys(ctx, s.engine, queue, jobs.KeyFilter{Contains: contains, Max: shownByKey + 1})
+	now := s.Clock.Now()
+	s.restUntil = now.Add((share - 1) * now.Sub(begun))
+	return list, err
+}

@@ -1,0 +1,132 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/console"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+)
+
+// ofKey returns n messages of a key.
+func ofKey(key string, n int) (ms []store.Message) {
+	for i := range n {
+		ms = append(ms, store.Message{Meta: message.Meta{ID: fmt.Sprint(key, "#", i), Key: key}})
+	}
+	return ms
+}
+
+// hostileKey is a key that would be markup, control a terminal, and hide text.
+const hostileKey = "<script>alert(1)</script>\x00\x1b[31m\u202egnp.exe \xff"
+
+func TestByKey(t *testing.T) {
+	e := memory.Open()
+	require.NoError(t, e.Put(t.Context(), "orders", ofKey("large", 7)...))
+	require.NoError(t, e.Put(t.Context(), "orders-retry-1", ofKey(hostileKey, 3)...))
+	require.NoError(t, e.Put(t.Context(), "orders-dead", ofKey(hostileKey, 2)...))
+	require.NoError(t, e.Put(t.Context(), "orders-dead", ofKey(strings.Repeat("long", 250), 1)...))
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "")})
+
+	assert.Contains(t, page(t, h, "/layers"), `href="/bykey?queue=orders"`)
+	assert.Contains(t, page(t, h, "/queue?queue=orders-retry-1"), `href="/bykey?queue=orders"`)
+	text := page(t, h, "/bykey?queue=orders")
+	assert.Regexp(t, `>large</a></td><td class="n" data-l="Waiting">7</td><td data-l="Next is due">now</td><td data-l="Oldest">0 s</td><td class="n" data-l="Dead letters">0</td>`, text)
+	assert.Regexp(t, `gnp.exe.*<td class="n" data-l="Waiting">3</td>.*<td class="n" data-l="Dead letters"><a href="[^"]*orders-dead[^"]*">2</a></td>`, text)
+	assert.Less(t, strings.Index(text, ">large<"), strings.Index(text, "gnp.exe"), "the key with most waiting messages is first")
+	assert.NotContains(t, text, "<script>alert")
+	assert.NotRegexp(t, "[\x00-\x08\x0b-\x1f\x7f\u202e]", text, "control characters")
+	assert.Contains(t, text, strings.Repeat("long", 25)+"…", "a long key is cut")
+	assert.Equal(t, text[:strings.Index(text, "<footer>")], page(t, h, "/bykey?queue=orders-dead")[:strings.Index(text, "<footer>")], "dead letters belong to their queue")
+
+	link := "/queue?" + url.Values{"queue": {"orders-retry-1"}, "key": {hostileKey}}.Encode()
+	assert.Contains(t, page(t, h, link), ">&lt;script&gt;alert(1)&lt;/script&gt;", "the link of a key leads to its messages")
+
+	text = page(t, h, "/bykey?queue=orders&contains=arg")
+	assert.Contains(t, text, ">large</a>")
+	assert.NotContains(t, text, "gnp.exe")
+	text = page(t, h, "/bykey?queue=orders&contains="+url.QueryEscape("\u202e"))
+	assert.Contains(t, text, "gnp.exe")
+	assert.NotContains(t, text, "\u202e", "the field of the filter has a hidden character")
+	assert.Contains(t, page(t, h, "/bykey?queue=orders&contains=nothing"), "No message has such a key.")
+	assert.Equal(t, http.StatusNotFound, ask(h, "/bykey", nil).Code)
+	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/bykey?queue=orders&contains="+strings.Repeat("x", 2000), nil).Code)
+}
+
+func TestByKey_MoreKeysThanFit(t *testing.T) {
+	e := memory.Open()
+	for i := range 150 {
+		require.NoError(t, e.Put(t.Context(), "orders", ofKey(fmt.Sprint("customer ", i), 1)...))
+	}
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "")})
+	text := page(t, h, "/bykey?queue=orders")
+	assert.Equal(t, 100, strings.Count(text, `data-l="Waiting"`))
+	assert.Contains(t, text, "These 100 keys have most waiting messages")
+}
+
+func TestByKey_EngineWithoutCounts(t *testing.T) {
+	e := memory.Open()
+	require.NoError(t, e.Put(t.Context(), "orders", ofKey("a", 1)...))
+	h := handler(t, console.Config{Engine: struct{ store.Inspector }{e}, Authorize: role(console.Reader, "")})
+	w := ask(h, "/bykey?queue=orders", nil)
+	assert.Equal(t, http.StatusUnprocessableEntity, w.Code)
+	assert.Contains(t, w.Body.String(), "does not count by key: SQLite, PostgreSQL and memory do")
+	assert.NotContains(t, page(t, h, "/layers"), "/bykey")
+}
+
+// slowKeys is an engine whose counts by key take long, or fail.
+type slowKeys struct {
+	*memory.Engine
+	takes  time.Duration
+	err    error
+	begins []time.Time // of the counts
+}
+
+func (e *slowKeys) CountKeys(ctx context.Context, q store.KeyQuery) ([]store.KeyCounts, error) {
+	e.begins = append(e.begins, time.Now())
+	time.Sleep(e.takes)
+	if e.err != nil {
+		return nil, e.err
+	}
+	return e.Engine.CountKeys(ctx, q)
+}
+
+// People who try filters do not keep the engine busy: counts take a tenth of the time.
+func TestByKey_RestsBetweenCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &slowKeys{Engine: memory.Open(), takes: 5 * time.Second}
+		require.NoError(t, e.Put(t.Context(), "orders", ofKey("a", 1)...))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		h, err := console.Handler(ctx, console.Config{Engine: e, Logger: quiet})
+		require.NoError(t, err)
+		for i := range 10 {
+			assert.Contains(t, page(t, h, fmt.Sprint("/bykey?queue=orders&contains=", i)), "The keys are being counted")
+		}
+		time.Sleep(2 * time.Minute)
+		assert.Contains(t, page(t, h, "/bykey?queue=orders&contains=0"), "No message has such a key.")
+		time.Sleep(10 * time.Minute)
+		require.Greater(t, len(e.begins), 1)
+		for i, at := range e.begins[1:] {
+			assert.GreaterOrEqual(t, at.Sub(e.begins[i]), 10*e.takes)
+		}
+		cancel()
+	})
+}
+
+func TestByKey_CountsThatFail(t *testing.T) {
+	e := &slowKeys{Engine: memory.Open(), err: errors.New("the index is damaged <b>")}
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "")})
+	becomes(t, h, "/bykey?queue=orders", "The messages cannot be counted by key: the index is damaged &lt;b&gt;")
+}

@@ -1,0 +1,100 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+const (
+	deadSuffix    = "-dead"
+	blockedSuffix = "-blocked"
+	defaultKeys   = 50
+)
+
+// KeyFilter chooses keys: see [Keys].
+type KeyFilter struct {
+	Contains string // only keys that contain this text; "" for all keys
+	Max      int    // the largest number of keys that are returned; 0 means 50
+}
+
+// Keys counts the messages of a queue, of its layers and of its dead letters by key
+// ([message.Meta].Key). Keys with more waiting messages come first, then keys with more
+// dead letters, then the others in the byte order of the keys. Messages without a key are
+// not counted.
+//
+// It reads the keys of all messages once. For a million messages of ten thousand keys
+// that takes less than a second on SQLite and PostgreSQL. Keys returns an error if the
+// engine is not a [store.KeyCounter], as JetStream and Kafka, or if the name is the name
+// of a layer or of dead letters.
+func Keys(ctx context.Context, e store.Engine, queue string, f KeyFilter) ([]store.KeyCounts, error) {
+	counter, ok := e.(store.KeyCounter)
+	if !ok {
+		return nil, fmt.Errorf("jobs: a %T does not count by key: it is not a store.KeyCounter. Use SQLite or PostgreSQL, or count "+
+			"the messages of one key with Count and a filter, if the engine is a store.Inspector", e)
+	}
+	inspector, ok := e.(store.Inspector)
+	if !ok {
+		return nil, fmt.Errorf("jobs: a %T does not list its queues: it is not a store.Inspector", e)
+	}
+	if f.Max < 0 {
+		return nil, fmt.Errorf("jobs: at most %d keys: must not be negative", f.Max)
+	}
+	of, err := familyOf(ctx, inspector, queue)
+	if err != nil {
+		return nil, err
+	}
+	most := f.Max
+	if most == 0 {
+		most = defaultKeys
+	}
+	return counter.CountKeys(ctx, store.KeyQuery{Queues: of.waiting, Dead: of.dead, Contains: f.Contains, Max: most})
+}
+
+// family is a queue with the queues that belong to it (law W1).
+type family struct {
+	waiting []string // the queue, its layers that have messages, and the queue of its blocked messages
+	dead    string
+}
+
+// all returns the names of the queues of a family.
+func (f family) all() []string { return append(slices.Clone(f.waiting), f.dead) }
+
+// familyOf returns the queues of a queue. The name must not be the name of a queue that
+// belongs to another queue.
+func familyOf(ctx context.Context, s store.Inspector, queue string) (family, error) {
+	if base := baseOf(queue); base != queue {
+		return family{}, fmt.Errorf("jobs: queue %q belongs to queue %q: name that queue, whose layers and dead letters are included", queue, base)
+	}
+	names, err := s.Queues(ctx)
+	if err != nil {
+		return family{}, err
+	}
+	f := family{waiting: []string{queue}, dead: queue + deadSuffix}
+	for _, name := range names {
+		if name != queue && name != f.dead && baseOf(name) == queue {
+			f.waiting = append(f.waiting, name)
+		}
+	}
+	return f, nil
+}
+
+// baseOf returns the queue to which a layer, dead letters or blocked messages belong, or
+// the name itself.
+func baseOf(name string) string {
+	base, n := storearg.Layer(name)
+	if n > 0 {
+		return base
+	}
+	for _, suffix := range []string{deadSuffix, blockedSuffix} {
+		base, ok := strings.CutSuffix(name, suffix)
+		if ok && base != "" {
+			return base
+		}
+	}
+	return name
+}
