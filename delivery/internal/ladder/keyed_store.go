@@ -117,34 +117,54 @@ const (
 
 // takeFirst takes the first parked message of a key, if it can be taken.
 func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Duration) (firstParked, error) {
-	f, k := store.Filter{Key: key}, s.keys
-	k.mu.Lock()
-	last := k.get(key).last
-	k.mu.Unlock()
-	var first []store.Entry
-	var err error
-	if last > 0 { // the next message is near: do not make the engine look at all messages of the key each time
-		first, err = s.List(ctx, k.blocked, f, store.Page{After: last - 1, Until: last + nearby, Max: 1})
-	}
-	if err == nil && len(first) == 0 {
-		first, err = s.List(ctx, k.blocked, f, store.Page{Max: 1})
-	}
-	if err != nil || len(first) == 0 {
+	k := s.keys
+	e, ok, err := s.findFirst(ctx, key)
+	if err != nil || !ok {
 		return firstParked{state: nothingParked}, err
 	}
-	e, now := first[0], k.clock.Now()
-	k.mu.Lock()
-	k.get(key).last = e.Position
-	k.mu.Unlock()
+	now := k.clock.Now()
 	if e.Meta.Due.After(now) {
 		return firstParked{state: mustWait, until: e.Meta.Due}, nil
 	}
-	ms, err := s.Claim(ctx, s.keys.blocked, f, store.Page{After: e.Position - 1, Until: e.Position, Max: 1}, lease)
+	ms, err := s.Claim(ctx, k.blocked, store.Filter{Key: key}, store.Page{After: e.Position - 1, Until: e.Position, Max: 1}, lease)
 	if err != nil || len(ms) == 0 { // another worker may have it, which may have died
-		s.keys.parkedElsewhere(key, grant{e.Position, e.Fence, e.LeasedUntil})
+		k.parkedElsewhere(key, grant{e.Position, e.Fence, e.LeasedUntil})
 		return firstParked{state: mustWait, until: now.Add(time.Second)}, err
 	}
 	return firstParked{state: wasTaken, message: ms[0]}, nil
+}
+
+// findFirst returns the first parked message of a key, without messages that were set
+// aside for good. ok is false if there is no such message.
+func (s *keyedStore[T]) findFirst(ctx context.Context, key string) (first store.Entry, ok bool, err error) {
+	k := s.keys
+	k.mu.Lock()
+	last := k.get(key).last
+	k.mu.Unlock()
+	pages := []store.Page{{Max: 1}}
+	if last > 0 { // the next message is near: do not make the engine look at all messages of the key each time
+		pages = []store.Page{{After: last - 1, Until: last + nearby, Max: 1}, {Max: 1}}
+	}
+	for len(pages) > 0 {
+		found, err := s.List(ctx, k.blocked, store.Filter{Key: key}, pages[0])
+		if err != nil {
+			return first, false, err
+		}
+		if len(found) == 0 {
+			pages = pages[1:]
+			continue
+		}
+		first = found[0]
+		if leases.IsSetAside(first.Meta.Due, k.clock.Now()) {
+			pages[0].After = first.Position
+			continue
+		}
+		k.mu.Lock()
+		k.get(key).last = first.Position
+		k.mu.Unlock()
+		return first, true, nil
+	}
+	return first, false, nil
 }
 
 // Done implements [store.Store].
@@ -155,9 +175,13 @@ func (s *keyedStore[T]) Done(ctx context.Context, leases ...store.Lease) error {
 }
 
 // Release implements [store.Store].
-func (s *keyedStore[T]) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
-	err := s.Inspector.Release(ctx, delay, leases...)
-	s.settled(err, leases, waitsAgain)
+func (s *keyedStore[T]) Release(ctx context.Context, delay time.Duration, released ...store.Lease) error {
+	err := s.Inspector.Release(ctx, delay, released...)
+	if leases.SetsAside(delay) {
+		s.settled(err, released, hasLeft) // later messages of the key must not wait for it
+	} else {
+		s.settled(err, released, waitsAgain)
+	}
 	return err
 }
 
@@ -176,7 +200,7 @@ func (s *keyedStore[T]) Move(ctx context.Context, moves ...store.Move) error {
 type afterSettlement uint8
 
 const (
-	hasLeft    afterSettlement = iota // it has left its queue: it is done, or was moved
+	hasLeft    afterSettlement = iota // it is done, was moved, or was set aside in its queue for good
 	waitsAgain                        // it was released, and waits in its queue
 )
 

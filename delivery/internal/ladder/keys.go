@@ -207,6 +207,7 @@ func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, lef
 			}
 			switch meta := &entries[i].Meta; {
 			case meta.Key == "":
+			case leases.IsSetAside(meta.Due, k.clock.Now()):
 			case queue == k.blocked:
 				parked[meta.Key]++
 			default:

@@ -224,27 +224,27 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
 }
 
 // refused notes that the store has refused to record how a message was settled. It is
-// tried again alone, and after maxRefusals tries the message is parked.
+// tried again alone, and after maxRefusals tries the message is set aside.
 func (s *Source[T]) refused(ctx context.Context, h *held, cause error, last bool) error {
 	s.mu.Lock()
 	s.refusals++
 	h.refusals++
 	wait := firstRefusal << (h.refusals - 1)
 	h.due = s.clock.Now().Add(wait)
-	park := last || h.refusals >= maxRefusals
+	isLastTry := last || h.refusals >= maxRefusals
 	s.mu.Unlock()
-	if park {
-		return s.park(ctx, h, cause)
+	if isLastTry {
+		return s.setAside(ctx, h, cause)
 	}
 	s.logger.Warn("weir: the store refuses to record how a message was settled, and is asked again", "queue", s.queue,
 		"id", h.message.Meta.ID, "wait", wait, "error", cause)
 	return nil
 }
 
-// park leaves a message in its queue that cannot be settled, and it is not delivered
-// again. If the store refuses even that, the message is delivered again when its lease
-// ends.
-func (s *Source[T]) park(ctx context.Context, h *held, cause error) error {
+// setAside leaves a message in its queue for good, since it cannot be settled: it is not
+// delivered again. If the store refuses even that, the message is delivered again when
+// its lease ends.
+func (s *Source[T]) setAside(ctx context.Context, h *held, cause error) error {
 	fate := "it stays in its queue and is not delivered again"
 	hs := []*held{h}
 	err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, forGood, leases...) })
@@ -333,9 +333,6 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []store.Lease) 
 	}
 	return moveAll(ctx, s.store, moves...)
 }
-
-// forGood is the delay of a message that stays in its queue, and is no longer taken.
-const forGood = 100 * 365 * 24 * time.Hour
 
 // buryAlone moves a message to the dead letters, where it may not fit: the history of its
 // failure makes it larger. If only a pointer fits, the message stays in its queue.

@@ -1,0 +1,16 @@
+package leases
+
+import "time"
+
+// forGood is the delay of a message that is set aside: it stays in its queue, and is no
+// longer taken. Its dead letter points to it, or the log names it.
+const forGood = 100 * 365 * 24 * time.Hour
+
+// SetsAside reports whether a source that releases a message with this delay sets the
+// message aside for good.
+func SetsAside(delay time.Duration) bool { return delay >= forGood }
+
+// IsSetAside reports whether a message that is due at this time in a layer, or behind
+// others of its key, was set aside for good. Other messages there are due within the
+// delay of their layer.
+func IsSetAside(due, now time.Time) bool { return due.Sub(now) > forGood/2 }
