@@ -127,7 +127,7 @@ func (s *Source[T]) Out() <-chan any {
 	return s.out
 }
 
-// Via streams the elements to next and returns next, or a flow that stands for it. It
+// Via streams the elements to next and returns next, or a flow that represents it. It
 // panics for a flow of go-streams that cannot pass barriers, for an operator or a flow of
 // weir that takes elements of another type, if a step behind next cannot pass barriers,
 // and if it was called before.

@@ -391,7 +391,7 @@ func (f *Flow) Out() <-chan any {
 }
 
 // Via streams the results to next and returns next, or, in a stream with checkpoints, a
-// flow that stands for it. It panics for an operator or a flow of weir that takes
+// flow that represents it. It panics for an operator or a flow of weir that takes
 // elements of another type, if Via or To was called before, and in a stream with
 // checkpoints for a flow of go-streams that cannot pass barriers. If the wiring does not
 // show that the stream has checkpoints, as behind FanOut, the flow fails at the first

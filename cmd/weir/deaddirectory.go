@@ -218,7 +218,7 @@ func deadPieces(r io.Reader, f func(p deadPiece) bool) error {
 }
 
 // deadScan reads a file of dead letters. Its functions get the dead letters, the damaged
-// parts, and what a crash has torn. found returns false to end the scan.
+// parts, and the parts torn by a crash. found returns false to end the scan.
 type deadScan struct {
 	found   func(raw []byte, m store.Message) bool
 	damaged func(p deadPiece)

@@ -220,8 +220,8 @@ func TestParseDeadLine_Damaged(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Damage is told apart from what a crash has torn, and a line that is too long is not
-// kept in memory.
+// Damaged parts are distinguished from parts torn by a crash, and a line that is too long
+// is not kept in memory.
 func TestDeadScan(t *testing.T) {
 	one := deadLine(t, 0, oneDeadLetter())
 	two := append(bytes.Clone(one), deadLine(t, int64(len(one)), oneDeadLetter())...)
@@ -286,7 +286,7 @@ func FuzzDeadScan(f *testing.F) {
 	})
 }
 
-// What parseDone reads, it would write in the same way, but for upper case.
+// Any text accepted by parseDone is written in the same way, except for upper case.
 func FuzzParseDone(f *testing.F) {
 	f.Add([]byte("5d4e3c586d5ae6ca86c46dcb"))
 	f.Add([]byte("c77c7d27f717651d3a1c4902 2127323110000000000"))
