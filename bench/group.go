@@ -90,7 +90,6 @@ func (c Config) buffer() int {
 	return cmp.Or(c.Buffer, DefaultBuffer)
 }
 
-// elems returns the number of elements.
 func (c Config) elems(full, short int) int {
 	switch {
 	case c.Elems > 0:

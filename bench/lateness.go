@@ -115,7 +115,6 @@ func patiently(base time.Duration, run func(m *Meter, n int, base time.Duration)
 	}
 }
 
-// report reports the lateness of the elements.
 func (p *parking) report(m *Meter) {
 	late := make([]int64, len(p.items))
 	for i := range p.items {

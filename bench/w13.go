@@ -93,7 +93,6 @@ func putAll(ctx context.Context, s store.Store, n int) error {
 	return nil
 }
 
-// counted is a sink that counts messages.
 type counted struct{ n int }
 
 // PutAll implements delivery.Sink.

@@ -401,7 +401,6 @@ func (w *pipelines) has(worker string) int {
 	return len(slices.DeleteFunc(slices.Collect(maps.Values(w.owner)), func(o string) bool { return o != worker }))
 }
 
-// config returns the configuration of a worker.
 func (w *pipelines) config(
 	ctx context.Context, worker string, js jetstream.JetStream, names []string, lease time.Duration,
 ) (weirpartitions.Config, error) {

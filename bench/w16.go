@@ -106,7 +106,6 @@ func has(stream jetstream.Stream, n int) error {
 	return nil
 }
 
-// bytesIn returns the total size of the files in a directory.
 func bytesIn(dir string) (n int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -26,7 +26,6 @@ const (
 	retryDelay  = 100 * time.Millisecond
 )
 
-// newOperator builds the operator of a weir row.
 func newOperator[T any](
 	c Config, ordered bool, fn asyncop.AsyncFunction[T, T], timeout time.Duration, capacity int,
 	strategy strategies.Retry[T], opts ...asyncop.Option,

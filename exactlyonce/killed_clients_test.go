@@ -123,7 +123,6 @@ func killClients(t *testing.T, client, dir string) (limit int64) {
 	return limit
 }
 
-// process is a client process.
 type process struct {
 	*exec.Cmd
 	output bytes.Buffer  // read after ended

@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 )
 
-// backend returns the commands for backends.
 func (a *app) backend() *cobra.Command {
 	return group("backend", "Backends: the services that workers call", a.backendList(),
 		a.backendOrder("hold NAME", "Let no call start in any worker until weir backend resume", 1),

@@ -316,7 +316,6 @@ func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) err
 	return a.ask(ctx, false, question)
 }
 
-// mergedJSON is the result of a merge.
 type mergedJSON struct {
 	Merged         int `json:"merged"`
 	Looping        int `json:"looping"`

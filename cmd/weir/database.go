@@ -27,7 +27,6 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// connectTimeout bounds the time to connect.
 const connectTimeout = 10 * time.Second
 
 // database is the database of a program. The program creates the tables and streams; this

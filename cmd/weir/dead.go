@@ -28,7 +28,6 @@ const (
 	deadQueue = "dead" // the end of the name of each queue of dead letters
 )
 
-// dead returns the commands for dead letters.
 func (a *app) dead() *cobra.Command {
 	c := group("dead", "Dead letters: messages that were given up",
 		a.deadList(), a.deadShow(), a.deadCount(), a.deadGroups(), a.deadPurge(), a.deadMerge(), a.deadExport(), a.deadImport())
@@ -596,7 +595,6 @@ func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	return read
 }
 
-// importedJSON is the result of an import.
 type importedJSON struct {
 	Read     int `json:"read"`
 	New      int `json:"new"`

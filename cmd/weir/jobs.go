@@ -12,7 +12,6 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 )
 
-// jobs returns the commands for jobs.
 func (a *app) jobs() *cobra.Command {
 	return group("jobs", "Jobs: what is done to many messages",
 		a.jobsList(), a.jobsShow(), a.jobsRun(),

@@ -47,14 +47,12 @@ type app struct {
 	begun bool // flags and arguments were parsed
 }
 
-// usageError reports wrong usage.
 type usageError struct{ message string }
 
 func (e *usageError) Error() string { return e.message }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
-// run runs the command and returns its exit status.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.commands()
 	root.SetArgs(args)
@@ -77,7 +75,6 @@ func (a *app) note(format string, args ...any) {
 	fmt.Fprintf(a.err, format+"\n", args...)
 }
 
-// print writes output.
 func (a *app) print(text string) error {
 	if a.frame != nil {
 		a.frame.WriteString(text)

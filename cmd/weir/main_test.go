@@ -76,7 +76,6 @@ func without(env []string, names ...string) (rest []string) {
 	return rest
 }
 
-// result is the result of a run.
 type result struct {
 	stdout, stderr string
 	status         int

@@ -35,7 +35,6 @@ that time, another relay takes over.`,
 	return c
 }
 
-// outboxJSON is an outbox as JSON.
 type outboxJSON struct {
 	Queue    string    `json:"queue"`
 	Messages int       `json:"messages"`

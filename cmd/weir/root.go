@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// commands returns the tree of commands.
 func (a *app) commands() *cobra.Command {
 	root := group("weir", "Look into the database of programs that use weir",
 		a.dead(), a.layers(), a.hold(), a.release(), a.due(), a.jobs(), a.log(), a.workers(), a.backend(), a.top(), a.ui(), a.outbox(), a.keys(), a.requests(),

@@ -21,7 +21,6 @@ const (
 	defaultWidth = 80 // width of a terminal with unknown size
 )
 
-// column is a column of a table.
 type column struct {
 	name  string
 	least int  // the column may be cut to this width; 0 means only as a last resort

@@ -264,7 +264,6 @@ func (t *top) drawWorkers(s *topJSON) error {
 	}, rows)
 }
 
-// drawBackends draws each backend of each worker.
 func (t *top) drawBackends(s *topJSON) error {
 	var rows [][]string
 	for _, w := range s.Workers {
@@ -298,7 +297,6 @@ func (t *top) drawBackends(s *topJSON) error {
 // then partitions with the largest lag.
 const topPartitions = 10
 
-// drawPartitions draws the owners of partitions.
 func (t *top) drawPartitions(s *topJSON) error {
 	all := jobs.Owners(s.Workers)
 	if len(all) == 0 {

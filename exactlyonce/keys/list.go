@@ -112,7 +112,6 @@ func (k *Keys) listPage(ctx context.Context, f Filter, after *position) (infos [
 	return infos, errors.Join(rows.Err(), rows.Close())
 }
 
-// scanInfo reads a row of listSQL.
 func scanInfo(rows *sql.Rows) (i Info, err error) {
 	var createdAt, lastRun, expires int64
 	var locked sql.NullInt64

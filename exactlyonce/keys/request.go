@@ -62,7 +62,6 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// fingerprint hashes the content of the request.
 func (r *Request) fingerprint(operation string) [32]byte {
 	if r.Fingerprint != [32]byte{} {
 		return oncewire.Fingerprint(r.Fingerprint[:], "given", operation)

@@ -35,7 +35,6 @@ type counters struct {
 	begun, resumed, replayed, inProgress, mismatched, invalid, stale, collected atomic.Uint64
 }
 
-// refused counts a refused attempt.
 func (c *counters) refused(err error) {
 	switch {
 	case errors.Is(err, exactlyonce.ErrInvalid):

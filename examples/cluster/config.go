@@ -10,7 +10,6 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// config holds the parsed flags.
 type config struct {
 	Orders   int64
 	Duration time.Duration

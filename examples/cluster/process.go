@@ -8,7 +8,6 @@ import (
 	"github.com/weirflow/weir/examples/internal/procs"
 )
 
-// settings configures a process.
 type settings struct {
 	Role string
 	Name string // of a server or a provider

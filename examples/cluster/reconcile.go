@@ -57,7 +57,6 @@ func readEndState(ctx context.Context, e *jetstream.Engine, dir string) (o endSt
 	return o, err
 }
 
-// eachEntry calls f for all messages of a queue.
 func eachEntry(ctx context.Context, e *jetstream.Engine, queue string, f func(store.Entry) error) error {
 	for page := (store.Page{Max: 500}); ; {
 		entries, err := again(ctx, func(ctx context.Context) ([]store.Entry, error) { return e.List(ctx, queue, store.Filter{}, page) })

@@ -471,7 +471,6 @@ func (s *supervisor) killsLocked(role string) (n int) {
 	return n
 }
 
-// stop ends all processes.
 func (s *supervisor) stop() {
 	for _, m := range s.members {
 		if m.process != nil {

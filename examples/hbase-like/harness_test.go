@@ -112,7 +112,6 @@ func flight(origin, destination string) string {
 	return fmt.Sprintf("2001/01/01 12:00,0,100,%s,%s\n", origin, destination)
 }
 
-// runResult is the exit status and the output of a run.
 type runResult struct {
 	status         int
 	stdout, stderr string
@@ -127,7 +126,6 @@ func runJob(stdin string, args ...string) runResult {
 // flat returns a text on one line, with single spaces.
 func flat(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// deadLettersOf returns the dead letters in a file.
 func deadLettersOf(t *testing.T, file string) []store.Entry {
 	t.Helper()
 	engine, err := sqlite.Open(t.Context(), file, sqlite.WithLogger(slog.New(slog.DiscardHandler)))

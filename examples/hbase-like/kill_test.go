@@ -96,7 +96,6 @@ var inWrite = map[string]string{
 	"syncdir": "a checkpoint, whose name is not durable",
 }
 
-// killCount holds totals over all jobs.
 type killCount struct {
 	mu      sync.Mutex
 	kills   int
@@ -128,7 +127,6 @@ func (c *killCount) check(t *testing.T, kills int) {
 	}
 }
 
-// killedJob is a job that is killed many times.
 type killedJob struct {
 	flags     []string
 	unordered bool

@@ -30,7 +30,6 @@ const (
 	partitionPoll  = 200 * time.Millisecond
 )
 
-// workerSettings configures a worker process.
 type workerSettings struct {
 	Config cli.Config
 	Name   string
@@ -56,7 +55,6 @@ func openLocks(ctx context.Context, cfg cli.Config) (*sqlite.DB, error) {
 	return sqlite.OpenDB(ctx, filepath.Join(cfg.Checkpoint, "locks.db"))
 }
 
-// partitionFile returns the name of a partition's output.
 func partitionFile(cfg cli.Config, name string) string {
 	return filepath.Join(cfg.Checkpoint, name+"."+string(cfg.Format))
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/weirflow/weir/progress"
 )
 
-// config holds the parsed flags.
 type config struct {
 	Engine   string // a name or a URL
 	Workers  int
@@ -51,7 +50,6 @@ func (c config) url() string {
 	return ""
 }
 
-// isEngine reports whether -engine names an engine.
 func (c config) isEngine() bool {
 	switch c.scheme() {
 	case onPostgres, onJetStream:

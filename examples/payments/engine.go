@@ -24,7 +24,6 @@ type location struct {
 	Name string // prefix of the names of queues and topics
 }
 
-// queue returns the name of a queue.
 func (l location) queue(name string) string { return l.Name + "-" + name }
 
 // owns reports whether a queue belongs to this run.
@@ -158,7 +157,6 @@ func putAll(ctx context.Context, sink delivery.Sink[bank.Order], orders []bank.O
 	return sink.PutAll(ctx, messages)
 }
 
-// listAll returns the content of a queue.
 func listAll[T any](ctx context.Context, list func(context.Context, store.Filter, store.Page) ([]store.Entry, error), c codec.Codec[T]) (all []T, err error) {
 	for page := (store.Page{Max: 500}); ; {
 		entries, err := list(ctx, store.Filter{}, page)

@@ -165,7 +165,6 @@ func (e *inKafka) receipts(ctx context.Context) ([]bank.Payment, error) {
 	return readTopic(ctx, e, e.payments.Name(), paymentsCodec)
 }
 
-// readTopic returns the content of a topic.
 func readTopic[T any](ctx context.Context, e *inKafka, topic string, c codec.Codec[T]) ([]T, error) {
 	v, err := kafka.OpenView(ctx, topic, "", e.seeds())
 	if err != nil {

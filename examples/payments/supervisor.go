@@ -100,7 +100,6 @@ func orCause(ctx context.Context, err error) error {
 	return err
 }
 
-// worker is a running worker.
 type worker struct {
 	*procs.Process
 	now sample // guarded by supervisor.mu
@@ -130,7 +129,6 @@ type supervisor struct {
 	down   bool      // south refuses connections
 }
 
-// kill is a scheduled kill.
 type kill struct {
 	done     int64 // due when this many orders are done
 	provider string

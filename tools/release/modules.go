@@ -17,7 +17,6 @@ const prefix = "github.com/weirflow/weir"
 // private are modules that users do not import. The release commit leaves them unchanged.
 var private = []string{"bench", "console/tests", "docs", "examples", "exactlyonce/lincheck"}
 
-// module is a released module.
 type module struct {
 	dir    string // path in the repository, with slashes; "." for the core
 	path   string

@@ -85,7 +85,6 @@ func parse(args []string) (options, error) {
 	return o, err
 }
 
-// selected returns the groups and rows to run.
 func selected(o options) []bench.Group {
 	var groups []bench.Group
 	for _, g := range bench.Groups(o.config) {

@@ -10,7 +10,6 @@ import (
 // limit is the provider's limit in calls per second.
 const limit = 200
 
-// result is the result of a client in a scenario.
 type result struct {
 	counts
 

@@ -129,7 +129,6 @@ func (c *choices) next() bool {
 	return false
 }
 
-// builder builds one image.
 type builder struct {
 	choose   func(n int) int
 	few      bool

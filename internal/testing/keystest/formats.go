@@ -13,7 +13,6 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// formatRequest returns the request in the format files.
 func formatRequest() keys.Request {
 	return keys.Request{
 		User: "ann", Key: "1", Method: "POST", Path: "/orders", Query: "a=b", ContentType: "application/json", Body: []byte(`{"n":5}`),

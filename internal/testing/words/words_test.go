@@ -166,7 +166,6 @@ func (c *comments) addFile(path string) error {
 // limits are the limits of packages that do not meet the aims, by rule.
 type limits map[string]map[string]float64
 
-// aims returns the aim of each rule.
 func aims() map[string]float64 {
 	all := map[string]float64{wide: wideAim}
 	for _, r := range rules {

@@ -428,7 +428,6 @@ func progress(t *testing.T, e Engine, all *workers.Workers, enough func(done int
 	}
 }
 
-// count counts the messages of a queue.
 func count(t *testing.T, s store.Inspector, queue string) int {
 	t.Helper()
 	return patiently(t, func(ctx context.Context) (int, error) {

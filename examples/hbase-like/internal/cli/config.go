@@ -180,7 +180,6 @@ func Parse(args []string, out io.Writer) (Config, error) {
 // unlimited is the value of -retries for strategies.Unlimited.
 const unlimited = -1
 
-// formatOf derives the format from a file name.
 func formatOf(name string) flights.Format {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".jsonl", ".ndjson", ".json":

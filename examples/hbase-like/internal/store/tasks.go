@@ -14,7 +14,6 @@ type tasks struct {
 	stopped bool
 }
 
-// start runs f on a new goroutine.
 func (t *tasks) start(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -23,7 +22,6 @@ func (t *tasks) start(f func()) {
 	}
 }
 
-// after runs f on a new goroutine after d.
 func (t *tasks) after(d time.Duration, f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
