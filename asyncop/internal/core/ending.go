@@ -73,7 +73,7 @@ func (g *Machine[IN, OUT]) endPurged(s *Slot[IN, OUT]) {
 	if s.phase == running || s.phase == preparing {
 		g.Timers.Cancel(&s.timer)
 		t := &s.attempt.Token
-		g.endAttempt(s, s.attempt, cutOff)
+		g.endAttempt(s, cutOff)
 		if g.backend != nil {
 			g.refresh()
 			g.backend.reportPurged(s, t)
@@ -118,7 +118,7 @@ func (g *Machine[IN, OUT]) abandon(s *Slot[IN, OUT]) bool {
 	case controlElement, endedWithoutResults:
 		return false
 	case preparing, running:
-		end := g.endAttempt(s, s.attempt, cutOff)
+		end := g.endAttempt(s, cutOff)
 		if s.phase == running {
 			s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 		}

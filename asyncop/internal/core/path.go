@@ -15,7 +15,7 @@ import (
 
 // The path of an element, in the order of this file:
 //
-//	accept ─▶ startNewest ─▶ takePermit ─▶ begin ─▶ invoke
+//	Accept ─▶ startNewest ─▶ takePermit ─▶ begin ─▶ invoke
 //	                             ▲                    ┆
 //	                             │                conclude
 //	                       startWaiting           endAttempt
@@ -25,7 +25,7 @@ import (
 //	                         retryNow ◀ backOff     settle       failElement
 //	                                                  │          rescue ──▶ settle
 //	                                                  │          giveUp
-//	                                                  └─▶ leave ◀───┘
+//	                                                  └─▶ Left ◀────┘
 //
 // judge reports the attempt to the backend after it has found the reason. An attempt with
 // results that the policy does not consider is reported without judge, and settled. If
@@ -320,7 +320,7 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 		ctx = g.observers.contextOf(s, own)
 	}
 	if g.Direct && ctx == context.Context(a) {
-		a.Occupy(true)
+		a.Occupy(true) // until the worker completes it
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
@@ -394,13 +394,13 @@ const (
 // or the attempt has failed.
 func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	a := s.attempt
-	end := g.endAttempt(s, a, how)
+	end := g.endAttempt(s, how)
 	g.Timers.Cancel(&s.timer)
 	var results []OUT
 	var err error
 	switch {
 	case how == ranOut:
-		err = g.expireAttempt(s, &end)
+		err = g.timeOutAttempt(s, &end)
 	case a.Failure != nil:
 		err = a.Failure
 	case g.ChecksResults:
@@ -439,10 +439,10 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	g.judge(s, &a.Token, end.Deduplicated)
 }
 
-// expireAttempt counts the timeout of the attempt of s, which ran out of time, and
-// returns its error. It sets the stage that the call may have reached. It removes the
+// timeOutAttempt counts the timeout of the attempt of s, which has run out of time, and
+// returns its error. It sets the stage that the call may have reached, and removes the
 // attempt from s, because another goroutine may be writing its results.
-func (g *Machine[IN, OUT]) expireAttempt(s *Slot[IN, OUT], end *call.Released) error {
+func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT], end *call.Released) error {
 	s.attempt = nil
 	end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
 	if s.phase == preparing {
@@ -452,9 +452,10 @@ func (g *Machine[IN, OUT]) expireAttempt(s *Slot[IN, OUT], end *call.Released) e
 	return g.User.TimeoutError(g.report(s), TimedOut{Attempt: true})
 }
 
-// endAttempt ends an attempt. No other function does. It frees the permit, unless a
+// endAttempt ends the attempt of s. No other function does. It frees the permit, unless a
 // function of the attempt is still running, whose goroutine then frees it.
-func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], how howEnded) (end call.Released) {
+func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.Released) {
+	a := s.attempt
 	switch how {
 	case completed:
 		end = a.Release()
@@ -785,7 +786,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	}
 	isEarly, wasCalled := g.now < s.due, s.phase == running
 	if s.phase == preparing || s.phase == running {
-		g.timeOutAttempt(s)
+		g.endAttemptAtDeadline(s)
 	} else {
 		g.endWait(s)
 	}
@@ -842,10 +843,12 @@ func (g *Machine[IN, OUT]) endWait(s *Slot[IN, OUT]) {
 	}
 }
 
-func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT]) {
+// endAttemptAtDeadline ends the attempt of s, which runs or is being prepared at the
+// deadline of s.
+func (g *Machine[IN, OUT]) endAttemptAtDeadline(s *Slot[IN, OUT]) {
 	wasCalled := s.phase == running
 	g.Timers.Cancel(&s.timer)
-	end := g.endAttempt(s, s.attempt, ranOut)
+	end := g.endAttempt(s, ranOut)
 	if g.backend != nil {
 		g.reportToBackend(s, &s.attempt.Token, context.DeadlineExceeded, predicates.Reason{}, 0)
 	}

@@ -368,15 +368,15 @@ func (p *flowPort[IN, OUT]) flush() {}
 
 func (p *flowPort[IN, OUT]) sleep() {
 	if p.d.loaded {
-		p.d.sleepOn(p.d.out)
+		p.d.sleepOn(p.d.out, p.boxed())
 	} else {
-		p.d.sleepOn(nil)
+		p.d.sleepOn(nil, nil)
 	}
 }
 
-// sleepOn waits until a value arrives through In, out takes the loaded value, or the loop
-// is woken.
-func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
+// sleepOn waits until a value arrives through In, out takes next, the loaded value, or
+// the loop is woken. out is nil if the loop has no value for it.
+func (d *Driver[IN, OUT]) sleepOn(out chan<- any, next any) {
 	var in <-chan any
 	if d.prepareRead() {
 		in = d.in
@@ -385,7 +385,7 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 	case v, ok := <-in:
 		d.host.Parked.Store(false) // the loop is awake: letters of this element need not wake it
 		d.received(v, ok)
-	case out <- d.next:
+	case out <- next:
 		d.sent()
 	case <-d.runEnded: // see checkSignals
 	case <-d.host.C:

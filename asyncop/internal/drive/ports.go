@@ -80,7 +80,7 @@ func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.boxed(), cal
 
 func (p *carrierPort[IN, OUT]) flush() { p.out.WakeUp() }
 
-func (p *carrierPort[IN, OUT]) sleep() { p.d.sleepOn(nil) }
+func (p *carrierPort[IN, OUT]) sleep() { p.d.sleepOn(nil, nil) }
 
 func (p *carrierPort[IN, OUT]) lookForWork() bool { return p.d.loaded && p.out.lookForSpace() }
 

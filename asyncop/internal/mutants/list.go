@@ -291,8 +291,8 @@ var mutants = []mutant{
 	},
 	{
 		"the context of a call ends by a cancel at the deadline", "A3", "core/path.go",
-		`g.endAttempt(s, s.attempt, ranOut)`,
-		`g.endAttempt(s, s.attempt, cutOff)`,
+		`g.endAttempt(s, ranOut)`,
+		`g.endAttempt(s, cutOff)`,
 	},
 	{
 		"a call that runs at the deadline is not in doubt", "X1", "core/path.go",
@@ -379,8 +379,8 @@ var mutants = []mutant{
 	},
 	{
 		"the context of a call ends by a timeout with the run", "F1", "core/ending.go",
-		`end := g.endAttempt(s, s.attempt, cutOff)`,
-		`end := g.endAttempt(s, s.attempt, ranOut)`,
+		`end := g.endAttempt(s, cutOff)`,
+		`end := g.endAttempt(s, ranOut)`,
 	},
 
 	// ---- core: user code that breaks
