@@ -154,8 +154,8 @@ func (g *Machine[IN, OUT]) Forget() {
 	g.state.FailedIn, g.unread = nil, nil
 	g.attemptEnd, g.view = attemptEnd{}, predicates.Attempt[OUT]{}
 	g.messages.forget()
-	if g.observers != nil {
-		g.observers.forget()
+	if g.observing != nil {
+		g.observing.forget()
 	}
 	if g.keys != nil {
 		g.keys.forget()

@@ -119,7 +119,7 @@ type Machine[IN, OUT any] struct {
 	batches   *Batches[IN, OUT]
 	backend   *atBackend[IN, OUT]
 	lookups   *lookups[IN, OUT]
-	observers *Observing[IN, OUT]
+	observing *Observing[IN, OUT]
 	handler   *handler[IN, OUT]
 	sink      *HandOver[IN, OUT]
 	timeouts  *ownTimeouts[IN, OUT]
@@ -203,7 +203,7 @@ func (g *Machine[IN, OUT]) addParts() {
 	g.messages.core, g.messages.attached = g, newPerSlot[call.Message](g)
 	if len(c.Observers) > 0 || len(c.Counters) > 0 {
 		g.isExact, g.timesAll = true, true
-		g.observers = &Observing[IN, OUT]{core: g, tracks: newPerSlot[*Track](g)}
+		g.observing = &Observing[IN, OUT]{core: g, tracks: newPerSlot[*Track](g)}
 	}
 	if c.Keys != nil {
 		g.keys = &keyOrder[IN, OUT]{core: g, positions: newPerSlot[linePosition[IN, OUT]](g)}
@@ -236,7 +236,7 @@ func (g *Machine[IN, OUT]) addParts() {
 func (g *Machine[IN, OUT]) Messages() *Messages[IN, OUT] { return &g.messages }
 
 // Observing calls the observers, or is nil.
-func (g *Machine[IN, OUT]) Observing() *Observing[IN, OUT] { return g.observers }
+func (g *Machine[IN, OUT]) Observing() *Observing[IN, OUT] { return g.observing }
 
 // Batches forms batches, or is nil.
 func (g *Machine[IN, OUT]) Batches() *Batches[IN, OUT] { return g.batches }
@@ -378,7 +378,7 @@ func (g *Machine[IN, OUT]) Next() time.Duration {
 		return Now
 	case g.messages.MaySettle():
 		return Now
-	case g.observers != nil && g.observers.MayReport():
+	case g.observing != nil && g.observing.MayReport():
 		return Now
 	case g.sink != nil && g.sink.mayOffer():
 		return Now

@@ -79,8 +79,8 @@ func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continue
 	if g.messages.Seen {
 		g.messages.attach(s) // first: the observers see the message
 	}
-	if g.observers != nil {
-		g.observers.accepted(s, i)
+	if g.observing != nil {
+		g.observing.accepted(s, i)
 	}
 	if g.keys != nil && !g.keys.join(s) {
 		return false
@@ -243,7 +243,7 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	if g.keys != nil {
 		g.keys.started(s, a)
 	}
-	if g.observers != nil && !g.observers.started(s, a) {
+	if g.observing != nil && !g.observing.started(s, a) {
 		return
 	}
 	if before != nil && !g.prepare(s, a, before) {
@@ -316,8 +316,8 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 		own = call.WithReservation(a, g.lookups.reserved)
 	}
 	var ctx context.Context = own
-	if g.observers != nil {
-		ctx = g.observers.contextOf(s, own)
+	if g.observing != nil {
+		ctx = g.observing.contextOf(s, own)
 	}
 	if g.Direct && ctx == context.Context(a) {
 		a.Occupy(true) // until the worker completes it
@@ -350,8 +350,8 @@ func (g *Machine[IN, OUT]) callFunction(ctx context.Context, in IN, a *call.Atte
 
 // context returns the context of user code for s. It ends with own.
 func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) context.Context {
-	if g.observers != nil {
-		return g.observers.contextOf(s, own)
+	if g.observing != nil {
+		return g.observing.contextOf(s, own)
 	}
 	return own
 }
@@ -880,8 +880,8 @@ func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay tim
 	if !g.attemptEnd.isKnown {
 		return
 	}
-	if g.observers != nil {
-		g.observers.attemptEnded(s, &g.attemptEnd, isRetried, delay)
+	if g.observing != nil {
+		g.observing.attemptEnded(s, &g.attemptEnd, isRetried, delay)
 	}
 	g.history.attemptEnded(s, &g.attemptEnd, isRetried, delay)
 	g.attemptEnd = attemptEnd{}
@@ -937,8 +937,8 @@ func (g *Machine[IN, OUT]) failRun(s *Slot[IN, OUT]) {
 // Ended reports how an element has ended, once for each element (law O1). The driver
 // calls it for the elements that Abandon has returned, the core for all others.
 func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
-	if g.observers != nil {
-		g.observers.ended(s, how)
+	if g.observing != nil {
+		g.observing.ended(s, how)
 	}
 	g.history.ended(s, how)
 	if g.messages.Seen {
@@ -980,7 +980,7 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 // operator's with its message.
 func (g *Machine[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
 	if len(g.Observers) > 0 { // there may be counters only
-		return g.observers.contextForReport(s)
+		return g.observing.contextForReport(s)
 	}
 	return g.messages.Context(s)
 }
