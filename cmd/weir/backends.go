@@ -152,7 +152,7 @@ func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 	return c
 }
 
-// ordered prints a backend's state and how many workers have it.
+// ordered prints the order for a backend, and how many workers have it.
 func (a *app) ordered(ctx context.Context, j *jobs.Jobs, o jobs.BackendOrder) error {
 	if a.json {
 		return a.object(o)

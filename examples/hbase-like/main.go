@@ -1,5 +1,5 @@
 // Command hbase-like enriches 20,000 flights by asynchronous look-ups in an HBase-like
-// store that is slow and faulty, with weir's AsyncWaitOperator in a go-streams pipeline.
+// store that is late and faulty, with weir's AsyncWaitOperator in a go-streams pipeline.
 // See README.md, and hbase-like -h.
 //
 // pipeline.go uses weir, checkpointed.go adds -checkpoint, and partitioned.go adds
