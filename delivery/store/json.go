@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// messageJSON is a message as JSON. At most one of the payloads is set.
+// messageJSON is a message as JSON. At most one payload field is set.
 type messageJSON struct {
 	Meta          message.Meta    `json:"meta"`
 	Cause         Cause           `json:"cause,omitempty"`

@@ -32,8 +32,8 @@ type KeyCounts struct {
 	Held    int       // of the waiting messages
 	Dead    int       // dead letters
 	Oldest  time.Time // when the first of the waiting messages arrived in its queue or layer; zero if Waiting is 0
-	// Next is the first time at which one of the waiting messages can be taken: when its
-	// delay or the lease of another consumer ends. It is zero if all of them are held, or if
-	// Waiting is 0.
+	// Next is the earliest time at which a waiting message can be taken: when its delay
+	// or the lease of another consumer ends. It is zero if all waiting messages are
+	// held, or if Waiting is 0.
 	Next time.Time
 }
