@@ -236,3 +236,60 @@ func Example_exactlyOnceRecords() {
 	// 201 withdrawn "replayed"
 	// balance: 70
 }
+
+// Two servers share the records. The first withdraws, and its answer is lost.
+func Example_exactlyOnceSeveralServers() {
+	ctx := context.Background()
+	dir := must(os.MkdirTemp("", "bank"))
+	defer os.RemoveAll(dir)
+	db := must(sqlite.OpenDB(ctx, filepath.Join(dir, "bank.db")))
+	defer db.Close()
+	check(sqliterecords.New(db).Migrate(ctx))
+	must(db.Writer().ExecContext(ctx, "CREATE TABLE accounts (owner TEXT PRIMARY KEY, balance INTEGER)"))
+	must(db.Writer().ExecContext(ctx, "INSERT INTO accounts VALUES ('alice', 100)"))
+	start := func(around func(http.Handler) http.Handler) (service *httptest.Server, stop func()) {
+		records := sqliterecords.New(db)
+		results := server.NewResults(server.Config{Records: records})
+		service = httptest.NewServer(around(results.Handler(withdraw(records), server.HandlerConfig{Scope: userOf, Required: true})))
+		return service, func() {
+			service.Close()
+			check(results.Close(ctx))
+		}
+	}
+	first, stopFirst := start(loseFirst)
+	defer stopFirst()
+	second, stopSecond := start(func(h http.Handler) http.Handler { return h })
+	defer stopSecond()
+
+	endpoints := []string{first.URL + "/withdrawals", second.URL + "/withdrawals"}
+	choose := func(attempt int) string { return endpoints[(attempt-1)%len(endpoints)] } // attempts count from 1
+	client := &http.Client{Transport: caller.Transport(first.Client().Transport, endpoints...)}
+	send := func(ctx context.Context, _ string) (string, error) {
+		endpoint := choose(asyncop.AttemptFromContext(ctx))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, nil)
+		if err != nil {
+			return "", err
+		}
+		req.SetBasicAuth("alice", "secret")
+		resp, err := client.Do(req)
+		if err != nil {
+			fmt.Println("first server: lost")
+			return "", err
+		}
+		defer resp.Body.Close()
+		return "second server: " + resp.Status + " " + resp.Header.Get("Exactly-Once-Result"), httpretry.CheckResponse(resp)
+	}
+	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(send), time.Minute, 100,
+		strategies.ReasonAware(httpretry.Classifier[string](), nil),
+		asyncop.WithObserver(caller.NewTracker(caller.Config{})))
+	for answer, err := range op.Results(slices.Values([]string{"withdrawal 17"})) {
+		fmt.Println(answer, err)
+	}
+	var balance int
+	check(db.Reader().QueryRowContext(ctx, "SELECT balance FROM accounts").Scan(&balance))
+	fmt.Println("balance:", balance)
+	// Output:
+	// first server: lost
+	// second server: 201 Created replayed <nil>
+	// balance: 70
+}

@@ -27,11 +27,13 @@ import (
 	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/ext/postgres/pgrecords"
+	"github.com/weirflow/weir/internal/testing/child"
 	"github.com/weirflow/weir/internal/testing/killtest"
 )
 
 func TestMain(m *testing.M) {
 	killtest.Child(openCounters)
+	child.Run("charges", serveCharges)
 	goleak.VerifyTestMain(m)
 }
 
@@ -53,6 +55,7 @@ func TestRecords(t *testing.T) {
 		"Hangs":              testContextOfAServerThatHangs,
 		"ExecConflicts":      testExecConflicts,
 		"KilledServers":      testKilledServers,
+		"Failover":           testFailover,
 		"NotMigrated":        testNotMigrated,
 		"Format":             testFormat,
 		"BesideQueues":       testBesideQueues,
