@@ -7,7 +7,7 @@ func Tenants(b *Backend) int {
 	return len(b.tenants.all)
 }
 
-// RampLeft returns how long the b.ramp lasts.
+// RampLeft returns how much longer the ramp lasts.
 func RampLeft(b *Backend) int64 {
 	t := b.now()
 	b.mu.Lock()

@@ -46,9 +46,9 @@ type schedule struct {
 	tryAgain time.Duration
 	elements uint64
 	left     map[*element]bool
-	stable   time.Duration // for how long calls may start
+	stable   time.Duration // how long calls have been allowed to start
 	outage   func() bool
-	waiting  func() // in a body, for a call of another operator
+	waiting  func() // ends the body that waits for a call of another operator; nil if none waits
 }
 
 type start struct {

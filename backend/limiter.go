@@ -9,8 +9,8 @@ import (
 // of a call with its time beside half as many calls. While twice as many calls take less
 // than a fifth more time, the limit grows. From two fifths on it shrinks, because more
 // calls would only wait in the service's queue. It measures the time beside half as many
-// calls every ten seconds, so a service that gets slower is not mistaken for a service
-// with a queue. Guarded by Backend.mu.
+// calls every twelve seconds, or less often if calls are slow, so a service that gets
+// slower is not mistaken for a service with a queue. Guarded by Backend.mu.
 type adaptive struct {
 	least, most float64
 	limit       float64

@@ -216,7 +216,7 @@ func TestBackend_ProbesOfALongOutage(t *testing.T) {
 		o.clock.Add(pause)
 		o.call(errBusy)
 	}
-	o.Resume() // of a person who knows more: the pauses are short again
+	o.Resume() // a person resumes, so the pauses are short again
 	o.call(errBusy)
 	require.Equal(t, 250*time.Millisecond, o.wait())
 }

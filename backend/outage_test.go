@@ -150,7 +150,7 @@ func TestADeadlineInARampMakesNoDeadLetter(t *testing.T) {
 		op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(func(context.Context, int) (string, error) {
 			time.Sleep(20 * time.Millisecond)
 			return "", nil
-		}), 3*time.Second, 20, strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent(), // else a call that is cut off is in doubt
+		}), 3*time.Second, 20, strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent(), // otherwise a call that is cut off is in doubt
 			asyncop.WithBackend(b), asyncop.WithLogger(silent), asyncop.WithFailureSink(in.TakeFailure))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -168,9 +168,9 @@ type sinkFunc func(ms []message.Message[string])
 
 func (f sinkFunc) PutAll(_ context.Context, ms []message.Message[string]) error { f(ms); return nil }
 
-// Elements that have waited for most of their time go first on the way back, and are cut
-// off by their own deadlines. That is not the service's doing: a backend that took it for
-// loss went down again and again, and never recovered.
+// Regression: elements that have waited for most of their time go first on the way back,
+// and are cut off by their own deadlines. The service is not the cause: a backend that
+// counted them as lost went down again and again, and never recovered.
 func TestAServiceComesBackToElementsThatHaveLittleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()

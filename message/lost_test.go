@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// collect runs the garbage collector until a settlement comes.
+// collect runs the garbage collector until a settlement arrives.
 func collect(t *testing.T, settlements <-chan message.Settlement) message.Settlement {
 	t.Helper()
 	limit := time.After(2 * time.Minute)
@@ -37,7 +37,7 @@ func TestLostMessageIsFound(t *testing.T) {
 	drop()
 	require.Equal(t, lost, collect(t, settlements))
 
-	half := func() { message.Split(source(), 1, 2)[0].Ack() } // and the other part is lost
+	half := func() { message.Split(source(), 1, 2)[0].Ack() } // the other part is lost
 	half()
 	require.Equal(t, lost, collect(t, settlements))
 

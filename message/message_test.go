@@ -20,7 +20,7 @@ import (
 
 var errTest = errors.New("no such card")
 
-// settled returns a message and where its settlements are noted.
+// settled returns a message, and the list of its settlements.
 func settled[T any](v T) (message.Message[T], *[]message.Settlement) {
 	settlements := new([]message.Settlement)
 	meta := &message.Meta{ID: "orders/0/17", Key: "k"}

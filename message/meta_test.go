@@ -91,8 +91,8 @@ func TestHeaders(t *testing.T) {
 	require.Zero(t, got)
 }
 
-// Replaced at each hop, never appended to (law D6): the output is no larger than the
-// input.
+// Headers are replaced at each hop, never appended to (law D6): the output is not larger
+// than the input.
 func TestHops(t *testing.T) {
 	m := full
 	first, err := m.ToHeaders()
@@ -312,7 +312,7 @@ func FuzzMetaFromHeaders(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name, value, name2, value2 string) {
 		m, err := message.MetaFromHeaders(map[string]string{name: value, name2: value2})
-		_ = err // sound parts can be written even with an error
+		_ = err // valid parts can be written even after an error
 		h, err := m.ToHeaders()
 		require.NoError(t, err)
 		again, err := message.MetaFromHeaders(maps.Clone(h))

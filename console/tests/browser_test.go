@@ -296,7 +296,7 @@ func TestEverybodyCanUseIt(t *testing.T) {
 	}
 }
 
-// ownRules returns what is wrong by rules that need no other program.
+// ownRules returns the findings of our own rules, which need no other program.
 func (p *person) ownRules() []string {
 	p.t.Helper()
 	return js[[]string](p, `(() => {
@@ -319,7 +319,7 @@ func (p *person) ownRules() []string {
 	})()`)
 }
 
-// axe returns what axe-core finds on a page.
+// axe returns the findings of axe-core on a page.
 func (p *person) axe(script string) []string {
 	p.t.Helper()
 	js[bool](p, script+"; true")

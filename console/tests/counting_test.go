@@ -109,7 +109,7 @@ func TestAQueueThatCannotBeCounted(t *testing.T) {
 		for _, queue := range []string{"bills-dead", "mails-dead"} {
 			require.NoError(t, e.Put(t.Context(), queue, store.Message{Meta: message.Meta{ID: "a"}, Cause: store.Exhausted}))
 		}
-		for range 2 { // a page shows the last look, and the first counts only what comes before the queue that hangs
+		for range 2 { // a page shows the previous counts, and the first count gets only as far as the queue that hangs
 			get("/")
 			time.Sleep(20 * time.Second)
 		}

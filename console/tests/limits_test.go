@@ -49,7 +49,7 @@ func state(tb testing.TB, e store.Keeper) string {
 	return b.String() + fmt.Sprint(len(held))
 }
 
-// leaving is a person who leaves a page at the first event.
+// leaving is a browser that leaves a page at the first event.
 type leaving struct {
 	*httptest.ResponseRecorder
 	leave func()

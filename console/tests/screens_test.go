@@ -30,7 +30,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// says writes a report of a worker.
+// says writes the report of a worker.
 func says(tb testing.TB, e store.Keeper, w jobs.Worker) {
 	tb.Helper()
 	text, err := json.Marshal(w)
@@ -113,7 +113,8 @@ func TestOutboxes(t *testing.T) {
 	})
 }
 
-// Requests with keys: their states, and neither what was asked nor what was answered.
+// The page of requests with keys shows their states, and contains neither the requests
+// nor the answers.
 func TestKeys(t *testing.T) {
 	e := onSQLite(t)
 	h := handler(t, console.Config{Engine: e})

@@ -47,8 +47,8 @@ func closed() chan struct{} {
 	return c
 }
 
-// Law W3: an index of a queue that is only taken from kept each message that was ever
-// there.
+// Regression (law W3): an index of a queue that is only taken from kept every message
+// that the queue ever had.
 func TestAnIndexForgetsWhatIsGone(t *testing.T) {
 	ix := newIndex(closed())
 	for seq := uint64(1); seq < 10_000; seq += 2 {
@@ -66,8 +66,8 @@ func TestAnIndexForgetsWhatIsGone(t *testing.T) {
 	}
 }
 
-// A Take does not wait for long for a server that is behind. A count after it took what
-// had come for all.
+// Regression: a Take does not wait long for a server that is behind. A count after it
+// took the messages that had arrived until then for all messages.
 func TestACountWaitsForWhatATakeHasNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix := newIndex(closed())

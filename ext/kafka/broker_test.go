@@ -26,7 +26,7 @@ func realBroker(t testing.TB) []string {
 	return all.Addrs()
 }
 
-// endRealBroker ends it, if there is one.
+// endRealBroker ends the shared broker, if it was started.
 func endRealBroker() {
 	if sharedIsUsed {
 		all, _ := shared()
@@ -46,7 +46,7 @@ func ownBrokers(t testing.TB, n int, settings ...string) clustertest.Cluster {
 	return all
 }
 
-// clusterOf is for a cluster of the test's own.
+// clusterOf returns a cluster for the brokers that a test has started.
 func clusterOf(t testing.TB, all clustertest.Cluster) *cluster {
 	t.Helper()
 	c := &cluster{t: t, addrs: all.Addrs()}

@@ -69,8 +69,8 @@ func TestInputSkipsNothing(t *testing.T) {
 	require.ErrorContains(t, err, `topic "orders", partition 0`)
 }
 
-// TestInputKeepsAnErrorOverABrokenOffWait has a partition fail just when a wait for it
-// ends. The client reports that only once.
+// TestInputKeepsAnErrorOverABrokenOffWait lets a partition fail just when a wait for it
+// ends. The client reports the failure only once.
 func TestInputKeepsAnErrorOverABrokenOffWait(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	in, err := c.input("orders", false)
@@ -291,7 +291,7 @@ func TestOutputOfWhatIsTooLarge(t *testing.T) {
 	c := newCluster(t, 1)
 	require.NoError(t, c.CreateTopic("invoices", 1, map[string]string{"max.message.bytes": "3000"}))
 	out := must(c.output(kgo.ProducerBatchCompression(kgo.NoCompression())))
-	err := out.Write(t.Context(), strings.Repeat("x", 600_000)) // as value and as header
+	err := out.Write(t.Context(), strings.Repeat("x", 600_000)) // it is the value and a header
 	require.ErrorIs(t, err, kerr.MessageTooLarge)
 	require.ErrorContains(t, err, `the record with key "k" has 12001`)
 	require.ErrorContains(t, err, "the client takes 1000012")
@@ -338,7 +338,7 @@ func TestOutputIsFenced(t *testing.T) {
 	}
 	_, err = commit(next, "c", "d")
 	require.NoError(t, err)
-	_, err = commit(old, "stale again") // its next ordinal happens to be taken
+	_, err = commit(old, "stale again") // its next ordinal exists, by accident
 	require.ErrorIs(t, err, checkpoint.ErrFenced)
 	all, err := c.reader().published()
 	require.NoError(t, err)
@@ -379,8 +379,8 @@ func TestStaleOutputWhoseOrdinalIsTaken(t *testing.T) {
 	}
 }
 
-// TestOutputEndsWithItsContext has the answer to a Produce stay away. The next Commit
-// publishes what there is once.
+// TestOutputEndsWithItsContext loses the answer to a Produce. The next Commit publishes
+// the elements once.
 func TestOutputEndsWithItsContext(t *testing.T) {
 	c := newCluster(t, 1, "invoices")
 	var f freezer
@@ -393,7 +393,7 @@ func TestOutputEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var once sync.Once
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Observe: true, When: func(kmsg.Request) bool {
-		once.Do(func() { // the same request may be asked about again
+		once.Do(func() { // When may be called again for the same request
 			f.freeze()
 			cancel()
 		})
@@ -408,7 +408,7 @@ func TestOutputEndsWithItsContext(t *testing.T) {
 }
 
 // hold begins a transaction that commits an offset for partition 0 of a topic and a
-// group. Until end aborts it, the offset cannot be known.
+// group. The committed offset is unknown until end aborts the transaction.
 func (c *cluster) hold(group, topic string) (end func()) {
 	c.t.Helper()
 	const name = "a transaction"
@@ -503,9 +503,9 @@ func (c *cluster) forget(group string) {
 	require.NoError(c.t, cmp.Or(err, deleted.Err))
 }
 
-// TestOutputThatPublishesNothingForLong checks law C1: a run continues after the offsets'
-// retention if it knows itself how many records are published. It was refused for ever. A
-// run that cannot know is still refused.
+// TestOutputThatPublishesNothingForLong is a regression test for law C1: after the
+// offsets' retention, a run that knows itself how many records are published was refused
+// for ever. It continues. A run that cannot know is still refused.
 func TestOutputThatPublishesNothingForLong(t *testing.T) {
 	c := newCluster(t, 1, "invoices")
 	commit := func(out *output[string], v string) error {

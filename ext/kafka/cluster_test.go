@@ -100,8 +100,8 @@ func (c *cluster) CreateTopic(topic string, partitions int32, configs map[string
 	return nil
 }
 
-// settled returns when no transaction of an id is being ended. Brokers answer before they
-// show it to readers.
+// settled waits until the last transaction of an id has ended. Brokers confirm its end
+// before readers see it.
 func (c *cluster) settled(id string) {
 	c.t.Helper()
 	eventually(c.t, func() bool {

@@ -159,8 +159,8 @@ func TestALayerHeedsTheServer(t *testing.T) {
 	}
 }
 
-// Law D4: a failure whose partition lacks replicas in sync does not delay others. Its put
-// never ended.
+// Regression (law D4): a failure whose partition lacks replicas in sync does not delay
+// others. Its put never ended.
 func TestAPartitionThatTakesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "orders-retry-1")
@@ -210,7 +210,7 @@ func TestALayerThatIsAddedLater(t *testing.T) {
 		came <- ms
 	}()
 	eventually(t, func() bool {
-		mock.Add(lookAgain) // once is enough, if the client does not answer from its cache
+		mock.Add(lookAgain) // once is enough, unless the client answers from its cache
 		return len(came) > 0
 	}, "the layer is found")
 	require.Equal(t, []string{"orders-retry-2"}, values(<-came))
@@ -295,9 +295,9 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 	assert.EqualValues(t, -2, n)
 }
 
-// Law W2: the content of headers can be stored. A message whose headers were too long, or
-// whose number of visits was the highest, reached neither the dead letters nor the
-// layers, and blocked its partition.
+// Regression (law W2): the content of headers can be stored. A message whose headers were
+// too long, or whose number of visits was the highest, reached neither the dead letters
+// nor the layers, and blocked its partition.
 func TestWhatHeadersSayCanBeStored(t *testing.T) {
 	for name, headers := range map[string][]kgo.RecordHeader{
 		"spring": {

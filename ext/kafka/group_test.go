@@ -46,13 +46,13 @@ func (c *cluster) group(opts ...kgo.Opt) *Group {
 	}
 }
 
-// handler notes the calls of an assigner.
+// handler notes the calls that a group makes for its partitions.
 type handler struct {
 	mu     sync.Mutex
 	epochs map[string]uint64 // of its present partitions
 	all    []uint64          // of all its assignments
 	lost   int
-	slow   string // a partition whose assignment waits for the end of its context, once
+	slow   string // the next assignment of this partition waits until its context ends
 }
 
 func (h *handler) Assigned(ctx context.Context, partition string, epoch uint64) error {
@@ -275,7 +275,7 @@ func newJobOn(t *testing.T, c *cluster, pause time.Duration) *job {
 	return &job{t: t, c: c, pause: pause, stores: map[string]*checkpointtest.MemoryStore{}, epochs: map[string]uint64{}}
 }
 
-// jobWorker is a worker of a job.
+// jobWorker is a worker of a job, which can be frozen.
 type jobWorker struct {
 	*job
 	freezer
@@ -284,8 +284,8 @@ type jobWorker struct {
 	ended chan error
 }
 
-// Open implements partitions.Stores. The store is far away: a frozen worker does not
-// reach it.
+// Open implements partitions.Stores. It simulates a store on another machine, which a
+// frozen worker does not reach.
 func (w *jobWorker) Open(_ context.Context, partition string, epoch uint64) (checkpoint.Store, error) {
 	if err := w.wait(); err != nil {
 		return nil, err
@@ -420,7 +420,7 @@ func TestAFrozenWorkerChangesNothing(t *testing.T) { // its sessions are short: 
 	a := j.start()
 	eventually(t, func() bool { return published() > 20 }, "the first worker publishes")
 	a.freeze()
-	j.order(1, 20) // it may have done all that there was
+	j.order(1, 20) // because the first worker may have done all orders
 	b := j.start()
 	eventually(t, func() bool { return published() == 220 && j.c.behind(1) == 0 }, "the second one goes on")
 	a.thaw(false)

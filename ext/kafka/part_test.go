@@ -150,9 +150,9 @@ func TestLeaving(t *testing.T) {
 	assert.WithinDuration(t, time.Now().Add(time.Hour), time.UnixMilli(due), time.Minute)
 }
 
-// TestJoins has a partition lost and assigned again while two of its messages run. One is
-// there again and joins (law D2); in place of the other one is another record, since the
-// log was cut.
+// TestJoins lets a partition be lost and assigned again while two of its messages run.
+// One record arrives again, and joins its running message (law D2). The log was cut
+// before the other, so another record arrives at its offset.
 func TestJoins(t *testing.T) {
 	s := owner(t)
 	arriving(s, nil, 0, 1)
@@ -169,7 +169,7 @@ func TestJoins(t *testing.T) {
 	ms := receive(t, s, 1)
 	assert.Equal(t, "1", ms[0].Meta().ID)
 	assert.Zero(t, takes(t, s))
-	old[1].Ack() // it is no longer there
+	old[1].Ack() // its record no longer exists
 	old[0].Ack()
 	s.mu.Lock()
 	assert.EqualValues(t, 1, p.progress.Low())
@@ -208,7 +208,7 @@ func TestALogThatWasCut(t *testing.T) {
 	ms := receive(t, s, 2)
 	assert.Equal(t, "orders/0/2", ms[0].Meta().ID)
 	assert.Equal(t, "orders/0/3", ms[1].Meta().ID)
-	old[3].Ack() // it is no longer there
+	old[3].Ack() // its record no longer exists
 	ms[0].Ack()
 	assert.EqualValues(t, 3, low())
 	ms[1].Ack()

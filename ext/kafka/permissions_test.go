@@ -133,7 +133,7 @@ func ofView(do func(ctx context.Context, v *View) error) func(ctx context.Contex
 }
 
 func withEngine(ctx context.Context, client []kgo.Opt, do func(*Engine) error, opts ...Option) error {
-	e, err := Open(ctx, "kafka://nowhere:1", append(opts, WithClientOptions(client...))...) // the client knows where
+	e, err := Open(ctx, "kafka://nowhere:1", append(opts, WithClientOptions(client...))...) // the address of the client is used
 	if err != nil {
 		return err
 	}

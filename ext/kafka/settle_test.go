@@ -106,7 +106,7 @@ func TestARecordWithoutHeadersIsCheap(t *testing.T) {
 	}), 5.0)
 }
 
-// TestARecordIsCheapToWrite checks that its headers share their memory.
+// TestARecordIsCheapToWrite checks that the headers of a record share their memory.
 func TestARecordIsCheapToWrite(t *testing.T) {
 	meta := message.Meta{ID: "a", Key: "k", Origin: message.Origin{Source: "a", Partition: "1", Position: "2"}, Provider: "p", Headers: map[string]string{"h": "v"}}
 	headers := testing.AllocsPerRun(100, func() {
@@ -333,7 +333,7 @@ func TestPushesBack(t *testing.T) {
 	eventually(t, func() bool { return c.committed("orders", 0).At == 2000 }, "it goes on")
 }
 
-// TestWhatWaitsIsBounded checks that messages which wait for their time do not fill the
+// TestWhatWaitsIsBounded checks that messages that wait for their time do not fill the
 // memory (law D5).
 func TestWhatWaitsIsBounded(t *testing.T) {
 	t.Parallel()
@@ -351,12 +351,12 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 	assert.LessOrEqual(t, len(s.parts[partitionID{"orders", 0}].entries), maxHeld+maxPoll)
 }
 
-// TestTheBytesOfWhatWaitsAreBounded checks the same for large messages, and that the
-// source continues when they are done.
+// TestTheBytesOfWhatWaitsAreBounded checks that large messages that wait do not fill the
+// memory, and that the source continues when they are done.
 func TestTheBytesOfWhatWaitsAreBounded(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
-	large := strings.Repeat("x", 450_000) // it is the key, too
+	large := strings.Repeat("x", 450_000) // also the key
 	const all = 40
 	for range all {
 		c.produce("orders", 1, large)
@@ -397,8 +397,8 @@ func receiveSome(t *testing.T, s *testSource, n int) []message.Message[string] {
 	return ms
 }
 
-// TestWhatIsResumedWaitsForNoOther checks that a partition which was full continues soon,
-// even if another one has no new records.
+// TestWhatIsResumedWaitsForNoOther checks that a partition that was full continues soon,
+// even if another partition has no new records.
 func TestWhatIsResumedWaitsForNoOther(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "orders")
@@ -409,14 +409,14 @@ func TestWhatIsResumedWaitsForNoOther(t *testing.T) {
 	defer func() { require.NoError(t, s.Close(context.Background())) }()
 	ms := receive(t, s, maxPoll)
 	eventually(t, func() bool { return len(s.client.PauseFetchPartitions(nil)["orders"]) == 1 }, "it is paused")
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // a fetch of the other one begins
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // a fetch of the other partition begins
 	defer cancel()
 	_, err = s.Receive(ctx, 1)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	for _, m := range ms {
 		m.Ack()
 	}
-	receive(t, s, 1) // when the fetch of the other one has ended
+	receive(t, s, 1) // after the fetch of the other partition
 	require.Equal(t, fetchWait, s.client.OptValue(kgo.FetchMaxWait))
 }
 
@@ -505,7 +505,7 @@ func TestDueHeader(t *testing.T) {
 		came <- ms
 	}()
 	eventually(t, func() bool {
-		clk.Add(time.Millisecond) // once is enough, if Receive does not look at the clock just then
+		clk.Add(time.Millisecond) // once is enough, unless Receive looks at the clock just then
 		return len(came) > 0
 	}, "it is due")
 	ms := <-came
@@ -560,7 +560,7 @@ func leaving(s *testSource) (n int) {
 	return n
 }
 
-// drain acknowledges messages until there are n of them.
+// drain acknowledges messages until it has n of them, and returns their values.
 func drain(t testing.TB, n int, sources ...*testSource) (all []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -601,7 +601,7 @@ func TestLostPartition(t *testing.T) {
 	joins := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.CoordinatorLoadInProgress, Count: -1}) // until it has been seen
 	eventually(t, func() bool { return h.Hits() > 0 }, "it was thrown out")
 	eventually(t, func() bool { return owned(s) == 0 }, "it has lost the partition")
-	ms[0].Ack() // too late: another one may have it
+	ms[0].Ack() // too late: another worker may have it
 	joins.Remove()
 	eventually(t, func() bool { return owned(s) == 1 }, "it has it again")
 	again := receive(t, s, 1)

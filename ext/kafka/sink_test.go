@@ -88,9 +88,9 @@ func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
 	require.ErrorIs(t, s.PutAll(t.Context(), []message.Message[string]{large}), message.ErrRefused, "no one would see a rejection")
 }
 
-// Law D1: records of a batch that was too large for the topic are written one by one, and
-// then Put returns nil. It returned a PutError without an error in it, which panicked
-// when it was printed.
+// Regression (law D1): records of a batch that was too large for the topic are written
+// one by one, and then Put returns nil. It returned a PutError without an error in it,
+// which panicked when it was printed.
 func TestPutOfABatchThatWasTooLarge(t *testing.T) {
 	c := newCluster(t, 1)
 	require.NoError(t, c.CreateTopic("invoices", 1, map[string]string{"max.message.bytes": "2000"}))

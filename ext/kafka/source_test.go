@@ -41,9 +41,9 @@ func TestCloseTwice(t *testing.T) {
 	require.ErrorIs(t, err, errClosed)
 }
 
-// Laws D1 and D4: a Close whose context has ended still records settlements and leaves
-// the group. The next member waited for the messages of a member that lived on and
-// delivered nothing.
+// Regression (laws D1 and D4): a Close whose context has ended still records settlements
+// and leaves the group. Without that, the next member waited for the messages of a member
+// that stayed in the group and delivered nothing.
 func TestCloseWhoseContextHasEnded(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, "0", "1")

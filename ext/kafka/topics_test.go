@@ -106,8 +106,8 @@ func TestNoBroker(t *testing.T) {
 	require.NoError(t, s.Close(context.Background()))
 }
 
-// A wrong password ends the start with its reason, and without the password; brokers that
-// do not answer are waited for.
+// A wrong password ends the start with its reason, and the error does not contain the
+// password. A start waits for brokers that do not answer.
 func TestAWrongPasswordEndsTheStart(t *testing.T) {
 	t.Parallel()
 	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "admin", "admin"))

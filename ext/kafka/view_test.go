@@ -253,7 +253,7 @@ func TestKilledMergesOfATopic(t *testing.T) {
 	assert.Empty(t, c.committedValues("dead"))
 }
 
-// Of two merges at once the later one continues, and does not repeat entries that the
+// Of two concurrent merges the later continues, and does not repeat entries that the
 // other has sent.
 func TestTwoMergesOfATopic(t *testing.T) {
 	t.Parallel()
@@ -296,7 +296,7 @@ func TestAMergeBehindALaterOne(t *testing.T) {
 	require.NoError(t, older.Put(t.Context(), letter(20)))
 	var second jobs.Progress
 	var err error
-	first, failed := c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders"}, func(jobs.Progress) { // before it removes them
+	first, failed := c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders"}, func(jobs.Progress) { // before the merge removes the entries
 		second, err = older.Merge(t.Context(), jobs.Spec{To: "orders"}, nil)
 	})
 	require.NoError(t, failed)
@@ -321,7 +321,7 @@ func TestAViewDuringAMerge(t *testing.T) {
 	assert.Equal(t, 20, n.Messages)
 }
 
-// A merge ends before it forgets what it has sent.
+// A merge ends with an error before it forgets sent entries.
 func TestAMergeWithTooManyGaps(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "dead", "orders")
@@ -349,7 +349,8 @@ func TestAMergeWithTooManyGaps(t *testing.T) {
 	assert.ElementsMatch(t, numbers(2000), c.committedValues("orders"))
 }
 
-// The offset of a longer log, which a former topic of that name had, hides no entries.
+// A topic was deleted and created again: the group's offset, from the longer log of the
+// former topic, hides no entries.
 func TestATopicThatWasMadeAgain(t *testing.T) {
 	c := newCluster(t, 1, "dead")
 	c.letters(5)

@@ -25,7 +25,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// The command weir on PostgreSQL. Its own tests have the rest, on SQLite.
+// The command weir on PostgreSQL. Its own tests, on SQLite, cover the rest.
 func TestCommand(t *testing.T) {
 	server := pgtest.Start(t)
 	binary := filepath.Join(t.TempDir(), "weir")
@@ -60,7 +60,7 @@ func TestCommand(t *testing.T) {
 	out1, err = run(url, "dead", "import", "--queue", "orders-dead", file)
 	require.Error(t, err)
 	require.Contains(t, out1, "weir dead import --create")
-	for range 2 { // they are there the second time
+	for range 2 { // the second time the tables exist
 		require.Contains(t, ok("dead", "import", "--create", "--queue", "orders-dead", file), "1 message read")
 	}
 	require.Contains(t, ok("dead", "list", "--queue", "orders-dead"), "from a file")

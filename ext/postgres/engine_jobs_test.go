@@ -98,8 +98,8 @@ func openForJobs(ctx context.Context, url string) (store.Keeper, error) {
 	return postgres.Open(ctx, url, postgres.WithLogger(quiet))
 }
 
-// patience asks a connection how long the server waits for it, at the second statement of
-// a transaction.
+// patience asks a connection for the server's idle timeout, at the second statement of a
+// transaction.
 type patience struct {
 	statements
 	armed bool
@@ -116,7 +116,8 @@ func (p *patience) TraceQueryStart(ctx context.Context, conn *pgx.Conn, _ pgx.Tr
 	return ctx
 }
 
-// A process that was frozen in a transaction kept the rows that it had changed for hours.
+// Regression: a process that was frozen in a transaction kept its changed rows locked for
+// hours.
 func TestTheServerWaitsHalfAMinuteForAnUpdate(t *testing.T) {
 	config, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)

@@ -74,7 +74,7 @@ func TestLocksForgetNames(t *testing.T) {
 	require.NoError(t, l.Extend(t.Context(), killed, time.Minute), "nobody else has it")
 
 	l = postgres.New(pool).Locks() // it has not looked yet
-	kept := acquire(l, "kept")     // all that is old goes, in steps
+	kept := acquire(l, "kept")     // all old rows are removed, in steps
 	acquire(l, "kept, too")
 	var rows int
 	require.NoError(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM weir_locks WHERE name <> ''").Scan(&rows))

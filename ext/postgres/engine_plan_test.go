@@ -52,7 +52,7 @@ func explained(t *testing.T, url string) (pool *pgxpool.Pool, plans func() strin
 // Statements that workers and commands run all the time must not scan all messages, with
 // or without statistics of the table, and with both custom and generic plans.
 func TestStatementsUseAnIndex(t *testing.T) {
-	n := 20_000 // here a scan is a temptation
+	n := 20_000 // enough for the planner to consider a scan
 	if os.Getenv("WEIR_LONG") != "" {
 		n = 100_000
 	}
@@ -165,8 +165,8 @@ func TestAFilterOfAKeyUsesAnIndex(t *testing.T) {
 	}
 }
 
-// The next page of a key does not look at all messages of the key: a job with many pages
-// took a time that grew with their square.
+// Regression: the next page of a key looked at all messages of the key, so the time of a
+// job with many pages grew with their square.
 func TestTheNextPageOfAKeyGoesByPosition(t *testing.T) {
 	pool, plans := explained(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))

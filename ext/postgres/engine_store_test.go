@@ -285,8 +285,8 @@ func TestServerKilled(t *testing.T) {
 	}
 }
 
-// A transaction of the caller, which waits for a call or keeps one waiting, and Close
-// waited for each other for ever.
+// Regression: a transaction of the caller, which waits for a call or keeps one waiting,
+// and Close waited for each other for ever.
 func TestCloseBesideATransactionThatPuts(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	s := postgres.New(pool)

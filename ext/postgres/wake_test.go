@@ -167,7 +167,7 @@ func TestAnIdleWorker(t *testing.T) {
 	}
 }
 
-// A queue of another engine is refused, and so is a value that cannot be encoded.
+// PutTx refuses a queue of another engine, and a value that cannot be encoded.
 func TestPutTxRefuses(t *testing.T) {
 	url := schemas(t)(t)
 	engine, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
@@ -204,7 +204,7 @@ func TestOpen(t *testing.T) {
 	require.ErrorContains(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1), "call postgres.Engine.Migrate")
 	require.NoError(t, engine.Close())
 
-	// Made by another user, they need only be used.
+	// If another user made the tables, the user needs only the right to use them.
 	made, err := postgres.Open(t.Context(), server.URL()+"&search_path=closed", postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	require.NoError(t, made.Close())

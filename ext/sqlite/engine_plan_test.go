@@ -102,8 +102,8 @@ func TestEngineCountKeys_UsesAnIndex(t *testing.T) {
 	require.Equal(t, 1, strings.Count(plan, "FOR GROUP BY"), "only the counts of keys are sorted, and not the messages:\n%s", plan)
 }
 
-// A search that finds little takes long. Others write meanwhile: it waited for the write
-// lock, and held it.
+// Regression: a search that finds little takes long. It waited for the write lock, and
+// held it, so others could not write.
 func TestClaimSearchesWithoutTheWriteLock(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
 	s := sqlite.New(db)

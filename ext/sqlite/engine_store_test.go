@@ -125,8 +125,8 @@ func TestClockGoesOnInTheNextRun(t *testing.T) {
 	require.Len(t, taken, 1)
 }
 
-// The store's clock continues for readers, too: a message that was due is taken, and a
-// lock that has ended is not held, even for a process that only reads.
+// The store's clock does not go back for readers either: a message that was due can be
+// taken, and a lock that has ended is not held, even for a process that only reads.
 func TestClockOfReadersGoesOnInTheNextRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queues.db")
 	mock := clock.NewMock()
@@ -158,8 +158,8 @@ func TestClockOfReadersGoesOnInTheNextRun(t *testing.T) {
 	require.Equal(t, time.Unix(1061, 0).UTC(), entries[0].LeasedUntil)
 }
 
-// A transaction of the caller, which waits for a call or keeps one waiting, and Close
-// waited for each other for ever.
+// Regression: a transaction of the caller, which waits for a call or keeps one waiting,
+// and Close waited for each other for ever.
 func TestCloseBesideATransactionThatPuts(t *testing.T) {
 	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")))
 	tx, err := open(t, filepath.Join(t.TempDir(), "other.db")).Writer().BeginTx(t.Context(), nil)

@@ -13,13 +13,13 @@ import (
 
 var errTrial = errors.New("trial")
 
-// faulty is a driver above a bucket. Calls of it can be made to fail, before or after
-// they took effect.
+// faulty is a driver above a bucket. A call can be made to fail before or after it takes
+// effect.
 type faulty struct {
 	driver.Bucket // no other methods are called
 	bucket        *blob.Bucket
-	overwrites    bool // it writes objects that are there
-	delays        bool // a write that fails is only late: it comes to its end before the next one
+	overwrites    bool // writes overwrite existing objects
+	delays        bool // a failed write takes effect later, before the next write
 
 	mu   sync.Mutex
 	in   int          // the call that fails, counted from 1, or 0

@@ -247,7 +247,7 @@ func TestServerScopes(t *testing.T) {
 	}
 }
 
-// A handler that panics or is in doubt; a message that cannot be stored.
+// Handlers that panic or leave their call in doubt, and messages that cannot be stored.
 func TestServerHandlersThatFail(t *testing.T) {
 	var log bytes.Buffer
 	s := newCalled(t, server.Config{}, grpconce.ServerConfig{Scope: anyone, Logger: slog.New(slog.NewTextHandler(&log, nil))})

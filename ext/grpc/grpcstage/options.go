@@ -26,7 +26,7 @@ func DialOptions() []grpc.DialOption {
 func unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
-	c := &call{sent: predicates.ReportSent(ctx)} // before it is: the attempt may be over while it is on its way
+	c := &call{sent: predicates.ReportSent(ctx)} // reported before the call is sent: later, the attempt may have ended
 	return c.end(invoke(context.WithValue(ctx, callKey{}, c), method, req, reply, cc, opts...))
 }
 

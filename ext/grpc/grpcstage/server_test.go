@@ -40,8 +40,8 @@ const (
 	streamMethod = "/weir.test.Effects/Stream"
 )
 
-// service executes what it gets: an element takes effect as often as it is counted. "code
-// 5" is refused.
+// service executes what it gets, and counts how often each element took effect. It
+// refuses "code 5".
 type service struct {
 	mu      sync.Mutex
 	effects map[string]int
@@ -264,7 +264,7 @@ func TestCallsToADyingServer(t *testing.T) {
 	}
 }
 
-// stageOf makes one call in an attempt that listens.
+// stageOf returns the stage at which a call failed with err.
 func stageOf(t *testing.T, err error) predicates.Stage {
 	t.Helper()
 	require.Error(t, err)
@@ -309,7 +309,8 @@ func TestStages(t *testing.T) {
 		assert.Equal(t, netretry.NotSent, reasonOf(err))
 	}
 
-	// Too large for the client, or for the server: the same the next time.
+	// A message that is too large for the client, or for the server, is so at each
+	// attempt.
 	large := strings.Repeat("x", 2000)
 	err := do(t.Context(), conn, large, grpc.MaxCallSendMsgSize(1000))
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))

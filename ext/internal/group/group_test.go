@@ -55,8 +55,8 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// Values join a batch, and leave it, until it is taken. One that never takes its values
-// has them nevertheless.
+// Values can join a batch, and leave it, until it is taken. A batch whose Run never calls
+// take has its values nevertheless.
 func TestJoinsUntilTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan bool)
@@ -148,7 +148,7 @@ func TestEachRunsOnce(t *testing.T) {
 					<-it.Done()
 					return
 				}
-				counts[i]++ // it is ours again
+				counts[i]++ // the element belongs to this goroutine again
 			})
 		}
 		wg.Wait()
@@ -158,8 +158,8 @@ func TestEachRunsOnce(t *testing.T) {
 	}
 }
 
-// The context of a batch ends when all of its values are withdrawn, and a value that
-// comes then is in another batch.
+// The context of a batch ends when all of its values are withdrawn. A value that arrives
+// then joins another batch.
 func TestGroup_AllWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var batches [][]int

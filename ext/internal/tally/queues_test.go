@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// long is a store whose queue takes time to be counted.
+// long is a store that takes long to count a queue.
 type long struct {
 	store.Inspector
 	takes  atomic.Int64 // time.Duration

@@ -40,7 +40,8 @@ func TestTopGroups(t *testing.T) {
 	require.Len(t, tally.failed, maxFailed)
 }
 
-// Operators that run under one name: their elements are added, and the last error counts.
+// Several operators with one name: their elements are added, and the latest error of a
+// running operator counts.
 func TestTally_SeveralOperators(t *testing.T) {
 	var counts Tally
 	ended := make(chan struct{})

@@ -62,8 +62,8 @@ func TestPublicationsThatAreNotConfirmed(t *testing.T) {
 	require.NoError(t, ctx.Err(), "it has waited for the context")
 }
 
-// relay publishes to a stream what comes on the subject "out", and answers as the server
-// does, as soon as answers is set.
+// relay publishes the messages of the subject "out" to a stream, and answers like the
+// server. It ignores messages until answers is set.
 func relay(t *testing.T, js jetstream.JetStream, stream string) (answers *atomic.Bool) {
 	t.Helper()
 	answers = &atomic.Bool{}
@@ -109,7 +109,8 @@ func TestCommitsThatAreNotConfirmed(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// storing is a server that is storing the messages already, some times.
+// storing is a server that refuses the first publications, because it is still storing
+// messages with the same ids. times is their number.
 type storing struct {
 	jetstream.JetStream
 	times int
@@ -132,8 +133,8 @@ type refusedFuture struct {
 func (refusedFuture) Ok() <-chan *jetstream.PubAck { return nil }
 func (f refusedFuture) Err() <-chan error          { return f.err }
 
-// The output and the sink wait for messages that were published before, and are not
-// stored yet.
+// The output and the sink repeat publications that the server refuses because it is still
+// storing messages with the same ids.
 func TestWhatIsBeingStored(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)

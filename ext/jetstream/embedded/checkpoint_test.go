@@ -123,7 +123,7 @@ func TestCheckpointStore(t *testing.T) {
 	})
 }
 
-// damage flips a bit of the last message of the pipeline on a subject that ends so.
+// damage flips a bit of the last message of the pipeline whose subject ends with subject.
 func damage(js jetstream.JetStream, name, subject string) error {
 	ctx := context.Background()
 	stream, err := js.Stream(ctx, name)
@@ -282,7 +282,7 @@ func TestInputLag(t *testing.T) {
 }
 
 // Law W2: a message that cannot be read goes to the dead letters as it is, and stops no
-// other. One that is there is not read again.
+// other message. It is not read again after that.
 func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)

@@ -87,7 +87,8 @@ func openStore(t *testing.T, js jetstream.JetStream, name string) *weirjs.Engine
 
 func newMessage(id string) store.Message { return store.Message{Meta: message.Meta{ID: id}} }
 
-// An iterator that replaces its consumer misses a Stop. The store is closed all the same.
+// An iterator that replaces its consumer misses a Stop. The store can be closed
+// nevertheless.
 func TestAnIndexThatIsNotStopped(t *testing.T) {
 	b := &breaking{JetStream: connect(t, fresh(t))}
 	b.deaf.Store(true)
@@ -124,8 +125,8 @@ func TestAnIndexThatFails(t *testing.T) {
 	require.Len(t, taken, 1)
 }
 
-// A server that has lost the end of a stream, which no server that syncs does, stops no
-// queue.
+// A server that has lost the end of a stream stops no queue. Servers that sync do not
+// lose it.
 func TestAServerThatWentBack(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
 	dialer := &switchable{}
@@ -171,7 +172,7 @@ func TestAServerThatWentBack(t *testing.T) {
 	require.Eventually(t, func() bool { return take() == 1 }, time.Minute, lease)
 }
 
-// behind is a server whose consumers know of no other message than the one they deliver.
+// behind is a server whose consumers report no pending messages, whatever follows.
 type behind struct{ jetstream.JetStream }
 
 func (b behind) CreateConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
@@ -209,7 +210,8 @@ func (m behindMsg) Metadata() (*jetstream.MsgMetadata, error) {
 	return at, err
 }
 
-// An input does not end before its stream does.
+// An input does not end before its stream, even if the server reports no pending
+// messages.
 func TestTheEndByAServerThatIsBehind(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -218,7 +220,7 @@ func TestTheEndByAServerThatIsBehind(t *testing.T) {
 	publish(t, js, stream+".c", "4")
 	s, err := js.Stream(t.Context(), stream)
 	require.NoError(t, err)
-	for i, want := range [][]string{{"1", "2", "3", "4"}, {"1", "2", "3"}} { // then the last one is removed
+	for i, want := range [][]string{{"1", "2", "3", "4"}, {"1", "2", "3"}} { // the second time without the last message
 		got, err := values[string](behind{js}, stream)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
@@ -309,7 +311,7 @@ func TestSource_WorkerThatWasCutOff(t *testing.T) {
 	}
 }
 
-// A grant ends with its lock, also if the same owner has that again.
+// A grant ends with its lock, even if the same owner acquires the lock again.
 func TestAnOldGrantOfTheSameOwner(t *testing.T) {
 	js := connect(t, fresh(t))
 	l := openStore(t, js, newStore(t, js)).Locks()

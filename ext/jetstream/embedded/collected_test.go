@@ -37,7 +37,7 @@ func (a aheadStream) Info(ctx context.Context, opts ...jetstream.StreamInfoOpt) 
 	return info, err
 }
 
-// subjectsOf returns what of a stream has subjects that begin with a text.
+// subjectsOf returns the subjects of a stream that begin with a prefix.
 func subjectsOf(t *testing.T, js jetstream.JetStream, name, prefix string) (all []string) {
 	t.Helper()
 	stream, err := js.Stream(t.Context(), name)

@@ -29,8 +29,8 @@ func overwrite(t *testing.T, js jetstream.JetStream, name string, seq uint64, ch
 	require.NoError(t, err)
 }
 
-// Laws D4, W2: one message that is damaged made Take and List of its whole queue fail. It
-// goes to the dead letters with its bytes.
+// Regression (laws D4, W2): one damaged message made Take and List of its whole queue
+// fail. It goes to the dead letters with its bytes.
 func TestADamagedMessage(t *testing.T) {
 	for what, damaged := range map[string][]byte{"its head": []byte("\x05{ : }payload"), "its length": []byte("\xff\xff"), "all": {}} {
 		t.Run(what, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 )
 
-// brimful is a server whose stream has no room for a mark in place of a message.
+// brimful is a server whose stream has no room for a mark that replaces a message.
 type brimful struct{ jetstream.JetStream }
 
 func (b brimful) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
@@ -27,8 +27,8 @@ func (b brimful) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.
 	return b.JetStream.PublishMsg(ctx, m, opts...)
 }
 
-// In a stream without room for a mark a message that is done was deleted, and the indexes
-// of other processes counted it for ever.
+// Regression: in a full stream, a message that is done was deleted without a mark, and
+// the indexes of other processes counted it for ever.
 func TestOthersHearOfARemovalFromAFullStream(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)
@@ -55,8 +55,9 @@ func TestOthersHearOfARemovalFromAFullStream(t *testing.T) {
 	}
 }
 
-// Law D5: servers of a replicated stream that is full refuse even a publication that
-// replaces a message. So no message could be taken, and no lease extended.
+// Regression (law D5): servers of a replicated stream that is full refuse even a
+// publication that replaces a message. So no message could be taken, and no lease
+// extended.
 func TestAFullStreamIsDrained(t *testing.T) {
 	t.Parallel()
 	_, js := startCluster(t, clustertest.Config{Servers: 3})
@@ -72,7 +73,7 @@ func TestAFullStreamIsDrained(t *testing.T) {
 				return s.Put(bounded(t), "q", m)
 			}
 			n, err := 0, error(nil)
-			for err == nil { // several at once, of which some may be refused
+			for err == nil { // concurrent puts, some of which may be refused
 				errs := make([]error, 4)
 				var all sync.WaitGroup
 				for i := range errs {

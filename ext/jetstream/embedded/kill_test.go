@@ -54,7 +54,8 @@ func startCluster(t *testing.T, c clustertest.Config) (*clustertest.Cluster, jet
 	return all, js
 }
 
-// queues are a stream of orders, a stream of completed ones, and a store for the ladder.
+// queues are a stream of orders, a stream of completed orders, and an engine for the
+// layers and dead letters.
 type queues struct {
 	*weirjs.Engine
 	js jetstream.JetStream
@@ -221,7 +222,8 @@ func forClusters(t *testing.T, f func(t *testing.T, servers int)) {
 	}
 }
 
-// fewer messages are enough where one server is in trouble.
+// fewer is the number of messages for tests that disturb one server: they need fewer than
+// the others.
 const fewer = 1000
 
 // Each order is done once, or is a dead letter once, although workers and servers are
@@ -362,7 +364,7 @@ func openPipelines(ctx context.Context, url string) (e pipelinekill.Engine, err 
 			return jscheckpoint.NewOutput(js, "out-"+p, "out-"+p, codec.JSON[int]())
 		},
 		Close: func() {
-			_ = engine.Close() // its locks end by themselves
+			_ = engine.Close() // even if it fails, its locks expire
 			js.Conn().Close()
 		},
 	}, nil

@@ -17,7 +17,7 @@ import (
 
 const largest = 64 << 10
 
-// withLargest bounds the messages of a server.
+// withLargest sets the largest message of a server, in bytes.
 func withLargest(size int32) func(*server.Options) {
 	return func(o *server.Options) { o.MaxPayload, o.SyncAlways = size, false }
 }
@@ -43,9 +43,9 @@ func putLargest(t *testing.T, s *weirjs.Engine, queue string) {
 	require.NoError(t, put("small", 1))
 }
 
-// Laws D4, W2: a message just under the server's max_payload was put, and then did not
-// fit into a transaction: no Take of several messages returned any, and no job could
-// change it.
+// Regression (laws D4, W2): a message just under the server's max_payload was accepted by
+// Put, and then did not fit into a transaction. No Take of several messages returned any,
+// and no job could change it.
 func TestTheLargestMessageOfAQueue(t *testing.T) {
 	js := connect(t, fresh(t, withLargest(largest)))
 	s := openStore(t, js, newStore(t, js))

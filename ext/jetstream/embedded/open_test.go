@@ -182,7 +182,7 @@ func TestOpenWithTheWrongPassword(t *testing.T) {
 	require.NoError(t, e.Close())
 }
 
-// The address has a password. It was in the error, and in the log of each try.
+// Regression: the password of the address was in the error, and in the log of each try.
 func TestOpenWithWhatIsNeverRight(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -62,7 +62,8 @@ var ofEngine = []string{
 	"$JS.API.CONSUMER.MSG.NEXT.RETRIES.>",
 }
 
-// seldom are permissions that are needed after errors, or without waiting for an answer.
+// seldom are permissions that are needed only after errors, or for requests whose answers
+// are not awaited.
 var seldom = []string{
 	"$JS.API.CONSUMER.INFO.RETRIES.>", "$JS.API.CONSUMER.INFO.LOG.>", "$JS.API.STREAM.MSG.GET.COPY", "$JS.API.STREAM.MSG.DELETE.RETRIES",
 }

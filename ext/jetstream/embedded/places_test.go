@@ -17,15 +17,15 @@ import (
 type place struct {
 	connect  func(t *testing.T, opts ...nats.Option) jetstream.JetStream
 	replicas int
-	unit     time.Duration // long against a call of the server, on an idle machine
+	unit     time.Duration // much longer than a call of the server on an idle machine
 }
 
 // replicate keeps a stream on all servers.
 func (p place) replicate(c *jetstream.StreamConfig) { c.Replicas = p.replicas }
 
-// forSuites are the options of a server in this process: no rule of the suites needs what
-// it writes to be synced, and each waits for units of time that are long against a call.
-// Tests that kill servers have some that sync.
+// forSuites are the options of a server in this process. It does not sync, which no rule
+// of the suites needs, and so answers quickly: the rules wait for times that must be much
+// longer than a call. Tests that kill servers use servers that sync.
 func forSuites(o *server.Options) {
 	largePayload(o)
 	o.SyncAlways = false
@@ -33,8 +33,8 @@ func forSuites(o *server.Options) {
 
 func largePayload(o *server.Options) { o.MaxPayload = 8 << 20 }
 
-// forPlaces runs a suite on a server in this process, and with WEIR_LONG on three in
-// processes of their own as well.
+// forPlaces runs a suite on a server in this process. With WEIR_LONG, it also runs the
+// suite on three servers in processes of their own.
 func forPlaces(t *testing.T, f func(t *testing.T, p place)) {
 	t.Run("servers=1", func(t *testing.T) {
 		s := fresh(t, forSuites)
@@ -61,8 +61,8 @@ func forPlaces(t *testing.T, f func(t *testing.T, p place)) {
 	})
 }
 
-// unitNow returns a time that is long against a call of the server, which syncs each
-// message, on the machine as busy as it is now.
+// unitNow measures calls of the server, which depend on the load of the machine, and
+// returns a time that is much longer than a call, up to a second.
 func (p place) unitNow(t *testing.T, js jetstream.JetStream) time.Duration {
 	t.Helper()
 	stream := newStream(t, js, p.replicate)

@@ -130,8 +130,8 @@ func TestSource(t *testing.T) {
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
 		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
-			// Under delivery.Run a redelivery may cross the end of its request; then it
-			// is redelivered after its lease.
+			// Under delivery.Run, a redelivery may arrive just when its request ends.
+			// Then the message is redelivered only after its lease.
 			lease := time.Minute
 			if strings.Contains(t.Name(), "lease") || strings.Contains(t.Name(), "delivery.Run") {
 				lease = 2 * time.Second
@@ -201,7 +201,7 @@ func TestPublishedAndReceived(t *testing.T) {
 	none(t, s, 50*time.Millisecond)
 }
 
-// Law D1: the result of a message has its id, and is stored all the same where both are
+// Regression (law D1): the result of a message has its id, and is stored even if both are
 // in one stream. The server took it for the message, and dropped it.
 func TestAResultInTheStreamOfItsMessage(t *testing.T) {
 	js := connect(t, fresh(t))
@@ -380,8 +380,8 @@ func TestSource_FailureKeepsHeaders(t *testing.T) {
 	require.Equal(t, "a, b", letter.Meta.Headers["Via"])
 }
 
-// Law D1: two messages with one id, on two subjects of a stream, are two messages. When
-// both failed, one was acknowledged and not kept.
+// Regression (law D1): two messages with one id, on two subjects of a stream, are two
+// messages. When both failed, one was acknowledged and not kept.
 func TestEngine_OneIDOnTwoSubjects(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -399,7 +399,7 @@ func TestEngine_OneIDOnTwoSubjects(t *testing.T) {
 	require.NotEqual(t, kept[0].Payload, kept[1].Payload)
 }
 
-// A message that is alone does not wait until others come.
+// A Receive of many messages returns with the first message, without waiting for more.
 func TestAMessageAlone(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -414,7 +414,7 @@ func TestAMessageAlone(t *testing.T) {
 			ms[0].Ack()
 		}()
 		if i > 0 {
-			none(t, newSource(t, js, newStream(t, js), time.Minute), 100*time.Millisecond) // so long that the request waits at the server
+			none(t, newSource(t, js, newStream(t, js), time.Minute), 100*time.Millisecond) // long enough for the request to wait at the server
 		}
 		begun := time.Now()
 		publish(t, js, stream, "one")
@@ -438,7 +438,7 @@ func TestADelayOverARestartOfTheServer(t *testing.T) {
 	s := newSource(t, js, stream, time.Minute)
 	due := map[string]time.Time{}
 	var ms []message.Message[string]
-	for range values { // all of them, before the first can be redelivered
+	for range values { // take all before the first can be redelivered
 		ms = append(ms, one(t, s))
 	}
 	for i, m := range ms {
@@ -481,7 +481,7 @@ func TestASourceOutlivesItsServer(t *testing.T) {
 	require.NoError(t, first.Close())
 	m.Ack() // there is no server
 	dialer.server.Store(start(t, dir))
-	require.Eventually(t, func() bool { // delivery.Run tries again as well
+	require.Eventually(t, func() bool { // delivery.Run repeats Receive, too
 		ms, err := s.Receive(bounded(t), 1)
 		if err == nil {
 			require.Equal(t, "two", ms[0].Value)

@@ -23,9 +23,9 @@ import (
 
 const maxPayload = 1 << 20 // of a server in this process
 
-// Law W2: a message near the server's largest one, whose failure fits into no layer and
-// no dead letter, held its slot for ever. Its dead letter points to it, and it stays in
-// the stream.
+// Regression (law W2): a message near the server's largest size, whose failure fits into
+// no layer and no dead letter, held its slot for ever. Its dead letter points to it, and
+// it stays in the stream.
 func TestFailuresThatAreTooLarge(t *testing.T) {
 	for name, retention := range map[string]jetstream.RetentionPolicy{"limits": jetstream.LimitsPolicy, "work queue": jetstream.WorkQueuePolicy} {
 		t.Run(name, func(t *testing.T) {
@@ -79,8 +79,8 @@ func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Du
 	require.Greater(t, len(m.Data), largest-200)
 }
 
-// Law W2: a result that is too large for the server was called for again every ten
-// seconds.
+// Regression (law W2): a result that was too large for the server was requested again
+// every ten seconds.
 func TestResultsThatAreTooLarge(t *testing.T) {
 	js := connect(t, fresh(t))
 	results := newStream(t, js)

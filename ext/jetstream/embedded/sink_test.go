@@ -73,9 +73,9 @@ func TestSink_SameIDTwice(t *testing.T) {
 	require.Equal(t, before, js.Conn().NumSubscriptions())
 }
 
-// Messages of a stream that was deleted and created again have other ids than messages at
-// the same positions of the stream before. When the first three were dead letters, the
-// next three were acknowledged and lost.
+// Regression: messages of a stream that was deleted and created again have other ids than
+// messages at the same positions of the stream before. When the first three were dead
+// letters, the next three were acknowledged and lost.
 func TestSource_StreamIsRecreated(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)

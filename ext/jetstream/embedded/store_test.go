@@ -93,8 +93,8 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	require.NoError(t, s.Put(t.Context(), "q", ms...))
 	stream, err := js.Stream(t.Context(), name)
 	require.NoError(t, err)
-	for i, m := range ms { // the server has had them somewhat later than Put began
-		stored, err := stream.GetMsg(t.Context(), uint64(i)+2) // behind the name of the queue
+	for i, m := range ms { // the server stores them after the beginning of Put
+		stored, err := stream.GetMsg(t.Context(), uint64(i)+2) // the name of the queue is at 1
 		require.NoError(t, err)
 		due[m.Meta.ID] = stored.Time.Add(m.Delay)
 	}
@@ -126,7 +126,7 @@ func TestPutIsOneTransaction(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	good := store.Message{Meta: message.Meta{ID: "good"}}
-	large := store.Message{Meta: message.Meta{ID: "large"}, Payload: make([]byte, 2<<20)} // over the server's MaxPayload
+	large := store.Message{Meta: message.Meta{ID: "large"}, Payload: make([]byte, 2<<20)} // more than the server's MaxPayload
 	require.Error(t, s.Put(t.Context(), "q", good, large))
 	c, err := s.Count(t.Context(), "q", store.Filter{})
 	require.NoError(t, err)
@@ -134,7 +134,7 @@ func TestPutIsOneTransaction(t *testing.T) {
 	require.NoError(t, s.Put(t.Context(), "q", good))
 }
 
-// A mark of a moved message is no message, and its place can be taken again.
+// A mark of a moved message is not a message, and another message can replace it.
 func TestMovedThereAndBack(t *testing.T) {
 	js := connect(t, fresh(t))
 	s, err := openEngine(t.Context(), js, newStore(t, js))
@@ -177,7 +177,7 @@ func TestMessagesOfOthersInTheStream(t *testing.T) {
 	own := []store.Message{{Meta: message.Meta{ID: "a"}}, {Meta: message.Meta{ID: "b"}}, {Meta: message.Meta{ID: "c"}}}
 	require.NoError(t, s.Put(t.Context(), "q", own...))
 	other := "weir.store." + name + "." + tokenOf("q") + ".other"
-	_, err = js.Publish(t.Context(), other, []byte("hello")) // the last message of the queue
+	_, err = js.Publish(t.Context(), other, []byte("hello")) // at the end of the queue
 	require.NoError(t, err)
 	_, err = js.Publish(t.Context(), "weir.store."+name+".no%queue.other", nil)
 	require.NoError(t, err)
@@ -194,7 +194,7 @@ func TestMessagesOfOthersInTheStream(t *testing.T) {
 	names, err := s.Queues(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"q"}, names)
-	_, err = js.Publish(t.Context(), other, []byte("hello again")) // the index has the queue already
+	_, err = js.Publish(t.Context(), other, []byte("hello again")) // the index has already read the queue
 	require.NoError(t, err)
 	require.NoError(t, s.Done(t.Context(), taken[0].Lease))
 	taken, err = s.Claim(t.Context(), "q", store.Filter{}, store.Page{Max: 1}, time.Minute)

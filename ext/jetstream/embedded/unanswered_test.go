@@ -23,11 +23,11 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 )
 
-// silent dials a server whose answers do not come while it is deaf.
+// silent dials a server. While it is deaf, the connection loses all answers.
 type silent struct {
 	switchable
 	deaf   atomic.Bool
-	losing atomic.Bool // the answers to transactions, until the next message is read
+	losing atomic.Bool // whether answers are lost from the next commit of a transaction until the next read of a message
 }
 
 func (s *silent) Dial(network, address string) (net.Conn, error) {
@@ -61,7 +61,7 @@ func (c silentConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// connectSilent connects to a server that can fall silent.
+// connectSilent connects to a server through a silent.
 func connectSilent(t *testing.T, srv *embedded.Server, opts ...jetstream.JetStreamOpt) (*silent, jetstream.JetStream) {
 	t.Helper()
 	dialer := &silent{}
@@ -74,7 +74,7 @@ func connectSilent(t *testing.T, srv *embedded.Server, opts ...jetstream.JetStre
 	return dialer, js
 }
 
-// Close took up to 20 s with servers that did not answer.
+// Regression: Close took up to 20 s if servers did not answer.
 func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	dialer, js := connectSilent(t, fresh(t))
@@ -92,7 +92,7 @@ func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 	var calls sync.WaitGroup
 	ctx := context.WithoutCancel(t.Context())
 	calls.Go(func() { assert.Error(t, e.Done(ctx, lease)) })
-	calls.Go(func() { // a call of many requests
+	calls.Go(func() { // a call with many requests
 		_, err := e.Take(ctx, "0", 1, time.Minute)
 		assert.ErrorIs(t, err, store.ErrClosed)
 	})
@@ -193,7 +193,7 @@ func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 			for _, l := range taken {
 				leases = append(leases, l.Lease)
 			}
-			_, err = s.Count(t.Context(), "q", store.Filter{}) // all has come: else it might be cut in the middle
+			_, err = s.Count(t.Context(), "q", store.Filter{}) // waits for all messages, so that the loss does not begin in the middle of one
 			require.NoError(t, err)
 			dialer.losing.Store(true)
 			require.NoError(t, remove(s, leases))

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/ext/otel/weirotel"
 )
 
-// A backend as it is when it is read.
+// Metrics show the present state of a backend.
 func TestBackends(t *testing.T) {
 	mock := clock.NewMock()
 	b := backend.New("rows", backend.RetryBudget(0.2), backend.WithClock(mock))

@@ -92,7 +92,7 @@ func NewMetrics(operator string, provider metric.MeterProvider, messaging ...att
 	return m, nil
 }
 
-// observe registers what is read when metrics are collected.
+// observe registers the metrics that are read from the operator at each collection.
 func (m *Metrics) observe(in *instruments) {
 	read := readings(in, tally.Metrics, m.operator)
 	ended := in.counter("weir.elements.ended", "Elements by how they ended.", "{element}")

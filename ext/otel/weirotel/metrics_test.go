@@ -83,7 +83,7 @@ func nonZero(values map[string]float64) map[string]float64 {
 	return values
 }
 
-// Every number of a story, as a reader gets it.
+// All metrics of an operator, as a reader gets them.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := sdkmetric.NewManualReader()

@@ -85,7 +85,7 @@ func NewTraces(operator string, provider trace.TracerProvider, opts ...Option) *
 	return t
 }
 
-// spanKey finds spans of t in a context. Those of operators around this one have other
+// spanKey finds spans of t in a context. Spans of operators around this one have other
 // keys.
 type spanKey struct {
 	t         *Traces

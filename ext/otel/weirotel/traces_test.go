@@ -464,8 +464,8 @@ func (s *everySecond) ShouldSample(p sdktrace.SamplingParameters) sdktrace.Sampl
 }
 func (*everySecond) Description() string { return "every second" }
 
-// Operators inside of calls, and two observers at one operator, do not take each other's
-// spans.
+// Operators that run inside a call, and two observers of one operator, do not take each
+// other's spans.
 func TestOperatorInsideOfACall(t *testing.T) {
 	r := newRecorder(t)
 	outer := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, in int) (int, error) {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A cache of otter ends when it is garbage.
+	// The goroutines of a cache of otter end when the cache is garbage.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/maypok86/otter/v2.periodicCleanUp[...]"))
 }
 
@@ -83,7 +83,7 @@ func TestExpiryOfTheUser(t *testing.T) {
 	c.Put("a", entry{Results: []int{1}})
 	clock.advance(59 * time.Second)
 	require.True(t, has(c, "a"))
-	clock.advance(2 * time.Second) // a read does not count
+	clock.advance(2 * time.Second) // a read does not prolong the entry
 	require.False(t, has(c, "a"))
 
 	c, clock = newCache(t, otter.Options[key, entry]{ExpiryCalculator: otter.ExpiryAccessing[key, entry](time.Minute)})
@@ -101,7 +101,7 @@ func TestExpiryOfTheUser(t *testing.T) {
 	require.True(t, has(c, "a"))
 }
 
-// Results take the place of a negative entry with a short time: they do not inherit that.
+// A result replaces a negative entry with a short time, and does not inherit that time.
 func TestEntryAfterOneWithATimeOfItsOwn(t *testing.T) {
 	c, clock := newCache(t, otter.Options[key, entry]{ExpiryCalculator: otter.ExpiryCreating[key, entry](time.Hour)})
 	c.Put("a", entry{TTL: time.Second})

@@ -15,8 +15,8 @@ import (
 	"github.com/weirflow/weir/ext/otter/ottercache"
 )
 
-// Names of airports are looked up once, and kept for ten minutes; that there is no such
-// airport for ten seconds.
+// Names of airports are looked up once, and kept for ten minutes. A missing airport is
+// kept for ten seconds.
 func Example() {
 	cache, err := ottercache.New(&otter.Options[string, lookup.Entry[string]]{
 		MaximumSize:      10_000,

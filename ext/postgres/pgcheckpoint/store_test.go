@@ -146,7 +146,7 @@ func TestEpochs(t *testing.T) {
 	require.NoError(t, second.Close())
 }
 
-// within calls a function in the midst of a Save: before its second round trip.
+// within calls a function in the middle of a Save: before its second round trip.
 type within struct {
 	failing
 	do atomic.Pointer[func()]
@@ -159,7 +159,7 @@ func (w *within) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBa
 	return ctx
 }
 
-// patience asks a connection how long the server waits for it, in the midst of a Save.
+// patience asks a connection for the server's idle timeout, in the middle of a Save.
 type patience struct {
 	failing
 	found string
@@ -172,8 +172,9 @@ func (p *patience) TraceBatchStart(ctx context.Context, conn *pgx.Conn, _ pgx.Tr
 	return ctx
 }
 
-// A process that was frozen during a Save kept the next owner of its pipeline waiting for
-// hours. Then a checkpoint that took more than a minute to arrive was never saved.
+// Regression: a process that was frozen during a Save kept the next owner of its pipeline
+// waiting for hours. Later, a checkpoint that took more than a minute to arrive was never
+// saved.
 func TestTheServerWaitsAMinuteForASave(t *testing.T) {
 	var p patience
 	stores := &pgcheckpoint.Stores{Pool: connect(t, pgtest.Start(t).URL(), &p)}
@@ -216,7 +217,7 @@ func testOpenDuringSave(t *testing.T, isolation string) {
 			assert.NoError(t, err)
 			found <- entries
 		}()
-		assert.Eventually(t, func() bool { // it waits, or is through
+		assert.Eventually(t, func() bool { // it waits, or has ended
 			return len(found) == 1 || server.Counts("SELECT 'waiting', count(*) FROM pg_locks WHERE NOT granted")["waiting"] > 0
 		}, time.Minute, time.Millisecond)
 	}

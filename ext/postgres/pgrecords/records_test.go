@@ -214,7 +214,7 @@ func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
 	assert.Equal(t, "stale", state)
 }
 
-// settings asks what holds in the transactions that lock a client.
+// settings notes the settings of transactions that lock a client.
 type settings struct{ found []string }
 
 func (s *settings) TraceQueryStart(ctx context.Context, conn *pgx.Conn, d pgx.TraceQueryStartData) context.Context {

@@ -122,7 +122,7 @@ func TestInsertsIntoADyingServer(t *testing.T) {
 				}
 			}) {
 				require.NoError(t, err)
-				if done++; done%500 == 250 { // twice each, with calls in flight
+				if done++; done%500 == 250 { // killed and shut down twice each, with calls in flight
 					if done%1000 == 250 {
 						server.Kill()
 					} else {
@@ -220,7 +220,7 @@ func TestTracer(t *testing.T) {
 			cancel()
 			batch := &pgx.Batch{}
 			batch.Queue("INSERT INTO effects VALUES ('h')")
-			require.Error(t, conn.SendBatch(over, batch).Close()) // pgx reports its end twice
+			require.Error(t, conn.SendBatch(over, batch).Close()) // pgx reports the end of the batch twice
 			return unsent
 		}, false, true},
 		"after a copy": {func(ctx context.Context) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
 )
 
-// A backend as it is at the scrape.
+// Metrics show the state of a backend at the time of the scrape.
 func TestBackends(t *testing.T) {
 	mock := clock.NewMock()
 	b := backend.New("rows", backend.Limit(5), backend.RetryBudget(0.2), backend.WithClock(mock))

@@ -99,7 +99,7 @@ func nonZero(values map[string]float64) map[string]float64 {
 	return values
 }
 
-// Every number of a story, read through a real HTTP endpoint.
+// All metrics of an operator, read through a real HTTP endpoint.
 func TestScrape(t *testing.T) {
 	metrics := weirprom.New("rows")
 	registry := prometheus.NewRegistry()
@@ -140,7 +140,7 @@ func TestScrape(t *testing.T) {
 		"attempt_duration_seconds": 7, "element_duration_seconds": 4, "element_queue_duration_seconds": 4, "retry_backoff_seconds": 3,
 	}, nonZero(after))
 
-	// The endpoint has the same values, and those of the histograms.
+	// The endpoint has the same values, and also the values of the histograms.
 	families := scrape(t, registry)
 	assert.Equal(t, after, nonZero(valuesOf(families, "rows")))
 	backoff := families["weir_retry_backoff_seconds"].GetMetric()[0].GetHistogram()

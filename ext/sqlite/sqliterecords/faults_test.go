@@ -16,8 +16,8 @@ import (
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
 
-// A statement that fails is the error of its call, which leaves no half of a step behind
-// and can be made again.
+// A failed statement is the error of its call, which leaves no partial step and can be
+// repeated.
 func TestStatementsThatFail(t *testing.T) {
 	db := openDB(t)
 	mock := clock.NewMock()
@@ -97,7 +97,7 @@ func TestStatementsThatFail(t *testing.T) {
 	require.Equal(t, 3, clients)
 }
 
-// A database that cannot be read is an error, and no request that was never seen.
+// A database that cannot be read causes an error, and requests do not seem new.
 func TestTablesThatAreGone(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "test.db"))
 	r := sqliterecords.New(db)

@@ -48,7 +48,7 @@ func together(t *testing.T, db *sqlite.DB, runs []*run) {
 			return nil
 		}))
 	})
-	<-inside // the batch waits for it
+	<-inside // the runs below wait for this transaction, and form a batch
 	for i, c := range runs {
 		wg.Go(func() {
 			answer, err := r.Run(t.Context(), c.req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
