@@ -206,7 +206,8 @@ func TestMonitorSaysWhatIsWrong(t *testing.T) {
 	})
 }
 
-// A source that has failed, and then waits for messages, is not taken to fail for ever.
+// A source that has failed, and then waits for messages, does not count as failing for
+// ever.
 func TestMonitorOfASourceThatWaitsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := false
@@ -234,13 +235,14 @@ func TestMonitorOfASourceThatWaitsAgain(t *testing.T) {
 	})
 }
 
-// A Run that panics has opened no source: the source of its queue would keep others out.
+// A Run that panics has opened no source. A source that stays open would keep other
+// sources of its queue out.
 func TestRunThatPanicsOpensNoSource(t *testing.T) {
 	q := delivery.NewQueue[int](memory.Open(), "q", delivery.WithKeepKeyOrder(10), noLog)
 	op := operator(itoa)
 	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), q, op, &collected{}, nil) })
 	require.NoError(t, op.Stop(t.Context()))
-	source := q.Source(nil) // it panics while another one is open
+	source := q.Source(nil) // it would panic while another source is open
 	require.NoError(t, source.Close(t.Context()))
 }
 

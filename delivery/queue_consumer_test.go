@@ -124,7 +124,7 @@ func upper() *asyncop.AsyncWaitOperator[string, string] {
 		asyncop.WithFailureSink(func(context.Context, asyncop.Failure[string]) error { return nil }))
 }
 
-// Of a message, an engine without leases refuses what it cannot do.
+// An engine without leases refuses the options of a message that it does not support.
 func TestQueuePut_ToAConsumer(t *testing.T) {
 	e := &topics{}
 	q := delivery.NewQueue[string](e, "orders")
@@ -201,8 +201,8 @@ func TestAConsumerKeepsWhatItReceived(t *testing.T) {
 	require.NoError(t, s.Close(t.Context()))
 }
 
-// An engine that is slow to begin is not asked from the start again by each Receive,
-// which others may end all the time (law D4); after an error it is, and a Close ends it.
+// An engine that is slow to begin is not asked again by each Receive, which others may
+// end all the time (law D4). It is asked again after an error, and a Close ends it.
 func TestAConsumerThatIsSlowToBegin(t *testing.T) {
 	begun, release := 0, make(chan error)
 	e := &topics{value: `"v"`, begin: func(ctx context.Context) error {

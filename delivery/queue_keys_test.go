@@ -148,9 +148,9 @@ func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 	})
 }
 
-// A message of a layer that a person lets run now keeps its visits and its place before
-// the others of its key. Regression (law D1): a merge into its queue lost it, because it
-// was taken for a redelivery of the message in the layer.
+// A message of a layer that a person makes due keeps its visits and its place before the
+// others of its key. Regression (law D1): a merge into its queue lost it, because it was
+// taken for a redelivery of the message in the layer.
 func TestAMessageOfALayerThatRunsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
@@ -202,7 +202,7 @@ func (unwoken) Wake(ctx context.Context, _ string, _ func(misses bool)) error {
 func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
 	for what, late := range map[string]bool{"before the worker": false, "before its lease has ended": true} {
 		synctest.Test(t, func(t *testing.T) {
-			engine := unwoken{memory.Open()} // it looks after the message was held
+			engine := unwoken{memory.Open()} // it looks only after the message was held
 			q := delivery.NewQueue[job](engine, "jobs", delivery.WithKeepKeyOrder(100), noLog)
 			for _, id := range []string{"first", "second"} {
 				require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key(id)))
@@ -266,7 +266,7 @@ func TestAVersionThatDropsTheOrderOfKeys(t *testing.T) {
 	}
 }
 
-// A version with WithKeepKeyOrder does not take what is parked as an input of another
+// A version with WithKeepKeyOrder does not take parked messages for messages of another
 // version, and a version without has no reason to warn.
 func TestTheOrderOfKeysWithoutAnotherVersion(t *testing.T) {
 	for what, order := range map[string][]delivery.QueueOption{"with": {delivery.WithKeepKeyOrder(100)}, "without": nil} {
@@ -327,7 +327,7 @@ func TestARolloutThatDropsOrAddsTheOrderOfKeys(t *testing.T) {
 			call := func(ctx context.Context, j job) error {
 				meta, _ := message.MetaFromContext(ctx)
 				time.Sleep(100 * time.Millisecond)
-				if len(j)%3 == meta.Visit { // of three, one fails once and another one at its second visit
+				if len(j)%3 == meta.Visit { // of three messages, one fails once, and another fails at its second visit
 					return errBusy
 				}
 				mu.Lock()

@@ -50,7 +50,7 @@ func entriesOf(t *testing.T, engine *memory.Engine, queue string) []store.Entry 
 	return entries
 }
 
-// The source of a queue is one as any other, with layers or without.
+// The source of a queue obeys the rules of all sources, with layers or without.
 func TestQueueIsASource(t *testing.T) {
 	for _, opts := range [][]delivery.QueueOption{nil, {delivery.RetryAfter(time.Minute)}} {
 		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
@@ -307,7 +307,7 @@ func TestPutWhileAnotherOneCounts(t *testing.T) {
 	})
 }
 
-// The values of messages keep what is known of them, but their visits.
+// Results keep the history of their messages, without the visits.
 func TestQueueIsASink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()

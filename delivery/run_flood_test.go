@@ -33,13 +33,13 @@ func (line) Idempotent() bool { return true }
 // worked is the result of a worker of TestRunWithABadBatch.
 type worked struct {
 	summary delivery.Summary
-	done    []time.Duration // when the good ones were, from the beginning
+	done    []time.Duration // when the good messages were done, since the beginning
 	dead    int
 }
 
 // workLines runs a worker over n messages, of which each ninth waits in a layer, up to
-// waits of them. It works until the good ones are done, for an hour at most. Of the calls
-// of f one runs at a time.
+// waits of them. It works until the good messages are done, for an hour at most. Calls of
+// f run one at a time.
 func workLines(t *testing.T, n, good int, strategy strategies.Retry[string], waits int, f func(n int) error) (w worked) {
 	t.Helper()
 	begun := time.Now()
@@ -101,7 +101,7 @@ func TestRunWithABadBatch(t *testing.T) {
 	}{
 		"422, and a classifier":     {ofHTTP, errUnprocessable, false, 10 * time.Second},
 		"a rejection":               {ofNothing, errDeclined, false, 10 * time.Second},
-		"something that is unknown": {ofNothing, errors.New("422"), true, 16 * time.Minute}, // ten each five seconds, half of them from layers
+		"something that is unknown": {ofNothing, errors.New("422"), true, 16 * time.Minute}, // ten calls each five seconds, half of them for messages of layers
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -253,7 +253,7 @@ func TestRunPutsManyAtOnce(t *testing.T) {
 			source, most := newList(12_000, false), 0
 			sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
 				if most == 0 {
-					time.Sleep(time.Second) // the others come meanwhile
+					time.Sleep(time.Second) // the other results arrive meanwhile
 				}
 				most = max(most, len(ms))
 				return nil
@@ -274,7 +274,7 @@ func TestRunWithARefusedResultAmongMany(t *testing.T) {
 		source, puts, got := newList(1000, false), 0, 0
 		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
 			if puts++; puts == 1 {
-				time.Sleep(time.Second) // the others come meanwhile
+				time.Sleep(time.Second) // the other results arrive meanwhile
 			}
 			if slices.ContainsFunc(ms, func(m message.Message[string]) bool { return m.Value == "700" }) {
 				return fmt.Errorf("too large: %w", message.ErrRefused)
@@ -291,8 +291,8 @@ func TestRunWithARefusedResultAmongMany(t *testing.T) {
 	})
 }
 
-// Law W2: a result that the sink never takes, without saying so, was called for again for
-// ever.
+// Regression (law W2): a result that the sink never takes, without returning that, was
+// called for again for ever.
 func TestRunWithAMessageThatTheSinkNeverTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(20, false)
@@ -395,8 +395,8 @@ func TestRunWithASinkThatIsFull(t *testing.T) {
 	})
 }
 
-// A result that a sink has refused once, and then has no room for, waits for room. One
-// that is full is not asked for each result.
+// A result that a sink has refused once, and then has no room for, waits for room. A full
+// sink is not asked for each result.
 func TestRunWithAResultThatHasNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, puts := time.Now(), 0
@@ -441,7 +441,7 @@ func TestRunWithASinkThatIsDown(t *testing.T) {
 	}
 }
 
-// A sink that is down pushes back: the worker holds what it has room for.
+// A worker whose sink is down receives no more messages than it has room for.
 func TestRunWithASinkThatIsDownReceivesNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(1000, true)
@@ -601,7 +601,7 @@ func TestRun_ReleasesWhatTheSinkHas(t *testing.T) {
 	})
 }
 
-// A sink that fails now and then has all its tries each time.
+// A sink that fails now and then gets all its tries each time.
 func TestRunWithASinkThatFailsNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := map[string]int{}
@@ -617,8 +617,8 @@ func TestRunWithASinkThatFailsNowAndThen(t *testing.T) {
 	})
 }
 
-// After a failure of the operator its results are still put: even into a sink that was
-// down, but for no longer than a drain into a sink that is stuck.
+// After a failure of the operator its results are still put, also into a sink that was
+// down; but if the sink is stuck, for no longer than a drain.
 func TestRunPutsTheLastResults(t *testing.T) {
 	for name, c := range map[string]struct {
 		sink func(ctx context.Context, down bool) error
@@ -745,7 +745,8 @@ func TestRunGoesOnAfterAFlood(t *testing.T) {
 	})
 }
 
-// After a block without a flood the first pause of the next flood is a second again.
+// After a block of messages without a flood, the first pause of the next flood is a
+// second again.
 func TestRunInTwoFloods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := settling(func(m message.Message[int]) {
@@ -762,7 +763,7 @@ func TestRunInTwoFloods(t *testing.T) {
 	})
 }
 
-// Failures that are not the most do not stop it, and a share of 1 never does.
+// A minority of failures does not stop a worker, and a share of 1 never does.
 func TestRunWithoutAFlood(t *testing.T) {
 	for _, c := range []struct {
 		dead int // of ten
@@ -796,7 +797,8 @@ func TestRunDrainsInAFlood(t *testing.T) {
 	})
 }
 
-// A pipeline that is wired wrong does not begin.
+// Run refuses an operator that lacks a failure policy, or whose context ends with the
+// context of Run.
 func TestRunRefusesAWrongOperator(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -820,8 +822,8 @@ func TestRunRefusesAWrongOperator(t *testing.T) {
 	}
 }
 
-// Law D1: a result has the id of its message, which is in its queue until the result is
-// safe. Put into the same queue, it was dropped as a copy of the message.
+// Regression (law D1): a result has the id of its message, which is in its queue until
+// the result is safe. Put into the same queue, it was dropped as a copy of the message.
 func TestRunRefusesTheQueueOfTheSourceAsSink(t *testing.T) {
 	numbers := memory.Open()
 	source := delivery.NewQueue[int](numbers, "numbers")
@@ -847,7 +849,7 @@ func TestRunRefusesTheQueueOfTheSourceAsSink(t *testing.T) {
 func TestRunWithASourceThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(3, false)
-		source.failures = slices.Repeat([]error{fmt.Errorf("no connection: %w", io.EOF)}, 5) // which is not the end
+		source.failures = slices.Repeat([]error{fmt.Errorf("no connection: %w", io.EOF)}, 5) // it wraps io.EOF, but is not the end
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 3, Done: 3, Elapsed: 3100 * time.Millisecond}, summary)
@@ -863,7 +865,7 @@ func TestRunWithASourceThatFails(t *testing.T) {
 	})
 }
 
-// receiver is a list that is received from in another way.
+// receiver is a list with another Receive and Close.
 type receiver struct {
 	*list
 	receive func(ctx context.Context, n int) ([]message.Message[int], error)
@@ -881,7 +883,7 @@ func (r receiver) Close(ctx context.Context) error {
 	return r.close(ctx)
 }
 
-// A source that fails now and then is never given up, and asked again soon each time.
+// Run never gives up a source that fails now and then, and soon asks it again each time.
 func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers, calls := newList(3100, false), 0
@@ -898,8 +900,8 @@ func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
 	})
 }
 
-// Run does not give up an idle source that fails now and then, but a source whose every
-// Receive takes long to fail.
+// Run does not give up an idle source that fails now and then. It gives up a source whose
+// every Receive takes long to fail.
 func TestRunWithAnIdleSourceThatFails(t *testing.T) {
 	failing := func(n int, after time.Duration) (source receiver) {
 		source.list = newList(3, false)
@@ -930,7 +932,7 @@ func TestRunWithAnIdleSourceThatFails(t *testing.T) {
 func TestRunWithAPermanentFault(t *testing.T) {
 	errNoTable := errors.New("no such table")
 	broken := fmt.Errorf("take: %w", guard.MarkPermanent(errNoTable))
-	synctest.Test(t, func(t *testing.T) { // of the source: messages that were taken are finished
+	synctest.Test(t, func(t *testing.T) { // the source fails: received messages are finished
 		source := newList(10, true)
 		time.AfterFunc(time.Second, func() {
 			source.mu.Lock()
@@ -948,7 +950,7 @@ func TestRunWithAPermanentFault(t *testing.T) {
 		require.GreaterOrEqual(t, summary.Done, 10)
 		require.Less(t, summary.Elapsed, 11*time.Second)
 	})
-	synctest.Test(t, func(t *testing.T) { // and it is to end
+	synctest.Test(t, func(t *testing.T) { // the source fails when the context has ended
 		ctx, cancel := context.WithCancel(t.Context())
 		source := sourceFunc(func(context.Context) error {
 			cancel()
@@ -957,7 +959,7 @@ func TestRunWithAPermanentFault(t *testing.T) {
 		_, err := delivery.Run(ctx, source, operator(itoa), &collected{}, silently)
 		require.ErrorIs(t, err, errNoTable)
 	})
-	synctest.Test(t, func(t *testing.T) { // the sink's: all is released
+	synctest.Test(t, func(t *testing.T) { // the sink fails: all messages are released
 		source := newList(50, true)
 		puts := 0
 		sink := sinkFunc(func(context.Context, []message.Message[string]) error { puts++; return broken })
@@ -979,7 +981,7 @@ func (f sourceFunc) Receive(ctx context.Context, _ int) ([]message.Message[int],
 
 func (sourceFunc) Close(context.Context) error { return nil }
 
-// A source that is given up ends the run after a drain.
+// If Run gives a source up, it drains before it ends.
 func TestRunDrainsAfterASourceThatHasFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers := newList(1, true)
@@ -1040,8 +1042,8 @@ func TestRunWithASourceThatDoesNotClose(t *testing.T) {
 	})
 }
 
-// A server that hangs does not keep a worker longer than Kubernetes waits for it, which
-// is 30 s: it needed 50 s.
+// Regression: a server that hangs kept a worker for 50 s, longer than the 30 s that
+// Kubernetes waits for it.
 func TestRunEndsInTimeWhateverHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers, closes := newList(1, true), 0
@@ -1072,8 +1074,8 @@ func TestRunEndsInTimeWhateverHangs(t *testing.T) {
 	})
 }
 
-// A worker that is asked to leave while its queue has no leader ends well, unless its
-// source will not return.
+// A worker that is told to leave while its queue has no leader ends without an error,
+// unless its source does not return.
 func TestRunThatCannotSayFarewell(t *testing.T) {
 	for what, want := range map[string]error{"no leader": nil, "closed": store.ErrClosed} {
 		t.Run(what, func(t *testing.T) {
@@ -1094,7 +1096,7 @@ func TestRunThatCannotSayFarewell(t *testing.T) {
 	}
 }
 
-// ending is an operator that ends by itself, whatever it is given.
+// ending is an operator that a function runs, so it can end by itself.
 type ending func(input iter.Seq2[message.Message[int], error]) error
 
 func (ending) Stop(context.Context) error { return nil }
@@ -1132,7 +1134,7 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 			list: newList(0, true),
 			receive: func(context.Context, int) ([]message.Message[int], error) {
 				receiving = true
-				time.Sleep(time.Second) // it does not look at its context
+				time.Sleep(time.Second) // it ignores its context
 				receiving = false
 				return nil, io.EOF
 			},
@@ -1193,7 +1195,7 @@ func TestRunWithAnOperatorInUse(t *testing.T) {
 	require.True(t, source.closed)
 }
 
-// Several operators in a row are one.
+// row is two operators, one after the other, as one operator.
 type row struct {
 	first  *asyncop.AsyncWaitOperator[int, int]
 	second *asyncop.AsyncWaitOperator[int, string]
@@ -1312,7 +1314,8 @@ func TestErrorsThatBreak(t *testing.T) {
 	})
 }
 
-// asked is a source that notes how many messages it was asked for.
+// Run puts up to 100 results at once, or as many as the operator has slots if it has
+// more.
 func TestRunPutsAsManyAsTheOperatorHasSlots(t *testing.T) {
 	for slots, want := range map[int]int{10: 100, 1000: 1000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -1340,15 +1343,15 @@ func (a *asked) Receive(ctx context.Context, n int) ([]message.Message[int], err
 	return a.list.Receive(ctx, n)
 }
 
-// Regression: the messages that Run passed on kept slots busy that counted as free ones,
-// and each Receive asked for more than the one before.
+// Regression: messages that Run had passed on occupied slots that still counted as free,
+// so each Receive asked for more than the one before.
 func TestRunHoldsFewMessagesWhenTheServiceBecomesSlow(t *testing.T) {
 	const (
 		slots   = 100
 		journey = 10 * time.Millisecond // of a Receive
 		fast    = 5 * time.Millisecond  // a call
 	)
-	meanwhile := int(slots * journey / fast) // calls end during a Receive
+	meanwhile := int(slots * journey / fast) // calls that end during a Receive
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		source := &distant{list: newList(100_000, false), journey: journey}

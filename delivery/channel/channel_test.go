@@ -99,7 +99,7 @@ func TestClockThatGoesOn(t *testing.T) {
 	})
 }
 
-// A message that was nacked goes before what is in the channel, and the end waits for it.
+// A nacked message goes before the values in the channel, and the end waits for it.
 func TestOrderAndEnd(t *testing.T) { synctest.Test(t, testOrderAndEnd) }
 
 func testOrderAndEnd(t *testing.T) {
@@ -165,7 +165,8 @@ func TestArguments(t *testing.T) {
 	})
 }
 
-// The Visit of a source of channels was 0 at first, and the Visit of a store 1.
+// Regression: the first Visit of a message of a channel was 0, and that of a message of a
+// store was 1.
 func TestVisitsCountFromOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		meta func(string) *message.Meta
@@ -178,7 +179,7 @@ func TestVisitsCountFromOne(t *testing.T) {
 		values := make(chan string, 1)
 		values <- "a"
 		s := channel.NewSource(values, c.meta)
-		for range 2 { // it was released, which is no visit
+		for range 2 { // the second time it was released, which is not a visit
 			ms, err := s.Receive(t.Context(), 1)
 			require.NoError(t, err)
 			require.Equal(t, c.want, ms[0].Meta().Visit, name)

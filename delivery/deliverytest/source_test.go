@@ -21,8 +21,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// server is a queue for sources in one process, which does all that the suite has rules
-// for, and can be made to break each.
+// server is a queue for sources in one process. It obeys all rules of the suite, and can
+// be made to break each of them.
 type server struct {
 	wrong string // the fault of the server
 
@@ -233,7 +233,8 @@ func serverQueue(wrong string) Queue[string] {
 	}
 }
 
-// channelQueue is a queue of the values that are put before its only source is opened.
+// channelQueue is a channel as a queue. Its values are put before its only source is
+// opened.
 func channelQueue() Queue[string] {
 	c := make(chan string, 200)
 	return Queue[string]{
@@ -274,7 +275,7 @@ func TestRunSource(t *testing.T) {
 	RunSource(t, func(*testing.T) Queue[string] { return channelQueue() }, strconv.Itoa)
 }
 
-// Each rule finds what it is for.
+// Each rule finds the faults that it is for.
 func TestRunSourceFindsFaults(t *testing.T) {
 	const worker = "a worker (delivery.Run) does each message, and releases what it does not finish"
 	for wrong, names := range map[string][]string{

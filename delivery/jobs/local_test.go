@@ -105,11 +105,12 @@ func TestLocal(t *testing.T) {
 	})
 }
 
-// eachItsOwn is an engine whose queues count their positions by themselves, and which
-// takes its time.
+// eachItsOwn is an engine whose queues count their positions by themselves, and whose
+// calls take time.
 type eachItsOwn struct{ store.Inspector }
 
-// shift is where the positions of the second queue begin in the engine.
+// shift is the difference between a position of the second queue and the position in the
+// engine.
 const shift = 300
 
 func (e eachItsOwn) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error) {

@@ -67,7 +67,7 @@ func (broken) List(context.Context, string, store.Filter, store.Page) ([]store.E
 	return nil, errors.New("connect postgres://ann:s3cret@db/shop: EOF")
 }
 
-// More people read jobs than URLs of databases.
+// The error of a job has no password: more people read jobs than URLs of databases.
 func TestTheErrorOfAJobHasNoSecrets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
@@ -85,7 +85,7 @@ func TestTheErrorOfAJobHasNoSecrets(t *testing.T) {
 	})
 }
 
-// A low rate is kept over the looks at whether the job was stopped.
+// A low rate is kept, although the job checks meanwhile whether it was stopped.
 func TestALowRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
@@ -191,8 +191,8 @@ func TestAStepOfAJobThatWasStopped(t *testing.T) {
 	})
 }
 
-// Regression: beside a log to which others had added a line, a job that could not write
-// its end tried that without a pause.
+// Regression: if others had added a line to the log, a job that could not write its end
+// retried without a pause.
 func TestAJobThatCannotWriteTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Engine: memory.Open()}
@@ -380,7 +380,8 @@ func TestAWorkerThatEndsDuringItsHeartbeat(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// lastWords stores records, but returns an error, since the context has ended.
+// lastWords stores records. Its first Update ends the context, and returns the context's
+// error.
 type lastWords struct {
 	*memory.Engine
 
@@ -431,7 +432,7 @@ func TestAHoldReachesWorkersWithoutAWatcher(t *testing.T) {
 		defer end()
 		heard := make(chan time.Time, 10)
 		go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, func(jobs.BackendOrder) { heard <- time.Now() }) // ends with ctx
-		time.Sleep(time.Minute + time.Nanosecond)                                                                    // just after it has looked
+		time.Sleep(time.Minute + time.Nanosecond)                                                                    // just after the worker has looked
 		ordered := time.Now()
 		_, err := j.HoldBackend(t.Context(), "pay", "ann", "test")
 		require.NoError(t, err)

@@ -113,7 +113,7 @@ func TestRelay_SecondMessageUnderAnID(t *testing.T) {
 		c := w.config()
 		c.Publish = func(ctx context.Context, ms []store.Message) error { return w.store.Put(ctx, "orders", ms...) }
 		for range 2 {
-			w.stage(0, "17", "17") // the second one has no effect
+			w.stage(0, "17", "17") // the second message has no effect
 			w.relay(w.store, c, 100*time.Millisecond)
 		}
 		orders, err := w.store.Count(t.Context(), "orders", store.Filter{})
@@ -233,7 +233,7 @@ func (m mortal) Done(ctx context.Context, leases ...store.Lease) error {
 	return m.step(func() error { return m.Inspector.Done(ctx, leases...) })
 }
 
-// Law D1, and a transaction that commits late.
+// Law D1: a relay is killed at a call, before or after the call has taken effect.
 func TestRelayThatWasKilled(t *testing.T) {
 	for step := 2; step <= 20; step++ {
 		calls, after := step/2, step%2 == 1
@@ -347,7 +347,7 @@ func TestRelayOfAStoreThatFails(t *testing.T) {
 	}
 }
 
-// stubborn is a store that leases whatever becomes of the context.
+// stubborn is a store that leases and removes messages even if the context has ended.
 type stubborn struct{ store.Inspector }
 
 func (s stubborn) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error) {
@@ -392,7 +392,7 @@ func TestRelayIsNotified(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- outbox.Relay(ctx, n, w.locks, w.config()) }()
 		wake := <-n.notify
-		time.Sleep(time.Minute) // it looks once a second by now
+		time.Sleep(time.Minute) // until it looks only once a second
 		for range 10 {
 			time.Sleep(10 * time.Millisecond)
 			w.stage(0, strconv.Itoa(len(w.published)))
@@ -413,7 +413,7 @@ func TestRelayRefusesAWrongConfig(t *testing.T) {
 	}
 }
 
-// Law D1: the published message is removed, and not another with its id.
+// Law D1: only the published message is removed, and not another message with its id.
 func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -474,7 +474,7 @@ func TestAMessageThatIsRefusedStopsNoOther(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- outbox.Relay(ctx, w.store, w.locks, w.config()) }()
-		for i := range 120 { // others come, or it would look like an outage
+		for i := range 120 { // without other messages, it would look like an outage
 			time.Sleep(time.Minute)
 			w.stage(0, fmt.Sprint("later ", i))
 		}
@@ -607,13 +607,13 @@ func TestAMessageThatKillsItsRelay(t *testing.T) {
 	})
 }
 
-// ahead is a store whose clock goes ahead of the relay's by an hour.
+// ahead is a store whose clock is an hour ahead of the relay's.
 type ahead struct{ store.Inspector }
 
 func (a ahead) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
 	es, err := a.Inspector.List(ctx, queue, f, p)
 	for i := range es {
-		if es[i].Fence > 0 { // it was released, and is due from now
+		if es[i].Fence > 0 { // it was released, so it is due from the store's present time
 			es[i].Meta.Due = es[i].Meta.Due.Add(time.Hour)
 		}
 	}
@@ -655,7 +655,7 @@ func TestRelayLeavesWhatIsHeld(t *testing.T) {
 	})
 }
 
-// The report of a relay shows its work and its errors, like the report of a worker.
+// The report of a relay shows its work and its errors, as the report of a worker does.
 func TestWhatARelaySaysOfItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -686,7 +686,7 @@ func TestWhatARelaySaysOfItself(t *testing.T) {
 	})
 }
 
-// damaged is a store in which messages cannot be read, and have others in place of them.
+// damaged is a store that cannot read some messages, and returns others instead.
 type damaged struct {
 	*memory.Engine
 	instead map[string]string // ids, by the stored ids

@@ -44,7 +44,7 @@ func TestJSONIsReadable(t *testing.T) {
 	require.Equal(t, m, got)
 }
 
-// Law W4. Members that only a file of dead letters of an earlier version has are ignored.
+// Law W4: members that only a file of dead letters of an earlier version has are ignored.
 func TestJSONOfALaterVersion(t *testing.T) {
 	text := `{"batch":1,"meta":{"id":"a","later":1,"headers":{"Weir-Tenant":"north"}},"payload":{"n":1},"later":{"a":"<"},"signed":true,"crc":"0"}`
 	var m store.Message

@@ -12,14 +12,15 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// lateConsumer is an engine whose Consume takes its time, whatever its context.
+// lateConsumer is an engine whose Consume returns when begin is closed, whatever its
+// context.
 type lateConsumer struct {
 	store.Engine
 	begin    chan struct{}
 	receiver lateReceiver
 }
 
-// lateReceiver is closed when it is closed.
+// lateReceiver is a receiver, and a channel that its Close closes.
 type lateReceiver chan struct{}
 
 func (c *lateConsumer) Consume(context.Context, store.Consumption) (store.Receiver, error) {

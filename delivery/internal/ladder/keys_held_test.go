@@ -185,7 +185,7 @@ func TestTheOrderOfAKeyWhenTheStoreFails(t *testing.T) {
 			take(t, l, next())
 			nothing(t, source) // a2 and a3 are parked
 			s.failed["List"] = false
-			if queue == "1m" { // a layer is looked into for messages that are overdue: here its messages are leased elsewhere
+			if queue == "1m" { // the source looks for overdue messages in a layer: here they are leased elsewhere
 				time.Sleep(time.Minute)
 				leased, err := memory.Take(t.Context(), queue, 1, 2*time.Minute)
 				require.NoError(t, err)

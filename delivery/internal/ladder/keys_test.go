@@ -446,9 +446,9 @@ func (h *halfListed) List(ctx context.Context, queue string, f store.Filter, p s
 	return h.Engine.List(ctx, queue, f, p)
 }
 
-// Messages of an earlier process are counted once, even if one is in two layers, because
-// the process was killed between a hand-over and the acknowledgement, and if the first
-// look fails half way. So new messages are received when they are gone.
+// Messages of an earlier process are counted once, even if a message is in two layers,
+// because the process was killed between a hand-over and the acknowledgement, and even if
+// the first count fails. So new messages are received when the others are done.
 func TestWhatWasLeftIsCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -477,8 +477,8 @@ func TestWhatWasLeftIsCountedOnce(t *testing.T) {
 	})
 }
 
-// Laws D1, D2: a message that the store has already is delivered once if its source
-// returns it again, while it waits and while it is called.
+// Laws D1, D2: if the source returns a message that is already in the store, it is
+// delivered once, both while it waits and while it is called.
 func TestAMessageThatItsSourceGivesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -619,7 +619,7 @@ func (l *looks) List(ctx context.Context, queue string, f store.Filter, p store.
 	return l.Engine.List(ctx, queue, f, p)
 }
 
-// pages counts the looks for a message of a key that may find all of its messages.
+// pages counts calls of List for messages of a key that may return all of its messages.
 type pages struct {
 	*memory.Engine
 	all int
@@ -632,8 +632,8 @@ func (p *pages) List(ctx context.Context, queue string, f store.Filter, page sto
 	return p.Engine.List(ctx, queue, f, page)
 }
 
-// The parked messages of a key are taken without a look at all of them each time: that
-// would take the square of their number.
+// Taking the parked messages of a key does not read all of them each time: that would
+// take the square of their number.
 func TestParkedMessagesAreNearEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -651,7 +651,7 @@ func TestParkedMessagesAreNearEachOther(t *testing.T) {
 	})
 }
 
-// Also if many messages of other keys are between them.
+// They are not all read either if many messages of other keys are between them.
 func TestParkedMessagesThatAreFarFromEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -810,8 +810,9 @@ func TestAMessageThatIsLate(t *testing.T) {
 	})
 }
 
-// Law D4: with a first source, a key has one message in flight of both sources, and the
-// waiting messages of both are bounded. The queue's own messages bypassed that.
+// Regression (law D4): with a first source, a key has one message in flight of both
+// sources, and the waiting messages of both are bounded. The queue's own messages did not
+// obey that.
 func TestTheQueuesOwnMessagesBesideAFirstSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -843,7 +844,7 @@ func TestTheQueuesOwnMessagesBesideAFirstSource(t *testing.T) {
 		for i := range 20 {
 			put(t, memory, "new", "a"+strconv.Itoa(i+4))
 		}
-		none() // they are held behind a2
+		none() // the source holds them behind a2
 		require.InDelta(t, c.MaxBlocked, l.Size(), 1)
 		second.Ack()
 		for i := range 21 {
@@ -877,8 +878,8 @@ func TestTheQueuesOwnMessagesThatAKilledWorkerHad(t *testing.T) {
 	})
 }
 
-// A message that is taken for a redelivery, since its id waits in a layer, is not dropped
-// in silence: it may be another one.
+// A message that looks like a redelivery, since its id waits in a layer, is not dropped
+// in silence: it may be another message.
 func TestAMessageThatIsTakenForARedelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()

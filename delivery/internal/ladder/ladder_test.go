@@ -205,8 +205,8 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	require.NotEmpty(t, dead(t, s)[2].Meta.ID)
 }
 
-// Users of a queue with layers expect that a failure waits: the first call in doubt that
-// does not is explained.
+// With layers, users expect that a failure waits in a layer. So the first call in doubt
+// that becomes a dead letter is explained in the log.
 func TestACallInDoubtIsExplainedOnce(t *testing.T) {
 	for layers, want := range []int{0, 1} {
 		c, s := config()
@@ -349,7 +349,7 @@ func TestRateAndConcurrencyOfALayer(t *testing.T) {
 	})
 }
 
-// takes counts how often a queue is asked.
+// takes counts the calls of Take for each queue.
 type takes struct {
 	*memory.Engine
 	mu sync.Mutex
@@ -363,8 +363,8 @@ func (s *takes) Take(ctx context.Context, queue string, limit int, lease time.Du
 	return s.Engine.Take(ctx, queue, limit, lease)
 }
 
-// Messages that a rate allows in a second are not delivered at once, and an empty layer
-// is not asked each time that new messages are.
+// A layer with a rate does not deliver the messages of a second at once, and an empty
+// layer is not asked at each Receive of new messages.
 func TestALayerIsAskedForALittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()
@@ -439,7 +439,7 @@ func TestAnInputFails(t *testing.T) {
 		m, err := leases.Encode(c.Codec, "layer", message.Meta{ID: "a"})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))
-		source := l.Source(&broken{messages(1), fmt.Errorf("%w: the connection: %w", errRefused, io.EOF)}) // which is not the end
+		source := l.Source(&broken{messages(1), fmt.Errorf("%w: the connection: %w", errRefused, io.EOF)}) // it wraps io.EOF, but is not the end
 		var got []string
 		failures := 0
 		for {
@@ -462,7 +462,7 @@ func TestAnInputFails(t *testing.T) {
 	})
 }
 
-// leaving is a source whose first Receive does not return.
+// leaving is a source whose first Receive calls leave, which does not return.
 type leaving struct {
 	delivery.Source[string]
 	leave func()
@@ -698,12 +698,12 @@ func TestASourceThatClosesSlowly(t *testing.T) {
 	})
 }
 
-// panicky is a source that breaks at its end.
+// panicky is a source that panics in Close.
 type panicky struct{ *journal }
 
 func (panicky) Close(context.Context) error { panic("broken source") }
 
-// Law A6: a source that breaks at its end is an error of Close, and not the end of the
+// Law A6: a source that panics in Close makes Close return an error, and does not end the
 // process.
 func TestASourceThatBreaksWhenClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -70,9 +70,9 @@ func raw(text string) []byte {
 	return []byte(fmt.Sprintf(`"\u%04x%s"`, text[0], text[1:]))
 }
 
-// Law W2: a message that cannot be parked, because the store refuses it for good, goes to
-// the dead letters. It blocked the queue for ever. Law W4: the parked messages have their
-// bytes as received.
+// Regression (law W2): a message that cannot be parked, because the store refuses it for
+// good, goes to the dead letters. It blocked the queue for ever. Law W4: the parked
+// messages have their bytes as received.
 func TestAMessageThatIsRefusedWhereItIsParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -117,9 +117,9 @@ func TestAMessageThatIsTooLateHasItsBytes(t *testing.T) {
 	})
 }
 
-// Law W2: a message that is too late, and does not fit among the dead letters, stays
-// where it is, and its dead letter reports that. It was tried again each second, for
-// ever.
+// Regression (law W2): a message that is too late, and does not fit among the dead
+// letters, stays where it is, and its dead letter reports that. It was tried again each
+// second, for ever.
 func TestAMessageThatIsTooLateAndTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()

@@ -180,7 +180,7 @@ func TestACallInDoubtKeepsItsID(t *testing.T) {
 	left := counts.Messages
 	base := second.Source(nil)
 	drained := make(chan message.Message[string], left)
-	for len(drained) < left { // the layer's messages, as a source that ends
+	for len(drained) < left { // reads the messages of the layer, to deliver them by a source that ends
 		ms, err := base.Receive(t.Context(), 10)
 		require.NoError(t, err)
 		for _, m := range ms {
@@ -202,7 +202,7 @@ func TestACallInDoubtKeepsItsID(t *testing.T) {
 	}
 	require.Len(t, b.effects, 20)
 
-	work(t, l, l.Source(messages(20)), b, "charges", never) // as if they had not been acknowledged
+	work(t, l, l.Source(messages(20)), b, "charges", never) // as if the messages had not been acknowledged
 	for what, n := range b.effects {
 		require.Equal(t, 1, n, what)
 	}
@@ -335,8 +335,8 @@ func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 	})
 }
 
-// A dead letter whose call the server still remembers returns without being asked for,
-// under the same id.
+// A merge returns a dead letter whose call the server still remembers, without an
+// explicit request, under the same id.
 func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()

@@ -114,9 +114,9 @@ func (s small) Move(ctx context.Context, moves ...store.Move) error {
 	return s.Engine.Move(ctx, moves...)
 }
 
-// Law W2: a dead letter that does not fit has its bytes and less of its history; if that
-// does not fit either, it names the place where the message stays. The settlement was
-// tried again for ever, with others in its batch.
+// Regression (law W2): a dead letter that does not fit has its bytes and less of its
+// history; if that does not fit either, it names the place where the message stays. The
+// settlement was tried again for ever, with others in its batch.
 func TestDeadLettersThatDoNotFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := small{memory.Open(), 2000}
@@ -152,7 +152,7 @@ func TestDeadLettersThatDoNotFit(t *testing.T) {
 	})
 }
 
-// busy is a store whose writes take a second, in which the worker settles one more
+// busy is a store whose writes take a second. In each, the worker settles one more
 // message.
 type busy struct {
 	*memory.Engine
@@ -171,8 +171,8 @@ func (b *busy) Release(ctx context.Context, delay time.Duration, leases ...store
 	return b.Engine.Release(ctx, delay, leases...)
 }
 
-// Law D2: a worker that always has settlements to be recorded keeps its leases. None was
-// extended before all settlements were written.
+// Regression (law D2): a worker that always has settlements to record keeps its leases.
+// Leases were extended only after all settlements were written.
 func TestLeasesAreExtendedUnderLoad(t *testing.T) {
 	const others = 50
 	ack := func(m message.Message[string], _ int) { m.Ack() }
@@ -196,7 +196,7 @@ func TestLeasesAreExtendedUnderLoad(t *testing.T) {
 				ms, err := s.Receive(t.Context(), 1+others)
 				require.NoError(t, err)
 				require.Len(t, ms, 1+others)
-				var settled atomic.Int64 // by this goroutine, and by others that write
+				var settled atomic.Int64 // by this goroutine, and by the goroutines that write
 				b.settle = func() {
 					if i := int(settled.Add(1)); i < len(ms) {
 						tc.settle(ms[i], i)

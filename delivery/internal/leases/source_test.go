@@ -206,7 +206,7 @@ func TestWhatKillsItsProcess(t *testing.T) {
 	})
 }
 
-// A slow message has a head start, and delays the others for no longer.
+// A slow message delays the others no longer than its head start.
 func TestAHeadStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := memory.Open()
