@@ -100,7 +100,7 @@ func (a *adaptive) now() int {
 	return int(max(1, a.limit/2))
 }
 
-// end ends the window if its mean is certain enough.
+// end ends the window if it has enough evidence.
 func (a *adaptive) end(t time.Duration) {
 	length := t - a.since
 	mean := a.mean
@@ -132,7 +132,7 @@ func (a *adaptive) conclude(t time.Duration, mean float64) {
 			a.base = mean
 		}
 		a.base, a.asked, a.phase = (a.base+mean)/2, t, working
-	case float64(a.inUse) <= a.limit/2: // at most half as many calls ran: the window has measured base
+	case float64(a.inUse) <= a.limit/2: // at most half of the limit was in use: the window has measured base
 		a.base, a.asked = mean, t
 	case a.base == 0, t-a.asked >= max(baseEach, time.Duration(80*mean)):
 		a.phase = draining

@@ -71,6 +71,7 @@ func (c *cached[T]) load(ctx context.Context, cl clock.Clock, load func(context.
 	c.done = nil
 }
 
+// peek returns the value, however old it is.
 func (c *cached[T]) peek() (T, time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

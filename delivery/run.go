@@ -265,7 +265,7 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	for m, err := range w.op.Messages(w.input) {
 		if err != nil {
 			if w.working.Err() != nil || ctx.Err() != nil && guard.Is(err, context.Cause(ctx)) {
-				return nil // its messages were released
+				return nil // the run was interrupted
 			}
 			return err
 		}
@@ -307,6 +307,7 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	}
 }
 
+// breakOff releases the messages that are not done.
 func (w *worker[IN, OUT]) breakOff() {
 	now := w.clock.Now()
 	w.cutAt.CompareAndSwap(nil, &now)

@@ -65,8 +65,8 @@ type Meta struct {
 	// only=1, the request of its step is the only request of the call that may have taken
 	// effect. At most 1,024 bytes.
 	Request string
-	// Remembered is the time until which the server remembers that call, or zero. Until
-	// then, the call may be repeated under the same id.
+	// Remembered is the time until which the server remembers that call, or zero if it
+	// does not. Until then, the call may be repeated under the same id.
 	Remembered time.Time
 	// Provider is the external system that was chosen for the message, or "": later calls
 	// go there as well. At most 1,024 bytes.

@@ -19,7 +19,7 @@ type model struct {
 
 type modelMessage struct {
 	at     time.Duration // when it can be taken
-	lease  int           // the last lease that was granted, from 1, or 0
+	lease  int           // the last lease that was granted, from 1; 0 before the first
 	leased bool
 }
 

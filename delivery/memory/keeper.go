@@ -157,7 +157,7 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 			return false, nil
 		}
 		if there.Held = hold; hold {
-			there.LeasedUntil = time.Time{} // that has ended
+			there.LeasedUntil = time.Time{} // the lease has ended
 			q.set(there, never)
 		} else {
 			q.set(there, there.Meta.Due)

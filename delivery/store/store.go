@@ -73,13 +73,13 @@ type Store interface {
 	Engine
 
 	// Take leases up to max messages that are due, the earliest due first, and returns
-	// them. It does not wait, and may return no message. A message is not returned before
-	// its delay has passed by the clock of the store (law D3). That clock does not go
-	// back when the clock of the machine does, except on PostgreSQL: there it is the
-	// clock of the database server, and a message is as much later as that is set back.
-	// Nor is a message taken again before its lease has ended. It stops after the message
-	// with which the payloads reach 16 MiB: so at least one message is returned, whatever
-	// its size. With an error it returns no messages.
+	// them. It does not wait: if no message is due, it returns no message. A message is
+	// not returned before its delay has passed by the clock of the store (law D3). That
+	// clock does not go back when the clock of the machine does, except on PostgreSQL:
+	// there it is the clock of the database server, and a message is as much later as
+	// that is set back. Nor is a message taken again before its lease has ended. It stops
+	// after the message with which the payloads reach 16 MiB: so a due message is
+	// returned whatever its size. With an error it returns no messages.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, even if that is sooner than

@@ -238,7 +238,8 @@ var (
 //
 // A restored element keeps its number (law X1): see [Tracker.Restored].
 //
-// A message with an id gets its own id: see [Tracker].
+// The requests of a message with an id get ids that are derived from the message: see
+// [Tracker].
 func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Context {
 	e := &element{tracker: t}
 	meta, _ := message.MetaFromContext(ctx)

@@ -108,8 +108,8 @@ func (c *Call) leave() {
 // is not stored.
 func (c *Call) Complete(answer []byte) error { return c.complete(answer, true) }
 
-// complete is Complete. made: the call has made the answer; otherwise it was found in
-// Records.
+// complete is Complete. made is true if the call has made the answer, and false if it was
+// found in Records.
 func (c *Call) complete(answer []byte, made bool) error {
 	r, f := c.results, c.flight
 	now := r.now()

@@ -9,8 +9,8 @@ import (
 )
 
 // handlerContext is the context of a handler. It ends with its caller's context, or,
-// while other attempts wait for the answer, when the last of them has left. It is
-// free until its end is requested.
+// while other attempts wait for the answer, when the last of them has left. It has no
+// cost until its end is requested.
 type handlerContext struct {
 	call     *Call
 	parent   context.Context
@@ -57,7 +57,7 @@ func (h *handlerContext) Value(key any) any {
 		return inner.Value(key)
 	}
 	v := h.parent.Value(key)
-	if _, ok := v.(context.Context); ok { // package context asks for the ancestor of a derived context: must not be parent
+	if _, ok := v.(context.Context); ok { // package context looks for the ancestor of a derived context, which must not be parent
 		return h.open().Value(key)
 	}
 	return v

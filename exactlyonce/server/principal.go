@@ -82,8 +82,8 @@ func (r *Results) use(p *principal, of int, n int64) {
 
 // mayRun reports whether p may run one more request. The running requests of a principal
 // take at most half of each bound and, with the marks of its clients, three quarters of
-// the bytes, so that others find room (law X3). client: the request's client runs no
-// other one.
+// the bytes, so that others find room (law X3). client is true if the request's client
+// runs no other request.
 func (r *Results) mayRun(p *principal, client bool) bool {
 	more := runCost(client)
 	for of := range bounds {
@@ -144,10 +144,10 @@ func (r *Results) exceeded(more [bounds]int64) int {
 	return bounds
 }
 
-// evictFor reports whether there is room for more of p (law X3). To make room, it removes
-// due entries, then those of another principal that uses more than half of the bound, and
-// then, if eviction is allowed, those of p or of the principal that is silent for the
-// longest time. It keeps the client keep.
+// evictFor reports whether there is room for more of p (law X3). To make room, it first
+// removes due entries. Then it evicts from another principal that uses more than half of
+// the bound and then, if the configuration allows eviction, from p or from the principal
+// that is silent for the longest time. It keeps the client keep.
 func (r *Results) evictFor(p *principal, now time.Duration, more [bounds]int64, keep *client) bool {
 	for {
 		of := r.exceeded(more)

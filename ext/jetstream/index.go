@@ -42,7 +42,7 @@ type index struct {
 	dropped int             // number of dropped items in order
 	whys    map[string]*why // shared by items
 	seen    uint64          // received up to this sequence number
-	wanted  uint64          // must be received up to this, which includes this engine's own messages
+	wanted  uint64          // must be received up to this: the last message at the opening, or a later one of this engine
 	passed  uint64          // up to this a Take no longer waits, although the messages must come
 	changed chan struct{}   // closed, and replaced, after a change
 	err     error           // why no more messages are received
@@ -326,8 +326,8 @@ const (
 	// lookAgain is how long sync waits for a message that may have been removed before it
 	// came.
 	lookAgain = 20 * time.Millisecond
-	// behind is how long a Take waits for a server that is behind. It takes later
-	// messages later. Calls that inspect the queue wait for farBehind.
+	// behind is how long a Take waits for a server that is behind. A later Take gets the
+	// messages that the server lacks. Calls that inspect the queue wait for farBehind.
 	behind    = 2 * time.Second
 	farBehind = 10 * time.Second
 

@@ -106,7 +106,7 @@ func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*re
 	if _, answered := errors.AsType[*jetstream.APIError](err); !answered && !errors.Is(err, errChanged) && !errors.Is(err, message.ErrRefused) {
 		return nil, err // they may be taken
 	}
-	if ix != nil { // another Take of this process may have some
+	if ix != nil { // without the messages that another Take of this process has taken
 		rs = slices.DeleteFunc(rs, func(r *record) bool {
 			it, there := ix.has(identityOf(r.subject))
 			return !there || it.seq != r.seq
@@ -327,6 +327,7 @@ type mark struct {
 	seq     uint64
 }
 
+// removeAll removes states in one transaction: all or none.
 func (s *Engine) removeAll(ctx context.Context, marks []mark) error {
 	ms := make([]*nats.Msg, len(marks))
 	for i, m := range marks {

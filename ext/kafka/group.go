@@ -127,6 +127,7 @@ func (m *member) warn(what string, err error) {
 	m.logger.Warn("kafka: group: "+what, slog.String("group", m.Name), slog.Any("error", err))
 }
 
+// assigned is called for partitions before fetched is.
 func (m *member) assigned(_ context.Context, client *kgo.Client, parts map[string][]int32) {
 	client.PauseFetchPartitions(parts)
 }

@@ -20,7 +20,7 @@ type lag struct {
 	mu     sync.Mutex // guards what follows
 	at     int64      // the offset of the position
 	end    int64      // behind the last committed record, as far as is known
-	known  time.Time  // when end was last updated
+	known  time.Time  // when end was last read from the brokers
 	asking bool
 	closed bool
 }

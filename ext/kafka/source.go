@@ -57,7 +57,7 @@ type source struct {
 	sourceSettings
 
 	start  time.Time
-	ctx    context.Context // of polls and records; ends with Close
+	ctx    context.Context // of polls, commits and puts; ends with Close
 	cancel context.CancelCauseFunc
 	demand chan struct{} // capacity 1; to the poller: Receive waits for messages
 	given  chan struct{} // capacity 1; to Receive: there is something, or may be

@@ -241,6 +241,7 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 	return err
 }
 
+// putting is a call of Put or HandOver.
 type putting struct {
 	rows []storesql.Row
 	of   []entry        // of HandOver: the message from which each row was made, or the zero entry
@@ -304,6 +305,7 @@ func (s *Engine) insertFrom(ctx context.Context, q querier, rows []storesql.Row,
 	return left, err
 }
 
+// querier is a pool or a transaction.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -359,10 +361,11 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, err
 }
 
-// byIndex applies to one transaction. With sorting off, PostgreSQL estimates such a cost
-// for a query that needs a sort that it would compile the query, which takes 0.2 s.
+// byIndex applies to one transaction. With sorting off, PostgreSQL estimates so high a
+// cost for a query that needs a sort that it would compile the query, which takes 0.2 s.
 const byIndex = `SELECT set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
+// batcher is a pool or a transaction.
 type batcher interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
@@ -436,6 +439,7 @@ func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (
 	return taken, err
 }
 
+// settling is a call of Extend, Done or Release.
 type settling struct {
 	change string // SET clause of an UPDATE of m, which may use delay; empty for a DELETE
 	delay  time.Duration

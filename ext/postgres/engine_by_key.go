@@ -17,7 +17,7 @@ var _ store.ByKey = (*Engine)(nil)
 // keyOf is the key of a message as the index weir_messages_key has it.
 const keyOf = `(meta->>'key') COLLATE "C"`
 
-// nextKey returns the expression of the next key.
+// nextKey returns the expression of the first key behind the expression after.
 func nextKey(after string) string {
 	return `(SELECT ` + keyOf + ` FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` > ` + after + ` ORDER BY ` + keyOf + ` LIMIT 1)`
 }

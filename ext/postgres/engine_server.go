@@ -66,6 +66,7 @@ func (s *Engine) tryOpen(ctx context.Context, tables bool) (made []string, err e
 	return nil, err
 }
 
+// isPassing reports whether an error of Open may go away by itself.
 func isPassing(err error) bool {
 	switch state := sqlState(err); {
 	case state == failover.ReadOnly, strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "53"), strings.HasPrefix(state, "08"):

@@ -108,6 +108,7 @@ type news struct {
 	sending sync.WaitGroup
 }
 
+// close waits until the pending notices were tried once more.
 func (n *news) close() {
 	close(n.closed)
 	n.sending.Wait()
@@ -491,7 +492,7 @@ func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan
 }
 
 // look wakes the sources of queues in which a message is due, and notes when the next
-// message of each queue will be. It wakes the sources of fresh queues in any case.
+// message of each queue will be due. It wakes the sources of fresh queues in any case.
 func (s *Engine) look(ctx context.Context, names []string, fresh map[string]bool, next map[string]time.Time) error {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()

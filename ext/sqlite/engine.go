@@ -235,6 +235,7 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, err
 }
 
+// positionsGiven selects the messages at the positions in $1 that are still due.
 const positionsGiven = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
 	AND +at <= $3 ORDER BY at, position LIMIT $4`
 

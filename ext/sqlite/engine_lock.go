@@ -148,6 +148,7 @@ func (l *locks) change(ctx context.Context, g lock.Grant, set func(now time.Time
 	return err
 }
 
+// execer is a transaction of the caller: a *[sql.Tx] or a *[Tx].
 type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row

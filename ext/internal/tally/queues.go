@@ -18,7 +18,7 @@ import (
 // and for a twentieth of the time at most.
 const (
 	countLimit = 10 * time.Second       // longest count
-	countShare = 20                     // pause between two counts, in times of the last one
+	countShare = 20                     // pause between two counts, as a multiple of the time of the last one
 	countQuick = 10 * time.Millisecond  // a count that is not longer is made at each scrape
 	countAwait = 100 * time.Millisecond // how long a scrape waits for a count
 )

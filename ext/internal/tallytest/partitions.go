@@ -18,7 +18,7 @@ type lagging struct{ checkpoint.Input[int] }
 func (lagging) Wait(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 func (lagging) Lag() int64                     { return 7 }
 
-// refusing refuses the lock of the partition c, and gives all others.
+// refusing refuses the lock of the partition c, and grants all others.
 type refusing struct{ lock.Locks }
 
 func (l refusing) Acquire(ctx context.Context, name, owner string, d time.Duration) (lock.Grant, error) {

@@ -83,8 +83,8 @@ func reasonOf(err error, code string) (reason predicates.Reason, ok bool) {
 	return reason, ok
 }
 
-// certain weakens reason: this statement had no effect, but another statement of the call
-// may have had one.
+// certain returns reason, which means that this statement had no effect, or a weaker
+// reason if another statement of the call may have had an effect.
 func certain[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason) predicates.Reason {
 	if a.InDoubt {
 		return decision.WeakestOf(reason, predicates.Reason{})

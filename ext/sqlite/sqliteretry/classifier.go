@@ -125,6 +125,7 @@ func Code[OUT any]() func(a *predicates.Attempt[OUT]) (string, bool) {
 	}
 }
 
+// codeOf returns the primary code of an error, without the bits of an extended code.
 func codeOf(err error) (code int, ok bool) {
 	e, ok := errors.AsType[*driver.Error](err)
 	if !ok {

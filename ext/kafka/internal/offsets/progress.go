@@ -8,9 +8,9 @@ import (
 // Span is the offsets from From up to and without To.
 type Span struct{ From, To int64 }
 
-// Progress has the offsets of a partition that have arrived and were settled. Offsets
-// that never arrive (compaction has removed them, or they are markers of transactions)
-// count as settled as soon as a later one arrives. It has one owner.
+// Progress tracks which offsets of a partition have arrived, and which of them are
+// settled. Offsets that never arrive (compaction has removed them, or they are markers of
+// transactions) count as settled as soon as a later one arrives. It has one owner.
 type Progress struct {
 	low  int64  // all below is settled
 	next int64  // behind the last record that has arrived
