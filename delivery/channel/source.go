@@ -161,7 +161,7 @@ func (s *source[T]) read(entries []*entry[T], n int) []*entry[T] {
 }
 
 // await waits until a value comes, an entry is due, a message is settled, or the source
-// or ctx ends. It returns the entry of the value, if it was that.
+// or ctx ends. If a value came, it returns the entry of the value.
 func (s *source[T]) await(ctx context.Context, next time.Duration) []*entry[T] {
 	var timer <-chan time.Time
 	if next > 0 {

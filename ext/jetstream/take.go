@@ -71,7 +71,7 @@ func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.D
 // taken.
 const part = 128
 
-// takeSome takes messages that are as in the index.
+// takeSome takes messages whose states are still as in the index.
 func (s *Engine) takeSome(ctx context.Context, ix *index, queue string, items []item, now uint64, lease time.Duration) ([]store.Leased, error) {
 	read := make([]*record, len(items))
 	errs := make([]error, len(items))

@@ -23,7 +23,7 @@ var migrations embed.FS
 
 // Migrations returns the SQL files that make the tables: "0001_records.sql" and so on.
 func (*Records) Migrations() fs.FS {
-	files, _ := fs.Sub(migrations, "migrations") // the name is a good one
+	files, _ := fs.Sub(migrations, "migrations") // the name is valid
 	return files
 }
 

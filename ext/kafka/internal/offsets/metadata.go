@@ -33,7 +33,8 @@ var (
 
 var encoding = base64.RawURLEncoding.Strict()
 
-// reserved is the room for the number of tokens, and for delays: one for all.
+// reserved is the room, in bytes, for the number of tokens, and for the delays after they
+// have become one.
 const reserved = 48
 
 // bytesIn returns how many bytes fit into metadata of a number of characters.
@@ -43,7 +44,7 @@ func bytesIn(limit int) int { return (limit - len(prefix)) * 3 / 4 }
 // more records arrive and all open ones are settled in the worst order.
 func (p *Progress) Full(limit, more int) bool {
 	if p.open == 0 {
-		return false // then a record can always come
+		return false // with no open record, a record can always arrive
 	}
 	room := int64(bytesIn(limit) - reserved - perRecord*more)
 	return room < 0 || p.literals() > room && p.most() > room

@@ -28,7 +28,7 @@ const (
 	perRecord = 4
 )
 
-// literals is how many tokens a number of offsets has at most.
+// literals returns the number of tokens for n offsets without a run.
 func literals(n int64) int64 { return (n + inLiteral - 1) / inLiteral }
 
 func runSize(n int64) int64 {
@@ -51,8 +51,8 @@ func (p *Progress) end() int64 {
 // settled.
 func (p *Progress) literals() int64 { return literals(p.end() - p.low) }
 
-// most is the same for long spans, which stay and have fewer bytes as runs. They may have
-// one more when they grow.
+// most is a second bound, which is lower if there are long spans: they stay, and have
+// fewer bytes as runs. A run may need one more byte when it grows.
 func (p *Progress) most() (n int64) {
 	mixed, at := int64(0), p.low
 	for _, s := range p.done {
