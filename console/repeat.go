@@ -53,6 +53,13 @@ func safe(e *store.Entry) repetition {
 
 // pointless describes a message that fails again.
 func pointless(e *store.Entry) repetition {
+	place := e.PointsTo()
+	if place != "" {
+		return repetition{"careful", "It cannot be sent back: it points to its message", []string{
+			"The message did not fit among the dead letters. It stays in " + place + ", and is not delivered again.",
+			"A job leaves this dead letter here. You can edit it: give it the payload of the message.",
+		}}
+	}
 	switch e.Cause {
 	case store.Undecodable:
 		return repetition{

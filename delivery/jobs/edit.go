@@ -51,6 +51,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		if m.Meta.Headers == nil {
 			m.Meta.Headers = map[string]string{}
 		}
+		delete(m.Meta.Headers, store.HeaderPointsTo) // it has bytes now
 		m.Meta.Headers[editedFrom] = e.Meta.ID
 		m.Meta.ID, m.Payload, m.Cause, m.Delay = editedID(e.Meta.ID, payload), payload, "", 0
 		done, err := tx.Edit(ctx, store.Edit{Do: store.Merge, Queue: queue, Entry: entry, To: to})

@@ -48,8 +48,8 @@ type Progress struct {
 	Looping int `json:"looping"`          // stayed, since they were merged MaxMerges times
 	Unsafe  int `json:"inDoubt"`          // stayed, since their calls are in doubt (store.RepeatInDoubt)
 	Lapsed  int `json:"lapsed,omitempty"` // stayed, since a person should look first (LeaveLapsed)
-	// Skipped messages were taken by a worker, are gone, could not be moved, or were
-	// already in the wanted state.
+	// Skipped messages were taken by a worker, are gone, could not be moved, were already
+	// in the wanted state, or are pointers that cannot be merged (store.Message.PointsTo).
 	Skipped int `json:"skipped"`
 }
 

@@ -309,6 +309,9 @@ func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 		edit := store.Edit{Do: j.Do, Queue: j.Queue, Entry: e, To: j.To}
 		if j.Do == store.Merge {
 			switch {
+			case e.PointsTo() != "":
+				j.Skipped++
+				continue
 			case j.LeaveInPlace(&e, now, &j.Progress):
 				continue
 			case e.Meta.Merges >= j.MaxMerges:

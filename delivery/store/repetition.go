@@ -15,7 +15,7 @@ const (
 	// request until Meta.Remembered. So another call does not have a second effect.
 	RepeatSafeUntil
 	// RepeatPointless: it fails again, unless the program, the service or the payload has
-	// changed.
+	// changed. Or it is a pointer ([Message.PointsTo]), which jobs do not send back.
 	RepeatPointless
 	// RepeatInDoubt: a call may have taken effect, and its service does not recognize the
 	// request. Another call may have a second effect.
@@ -49,9 +49,13 @@ func (r Repetition) String() string {
 //	true                   zero or passed     any                               in doubt
 //	any                    any                Lapsed                            look first
 //	true                   after now          any other                         safe until Remembered
+//	false                  any                any other, of a pointer           pointless
 //	false                  any                Permanent, Undecodable, Expired   pointless
 //	false                  any                Refused                           pointless
 //	false                  any                Exhausted, or unknown             safe
+//
+// The cause UnsafeToRepeat counts as a Meta.UnsafeToRepeat that is true: a dead letter may
+// have been written by another program that sets only the cause.
 //
 // A job sends back messages that are in doubt, or to be looked at first, only if its Spec
 // asks for them.
@@ -64,6 +68,9 @@ func (m *Message) Repetition(now time.Time) Repetition {
 		return RepeatLookFirst
 	case m.Meta.UnsafeToRepeat || m.Cause == UnsafeToRepeat:
 		return RepeatSafeUntil
+	}
+	if m.PointsTo() != "" {
+		return RepeatPointless
 	}
 	switch m.Cause {
 	case Permanent, Undecodable, Expired, Refused:

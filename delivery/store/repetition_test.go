@@ -42,6 +42,10 @@ func TestMessageRepetition(t *testing.T) {
 		m := store.Message{Meta: message.Meta{UnsafeToRepeat: c.isUnsafe, Remembered: c.remembered}, Cause: c.cause}
 		require.Equal(t, c.want, m.Repetition(now), c.name)
 	}
+	pointer := store.Message{Meta: message.Meta{Headers: map[string]string{store.HeaderPointsTo: "queue \"orders\", entry 17"}}, Cause: store.Exhausted}
+	require.Equal(t, store.RepeatPointless, pointer.Repetition(now), "a pointer")
+	pointer.Meta.UnsafeToRepeat = true
+	require.Equal(t, store.RepeatInDoubt, pointer.Repetition(now), "a pointer to a message in doubt")
 	require.Equal(t, "look first", store.RepeatLookFirst.String())
 	require.Equal(t, "safe until", store.RepeatSafeUntil.String())
 }

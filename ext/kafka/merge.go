@@ -162,6 +162,9 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record, in incarna
 	case e.Cause == store.Undecodable && isDamaged(r):
 		m.damaged = append(m.damaged, fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset))
 		return true, nil
+	case e.PointsTo() != "":
+		m.done.Skipped++
+		return true, nil
 	case m.LeaveInPlace(&e, m.clock.Now(), &m.done):
 		return true, nil
 	case e.Meta.Merges >= m.MaxMerges:

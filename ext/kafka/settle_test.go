@@ -24,6 +24,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/strategies"
@@ -445,7 +446,7 @@ func TestRejectedIsSettledBehindItsDeadLetter(t *testing.T) {
 // letters with its history. It is stored with less of it, or as a pointer to its record,
 // and does not block the position.
 func TestADeadLetterThatDoesNotFit(t *testing.T) {
-	c := newCluster(t, 1, "orders", "group-retry-1", "group-dead")
+	c := newCluster(t, 1, "orders", "group-retry-1", "group-dead", "again")
 	client := c.client(kgo.ProducerBatchMaxBytes(4<<20), kgo.ProducerBatchCompression(kgo.NoCompression()))
 	short, full := strings.Repeat("s", 998_000), strings.Repeat("f", 1_000_500)
 	for _, value := range []string{short, full, "small"} {
@@ -475,11 +476,15 @@ func TestADeadLetterThatDoesNotFit(t *testing.T) {
 	assert.Equal(t, short, string(letters[0].Payload), "its bytes as received")
 	assert.Empty(t, letters[1].Payload)
 	assert.Contains(t, letters[1].Meta.LastError, "stays in topic orders, partition 0, offset 1")
+	assert.Equal(t, "topic orders, partition 0, offset 1", letters[1].PointsTo())
 	for i, e := range letters {
 		assert.Equal(t, store.Refused, e.Cause)
 		assert.Regexp(t, `^orders:[\w-]{8}/0/`+strconv.Itoa(i)+"$", e.Meta.ID)
 	}
 	assert.EqualValues(t, 1, c.length("group-retry-1", 1), "the small one waits in its layer")
+	merged, err := c.view("group-dead", "").Merge(t.Context(), jobs.Spec{To: "again", Filter: store.Filter{IDs: []string{letters[1].Meta.ID}}}, nil)
+	require.NoError(t, err)
+	assert.Equal(t, jobs.Progress{Skipped: 1}, merged, "a pointer has no bytes to send back")
 }
 
 // TestDueHeader checks law D3.

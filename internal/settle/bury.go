@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
 
@@ -17,12 +18,12 @@ const shortError = 256 // bytes
 //   - the message with its bytes as received and its whole history
 //   - the message with its bytes and a short history in plain ASCII
 //   - a pointer in plain ASCII: the message without its bytes, with the place where it
-//     stays
+//     stays ([store.HeaderPointsTo])
 //
-// whole is false after the third: the caller leaves the message where it is, and does not
-// deliver it again. The error matches [message.ErrRefused] if the store has refused all
-// three.
-func Bury(meta message.Meta, where string, put func(meta message.Meta, whole bool) error) (whole bool, err error) {
+// put puts the message with or without its bytes. isWhole is false if only the pointer
+// was put: then the caller leaves the message where it is, and does not deliver it again.
+// The error matches [message.ErrRefused] if the store has refused all three.
+func Bury(meta message.Meta, where string, put func(meta message.Meta, withBytes bool) error) (isWhole bool, err error) {
 	err = put(meta, true)
 	if !errors.Is(err, message.ErrRefused) {
 		return true, err
@@ -35,7 +36,7 @@ func Bury(meta message.Meta, where string, put func(meta message.Meta, whole boo
 	}
 	short.LastError = fmt.Sprintf("%s; the message cannot be stored among the dead letters and stays in %s: %s",
 		short.LastError, plain(where), plain(text(err)))
-	short.Headers = nil
+	short.Headers = map[string]string{store.HeaderPointsTo: plain(where)}
 	return false, put(short, false)
 }
 

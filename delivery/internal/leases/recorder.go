@@ -338,16 +338,16 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []store.Lease) 
 // failure makes it larger. If only a pointer fits, the message stays in its queue.
 func (s *Source[T]) buryAlone(ctx context.Context, to store.Move) error {
 	where := fmt.Sprintf("queue %q, entry %s", s.queue, to.Lease.Entry)
-	whole, err := settle.Bury(to.Message.Meta, where, func(meta message.Meta, whole bool) error {
+	isWhole, err := settle.Bury(to.Message.Meta, where, func(meta message.Meta, withBytes bool) error {
 		m := to.Message
 		m.Meta = meta
-		if whole {
+		if withBytes {
 			return moveAll(ctx, s.store, store.Move{Lease: to.Lease, Queue: to.Queue, Message: m})
 		}
 		m.Payload, m.Schema = nil, nil
 		return s.putPointer(ctx, store.Move{Lease: to.Lease, Queue: to.Queue, Message: m})
 	})
-	if err != nil || whole {
+	if err != nil || isWhole {
 		return err
 	}
 	return s.store.Release(ctx, forGood, to.Lease)

@@ -1,0 +1,10 @@
+package store
+
+// HeaderPointsTo is a header of a dead letter that is a pointer: it lacks the bytes of its
+// message, because they did not fit among the dead letters. The value is the place where
+// the message stays.
+const HeaderPointsTo = "Weir-Points-To"
+
+// PointsTo returns the place of the message if m is a pointer, and "" if m has its bytes.
+// A pointer cannot be sent back: jobs leave it in place.
+func (m *Message) PointsTo() string { return m.Meta.Headers[HeaderPointsTo] }
