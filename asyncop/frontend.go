@@ -38,7 +38,7 @@ type frontend[IN, OUT any] struct {
 	tenantOf  func(IN) string
 	state     drive.StateCodec[IN, OUT]
 
-	rations []*ration // of log lines
+	lines *counting.Lines[lineKey] // limits log lines
 	failingLine
 	timelines timelines     // has its own lock
 	groups    failureGroups // has its own lock
@@ -48,6 +48,7 @@ type frontend[IN, OUT any] struct {
 // drive.User.
 func (s *frontend[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) {
 	s.groups.groups = counting.NewGroups(mostGroups)
+	s.lines = counting.NewLines[lineKey](groupPeriod, mostLineGroups)
 	s.handlers, s.handlesAll = handlersOf(s.fn)
 	cfg := &s.config
 	c := drive.Config[IN, OUT]{

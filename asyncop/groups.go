@@ -26,8 +26,23 @@ type failureGroups struct {
 	groups *counting.Groups // guarded by mu
 
 	// Owned by the loop.
-	second time.Duration // start of the second in which looked counts
-	looked int
+	failures  looks
+	decisions looks // of debug lines, so that these do not change the groups of failures
+}
+
+// looks counts the errors whose groups were computed in a second.
+type looks struct {
+	second time.Duration // its start
+	n      int
+}
+
+// take reports whether the group of another error may be computed.
+func (l *looks) take(now time.Duration) bool {
+	if now-l.second >= time.Second {
+		l.second, l.n = now, 0
+	}
+	l.n++
+	return l.n <= groupedFailures
 }
 
 // Groups returns the failed elements that were handed over or dropped, grouped by similar
@@ -52,7 +67,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
 // count counts a failed element in its group, which it returns.
 func (s *frontend[IN, OUT]) count(r core.Report[IN]) counting.Key {
 	f := &s.groups
-	key, text := s.groupOf(r.Err, r.Reason)
+	key, text := s.groupOf(r.Err, r.Reason, &f.failures)
 	at := s.clock.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,13 +85,8 @@ var beyondSecond = counting.Key{Kind: "more than a second allows"}
 
 // groupOf returns the group of an error, and its text. The error is user code: if it
 // breaks, the group is beyondSecond.
-func (s *frontend[IN, OUT]) groupOf(err error, reason predicates.Reason) (key counting.Key, text string) {
-	f, now := &s.groups, s.now()
-	if now-f.second >= time.Second {
-		f.second, f.looked = now, 0
-	}
-	f.looked++
-	if f.looked > groupedFailures {
+func (s *frontend[IN, OUT]) groupOf(err error, reason predicates.Reason, looked *looks) (key counting.Key, text string) {
+	if !looked.take(s.now()) {
 		return beyondSecond, ""
 	}
 	key = beyondSecond

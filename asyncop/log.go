@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -19,89 +18,44 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Limits of the lines of one kind: logBurst lines in logPeriod.
-const (
-	logBurst  = 10
-	logPeriod = time.Second
-)
-
-// ration limits the lines of one kind: burst lines in a period, then one line about the
-// suppressed lines. It is owned by the loop.
-type ration struct {
-	key    any
-	burst  int
-	period time.Duration
-	until  time.Duration // the end of the period, by the operator's clock
-	lines  int           // in the period, including suppressed lines
-	rest   func(n int)   // writes the line about n suppressed lines
+// lineKey is the key of a group of failures that share log lines.
+type lineKey struct {
+	level slog.Level
+	msg   string
+	group counting.Key
 }
 
-// mostRations limits the rations. The last one is for the lines of all other kinds.
-const mostRations = 128
+// mostLineGroups limits the groups that have lines of their own. Failures of further
+// groups share a group for each level.
+const mostLineGroups = 100
 
-type otherKinds struct{}
+var otherFailures = counting.Key{Kind: "failures of further groups"}
 
-// mayWrite reports whether another line of its kind may be written now. rest writes the
-// line about n suppressed lines.
-func (s *frontend[IN, OUT]) mayWrite(key any, burst int, period time.Duration, rest func(n int)) bool {
-	now := s.now()
-	i := slices.IndexFunc(s.rations, func(r *ration) bool { return r.key == key })
-	if i < 0 {
-		if len(s.rations) >= mostRations-1 {
-			s.rations = slices.DeleteFunc(s.rations, func(r *ration) bool { return r.lines <= r.burst && now >= r.until })
-		}
-		i = len(s.rations)
-		if i >= mostRations-1 && key != (otherKinds{}) {
-			return s.mayWrite(otherKinds{}, logBurst, logPeriod, func(n int) {
-				s.Log(s.ctx, slog.LevelWarn, "asyncop: lines of more kinds suppressed", slog.Int("suppressed", n))
-			})
-		}
-		s.rations = append(s.rations, &ration{key: key, burst: burst, period: period})
+// mayWrite reports whether a failure may have a line now. If not, the failure is counted,
+// and rest may write the next line of its group.
+func (s *frontend[IN, OUT]) mayWrite(key lineKey, rest func(more int)) bool {
+	if s.lines.HasRoom(key, s.now()) {
+		return s.lines.Begin(key, s.now(), rest)
 	}
-	r := s.rations[i]
-	if now >= r.until {
-		r.endPeriod(now)
-	}
-	r.lines++
-	if r.lines > burst {
-		r.rest = rest
-	}
-	return r.lines <= burst
-}
-
-// endPeriod writes the line about suppressed lines, and begins a period.
-func (r *ration) endPeriod(now time.Duration) {
-	n, rest := r.lines-r.burst, r.rest
-	r.lines, r.rest = 0, nil
-	r.until = now + r.period
-	if n > 0 {
-		if r.burst == 1 {
-			r.lines = 1 // rest writes the line of the next period
-		}
-		rest(n)
-	}
+	others := lineKey{level: key.level, group: otherFailures}
+	return s.lines.Begin(others, s.now(), func(more int) {
+		s.Log(s.ctx, key.level, "asyncop: failures for other reasons, without a line for each reason", slog.Int("failures", more))
+	})
 }
 
 // LinesDue returns when FlushLines has something to write, or core.Never.
 func (s *frontend[IN, OUT]) LinesDue() time.Duration {
-	due := s.failingDue()
-	for _, r := range s.rations {
-		if r.lines > r.burst {
-			due = min(due, r.until)
-		}
+	at, ok := s.lines.Due()
+	if ok {
+		return min(at, s.failingDue())
 	}
-	return due
+	return s.failingDue()
 }
 
-// FlushLines writes the lines that are due: about suppressed lines, all of which are due
+// FlushLines writes the lines that are due: about similar failures, all of which are due
 // at the end of the operator, and about failing attempts.
 func (s *frontend[IN, OUT]) FlushLines(all bool) {
-	now := s.now()
-	for _, r := range slices.Clone(s.rations) { // writing a line may remove rations
-		if r.lines > r.burst && (all || now >= r.until) {
-			r.endPeriod(now)
-		}
-	}
+	s.lines.Flush(s.now(), all)
 	s.logFailing()
 }
 
@@ -115,22 +69,15 @@ func (s *frontend[IN, OUT]) LogsDebug() (logs bool) {
 // now returns the core's last reading of the clock.
 func (s *frontend[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
 
-// log writes a line about an element, unless there are too many of its kind. ctx has the
-// values of observers, such as a trace id, for handlers.
+// log writes a line about an element. ctx has the values of observers, such as a trace id,
+// for handlers.
 func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
-	type kind struct {
-		level slog.Level
-		msg   string
+	attrs = append(attrs, slog.String("element", s.labelOf(in, false)))
+	meta := s.metaOf(ctx)
+	if meta.ID != "" {
+		attrs = append(attrs, slog.String("id", meta.ID), slog.Int("visit", meta.Visit))
 	}
-	if s.mayWrite(kind{level, msg}, logBurst, logPeriod, func(n int) {
-		s.Log(s.ctx, level, msg+": lines suppressed", slog.Int("suppressed", n))
-	}) {
-		attrs = append(attrs, slog.String("element", s.labelOf(in, false)))
-		if meta := s.metaOf(ctx); meta.ID != "" {
-			attrs = append(attrs, slog.String("id", meta.ID), slog.Int("visit", meta.Visit))
-		}
-		s.Log(ctx, level, msg, attrs...)
-	}
+	s.Log(ctx, level, msg, attrs...)
 }
 
 // LogGivenUp reports an element that failed, with the reason against a retry. The failure
@@ -153,34 +100,29 @@ func (s *frontend[IN, OUT]) LogGivenUp(r core.Report[IN], how observe.EndKind) {
 		}
 		return attrs
 	}
-	s.logGroup(r, msg, s.count(r), "elements", attrs)
+	s.logGroup(r, slog.LevelWarn, msg, s.count(r), "elements", attrs)
 }
 
-// logGroup writes a warning about a failure, or counts it for the next line of its group:
-// similar failures have one line per groupPeriod, with their number as the attribute
-// counted.
-func (s *frontend[IN, OUT]) logGroup(r core.Report[IN], msg string, group counting.Key, counted string, attrs func() []slog.Attr) {
-	type lines struct {
-		msg   string
-		group counting.Key
-	}
-	if s.mayWrite(lines{msg, group}, 1, groupPeriod, func(more int) {
-		s.log(r.Context, slog.LevelWarn, msg+", and others for the same reason", r.Element, append(attrs(), slog.Int(counted, more))...)
+// logGroup writes a line about a failure, or counts it for the next line of its group.
+// That line has the number of failures as the attribute counted.
+func (s *frontend[IN, OUT]) logGroup(r core.Report[IN], level slog.Level, msg string, group counting.Key, counted string, attrs func() []slog.Attr) {
+	if s.mayWrite(lineKey{level, msg, group}, func(more int) {
+		s.log(r.Context, level, msg+", and others for the same reason", r.Element, append(attrs(), slog.Int(counted, more))...)
 	}) {
-		s.log(r.Context, slog.LevelWarn, msg, r.Element, attrs()...)
+		s.log(r.Context, level, msg, r.Element, attrs()...)
 	}
 }
 
 // LogNotTaken reports an element that the failure sink has not taken, and the wait until
 // the next offer; 0 means that there are no more offers.
 func (s *frontend[IN, OUT]) LogNotTaken(r core.Report[IN], err error, wait time.Duration) {
-	group, _ := s.groupOf(err, predicates.Reason{})
+	group, _ := s.groupOf(err, predicates.Reason{}, &s.groups.failures)
 	if wait == 0 {
-		s.logGroup(r, "asyncop: the failure sink can never take an element: it is rejected", group, "elements",
+		s.logGroup(r, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", group, "elements",
 			func() []slog.Attr { return []slog.Attr{slog.Any("error", err)} })
 		return
 	}
-	s.logGroup(r, "asyncop: the failure sink did not take an element", group, "offers",
+	s.logGroup(r, slog.LevelWarn, "asyncop: the failure sink did not take an element", group, "offers",
 		func() []slog.Attr { return []slog.Attr{slog.Any("error", err), slog.Duration("again", wait)} })
 }
 
@@ -194,7 +136,9 @@ func (s *frontend[IN, OUT]) LogDeclined(r core.Report[IN], err error) {
 			return
 		}
 	}
-	s.log(r.Context, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
+	group, _ := s.groupOf(err, predicates.Reason{}, &s.groups.failures)
+	s.logGroup(r, level, "asyncop: the failure sink did not take an element at the end", group, "elements",
+		func() []slog.Attr { return []slog.Attr{slog.Any("error", err)} })
 }
 
 // LogSourcePanic reports a panic of a message's source during settlement. Any goroutine
@@ -205,16 +149,17 @@ func (s *frontend[IN, OUT]) LogSourcePanic(err error) {
 
 // LogDecision reports an outcome with a reason to retry, and whether it is retried.
 func (s *frontend[IN, OUT]) LogDecision(r core.Report[IN], d decision.Decision, again bool) {
-	msg, noRetry := "asyncop: retry", d.NoRetryReason.String()
+	msg, counted, noRetry := "asyncop: retry", "retries", d.NoRetryReason.String()
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts)}
 	if d.NoRetryReason == decision.Retried {
 		attrs, noRetry = append(attrs, slog.Duration("delay", max(d.Delay, d.Demanded))), "not before the deadline"
 	}
 	attrs = append(attrs, slog.String("reason", d.Reason.String()), slog.Any("error", d.Err))
 	if !again {
-		msg, attrs = "asyncop: no retry", append(attrs, slog.String("no_retry", noRetry))
+		msg, counted, attrs = "asyncop: no retry", "elements", append(attrs, slog.String("no_retry", noRetry))
 	}
-	s.log(r.Context, slog.LevelDebug, msg, r.Element, attrs...)
+	group, _ := s.groupOf(d.Err, d.Reason, &s.groups.decisions)
+	s.logGroup(r, slog.LevelDebug, msg, group, counted, func() []slog.Attr { return attrs })
 }
 
 // LogObserverPanic reports a panic of an observer.

@@ -83,13 +83,13 @@ func retriesTwice() *strategies.FixedDelayStrategy[int] {
 	return strategies.FixedDelay[int](2, time.Second).RetryIfException(predicates.HasException)
 }
 
-// Retries are for those who look closely, elements that failed for everybody.
+// Retries are logged at debug level, elements that failed at warn.
 func TestLogLevels(t *testing.T) {
 	retries := []string{
 		`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
-		`level=DEBUG msg="asyncop: retry" attempts=2 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
 		`level=DEBUG msg="asyncop: no retry" attempts=3 reason=EXCEPTION_MATCHED error=down no_retry=refused element=a operator=rows`,
 	}
+	const second = `level=DEBUG msg="asyncop: retry, and others for the same reason" attempts=2 delay=1s reason=EXCEPTION_MATCHED error=down retries=1 element=a operator=rows`
 	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down no_retry=refused in_doubt=true element=a operator=rows`
 	handed := `level=WARN msg="asyncop: element handed over to the failure sink" attempts=3 error=down no_retry=refused in_doubt=true element=a operator=rows`
 	tests := []struct {
@@ -98,8 +98,8 @@ func TestLogLevels(t *testing.T) {
 		sink  bool
 		want  []string
 	}{
-		{"dropped, debug", slog.LevelDebug, false, append(retries[:3:3], dropped)},
-		{"failure sink, debug", slog.LevelDebug, true, append(retries[:3:3], handed)},
+		{"dropped, debug", slog.LevelDebug, false, append(retries[:2:2], dropped, second)},
+		{"failure sink, debug", slog.LevelDebug, true, append(retries[:2:2], handed, second)},
 		{"dropped, info", slog.LevelInfo, false, []string{dropped}},
 		{"failure sink, warn", slog.LevelWarn, true, []string{handed}},
 		{"dropped, error", slog.LevelError, false, nil},
@@ -133,57 +133,48 @@ func breaksOnce() func(context.Context, Failure[int]) error {
 	}
 }
 
-// At most logBurst lines of a kind in logPeriod; then a line reports how many are missing. Each kind has its own limit.
-func TestLogRate(t *testing.T) {
+// Retries that are alike have one line, and then one line every ten seconds, like elements that fail.
+func TestWithLogger_RetriesThatAreAlike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
 		op := OrderedWaitWithRetry(failsAlways[int](errDown), time.Minute, 100, retriesTwice(),
 			WithDropOnFailure(), WithLogger(book.logger(slog.LevelDebug)))
 		defer func() { assert.NoError(t, op.Wait()) }()
 		defer close(op.In())
-		lines := func() (kinds string, suppressed int) {
-			n := map[string]int{}
-			for _, line := range book.read() {
-				_, msg, _ := strings.Cut(line, `msg="asyncop: `)
-				msg, _, _ = strings.Cut(msg, `"`)
-				n[msg]++
-				if strings.HasSuffix(line, " suppressed=15") {
-					suppressed++
-				} else {
-					assert.NotContains(t, line, "suppressed")
-				}
-			}
-			return fmt.Sprint(n), suppressed
-		}
-		check := func(when, kinds string, suppressed int) {
+		check := func(when string, want ...string) {
 			t.Helper()
 			synctest.Wait()
-			gotKinds, gotSuppressed := lines()
-			assert.Equal(t, kinds, gotKinds, when)
-			assert.Equal(t, suppressed, gotSuppressed, when)
+			var got []string
+			for _, line := range book.read() {
+				_, msg, _ := strings.Cut(line, `msg="asyncop: `)
+				msg, attrs, _ := strings.Cut(msg, `"`)
+				for _, number := range regexp.MustCompile(" (retries|elements)=[0-9]+").FindAllString(attrs, -1) {
+					msg += number
+				}
+				got = append(got, msg)
+			}
+			assert.ElementsMatch(t, want, got, when)
 		}
 		for range 25 {
 			op.In() <- 1
 		}
-		check("first attempts", "map[retry:10]", 0)
-		time.Sleep(time.Second - 1)
-		check("waiting", "map[]", 0)
-		time.Sleep(1)
-		check("second attempts, in a period of their own", "map[retry:10 retry: lines suppressed:1]", 1)
+		check("first attempts", "retry")
 		time.Sleep(time.Second)
-		check("third and last ones", "map[element dropped:1 no retry:10 retry: lines suppressed:1]", 1)
-		time.Sleep(time.Second - 1)
-		check("nothing follows", "map[]", 0)
+		check("second attempts")
+		time.Sleep(time.Second)
+		check("third and last attempts", "no retry", "element dropped")
+		time.Sleep(8*time.Second - 1)
+		check("within ten seconds")
 		time.Sleep(1)
-		check("the period is over", "map[no retry: lines suppressed:1]", 1)
+		check("after ten seconds", "retry, and others for the same reason retries=49", "75 of 75 attempts failed in the last 10s")
+		time.Sleep(2 * time.Second)
+		check("after twelve seconds", "no retry, and others for the same reason elements=24", "element dropped, and others for the same reason elements=24")
 		time.Sleep(time.Hour)
-		check("the attempts that failed", "map[75 of 75 attempts failed in the last 10s:1 element dropped, and others for the same reason:1]", 0)
+		check("after an hour")
 		op.In() <- 1
-		check("another element", "map[retry:1]", 0)
-		time.Sleep(time.Second)
-		check("its second attempt", "map[retry:1]", 0)
-		time.Sleep(time.Second)
-		check("its end", "map[element dropped:1 no retry:1]", 0)
+		check("another element", "retry")
+		time.Sleep(2 * time.Second)
+		check("its end", "no retry", "element dropped")
 	})
 }
 
@@ -329,7 +320,7 @@ func TestGroupsAreBounded(t *testing.T) {
 			op.In() <- i
 		}
 		synctest.Wait()
-		require.LessOrEqual(t, len(book.read()), logBurst)
+		require.LessOrEqual(t, len(book.read()), mostLineGroups+1)
 		close(op.In())
 		require.NoError(t, op.Wait())
 		groups := op.Groups()
@@ -346,9 +337,9 @@ func TestGroupsAreBounded(t *testing.T) {
 // Failures that the sink does not take at the end are named, although those that were cut off, and may be declined, were not logged.
 func TestLostFailuresAreNamed(t *testing.T) {
 	for _, tt := range []struct {
-		level      slog.Level
-		lost, want int // named
-	}{{slog.LevelInfo, 3, 3}, {slog.LevelDebug, 3, 3}, {slog.LevelError, 3, 3}, {slog.LevelInfo, logBurst + 5, logBurst}} {
+		level slog.Level
+		lost  int
+	}{{slog.LevelInfo, 1}, {slog.LevelInfo, 3}, {slog.LevelDebug, 3}, {slog.LevelError, 3}, {slog.LevelInfo, 15}} {
 		synctest.Test(t, func(t *testing.T) {
 			var book logBook
 			ctx, cancel := context.WithCancel(t.Context())
@@ -370,11 +361,15 @@ func TestLostFailuresAreNamed(t *testing.T) {
 			close(op.In())
 			<-op.Done()
 			lines := strings.Join(book.read(), "\n")
-			assert.Equal(t, tt.want, strings.Count(lines, `level=ERROR msg="asyncop: the failure sink did not take an element at the end"`), lines)
+			const msg = `level=ERROR msg="asyncop: the failure sink did not take an element at the end`
+			assert.Equal(t, 1, strings.Count(lines, msg+`"`), lines)
 			assert.Contains(t, lines, fmt.Sprintf(`level=ERROR msg="asyncop: the failure sink has not taken all failures: they are lost" lost=%d`, tt.lost))
-			if n := tt.lost - tt.want; n > 0 {
-				assert.Contains(t, lines, fmt.Sprintf(`level=ERROR msg="asyncop: the failure sink did not take an element at the end: lines suppressed" suppressed=%d`, n))
+			others := 0
+			if tt.lost > 1 {
+				others = 1
+				assert.Contains(t, lines, fmt.Sprintf(` elements=%d `, tt.lost-1))
 			}
+			assert.Equal(t, others, strings.Count(lines, msg+`, and others for the same reason"`), lines)
 		})
 	}
 }
@@ -843,30 +838,55 @@ func TestLogNamesMessage(t *testing.T) {
 	}
 }
 
-// More kinds of failures than lines are kept apart for share a ration, and a line about the rest may make room for others.
-func TestLinesOfVeryManyKinds(t *testing.T) {
-	for _, kinds := range []int{mostRations - 2, mostRations - 1, mostRations, 3 * mostRations} {
+// More groups of failures than have lines of their own share a group, and make room for others later.
+func TestWithLogger_VeryManyGroups(t *testing.T) {
+	for _, groups := range []int{mostLineGroups - 1, mostLineGroups, mostLineGroups + 1, 3 * mostLineGroups} {
 		synctest.Test(t, func(t *testing.T) {
 			var book logBook
 			word := func(n int) string { return string([]byte{'a' + byte(n%26), 'a' + byte(n/26%26), 'a' + byte(n/26/26)}) }
 			op := OrderedWait(Blocking(func(_ context.Context, in int) (int, error) { return 0, errors.New("no user " + word(in)) }),
 				time.Minute, 4, WithDropOnFailure(), WithLogger(book.logger(slog.LevelInfo)))
-			for i := range kinds {
-				op.In() <- i
+			total := 0
+			send := func(in int) {
+				op.In() <- in
+				total++
+			}
+			failures := func(lines []string) (n int) {
+				for _, line := range lines {
+					number := regexp.MustCompile(" (?:elements|failures)=([0-9]+)").FindStringSubmatch(line)
+					switch {
+					case strings.Contains(line, "attempts failed"):
+					case number == nil:
+						n++
+					default:
+						others, err := strconv.Atoi(number[1])
+						require.NoError(t, err)
+						n += others
+					}
+				}
+				return n
+			}
+			for i := range groups {
+				send(i)
 			}
 			for i := range 100 {
-				op.In() <- i % 5
+				send(i % 5)
 			}
 			synctest.Wait()
-			require.LessOrEqual(t, len(book.read()), logBurst+1, "lines in the first second")
+			first := book.read()
+			require.LessOrEqual(t, len(first), mostLineGroups+1, "lines in the first second")
 			time.Sleep(time.Minute)
-			require.Less(t, len(book.read()), 20)
-			for i := range kinds {
-				op.In() <- i
+			later := book.read()
+			require.LessOrEqual(t, len(later), 7, "five groups, the others, and the failing attempts")
+			require.Equal(t, total, failures(first)+failures(later), "each failure has a line or is counted")
+			for i := range groups {
+				send(groups + i)
 			}
 			close(op.In())
 			require.NoError(t, op.Wait())
-			require.Less(t, len(book.read()), 40)
+			last := book.read()
+			require.Contains(t, strings.Join(last, "\n"), "no user "+word(groups), "there is room for another group")
+			require.Equal(t, total, failures(first)+failures(later)+failures(last))
 		})
 	}
 }

@@ -153,13 +153,14 @@ func WithName(name string) Option {
 
 // WithLogger sets the logger. The default is slog.Default() at construction. Retries, and
 // retries that were refused, are logged at debug level; elements that failed, and
-// elements that a failure sink did not take, at warn. Failures that are alike have one
-// line every 10 s, with their number ([AsyncWaitOperator.Groups] has all groups). At most
-// 10 lines of a kind are written per second, followed by a line with the number of
-// suppressed lines. While at least a tenth of the attempts fail, a line at warn has their
-// number every 10 s, with the last error. An operator that fails is logged once at error
-// level, even without Wait. An operator that ends because it or an earlier operator was
-// cancelled or stopped is logged at info level. A line about a panic has its stack.
+// elements that a failure sink did not take, at warn, or at error if they are lost. The
+// first of several failures that are alike has a line, and the others have one line every
+// 10 s, with their number. This holds for lines at all levels ([WithObserver] reports
+// each attempt, and [AsyncWaitOperator.Groups] has the groups of failed elements). While
+// at least a tenth of the attempts fail, a line at warn has their number every 10 s, with
+// the last error. An operator that fails is logged once at error level, even without
+// Wait. An operator that ends because it or an earlier operator was cancelled or stopped
+// is logged at info level. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
 	guard.RefuseNil("asyncop: WithLogger", "logger", logger)
 	return func(cfg *config) { cfg.logger = guard.Logger(logger) }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/unknown"
 	"github.com/weirflow/weir/internal/wait"
 )
@@ -206,17 +206,18 @@ func (j *Jobs) steer(ctx context.Context, steer func(BackendOrder)) {
 		}
 	}()
 	defer func() { <-watched }()
-	for warned := false; ; {
+	failures := counting.NewFailureLog(j.Logger, j.Clock, "jobs: this worker cannot read the orders for its backends")
+	defer failures.Flush()
+	for {
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return
 		}
 		list, err := orders(ctx, j.engine)
-		if err != nil && ctx.Err() == nil && !warned {
-			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker cannot read the orders for its backends", slog.Any("error", err))
+		if err != nil && ctx.Err() == nil {
+			failures.Add(err)
 		}
-		warned = err != nil
 		for _, o := range list {
 			if !o.At.IsZero() {
 				steer(o)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -76,16 +77,16 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 	}
 	ticker := j.Clock.Ticker(beatEach)
 	defer ticker.Stop()
-	for warned := false; ; {
+	failures := counting.NewFailureLog(j.Logger, j.Clock, "jobs: this worker cannot report itself, and does not look for jobs")
+	defer failures.Flush()
+	for {
 		open, err := b.beat(ctx)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
-			warned = false
 			b.start(ctx, open)
-		case !warned:
-			warned = true
-			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker cannot report itself, and does not look for jobs", slog.Any("error", err))
+		default:
+			failures.Add(err)
 		}
 		if guard.IsPermanent(err) { // the table is missing, or this user has no right to it
 			return

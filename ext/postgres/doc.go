@@ -32,8 +32,8 @@
 //
 // The engine sends the connection a notification when it begins. While it cannot listen,
 // or the notification does not arrive, as behind a pooler of transactions (PgBouncer),
-// each source polls its queue every 100 ms, tries again each second, and logs a warning
-// once a minute.
+// each source polls its queue every 100 ms, tries again each second, and logs a
+// warning: the first failure, and then the number of similar failures once a minute.
 //
 // # Tables
 //

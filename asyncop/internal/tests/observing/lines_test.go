@@ -3,6 +3,7 @@ package observing_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -104,7 +105,7 @@ func TestLinesHaveTheContextOfTheirElement(t *testing.T) {
 					asyncop.WithObserver(labeller{}), asyncop.WithLogger(slog.New(log))), c.opts...)})
 				r.Send("a", "b")
 				r.Fail("b#1", optest.ErrBroken)
-				r.Fail("a#1", optest.ErrBroken)
+				r.Fail("a#1", errors.New("another failure"))
 				r.Advance(time.Second)
 				r.Complete("a#2", "x")
 				r.Fail("b#2", optest.ErrBroken)

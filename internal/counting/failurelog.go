@@ -1,0 +1,59 @@
+package counting
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// A FailureLog has a line for similar failures once a minute, and at most failureGroups
+// groups of them.
+const (
+	failurePeriod = time.Minute
+	failureGroups = 10
+)
+
+// FailureLog logs the failures of an action that is repeated until it works, at warn. Of
+// similar failures the first has a line, and the others have one line per minute, with
+// their number. It is not safe for concurrent use.
+type FailureLog struct {
+	logger *slog.Logger
+	clock  clock.Clock
+	begun  time.Time
+	msg    string
+	args   []any
+	lines  *Lines[string]
+}
+
+// NewFailureLog returns a FailureLog whose lines have a message and, besides the error,
+// the attributes args, as in [slog.Logger.Warn].
+func NewFailureLog(l *slog.Logger, c clock.Clock, msg string, args ...any) *FailureLog {
+	return &FailureLog{
+		logger: l, clock: c, begun: c.Now(), msg: msg, args: args,
+		lines: NewLines[string](failurePeriod, failureGroups),
+	}
+}
+
+// Add logs or counts a failure.
+func (f *FailureLog) Add(err error) {
+	now := f.clock.Now().Sub(f.begun)
+	key := Alike(guard.Text(err))
+	if !f.lines.HasRoom(key, now) {
+		key = "" // further failures share a group
+	}
+	if f.lines.Begin(key, now, func(more int) { f.write(err, "failures", more) }) {
+		f.write(err)
+	}
+}
+
+func (f *FailureLog) write(err error, more ...any) {
+	args := append([]any{}, f.args...)
+	args = append(args, "error", err)
+	f.logger.Warn(f.msg, append(args, more...)...)
+}
+
+// Flush writes the lines about failures that were counted. Call it at the end.
+func (f *FailureLog) Flush() { f.lines.Flush(f.clock.Now().Sub(f.begun), true) }

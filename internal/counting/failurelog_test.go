@@ -1,0 +1,57 @@
+package counting_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/internal/counting"
+)
+
+func TestFailureLog(t *testing.T) {
+	var b bytes.Buffer
+	handler := slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
+	c := clock.NewMock()
+	f := counting.NewFailureLog(slog.New(handler), c, "cannot listen", "queue", "q")
+	check := func(want ...string) {
+		t.Helper()
+		require.Equal(t, want, strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n"))
+		b.Reset()
+	}
+	for n := range 61 {
+		f.Add(fmt.Errorf("refused by 10.0.0.%d", n))
+		c.Add(time.Second)
+	}
+	check(`level=WARN msg="cannot listen" queue=q error="refused by 10.0.0.0"`,
+		`level=WARN msg="cannot listen" queue=q error="refused by 10.0.0.59" failures=59`)
+	f.Add(errors.New("no such queue"))
+	check(`level=WARN msg="cannot listen" queue=q error="no such queue"`)
+	f.Flush()
+	check(`level=WARN msg="cannot listen" queue=q error="refused by 10.0.0.60" failures=1`)
+	f.Flush()
+	require.Empty(t, b.String())
+}
+
+// Failures that are all different have a bounded number of lines.
+func TestFailureLog_ManyGroups(t *testing.T) {
+	var b bytes.Buffer
+	f := counting.NewFailureLog(slog.New(slog.NewTextHandler(&b, nil)), clock.NewMock(), "cannot listen")
+	for n := range 1000 {
+		f.Add(errors.New("no user " + string([]rune{'a' + rune(n%26), 'a' + rune(n/26%26), 'a' + rune(n/26/26)})))
+	}
+	f.Flush()
+	require.Equal(t, 12, strings.Count(b.String(), "\n"), "ten groups, the first of the others, and their number")
+	require.Contains(t, b.String(), "failures=989")
+}
