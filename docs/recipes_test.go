@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -33,6 +34,7 @@ import (
 	"github.com/weirflow/weir/ext/couchbase"
 	"github.com/weirflow/weir/ext/failsafe/failsafecall"
 	"github.com/weirflow/weir/ext/hbase"
+	"github.com/weirflow/weir/ext/postgres/pgretry"
 	"github.com/weirflow/weir/internal/testing/couchbasetest"
 	"github.com/weirflow/weir/internal/testing/hbasetest"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -101,16 +103,25 @@ func Example_redis() {
 	// 1 <nil>
 }
 
-// nameOf reads one row of PostgreSQL.
-func nameOf(pool *pgxpool.Pool) asyncop.AsyncFunction[string, string] {
-	return asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
-		var name string
-		err := pool.QueryRow(ctx, "SELECT name FROM airports WHERE key = $1", key).Scan(&name)
+// rowsOf reads rows of PostgreSQL.
+func rowsOf(pool *pgxpool.Pool, keys []string, take func(name string)) error {
+	get := asyncop.Blocking(func(ctx context.Context, key string) (name string, err error) {
+		err = pool.QueryRow(ctx, "SELECT name FROM airports WHERE key = $1", key).Scan(&name)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return "", asyncop.ErrNoResult // not there (yet): predicates.EmptyResult matches
 		}
 		return name, err
 	})
+	op := asyncop.OrderedWaitWithRetry(get, time.Minute, 1000,
+		strategies.ReasonAware(pgretry.Classifier[string](), nil).Idempotent(), // a SELECT may be repeated
+		asyncop.WithMaxConcurrentCalls(int(pool.Config().MaxConns)))
+	for name, err := range op.Results(slices.Values(keys)) {
+		if err != nil {
+			return err
+		}
+		take(name)
+	}
+	return nil
 }
 
 // namesOf reads documents of Couchbase.
@@ -334,4 +345,17 @@ func Example_watermarks() {
 	// a
 	// all until 1 are here
 	// b
+}
+
+// The snippets of a recipe have at most 25 lines together.
+func TestRecipes_Length(t *testing.T) {
+	page, err := os.ReadFile("recipes.md")
+	require.NoError(t, err)
+	recipes, _, found := strings.Cut(string(page), "\n## Imports")
+	require.True(t, found)
+	for _, recipe := range strings.Split(recipes, "\n## ")[1:] {
+		title, _, _ := strings.Cut(recipe, "\n")
+		code := strings.Join(goBlocks(recipe), "\n")
+		assert.LessOrEqual(t, strings.Count(code, "\n")+1, 25, title)
+	}
 }
