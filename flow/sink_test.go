@@ -87,7 +87,7 @@ func TestSink_UpstreamFails(t *testing.T) {
 	require.ErrorContains(t, sink.Err(), "flow: Sink: upstream: flow: Map: panic in user code: runtime error: integer divide by zero")
 }
 
-// Law C2: it refuses streams with checkpoints.
+// Law C2: a sink refuses streams with checkpoints.
 func TestSink_Checkpoints(t *testing.T) {
 	r := run{make(chan error, 1)}
 	sink := flow.NewSink(func(int) error { return nil })

@@ -54,7 +54,8 @@ func shown(t *testing.T, l progress.Line, j *job, d time.Duration) string {
 	return out.String()
 }
 
-// drawings returns the texts that a terminal has shown in its line.
+// drawings returns the texts that a terminal has shown in its line, without the blanks
+// that clear it.
 func drawings(out string) (all []string) {
 	for line := range strings.SplitSeq(out, "\r") {
 		if line = strings.TrimRight(line, " "); line != "" {

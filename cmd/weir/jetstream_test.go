@@ -53,7 +53,7 @@ func startJetStream(t *testing.T, seed func(s store.Store), change ...func(o *se
 	seed(s)
 	require.NoError(t, s.Close())
 	nc.Close()
-	if len(change) > 0 { // not before: seeding connects without a user or a certificate
+	if len(change) > 0 { // only now, because the seeding has no user and no certificate
 		require.NoError(t, fill.Close())
 		fill, err = embedded.Start(dir, embedded.Config{Logger: quiet, Options: func(o *server.Options) {
 			for _, f := range append([]func(*server.Options){listen}, change...) {

@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// mainOf returns the queue of a layer, of dead letters or of blocked messages of its keys
-// (law W1), or the name itself.
+// mainOf returns the queue to which a layer, dead letters, or messages blocked behind
+// others of their key belong (law W1), or the name itself.
 func mainOf(queue string) string {
 	if of, n := storearg.Layer(queue); n > 0 {
 		return of

@@ -202,7 +202,7 @@ var (
 	gaps    = regexp.MustCompile(`  +`)
 )
 
-// normal hides varying values, and the widths of columns if there are any.
+// normal hides varying values. If s has any, it also hides the widths of columns.
 func normal(s string) string {
 	if !varying.MatchString(s) {
 		return s

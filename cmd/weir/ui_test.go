@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// weir ui prints a loopback address, admits its users, and ends with Ctrl-C.
+// weir ui prints a loopback address, admits whoever has the address, and ends with
+// Ctrl-C.
 func TestUI(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process there cannot be interrupted by another one")

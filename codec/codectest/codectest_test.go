@@ -69,7 +69,7 @@ func (w wrongCodec) WithSchema(schema []byte) (codec.Codec[[]byte], error) {
 	return w, nil
 }
 
-// Some codec breaks each rule, so every rule is effective.
+// For each rule there is a codec that breaks it, so every rule is effective.
 func TestRunFindsWrongCodecs(t *testing.T) {
 	var last []byte
 	var inside atomic.Int32

@@ -269,7 +269,7 @@ func (s *supervisor) noteRepeat(batch []message.Message[bank.Order]) {
 }
 
 // trouble kills and restarts servers and workers until the duration has passed and each
-// kind was killed once. It kills a server only while all servers are in sync, because a
+// kind was killed at least once. It kills a server only while all servers are in sync, because a
 // cluster of three survives the loss of one.
 func (s *supervisor) trouble(ctx context.Context) error {
 	end := time.Now().Add(s.Duration)

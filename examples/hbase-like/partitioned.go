@@ -23,9 +23,9 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// partitionLease is the time after which the partitions of a killed worker move to
-// another one.
 const (
+	// partitionLease is the time after which the partitions of a killed worker move to
+	// another worker.
 	partitionLease = 3 * time.Second
 	partitionPoll  = 200 * time.Millisecond
 )

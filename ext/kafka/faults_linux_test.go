@@ -72,7 +72,7 @@ func TestATransactionThatTheBrokersEnd(t *testing.T) {
 	assert.Equal(t, numbers(10), published)
 }
 
-// TestAFullDisk fills the disk of a broker while a worker works, which ends the broker.
+// TestAFullDisk fills the disk of a broker while a worker works. The broker ends.
 // When there is room again and the broker is started, the worker continues, and no
 // message is lost (laws D1, D5).
 func TestAFullDisk(t *testing.T) {

@@ -25,7 +25,7 @@ func (f *freezer) freeze() {
 }
 
 // thaw lets a worker continue. A dropped worker no longer reaches the brokers, as if its
-// process was dead.
+// process were dead.
 func (f *freezer) thaw(dropped bool) {
 	f.state.Lock()
 	defer f.state.Unlock()

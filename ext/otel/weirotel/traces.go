@@ -244,8 +244,8 @@ func setReason(span trace.Span, r predicates.Reason) {
 	}
 }
 
-// valid returns a text as protobuf takes it: an exporter refuses a batch that has another
-// one.
+// valid returns the text as valid UTF-8, as protobuf requires: an exporter refuses a batch
+// with any other text.
 func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 // errorType returns the class of an error by the semantic conventions: its reason, if
