@@ -4,15 +4,16 @@
 //
 //   - A [Message] is bytes and their metadata ([message.Meta]).
 //   - A queue is a name. Putting the first message makes it.
-//   - A message is due when its delay has passed. [Store.Take] returns messages that are due.
+//   - A message is due when its delay has passed. [Store.Take] returns only due messages.
 //   - A lease is the right to settle a message that was taken, until a time. After that
 //     another consumer can take the message. The [Lease] carries a fencing number that
 //     rises each time the message is taken, so that only its last consumer can settle it.
 //   - A held message is not taken until it is released.
-//   - To settle is to remove the message ([Store.Done]) or to release it ([Store.Release]).
+//   - To settle a message is to remove it ([Store.Done]) or to release it
+//     ([Store.Release]).
 //   - A message in a queue has an identity: its id, the origin of its put, its visit and
-//     its merges ([Identity]). Putting it again has no effect, so a hand-over that may have
-//     happened can be repeated safely.
+//     its merges ([Identity]). Putting it again has no effect, so a hand-over that may
+//     have happened can be repeated safely.
 //
 // # Guarantees
 //
@@ -29,11 +30,12 @@
 //
 //   - [Engine]: it takes messages
 //   - [Store]: it leases them, so that any number of workers share a queue
-//   - [Inspector]: it looks into its queues, and moves messages between them atomically; it needs an index, such as a database has
+//   - [Inspector]: it looks into its queues, and moves messages between them atomically;
+//     it needs an index, such as a database has
 //   - [ByKey]: it takes the messages of keys in turn
 //   - [Waker]: it notifies consumers when to look into a queue
-//   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in one transaction with messages; jobs need it (package
-//     delivery/jobs)
+//   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in one
+//     transaction with messages; jobs need it (package delivery/jobs)
 //
 // The engines of weir have:
 //

@@ -1,8 +1,8 @@
 package store
 
-// HeaderPointsTo is a header of a dead letter that is a pointer: it lacks the bytes of its
-// message, because they did not fit among the dead letters. The value is the place where
-// the message stays.
+// HeaderPointsTo is a header of a dead letter that is a pointer: it lacks the bytes of
+// its message, because the store of the dead letters has refused them. The value is the
+// place where the message stays.
 const HeaderPointsTo = "Weir-Points-To"
 
 // PointsTo returns the place of the message if m is a pointer, and "" if m has its bytes.

@@ -54,8 +54,8 @@ func (r Repetition) String() string {
 //	false                  any                Refused                           pointless
 //	false                  any                Exhausted, or unknown             safe
 //
-// The cause UnsafeToRepeat counts as a Meta.UnsafeToRepeat that is true: a dead letter may
-// have been written by another program that sets only the cause.
+// The cause UnsafeToRepeat counts as a Meta.UnsafeToRepeat that is true: a dead letter
+// may have been written by another program that sets only the cause.
 //
 // A job sends back messages that are in doubt, or to be looked at first, only if its Spec
 // asks for them.
