@@ -86,15 +86,6 @@ func (b *atBackend[IN, OUT]) doneAsking() {
 	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.isShort)
 }
 
-// attemptEnded releases the backend's permit, unless the attempt released it at its
-// completion, or a function of the attempt is still running, whose goroutine then
-// releases it.
-func (b *atBackend[IN, OUT]) attemptEnded(a *call.Attempt[OUT], how call.Released) {
-	if how.BackendPermit {
-		b.seat.Release(a.Ref.Stamp)
-	}
-}
-
 // admit asks for an attempt of s. A member joins the call of its batch, which has a
 // permit. If only s must wait, it does so as in a back-off, and others may start.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {

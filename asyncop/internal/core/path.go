@@ -128,6 +128,8 @@ func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
 	}
 }
 
+// startWaiting starts elements that wait for a permit: first retries and first attempts in
+// the order of nextStart, then first attempts only.
 func (g *Machine[IN, OUT]) startWaiting() {
 	for n := 0; n < stepLimit && g.permits > 0; n++ {
 		if !g.start(g.nextStart()) {
@@ -273,6 +275,7 @@ func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 	return new(call.Attempt[OUT])
 }
 
+// countRetry counts the retry of s, which begins, and keeps the reason for it.
 func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 	if s.retry&putOff != 0 { // it is the first attempt
 		s.retry = 0
@@ -452,8 +455,9 @@ func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT], end *call.Released) 
 	return g.User.TimeoutError(g.report(s), TimedOut{Attempt: true})
 }
 
-// endAttempt ends the attempt of s. No other function does. It frees the permit, unless a
-// function of the attempt is still running, whose goroutine then frees it.
+// endAttempt ends the attempt of s. No other function does. It frees the permits of the
+// operator and the backend, unless a function of the attempt is still running, whose
+// goroutine then frees them. A completion has freed the permit of the backend before.
 func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.Released) {
 	a := s.attempt
 	switch how {
@@ -481,8 +485,8 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.
 	if g.keys != nil {
 		g.keys.attemptEnded(s, end)
 	}
-	if g.backend != nil {
-		g.backend.attemptEnded(a, end)
+	if end.BackendPermit {
+		g.Host.LeaveSeat(a.Ref.Stamp)
 	}
 	return end
 }
