@@ -163,6 +163,7 @@ var (
 	errClosing = fmt.Errorf("delivery: the source was not closed within %v", closeWait)
 )
 
+// worker is a call of Run.
 type worker[IN, OUT any] struct {
 	source Source[IN]
 	op     Operator[IN, OUT]

@@ -17,6 +17,7 @@ import (
 // that it replaced.
 const editedFrom = "Edited-From"
 
+// edited is the Spec.Do of jobs that record a call of [Jobs.Edit].
 const edited = "edit"
 
 // errNotFree ends a transaction that has no change to make. update would repeat a

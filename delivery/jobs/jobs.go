@@ -184,6 +184,7 @@ func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 	return list, err
 }
 
+// reader is an engine or a transaction.
 type reader interface {
 	Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error)
 }

@@ -99,6 +99,7 @@ func parseState(text string) (s state, err error) {
 	return s, nil
 }
 
+// record is a message of the stream.
 type record struct {
 	subject string
 	seq     uint64

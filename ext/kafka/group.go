@@ -54,6 +54,7 @@ func (*Group) Partition(name string) (topic string, partition int32, err error) 
 	return topic, int32(n), nil
 }
 
+// member is the membership of a Run in its group.
 type member struct {
 	*Group
 	handler partitions.Handler

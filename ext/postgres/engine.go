@@ -551,6 +551,7 @@ func (s *Engine) settleAll(ctx context.Context, take func() []*settling) error {
 	return nil
 }
 
+// entry is the content of a lease.
 type entry struct {
 	position, fence int64
 	queue           string

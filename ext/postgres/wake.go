@@ -221,6 +221,7 @@ type hub struct {
 	ended   sync.WaitGroup     // run
 }
 
+// waiter is a source that waits to be woken.
 type waiter struct {
 	wake  func(misses bool)
 	ended chan error // capacity 1: receives the error when the hub stops

@@ -20,6 +20,7 @@ const (
 // errTxDone is the error of statements after the function of Write has returned.
 var errTxDone = errors.New("sqlite: the function of this transaction has returned")
 
+// write is a call of Write.
 type write struct {
 	ctx   context.Context
 	fn    func(context.Context, *Tx) error
@@ -54,6 +55,7 @@ type Tx struct {
 	failed error // of a statement, or errTxDone
 }
 
+// shared is a transaction of several calls of Write.
 type shared struct {
 	statements *statements
 	tx         *sql.Tx

@@ -48,6 +48,7 @@ type requestKey struct {
 	step     string
 }
 
+// call is a call of Exec.
 type call struct {
 	ctx       context.Context
 	req       exactlyonce.Request

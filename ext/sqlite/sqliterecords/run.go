@@ -22,6 +22,7 @@ const insertOneSQL = `INSERT OR IGNORE INTO weir_answers (stored_at, client_id, 
 
 var insertManySQL = insertOneSQL + strings.Repeat(", (?1, ?, ?, ?, ?, ?)", maxRows-1)
 
+// call is a call of Run.
 type call struct {
 	ctx    context.Context
 	req    exactlyonce.Request
@@ -139,6 +140,7 @@ func (r *Records) runShared(ctx context.Context, tx *sqlite.Tx, batch []*call) e
 	return b.put(ctx, calls)
 }
 
+// sharing is the state that the calls of a transaction share.
 type sharing struct {
 	tx       *sqlite.Tx
 	now      int64
@@ -154,6 +156,7 @@ type clientKey struct {
 
 type client struct{ id, mark int64 }
 
+// record is the key of a row in the table of records.
 type record struct {
 	client, sequence int64
 	step             string
