@@ -97,6 +97,10 @@
 // recognise a repeated increment. Scanners of a scan that is cut off are closed in the
 // background, and end by themselves after hbase.client.scanner.timeout.period.
 //
+// If a server hangs and the buffers of its connection are full, an attempt may last longer
+// than its timeout: until gohbase.RegionReadTimeout, 30 s by default, has ended the
+// connection.
+//
 // All functions are safe for concurrent use.
 //
 // # Sources

@@ -41,11 +41,8 @@ func Mutate[IN, OUT any](
 	}
 	return asyncop.Blocking(func(ctx context.Context, in IN) (OUT, error) {
 		var none OUT
-		if timeout > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, timeout)
-			defer cancel()
-		}
+		ctx, cancel := limited(ctx, timeout)
+		defer cancel()
 		mutation, err := request(ctx, in)
 		if err != nil {
 			return none, unsent(err)
@@ -56,6 +53,14 @@ func Mutate[IN, OUT any](
 		}
 		return result(in, response)
 	})
+}
+
+// limited returns a context that ends after timeout, unless that is 0.
+func limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, timeout)
 }
 
 // sendOnce sends mutation at most once. Its error proves whether the request was sent,

@@ -37,7 +37,7 @@ var exceptions = map[string]predicates.Reason{
 	"org.apache.hadoop.hbase.regionserver.NoSuchColumnFamilyException":  predicates.NewRejection("HBASE_NO_SUCH_COLUMN_FAMILY"),
 }
 
-// logClosed stands for an exception without a class of its own.
+// logClosed is the key of an exception that does not have its own class.
 const logClosed = "Cannot append; log is closed"
 
 // exceptionOf returns the class of the Java exception in the text of err, or "". gohbase
