@@ -22,6 +22,7 @@ import (
 )
 
 const (
+	cancelKey  = "cancel" // an action on the messages of a key in a queue, its layers and its dead letters
 	editedFrom = "Edited-From"
 	aFew       = 3                // messages of a first try
 	slowly     = 10               // messages a second, unless the person sets another rate
@@ -36,6 +37,7 @@ type confirmData struct {
 	Filter               store.Filter
 	Action               string  // address of the form, with the values below
 	Values               []field // that choose the messages
+	Counts               []field // of a cancel, by queue
 	Count                int
 	Many                 bool // more than could be counted
 	Unsafe               int  // of these, in doubt
@@ -58,6 +60,7 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	words, ok := map[string][3]string{
 		"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those that are in doubt, and those whose workers died, stay here, unless you choose otherwise."},
 		"purge":   {"Remove", "Remove %s for good?", "They cannot be brought back. Export them first if in doubt: weir dead export."},
+		"cancel":  {"Cancel", "Cancel %s?", "They are removed from the queue, its layers and its dead letters for good, and the calls that run for them end. What is put later stays."},
 		"hold":    {"Hold", "Hold %s?", "No worker takes them until they are released. What a worker has now, and what arrives later, is not held."},
 		"due":     {"Run", "Let %s run now?", "Each is due at once, where it is: it keeps its visits and the order of its key."},
 		"release": {"Release", "Release what is held of %s?", "Workers take them when they are due."},
@@ -65,7 +68,12 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	if !ok || d.Queue == "" {
 		return view{}, missing("There is no such action.")
 	}
-	n, err := s.countOf(r.Context(), &d, &f)
+	var n store.Counts
+	if d.Do == cancelKey {
+		err = s.countKey(r.Context(), &d, f)
+	} else {
+		n, err = s.countOf(r.Context(), &d, &f)
+	}
 	if err != nil {
 		return view{}, err
 	}
@@ -101,10 +109,31 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	slices.SortFunc(d.Values, func(a, b field) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
 	})
+	d.Values = append(d.Values, d.Counts...)
 	d.Back = s.address("/queue", chosen)
+	if d.Do == cancelKey {
+		d.Few = d.Count // all or none
+		d.Back = s.link("/bykey", "queue", d.Queue)
+	}
 	chosen.Set("do", d.Do)
 	d.Action = s.address("/start", chosen)
 	return view{Name: "confirm", Title: d.Verb + " messages of " + cut(60, d.Queue), Data: d}, nil
+}
+
+// countKey counts the messages of a key by queue.
+func (s *server) countKey(ctx context.Context, d *confirmData, f store.Filter) error {
+	if f.Key == "" {
+		return wrong("Which key? The address names none.")
+	}
+	counts, err := s.jobs.Matching(ctx, jobs.Spec{Do: store.Purge, Queue: d.Queue, Family: true, Filter: f})
+	if err != nil {
+		return mine(ctx, err)
+	}
+	for _, c := range counts {
+		d.Count += c.Messages
+		d.Counts = append(d.Counts, field{"messages of " + cut(100, c.Queue), strconv.Itoa(c.Messages)})
+	}
+	return nil
 }
 
 // countOf counts the messages of an action, and restricts the action to messages that are
@@ -183,6 +212,12 @@ func (s *server) start(r *http.Request) (string, error) {
 		return "", err
 	}
 	spec.Rate = float64(rate)
+	if q.Get("do") == cancelKey {
+		if f.Key == "" {
+			return "", wrong("Which key? The address names none.")
+		}
+		spec.Do, spec.Family, spec.Filter = store.Purge, true, store.Filter{Key: f.Key}
+	}
 	if spec.Do == store.Merge {
 		spec.To = q.Get("to")
 		spec.UnsafeToRepeat, spec.LeaveLapsed = q.Get("unsafe") == "yes", q.Get("lapsed") != "yes"

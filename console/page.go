@@ -176,11 +176,11 @@ func (b *pageBuffer) Write(p []byte) (int, error) {
 func (s *server) funcs() template.FuncMap {
 	return template.FuncMap{
 		"text": visible, "cut": cut, "failure": failure, "age": age, "size": size, "took": took, "link": s.link, "nav": nav,
-		"quoted": strconv.Quote,
-		"ago":    func(t time.Time) string { return age(max(0, s.Clock.Since(t))) },
-		"when":   when,
-		"until":  func(t time.Time) string { return age(max(0, s.Clock.Until(t))) },
-		"past":   func(t time.Time) bool { return !t.After(s.Clock.Now()) },
+		"quoted": strconv.Quote, "isText": utf8.ValidString,
+		"ago":   func(t time.Time) string { return age(max(0, s.Clock.Since(t))) },
+		"when":  when,
+		"until": func(t time.Time) string { return age(max(0, s.Clock.Until(t))) },
+		"past":  func(t time.Time) bool { return !t.After(s.Clock.Now()) },
 	}
 }
 

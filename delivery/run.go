@@ -109,6 +109,8 @@ type Operator[IN, OUT any] interface {
 // into any sink, and an operator of package asyncop ends the call: the cause of its
 // context is [message.ErrPurged]. Run logs the message and counts it in [Summary].Purged:
 // it is not a failure. Results that a sink on another engine has taken before stay there.
+// If the messages of a key were cancelled (jobs.Jobs.CancelKey), Run looks for purged
+// messages of the key at once, or within a second on an engine that cannot announce that.
 //
 // # Jobs
 //
@@ -185,8 +187,9 @@ type worker[IN, OUT any] struct {
 	feed  chan struct{}
 	ended chan struct{} // closed by run when the operator, its input and the sink have ended
 
-	close func() error              // closes the source, once
-	cutAt atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not
+	close  func() error              // closes the source, once
+	purges settle.PurgeFinder        // the source, or nil if it does not find purged messages
+	cutAt  atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not
 
 	sourceErr error // written by the input; read after run has returned
 	sinkErr   error // written by fill; read after run has returned
@@ -238,6 +241,7 @@ func (w *worker[IN, OUT]) open() {
 	ender, canEnd := w.op.(endsPurged)
 	if findsPurged && canEnd {
 		finder.OnPurge(ender.EndPurged)
+		w.purges = finder
 	}
 	panics = false
 }

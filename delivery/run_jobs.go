@@ -102,11 +102,20 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 	w.offsets = make([]time.Duration, len(engines))
 	w.mu.Unlock()
 	for i, h := range engines {
-		j, err := jobs.New(h.engine, jobs.Config{Clock: w.clock, Logger: w.logger, Offset: func(d time.Duration) {
+		config := jobs.Config{Clock: w.clock, Logger: w.logger, Offset: func(d time.Duration) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.offsets[i] = d
-		}})
+		}}
+		if w.purges != nil && h.reads != "" {
+			config.Busy = func() bool { return w.unsettled() > 0 }
+			config.Cancelled = func(queue, key string) {
+				if queue == h.reads {
+					w.purges.LookForPurged(ctx, key)
+				}
+			}
+		}
+		j, err := jobs.New(h.engine, config)
 		if err != nil {
 			w.logger.Warn("delivery: this worker does not run jobs", slog.Any("error", err))
 			continue

@@ -82,6 +82,74 @@ What arrives after the question was asked stays.
 	return c
 }
 
+func (a *app) cancelKey() *cobra.Command {
+	b := &bulk{spec: jobs.Spec{Do: store.Purge, Family: true}}
+	c := &cobra.Command{
+		Use: "cancel QUEUE --key KEY", Short: "Cancel all messages of a key, and the calls that run for them",
+		Long: `Cancel all messages of a key, such as a customer: remove them from the queue, its
+layers and its dead letters for good, and end the calls that run for them. The
+contexts of these calls end within two seconds, and their failures and results
+are not stored. What is put later stays.
+` + aboutJobs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("which queue? Name one: weir cancel QUEUE --key KEY")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if b.spec.Filter.Key == "" {
+				return usagef("which key? Say --key KEY (weir keys %s shows the keys)", args[0])
+			}
+			if engine := a.engine(); engine != "" && engine != "JetStream" {
+				return usagef("%s does not cancel by key: SQLite, PostgreSQL and JetStream do", engine)
+			}
+			b.spec.Queue = args[0]
+			b.spec.By, b.spec.Why = b.person.read(c)
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.cancel(ctx, db, b) })
+		},
+	}
+	c.Flags().StringVar(&b.spec.Filter.Key, "key", "", "the `KEY`")
+	b.person.flags(c)
+	c.Flags().BoolVar(&b.yes, "yes", false, "do not ask")
+	return c
+}
+
+// cancel asks with the number of messages of each queue, and runs a job that cancels a
+// key.
+func (a *app) cancel(ctx context.Context, db *database, b *bulk) error {
+	s := db.store.(inspected) // it is none of the engines without jobs
+	j, err := s.jobs()
+	if err != nil {
+		return err
+	}
+	counts, err := j.Matching(ctx, b.spec)
+	if err != nil {
+		return err
+	}
+	total := 0
+	var parts []string
+	for _, c := range counts {
+		total += c.Messages
+		parts = append(parts, fmt.Sprintf("%d of queue %q", c.Messages, c.Queue))
+	}
+	if total == 0 {
+		err = mustExist(ctx, db.store, b.spec.Queue)
+		if err != nil {
+			return err
+		}
+		return a.done(b.spec, jobs.Progress{}, nil)
+	}
+	err = a.ask(ctx, b.yes, fmt.Sprintf("Remove %s of key %q for good, and end their calls (%s)?", messages(total), b.spec.Filter.Key, strings.Join(parts, ", ")))
+	if err != nil {
+		return err
+	}
+	show, stop := a.startProgress(total, 0)
+	job, err := db.store.do(ctx, b.spec, false, show)
+	stop()
+	return a.done(b.spec, job.Progress, err)
+}
+
 func (a *app) hold() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: store.Hold}}
 	c := &cobra.Command{

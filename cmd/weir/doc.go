@@ -11,6 +11,7 @@
 //	weir layers                                      the queues and their messages
 //	weir outbox                                      staged messages, and their relay
 //	weir keys orders                                 messages and dead letters, by key
+//	weir cancel orders --key customer-7              removes its messages and ends its calls
 //	weir requests                                    requests with idempotency keys
 //
 // The database is a URL in the flag --db or in the environment variable WEIR_DB:

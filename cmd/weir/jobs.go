@@ -65,7 +65,7 @@ func (a *app) jobsList() *cobra.Command {
 						continue
 					}
 					rows = append(rows, []string{
-						strconv.Itoa(job.ID), when(job.Begun), string(job.Do), job.Queue, job.State(),
+						strconv.Itoa(job.ID), when(job.Begun), actionOf(job.Spec), job.Queue, job.State(),
 						strconv.Itoa(job.Done), strconv.Itoa(job.Total), job.By, job.Why,
 					})
 				}
@@ -134,7 +134,7 @@ func (a *app) showJob(job jobs.Job) error {
 		return err
 	}
 	line("job", strconv.Itoa(job.ID))
-	line("do", string(job.Do))
+	line("do", actionOf(job.Spec))
 	line("queue", job.Queue)
 	line("to", job.To)
 	if string(filter) != "{}" {
@@ -268,7 +268,7 @@ written anew, keep a hash elsewhere.`,
 
 // logRow returns a line of the log as a row.
 func logRow(l jobs.Line) []string {
-	id, do, queue, done := strconv.Itoa(l.Job.ID), string(l.Job.Do), l.Job.Queue, strconv.Itoa(l.Job.Done)
+	id, do, queue, done := strconv.Itoa(l.Job.ID), actionOf(l.Job.Spec), l.Job.Queue, strconv.Itoa(l.Job.Done)
 	if b := l.Backend; b != nil {
 		if id, do, queue, done = "", "backend", b.Backend, ""; b.Limit != nil {
 			done = strconv.Itoa(*b.Limit)
@@ -331,4 +331,12 @@ func workerRow(w jobs.Worker) []string {
 		w.ID, w.Host, strconv.Itoa(w.PID), when(w.Since), when(w.Seen), strings.Join(w.Queues, ", "),
 		strconv.Itoa(done), strconv.Itoa(failed), strconv.Itoa(inFlight),
 	}
+}
+
+// actionOf returns the name of the action of a job, as the commands have it.
+func actionOf(s jobs.Spec) string {
+	if s.Family {
+		return "cancel"
+	}
+	return string(s.Do)
 }

@@ -130,3 +130,44 @@ func TestByKey_CountsThatFail(t *testing.T) {
 	h := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "")})
 	becomes(t, h, "/bykey?queue=orders", "The messages cannot be counted by key: the index is damaged &lt;b&gt;")
 }
+
+// A person sees how many messages of a key there are in each queue, and cancels them.
+func TestByKey_Cancel(t *testing.T) {
+	e := memory.Open()
+	key := "<b>\u202e7"
+	require.NoError(t, e.Put(t.Context(), "orders", ofKey(key, 3)...))
+	require.NoError(t, e.Put(t.Context(), "orders-retry-2", ofKey(key, 2)...))
+	require.NoError(t, e.Put(t.Context(), "orders-dead", ofKey(key, 1)...))
+	require.NoError(t, e.Put(t.Context(), "orders-dead", ofKey("other", 4)...))
+	require.NoError(t, e.Put(t.Context(), "orders", ofKey("not text \xff", 1)...))
+	reader := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "")})
+	assert.NotContains(t, page(t, reader, "/bykey?queue=orders"), "Cancel")
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	text := page(t, h, "/bykey?queue=orders")
+	assert.Contains(t, text, "Cancel…")
+	assert.Contains(t, text, "the key is no text")
+
+	address := "/start?" + url.Values{"do": {"cancel"}, "queue": {"orders"}, "key": {key}}.Encode()
+	text = page(t, h, address)
+	assert.Contains(t, text, "Cancel 6 messages?")
+	for _, want := range []string{"<dt>messages of orders</dt><dd>3</dd>", "<dt>messages of orders-retry-2</dt><dd>2</dd>", "<dt>messages of orders-dead</dt><dd>1</dd>", "Cancel all 6"} {
+		assert.Contains(t, text, want)
+	}
+	assert.NotContains(t, text, "to try")
+	assert.NotContains(t, text, "\u202e")
+	assert.Equal(t, http.StatusForbidden, ask(reader, address, url.Values{"why": {"x"}}).Code)
+	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, address, url.Values{}).Code, "without a reason")
+	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/start?do=cancel&queue=orders", url.Values{"why": {"x"}}).Code, "without a key")
+	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/start?do=cancel&queue=orders-dead&key=other", url.Values{"why": {"x"}}).Code, "of another queue")
+	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/start?do=cancel&queue=orders", nil).Code)
+
+	w := ask(h, address, url.Values{"why": {"the customer has left"}, "max": {"0"}})
+	require.Equal(t, http.StatusSeeOther, w.Code)
+	becomes(t, h, w.Header().Get("Location"), "cancel", "its layers and its dead letters", "done")
+	becomes(t, h, "/log", "cancel orders", "the customer has left")
+	for queue, want := range map[string]int{"orders": 1, "orders-retry-2": 0, "orders-dead": 4} {
+		n, err := e.Count(t.Context(), queue, store.Filter{})
+		require.NoError(t, err)
+		assert.Equal(t, want, n.Messages, queue)
+	}
+}

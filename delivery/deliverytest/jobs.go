@@ -31,6 +31,7 @@ var jobRules = []storeRule{
 	{name: "jobs: due", check: jobDue},
 	{name: "jobs: rate and maximum", check: jobRate},
 	{name: "jobs: pause, resume, cancel", check: jobOrders},
+	{name: "jobs: a key is cancelled", check: jobCancelKey},
 	{name: "jobs: two processes", check: jobTwo},
 	{name: "jobs: the log", check: jobLog},
 	{name: "jobs: workers", check: jobWorkers},
@@ -336,6 +337,70 @@ func jobHold(b *storeBench) {
 	got := ids(b.take("q", 100))
 	slices.Sort(got)
 	b.must(slices.Equal(got, []string{"0", "10", "2", "4", "6", "8"}), "after the release Take returned %v", got)
+}
+
+// jobCancelKey checks that a job removes the messages of a key from a queue, its layers
+// and its dead letters, even if they are leased, held, or move while the job runs.
+func jobCancelKey(b *storeBench) {
+	const key = "customer <7>\x00\u202e"
+	p := b.process()
+	queues := []string{"q", "q-blocked", "q-retry-1", "q-retry-2", "q-retry-10", "q-dead", "other", "q2", "q2-dead"}
+	for _, queue := range queues {
+		b.put(queue, newMessage("stays"))
+		b.put(queue, ofKey("stays", 2)...)
+		b.put(queue, ofKey(key, 2)...)
+	}
+	counts, err := p.Matching(b.ctx, jobs.Spec{Do: store.Purge, Queue: "q", Family: true, Filter: store.Filter{Key: key}})
+	b.ok(err, "Matching")
+	matching := 0
+	for _, c := range counts {
+		b.must(c.Messages == 2 && slices.Contains(queues[:6], c.Queue), "Matching returned %+v", counts)
+		matching += c.Messages
+	}
+	b.must(matching == 12, "Matching returned %+v", counts)
+	b.must(len(b.take("q-retry-2", 1000)) == 5, "Take has not returned what is due")
+
+	job, err := p.CancelKey(b.ctx, "q", key, "ann", "the customer has left")
+	b.ok(err, "CancelKey")
+	b.must(job.Total == 12 && job.Done == 0, "the job affects %d messages, and has removed %d", job.Total, job.Done)
+	b.put("q", ofKey(key, 3)[2]) // later than the start of the job
+	// A message that a layer hands over while the job runs.
+	moved, err := b.inspector().Claim(b.ctx, "q-retry-1", store.Filter{Key: key}, store.Page{Max: 1}, b.units(1000))
+	b.ok(err, "Claim")
+	next := moved[0].Message
+	next.Meta.Visit++
+	b.ok(b.inspector().Move(b.ctx, store.Move{Lease: moved[0].Lease, Queue: "q-retry-2", Message: next}), "Move")
+	job = p.finish(job.ID, nil)
+	b.must(job.State() == "done" && job.Done == 12 && job.Skipped == 0, "the job is %s and has done %+v", job.State(), job.Progress)
+	for i, queue := range queues {
+		left := len(b.list(queue, store.Filter{Key: key}, everything))
+		want := 2
+		switch {
+		case queue == "q":
+			want = 1
+		case i < 6:
+			want = 0
+		}
+		b.must(left == want, "queue %q has %d messages of the key in place of %d", queue, left, want)
+		b.must(len(b.list(queue, store.Filter{}, everything)) == left+3, "queue %q lacks messages of other keys", queue)
+	}
+	var events []string
+	for l, err := range p.Log(b.ctx) {
+		b.ok(err, "Log")
+		events = append(events, fmt.Sprint(l.Event, " ", l.Job.Done))
+	}
+	slices.Sort(events)
+	b.must(slices.Equal(events, []string{"end 12", "start 0"}), "the log has the events %q", events)
+
+	for _, bad := range []jobs.Spec{
+		{Do: store.Merge, Queue: "q-dead", To: "q", Family: true}, {Do: store.Purge, Queue: "q-dead", Family: true}, {Do: store.Purge, Queue: "q-retry-1", Family: true},
+	} {
+		bad.By, bad.Why = "ann", "test"
+		_, err := p.Start(b.ctx, bad)
+		b.must(err != nil, "Start of %+v is no error", bad)
+	}
+	_, err = p.CancelKey(b.ctx, "q", "", "ann", "test")
+	b.must(err != nil, "CancelKey without a key is no error")
 }
 
 // jobHoldEndless checks that a message with the longest delay is not held, can be held

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -185,10 +186,11 @@ func orders(ctx context.Context, from reader) (list []BackendOrder, err error) {
 	return list, err
 }
 
-const readEach = time.Second // orders for backends, if there is no notice of a change
+const readEach = time.Second // orders and cancelled keys, if there is no notice of a change
 
-// steer passes on orders for backends, until ctx ends.
-func (j *Jobs) steer(ctx context.Context, steer func(BackendOrder)) {
+// watch passes on orders for backends and cancelled keys, until ctx ends. steer is nil if
+// the worker has no backend.
+func (j *Jobs) watch(ctx context.Context, steer func(BackendOrder)) {
 	changed := make(chan struct{}, 1)
 	wake := func() {
 		select {
@@ -201,27 +203,42 @@ func (j *Jobs) steer(ctx context.Context, steer func(BackendOrder)) {
 		defer close(watched)
 		for ctx.Err() == nil {
 			_ = j.engine.Watch(ctx, wake) // it is tried again
-			wake()
+			if steer != nil || j.Busy == nil || j.Busy() {
+				wake()
+			}
 			_ = wait.For(ctx, j.Clock, readEach)
 		}
 	}()
 	defer func() { <-watched }()
-	failures := counting.NewFailureLog(j.Logger, j.Clock, "jobs: this worker cannot read the orders for its backends")
+	failures := counting.NewFailureLog(j.Logger, j.Clock, "jobs: this worker cannot read the orders for its backends, or which keys were cancelled")
 	defer failures.Flush()
+	cancellations := &cancellations{jobs: j}
 	for {
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return
 		}
-		list, err := orders(ctx, j.engine)
+		var err error
+		if steer != nil {
+			err = j.passOrders(ctx, steer)
+		}
+		if j.Cancelled != nil {
+			err = errors.Join(err, cancellations.pass(ctx))
+		}
 		if err != nil && ctx.Err() == nil {
 			failures.Add(err)
 		}
-		for _, o := range list {
-			if !o.At.IsZero() {
-				steer(o)
-			}
+	}
+}
+
+// passOrders passes on all orders for backends.
+func (j *Jobs) passOrders(ctx context.Context, steer func(BackendOrder)) error {
+	list, err := orders(ctx, j.engine)
+	for _, o := range list {
+		if !o.At.IsZero() {
+			steer(o)
 		}
 	}
+	return err
 }

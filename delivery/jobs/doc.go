@@ -23,7 +23,8 @@
 //     gives a message its place before its transaction commits, so a message that a transaction of that moment puts may be affected, too, and is
 //     not in [Job.Total].
 //   - Messages that a worker has at that moment are left alone and counted as skipped, except that a purge removes them all the same: when their
-//     calls end, the worker stores neither their failures nor their results on this engine (see delivery.Run). A merge also skips a message whose
+//     calls end, the worker stores neither their failures nor their results on this engine (see delivery.Run). [Jobs.CancelKey] also ends these
+//     calls. A merge also skips a message whose
 //     id, visit and merges the other queue has already.
 //   - At most [Spec.Rate] messages a second, by the clock of the engine.
 //

@@ -38,6 +38,11 @@ type Spec struct {
 	// chooses to send these back, too.
 	LeaveLapsed bool `json:"leaveLapsed,omitempty"`
 
+	// Of a Purge: also the messages in the layers of Queue, in its queue of blocked messages
+	// and among its dead letters, and end the calls that run for them: see
+	// [Jobs.CancelKey]. Queue must not be the name of such a queue.
+	Family bool `json:"family,omitempty"`
+
 	By  string `json:"by"`  // who ordered it
 	Why string `json:"why"` // and the reason
 }
@@ -69,6 +74,7 @@ type Job struct {
 	// Where it is. A later version may know actions and filters that this version does
 	// not.
 	Format int       `json:"format"`
+	In     string    `json:"in,omitempty"`    // with Family: the queue of the next step; "" means Queue
 	After  int64     `json:"after,omitempty"` // of its last step
 	Until  int64     `json:"until,omitempty"`
 	Next   time.Time `json:"next,omitzero"` // the earliest time of the next step, because of Rate
@@ -78,12 +84,14 @@ type Job struct {
 }
 
 // format is the latest format that this version knows.
-const format = 3
+const format = 4
 
 // format returns the first format that has all of s (law W4). A version that knows only
 // earlier formats leaves the job to others.
 func (s *Spec) format() int {
 	switch {
+	case s.Family:
+		return 4
 	case s.LeaveLapsed:
 		return 3
 	case s.Do == store.Due:
@@ -91,6 +99,14 @@ func (s *Spec) format() int {
 	default:
 		return 1
 	}
+}
+
+// queue returns the queue of the next step.
+func (j *Job) queue() string {
+	if j.In == "" {
+		return j.Queue
+	}
+	return j.In
 }
 
 // State returns running, paused, cancelled, done, or unreadable. Error has the reason
@@ -124,6 +140,10 @@ func (s *Spec) check() error {
 		return fmt.Errorf("jobs: Queue and To are both %q", s.To)
 	case s.Do != store.Merge && (s.To != "" || s.MaxMerges != 0 || s.UnsafeToRepeat || s.LeaveLapsed):
 		return fmt.Errorf("jobs: To, MaxMerges, UnsafeToRepeat and LeaveLapsed are for a merge, and not for a %s", s.Do)
+	case s.Family && s.Do != store.Purge:
+		return fmt.Errorf("jobs: Family is for a purge, and not for a %s", s.Do)
+	case s.Family && baseOf(s.Queue) != s.Queue:
+		return fmt.Errorf("jobs: queue %q belongs to queue %q: name that queue, whose layers and dead letters are included", s.Queue, baseOf(s.Queue))
 	case s.Max < 0 || s.MaxMerges < 0 || !(s.Rate >= 0):
 		return fmt.Errorf("jobs: Max %d, MaxMerges %d and Rate %v must not be negative", s.Max, s.MaxMerges, s.Rate)
 	}

@@ -27,6 +27,8 @@ const (
 	kindLine   = "log"
 	kindHead   = "log-head"
 	kindWorker = "worker"
+
+	kindCancelled = "cancelled" // the last keys that were cancelled, by queue
 )
 
 const (
@@ -51,6 +53,14 @@ type Config struct {
 	// Offset, if it is not nil, gets the [Worker.ClockOffset] of each report of
 	// [Jobs.Work]. It must not block.
 	Offset func(d time.Duration)
+
+	// Cancelled, if it is not nil, is called by [Jobs.Work] when a job with [Spec].Family
+	// has removed messages: with the queue of the job, and the key of its filter, or "" if
+	// it has none. It is called within about a second, perhaps several times for a job. On
+	// an engine that cannot announce a change ([store.Keeper].Watch), Work reads whether
+	// there are such jobs once a second while Busy returns true. A nil Busy is always true.
+	Cancelled func(queue, key string)
+	Busy      func() bool
 }
 
 // Jobs are the jobs of an engine. Safe for concurrent use.
@@ -107,9 +117,23 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	if _, ok := j.engine.(*local); ok && (s.Do == store.Hold || s.Do == store.Release) {
 		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is not a store.Keeper", s.Do)
 	}
+	if _, ok := j.engine.(*local); ok && s.Family {
+		return Job{}, errors.New("jobs: this engine keeps no jobs, so it cannot cancel the calls that run: it is not a store.Keeper. " +
+			"Use SQLite, PostgreSQL or JetStream, or purge the queue, its layers and its dead letters with Engine.Purge and a filter of the key")
+	}
 	n, err := j.engine.Count(ctx, s.Queue, s.Filter)
 	if err != nil {
 		return Job{}, err
+	}
+	if s.Family {
+		n.Messages = 0
+		counts, err := j.Matching(ctx, s)
+		if err != nil {
+			return Job{}, err
+		}
+		for _, c := range counts {
+			n.Messages += c.Messages
+		}
 	}
 	var job Job
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {

@@ -218,6 +218,13 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 	if err != nil {
 		return job, 0, err
 	}
+	following := ""
+	if len(entries) == 0 {
+		following, err = j.following(ctx, &job)
+		if err != nil {
+			return job, 0, err
+		}
+	}
 	next, again := job, time.Duration(0)
 	err = j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
 		now := tx.Now().UTC()
@@ -226,6 +233,10 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 			return nil
 		}
 		next.Error, next.Runner = "", j.runner
+		if following != "" {
+			next.In, next.After = following, 0
+			return j.write(ctx, tx, &next, "", "", "")
+		}
 		if len(entries) == 0 {
 			next.Ended = now
 			return j.write(ctx, tx, &next, "end", next.By, next.Why)
@@ -238,6 +249,12 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 			return err
 		}
 		again = next.count(done, entries, now)
+		if next.Family && slices.Contains(done, true) {
+			err = noteCancelled(ctx, tx, next.Queue, next.Filter.Key)
+			if err != nil {
+				return err
+			}
+		}
 		return j.write(ctx, tx, &next, "", "", "")
 	})
 	if len(entries) == 1 && errors.Is(err, message.ErrRefused) {
@@ -253,10 +270,16 @@ func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, e
 	if job.Max > 0 {
 		size = min(size, job.Max-job.Done)
 	}
-	if size < 1 || job.Until <= job.After {
+	page := store.Page{After: job.After, Until: job.Until, Max: size}
+	if job.queue() != job.Queue {
+		page.Until = 0 // the messages that were handed over to this queue since the start are included
+	} else if job.Until <= job.After {
 		return nil, nil
 	}
-	return j.engine.List(ctx, job.Queue, job.Filter, store.Page{After: job.After, Until: job.Until, Max: size})
+	if size < 1 {
+		return nil, nil
+	}
+	return j.engine.List(ctx, job.queue(), job.Filter, page)
 }
 
 // count notes what was done to entries, and returns how long to wait.
@@ -306,7 +329,7 @@ func (s *Spec) LeaveInPlace(e *store.Entry, now time.Time, p *Progress) bool {
 // plan returns the edits of entries, and counts the entries that stay.
 func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 	for _, e := range entries {
-		edit := store.Edit{Do: j.Do, Queue: j.Queue, Entry: e, To: j.To}
+		edit := store.Edit{Do: j.Do, Queue: j.queue(), Entry: e, To: j.To}
 		if j.Do == store.Merge {
 			switch {
 			case e.PointsTo() != "":

@@ -72,8 +72,8 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
 	defer b.runs.Wait()
-	if steer != nil {
-		b.runs.Go(func() { j.steer(ctx, steer) }) // ends with ctx
+	if steer != nil || j.Cancelled != nil {
+		b.runs.Go(func() { j.watch(ctx, steer) }) // ends with ctx
 	}
 	ticker := j.Clock.Ticker(beatEach)
 	defer ticker.Stop()

@@ -1,5 +1,7 @@
 package settle
 
+import "context"
+
 // LeaseCounter is a source that counts the leases that it has lost. delivery.Run reports
 // the number in the state of its worker.
 type LeaseCounter interface {
@@ -22,4 +24,8 @@ type PurgeFinder interface {
 	// OnPurge sets a function that is called when the source has found such messages. f
 	// must return at once. It is called by any goroutine.
 	OnPurge(f func())
+	// LookForPurged looks whether messages in flight with this key were purged, or
+	// messages with any key if it is "". Without it, the source finds that when it next
+	// extends its leases. It returns when it has looked, or when ctx has ended.
+	LookForPurged(ctx context.Context, key string)
 }

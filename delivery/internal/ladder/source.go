@@ -120,6 +120,18 @@ func (s *source[T]) OnPurge(f func()) {
 	}
 }
 
+// LookForPurged implements [settle.PurgeFinder], for all inputs.
+func (s *source[T]) LookForPurged(ctx context.Context, key string) {
+	s.mu.Lock()
+	inputs := slices.Clone(s.inputs)
+	s.mu.Unlock()
+	for _, in := range inputs {
+		if finds, ok := ofInput[settle.PurgeFinder](in); ok {
+			finds.LookForPurged(ctx, key)
+		}
+	}
+}
+
 // find adds the queues of other versions. It looks for them every five minutes.
 func (s *source[T]) find(ctx context.Context) error {
 	now := s.clock.Now()

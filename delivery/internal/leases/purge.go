@@ -102,6 +102,12 @@ func (s *Source[T]) OnPurge(f func()) {
 	s.onPurge = f
 }
 
+// LookForPurged implements [settle.PurgeFinder]. It extends the leases: the store refuses
+// the leases of messages that were purged.
+func (s *Source[T]) LookForPurged(ctx context.Context, key string) {
+	s.extendSome(ctx, func(h *held) bool { return key == "" || h.message.Meta.Key == key })
+}
+
 // noteGone notes that the message of h is no longer in its queue. While its lease lasts,
 // no other worker can have settled it, so it was purged.
 func (s *Source[T]) noteGone(ctx context.Context, h *held) {

@@ -15,12 +15,19 @@ import (
 // extend extends the leases of all messages in flight, and of settled messages that are
 // not recorded yet.
 func (s *Source[T]) extend(ctx context.Context) {
+	s.extendSome(ctx, func(*held) bool { return true })
+}
+
+// extendSome extends the leases of the messages in flight, and of settled messages that
+// are not recorded yet, for which choose returns true. choose is called with mu held.
+// Several goroutines may extend leases at the same time.
+func (s *Source[T]) extendSome(ctx context.Context, choose func(*held) bool) {
 	asked := s.clock.Now()
 	s.mu.Lock()
 	extended := make(map[store.Lease]*held, len(s.held))
 	leases := make([]store.Lease, 0, len(s.held))
 	for _, h := range s.held {
-		if !h.isGone.Load() {
+		if !h.isGone.Load() && choose(h) {
 			extended[h.lease] = h
 			leases = append(leases, h.lease)
 		}

@@ -1,0 +1,187 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// CancelKey starts a job that removes all messages of a key: from the queue, its layers
+// and its dead letters. It returns the job with its id; [Jobs.Run] runs the job at once.
+// The contexts of calls that run for these messages end within about two seconds, in all
+// workers, and their failures and results are not stored (law W5).
+//
+// [Jobs.Matching] counts the messages before. Messages that are put while the job runs
+// stay, unless they fail during that time and so reach a layer or the dead letters. A
+// message that a merge sends back to the queue during that time may stay. CancelKey
+// returns an error for an engine that is not a [store.Keeper].
+func (j *Jobs) CancelKey(ctx context.Context, queue, key, by, why string) (Job, error) {
+	if key == "" {
+		return Job{}, errors.New("jobs: which key is to be cancelled? It is empty")
+	}
+	return j.Start(ctx, Spec{Do: store.Purge, Queue: queue, Family: true, Filter: store.Filter{Key: key}, By: by, Why: why})
+}
+
+// QueueCount is a number of messages of a queue.
+type QueueCount struct {
+	Queue    string
+	Messages int
+}
+
+// Matching counts the messages that a job would affect if it started now, by queue. It
+// leaves out queues without such messages. By and Why need not be set.
+func (j *Jobs) Matching(ctx context.Context, s Spec) ([]QueueCount, error) {
+	queues := []string{s.Queue}
+	if s.Family {
+		of, err := familyOf(ctx, j.engine, s.Queue)
+		if err != nil {
+			return nil, err
+		}
+		queues = of.all()
+	}
+	var counts []QueueCount
+	for _, queue := range queues {
+		n, err := j.engine.Count(ctx, queue, s.Filter)
+		if err != nil {
+			return nil, err
+		}
+		if n.Messages > 0 {
+			counts = append(counts, QueueCount{Queue: queue, Messages: n.Messages})
+		}
+	}
+	return counts, nil
+}
+
+// following returns the queue that a job continues with when it has processed a queue, or
+// "" if it was the last. Messages move in this order, so the job meets a message that was
+// handed over while it ran.
+func (j *Jobs) following(ctx context.Context, job *Job) (string, error) {
+	isFull := job.Max > 0 && job.Done >= job.Max
+	if !job.Family || isFull {
+		return "", nil
+	}
+	of, err := familyOf(ctx, j.engine, job.Queue)
+	if err != nil {
+		return "", err
+	}
+	here, next := rankOf(job.queue()), ""
+	for _, queue := range of.all() {
+		isLater := rankOf(queue) > here
+		if isLater && (next == "" || rankOf(queue) < rankOf(next)) {
+			next = queue
+		}
+	}
+	return next, nil
+}
+
+// rankOf returns the place of a queue in its family: the queue, blocked messages, layers,
+// dead letters.
+func rankOf(queue string) int {
+	const dead = int(^uint(0) >> 1)
+	_, layer := storearg.Layer(queue)
+	switch {
+	case layer > 0:
+		return 1 + layer
+	case baseOf(queue) == queue:
+		return 0
+	case baseOf(queue)+blockedSuffix == queue:
+		return 1
+	}
+	return dead
+}
+
+// keptKeys is how many cancelled keys of a queue are kept for its workers.
+const keptKeys = 16
+
+// cancelledKeys is the record of the last keys of a queue that were cancelled. Workers
+// read it to end the calls of these keys.
+type cancelledKeys struct {
+	Keys []cancelledKey `json:"keys"` // the oldest first
+}
+
+type cancelledKey struct {
+	Number int    `json:"number"` // later cancellations have higher numbers
+	Key    string `json:"key"`    // "" means messages of any key
+}
+
+// readCancelled reads the record of a queue. A record of a later version that cannot be
+// read counts as a cancellation of any key.
+func readCancelled(r store.Record) cancelledKeys {
+	var c cancelledKeys
+	err := json.Unmarshal([]byte(r.Value), &c)
+	if err != nil {
+		return cancelledKeys{Keys: []cancelledKey{{Number: int(r.Version)}}}
+	}
+	return c
+}
+
+// noteCancelled tells the workers of a queue that messages of a key were removed.
+func noteCancelled(ctx context.Context, tx store.Tx, queue, key string) error {
+	r := store.Record{Kind: kindCancelled, Name: queue}
+	var c cancelledKeys
+	err := each(ctx, tx, kindCancelled, func(there store.Record) error {
+		if there.Name == queue {
+			r, c = there, readCancelled(there)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	next := cancelledKey{Number: 1, Key: key}
+	if n := len(c.Keys); n > 0 {
+		next.Number = c.Keys[n-1].Number + 1
+		if c.Keys[n-1].Key == key {
+			c.Keys = c.Keys[:n-1]
+		}
+	}
+	c.Keys = append(c.Keys, next)
+	c.Keys = c.Keys[max(0, len(c.Keys)-keptKeys):]
+	text, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("jobs: the cancelled keys of queue %q: %w", queue, err)
+	}
+	r.Value = string(text)
+	tx.Announce()
+	return tx.Write(ctx, r)
+}
+
+// cancellations passes cancelled keys on to a worker, each once. It is owned by one
+// goroutine.
+type cancellations struct {
+	jobs *Jobs
+	seen map[string]int // by queue: the highest number; nil before the first pass
+}
+
+// pass calls Cancelled for the keys that were cancelled since the last pass. The first
+// pass calls it without a key: the worker may have taken messages before.
+func (c *cancellations) pass(ctx context.Context) error {
+	seen := map[string]int{}
+	err := each(ctx, c.jobs.engine, kindCancelled, func(r store.Record) error {
+		keys := readCancelled(r).Keys
+		if len(keys) == 0 {
+			return nil
+		}
+		last := c.seen[r.Name]
+		seen[r.Name] = keys[len(keys)-1].Number
+		mayLack := keys[0].Number > last+1 && len(keys) == keptKeys // older keys are not kept
+		if c.seen == nil || mayLack {
+			c.jobs.Cancelled(r.Name, "")
+			return nil
+		}
+		for _, k := range keys {
+			if k.Number > last {
+				c.jobs.Cancelled(r.Name, k.Key)
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		c.seen = seen
+	}
+	return err
+}

@@ -1,0 +1,128 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// working runs Work on an engine, in virtual time. It returns a function that returns the
+// keys that Cancelled got since its last call, with their queues.
+func working(t *testing.T, e store.Keeper, isBusy func() bool) (cancelled func() string) {
+	var keys []string
+	j, err := jobs.New(e, jobs.Config{Busy: isBusy, Cancelled: func(queue, key string) { keys = append(keys, queue+" "+key) }})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return func() string {
+		synctest.Wait()
+		got := strings.Join(keys, ", ")
+		keys = nil
+		return got
+	}
+}
+
+// cancels cancels keys, and waits for the jobs.
+func cancels(t *testing.T, e store.Keeper, queue string, keys ...string) {
+	t.Helper()
+	j, err := jobs.New(e, jobs.Config{})
+	require.NoError(t, err)
+	for _, key := range keys {
+		require.NoError(t, e.Put(t.Context(), queue, ofKey("of "+key, key)))
+		job, err := j.CancelKey(t.Context(), queue, key, "ann", "test")
+		require.NoError(t, err)
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, 1, job.Done)
+	}
+}
+
+func TestWork_CancelledKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		cancels(t, e, "orders", "before")
+		cancelled := working(t, e, nil)
+		require.Equal(t, "orders ", cancelled(), "the worker may have taken messages before it started")
+		for _, key := range []string{"a", "b", "b"} {
+			cancels(t, e, "orders", key)
+			require.Equal(t, "orders "+key, cancelled())
+		}
+		cancels(t, e, "mails", "a\x00\u202e")
+		require.Equal(t, "mails a\x00\u202e", cancelled())
+		time.Sleep(time.Minute)
+		require.Empty(t, cancelled())
+		rs, err := e.Records(t.Context(), "cancelled", "", 10)
+		require.NoError(t, err)
+		require.Equal(t, `{"keys":[{"number":1,"key":"before"},{"number":2,"key":"a"},{"number":4,"key":"b"}]}`, rs[1].Value)
+	})
+}
+
+// unwatched cannot announce changes.
+type unwatched struct{ store.Keeper }
+
+func (unwatched) Watch(context.Context, func()) error { return errors.ErrUnsupported }
+
+// A worker that was idle, or that sees many keys at once, looks for all of its messages.
+func TestWork_CancelledKeysWithoutAnnouncements(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := unwatched{memory.Open()}
+		isBusy := false
+		cancelled := working(t, e, func() bool { return isBusy })
+		require.Empty(t, cancelled())
+		var keys []string
+		for i := range 40 {
+			keys = append(keys, fmt.Sprint("key ", i))
+		}
+		cancels(t, e, "orders", keys...)
+		time.Sleep(time.Minute)
+		require.Empty(t, cancelled(), "an idle worker reads nothing")
+		isBusy = true
+		time.Sleep(time.Second)
+		require.Equal(t, "orders ", cancelled())
+		cancels(t, e, "orders", "a")
+		time.Sleep(time.Second)
+		require.Equal(t, "orders a", cancelled())
+		rs, err := e.Records(t.Context(), "cancelled", "", 10)
+		require.NoError(t, err)
+		require.Equal(t, 16, strings.Count(rs[0].Value, "number"), "old keys are forgotten (law W3)")
+	})
+}
+
+// A record of a later version makes a worker look for all of its messages.
+func TestWork_CancelledKeysOfALaterVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		cancelled := working(t, e, nil)
+		require.Empty(t, cancelled())
+		require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			tx.Announce()
+			return tx.Write(ctx, store.Record{Kind: "cancelled", Name: "orders", Value: `["another format"]`})
+		}))
+		require.Equal(t, "orders ", cancelled())
+	})
+}
+
+func TestCancelKey_EngineWithoutJobs(t *testing.T) {
+	j, err := jobs.New(struct{ store.Inspector }{memory.Open()}, jobs.Config{Local: true})
+	require.NoError(t, err)
+	_, err = j.CancelKey(t.Context(), "orders", "a", "ann", "test")
+	require.ErrorContains(t, err, "it is not a store.Keeper. Use SQLite, PostgreSQL or JetStream")
+}
