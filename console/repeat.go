@@ -72,9 +72,9 @@ func pointless(e *store.Entry) repetition {
 			[]string{"Its deadline was " + when(e.Meta.Deadline) + ". A queue does not deliver it after that."},
 		}
 	case store.Refused:
-		return repetition{"careful", "It was done, but its result could not be stored", []string{
-			"A sink or a layer can never take its result, which is too large, for example. " +
-				"A repeat calls the service again, and ends here again unless that has changed.",
+		return repetition{"careful", "Safe to repeat, but it ends here again unless something has changed", []string{
+			"The sink can never take its result, or the engine its failure: it is too large, for example. " +
+				"A repeat calls the service again, which does no harm.",
 		}}
 	default:
 		return repetition{

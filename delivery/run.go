@@ -90,7 +90,8 @@ type Operator[IN, OUT any] interface {
 //     each result alone, so that a refused result does not block others (law D4). The
 //     refused result is put again, after 100 ms and then twice as long each time, up to
 //     10 s. After ten tries, or at once if PutAll returns [message.ErrRefused], its
-//     message is rejected: it ends among the dead letters of its source.
+//     message is rejected: it ends among the dead letters of its source. There it is
+//     unsafe to repeat if its call is not idempotent, since the call has succeeded.
 //   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait,
 //     and are put again after the same times, until the sink takes them. The calls are
 //     not repeated: the operator blocks on its results, so Run stops receiving. PutAll

@@ -9,11 +9,11 @@ import (
 // acknowledgement has the settlement of a message and its history. It is not generic, so
 // it can go from message to message. Safe for concurrent use.
 type acknowledgement struct {
-	settled atomic.Bool
-	part    uint32           // 1, 2, … of whole; 0 if it is not a part
-	settle  func(Settlement) // written once before use, then read-only; nil for a part
-	whole   *whole           // of a part
-	meta    *Meta            // of the message from the source; nil if it has none
+	state  atomic.Uint32    // bits: isSettled, isUnsafeToRepeat
+	part   uint32           // number of the part, from 1; 0 if it is not a part
+	settle func(Settlement) // written once before use, then read-only; nil for a part
+	whole  *whole           // the message that this is a part of, or nil
+	meta   *Meta            // of the message from the source; nil if it has none
 
 	// delivery is set by the source of the message before it passes the message on. A
 	// part has the delivery of the whole. It is nil for a message of a source without
@@ -21,10 +21,25 @@ type acknowledgement struct {
 	delivery Delivery
 }
 
+// Bits of acknowledgement.state.
+const (
+	isSettled        = 1 << iota
+	isUnsafeToRepeat // see [NoteUnsafeToRepeat]
+)
+
+func (a *acknowledgement) isSettled() bool { return a.state.Load()&isSettled != 0 }
+
 // resolve settles the message. Law D2: the first call counts.
 func (a *acknowledgement) resolve(v Settlement) {
-	if a == nil || !a.settled.CompareAndSwap(false, true) {
+	if a == nil {
 		return
+	}
+	before := a.state.Or(isSettled)
+	if before&isSettled != 0 {
+		return
+	}
+	if v.Kind == Rejected && before&isUnsafeToRepeat != 0 {
+		v.UnsafeToRepeat = true
 	}
 	if a.whole != nil {
 		a.whole.add(v)
@@ -63,11 +78,11 @@ type whole struct {
 
 	mu         sync.Mutex // guards what follows; not held while settle runs
 	left       int        // parts that are not settled
-	settlement Settlement // on the parts that are
+	settlement Settlement // combined settlement of the settled parts
 }
 
-// add notes the settlement of a part. The last one settles the whole: before, its
-// redelivery would run beside its own parts.
+// add notes the settlement of a part. The last part settles the whole: an earlier
+// redelivery of the whole would run beside its other parts.
 func (w *whole) add(v Settlement) {
 	w.mu.Lock()
 	w.settlement = w.settlement.and(v)
@@ -83,12 +98,12 @@ func (w *whole) add(v Settlement) {
 func (a *acknowledgement) split(n int) []acknowledgement {
 	parts := make([]acknowledgement, n)
 	w := &whole{of: a, left: n}
-	over := a.settled.Load() // then the parts have nothing to settle
+	over := a.isSettled() // then the parts have nothing to settle
 	for i := range parts {
 		parts[i].part, parts[i].whole, parts[i].meta = uint32(i)+1, w, a.meta
 		parts[i].delivery = a.delivery
 		if over {
-			parts[i].settled.Store(true)
+			parts[i].state.Store(isSettled)
 		}
 	}
 	return parts

@@ -35,7 +35,7 @@ func New[T any](v T, meta *Meta, settle func(Settlement)) Message[T] {
 	}
 	a := &acknowledgement{settle: settle, meta: meta}
 	if settle == nil {
-		a.settled.Store(true)
+		a.state.Store(isSettled)
 	}
 	return Message[T]{v, a}
 }
@@ -90,7 +90,16 @@ func (m Message[T]) Settle(v Settlement) {
 func (m Message[T]) Meta() Meta { return m.a.history() }
 
 // Pending reports whether the message has an acknowledgement and is not settled.
-func (m Message[T]) Pending() bool { return m.a != nil && !m.a.settled.Load() }
+func (m Message[T]) Pending() bool { return m.a != nil && !m.a.isSettled() }
+
+// NoteUnsafeToRepeat notes that a call for m has succeeded and must not happen a second
+// time. If m or a result of it is rejected later, for example by a sink that can never
+// take the result, the settlement of m has UnsafeToRepeat set. Operators call it.
+func NoteUnsafeToRepeat[T any](m Message[T]) {
+	if m.a != nil {
+		m.a.state.Or(isUnsafeToRepeat)
+	}
+}
 
 // With returns a message with another value and the acknowledgement and history of m. It
 // takes the place of m. It does not allocate.

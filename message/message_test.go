@@ -285,3 +285,28 @@ func TestMetaInContext(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, 2, m.Visit)
 }
+
+// A call for a message has succeeded and must not be repeated: every rejection of a result
+// reports that, and no other settlement does.
+func TestNoteUnsafeToRepeat(t *testing.T) {
+	for name, settle := range map[string]func(m message.Message[int]){
+		"the message":         func(m message.Message[int]) { m.Reject(errTest) },
+		"another value":       func(m message.Message[int]) { message.With(m, "x").Reject(errTest) },
+		"a watched message":   func(m message.Message[int]) { message.Watch(m, m.Settle).Reject(errTest) },
+		"one part of several": func(m message.Message[int]) { parts := message.Split(m, 1, 2); parts[0].Ack(); parts[1].Reject(errTest) },
+	} {
+		for _, isUnsafe := range []bool{false, true} {
+			m, got := settled(5)
+			if isUnsafe {
+				message.NoteUnsafeToRepeat(m)
+			}
+			settle(m)
+			require.Equal(t, []message.Settlement{{Kind: message.Rejected, Err: errTest, UnsafeToRepeat: isUnsafe}}, *got, name)
+		}
+	}
+	m, got := settled(5)
+	message.NoteUnsafeToRepeat(m)
+	m.Ack()
+	require.Equal(t, []message.Settlement{{Kind: message.Done}}, *got)
+	message.NoteUnsafeToRepeat(message.Message[int]{})
+}

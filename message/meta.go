@@ -55,7 +55,9 @@ type Meta struct {
 	// 24.
 	Timeline []Step
 	// UnsafeToRepeat is true if a failed call may have taken effect, is not idempotent,
-	// and no predicate asked for a repeat (asyncop.Failure.UnsafeToRepeat). It stays true
+	// and no predicate asked for a repeat (asyncop.Failure.UnsafeToRepeat). It is also
+	// true if a call has succeeded, is not idempotent, and its result was rejected, for
+	// example by a sink that can never take it ([NoteUnsafeToRepeat]). It stays true
 	// until a person sends the message back nevertheless, or a server answers the request
 	// with a refusal that it keeps for all attempts. Its stored names are
 	// Weir-Outcome-Unknown and outcomeUnknown.

@@ -20,8 +20,9 @@ type Settlement struct {
 	// Refused reports that a call for a message that was HandedOver or has Failed was
 	// refused for good: its service has answered.
 	Refused bool
-	// UnsafeToRepeat reports that a call for a Rejected message may have taken effect,
-	// and that a second call may do harm.
+	// UnsafeToRepeat reports that a call for a Rejected message has taken effect, or may
+	// have, and that a second call may do harm. It is also set if the call has succeeded
+	// and its result was rejected: see [NoteUnsafeToRepeat].
 	UnsafeToRepeat bool
 }
 

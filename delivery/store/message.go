@@ -34,12 +34,12 @@ type Cause string
 // The causes that weir sets.
 const (
 	Permanent      Cause = "permanent"       // its error is permanent
-	Exhausted      Cause = "exhausted"       // the last layer has failed
-	UnsafeToRepeat Cause = "outcome unknown" // a call is unsafe to repeat: see asyncop.Failure.UnsafeToRepeat
+	Exhausted      Cause = "exhausted"       // its visit after the last layer has failed
+	UnsafeToRepeat Cause = "outcome unknown" // a call is unsafe to repeat (asyncop.Failure.UnsafeToRepeat), or has succeeded and its result was rejected
 	Undecodable    Cause = "undecodable"     // its codec cannot read the payload, or the message is damaged in the store
 	Lapsed         Cause = "lapsed"          // its leases ended repeatedly: its workers died, or hung
 	Expired        Cause = "expired"         // its deadline has passed, or comes before its next visit
-	Refused        Cause = "refused"         // a sink or a layer can never take its result ([message.ErrRefused]): too large, for example
+	Refused        Cause = "refused"         // the engine can never take its failure, or a sink the result of an idempotent call ([message.ErrRefused])
 )
 
 // unsafeToRepeat is how people see UnsafeToRepeat. Its stored name is older, and workers

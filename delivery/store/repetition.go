@@ -17,8 +17,9 @@ const (
 	// RepeatPointless: it fails again, unless the program, the service or the payload has
 	// changed. Or it is a pointer ([Message.PointsTo]), which jobs do not send back.
 	RepeatPointless
-	// RepeatInDoubt: a call may have taken effect, and its service does not recognize the
-	// request. Another call may have a second effect.
+	// RepeatInDoubt: a call may have taken effect, or has succeeded without its result
+	// being stored, and its service does not recognize the request. Another call may have
+	// a second effect.
 	RepeatInDoubt
 	// RepeatLookFirst: its workers died or hung while they had it. A call may have taken
 	// effect, and the message may be the reason why they died.

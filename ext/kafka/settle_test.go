@@ -23,8 +23,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/strategies"

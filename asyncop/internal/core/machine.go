@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -201,6 +202,8 @@ func (g *Machine[IN, OUT]) addParts() {
 	c := &g.Config
 	g.isExact = c.Timeout > 0 || c.AttemptTimeout > 0 || c.Policy.Classify != nil || c.OwnTimeouts || c.Calls != nil || c.Batching != nil
 	g.messages.core, g.messages.attached = g, newPerSlot[call.Message](g)
+	_, hasMethod := any(*new(IN)).(predicates.Idempotent)
+	g.messages.mayBeIdempotent = hasMethod || reflect.TypeFor[IN]().Kind() == reflect.Interface || c.Policy.Idempotent != nil
 	if len(c.Observers) > 0 || len(c.Counters) > 0 {
 		g.isExact, g.timesAll = true, true
 		g.observing = &Observing[IN, OUT]{core: g, tracks: newPerSlot[*Track](g)}

@@ -21,7 +21,11 @@ import (
 //   - If it was abandoned, was not accepted, or waited in vain for its backend, the message
 //     is settled as Released.
 type Messages[IN, OUT any] struct {
-	core        *Machine[IN, OUT]
+	core *Machine[IN, OUT]
+	// mayBeIdempotent is false if no call is idempotent: the policy does not declare any,
+	// and IN lacks a method Idempotent.
+	mayBeIdempotent bool
+
 	Seen        bool                  // there was a message; before, the core skips messages
 	next        call.Message          // of the next accepted element
 	attached    perSlot[call.Message] // of elements, without their values
@@ -65,6 +69,36 @@ func (m *Messages[IN, OUT]) releaseAfter(s *Slot[IN, OUT], why error, wait time.
 // Head returns the message of the head of the queue, or zero. There must be a head.
 func (m *Messages[IN, OUT]) Head() call.Message {
 	return m.attached.get(m.core.Queue.Head().Value.index)
+}
+
+// HeadWithResults returns the message of the head, whose results leave next, or zero. A
+// call has succeeded then, so the message must not be sent back without care if a sink
+// never takes a result, unless the call is idempotent.
+func (m *Messages[IN, OUT]) HeadWithResults() call.Message {
+	s := m.core.Queue.Head().Value
+	msg := m.attached.get(s.index)
+	if s.attempts > 0 && msg.Pending() && !m.isIdempotent(s.in) {
+		message.NoteUnsafeToRepeat(msg)
+	}
+	return msg
+}
+
+// isIdempotent reports whether the call for in may happen twice. It returns false if user
+// code panics.
+func (m *Messages[IN, OUT]) isIdempotent(in IN) (isIdempotent bool) {
+	if !m.mayBeIdempotent {
+		return false
+	}
+	m.core.ranCode = true
+	returned := false
+	defer func() {
+		if !returned {
+			_ = m.core.broke("Idempotent", recover())
+		}
+	}()
+	isIdempotent = m.core.Policy.IsIdempotent(in)
+	returned = true
+	return isIdempotent
 }
 
 // Context returns the operator's context with the message of s.

@@ -267,7 +267,7 @@ func (d *Driver[IN, OUT]) load() bool {
 		d.loaded = true
 		d.results, d.numResults = results, len(results)
 		if d.messages.Seen {
-			d.loadMessage(d.messages.Head())
+			d.loadMessage(d.messages.HeadWithResults())
 		}
 	}
 	return d.loaded
