@@ -290,10 +290,14 @@ func TestMetaInContext(t *testing.T) {
 // reports that, and no other settlement does.
 func TestNoteUnsafeToRepeat(t *testing.T) {
 	for name, settle := range map[string]func(m message.Message[int]){
-		"the message":         func(m message.Message[int]) { m.Reject(errTest) },
-		"another value":       func(m message.Message[int]) { message.With(m, "x").Reject(errTest) },
-		"a watched message":   func(m message.Message[int]) { message.Watch(m, m.Settle).Reject(errTest) },
-		"one part of several": func(m message.Message[int]) { parts := message.Split(m, 1, 2); parts[0].Ack(); parts[1].Reject(errTest) },
+		"the message":       func(m message.Message[int]) { m.Reject(errTest) },
+		"another value":     func(m message.Message[int]) { message.With(m, "x").Reject(errTest) },
+		"a watched message": func(m message.Message[int]) { message.Watch(m, m.Settle).Reject(errTest) },
+		"one part of several": func(m message.Message[int]) {
+			parts := message.Split(m, 1, 2)
+			parts[0].Ack()
+			parts[1].Reject(errTest)
+		},
 	} {
 		for _, isUnsafe := range []bool{false, true} {
 			m, got := settled(5)
