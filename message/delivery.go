@@ -12,7 +12,8 @@ import (
 // reads it. Its methods are safe for concurrent use, and their cost does not depend on
 // the number of messages in flight.
 type Delivery interface {
-	// Owner returns the ladder of the queue whose source has received the message.
+	// Owner identifies the queue whose source has received the message. It is only
+	// compared.
 	Owner() any
 
 	// Visit returns the id, the number of the visit and the number of merges that the
@@ -20,8 +21,9 @@ type Delivery interface {
 	// message that a program has renamed.
 	Visit() (id string, visit, merges int)
 
-	// AsReceived returns the payload and the schema that were received. isSame is false
-	// if their value differs from the value of encoded: the program has changed it.
+	// AsReceived returns the payload and the schema that were received. isSame reports
+	// whether they decode to a value that encodes to encoded: then the program has not
+	// changed the value.
 	AsReceived(encoded []byte) (payload, schema []byte, isSame bool)
 
 	// IsPurged reports whether the source has found that the message was purged. Then its
@@ -31,9 +33,10 @@ type Delivery interface {
 	// Provider returns the provider that the message has now, or "".
 	Provider() string
 
-	// SetProvider stores a provider with the message. isKept is false if the message is
-	// no longer in flight, or its source cannot keep a provider.
-	SetProvider(ctx context.Context, provider string) (isKept bool, err error)
+	// SetProvider stores a provider with the message. canKeep is false if the message is
+	// no longer in flight, or its source does not keep providers. err is not nil if the
+	// provider could not be stored.
+	SetProvider(ctx context.Context, provider string) (canKeep bool, err error)
 }
 
 // NewContext returns a copy of ctx for a call for m. [MetaFromContext] returns the
@@ -46,7 +49,8 @@ func NewContext[T any](ctx context.Context, m Message[T]) context.Context {
 }
 
 // Attach sets the delivery of a new message. A source calls it before it passes the
-// message on. A message without an acknowledgement has no delivery.
+// message on. It has no effect on a message made without a Meta and without a function
+// that settles it, such as the zero Message.
 func Attach[T any](m Message[T], d Delivery) Message[T] {
 	if m.a != nil {
 		m.a.delivery = d

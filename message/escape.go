@@ -27,7 +27,8 @@ func appendEscaped(dst []byte, s, special string) []byte {
 	return dst
 }
 
-// escape returns s escaped: s itself, if it is like most.
+// escape returns s escaped. It returns s itself if all characters are ASCII, printable, and
+// neither spaces, percent signs nor special.
 func escape(s, special string) string {
 	for i := range len(s) {
 		if c := s[i]; c <= ' ' || c >= 0x7f || c == '%' || strings.IndexByte(special, c) >= 0 {

@@ -34,9 +34,9 @@ const (
 	headerMerges         = "Weir-Merges"
 )
 
-// ours are the names in small letters. A later version may add names: this one passes
-// them on (law W4). Every engine keeps headers, so a message gets new fields only as
-// headers, here and in the JSON form.
+// ours has the lower-case names of the headers that this version writes. A later version
+// may add names: this one passes them on (law W4). Every engine keeps headers, so a
+// message gets new fields only as headers, here and in the JSON form.
 var ours = func() map[string]bool {
 	var m Meta
 	names := map[string]bool{
@@ -125,8 +125,8 @@ func (m *Meta) instants() [5]instant {
 //	Weir-Provider          acquirer-2
 //	Weir-Merges            1
 //
-// Weir-Outcome-Unknown is the header of UnsafeToRepeat, under the name that earlier
-// versions read.
+// Weir-Outcome-Unknown is the header of UnsafeToRepeat, and Weir-Way the header of
+// Timeline, under the names that earlier versions read.
 //
 // Texts are UTF-8; in them, unprintable characters, percent signs, spaces at either end,
 // and commas in a reason are written as %XX. Times are in UTC, to the nanosecond.
@@ -194,7 +194,7 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 			if err == nil && len(text) > f.long {
 				err = fmt.Errorf("%d bytes, at most %d are allowed", len(text), f.long)
 			}
-			if r.check(f.name, value, err) {
+			if r.note(f.name, value, err) {
 				*f.value = text
 			}
 		}
@@ -202,7 +202,7 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 	for _, f := range m.counts() {
 		if value, ok := r.take(f.name, maxReason); ok {
 			n, err := strconv.ParseUint(value, 10, 30) // so that it can grow, also on 32 bits
-			if r.check(f.name, value, err) {
+			if r.note(f.name, value, err) {
 				*f.value = int(n)
 			}
 		}
@@ -217,7 +217,7 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 	if value, ok := r.take(headerUnsafeToRepeat, maxReason); ok {
 		m.UnsafeToRepeat = value == "true"
 		if !m.UnsafeToRepeat {
-			r.check(headerUnsafeToRepeat, value, errors.New("want true"))
+			r.note(headerUnsafeToRepeat, value, errors.New("want true"))
 		}
 	}
 	return m, r.err
@@ -273,8 +273,8 @@ func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 	return others
 }
 
-// take returns a header, unless it is missing, or longer than long bytes can be when they
-// are escaped.
+// take returns the value of a header. ok is false if the header is missing, or longer than
+// an escaped text of long bytes can be.
 func (r *headerReader) take(name string, long int) (value string, ok bool) {
 	canonical := strings.ToLower(name)
 	value, ok = r.ours[canonical]
@@ -285,8 +285,9 @@ func (r *headerReader) take(name string, long int) (value string, ok bool) {
 	return value, ok
 }
 
-// check notes an error about a header, and reports whether err is nil.
-func (r *headerReader) check(name, value string, err error) bool {
+// note notes an error about a header, if err is not nil. It returns whether the header is
+// sound.
+func (r *headerReader) note(name, value string, err error) (isSound bool) {
 	if err != nil {
 		r.err = errors.Join(r.err, fmt.Errorf("header %s: %q: %w", name, cut(value, maxReason), err))
 	}
@@ -299,8 +300,8 @@ func (r *headerReader) instant(name, value string) time.Time {
 	if err == nil {
 		err = checkYear(at)
 	}
-	if !r.check(name, value, err) || at.IsZero() {
-		return time.Time{} // whatever its zone was
+	if !r.note(name, value, err) || at.IsZero() {
+		return time.Time{} // in UTC: == compares the zone as well
 	}
 	return at
 }
@@ -316,7 +317,7 @@ func (r *headerReader) reasons() (reasons []string) {
 			err = fmt.Errorf("more than %d reasons, or %d bytes in one", maxReasons, maxReason)
 		}
 		if err != nil {
-			r.check(headerReasons, escaped, err)
+			r.note(headerReasons, escaped, err)
 			return nil
 		}
 		reasons = append(reasons, reason)

@@ -31,9 +31,9 @@ type storedMeta struct {
 	Headers        map[string]string `json:"headers,omitempty"`
 }
 
-// metas are JSON objects with the members of storedMeta. A later version adds headers
-// instead of members: see ours.
-var metas = unknown.Kind{Prefix: reserved + "Meta-", Known: []string{
+// metaMembers has the members of storedMeta, which this version knows. A later version adds
+// headers instead of members: see ours.
+var metaMembers = unknown.Kind{Prefix: reserved + "Meta-", Known: []string{
 	"id", "key", "origin", "visit", "attempts", "firstFailure", "lastFailure", "due", "lastError", "reasons", "outcomeUnknown",
 	"request", "remembered", "provider", "merges", "headers",
 }}
@@ -62,7 +62,7 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	for _, r := range m.Reasons {
 		s.Reasons = append(s.Reasons, readable(r))
 	}
-	members, headers := metas.Split(m.Headers)
+	members, headers := metaMembers.Split(m.Headers)
 	s.Headers = make(map[string]string, len(headers)+3) // omitted if it is empty
 	for name, value := range headers {
 		s.Headers[escape(name, "")] = escape(value, "")
@@ -79,7 +79,7 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 		s.Headers[headerTimeline] = storedHeader(timelineText(m.Timeline))
 	}
 	b, err := json.Marshal(s)
-	return metas.Append(b, members), err
+	return metaMembers.Append(b, members), err
 }
 
 // storedHeader returns the text of a field as a value of storedMeta.Headers: escaped as
@@ -99,7 +99,7 @@ func (m *Meta) UnmarshalJSON(b []byte) error {
 
 func metaFromJSON(b []byte) (m Meta, err error) {
 	var s storedMeta
-	later, err := metas.Unmarshal(b, &s)
+	later, err := metaMembers.Unmarshal(b, &s)
 	if err != nil {
 		return Meta{}, err
 	}

@@ -11,7 +11,7 @@ import (
 // Limits of the stored forms. An identifier that is too long is refused; a description is
 // cut.
 const (
-	maxName    = 1 << 10 // bytes of id, key, request, provider and the parts of the origin
+	maxName    = 1 << 10 // bytes of id, put, key, request, provider and each part of the origin
 	maxError   = 4 << 10 // bytes of LastError
 	maxReasons = 64
 	maxReason  = 256 // bytes
@@ -97,8 +97,9 @@ func checkYear(at time.Time) error {
 	return nil
 }
 
-// isOurs reports whether this version knows a header, in any case. Other reserved headers
-// are of later versions: they are kept and passed on like the user's (law W4).
+// isOurs reports whether this version knows a header, whatever the case of its letters.
+// Other names with the reserved prefix belong to later versions: their headers are passed
+// on like the user's (law W4).
 func isOurs(name string) bool {
 	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved) && ours[strings.ToLower(name)]
 }

@@ -24,7 +24,7 @@ func Watch[T any](m Message[T], settle func(Settlement)) Message[T] {
 	a := &acknowledgement{settle: settle}
 	if m.a != nil {
 		a.meta, a.delivery = m.a.meta, m.a.delivery
-		if a.meta != nil && m.a.part != 0 {
+		if a.meta != nil && m.a.part != 0 { // the watched message is not a part, so its Meta needs the id of the part
 			meta := m.Meta()
 			a.meta = &meta
 		}

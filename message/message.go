@@ -11,8 +11,8 @@ import (
 // element, and so is a struct that embeds a Message.
 //
 // Of Ack, Nack, Release, Reject and Settle the first that is called on any copy takes
-// effect (law D2); later calls are ignored. The zero Message, and any other that no
-// source has made, lacks an acknowledgement: these methods do not do anything.
+// effect (law D2); later calls are ignored. These methods have no effect on a message
+// without an acknowledgement: the zero Message, or a message made with a nil settle.
 //
 // A part of a message ([Split]) is a Message of its own. Safe for concurrent use.
 type Message[T any] struct {

@@ -31,9 +31,10 @@ type Meta struct {
 	// is "" until the message is taken. At most 1,024 bytes. Its stored name is Weir-Put.
 	Put string
 
-	// Visit counts the passages through an operator, from 1. Each may consist of several
-	// attempts. Sources return the number of the passage that follows; messages stored
-	// before the first have 0.
+	// Visit is the number of the visit, which is a passage through an operator with its
+	// attempts. Sources return 1 more than what is stored: the number of the last visit
+	// whose failure was handed over, or 0. So a visit does not count if the message was
+	// released or nacked in it, or if its worker died.
 	Visit int
 	// Attempts counts the calls that were begun in all visits before this one.
 	Attempts int
@@ -48,8 +49,8 @@ type Meta struct {
 	// LastError is the message of the error of the last failure. A stored form has its
 	// first 4,096 bytes.
 	LastError string
-	// Reasons are the reasons why calls were retried or failed, by name, the latest last.
-	// A stored form has the last 64.
+	// Reasons are the names of the reasons why calls were retried or failed, each once, in
+	// the order in which they first occurred. A stored form has the last 64.
 	Reasons []string
 	// Timeline lists the calls of all visits. A stored form has the first 8 and the last
 	// 24.

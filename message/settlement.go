@@ -14,15 +14,14 @@ type Settlement struct {
 	// Failed, from now; 0 means at once. It is 0 for the other kinds.
 	Delay time.Duration
 	// Err is the reason. Done: nil. HandedOver: the error of the failure. Released: nil,
-	// or an error that matches [ErrBackendDown]. Failed: the error of the failure,
-	// [ErrLost], or nil if the caller gave no error. Rejected: never nil.
+	// or an error that matches [ErrBackendDown] or [ErrPurged]. Failed: the error of the
+	// failure, [ErrLost], or nil if the caller gave no error. Rejected: never nil.
 	Err error
 	// Refused reports that a call for a message that was HandedOver or has Failed was
 	// refused for good: its service has answered.
 	Refused bool
-	// UnsafeToRepeat reports that a call for a Rejected message has taken effect, or may
-	// have, and that a second call may do harm. It is also set if the call has succeeded
-	// and its result was rejected: see [NoteUnsafeToRepeat].
+	// UnsafeToRepeat reports that a call for a Rejected message may have taken effect, or
+	// has succeeded ([NoteUnsafeToRepeat]), and that a second call may do harm.
 	UnsafeToRepeat bool
 }
 
@@ -97,7 +96,7 @@ var (
 	// ErrBackendDown is matched by the error of a message that waited for its backend
 	// until its time ran out. If the message was not called in this visit, it is
 	// Released: that is not a failure, and the visit does not count. If it was called, it
-	// has failed, and the visit counts.
+	// has failed, and the visit counts once the failure is handed over.
 	ErrBackendDown = errors.New("the backend is down")
 
 	// ErrPurged is the cause of the end of the context of a call whose message was purged

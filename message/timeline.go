@@ -71,7 +71,7 @@ func (r *headerReader) timeline() (steps []Step) {
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &steps)
 	}
-	if !r.check(headerTimeline, value, err) {
+	if !r.note(headerTimeline, value, err) {
 		return nil
 	}
 	return fitTimeline(steps)

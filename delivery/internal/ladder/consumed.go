@@ -168,7 +168,7 @@ func (d *consumedDelivery[T]) IsPurged() bool { return false }
 func (d *consumedDelivery[T]) Provider() string { return d.provider }
 
 // SetProvider implements [message.Delivery].
-func (d *consumedDelivery[T]) SetProvider(context.Context, string) (isKept bool, err error) {
+func (d *consumedDelivery[T]) SetProvider(context.Context, string) (canKeep bool, err error) {
 	return false, nil
 }
 

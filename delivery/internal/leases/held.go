@@ -41,7 +41,7 @@ type sourceOfHeld interface {
 	leaseOf(h *held) (l store.Lease, inFlight bool)
 	noteGone(ctx context.Context, h *held)
 	asReceived(h *held, encoded []byte) (payload, schema []byte, isSame bool)
-	setProvider(ctx context.Context, h *held, provider string) (isKept bool, err error)
+	setProvider(ctx context.Context, h *held, provider string) (canKeep bool, err error)
 }
 
 // Owner implements [message.Delivery].
@@ -65,7 +65,7 @@ func (h *held) IsPurged() bool { return h.isPurged.Load() }
 func (h *held) Provider() string { return *h.provider.Load() }
 
 // SetProvider implements [message.Delivery].
-func (h *held) SetProvider(ctx context.Context, provider string) (isKept bool, err error) {
+func (h *held) SetProvider(ctx context.Context, provider string) (canKeep bool, err error) {
 	return h.source.setProvider(ctx, h, provider)
 }
 
@@ -76,7 +76,7 @@ func (s *Source[T]) asReceived(h *held, encoded []byte) (payload, schema []byte,
 	return payload, schema, Same(s.decoder, s.codec, schema, payload, encoded)
 }
 
-func (s *Source[T]) setProvider(ctx context.Context, h *held, provider string) (isKept bool, err error) {
+func (s *Source[T]) setProvider(ctx context.Context, h *held, provider string) (canKeep bool, err error) {
 	lease, isInFlight := s.leaseOf(h)
 	if !isInFlight {
 		return false, nil
