@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/vfs"
 )
 
 const (
@@ -570,7 +571,7 @@ func (a *app) importSource(ctx context.Context, name string) (from iter.Seq2[sto
 		return nil, nil, err
 	}
 	if info.IsDir() {
-		d, err := openDeadDirectory(name, a.note)
+		d, err := openDeadDirectory(vfs.OS(), name, a.note)
 		if err != nil {
 			return nil, nil, err
 		}

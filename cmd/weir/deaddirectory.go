@@ -14,6 +14,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/vfs"
@@ -32,26 +33,41 @@ const (
 // maxDeadLine is the length of the longest line of these files, in bytes.
 const maxDeadLine = 16 << 20
 
-// deadDirectory is a directory of dead letters. It is locked, and nothing in it changes.
+// deadDirectory is a directory of dead letters, which is only read. It is locked, unless
+// its file system is read-only.
 type deadDirectory struct {
 	path string
-	lock vfs.Lock // nil on a system without locks
+	lock vfs.Lock // nil without a lock: on a system without locks, or if it is read-only
 	note func(format string, args ...any)
 }
 
 // openDeadDirectory locks a directory of dead letters. It returns an error if a program
-// has locked it, or if the directory has no dead letters. note reports to the user.
-func openDeadDirectory(path string, note func(format string, args ...any)) (*deadDirectory, error) {
+// has locked it, or if the directory has no dead letters. A directory on a read-only file
+// system, such as a snapshot, cannot be locked, and is opened without a lock. note reports
+// to the user.
+func openDeadDirectory(files vfs.FS, path string, note func(format string, args ...any)) (*deadDirectory, error) {
 	d := &deadDirectory{path: path, note: note}
-	if !d.has(deadLettersName) && !d.has(replayName) {
+	hasLetters, err := d.has(deadLettersName)
+	if err != nil {
+		return nil, err
+	}
+	hasReplay, err := d.has(replayName)
+	if err != nil {
+		return nil, err
+	}
+	if !hasLetters && !hasReplay {
 		return nil, fmt.Errorf("%s is not a directory of dead letters: it has neither %s nor %s", path, deadLettersName, replayName)
 	}
-	lock, err := vfs.OS().Lock(filepath.Join(path, deadLockName))
+	lock, err := files.Lock(filepath.Join(path, deadLockName))
 	if errors.Is(err, errors.ErrUnsupported) {
 		return d, nil
 	}
 	if _, held := errors.AsType[*vfs.HeldError](err); held {
 		return nil, fmt.Errorf("%s is in use: stop the program that writes it, and import it then: %w", path, err)
+	}
+	if errors.Is(err, syscall.EROFS) {
+		note("%s is on a read-only file system and is read without its lock: check that no program writes it from elsewhere.", path)
+		return d, nil
 	}
 	if err != nil {
 		return nil, err
@@ -60,9 +76,14 @@ func openDeadDirectory(path string, note func(format string, args ...any)) (*dea
 	return d, nil
 }
 
-func (d *deadDirectory) has(name string) bool {
-	_, err := os.Stat(filepath.Join(d.path, name))
-	return err == nil
+// has reports whether the directory has a file. A symbolic link counts even if its target
+// is missing: then opening it returns an error, and the file is not silently skipped.
+func (d *deadDirectory) has(name string) (bool, error) {
+	_, err := os.Lstat(filepath.Join(d.path, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func (d *deadDirectory) close() {
@@ -72,10 +93,11 @@ func (d *deadDirectory) close() {
 }
 
 // messages returns the dead letters: the lines of dead.jsonl, and the lines of
-// replay.jsonl that are not done. If a message is in both, the line in dead.jsonl is the
-// newer one, and comes first, so that a store keeps that. A line that was torn by a crash
-// at the end of a file was never reported as stored, and is skipped. After all messages
-// comes an error if there were other lines that cannot be read.
+// replay.jsonl that are not done. If a message is in both, the replay has raised its
+// merges and it was rejected again: only the line in dead.jsonl, which is newer, is
+// returned, even if a crash has lost the mark in replay.done. A line that was torn by a
+// crash at the end of a file was never reported as stored, and is skipped. After all
+// messages comes an error if there were other lines that cannot be read.
 func (d *deadDirectory) messages() iter.Seq2[store.Message, error] {
 	return func(yield func(store.Message, error) bool) {
 		done, err := d.done()
@@ -83,33 +105,53 @@ func (d *deadDirectory) messages() iter.Seq2[store.Message, error] {
 			yield(store.Message{}, err)
 			return
 		}
-		damaged := 0
-		for _, name := range []string{deadLettersName, replayName} {
-			if !d.has(name) {
-				continue
-			}
-			more, n, err := d.file(name, done, yield)
-			if err != nil {
-				yield(store.Message{}, err)
-				return
-			}
-			if !more {
-				return
-			}
-			damaged += n
+		merges := map[string]int{} // by id, of the messages in dead.jsonl
+		more, damagedLetters, err := d.file(deadLettersName, func(_ []byte, m store.Message) bool {
+			merges[m.Meta.ID] = max(merges[m.Meta.ID], m.Meta.Merges)
+			return yield(m, nil)
+		})
+		if err != nil {
+			yield(store.Message{}, err)
+			return
 		}
-		if d.has(damagedName) {
+		if !more {
+			return
+		}
+		more, damagedReplay, err := d.file(replayName, func(raw []byte, m store.Message) bool {
+			if done[deadMarkOf(raw)] || merges[m.Meta.ID] > m.Meta.Merges {
+				return true
+			}
+			return yield(m, nil)
+		})
+		if err != nil {
+			yield(store.Message{}, err)
+			return
+		}
+		if !more {
+			return
+		}
+		hasDamaged, err := d.has(damagedName)
+		if err != nil {
+			yield(store.Message{}, err)
+			return
+		}
+		if hasDamaged {
 			d.note("Lines that were damaged earlier are in %s and cannot be imported.", filepath.Join(d.path, damagedName))
 		}
+		damaged := damagedLetters + damagedReplay
 		if damaged > 0 {
 			yield(store.Message{}, fmt.Errorf("%s has damaged parts, %d in all, which stay there: all other dead letters were read", d.path, damaged))
 		}
 	}
 }
 
-// file yields the dead letters of a file, and returns the number of damaged parts. more
-// is false if yield returned false.
-func (d *deadDirectory) file(name string, done map[deadMark]bool, yield func(store.Message, error) bool) (more bool, damaged int, err error) {
+// file calls found for each dead letter of a file, if the directory has it, until found
+// returns false. Then more is false. It returns the number of damaged parts, too.
+func (d *deadDirectory) file(name string, found func(raw []byte, m store.Message) bool) (more bool, damaged int, err error) {
+	has, err := d.has(name)
+	if err != nil || !has {
+		return true, 0, err
+	}
 	path := filepath.Join(d.path, name)
 	file, err := os.Open(path)
 	if err != nil {
@@ -119,10 +161,7 @@ func (d *deadDirectory) file(name string, done map[deadMark]bool, yield func(sto
 	more = true
 	scan := deadScan{
 		found: func(raw []byte, m store.Message) bool {
-			if name == replayName && done[deadMarkOf(raw)] {
-				return true
-			}
-			more = yield(m, nil)
+			more = found(raw, m)
 			return more
 		},
 		damaged: func(p deadPiece) {
@@ -141,10 +180,11 @@ func (d *deadDirectory) file(name string, done map[deadMark]bool, yield func(sto
 // its next delivery is not done. A torn mark is skipped: its message is imported.
 func (d *deadDirectory) done() (map[deadMark]bool, error) {
 	done := make(map[deadMark]bool)
-	file, err := os.Open(filepath.Join(d.path, replayDoneName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return done, nil
+	has, err := d.has(replayDoneName)
+	if err != nil || !has {
+		return done, err
 	}
+	file, err := os.Open(filepath.Join(d.path, replayDoneName))
 	if err != nil {
 		return nil, err
 	}

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -113,6 +115,67 @@ func TestDeadImport_PartOfADirectory(t *testing.T) {
 			require.Equal(t, c.read, r.stdout)
 		})
 	}
+}
+
+// A crash, after a rejected message of a replay was appended to dead.jsonl and before its
+// mark reached replay.done, leaves the message in both files. The newer line is imported.
+func TestDeadImport_MessageInBothFiles(t *testing.T) {
+	dir, dead := writtenDirectory(t)
+	require.NoError(t, os.Remove(filepath.Join(dead, replayDoneName)))
+	for _, args := range [][]string{{"--create"}, {"--replace"}} {
+		execute(t, command(t, dir, append([]string{"dead", "import", "dead letters", "--queue", "orders-dead"}, args...)...)).ok(t)
+		var merges []int
+		for line := range strings.Lines(execute(t, command(t, dir, "dead", "export")).ok(t).stdout) {
+			var m store.Message
+			require.NoError(t, json.Unmarshal([]byte(line), &m))
+			if m.Meta.ID == "again" {
+				merges = append(merges, m.Meta.Merges)
+			}
+		}
+		require.Equal(t, []int{1}, merges, "%v", args)
+	}
+}
+
+// A file that is there but cannot be read is an error: the directory is deleted after the
+// import.
+func TestDeadImport_DanglingLink(t *testing.T) {
+	for _, name := range []string{deadLettersName, replayName, replayDoneName} {
+		t.Run(name, func(t *testing.T) {
+			dir, dead := writtenDirectory(t)
+			require.NoError(t, os.Remove(filepath.Join(dead, name)))
+			err := os.Symlink("moved away", filepath.Join(dead, name))
+			if err != nil {
+				t.Skip("this system does not make symbolic links: ", err)
+			}
+			r := execute(t, command(t, dir, "dead", "import", "dead letters", "--queue", "orders-dead", "--create"))
+			require.Equal(t, 1, r.status, r.stdout)
+			require.Contains(t, r.stderr, name)
+		})
+	}
+}
+
+// readOnlyFiles is a read-only file system.
+type readOnlyFiles struct{ vfs.FS }
+
+func (readOnlyFiles) Lock(name string) (vfs.Lock, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EROFS}
+}
+
+// A directory in a snapshot, or on a file system that is mounted read-only, is read
+// without its lock, and the user is told so.
+func TestOpenDeadDirectory_ReadOnly(t *testing.T) {
+	_, dead := writtenDirectory(t)
+	var notes strings.Builder
+	d, err := openDeadDirectory(readOnlyFiles{vfs.OS()}, dead, func(format string, args ...any) { fmt.Fprintf(&notes, format+"\n", args...) })
+	require.NoError(t, err)
+	defer d.close()
+	require.Contains(t, notes.String(), dead+" is on a read-only file system and is read without its lock")
+	read := 0
+	for _, err := range d.messages() {
+		require.NoError(t, err)
+		read++
+	}
+	require.Equal(t, 5, read)
 }
 
 // A line that lacks only its end is imported, and dead.jsonl can be imported as a file.
