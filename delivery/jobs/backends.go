@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/unknown"
 	"github.com/weirflow/weir/internal/wait"
 )
@@ -228,6 +229,10 @@ func (j *Jobs) watch(ctx context.Context, steer func(BackendOrder)) {
 		}
 		if err != nil && ctx.Err() == nil {
 			failures.Add(err)
+		}
+		if steer == nil && guard.IsPermanent(err) { // the table is missing, or this user has no right to it
+			<-ctx.Done()
+			return
 		}
 	}
 }

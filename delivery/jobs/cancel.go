@@ -15,10 +15,11 @@ import (
 // The contexts of calls that run for these messages end within about two seconds, in all
 // workers, and their failures and results are not stored (law W5).
 //
-// [Jobs.Matching] counts the messages before. Messages that are put while the job runs
-// stay, unless they fail during that time and so reach a layer or the dead letters. A
-// message that a merge sends back to the queue during that time may stay. CancelKey
-// returns an error for an engine that is not a [store.Keeper].
+// Older jobs of the queue run first: pause or cancel a job that takes long. [Jobs.Matching]
+// counts the messages before. Messages that are put while the job runs stay, unless they
+// fail during that time and so reach a layer or the dead letters. A message that a merge
+// sends back to the queue during that time may stay. CancelKey returns an error for an
+// engine that is not a [store.Keeper].
 func (j *Jobs) CancelKey(ctx context.Context, queue, key, by, why string) (Job, error) {
 	if key == "" {
 		return Job{}, errors.New("jobs: which key is to be cancelled? It is empty")

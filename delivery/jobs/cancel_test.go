@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // working runs Work on an engine, in virtual time. It returns a function that returns the
@@ -117,6 +119,33 @@ func TestWork_CancelledKeysOfALaterVersion(t *testing.T) {
 			return tx.Write(ctx, store.Record{Kind: "cancelled", Name: "orders", Value: `["another format"]`})
 		}))
 		require.Equal(t, "orders ", cancelled())
+	})
+}
+
+// forbidden is an engine whose user may not read which keys were cancelled.
+type forbidden struct {
+	store.Keeper
+	reads int
+}
+
+func (f *forbidden) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	if kind != "cancelled" {
+		return f.Keeper.Records(ctx, kind, after, limit)
+	}
+	f.reads++
+	return nil, guard.MarkPermanent(errors.New("no right to read"))
+}
+
+// A worker without the right to the records of jobs does not ask for them every second.
+func TestWork_CancelledKeysThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &forbidden{Keeper: unwatched{memory.Open()}}
+		j, err := jobs.New(e, jobs.Config{Cancelled: func(_, _ string) {}, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil)
+		require.Equal(t, 1, e.reads)
 	})
 }
 
