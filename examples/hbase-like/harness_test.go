@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -17,12 +18,13 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
+	"github.com/weirflow/weir/examples/hbase-like/internal/job"
 	"github.com/weirflow/weir/examples/internal/procs"
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
 func TestMain(m *testing.M) {
-	procs.Child(workPartitions)
+	procs.Child(job.Worker(newPipeline))
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
 		if binDir != "" {
 			_ = os.RemoveAll(binDir)
@@ -110,6 +112,19 @@ func sorted(text string) []string {
 // flight is a line of input.
 func flight(origin, destination string) string {
 	return fmt.Sprintf("2001/01/01 12:00,0,100,%s,%s\n", origin, destination)
+}
+
+// The exit statuses of the command.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+// run is main without the process's globals.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-chan os.Signal) int {
+	return job.Run(newPipeline, args, stdin, stdout, stderr, interrupts)
 }
 
 type runResult struct {

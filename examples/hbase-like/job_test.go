@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 )
 
@@ -197,12 +195,6 @@ func TestBrokenOutput(t *testing.T) {
 	assert.Equal(t, exitFailed, status, "the last write counts, too")
 }
 
-func TestExitStatus(t *testing.T) {
-	assert.Equal(t, exitOK, exitStatus(&cli.Summary{}))
-	assert.Equal(t, exitInterrupted, exitStatus(&cli.Summary{Interrupted: true}))
-	assert.Equal(t, exitFailed, exitStatus(&cli.Summary{Interrupted: true, Proof: errors.New("lost one")}))
-}
-
 // endless is an input without end. It calls enough once it was read often enough for
 // flights to be in flight.
 type endless struct {
@@ -288,16 +280,4 @@ func TestInterruptCutsOff(t *testing.T) {
 			assert.Zero(t, number(t, out.String(), "given up"))
 		})
 	}
-}
-
-// A blocked Read returns when its context ends.
-func TestInterruptibleRead(t *testing.T) {
-	stdin, feed := io.Pipe()
-	ctx, cancel := context.WithCancel(t.Context())
-	go cancel()
-	_, err := (&interruptible{ctx: ctx, r: stdin}).Read(make([]byte, 10))
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = (&interruptible{ctx: ctx, r: stdin}).Read(make([]byte, 10))
-	require.ErrorIs(t, err, context.Canceled)
-	require.NoError(t, feed.Close())
 }

@@ -1,9 +1,9 @@
 // Command hbase-like enriches 20,000 flights by asynchronous look-ups in an HBase-like
-// store that is late and faulty, with weir's AsyncWaitOperator in a go-streams pipeline.
+// store that is slow and faulty, with weir's AsyncWaitOperator in a go-streams pipeline.
 // See README.md, and hbase-like -h.
 //
-// pipeline.go uses weir, checkpointed.go adds -checkpoint, and partitioned.go adds
-// -partitions.
+// pipeline.go is all that a pipeline of your own needs. The packages below internal start
+// the store, read the flags, and prove that each flight came out once.
 package main
 
 import (
@@ -11,13 +11,14 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/weirflow/weir/examples/hbase-like/internal/job"
 	"github.com/weirflow/weir/examples/internal/procs"
 )
 
 func main() {
-	procs.Child(workPartitions) // does not return in a worker of -partitions
+	procs.Child(job.Worker(newPipeline)) // does not return in a worker of -partitions
 	interrupts := make(chan os.Signal, 2)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
-	signal.Ignore(syscall.SIGPIPE) // ^C may also end the reader of a pipe: then the summary goes to standard error
-	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, interrupts))
+	signal.Ignore(syscall.SIGPIPE) // Ctrl-C also ends the reader of a pipe; the summary then goes to standard error
+	os.Exit(job.Run(newPipeline, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, interrupts))
 }

@@ -21,6 +21,7 @@ type Output struct {
 	book   *ledger.Ledger
 	lines  int // lines written, without the header
 	before int // flights written or given up before the output resumed
+	older  int // lines written before the output resumed
 }
 
 var (
@@ -83,6 +84,9 @@ func (o *Output) Lock() (unlock func() error, err error) { return o.file.Lock() 
 // resumed.
 func (o *Output) Resumed() int { return o.before }
 
+// ResumedLines returns the number of lines that were written before the output resumed.
+func (o *Output) ResumedLines() int { return o.older }
+
 // FreshStart implements [checkpoint.FreshStarter]. It writes the header.
 func (o *Output) FreshStart(ctx context.Context) error {
 	if info, err := os.Stat(o.kind.Path); err == nil && info.Size() > 0 {
@@ -105,7 +109,7 @@ func (o *Output) Restore(ctx context.Context, state []byte) error {
 		return fmt.Errorf("the checkpoint is of other flags: they were %v, now they are %v; "+
 			"another output needs another -checkpoint directory", s.Kind, o.kind)
 	}
-	o.lines = s.Lines
+	o.lines, o.older = s.Lines, s.Lines
 	o.before = s.Lines + o.book.Restore(s.GivenUp)
 	return o.file.Restore(ctx, s.File)
 }

@@ -1,4 +1,4 @@
-package main
+package job
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
-	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
@@ -30,7 +29,7 @@ const (
 	partitionPoll  = 200 * time.Millisecond
 )
 
-type workerSettings struct {
+type WorkerSettings struct {
 	Config cli.Config
 	Name   string
 	Store  string // address of the store
@@ -78,9 +77,10 @@ func openPartition(cfg cli.Config, name string, book *ledger.Ledger) (*durable.I
 
 // partitionWorker runs the pipelines of its assigned partitions.
 type partitionWorker struct {
-	workerSettings
+	WorkerSettings
 	airports []flights.Airport
 	client   *hclient.Client
+	newPipe  NewPipeline
 	permits  *backend.Backend // shared by all its partitions
 
 	mu      sync.Mutex
@@ -91,15 +91,19 @@ type partitionWorker struct {
 // part is a partition assigned to a worker.
 type part struct {
 	book   *ledger.Ledger
-	pipe   *pipeline
+	pipe   *Pipeline
 	before int // flights written before this worker took over
 	report partReport
 }
 
-// workPartitions runs a worker until it is killed.
-func workPartitions(s workerSettings) error {
+// Worker returns the main function of a worker process, which runs until it is killed.
+func Worker(pipeline NewPipeline) func(WorkerSettings) error {
+	return func(s WorkerSettings) error { return workPartitions(pipeline, s) }
+}
+
+func workPartitions(pipeline NewPipeline, s WorkerSettings) error {
 	ctx := context.Background()
-	airports, err := flights.ReadAirports("airports.csv", data.Airports())
+	airports, err := readAirports()
 	if err != nil {
 		return err
 	}
@@ -108,7 +112,7 @@ func workPartitions(s workerSettings) error {
 		return err
 	}
 	w := &partitionWorker{
-		workerSettings: s, airports: airports, client: hclient.New(s.Store),
+		WorkerSettings: s, airports: airports, client: hclient.New(s.Store), newPipe: pipeline,
 		permits: backend.New("store", backend.Limit(2*s.Config.Calls)), parts: map[string]*part{},
 	}
 	fmt.Println("ready")
@@ -148,19 +152,16 @@ func (w *partitionWorker) pipeline(ctx context.Context, p partitions.Partition) 
 		return err
 	}
 	defer func() { _ = dead.close() }() // everything it has taken is durable
-	checks := &checkpointed{coordinator: p.Coordinator}
-	pipe := newPipeline(w.Config, w.client, book, dead, checks.option(), asyncop.WithContext(ctx), asyncop.WithBackend(w.permits))
-	checks.attach(in, out)
-	if err := checks.start(); err != nil {
-		_ = checks.run(pipe)
+	parts := &Parts{Config: w.Config, Client: w.client, Book: book, dead: dead}
+	checks := &checkpointed{coordinator: p.Coordinator, in: in, out: out}
+	pipe := w.newPipe(parts, checks.option(), asyncop.WithContext(ctx), asyncop.WithBackend(w.permits))
+	before, err := checks.start(pipe, parts)
+	if err != nil {
 		return err
 	}
-	_, resumedEnded := book.Progress()
-	w.began(p, &part{book: book, pipe: pipe, before: out.Resumed() - resumedEnded, report: partReport{
-		Epoch: p.Epoch, Resumed: checks.resumed(),
-	}})
-	err = checks.run(pipe)
-	w.ended(p.Name, err == nil && out.Resumed()-resumedEnded+ended(book) == in.Total())
+	w.began(p, &part{book: book, pipe: pipe, before: before, report: partReport{Epoch: p.Epoch, Resumed: checks.resumed()}})
+	err = checks.run(pipe, parts)
+	w.ended(p.Name, err == nil && before+ended(book) == in.Total())
 	return err
 }
 
@@ -199,7 +200,7 @@ func (w *partitionWorker) ended(name string, isDone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.parts[name]
-	for _, st := range []asyncop.Stats{p.pipe.origin.Stats(), p.pipe.destination.Stats()} {
+	for _, st := range p.pipe.stats() {
 		w.stopped.Attempts += st.Attempts
 		w.stopped.RetriesOnResult += st.RetriesOnResult
 		w.stopped.RetriesOnError += st.RetriesOnError
@@ -245,7 +246,7 @@ func (w *partitionWorker) sample() workerReport {
 		if p.pipe == nil {
 			continue
 		}
-		for _, st := range []asyncop.Stats{p.pipe.origin.Stats(), p.pipe.destination.Stats()} {
+		for _, st := range p.pipe.stats() {
 			r.Calls += st.Attempts
 			r.Retries += st.Retries()
 			r.InFlight += st.InFlight

@@ -1,4 +1,4 @@
-package main
+package job
 
 import (
 	"context"
@@ -6,16 +6,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
-	"os/signal"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"github.com/reugn/go-streams/extension"
-	"github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
@@ -37,8 +31,8 @@ const (
 	exitInterrupted = 130 // 128 + SIGINT, the shell convention
 )
 
-// run is main without the process's globals.
-func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-chan os.Signal) int {
+// Run is main without the process's globals. It returns the exit status.
+func Run(pipeline NewPipeline, args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-chan os.Signal) int {
 	fail := func(status int, err error) int {
 		_, _ = fmt.Fprintf(stderr, "hbase-like: %v\n", err)
 		return status
@@ -50,15 +44,15 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-
 	case err != nil:
 		return fail(exitUsage, fmt.Errorf("%w (-h for help)", err))
 	}
-	j := &job{cfg: cfg, stderr: stderr, interrupts: interrupts}
-	run := func() (*cli.Summary, error) { return j.run(stdin, stdout) }
-	switch {
-	case cfg.Partitions > 0:
+	j := &job{cfg: cfg, newPipeline: pipeline, stderr: stderr, interrupts: interrupts}
+	if cfg.Partitions > 0 {
 		return j.runPartitioned(stdout, fail)
-	case cfg.Checkpoint != "":
-		run = j.runCheckpointed
 	}
-	summary, err := run()
+	var how mode = &stream{stdin: stdin, stdout: stdout}
+	if cfg.Checkpoint != "" {
+		how = &checkpointed{}
+	}
+	summary, err := j.run(how)
 	if summary != nil {
 		w := stdout
 		if cfg.Out == "-" {
@@ -87,91 +81,87 @@ func exitStatus(s *cli.Summary) int {
 	return exitOK
 }
 
+// mode has the steps in which a run with checkpoints differs from a run without.
+type mode interface {
+	// open opens the input and the output, and sets j.input and j.total.
+	open(j *job) error
+	// option returns the option of the operators.
+	option() asyncop.Option
+	// begin connects input and output to the pipeline.
+	begin(j *job) error
+	// stream runs the pipeline to its end.
+	stream(j *job) error
+	// interrupt ends the pipeline after the first interrupt.
+	interrupt(j *job)
+	// prove completes the summary after a run that ended with err.
+	prove(j *job, s *cli.Summary, err error) (*cli.Summary, error)
+	// close releases what open has opened, if begin was not called, and the directory.
+	close() error
+}
+
 // job is one run: the store, the client, the pipeline between input and output, and the
 // ledger that observes it.
 type job struct {
-	cfg        cli.Config
-	stderr     io.Writer
-	interrupts <-chan os.Signal
+	cfg         cli.Config
+	newPipeline NewPipeline
+	stderr      io.Writer
+	interrupts  <-chan os.Signal
 
-	book        *ledger.Ledger
+	airports    []flights.Airport
+	parts       *Parts
 	cluster     *store.Cluster
-	client      *hclient.Client
-	pipe        *pipeline
-	before      int // enriched flights written by earlier runs
-	total       int // estimated flights, or -1 if unknown
+	pipe        *Pipeline
+	input       string // name of the input
+	before      int    // enriched flights written by earlier runs
+	total       int    // estimated flights, or -1 if unknown
 	interrupted atomic.Bool
 	cutOff      atomic.Bool // interrupted without a last checkpoint
 }
 
 // run returns a summary if the pipeline ran. err excludes the result of the proof.
-func (j *job) run(stdin io.Reader, stdout io.Writer) (s *cli.Summary, err error) {
-	ctx, endSource := context.WithCancelCause(context.Background())
-	defer endSource(nil)
-
-	in, err := openInput(ctx, j.cfg.In, stdin)
+func (j *job) run(how mode) (s *cli.Summary, err error) {
+	j.airports, err = readAirports()
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	reader, err := flights.NewReader(in.name, in)
-	if err != nil {
+	j.parts = &Parts{Config: j.cfg, Book: ledger.New(j.cfg.Ordered, j.airports)}
+	defer func() { err = errors.Join(err, how.close()) }()
+	if err := how.open(j); err != nil {
 		return nil, err
 	}
-	out, err := openOutput(j.cfg, in, stdout)
-	if err != nil {
+	if err := j.startStore(); err != nil {
 		return nil, err
-	}
-	airports, err := flights.ReadAirports("airports.csv", data.Airports())
-	if err != nil {
-		return nil, errors.Join(err, out.Close())
-	}
-	if err := j.startStore(airports); err != nil {
-		return nil, errors.Join(err, out.Close())
 	}
 	defer j.closeStore()
-
-	j.book = ledger.New(j.cfg.Ordered, airports)
-	sink, err := extension.NewWriterSink(out,
-		extension.WithLogger(slog.New(slog.DiscardHandler)), // out keeps its errors
-		extension.WithContextCancel(func() { endSource(errOutput) }))
+	j.parts.dead, err = openDeadLetters(j.cfg.Dead, j.input)
 	if err != nil {
-		return nil, errors.Join(err, out.Close())
+		return nil, err
 	}
-	dead, err := openDeadLetters(j.cfg.Dead, in.name)
-	if err != nil {
-		return nil, errors.Join(err, out.Close())
+	defer func() { err = errors.Join(err, j.parts.dead.close()) }()
+	j.pipe = j.newPipeline(j.parts, how.option())
+	if err := how.begin(j); err != nil {
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, dead.close()) }()
-	// An operator that stops accepting before the end of the input cancels the source.
-	j.pipe = newPipeline(j.cfg, j.client, j.book, dead, asyncop.WithUpstreamCancel(endSource))
-
 	begun := time.Now()
-	j.total = in.total
 	stopProgress := j.startProgress(j.sample)
 	finished := make(chan struct{})
 	var watch sync.WaitGroup
-	watch.Go(func() { j.watchInterrupts(finished) })
-	source := newSource(ctx, reader, j.book)
-	err = j.pipe.run(extension.NewChanSource(source.out), flow.NewMap(j.pipe.write, 1), sink)
+	watch.Go(func() { j.watchInterrupts(how, finished) })
+	err = how.stream(j)
 	close(finished)
 	watch.Wait()
 	elapsed := time.Since(begun)
 	stopProgress()
+	return how.prove(j, j.summary(elapsed), err)
+}
 
-	if j.interrupted.Load() {
-		err = nil // the stop was requested
-	}
-	err = errors.Join(err, source.wait(), out.err)
-	s = j.summary(in.name, elapsed)
-	s.Books, s.NotTaken = j.settled()
-	s.Proof = s.Books.Prove(s.NotTaken)
-	return s, err
+func readAirports() ([]flights.Airport, error) {
+	return flights.ReadAirports("airports.csv", data.Airports())
 }
 
 // startStore starts the cluster, fills its table except for the rows that arrive late,
 // and connects the client.
-func (j *job) startStore(airports []flights.Airport) error {
+func (j *job) startStore() error {
 	cfg := store.Config{
 		Servers:    3,
 		Splits:     []string{"C", "G", "M", "P", "S"},
@@ -185,19 +175,19 @@ func (j *job) startStore(airports []flights.Airport) error {
 	if j.cluster, err = store.Start(cfg); err != nil {
 		return err
 	}
-	for _, a := range airports {
+	for _, a := range j.airports {
 		row := store.Row{Key: a.IATA}
 		a.Cells(func(column, value string) {
 			row.Cells = append(row.Cells, wire.Cell{Column: column, Value: value})
 		})
 		j.cluster.Load(row)
 	}
-	j.client = hclient.New(j.cluster.MetaAddr())
+	j.parts.Client = hclient.New(j.cluster.MetaAddr())
 	return nil
 }
 
 func (j *job) closeStore() {
-	_ = j.client.Close()
+	_ = j.parts.Client.Close()
 	_ = j.cluster.Close() // no longer needed
 }
 
@@ -205,20 +195,13 @@ func (j *job) closeStore() {
 // interrupt.
 var errCutOff = errors.New("cut off after an interrupt")
 
-// watchInterrupts stops the pipeline at the first interrupt, and cuts it off at the
-// second.
-func (j *job) watchInterrupts(finished <-chan struct{}) {
+// watchInterrupts ends the pipeline after the first interrupt.
+func (j *job) watchInterrupts(how mode, finished <-chan struct{}) {
 	select {
 	case <-finished:
-		return
 	case <-j.interrupts:
+		how.interrupt(j)
 	}
-	j.interrupted.Store(true)
-	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: finishing what is in flight for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
-	j.withGrace(func(ctx context.Context, _ func()) {
-		j.pipe.stop(ctx)
-		signal.Reset(os.Interrupt, syscall.SIGTERM) // if an output blocks, the next signal kills the process
-	})
 }
 
 // withGrace runs end with a context that is cancelled after the drain time, at the next
@@ -248,9 +231,9 @@ func (j *job) startProgress(sample func() progress.State) (stop func()) {
 }
 
 func (j *job) sample() progress.State {
-	_, ended := j.book.Progress()
+	_, ended := j.parts.Book.Progress()
 	s := progress.State{Done: int64(j.before + ended), Total: int64(j.total)}
-	for _, st := range j.stats() {
+	for _, st := range j.pipe.stats() {
 		s.InFlight += st.InFlight
 		s.Retries += st.Retries()
 	}
@@ -260,35 +243,15 @@ func (j *job) sample() progress.State {
 	return s
 }
 
-func (j *job) stats() []asyncop.Stats {
-	return []asyncop.Stats{j.pipe.origin.Stats(), j.pipe.destination.Stats()}
-}
-
 // summary returns the summary without the books and their proof.
-func (j *job) summary(input string, elapsed time.Duration) *cli.Summary {
+func (j *job) summary(elapsed time.Duration) *cli.Summary {
 	return &cli.Summary{
 		Config:      j.cfg,
-		Input:       input,
+		Input:       j.input,
 		Elapsed:     elapsed,
 		Interrupted: j.interrupted.Load(),
-		Lookups:     j.stats(),
-		Client:      j.client.Stats(),
+		Lookups:     j.pipe.stats(),
+		Client:      j.parts.Client.Stats(),
 		Store:       j.cluster.Stats(),
-	}
-}
-
-// settled returns the books once every flight is accounted for, and the number of flights
-// that the operators did not accept. The operators count those until upstream closes
-// their input, which may be shortly after they are done.
-func (j *job) settled() (ledger.Balance, int) {
-	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
-		notTaken := 0
-		for _, st := range j.stats() {
-			notTaken += int(st.Discarded)
-		}
-		read, ended := j.book.Progress()
-		if read-ended == notTaken || time.Now().After(end) {
-			return j.book.Balance(), notTaken
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package job
 
 import (
 	"bufio"
@@ -7,13 +7,117 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
+	"github.com/reugn/go-streams/extension"
+	"github.com/reugn/go-streams/flow"
+
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
+
+// stream is the mode of a run without checkpoints. It streams from a reader to a writer.
+type stream struct {
+	stdin  io.Reader
+	stdout io.Writer
+
+	in        *input
+	reader    *flights.Reader
+	out       *output
+	ctx       context.Context //nolint:containedctx // of the source; ends when the pipeline or the output does
+	endSource context.CancelCauseFunc
+	source    *source
+	sink      *extension.WriterSink
+}
+
+func (m *stream) open(j *job) (err error) {
+	m.ctx, m.endSource = context.WithCancelCause(context.Background())
+	m.in, err = openInput(m.ctx, j.cfg.In, m.stdin)
+	if err != nil {
+		return err
+	}
+	j.input, j.total = m.in.name, m.in.total
+	m.reader, err = flights.NewReader(m.in.name, m.in)
+	if err != nil {
+		return err
+	}
+	m.out, err = openOutput(j.cfg, m.in, m.stdout)
+	return err
+}
+
+// option makes an operator that stops accepting before the end of the input cancel the
+// source.
+func (m *stream) option() asyncop.Option { return asyncop.WithUpstreamCancel(m.endSource) }
+
+func (m *stream) begin(j *job) (err error) {
+	m.sink, err = extension.NewWriterSink(m.out,
+		extension.WithLogger(slog.New(slog.DiscardHandler)), // out keeps its errors
+		extension.WithContextCancel(func() { m.endSource(errOutput) }))
+	if err != nil {
+		return err
+	}
+	m.source = newSource(m.ctx, m.reader, j.parts.Book)
+	return nil
+}
+
+func (m *stream) stream(j *job) error {
+	return j.pipe.Run(extension.NewChanSource(m.source.out), flow.NewMap(j.parts.write, 1), m.sink)
+}
+
+// interrupt drains the pipeline. At the second interrupt, or when the drain time has
+// passed, it cuts the pipeline off.
+func (m *stream) interrupt(j *job) {
+	j.interrupted.Store(true)
+	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: finishing what is in flight for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
+	j.withGrace(func(ctx context.Context, _ func()) {
+		j.pipe.stop(ctx)
+		signal.Reset(os.Interrupt, syscall.SIGTERM) // if an output blocks, the next signal kills the process
+	})
+}
+
+func (m *stream) prove(j *job, s *cli.Summary, err error) (*cli.Summary, error) {
+	if s.Interrupted {
+		err = nil // the stop was requested
+	}
+	err = errors.Join(err, m.source.wait(), m.out.err)
+	s.Books, s.NotTaken = j.settled()
+	s.Proof = s.Books.Prove(s.NotTaken)
+	return s, err
+}
+
+func (m *stream) close() error {
+	m.endSource(nil)
+	if m.in != nil {
+		m.in.close()
+	}
+	if m.out != nil && m.source == nil { // otherwise the sink has closed it
+		return m.out.Close()
+	}
+	return nil
+}
+
+// settled returns the books once every flight is accounted for, and the number of flights
+// that the operators did not accept. The operators count those until upstream closes
+// their input, which may be shortly after they are done.
+func (j *job) settled() (ledger.Balance, int) {
+	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		notTaken := 0
+		for _, st := range j.pipe.stats() {
+			notTaken += int(st.Discarded)
+		}
+		read, ended := j.parts.Book.Progress()
+		if read-ended == notTaken || time.Now().After(end) {
+			return j.parts.Book.Balance(), notTaken
+		}
+	}
+}
 
 // source reads flights into a channel. It closes the channel at the end of the input, at
 // the input's first error, or when the context ends.

@@ -1,4 +1,4 @@
-package main
+package job
 
 import (
 	"bytes"
@@ -16,9 +16,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/checkpoint/files"
-	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
-	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 	"github.com/weirflow/weir/examples/internal/procs"
 	"github.com/weirflow/weir/examples/internal/show"
@@ -33,7 +31,6 @@ const maxWorkerLife = time.Hour
 // in this process.
 type partitionedJob struct {
 	*job
-	name string // of the input
 
 	mu         sync.Mutex
 	workers    map[string]*procs.Process
@@ -70,15 +67,16 @@ func (j *job) runPartitioned(stdout io.Writer, fail func(int, error) int) int {
 // run runs the workers until all partitions are done, and joins the outputs.
 func (p *partitionedJob) run() (_ *durable.Proof, err error) {
 	ctx := context.Background()
-	airports, err := flights.ReadAirports("airports.csv", data.Airports())
+	p.airports, err = readAirports()
 	if err != nil {
 		return nil, err
 	}
-	in, err := durable.OpenInput(p.cfg.In, ledger.New(p.cfg.Ordered, airports))
+	p.job.parts = &Parts{Config: p.cfg}
+	in, err := durable.OpenInput(p.cfg.In, ledger.New(p.cfg.Ordered, p.airports))
 	if err != nil {
 		return nil, err
 	}
-	p.name, p.total = in.Name(), in.Total()
+	p.input, p.total = in.Name(), in.Total()
 	if err := errors.Join(p.prepare(ctx, in), in.Close()); err != nil {
 		return nil, err
 	}
@@ -88,7 +86,7 @@ func (p *partitionedJob) run() (_ *durable.Proof, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, only.Close()) }()
-	if err := p.startStore(airports); err != nil {
+	if err := p.startStore(); err != nil {
 		return nil, err
 	}
 	defer p.closeStore()
@@ -99,7 +97,7 @@ func (p *partitionedJob) run() (_ *durable.Proof, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.join(airports)
+	return p.join()
 }
 
 // prepare creates the directory and the lease database.
@@ -218,7 +216,7 @@ func (p *partitionedJob) workerEnded(worker string) {
 func (p *partitionedJob) start() error {
 	p.started++
 	name := "worker " + strconv.Itoa(p.started)
-	w, err := procs.Start(workerSettings{Config: p.cfg, Name: name, Store: p.cluster.MetaAddr()}, maxWorkerLife, func(line []byte) {
+	w, err := procs.Start(WorkerSettings{Config: p.cfg, Name: name, Store: p.cluster.MetaAddr()}, maxWorkerLife, func(line []byte) {
 		var r workerReport
 		if err := json.Unmarshal(line, &r); err == nil { // an error means a last line that the kill cut short
 			p.reported(name, r)
@@ -291,7 +289,7 @@ func (p *partitionedJob) sample() progress.State {
 
 // join proves each output against its part of the input, and writes them in order to
 // -out.
-func (p *partitionedJob) join(airports []flights.Airport) (*durable.Proof, error) {
+func (p *partitionedJob) join() (*durable.Proof, error) {
 	all := &durable.Proof{}
 	joined, err := os.Create(p.cfg.Out + ".joining")
 	if err != nil {
@@ -302,7 +300,7 @@ func (p *partitionedJob) join(airports []flights.Airport) (*durable.Proof, error
 		if err != nil {
 			break
 		}
-		err = p.joinOne(joined, all, name, airports)
+		err = p.joinOne(joined, all, name)
 	}
 	if err == nil {
 		err = joined.Sync()
@@ -313,8 +311,8 @@ func (p *partitionedJob) join(airports []flights.Airport) (*durable.Proof, error
 	return all, os.Rename(p.cfg.Out+".joining", p.cfg.Out)
 }
 
-func (p *partitionedJob) joinOne(joined io.Writer, all *durable.Proof, name string, airports []flights.Airport) error {
-	book := ledger.New(p.cfg.Ordered, airports)
+func (p *partitionedJob) joinOne(joined io.Writer, all *durable.Proof, name string) error {
+	book := ledger.New(p.cfg.Ordered, p.airports)
 	in, out, err := openPartition(p.cfg, name, book)
 	if err != nil {
 		return err
@@ -330,7 +328,7 @@ func (p *partitionedJob) joinOne(joined io.Writer, all *durable.Proof, name stri
 	part := p.parts[name]
 	p.mu.Unlock()
 	book.Restore(part.Lost)
-	proof, err := durable.Prove(in, out, airports)
+	proof, err := durable.Prove(in, out, p.airports)
 	if err != nil {
 		return err
 	}
@@ -370,7 +368,7 @@ func (p *partitionedJob) summary(w io.Writer, proof *durable.Proof, elapsed time
   partitions moved      %s times, to go on elsewhere from their last checkpoints
   time                  %.1fs
 
-`, p.name, p.cfg.Partitions, p.cfg.Workers, faults, show.Count(proof.Read), show.Count(proof.Enriched), show.Count(len(givenUp)),
+`, p.input, p.cfg.Partitions, p.cfg.Workers, faults, show.Count(proof.Read), show.Count(proof.Enriched), show.Count(len(givenUp)),
 		show.Count(p.before.Calls), show.Count(p.before.Retries), show.Count(p.kills), show.Count(p.handedOver), elapsed.Seconds())
 	for _, l := range givenUp {
 		fmt.Fprintf(w, "  given up: airport %q, %s (line %d)\n", l.Airport, l.Why, l.Line)

@@ -1,4 +1,4 @@
-package main
+package job
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strconv"
 
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
@@ -37,7 +38,7 @@ func openDeadLetters(file, input string) (*deadLetters, error) {
 
 // take stores a flight. Its id is its position in the input, so a flight that is given up
 // again after a restart is stored once.
-func (d *deadLetters) take(ctx context.Context, f failure) error {
+func (d *deadLetters) take(ctx context.Context, f asyncop.Failure[flights.Flight]) error {
 	if d == nil {
 		return nil
 	}
