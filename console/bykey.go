@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -62,48 +61,82 @@ func (s *server) byKey(r *http.Request) (view, error) {
 // keysOf returns the counts of the keys of a queue, and when they were counted: a zero
 // time if they are still being counted.
 func (s *server) keysOf(ctx context.Context, queue, contains string) ([]store.KeyCounts, time.Time, error) {
-	key := keyFilter{queue, contains}
-	s.mu.Lock()
-	c := s.byKeys[key]
-	if c == nil {
-		for other := range s.byKeys {
-			if len(s.byKeys) < manyKinds {
-				break
-			}
-			delete(s.byKeys, other) // any one
-		}
-		c = &cached[[]store.KeyCounts]{}
-		s.byKeys[key] = c
-	}
-	s.mu.Unlock()
+	c := s.keyTable(keyFilter{queue, contains})
 	longest := patience
 	_, at, _ := c.peek()
 	if at.IsZero() {
 		longest = firstByKey
 	}
-	return c.get(ctx, s.ctx, s.Clock, longest, func(ctx context.Context) ([]store.KeyCounts, error) { return s.countKeys(ctx, queue, contains) })
+	return c.get(ctx, c.life, s.Clock, longest, func(ctx context.Context) ([]store.KeyCounts, error) { return s.countKeys(ctx, queue, contains) })
 }
 
-// countKeys counts the messages of a queue by key. It counts one queue or filter at a
-// time, and rests between two counts, so that counting takes at most a tenth of the time,
-// however many filters people try.
-func (s *server) countKeys(ctx context.Context, queue, contains string) ([]store.KeyCounts, error) {
-	select {
-	case s.heavy <- struct{}{}:
-		defer func() { <-s.heavy }()
-	case <-ctx.Done():
-		return nil, errors.New("another queue or filter is being counted")
+// keyTable is the counts by key of a queue and filter.
+type keyTable struct {
+	cached[[]store.KeyCounts]
+
+	life context.Context //nolint:containedctx // of its counts: it ends when the table is dropped
+	drop context.CancelFunc
+}
+
+// keyTable returns the table of a queue and filter. A new table may replace another one,
+// whose count ends.
+func (s *server) keyTable(key keyFilter) *keyTable {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.byKeys[key]
+	if t != nil {
+		return t
 	}
-	pause := s.Clock.Until(s.restUntil)
-	if pause > 0 {
-		err := wait.For(ctx, s.Clock, pause)
-		if err != nil {
-			return nil, err
+	for other, dropped := range s.byKeys {
+		if len(s.byKeys) < manyKinds {
+			break
 		}
+		dropped.drop()
+		delete(s.byKeys, other) // any one
 	}
+	t = &keyTable{}
+	t.life, t.drop = context.WithCancel(s.ctx)
+	t.reserve = s.reserveCount
+	s.byKeys[key] = t
+	return t
+}
+
+// reserveCount waits until a count by key may begin. One queue or filter is counted at a
+// time, with a rest between two counts, so counts take at most a tenth of the time,
+// however many filters people try. The groups of dead letters are not delayed by a rest.
+func (s *server) reserveCount(ctx context.Context) (release func(), err error) {
+	for {
+		s.mu.Lock()
+		pause := s.Clock.Until(s.restUntil)
+		s.mu.Unlock()
+		if pause > 0 {
+			err := wait.For(ctx, s.Clock, pause)
+			if err != nil {
+				return nil, err
+			}
+		}
+		select {
+		case s.heavy <- struct{}{}:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		s.mu.Lock()
+		mayCount := s.Clock.Until(s.restUntil) <= 0
+		s.mu.Unlock()
+		if mayCount {
+			return func() { <-s.heavy }, nil
+		}
+		<-s.heavy // another count was made meanwhile
+	}
+}
+
+// countKeys counts the messages of a queue by key. The caller holds a reservation.
+func (s *server) countKeys(ctx context.Context, queue, contains string) ([]store.KeyCounts, error) {
 	begun := s.Clock.Now()
 	list, err := jobs.Keys(ctx, s.engine, queue, jobs.KeyFilter{Contains: contains, Max: shownByKey + 1})
 	now := s.Clock.Now()
+	s.mu.Lock()
 	s.restUntil = now.Add((share - 1) * now.Sub(begun))
+	s.mu.Unlock()
 	return list, err
 }

@@ -20,6 +20,11 @@ const (
 type cached[T any] struct {
 	long bool // it may take longer than loadTime
 
+	// reserve waits until a load may begin, and returns a function that is called after
+	// it. This wait is neither limited to loadTime nor part of the time of the load. nil
+	// if a load need not wait.
+	reserve func(ctx context.Context) (release func(), err error)
+
 	mu    sync.Mutex
 	value T
 	err   error
@@ -53,6 +58,17 @@ func (c *cached[T]) get(ctx, life context.Context, cl clock.Clock, patience time
 }
 
 func (c *cached[T]) load(ctx context.Context, cl clock.Clock, load func(context.Context) (T, error)) {
+	if c.reserve != nil {
+		release, err := c.reserve(ctx)
+		if err != nil { // ctx has ended: the next get waits again
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			close(c.done)
+			c.done = nil
+			return
+		}
+		defer release()
+	}
 	if !c.long {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, loadTime)

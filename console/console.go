@@ -95,7 +95,7 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	s := &server{
 		Config: c, ctx: ctx, engine: engine, jobs: j, keeps: keeps,
 		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), heavy: make(chan struct{}, 1), history: map[string][]point{}, groups: map[string]*cached[[]group]{},
-		byKeys: map[keyFilter]*cached[[]store.KeyCounts]{},
+		byKeys: map[keyFilter]*keyTable{},
 	}
 	if s.templates, err = template.New("").Funcs(s.funcs()).ParseFS(static, "static/*.html"); err != nil {
 		return nil, fmt.Errorf("console: %w", err)
@@ -118,8 +118,6 @@ type server struct {
 	live  chan struct{} // the same of streams of events
 	heavy chan struct{} // the same of groups that are being counted: that reads all of a queue
 
-	restUntil time.Time // the next count by key begins then or later; the holder of heavy has it
-
 	looks  cached[*look]
 	counts map[string]*cached[store.Counts] // of queues, by name; of the look that is being made
 	beats  map[string]beat                  // of workers, by id; the same
@@ -131,7 +129,9 @@ type server struct {
 	mu      sync.Mutex
 	history map[string][]point          // of queues, by name
 	groups  map[string]*cached[[]group] // by queue and filter
-	byKeys  map[keyFilter]*cached[[]store.KeyCounts]
+	byKeys  map[keyFilter]*keyTable
+
+	restUntil time.Time // the next count by key begins then or later
 }
 
 // person is who sent a request.

@@ -125,6 +125,53 @@ func TestByKey_RestsBetweenCounts(t *testing.T) {
 	})
 }
 
+// The second filter is counted after the rest, however long that is, and the groups of
+// dead letters are counted meanwhile.
+func TestByKey_SecondFilterAfterALongCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &slowKeys{Engine: memory.Open(), takes: 20 * time.Second}
+		require.NoError(t, e.Put(t.Context(), "orders", ofKey("a", 1)...))
+		require.NoError(t, e.Put(t.Context(), "orders-dead", ofKey("a", 1)...))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		h, err := console.Handler(ctx, console.Config{Engine: e, Logger: quiet})
+		require.NoError(t, err)
+		page(t, h, "/bykey?queue=orders")
+		time.Sleep(e.takes) // counted
+		assert.Contains(t, page(t, h, "/bykey?queue=orders&contains=a"), "The keys are being counted")
+		time.Sleep(time.Second)
+		page(t, h, "/queue?queue=orders-dead")
+		time.Sleep(time.Second)
+		assert.NotContains(t, page(t, h, "/queue?queue=orders-dead"), "The groups are being counted")
+		time.Sleep(2 * time.Minute)
+		assert.NotContains(t, page(t, h, "/bykey?queue=orders&contains=a"), "cannot be counted by key", "while it rests")
+		time.Sleep(2 * time.Minute)
+		text := page(t, h, "/bykey?queue=orders&contains=a")
+		assert.NotContains(t, text, "cannot be counted by key")
+		assert.NotContains(t, text, "The keys are being counted")
+		assert.Contains(t, text, ">a</a>")
+		cancel()
+	})
+}
+
+// Filters that were dropped do not wait for their counts.
+func TestByKey_DroppedFilters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &slowKeys{Engine: memory.Open(), takes: 5 * time.Second}
+		require.NoError(t, e.Put(t.Context(), "orders", ofKey("a", 1)...))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		h, err := console.Handler(ctx, console.Config{Engine: e, Logger: quiet})
+		require.NoError(t, err)
+		for i := range 100 {
+			page(t, h, fmt.Sprint("/bykey?queue=orders&contains=", i))
+		}
+		time.Sleep(time.Hour)
+		assert.LessOrEqual(t, len(e.begins), 30, "16 filters are kept")
+		cancel()
+	})
+}
+
 func TestByKey_CountsThatFail(t *testing.T) {
 	e := &slowKeys{Engine: memory.Open(), err: errors.New("the index is damaged <b>")}
 	h := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "")})
