@@ -9,8 +9,8 @@
 //     another consumer can take the message. The [Lease] carries a fencing number that
 //     rises each time the message is taken, so that only its last consumer can settle it.
 //   - A held message is not taken until it is released.
-//   - To settle a message is to remove it ([Store.Done]) or to release it
-//     ([Store.Release]).
+//   - To settle a message is to remove it ([Store.Done]), to release it
+//     ([Store.Release]), or to move it to another queue ([Inspector.Move]).
 //   - A message in a queue has an identity: its id, the origin of its put, its visit and
 //     its merges ([Identity]). Putting it again has no effect, so a hand-over that may
 //     have happened can be repeated safely.

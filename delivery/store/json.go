@@ -23,8 +23,8 @@ type messageJSON struct {
 	CRC           json.RawMessage `json:"crc,omitempty"`    // likewise
 }
 
-// messages has the members of messageJSON.
-var messages = unknown.Kind{
+// messageMembers has the members of messageJSON, which this version knows.
+var messageMembers = unknown.Kind{
 	Prefix: "Weir-Message-", Known: []string{"meta", "cause", "payload", "payloadBase64", "schema", "batch", "crc"},
 }
 
@@ -32,9 +32,9 @@ var messages = unknown.Kind{
 // as it is; any other payload is base64.
 func (m Message) MarshalJSON() ([]byte, error) {
 	j := messageJSON{Meta: m.Meta, Cause: m.Cause, Schema: m.Schema}
-	later, headers := messages.Split(m.Meta.Headers)
+	later, headers := messageMembers.Split(m.Meta.Headers)
 	j.Meta.Headers = headers
-	if isLine(m.Payload) {
+	if isEmbeddable(m.Payload) {
 		j.Payload = m.Payload
 	} else {
 		j.PayloadBase64 = m.Payload
@@ -45,12 +45,12 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	if err := e.Encode(j); err != nil {
 		return nil, fmt.Errorf("store: message %q: %w", m.Meta.ID, err)
 	}
-	return messages.Append(bytes.TrimSuffix(b.Bytes(), []byte("\n")), later), nil
+	return messageMembers.Append(bytes.TrimSuffix(b.Bytes(), []byte("\n")), later), nil
 }
 
-// isLine reports whether a payload is JSON that stays the same, byte for byte, as a part
-// of other JSON.
-func isLine(payload []byte) bool {
+// isEmbeddable reports whether a payload is JSON that stays the same, byte for byte, as a
+// part of other JSON.
+func isEmbeddable(payload []byte) bool {
 	if !utf8.Valid(payload) || !json.Valid(payload) || string(payload) == "null" {
 		return false
 	}
@@ -63,7 +63,7 @@ func isLine(payload []byte) bool {
 // MarshalJSON writes it as it was.
 func (m *Message) UnmarshalJSON(b []byte) error {
 	var j messageJSON
-	later, err := messages.Unmarshal(b, &j)
+	later, err := messageMembers.Unmarshal(b, &j)
 	if err != nil {
 		return fmt.Errorf("store: message: %w", err)
 	}

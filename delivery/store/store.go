@@ -12,8 +12,8 @@ import (
 
 // Engine keeps messages. It declares its other abilities by the interfaces that it
 // implements: [Store] (leases) or [Consumer], [Inspector] (filters and positions),
-// [ByKey], [KeyCounter], [Waker], and lock.Locks for work that only a single process may
-// do. A queue checks for the interfaces that its options need when it is made.
+// [ByKey], [KeyCounter], [Waker], and [Keeper] (records, and locks for work that only a
+// single process may do). A queue checks for the interfaces that its options need when it is made.
 //
 // The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for
 // concurrent use, do not keep references to their arguments, and return soon after ctx
@@ -68,7 +68,8 @@ type Receiver interface {
 // Extend, Done, Release, Amend and [Inspector].Move refuse a lease that was lost with a
 // *[LeaseError] that names it. The other leases of the call are not affected. A lease is
 // lost when the message was settled, purged, or taken again. A lease that has ended is
-// not lost until the message is taken again.
+// not lost until the message is taken again, or is held by a person after the lease has
+// ended.
 type Store interface {
 	Engine
 
@@ -129,8 +130,8 @@ type Leased struct {
 	// Lapses is how many of its leases in this queue have ended before it was settled or
 	// released: its consumers died, or hung.
 	Lapses int
-	// External reports that another program may have put the message: without a schema of
-	// its own it has the schema of the queue's codec.
+	// External reports that the message may come from a program without weir. If it has
+	// no schema, it is read with the schema of the queue's codec.
 	External bool
 	// Damage names the part of it that cannot be read, so that it goes to the dead
 	// letters as undecodable, with the bytes that are left; nil if all can be read.
@@ -220,8 +221,8 @@ type KeyRound struct {
 type Waker interface {
 	// Wake calls wake when a message of a queue may have become due: it was put or
 	// released, or its delay or its lease has ended. It does so until ctx ends or it
-	// fails, and returns the reason: [ErrClosed] if the store was closed. It first calls
-	// wake as soon as it would not miss an event. If misses is true, it may miss events
+	// fails, and returns the reason: [ErrClosed] if the store was closed. When it has
+	// begun to listen, it calls wake once, since earlier events are not reported. If misses is true, it may miss events
 	// all the same, so that the consumer polls as well: a store that only notices puts,
 	// for example. After an error consumers log it, poll every 100 ms, and call Wake
 	// again after a second.

@@ -20,7 +20,7 @@ import (
 // ([message.MetaFromContext]) with the failure of the operator.
 func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) message.Meta {
 	meta, _ := message.MetaFromContext(ctx)
-	meta.Visit = max(1, meta.Visit)
+	meta.Visit = max(1, meta.Visit) // an element without a message is in its first visit
 	meta.Attempts += f.Attempts
 	if meta.FirstFailure.IsZero() {
 		meta.FirstFailure = now
@@ -45,10 +45,9 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	return meta
 }
 
-// isRefused reports whether a request tracker knows that the request of a message, which
-// was in doubt after earlier visits, was refused: in this visit the server answered with
-// a refusal that it keeps. The element of ctx may be an element of an operator around
-// this one, so its request is compared.
+// isRefused reports whether the server has refused request for good in this visit: with a
+// refusal that it keeps. The request was in doubt after earlier visits. ctx may have the
+// request tracker of an outer operator, so the ids are compared.
 func isRefused(ctx context.Context, request string) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	if !ok || !e.AllRefused() {

@@ -59,21 +59,22 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 	}
 	before, _ := message.MetaFromContext(ctx)
 	meta, demanded := History(ctx, f, now), Demand(f)
-	carried := r.carry(ctx, f, before, &meta, demanded)
+	mayRepeat := r.noteDoubt(ctx, f, before, &meta, demanded)
 	if meta.ID == "" {
 		meta.ID = ctxkey.OfferID(ctx)
 	}
 	to = Route{Meta: meta}
 	switch {
-	case meta.UnsafeToRepeat && !carried:
+	case meta.UnsafeToRepeat && !mayRepeat:
 		to.Cause = store.UnsafeToRepeat
 	case f.Reason.IsRejection():
 		to.Cause = settle.CauseOf(&meta, store.Permanent)
 	case meta.Visit > len(r.Layers) && !r.waits(meta.Visit, f):
 		to.Cause = settle.CauseOf(&meta, store.Exhausted)
 	default:
-		to.Layer, to.Delay = min(meta.Visit, len(r.Layers))-1, outageDelay
-		if to.Layer != OwnQueue {
+		to.Layer, to.Delay = OwnQueue, outageDelay
+		if len(r.Layers) > 0 {
+			to.Layer = min(meta.Visit, len(r.Layers)) - 1
 			to.Delay = r.Layers[to.Layer].delay()
 		}
 		to.Delay = max(to.Delay, demanded)
@@ -100,10 +101,10 @@ func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 // IsPast reports whether a deadline has passed at a time. The zero deadline never passes.
 func IsPast(deadline, at time.Time) bool { return !deadline.IsZero() && !deadline.After(at) }
 
-// carry records in meta the id with which a call in doubt can be repeated. It reports
+// noteDoubt records in meta the id with which a call in doubt can be repeated. It reports
 // whether the next visit may repeat the call (law X1): the server must remember the
 // request for longer than the remaining layers last.
-func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) bool {
+func (r *Router[T]) noteDoubt(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) (mayRepeat bool) {
 	if f.UnsafeToRepeat() {
 		r.noteRequest(ctx, f, before, meta)
 	}

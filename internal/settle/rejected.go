@@ -12,7 +12,8 @@ import (
 
 // CauseOf returns the cause of a dead letter: store.UnsafeToRepeat if a call of the
 // message, in this or an earlier visit, is unsafe to repeat, otherwise cause. Every dead
-// letter that can be decoded has its cause from here.
+// letter that can be decoded has its cause from here, except for a failure whose call in
+// doubt the next visit must not repeat: failed.Router sets UnsafeToRepeat itself.
 func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 	if meta.UnsafeToRepeat {
 		return store.UnsafeToRepeat
@@ -29,8 +30,12 @@ func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cau
 		meta.LastError = text(v.Err)
 	}
 	if isUnreadable {
-		meta.Visit--             // the source has counted a visit that did not take place
-		return store.Undecodable // also if a call is in doubt: without its bytes it cannot be repeated
+		// The source has counted a visit that did not take place. (A message that has
+		// lapsed keeps the number: its visit began in the workers that died.) The cause is
+		// Undecodable even if a call is in doubt: the message cannot be repeated until its
+		// bytes can be decoded, and meta keeps the doubt.
+		meta.Visit--
+		return store.Undecodable
 	}
 	meta.LastFailure = now
 	if meta.FirstFailure.IsZero() {
