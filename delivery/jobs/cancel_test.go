@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/testing/golden"
 )
 
 // working runs Work on an engine, in virtual time. It returns a function that returns the
@@ -154,4 +155,25 @@ func TestCancelKey_EngineWithoutJobs(t *testing.T) {
 	require.NoError(t, err)
 	_, err = j.CancelKey(t.Context(), "orders", "a", "ann", "test")
 	require.ErrorContains(t, err, "it is not a store.Keeper. Use SQLite, PostgreSQL or JetStream")
+}
+
+// The record of the cancelled keys of a queue (law W4).
+func TestFormatOfCancelledKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory.Open()
+		cancels(t, e, "orders", "a", "b\x00ö")
+		rs, err := e.Records(t.Context(), "cancelled", "", 10)
+		require.NoError(t, err)
+		require.Len(t, rs, 1)
+		stored := golden.Written(t, "cancelled", []byte(rs[0].Value+"\n"))
+
+		old := memory.Open()
+		cancelled := working(t, old, nil)
+		require.Empty(t, cancelled())
+		require.NoError(t, old.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			tx.Announce()
+			return tx.Write(ctx, store.Record{Kind: "cancelled", Name: "orders", Value: string(stored)})
+		}))
+		require.Equal(t, "orders a, orders b\x00ö", cancelled())
+	})
 }
