@@ -264,7 +264,7 @@ func pages(t *testing.T, e store.Keeper) []string {
 	return []string{
 		"/", "/layers", "/queue?queue=orders-dead", "/queue?queue=orders-dead&cause=permanent", address(t, e, "orders/0/0"), address(t, e, "doubt"), address(t, e, "doubt") + "&view=hex",
 		"/start?do=merge&queue=orders-dead", "/start?do=purge&queue=orders-dead", "/backends", "/jobs", "/job?id=1", "/log", "/queue?queue=x&since=wrong",
-		"/outboxes", "/keys", "/keys?finished=yes&user=ann", "/start?do=due&queue=orders-retry-1",
+		"/outboxes", "/bykey?queue=orders", "/start?do=cancel&queue=orders&key=customer-7", "/keys", "/keys?finished=yes&user=ann", "/start?do=due&queue=orders-retry-1",
 	}
 }
 

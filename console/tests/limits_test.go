@@ -69,7 +69,7 @@ func FuzzAReaderChangesNothing(f *testing.F) {
 	require.NoError(f, keys.New(db.Writer(), keys.SQLite, keys.Config{}).Migrate(context.Background()))
 	h := handler(f, console.Config{Engine: e, Keys: keys.New(db.Reader(), keys.SQLite, keys.Config{}), Authorize: role(console.Reader, "")})
 	before := state(f, e)
-	for _, path := range []string{"/", "/queue", "/message", "/layers", "/outboxes", "/keys", "/events", "/start", "/backends", "/jobs", "/job", "/log", "/edit", "/payload", "/style.css", "//start", "/start/../edit", "/x"} {
+	for _, path := range []string{"/", "/queue", "/message", "/bykey", "/layers", "/outboxes", "/keys", "/events", "/start", "/backends", "/jobs", "/job", "/log", "/edit", "/payload", "/style.css", "//start", "/start/../edit", "/x"} {
 		for _, query := range []string{
 			"", "queue=orders-dead&position=1&view=hex", "do=merge&queue=orders-dead&to=orders&why=x&new=yes&unsafe=yes&max=0", "id=1&do=cancel&why=x", "do=purge&queue=orders-dead&why=x",
 			"do=hold&backend=bank&why=x", "do=due&queue=orders-dead&why=x", "user=ann&key=%25&operation=\xff&finished=yes", "queue=orders-dead&position=1&to=orders&new=yes&payload=x&why=x", "queue=orders-dead&after=-1&since=1h&before=\xff", "%zz",
