@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,7 +42,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		return false, err
 	}
 	defer s.js.Conn().Close()
-	defer s.stop()
+	defer s.processes.Stop()
 	stopView := s.startView(errOut)
 	o, err := s.runAll(ctx)
 	stopView()
@@ -61,11 +62,10 @@ type member struct {
 
 	// Guarded by supervisor.mu. Written only by run's goroutine, except leads and the
 	// change from isStarting to isUp.
-	process *procs.Process
-	state   string
-	leads   bool // a server that leads the stream of orders
-	kills   int
-	starts  int
+	state  string
+	leads  bool // a server that leads the stream of orders
+	kills  int
+	starts int
 }
 
 const (
@@ -85,7 +85,7 @@ type supervisor struct {
 
 	cluster   topology
 	members   []*member // servers, then workers
-	providers []*procs.Process
+	processes *procs.Supervisor
 
 	mu      sync.Mutex
 	arrived int64          // orders confirmed by the cluster
@@ -107,6 +107,7 @@ type counts struct {
 
 func newSupervisor(c config, dir string) (s *supervisor, err error) {
 	s = &supervisor{config: c, dir: dir, begun: time.Now(), random: rand.New(rand.NewPCG(c.Seed, 29)), repeats: map[string]int{}}
+	s.processes = procs.NewSupervisor(c.Limit + 5*time.Second)
 	if s.cluster, err = newTopology(); err != nil {
 		return nil, err
 	}
@@ -125,21 +126,23 @@ func newSupervisor(c config, dir string) (s *supervisor, err error) {
 
 // begin starts or restarts a member. It does not wait until the member is ready.
 func (s *supervisor) begin(m *member) error {
-	p, ready, err := procs.Begin(m.settings, s.Limit+5*time.Second, func([]byte) {})
+	ready, err := procs.RunSoon(s.processes, m.Name, m.settings)
 	if err != nil {
-		return fmt.Errorf("%s: %w", m.Name, err)
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.process, m.state = p, isStarting
-	if m.starts++; m.starts > 1 {
+	m.state = isStarting
+	m.starts++
+	start := m.starts
+	if start > 1 {
 		s.note("%s is started again", m.Name)
 	}
 	go func() { // ends with the process
 		<-ready
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if m.process == p && m.state == isStarting {
+		if m.starts == start && m.state == isStarting {
 			m.state = isUp
 		}
 	}()
@@ -154,11 +157,10 @@ func (s *supervisor) note(format string, args ...any) {
 // runAll runs all processes until every order is done, and returns the end state.
 func (s *supervisor) runAll(ctx context.Context) (o endState, err error) {
 	for _, name := range bank.Providers {
-		p, err := procs.Start(settings{Role: roleProvider, Name: name, Dir: s.dir, Seed: s.Seed}, s.Limit+5*time.Second, func([]byte) {})
+		err := procs.Run(s.processes, name, settings{Role: roleProvider, Name: name, Dir: s.dir, Seed: s.Seed}, func([]byte) {})
 		if err != nil {
-			return o, fmt.Errorf("provider %s: %w", name, err)
+			return o, err
 		}
-		s.providers = append(s.providers, p)
 	}
 	for _, m := range s.members {
 		if m.Role == roleServer {
@@ -214,12 +216,11 @@ func (s *supervisor) openEngine(ctx context.Context) error {
 		case err := <-made:
 			return err
 		case <-time.After(50 * time.Millisecond):
-			for _, m := range s.members {
-				if m.process != nil && m.process.HasEnded() {
-					cancel()
-					<-made //nolint:errcheck // it was cancelled
-					return fmt.Errorf("%s: %w", m.Name, m.process.Failure())
-				}
+			exits := s.processes.Exits()
+			if len(exits) > 0 {
+				cancel()
+				<-made //nolint:errcheck // it was cancelled
+				return exits[0].Err
 			}
 		}
 	}
@@ -349,28 +350,19 @@ func (s *supervisor) kill(m *member) {
 		s.inSync = false
 	}
 	s.mu.Unlock()
-	m.process.Kill()
+	s.processes.Kill(m.Name)
 }
 
 // check fails if a provider or a server has ended by itself. It restarts workers that did,
 // at most three times in all: a worker may end when the cluster does not answer for long.
 func (s *supervisor) check() error {
-	for _, p := range s.providers {
-		if p.HasEnded() {
-			return fmt.Errorf("provider: %w", p.Failure())
+	for _, exit := range s.processes.Exits() {
+		i := slices.IndexFunc(s.members, func(m *member) bool { return m.Name == exit.Name && m.Role == roleWorker })
+		s.failed++
+		if i < 0 || s.failed > 3 {
+			return exit.Err
 		}
-	}
-	for _, m := range s.members {
-		s.mu.Lock()
-		killed := m.state == isKilled
-		s.mu.Unlock()
-		if killed || !m.process.HasEnded() {
-			continue
-		}
-		if s.failed++; m.Role == roleServer || s.failed > 3 {
-			return fmt.Errorf("%s: %w", m.Name, m.process.Failure())
-		}
-		if err := s.begin(m); err != nil {
+		if err := s.begin(s.members[i]); err != nil {
 			return err
 		}
 	}
@@ -469,17 +461,6 @@ func (s *supervisor) killsLocked(role string) (n int) {
 		}
 	}
 	return n
-}
-
-func (s *supervisor) stop() {
-	for _, m := range s.members {
-		if m.process != nil {
-			m.process.Kill()
-		}
-	}
-	for _, p := range s.providers {
-		p.Kill()
-	}
 }
 
 func (s *supervisor) summary(out io.Writer) {

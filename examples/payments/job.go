@@ -251,6 +251,12 @@ type sample struct {
 	Trips   int64 `json:"trips"` // number of times a backend went down
 }
 
+func (s *sample) add(more sample) {
+	s.Calls += more.Calls
+	s.InDoubt += more.InDoubt
+	s.Trips += more.Trips
+}
+
 // report prints a sample every 20 ms.
 func report(c *bank.Client, backends []*backend.Backend) {
 	for range time.Tick(20 * time.Millisecond) {

@@ -42,16 +42,14 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	defer cancel()
 	s := &supervisor{
 		config: c, dir: dir, begun: time.Now(), random: rand.New(rand.NewPCG(c.Seed, 23)),
-		providers: map[string]*procs.Process{}, starts: map[string]int{},
-	}
-	for range c.Workers {
-		s.workers = append(s.workers, &worker{})
+		processes: procs.NewSupervisor(c.Limit + 5*time.Second), starts: map[string]int{},
+		workers: make([]sample, c.Workers),
 	}
 	if s.engine, err = start(ctx, c, dir); err != nil {
 		return false, fmt.Errorf("-engine %s: %w", c.Engine, orCause(ctx, err))
 	}
 	defer func() {
-		s.stop()
+		s.processes.Stop()
 		err = errors.Join(err, s.engine.close(c.Dir == ""))
 	}()
 	if c.UI {
@@ -69,7 +67,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	if err != nil {
 		return false, orCause(ctx, err)
 	}
-	s.stop()
+	s.processes.Stop()
 	receipts, err := patiently(ctx, s.engine.receipts)
 	if err != nil {
 		return false, orCause(ctx, err)
@@ -100,11 +98,6 @@ func orCause(ctx context.Context, err error) error {
 	return err
 }
 
-type worker struct {
-	*procs.Process
-	now sample // guarded by supervisor.mu
-}
-
 // supervisor keeps the processes running and kills some of them.
 type supervisor struct {
 	config
@@ -113,16 +106,16 @@ type supervisor struct {
 	engine engine
 	random *rand.Rand
 
-	providers map[string]*procs.Process
-	workers   []*worker
+	processes *procs.Supervisor
 	starts    map[string]int // by provider; "" counts the workers
 
 	mu       sync.Mutex
-	done     int64  // orders paid, or declined by both
-	before   sample // totals of ended workers
-	kills    int    // of workers
-	deaths   int    // of providers
-	failures int    // workers that ended with an error
+	workers  []sample // the last report of each worker
+	done     int64    // orders paid, or declined by both
+	before   sample   // totals of ended workers
+	kills    int      // of workers
+	deaths   int      // of providers
+	failures int      // workers that ended with an error
 	trouble  string
 
 	outage time.Time // start of the outage; zero before it
@@ -155,41 +148,32 @@ func (s *supervisor) schedule() (kills []kill) {
 	return kills
 }
 
-func (s *supervisor) startProvider(name string, down time.Duration) (err error) {
-	s.providers[name], err = s.start(settings{Provider: name, Down: down}, func([]byte) {})
-	if err != nil {
-		return fmt.Errorf("provider %s: %w", name, err)
-	}
-	return nil
+func (s *supervisor) startProvider(name string, down time.Duration) error {
+	return s.start(name, settings{Provider: name, Down: down}, func([]byte) {})
 }
 
-func (s *supervisor) startWorker(i int) (err error) {
-	w := s.workers[i]
+func workerName(i int) string { return fmt.Sprintf("worker %d", i) }
+
+func (s *supervisor) startWorker(i int) error {
 	s.mu.Lock()
-	s.before.Calls += w.now.Calls
-	s.before.InDoubt += w.now.InDoubt
-	s.before.Trips += w.now.Trips
-	w.now = sample{}
+	s.before.add(s.workers[i])
+	s.workers[i] = sample{}
 	s.mu.Unlock()
-	w.Process, err = s.start(settings{Worker: i, At: s.engine.location(), Break: s.Break}, func(line []byte) {
+	return s.start(workerName(i), settings{Worker: i, At: s.engine.location(), Break: s.Break}, func(line []byte) {
 		var now sample
 		if err := json.Unmarshal(line, &now); err != nil {
 			return // a last line that the kill cut short
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		w.now = now
+		s.workers[i] = now
 	})
-	if err != nil {
-		return fmt.Errorf("worker %d: %w", i, err)
-	}
-	return nil
 }
 
-func (s *supervisor) start(set settings, line func([]byte)) (*procs.Process, error) {
+func (s *supervisor) start(name string, set settings, line func([]byte)) error {
 	set.Start, set.Dir, set.Seed = s.starts[set.Provider], s.dir, s.Seed
 	s.starts[set.Provider]++
-	return procs.Start(set, s.Limit+5*time.Second, line)
+	return procs.Run(s.processes, name, set, line)
 }
 
 // runAll runs all processes until every order is done.
@@ -237,7 +221,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		switch {
 		case s.Outage && s.outage.IsZero() && s.done >= s.firstLot():
 			s.outage, s.down = time.Now(), true
-			s.providers[bank.South].Kill()
+			s.processes.Kill(bank.South)
 			s.note("outage of " + bank.South)
 			if err := s.put(ctx, "second", orders[s.firstLot():]); err != nil {
 				return err
@@ -282,21 +266,22 @@ func (s *supervisor) put(ctx context.Context, lot string, orders []bank.Order) e
 // check fails if a provider has ended by itself. It restarts failed workers, at most
 // three times in all.
 func (s *supervisor) check() error {
-	for name, p := range s.providers {
-		if p.HasEnded() && !(s.down && name == bank.South) {
-			return fmt.Errorf("provider %s: %w", name, p.Failure())
+	for _, exit := range s.processes.Exits() {
+		if slices.Contains(bank.Providers[:], exit.Name) {
+			return exit.Err
 		}
-	}
-	for i := range s.workers {
-		if !s.workers[i].HasEnded() {
-			continue
-		}
-		if s.failures++; s.failures > 3 {
-			return fmt.Errorf("worker %d: %w", i, s.workers[i].Failure())
+		s.failures++
+		if s.failures > 3 {
+			return exit.Err
 		}
 		s.note("worker failed")
-		if err := s.startWorker(i); err != nil {
-			return err
+		for i := range s.workers {
+			if workerName(i) != exit.Name {
+				continue
+			}
+			if err := s.startWorker(i); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -311,14 +296,14 @@ func (s *supervisor) note(trouble string) {
 func (s *supervisor) kill(k kill) error {
 	if k.provider == "" {
 		i := s.random.IntN(len(s.workers))
-		s.workers[i].Kill()
+		s.processes.Kill(workerName(i))
 		s.mu.Lock()
 		s.kills++
 		s.trouble = "worker killed"
 		s.mu.Unlock()
 		return s.startWorker(i)
 	}
-	s.providers[k.provider].Kill()
+	s.processes.Kill(k.provider)
 	s.mu.Lock()
 	s.deaths++
 	s.trouble = k.provider + " killed"
@@ -326,27 +311,11 @@ func (s *supervisor) kill(k kill) error {
 	return s.startProvider(k.provider, 0)
 }
 
-// stop ends all processes. It may be called twice.
-func (s *supervisor) stop() {
-	for _, w := range s.workers {
-		if w.Process != nil {
-			w.Kill()
-		}
-	}
-	for _, p := range s.providers {
-		if p != nil {
-			p.Kill()
-		}
-	}
-}
-
 // calls returns the totals of all workers so far. The caller holds mu.
 func (s *supervisor) calls() sample {
 	sum := s.before
-	for i := range s.workers {
-		sum.Calls += s.workers[i].now.Calls
-		sum.InDoubt += s.workers[i].now.InDoubt
-		sum.Trips += s.workers[i].now.Trips
+	for _, w := range s.workers {
+		sum.add(w)
 	}
 	return sum
 }
