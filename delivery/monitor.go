@@ -48,7 +48,7 @@ type Monitor struct {
 
 // Status is the state and the summary so far of a worker.
 type Status struct {
-	Summary         // of all Runs of the monitor; Received - InFlight is the sum of its other numbers
+	Summary         // of all Runs of the monitor; Received - InFlight is the sum of the settlements
 	InFlight    int // received, and not settled
 	Redelivered int // of Received: messages that had a visit before
 	// LeasesLost is how many messages were delivered again while the worker had them,

@@ -85,11 +85,14 @@ const (
 )
 
 // NewQueue returns a queue on an engine. It does not call the engine: the first Put makes
-// the queue. It panics if the engine is nil, the name is empty, is not UTF-8, has a NUL
-// or a control character, begins or ends with a space, or ends like a name that belongs
-// to another queue, if T has a method Idempotent only on its pointer, if [WithFairByKey]
-// and [WithKeepKeyOrder] meet, if the codec of [WithCodec] is for another type, if the
-// codec would drop or change parts of T.
+// the queue. It panics if
+//
+//   - the engine is nil
+//   - the name is empty, is not UTF-8, has a NUL or a control character, begins or ends
+//     with a space, or ends like a name that belongs to another queue
+//   - T has a method Idempotent only on its pointer
+//   - the options have both [WithFairByKey] and [WithKeepKeyOrder]
+//   - the codec of [WithCodec] is for another type, or would drop or change parts of T
 //
 // # Types
 //
@@ -213,8 +216,9 @@ type PutOption func(*store.Message)
 
 // ID sets the id of a message. Putting an id that is already queued has no effect, and
 // Put returns nil, so a program that does not know whether its Put took effect can repeat
-// it. An id is remembered while its message is in the queue: not after it was done, and
-// not while it waits in a layer or among the dead letters.
+// it. An id is remembered while its message waits in the queue for its first visit, or is
+// in flight there: not after it was done, not while it waits in a layer or among the dead
+// letters, and not after a merge.
 //
 // A put under the id of a message that has left the queue is a message of its own
 // (law W5). Both are kept in layers, among the dead letters and in the next queues. But
@@ -307,7 +311,8 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 	if err != nil {
 		return err
 	}
-	return q.put(ctx, []store.Message{m}, make([]message.Delivery, 1))
+	madeOf := []message.Delivery{nil} // it is not the result of a message in flight
+	return q.put(ctx, []store.Message{m}, madeOf)
 }
 
 // PutAll implements [Sink]: it rejects values that it cannot put, and puts all or none of
@@ -329,10 +334,11 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 	if q.lacks != nil {
 		return q.lacks
 	}
-	ms, errs := leases.EncodeAll(q.codec, messages)
+	all, errs := leases.EncodeAll(q.codec, messages)
+	ms := all[:0] // the messages to be put
 	put := make([]message.Message[T], 0, len(messages))
 	for i, m := range messages {
-		encoded, err := &ms[i], errs[i]
+		encoded, err := &all[i], errs[i]
 		encoded.Meta = failed.Onward(m.Meta())
 		if encoded.Meta.ID == "" {
 			encoded.Meta.ID = rand.Text()
@@ -342,7 +348,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 		}
 		switch {
 		case err == nil:
-			ms[len(put)] = *encoded // the messages to be put move to the front of ms
+			ms = append(ms, *encoded)
 			put = append(put, m)
 		case m.Pending():
 			m.Reject(err)
@@ -354,7 +360,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 	for i, m := range put {
 		from[i] = message.DeliveryOf(m)
 	}
-	return partly(put, q.put(ctx, ms[:len(put)], from))
+	return partly(put, q.put(ctx, ms, from))
 }
 
 // put puts messages. from has the deliveries of the messages that they were made of, or
@@ -438,7 +444,8 @@ func (q *Queue[T]) providerError(ctx context.Context, isOwn bool, err error) err
 // Source returns a source of the messages of the queue and its layers. With a source
 // first, such as a topic or a stream, it also returns the messages of first, and closes
 // it: so a source without layers and dead letters gets the layers and dead letters of the
-// queue. It ends when first has ended and all messages of the queue are settled.
+// queue. It ends when first has ended and no message of the queue is in flight. Messages
+// that wait in the queue and its layers stay for the next run.
 //
 // [Run] makes its own source of a queue: there you need this only for first, and for a
 // [SourceWrapper]. If first is a wrapper, Source unwraps it to count lost leases and

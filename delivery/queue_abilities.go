@@ -11,7 +11,7 @@ import (
 )
 
 // elsewhere is the alternative to abilities that a [store.Consumer] lacks.
-const elsewhere = "keep layers and dead letters in a queue on another engine, such as PostgreSQL: its Source takes that of this queue as its first"
+const elsewhere = "keep layers and dead letters in a queue on another engine, such as PostgreSQL: pass the source of this queue to its method Source"
 
 // looksElsewhere is the alternative to an engine that cannot look into its queues.
 const looksElsewhere = "use an engine that can, such as SQLite, PostgreSQL or JetStream"

@@ -139,7 +139,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.working, w.releaseAll = context.WithCancelCause(context.WithoutCancel(ctx))
 	w.monitor.begin(w.status, engines, w.clock)
 	w.open()
-	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
+	defer func() { summary, err = w.end(ctx, err) }() // also if Messages panics, for example because the operator is in use already
 	if c, ok := op.(checksRun); ok {
 		if err := c.CheckRun(ctx); err != nil {
 			w.breakOff()
@@ -172,7 +172,7 @@ type worker[IN, OUT any] struct {
 	op     Operator[IN, OUT]
 	sink   Sink[OUT]
 	runSettings
-	puts int // results put at once, at most; messages received at once are in batch
+	puts int // limit of results per put; batch is the limit of messages per Receive
 
 	begun      time.Time
 	receiving  context.Context // ends when Run stops receiving
@@ -182,9 +182,9 @@ type worker[IN, OUT any] struct {
 
 	awaitSlots func(ctx context.Context) int // nil if the operator does not report its free slots
 
-	// feed has capacity 1. It is full while the operator reads its input (see input), and
-	// from the end of run on. So run ends after input has returned, and a later call of
-	// input returns at once, because ended is closed.
+	// feed is a lock: a channel of capacity 1, full while it is held. input holds it while
+	// the operator reads. run takes it at its end, and keeps it. So run ends after input
+	// has returned, and a later call of input returns at once, because ended is closed.
 	feed  chan struct{}
 	ended chan struct{} // closed by run when the operator, its input and the sink have ended
 
@@ -280,8 +280,8 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	return nil
 }
 
-// watch ends the run in steps: a drain; if that takes too long, the release of all
-// messages; and if that does, the end of the source.
+// watch ends the run in steps: it drains; if that takes too long, it releases all
+// messages; and if that takes too long as well, it closes the source.
 func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	select {
 	case <-w.receiving.Done(): // with ctx, or since something has failed

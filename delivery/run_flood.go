@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -20,7 +21,7 @@ const (
 type evidence uint8
 
 const (
-	noEvidence evidence = iota // released, or the message has failed before and comes from a layer
+	noEvidence evidence = iota // released; or the failure of a message that had failed in an earlier visit
 	answered                   // done, or refused for good
 	unanswered                 // failed
 )
@@ -85,8 +86,9 @@ func (f *flood) note(c counted, e evidence, err error) bool {
 		f.err = err
 	}
 	b := c.block
-	if b == nil || e == noEvidence || f.stopped || b.floods < f.floods {
-		return false // also for a message in the operator when the worker stopped
+	isCounted := b != nil && b.floods >= f.floods // not a message that was received before the last flood
+	if !isCounted || e == noEvidence || f.stopped {
+		return false
 	}
 	b.end(c.key, e)
 	if e == answered && c.name != f.failedKey {
@@ -134,31 +136,40 @@ func (f *flood) probed(key string, e evidence) {
 	}
 }
 
-// judgeProbe decides what follows a probe: the worker resumes if enough of its messages
-// were answered, and pauses again if not. If most have failed and all have one key, the
-// other keys may be up: after a window of such messages, in as many probes as it takes,
-// the worker resumes as well.
+// judgeProbe decides what follows a probe. last is the probe, and all are the probes of
+// the pause. The first row that applies counts:
+//
+//	no message of last is evidence                         pause again
+//	most of last were answered: the service is up          resume
+//	most of all have failed, and they have one key:
+//	  fewer than a window of them                          pause again
+//	  otherwise, since other keys may be up                resume
+//	all are a flood, or all have failed                    forget them, and pause again
+//	otherwise                                              resume
 func (f *flood) judgeProbe() (resumes bool) {
-	b, last := f.probes, f.lastProbe
+	all, last := f.probes, f.lastProbe
 	f.lastProbe = nil
 	switch {
-	case last == nil: // no message of the probe is evidence
+	case last == nil:
 		return false
-	case !last.mostFailed(): // the service answers again
-		f.failedKey = ""
-	case b.isOneKey() && b.mostFailed():
-		if b.ended < f.window {
+	case !last.mostFailed():
+		return f.resumeAfter("")
+	case all.isOneKey() && all.mostFailed():
+		if all.ended < f.window {
 			return false
 		}
-		if f.failedKey == "" {
-			f.failedKey = b.anyKey()
-		}
-	case b.isFlood() || b.failed == b.ended:
+		return f.resumeAfter(cmp.Or(f.failedKey, all.anyKey()))
+	case all.isFlood() || all.failed == all.ended:
 		f.probes = nil
 		return false
-	default:
-		f.failedKey = ""
 	}
+	return f.resumeAfter("")
+}
+
+// resumeAfter resumes the worker, and notes the key whose messages have failed. It
+// returns true.
+func (f *flood) resumeAfter(failedKey string) (resumes bool) {
+	f.failedKey = failedKey
 	f.resume()
 	return true
 }

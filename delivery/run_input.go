@@ -40,7 +40,7 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 		if n == 0 {
 			return
 		}
-		if !isProbe && w.flooded() {
+		if !isProbe && w.flooded() { // the flood began while freeSlots waited: pause first
 			continue
 		}
 		var probe chan probeEnd
@@ -93,8 +93,8 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 }
 
 // freeSlots waits until the operator can take messages, and returns how many to receive,
-// or 0 if the run or the operator has ended. Messages without a slot stay in the source,
-// for others.
+// or 0 if the run or the operator has ended. Messages without a free slot stay in the
+// source, for other workers.
 func (w *worker[IN, OUT]) freeSlots() int {
 	if w.awaitSlots == nil {
 		return w.batch
@@ -115,7 +115,7 @@ func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(
 			continue
 		}
 		if !yield(m, nil) {
-			release(ms[i:]) // the operator has settled the first
+			release(ms[i:]) // no effect on the first, which the operator has settled
 			return false
 		}
 	}

@@ -96,7 +96,7 @@ func reads[T any](source Source[T], name string, engine store.Engine) (found boo
 // returns is called.
 func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	aborted := context.AfterFunc(w.working, cancel) // it ends beside the rest
+	aborted := context.AfterFunc(w.working, cancel) // the jobs end when the messages are released
 	var working sync.WaitGroup
 	w.mu.Lock()
 	w.offsets = make([]time.Duration, len(engines))

@@ -56,7 +56,7 @@ type filling[OUT any] struct {
 	results <-chan message.Message[OUT] // nil after it was closed
 	left    []message.Message[OUT]      // to be put next
 	refused []refusal[OUT]              // results that the sink has not taken while it took others
-	taken   int                         // how often the sink has taken results
+	puts    int                         // how often the sink has taken results
 	down    bool                        // results put alone have failed, and the sink has not taken a result since
 
 	// inPortions is how many of left, from its beginning, are put in portions of
@@ -67,8 +67,8 @@ type filling[OUT any] struct {
 // refusal is a result that the sink has not taken while it took others.
 type refusal[OUT any] struct {
 	message message.Message[OUT]
-	tries   int           // tries that count: the sink was up
-	taken   int           // filling.taken at the last try
+	tries   int           // tries that count, since the sink was up
+	puts    int           // filling.puts at the last try
 	wait    time.Duration // between the last try and the next one
 	due     time.Time     // of the next try
 }
@@ -76,12 +76,12 @@ type refusal[OUT any] struct {
 // noteFailedTry notes a try of r that has failed. It counts the try only if the sink was
 // up, since results must not be rejected because of an outage (law D5).
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], now time.Time) {
-	hasTakenOthers := f.taken > r.taken // since the last try
+	hasTakenOthers := f.puts > r.puts // since the last try
 	isStillUp := r.tries > 0 && !f.down // it was up at an earlier try, and is not known to be down now
 	if hasTakenOthers || isStillUp {
 		r.tries++
 	}
-	r.taken = f.taken
+	r.puts = f.puts
 	r.wait = min(2*r.wait, lastWait)
 	r.due = now.Add(r.wait)
 }
@@ -148,7 +148,7 @@ func (f *filling[OUT]) add(m message.Message[OUT], isOpen bool) {
 // has taken the result in a call that seemed to fail recognises it by the id. Messages of
 // queues have ids, and messages of some other sources lack them.
 func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
-	if m.Meta().ID != "" { // its copy must not escape
+	if m.Meta().ID != "" { // not the variable below: its address would escape
 		return m
 	}
 	meta := m.Meta()
@@ -160,7 +160,7 @@ func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 }
 
 func (f *filling[OUT]) noteTaken() {
-	f.taken++
+	f.puts++
 	f.down = false
 }
 
@@ -207,7 +207,10 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 // It returns an error if the sink is down or full, or if the messages are to be released:
 // then the results that the sink has not taken stay in left.
 func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
-	if len(f.left) == 0 || w.working.Err() != nil {
+	if len(f.left) == 0 {
+		return nil
+	}
+	if w.working.Err() != nil {
 		return context.Cause(w.working)
 	}
 	n := len(f.left)
@@ -283,7 +286,7 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 // first sure results.
 func (f *filling[OUT]) refuse(failed []message.Message[OUT], sure int, now time.Time) {
 	for i, m := range failed {
-		r := refusal[OUT]{message: m, taken: f.taken, wait: firstWait, due: now.Add(firstWait)}
+		r := refusal[OUT]{message: m, puts: f.puts, wait: firstWait, due: now.Add(firstWait)}
 		if i < sure {
 			r.tries = 1
 		}
