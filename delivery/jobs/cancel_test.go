@@ -22,6 +22,7 @@ import (
 // working runs Work on an engine, in virtual time. It returns a function that returns the
 // keys that Cancelled got since its last call, with their queues.
 func working(t *testing.T, e store.Keeper, isBusy func() bool) (cancelled func() string) {
+	t.Helper()
 	var keys []string
 	j, err := jobs.New(e, jobs.Config{Busy: isBusy, Cancelled: func(queue, key string) { keys = append(keys, queue+" "+key) }})
 	require.NoError(t, err)

@@ -31,9 +31,9 @@ func (s *Engine) CountKeys(ctx context.Context, q store.KeyQuery) ([]store.KeyCo
 	if q.Dead != "" {
 		queues = append([]string{q.Dead}, queues...)
 	}
-	top := storearg.NewTopKeys(q)
+	var top *storearg.TopKeys
 	err = s.do(ctx, func() error {
-		top = storearg.NewTopKeys(q)
+		top = storearg.NewTopKeys(q) // the statement may be repeated
 		rows, err := s.pool.Query(ctx, selectKeyCounts, queues, q.Dead)
 		if err != nil {
 			return err
