@@ -32,9 +32,10 @@ const maxWorkerLife = time.Hour
 type partitionedJob struct {
 	*job
 
+	workers *procs.Supervisor
+	started int
+
 	mu         sync.Mutex
-	workers    map[string]*procs.Process
-	started    int
 	kills      int
 	handedOver int // partitions that moved to another worker
 	parts      map[string]partReport
@@ -47,7 +48,7 @@ type partitionedJob struct {
 // runPartitioned runs the job with -partitions.
 func (j *job) runPartitioned(stdout io.Writer, fail func(int, error) int) int {
 	p := &partitionedJob{
-		job: j, workers: map[string]*procs.Process{}, parts: map[string]partReport{}, owners: map[string]string{},
+		job: j, workers: procs.NewSupervisor(maxWorkerLife), parts: map[string]partReport{}, owners: map[string]string{},
 		reports: map[string]workerReport{},
 	}
 	begun := time.Now()
@@ -147,13 +148,12 @@ func (p *partitionedJob) work() error {
 
 // look reports whether all partitions are done.
 func (p *partitionedJob) look() (done bool, err error) {
+	exits := p.workers.Exits()
+	if len(exits) > 0 {
+		return false, exits[0].Err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for name, w := range p.workers {
-		if w.HasEnded() {
-			return false, fmt.Errorf("%s: %w", name, w.Failure())
-		}
-	}
 	count := 0
 	for name, part := range p.parts {
 		if part.Error != "" {
@@ -188,10 +188,8 @@ func (p *partitionedJob) kill(random *rand.Rand) error {
 		return nil
 	}
 	victim := victims[random.IntN(len(victims))]
-	w := p.workers[victim]
-	delete(p.workers, victim)
 	p.mu.Unlock()
-	w.Kill() // Kill also reads the worker's last report
+	p.workers.Kill(victim) // also reads the worker's last report
 	p.mu.Lock()
 	p.kills++
 	p.trouble = victim + " killed"
@@ -216,19 +214,13 @@ func (p *partitionedJob) workerEnded(worker string) {
 func (p *partitionedJob) start() error {
 	p.started++
 	name := "worker " + strconv.Itoa(p.started)
-	w, err := procs.Start(WorkerSettings{Config: p.cfg, Name: name, Store: p.cluster.MetaAddr()}, maxWorkerLife, func(line []byte) {
+	settings := WorkerSettings{Config: p.cfg, Name: name, Store: p.cluster.MetaAddr()}
+	return procs.Run(p.workers, name, settings, func(line []byte) {
 		var r workerReport
 		if err := json.Unmarshal(line, &r); err == nil { // an error means a last line that the kill cut short
 			p.reported(name, r)
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.workers[name] = w
-	return nil
 }
 
 // reported stores a report. Just after a partition has moved, two workers may report it;
@@ -252,16 +244,13 @@ func (p *partitionedJob) reported(worker string, r workerReport) {
 	}
 }
 
+// stop ends all workers.
 func (p *partitionedJob) stop() {
+	p.workers.Stop()
 	p.mu.Lock()
-	workers := p.workers
-	p.workers = nil
-	p.mu.Unlock()
-	for name, w := range workers {
-		w.Kill()
-		p.mu.Lock()
+	defer p.mu.Unlock()
+	for name := range p.reports {
 		p.workerEnded(name)
-		p.mu.Unlock()
 	}
 }
 
