@@ -23,6 +23,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
@@ -279,6 +280,11 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 	}
 	for _, opt := range opts {
 		opt(&m)
+	}
+	for name := range m.Meta.Headers {
+		if settle.IsPointsTo(name) {
+			return m, fmt.Errorf("delivery: queue %q: %w: a header of the user's cannot have the name %q", q.name, message.ErrRefused, name)
+		}
 	}
 	if !m.Meta.Due.IsZero() {
 		m.Delay = max(0, m.Meta.Due.Sub(q.clock.Now()))

@@ -576,6 +576,7 @@ func TestHeaders(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"tenant": "north", "traceparent": "00-1"}, entries[0].Meta.Headers)
 	require.ErrorIs(t, q.Put(t.Context(), 1, delivery.Headers(map[string]string{"weir-id": "a"})), message.ErrRefused)
+	require.ErrorIs(t, q.Put(t.Context(), 1, delivery.Headers(map[string]string{"weir-points-to": "a"})), message.ErrRefused)
 }
 
 // An error names the queue, the message and the fault once.

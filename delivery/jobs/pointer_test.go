@@ -12,6 +12,22 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
+// A header of a client does not make a pointer of a dead letter that has its bytes.
+func TestJobs_PointerHeaderOfAClient(t *testing.T) {
+	s := memory.Open()
+	m := letter(1)
+	m.Meta.Headers = map[string]string{store.HeaderPointsTo: "nowhere"}
+	m.Payload = []byte(`"whole"`)
+	require.Empty(t, m.PointsTo())
+	require.NoError(t, s.Put(t.Context(), "dead", m))
+	j := jobsOf(t, s)
+	job, err := j.Start(t.Context(), merge(0))
+	require.NoError(t, err)
+	job, err = j.Run(t.Context(), job.ID, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, job.Done, "%+v", job.Progress)
+}
+
 // A dead letter that points to its message has no bytes, so a merge leaves it. A person
 // may edit it: then it is a message with bytes.
 func TestJobs_MergeLeavesPointers(t *testing.T) {

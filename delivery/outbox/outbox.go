@@ -556,6 +556,7 @@ func (r *relay) refuse(ctx context.Context) error {
 // bury moves a message to the dead letters.
 func (r *relay) bury(ctx context.Context, l store.Leased) error {
 	m := l.Message
+	settle.DropPointsTo(&m.Meta)
 	m.Meta.Due = time.Time{}
 	m.Meta.Visit = max(1, m.Meta.Visit)
 	m.Meta.LastFailure = r.Clock.Now()

@@ -13,6 +13,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
@@ -20,6 +21,7 @@ import (
 // ([message.MetaFromContext]) with the failure of the operator.
 func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) message.Meta {
 	meta, _ := message.MetaFromContext(ctx)
+	settle.DropPointsTo(&meta)
 	meta.Visit = max(1, meta.Visit) // an element without a message is in its first visit
 	meta.Attempts += f.Attempts
 	if meta.FirstFailure.IsZero() {

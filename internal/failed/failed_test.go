@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/failed"
@@ -21,6 +22,13 @@ import (
 func TestAHistoryHasNoSecrets(t *testing.T) {
 	meta := failed.History(t.Context(), asyncop.Failure[int]{Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)
+}
+
+// A client cannot make its dead letter look like a pointer, which a merge leaves.
+func TestHistory_PointerHeaderOfAClient(t *testing.T) {
+	ctx := message.ContextWithMeta(t.Context(), message.Meta{ID: "a", Headers: map[string]string{store.HeaderPointsTo: "nowhere", "tenant": "blue"}})
+	after := failed.History(ctx, asyncop.Failure[int]{Err: errors.New("down")}, time.Now())
+	require.Equal(t, map[string]string{"tenant": "blue"}, after.Headers)
 }
 
 // A server that sends a point in time where seconds are meant does not put a message away

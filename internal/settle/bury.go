@@ -24,6 +24,7 @@ const shortError = 256 // bytes
 // was put: then the caller leaves the message where it is, and does not deliver it again.
 // The error matches [message.ErrRefused] if the store has refused all three.
 func Bury(meta message.Meta, where string, put func(meta message.Meta, withBytes bool) error) (isWhole bool, err error) {
+	DropPointsTo(&meta)
 	err = put(meta, true)
 	if !errors.Is(err, message.ErrRefused) {
 		return true, err

@@ -25,6 +25,7 @@ func CauseOf(meta *message.Meta, cause store.Cause) store.Cause {
 // the cause.
 func Rejected(meta *message.Meta, v message.Settlement, now time.Time) store.Cause {
 	_, isUnreadable := errors.AsType[*decoder.Error](v.Err)
+	DropPointsTo(meta)
 	meta.UnsafeToRepeat = meta.UnsafeToRepeat || v.UnsafeToRepeat
 	if v.Err != nil {
 		meta.LastError = text(v.Err)

@@ -41,6 +41,26 @@ func TestRejected_CallInDoubt(t *testing.T) {
 	}
 }
 
+// A client has set the header of pointers on an empty message.
+func TestRejected_PointerHeaderOfAClient(t *testing.T) {
+	headers := map[string]string{"weir-points-to": "nowhere", store.HeaderPointsTo: "nowhere", "tenant": "blue"}
+	meta := message.Meta{ID: "a", Headers: headers}
+	settle.Rejected(&meta, message.Settlement{Kind: message.Rejected, Err: errors.New("no such card")}, time.Now())
+	require.Equal(t, map[string]string{"tenant": "blue"}, meta.Headers)
+	require.Len(t, headers, 3, "the map may be shared")
+
+	for _, refusals := range []int{0, 1} { // both forms with bytes
+		_, err := settle.Bury(message.Meta{ID: "a", Headers: headers}, "here", func(meta message.Meta, _ bool) error {
+			require.Equal(t, map[string]string{"tenant": "blue"}, meta.Headers)
+			if refusals--; refusals >= 0 {
+				return message.ErrRefused
+			}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+}
+
 // Law W2: a dead letter that fits without its timeline keeps its bytes.
 func TestAShorterHistoryHasNoTimeline(t *testing.T) {
 	meta := message.Meta{ID: "a", Timeline: []message.Step{{Visit: 1, Attempt: 1}}}

@@ -286,6 +286,7 @@ func (l *Ladder[T]) bury(ctx context.Context, received message.Message[T], cause
 	if err != nil {
 		return err
 	}
+	settle.DropPointsTo(&m.Meta)
 	m.Cause = settle.CauseOf(&meta, cause)
 	isGone, err := leases.HandOver(ctx, l.c.Store, l.c.DeadLetters, []store.Message{m}, []message.Delivery{message.DeliveryOf(received)})
 	if err != nil {
