@@ -13,8 +13,8 @@ import (
 
 // Summary counts the messages that [Run] has received, by settlement. Received is the sum
 // of Done, HandedOver, Rejected, Failed, Released and Purged: a message that was delivered
-// twice counts twice. Its JSON is part
-// of the stored report of a worker, so it keeps the names that other versions read.
+// twice counts twice. The JSON of a Summary is part of the stored report of a worker, so
+// it keeps the names that other versions read.
 type Summary struct {
 	Received   int
 	Done       int           `json:"Acknowledged"` // the sink has its results, if it had any

@@ -118,7 +118,7 @@ are not stored. What is put later stays.
 // cancel asks with the number of messages of each queue, and runs a job that cancels a
 // key.
 func (a *app) cancel(ctx context.Context, db *database, b *bulk) error {
-	s := db.store.(inspected) // it is none of the engines without jobs
+	s := db.store.(inspected) // the engines without jobs were refused before
 	j, err := s.jobs()
 	if err != nil {
 		return err

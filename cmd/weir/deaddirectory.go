@@ -37,7 +37,7 @@ const maxDeadLine = 16 << 20
 // its file system is read-only.
 type deadDirectory struct {
 	path string
-	lock vfs.Lock // nil without a lock: on a system without locks, or if it is read-only
+	lock vfs.Lock // nil without a lock: on a system without locks, or on a read-only file system
 	note func(format string, args ...any)
 }
 

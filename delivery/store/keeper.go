@@ -29,10 +29,10 @@ type Keeper interface {
 	// set its results anew each time, not add to them. It must use only tx of the engine.
 	Update(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
 	// Watch calls changed when a transaction that has called [Tx.Announce] was committed,
-	// until ctx ends or it fails, and returns the reason. When it has
-	// begun to listen, it calls changed once. changed does not block. An engine that
-	// cannot watch returns [errors.ErrUnsupported]; then announcements are read once a
-	// second.
+	// until ctx ends or it fails, and returns the reason. When it has begun to listen, it
+	// calls changed once, since earlier changes are not reported. changed does not block.
+	// An engine that cannot watch returns [errors.ErrUnsupported]; then consumers read
+	// once a second what was announced.
 	Watch(ctx context.Context, changed func()) error
 }
 

@@ -13,7 +13,8 @@ import (
 // Engine keeps messages. It declares its other abilities by the interfaces that it
 // implements: [Store] (leases) or [Consumer], [Inspector] (filters and positions),
 // [ByKey], [KeyCounter], [Waker], and [Keeper] (records, and locks for work that only a
-// single process may do). A queue checks for the interfaces that its options need when it is made.
+// single process may do). A queue checks for the interfaces that its options need when it
+// is made.
 //
 // The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for
 // concurrent use, do not keep references to their arguments, and return soon after ctx
@@ -222,10 +223,10 @@ type Waker interface {
 	// Wake calls wake when a message of a queue may have become due: it was put or
 	// released, or its delay or its lease has ended. It does so until ctx ends or it
 	// fails, and returns the reason: [ErrClosed] if the store was closed. When it has
-	// begun to listen, it calls wake once, since earlier events are not reported. If misses is true, it may miss events
-	// all the same, so that the consumer polls as well: a store that only notices puts,
-	// for example. After an error consumers log it, poll every 100 ms, and call Wake
-	// again after a second.
+	// begun to listen, it calls wake once, since earlier events are not reported. If
+	// misses is true, it may miss events all the same, so that the consumer polls as
+	// well: a store that only notices puts, for example. After an error consumers log it,
+	// poll every 100 ms, and call Wake again after a second.
 	Wake(ctx context.Context, queue string, wake func(misses bool)) error
 }
 
