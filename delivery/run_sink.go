@@ -76,7 +76,7 @@ type refusal[OUT any] struct {
 // noteFailedTry notes a try of r that has failed. It counts the try only if the sink was
 // up, since results must not be rejected because of an outage (law D5).
 func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], now time.Time) {
-	hasTakenOthers := f.puts > r.puts // since the last try
+	hasTakenOthers := f.puts > r.puts   // since the last try
 	isStillUp := r.tries > 0 && !f.down // it was up at an earlier try, and is not known to be down now
 	if hasTakenOthers || isStillUp {
 		r.tries++

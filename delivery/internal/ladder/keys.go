@@ -80,7 +80,7 @@ type waiting struct {
 	queue  string
 	stored bool      // it is in the layer; false while it is handed over
 	due    time.Time // at the latest
-	visit  int       // its last one
+	visit  int       // number of its last visit
 	merges int
 }
 
@@ -99,7 +99,7 @@ type entryRef struct{ queue, entry string }
 type taken struct {
 	key    string
 	of     leases.AcceptedPut
-	visit  int // its last one
+	visit  int // number of its last visit
 	merges int
 	parked bool // from the queue Blocked
 }

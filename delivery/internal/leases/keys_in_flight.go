@@ -13,14 +13,14 @@ import (
 // releases the messages that are not admitted. Messages without a key are not counted.
 // Safe for concurrent use.
 type KeysInFlight struct {
-	mu       sync.Mutex // guards the fields below
-	flying   map[string]int
-	excluded map[chan struct{}]bool // of the sources whose last round left out keys
+	mu      sync.Mutex // guards the fields below
+	flying  map[string]int
+	waiting map[chan struct{}]bool // sources to wake: their last round left out keys
 }
 
 // NewKeysInFlight returns counts of 0.
 func NewKeysInFlight() *KeysInFlight {
-	return &KeysInFlight{flying: map[string]int{}, excluded: map[chan struct{}]bool{}}
+	return &KeysInFlight{flying: map[string]int{}, waiting: map[chan struct{}]bool{}}
 }
 
 // WithKeysInFlight makes a source share the counts of other sources. By default a source
@@ -30,9 +30,9 @@ func WithKeysInFlight(k *KeysInFlight) SourceOption {
 }
 
 // room returns the keys that have most messages in flight, and how many messages of each
-// other key may be taken: at most n. It wakes again when a returned key may
-// be taken from.
-func (k *KeysInFlight) room(most, n int, again chan struct{}) (except []string, each int) {
+// other key may be taken: at most n. If it returns keys, it remembers wake, and sends to
+// it when a message of a full key is settled.
+func (k *KeysInFlight) room(most, n int, wake chan struct{}) (except []string, each int) {
 	each = min(n, most)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -44,9 +44,9 @@ func (k *KeysInFlight) room(most, n int, again chan struct{}) (except []string, 
 		}
 	}
 	if len(except) > 0 {
-		k.excluded[again] = true
+		k.waiting[wake] = true
 	} else {
-		delete(k.excluded, again)
+		delete(k.waiting, wake)
 	}
 	return except, each
 }
@@ -82,8 +82,8 @@ func (k *KeysInFlight) landed(key string, most int) {
 	if !wasFull {
 		return
 	}
-	for again := range k.excluded {
-		settle.Wake(again)
+	for wake := range k.waiting {
+		settle.Wake(wake)
 	}
-	clear(k.excluded)
+	clear(k.waiting)
 }

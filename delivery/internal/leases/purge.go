@@ -11,11 +11,12 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// HandOver puts messages into a queue. from has the delivery of the message that each of
-// them was made of, or nil. isGone is true for the messages that HandOver has not put,
-// because that message was received from the same engine and was purged (law W5). A
-// [store.Inspector] checks that when it puts; with other engines a purge may come in
-// between. The caller settles the message as if it had been put.
+// HandOver puts messages into a queue. from[i] is the delivery of the message in flight
+// that ms[i] was made from, or nil. isGone[i] is true if HandOver has not put ms[i],
+// because the message in flight was purged (law W5). If it was received from the same
+// engine, and the engine is a [store.Inspector], the engine checks that when it puts.
+// Otherwise HandOver uses what the source has found before, and a purge may come in
+// between. The caller settles the message in flight as if ms[i] had been put.
 //
 // A message that is gone although its lease was not extended in time may have been
 // settled by another worker. HandOver does not put it either, since that worker has

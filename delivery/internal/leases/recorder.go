@@ -120,16 +120,17 @@ func (s *Source[T]) SettlementsRefused() int {
 	return s.refusals
 }
 
-// record writes some of the settlements, in a few calls of the store: in between leases
-// are extended. It returns the time until its next call, as [settle.Hooks].Record does.
-// last is true for the last calls, when the source closes.
+// record writes some of the settlements, in a few calls of the store. It is short, so
+// that the recorder can extend leases between two calls. It returns the time until its
+// next call, as [settle.Hooks].Record does. last is true for the last calls, when the
+// source closes.
 func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, err error) {
-	done, again, rejected, others := s.dueSettlements(last)
+	done, redelivered, rejected, others := s.dueSettlements(last)
 	err = s.recordTogether(ctx, done, last)
 	if err != nil {
 		return 0, err
 	}
-	err = s.recordTogether(ctx, again, last)
+	err = s.recordTogether(ctx, redelivered, last)
 	if err != nil {
 		return 0, err
 	}
@@ -143,10 +144,10 @@ func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, 
 	return s.nextRecord(last), nil
 }
 
-// dueSettlements returns the settled messages to be recorded now. All of again have the
-// same delay, so that one call of Release is enough; others reports that other delays are
-// left.
-func (s *Source[T]) dueSettlements(last bool) (done, again, rejected []*held, others bool) {
+// dueSettlements returns the settled messages to be recorded now. All of redelivered have
+// the same delay, so that one call of Release is enough; others reports that other delays
+// are left.
+func (s *Source[T]) dueSettlements(last bool) (done, redelivered, rejected []*held, others bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.Now()
@@ -163,8 +164,8 @@ func (s *Source[T]) dueSettlements(last bool) (done, again, rejected []*held, ot
 		case message.Done, message.HandedOver:
 			done = append(done, h)
 		case message.Released, message.Failed:
-			if len(again) == 0 || again[0].settlement.Delay == h.settlement.Delay {
-				again = append(again, h)
+			if len(redelivered) == 0 || redelivered[0].settlement.Delay == h.settlement.Delay {
+				redelivered = append(redelivered, h)
 			} else {
 				others = true
 			}
@@ -172,7 +173,7 @@ func (s *Source[T]) dueSettlements(last bool) (done, again, rejected []*held, ot
 			rejected = append(rejected, h)
 		}
 	}
-	return done, again, rejected, others
+	return done, redelivered, rejected, others
 }
 
 // nextRecord returns the time until the first settlement that is left can be recorded.
@@ -300,12 +301,12 @@ func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 	}
 	s.settled = slices.DeleteFunc(s.settled, func(h *held) bool { return h.written })
 	s.mu.Unlock()
-	s.noteSettledWithout(without)
+	s.noteSettledAfterLoss(without)
 	return nil
 }
 
-// noteSettledWithout notes messages that were settled when their leases were lost.
-func (s *Source[T]) noteSettledWithout(hs []*held) {
+// noteSettledAfterLoss notes messages that were settled when their leases were lost.
+func (s *Source[T]) noteSettledAfterLoss(hs []*held) {
 	if len(hs) == 0 {
 		return
 	}

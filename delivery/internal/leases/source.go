@@ -43,13 +43,14 @@ var errSourceClosed = errors.New("weir: the source is closed")
 // message, that message alone is tried again, for 3 s; then it stays in its queue, and is
 // not delivered again.
 //
-// A message whose lease has ended may have killed its process. It is returned alone, and
-// the next one after 100 ms, or more the more often its leases have ended, or when it is
-// settled. After five ended leases it goes to the dead letters.
+// A message whose lease has ended may have killed its process. It is returned alone. The
+// next message follows when it is settled, or after a head start of 100 ms to 5 s, which
+// grows with the number of its ended leases. After five ended leases it goes to the dead
+// letters.
 //
 // The Visit of a message that Receive returns is one more than the visits that are
-// stored. A redelivery of a message that is in flight here, since its lease was lost,
-// joins that one (law D2).
+// stored. If a message that is in flight here is taken again, because its lease had
+// ended, it is not delivered a second time: it joins the delivery in flight (law D2).
 type Source[T any] struct {
 	store       store.Store
 	queue, dead string
@@ -61,7 +62,7 @@ type Source[T any] struct {
 	again    chan struct{} // capacity 1; to Receive: something was released
 
 	listening sync.WaitGroup
-	woken     atomic.Bool // it need not poll
+	woken     atomic.Bool // the store wakes the source, so it need not poll
 
 	receiving chan struct{} // capacity 1: held by a Receive
 	takesOne  bool          // the next take asks for one message, because a suspect was taken last; owned by the Receive
@@ -78,8 +79,8 @@ type Source[T any] struct {
 	mu      sync.Mutex
 	held    map[string]*held // by store.Lease.Entry
 	settled []*held          // of those, with a settlement
-	suspect *held            // in flight after a lease of it has ended: other messages are taken only after until; or nil
-	until   time.Time        // the head start of suspect ends then, or when it is settled
+	suspect *held            // in flight after a lease of it has ended; or nil
+	alone   time.Time        // end of the head start of suspect; before, no other message is taken unless suspect is settled
 	lost    int              // leases: see LeasesLost
 	onPurge func()           // see OnPurge; nil if it is not set
 
@@ -190,7 +191,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 	select {
 	case s.receiving <- struct{}{}:
 		defer func() { <-s.receiving }()
-	case <-s.recorder.Open.Done(): // Close may have it for long
+	case <-s.recorder.Open.Done(): // Close may hold receiving for long
 		return nil, errSourceClosed
 	}
 	poll := minPoll
@@ -208,8 +209,8 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 			s.wait(ctx, d)
 			continue
 		}
-		// Also if ctx has ended: then what is due is returned, and only a wait is not
-		// begun.
+		// Even if ctx has ended, Receive returns due messages. Then it only does not wait
+		// for more.
 		ms, found, err := s.take(n)
 		if s.recorder.Open.Err() != nil {
 			return nil, errSourceClosed // Close releases what was taken
@@ -259,7 +260,7 @@ func (s *Source[T]) headStart() time.Duration {
 	if s.suspect == nil {
 		return 0
 	}
-	d := s.until.Sub(s.clock.Now())
+	d := s.alone.Sub(s.clock.Now())
 	if d <= 0 {
 		s.suspect = nil
 	}
@@ -297,8 +298,8 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 	return ms, true, nil
 }
 
-// deliver makes a message of a message of the store, whose lease lasts until then. It
-// rejects a message that cannot be processed.
+// deliver makes a message of a message of the store, whose lease lasts until the time
+// until. It rejects a message that cannot be processed.
 func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message[T], isDelivered bool) {
 	if l.External && l.Schema == nil {
 		l.Schema = codec.SchemaOf(s.codec)
@@ -318,7 +319,7 @@ func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message
 		s.takesOne = true
 		s.mu.Lock()
 		s.suspect = h
-		s.until = s.clock.Now().Add(settle.HeadStart(l.Lapses))
+		s.alone = s.clock.Now().Add(settle.HeadStart(l.Lapses))
 		s.mu.Unlock()
 	}
 	value, err := s.decode(l)
@@ -403,7 +404,9 @@ func (s *Source[T]) settle(h *held, v message.Settlement) {
 	s.mu.Lock()
 	switch {
 	case s.held[h.lease.Entry] != h: // the source was closed
-	case h.isGone.Load(): // it is recorded as done, although it is gone: a store that keeps the order of keys frees its key
+	case h.isGone.Load():
+		// It is recorded as done although it is gone: a store that keeps the order of keys
+		// must notice that the key is free.
 		h.settlement = &message.Settlement{Kind: message.Done}
 		s.settled = append(s.settled, h)
 	default:

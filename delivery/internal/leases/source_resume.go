@@ -37,7 +37,10 @@ func (s *Source[T]) Resume(ctx context.Context) (puts []AcceptedPut, err error) 
 		}
 		for n := range entries {
 			fresh++
-			if e := &entries[n]; e.Fence > 0 && !e.Held && (!e.LeasedUntil.IsZero() || !e.Meta.Due.After(s.clock.Now())) {
+			e := &entries[n]
+			wasTaken := e.Fence > 0
+			isLeasedOrDue := !e.LeasedUntil.IsZero() || !e.Meta.Due.After(s.clock.Now()) // not after a Nack with a delay
+			if wasTaken && !e.Held && isLeasedOrDue {
 				fresh = 0
 				left = append(left, e.Position)
 				puts = append(puts, AcceptedPut{e.Meta.ID, storearg.OriginOfPut(s.queue, &e.Meta, e.Position, "")})
