@@ -17,11 +17,11 @@ import (
 // consumed is the source of a queue and its layers on a [store.Consumer]. It opens with
 // the first Receive, so that engines that are away are asked again.
 type consumed[T any] struct {
-	ladder  *Ladder[T]
-	engine  store.Consumer
-	what    store.Consumption
-	codec   codec.Codec[T]
-	decoder *decoder.Decoder[T]
+	ladder      *Ladder[T]
+	engine      store.Consumer
+	consumption store.Consumption
+	codec       codec.Codec[T]
+	decoder     *decoder.Decoder[T]
 
 	calls context.Context // of Consume; ends with Close
 	end   context.CancelFunc
@@ -44,11 +44,11 @@ func newConsumed[T any](l *Ladder[T]) *consumed[T] {
 	s := &consumed[T]{
 		ladder: l,
 		engine: c.Store.(store.Consumer), codec: c.Codec, decoder: decoder.New("ladder", c.Codec), // New has looked
-		what: store.Consumption{Queue: c.Main, IsLayer: c.IsLayer, Dead: c.DeadLetters, Clock: c.Clock, Logger: c.Logger},
+		consumption: store.Consumption{Queue: c.Main, IsLayer: c.IsLayer, Dead: c.DeadLetters, Clock: c.Clock, Logger: c.Logger},
 	}
 	s.calls, s.end = context.WithCancel(context.Background())
 	for _, l := range c.Layers {
-		s.what.Layers = append(s.what.Layers, l.Queue)
+		s.consumption.Layers = append(s.consumption.Layers, l.Queue)
 	}
 	return s
 }
@@ -80,7 +80,7 @@ func (s *consumed[T]) begin(ctx context.Context) (store.Receiver, error) {
 		go func() { // ends with the call
 			defer close(o.done)
 			o.err = guard.Call(func() (err error) {
-				o.receiver, err = s.engine.Consume(s.calls, s.what)
+				o.receiver, err = s.engine.Consume(s.calls, s.consumption)
 				return err
 			}, broken)
 		}()
@@ -122,8 +122,8 @@ func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T],
 		ms := make([]message.Message[T], 0, len(raw))
 		for i, m := range raw {
 			if err := errs[i]; err != nil {
-				s.what.Logger.Warn("weir: a message cannot be decoded and goes to the dead letters",
-					slog.String("queue", s.what.Queue), slog.String("id", m.Meta().ID), slog.Any("error", err))
+				s.consumption.Logger.Warn("weir: a message cannot be decoded and goes to the dead letters",
+					slog.String("queue", s.consumption.Queue), slog.String("id", m.Meta().ID), slog.Any("error", err))
 				m.Reject(decoder.Unreadable(err))
 				continue
 			}

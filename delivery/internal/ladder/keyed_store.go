@@ -119,8 +119,11 @@ const (
 func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Duration) (firstParked, error) {
 	k := s.keys
 	e, ok, err := s.findFirst(ctx, key)
-	if err != nil || !ok {
-		return firstParked{state: nothingParked}, err
+	if err != nil {
+		return firstParked{}, err
+	}
+	if !ok {
+		return firstParked{state: nothingParked}, nil
 	}
 	now := k.clock.Now()
 	if e.Meta.Due.After(now) {

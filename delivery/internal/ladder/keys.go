@@ -84,12 +84,13 @@ type waiting struct {
 	merges int
 }
 
-// isBefore reports whether m is a later state of the message: it was merged more often,
-// or is in a later visit than the one after which w was handed over. Then w is no longer
-// in its layer, since another worker, which does not keep the order of keys, has taken it
-// there. Otherwise m is a redelivery of the message as it was before the hand-over.
-func (w waiting) isBefore(m message.Meta) bool {
-	return m.Merges > w.merges || m.Merges == w.merges && m.Visit > w.visit
+// isOutdatedBy reports whether meta is a later state of the message: it was merged more
+// often, or is in a later visit than the one after which w was handed over. Then the
+// message is no longer in the layer of w: another worker, which does not keep the order of
+// keys, has taken it there. Otherwise meta is a redelivery of the message as it was before
+// the hand-over.
+func (w waiting) isOutdatedBy(meta message.Meta) bool {
+	return meta.Merges > w.merges || meta.Merges == w.merges && meta.Visit > w.visit
 }
 
 // entryRef is the entry of a message in the store, under whatever lease.
@@ -122,8 +123,8 @@ func (k *keys[T]) get(key string) *keyed[T] {
 
 func (e *keyed[T]) isBlocked() bool { return len(e.waits)+e.parked+e.parking > 0 }
 
-// isFull reports whether new messages must wait in their source: also if those before
-// them could not be parked.
+// isFull reports whether new messages must wait in their source: there are MaxBlocked
+// messages already, or some are still to be parked.
 func (k *keys[T]) isFull() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -165,7 +166,7 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []strin
 	}
 	parked := map[string]int{}
 	for _, queue := range queues {
-		found, err := k.find(ctx, s, queue, left)
+		found, err := k.noteWaiting(ctx, s, queue, left)
 		if err != nil {
 			return err
 		}
@@ -185,10 +186,10 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []strin
 	return nil
 }
 
-// find notes the messages that wait in a layer. If the queue is Blocked, it counts its
+// noteWaiting notes the messages that wait in a layer. If the queue is Blocked, it counts its
 // messages by key instead. left are the messages that the sources of new messages will
 // deliver again.
-func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, left map[leases.AcceptedPut]bool) (parked map[string]int, err error) {
+func (k *keys[T]) noteWaiting(ctx context.Context, s store.Inspector, queue string, left map[leases.AcceptedPut]bool) (parked map[string]int, err error) {
 	parked = map[string]int{}
 	for page := (store.Page{Max: pageSize}); ; {
 		entries, err := s.List(ctx, queue, store.Filter{}, page)
@@ -276,7 +277,7 @@ func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
 // runs under mu.
 func (k *keys[T]) wasHandedOver(e *keyed[T], put leases.AcceptedPut, meta message.Meta) bool {
 	w, waits := e.waits[put]
-	if waits && w.stored && !w.isBefore(meta) {
+	if waits && w.stored && !w.isOutdatedBy(meta) {
 		return true
 	}
 	return e.running > 0 && k.isTaken(meta.Key, put)
@@ -401,7 +402,7 @@ func (h *handOver[T]) undo() {
 	if h.of.waits[h.put].queue == h.queue {
 		k.removed(h.of, h.put)
 	}
-	k.next(h.key) // the delivery of the message may have ended, and could not continue with the key
+	k.next(h.key) // watched may have called next before: then the wait kept the key from continuing
 	wake := k.wake
 	k.mu.Unlock()
 	for _, f := range wake {
@@ -470,7 +471,7 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 		key := m.Meta().Key
 		e := k.get(key)
 		e.parking--
-		e.parked++ // also if it was rejected or purged: takeParked corrects the number later
+		e.parked++ // also if it was rejected or purged: takeParked sets parked to 0 when it finds no message
 		k.next(key)
 	}
 	return nil

@@ -67,9 +67,9 @@ type Config[T any] struct {
 type Ladder[T any] struct {
 	c      Config[T]
 	router failed.Router[T]
-	open   sync.Map                // of the sources that are not closed, *source[T]; for fail
+	open   sync.Map                // keys are *source[T] that are not closed: fail ends them
 	keys   atomic.Pointer[keys[T]] // of the open Source; nil without one, or without [Config.Blocked]
-	doubts sync.Once               // the advice about calls in doubt
+	doubts sync.Once               // of advise, which logs once
 
 	// adopted has the other ladders whose sources are the first of a source of this
 	// ladder: their messages are messages of this ladder, too.
@@ -112,9 +112,9 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 		c.Clock = clock.New()
 	}
 	c.Logger = guard.Logger(c.Logger)
-	_, leases := c.Store.(store.Store) // otherwise only layers have delays
+	_, hasLeases := c.Store.(store.Store) // otherwise only layers have delays
 	l := &Ladder[T]{c: c, router: failed.Router[T]{
-		Returns:   leases && c.Blocked == "", // otherwise later messages of its key would overtake it
+		Returns:   hasLeases && c.Blocked == "", // otherwise later messages of its key would overtake it
 		Remembers: c.Remembers,
 	}}
 	for _, layer := range c.Layers {

@@ -69,7 +69,8 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 		s.inputs = []*input[T]{leads, {kind: beside, source: l.main(s.inFlight)}}
 	}
 	l.open.Store(s, nil)
-	if _, leases := l.c.Store.(store.Store); !leases {
+	_, hasLeases := l.c.Store.(store.Store)
+	if !hasLeases {
 		return s // its source has the layers
 	}
 	if l.c.Blocked != "" {
@@ -132,8 +133,8 @@ func (s *source[T]) LookForPurged(ctx context.Context, key string) {
 	}
 }
 
-// find adds the queues of other versions. It looks for them every five minutes.
-func (s *source[T]) find(ctx context.Context) error {
+// addOtherQueues adds the queues of other versions. It looks for them every five minutes.
+func (s *source[T]) addOtherQueues(ctx context.Context) error {
 	now := s.clock.Now()
 	if s.ladder.c.Others == nil || !s.looked.IsZero() && now.Sub(s.looked) < lookAgain {
 		return nil
@@ -146,9 +147,9 @@ func (s *source[T]) find(ctx context.Context) error {
 		return fmt.Errorf("weir: layers of queue %q: %w", s.ladder.c.Main, err)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(s.queues(), name) })
-	if s.found { // otherwise restore looks for the messages that wait there
+	if s.restored { // otherwise restore looks for the messages that wait there
 		for _, name := range names {
-			_, err := s.keys.find(ctx, s.keyed.Inspector, name, nil)
+			_, err := s.keys.noteWaiting(ctx, s.keyed.Inspector, name, nil)
 			if err != nil {
 				return err
 			}
@@ -201,16 +202,16 @@ type source[T any] struct {
 	broken   chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
 	flying   atomic.Int64  // unsettled messages of all but the leading input, including messages in rest
 
-	mu      sync.Mutex  // guards inputs, since find adds some and Close closes all, and onPurge
+	mu      sync.Mutex  // guards inputs, since addOtherQueues adds some and Close closes all, and onPurge
 	inputs  []*input[T] // otherwise owned by Receive
 	onPurge func()      // see OnPurge; nil if it is not set
 
 	// Owned by Receive.
-	looked time.Time // for other layers
-	rest   []message.Message[T]
-	ended  bool  // the leading input has ended
-	found  bool  // keys knows the messages that an earlier process has left; false without keys
-	failed error // to be returned when rest is empty
+	looked   time.Time // for other layers
+	rest     []message.Message[T]
+	ended    bool  // the leading input has ended
+	restored bool  // keys knows the messages that an earlier process has left; false without keys
+	failed   error // to be returned when rest is empty
 }
 
 // input is a source among others. All but flying is owned by Receive, and by the
@@ -290,10 +291,10 @@ func (s *source[T]) fill(ctx context.Context, n int) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		s.failed = errors.Join(s.find(ctx), s.tend(ctx))
+		s.failed = errors.Join(s.addOtherQueues(ctx), s.tend(ctx))
 		switch {
 		case len(s.rest) > 0:
-		case s.keys != nil && !s.found:
+		case s.keys != nil && !s.restored:
 			// Messages that an earlier process has left go before new messages. They are
 			// not known yet: s.failed is the reason, or ctx has ended.
 		case s.ended && s.flying.Load() == 0 && (s.keys == nil || s.keys.isIdle()):
@@ -313,14 +314,14 @@ func (s *source[T]) tend(ctx context.Context) error {
 	if k == nil {
 		return nil
 	}
-	if !s.found {
+	if !s.restored {
 		if s.ladder.c.Others != nil && s.looked.IsZero() {
 			return nil // the layers of other versions are not known yet
 		}
 		if err := k.restore(ctx, s.keyed.Inspector, s.queues(), s.inputs); err != nil {
 			return err
 		}
-		s.found = true
+		s.restored = true
 	}
 	if err := errors.Join(k.store(ctx, s.ladder), k.check(ctx, s.keyed.Inspector)); err != nil {
 		return err
