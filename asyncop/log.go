@@ -69,10 +69,14 @@ func (s *frontend[IN, OUT]) LogsDebug() (logs bool) {
 // now returns the core's last reading of the clock.
 func (s *frontend[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
 
-// log writes a line about an element. ctx has the values of observers, such as a trace id,
-// for handlers.
-func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
-	attrs = append(attrs, slog.String("element", s.labelOf(in, false)))
+// elementAttr returns the attribute with the label of an element.
+func (s *frontend[IN, OUT]) elementAttr(in IN) slog.Attr {
+	return slog.String("element", s.labelOf(in, false))
+}
+
+// log writes a line about an element. ctx is its context, which has the values of
+// observers, such as a trace id, for handlers.
+func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	meta := s.metaOf(ctx)
 	if meta.ID != "" {
 		attrs = append(attrs, slog.String("id", meta.ID), slog.Int("visit", meta.Visit))
@@ -104,12 +108,19 @@ func (s *frontend[IN, OUT]) LogGivenUp(r core.Report[IN], how observe.EndKind) {
 }
 
 // logGroup writes a line about a failure, or counts it for the next line of its group.
-// That line has the number of failures as the attribute counted.
+// That line has the number of failures as the attribute counted, and the label of the last
+// element only if that runs no code of the user: the element may belong to its consumer
+// by then.
 func (s *frontend[IN, OUT]) logGroup(r core.Report[IN], level slog.Level, msg string, group counting.Key, counted string, attrs func() []slog.Attr) {
 	if s.mayWrite(lineKey{level, msg, group}, func(more int) {
-		s.log(r.Context, level, msg+", and others for the same reason", r.Element, append(attrs(), slog.Int(counted, more))...)
+		all := append(attrs(), slog.Int(counted, more))
+		_, hasMethod := any(r.Element).(slog.LogValuer)
+		if !hasMethod {
+			all = append(all, s.elementAttr(r.Element))
+		}
+		s.log(r.Context, level, msg+", and others for the same reason", all...)
 	}) {
-		s.log(r.Context, level, msg, r.Element, attrs()...)
+		s.log(r.Context, level, msg, append(attrs(), s.elementAttr(r.Element))...)
 	}
 }
 
