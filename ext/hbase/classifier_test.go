@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -96,6 +100,72 @@ func TestMutate_NotSent(t *testing.T) {
 		assert.Equal(t, tt.want, failure.Reason, "%v", tt.err)
 		assert.False(t, failure.InDoubt, "%v", tt.err)
 	}
+}
+
+// The server accepts a connection, and does not read more than the beginning of the
+// request, as if it were frozen.
+func TestMutate_TimeoutWhileWriting(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	late := &deadline{Context: t.Context(), reached: make(chan struct{})}
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		_, err = io.ReadFull(conn, make([]byte, 1<<10))
+		if err == nil {
+			close(late.reached)
+			accepted <- conn
+		}
+	}()
+	client := &regionOnly{address: listener.Addr().String(), returned: make(chan struct{})}
+	put := hbase.Mutate(client, patience,
+		func(_ context.Context, key string) (*hrpc.Mutate, error) {
+			return hrpc.NewPutStr(late, "t", key, map[string]map[string][]byte{"f": {"v": make([]byte, 64<<20)}})
+		},
+		func(key string, _ *hrpc.Result) (string, error) { return key, nil })
+	_, failure := callOnce(put, "k")
+	require.ErrorIs(t, failure.Err, context.DeadlineExceeded)
+	assert.Equal(t, netretry.TimedOut, failure.Reason)
+	assert.True(t, failure.InDoubt)
+	conn := <-accepted
+	require.NoError(t, conn.Close())
+	<-client.returned // gohbase stops writing when the connection ends
+}
+
+// The request has another context than the attempt.
+func TestMutate_TimeoutWithAnotherContext(t *testing.T) {
+	server := startServer(t, silent, "")
+	increment := hbase.Mutate(&regionOnly{address: server.listener.Addr().String()}, time.Second,
+		func(_ context.Context, key string) (*hrpc.Mutate, error) {
+			return hrpc.NewIncStrSingle(context.Background(), "t", key, "f", "count", 1)
+		},
+		func(string, *hrpc.Result) (int, error) { return 0, nil })
+	_, failure := callOnce(increment, "k")
+	require.ErrorIs(t, failure.Err, context.DeadlineExceeded)
+}
+
+// The mutation is the element, so each attempt gets the same one.
+func TestMutate_RequestOfTheElement(t *testing.T) {
+	server := startServer(t, java+"CallQueueTooBigException", "")
+	client := &regionOnly{address: server.listener.Addr().String()}
+	increment := hbase.Mutate(client, patience,
+		func(_ context.Context, m *hrpc.Mutate) (*hrpc.Mutate, error) { return m, nil },
+		func(*hrpc.Mutate, *hrpc.Result) (int, error) { return 1, nil })
+	m, err := hrpc.NewIncStrSingle(t.Context(), "t", "k", "f", "count", 1)
+	require.NoError(t, err)
+	policy := strategies.ReasonAware(hbase.Classifier[int](), strategies.BestEffort[int]().WithMaxRetries(3))
+	op := asyncop.OrderedWaitWithRetry(increment, patience, 1, policy)
+	var failures []error
+	for _, err := range op.Results(slices.Values([]*hrpc.Mutate{m})) {
+		failures = append(failures, err)
+	}
+	require.Len(t, failures, 1)
+	require.ErrorContains(t, failures[0], "CallQueueTooBigException")
+	assert.Equal(t, 4, server.received())
 }
 
 // A server that does not answer may have executed the write.

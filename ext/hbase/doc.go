@@ -70,9 +70,11 @@
 //	gohbase.TableNotFound                   HBASE_TABLE_NOT_FOUND          rejection
 //	NoSuchColumnFamilyException             HBASE_NO_SUCH_COLUMN_FAMILY    rejection
 //
-// HBase 2.6.3 throws the exceptions with "n" before it changes anything. It throws "log
-// is closed" while it writes, so that write may have happened. All other exceptions are
-// final and have no reason. A write in doubt may be repeated only if it is idempotent.
+// HBase 2.6.3 throws the exceptions with "n" before it changes anything. A coprocessor (of
+// Phoenix, for example) may throw them later: do not rely on "n" for tables with
+// coprocessors. HBase throws "log is closed" while it writes, so that write may have
+// happened. All other exceptions are final and have no reason. A write in doubt may be
+// repeated only if it is idempotent.
 //
 // # Idempotent writes
 //
@@ -97,9 +99,10 @@
 // recognise a repeated increment. Scanners of a scan that is cut off are closed in the
 // background, and end by themselves after hbase.client.scanner.timeout.period.
 //
-// If a server hangs and the buffers of its connection are full, an attempt may last longer
-// than its timeout: until gohbase.RegionReadTimeout, 30 s by default, has ended the
-// connection.
+// If a server hangs and the buffers of its connection are full, gohbase blocks in the
+// write. The attempt ends with its timeout and is in doubt, but a goroutine stays until
+// the connection ends: after gohbase.RegionReadTimeout (30 s by default) if other requests
+// of the connection are in flight, otherwise when the operating system gives up.
 //
 // All functions are safe for concurrent use.
 //

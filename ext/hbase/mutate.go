@@ -1,22 +1,26 @@
 package hbase
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/tsuna/gohbase"
 	"github.com/tsuna/gohbase/hrpc"
 	"github.com/tsuna/gohbase/pb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/predicates"
 )
 
 // Mutate returns a function that writes a row: a put, a delete, an increment or an
-// append. request makes the request for an element, with the given context; result makes
-// the result of the response, whose cells are the new values of an increment or append,
-// and which is empty for other writes. An attempt sends the request at most once.
+// append. request makes the request for an element, with the given context. An attempt
+// sends it at most once, and ends with either of the contexts if request uses another one.
+// result makes the result of the response, whose cells are the new values of an increment
+// or append, and which is empty for other writes.
 //
 // timeout limits an attempt; 0 means no limit. Use it in place of
 // asyncop.WithAttemptTimeout: an attempt that ends here reports whether its request was
@@ -68,11 +72,15 @@ func limited(ctx context.Context, timeout time.Duration) (context.Context, conte
 func sendOnce(ctx context.Context, sender gohbase.RPCClient, mutation *hrpc.Mutate) (*hrpc.Result, error) {
 	w := newWrite(ctx, mutation)
 	defer w.end()
-	message, err := sender.SendRPC(w)
-	if answer, ok := w.answer(); ok { // SendRPC may have preferred the end of its context
+	message, err := send(ctx, sender, w)
+	request, isSent := w.close()
+	answer, ok := w.answer()
+	if ok { // send may have preferred the end of its context
 		message, err = answer.Msg, answer.Error
 	}
-	request, isSent := w.request()
+	if errors.Is(err, context.Canceled) {
+		err = cmp.Or(ctx.Err(), err) // the request has another context
+	}
 	switch {
 	case err != nil && !isSent:
 		return nil, unsent(err)
@@ -88,6 +96,30 @@ func sendOnce(ctx context.Context, sender gohbase.RPCClient, mutation *hrpc.Muta
 		return nil, fmt.Errorf("hbase: the response to %s is a %T, not a MutateResponse", mutation.Name(), message)
 	}
 	return hrpc.ToLocalResult(response.Result), nil
+}
+
+// send calls SendRPC, and returns when the attempt ends at the latest: SendRPC does not
+// look at its context while it writes to a connection, which takes long if the server
+// does not read. Then SendRPC ends when the connection ends.
+func send(ctx context.Context, sender gohbase.RPCClient, w *write) (message proto.Message, err error) {
+	returned := make(chan hrpc.RPCResult, 1)
+	go func() {
+		r := hrpc.RPCResult{Error: errors.New("hbase: SendRPC did not return")}
+		defer func() {
+			panicked := recover()
+			if panicked != nil {
+				r.Error = fmt.Errorf("hbase: SendRPC panicked: %v", panicked)
+			}
+			returned <- r
+		}()
+		r.Msg, r.Error = sender.SendRPC(w)
+	}()
+	select {
+	case r := <-returned:
+		return r.Msg, r.Error
+	case <-w.limited.Done():
+		return nil, cmp.Or(ctx.Err(), w.limited.Err())
+	}
 }
 
 // unsent adds to err that the request was not sent.

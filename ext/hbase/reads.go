@@ -59,6 +59,7 @@ func Scan[IN, OUT any](
 			return nil, unsent(err)
 		}
 		scanner := client.Scan(scan)
+		defer scanner.Close() //nolint:errcheck // after the last row it is closed already
 		var results []OUT
 		for {
 			r, err := scanner.Next()
@@ -70,7 +71,7 @@ func Scan[IN, OUT any](
 			}
 			result, err := row(in, r)
 			if err != nil {
-				return nil, errors.Join(err, scanner.Close())
+				return nil, err
 			}
 			results = append(results, result)
 		}

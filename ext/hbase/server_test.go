@@ -138,11 +138,15 @@ func (s *fakeServer) received() int {
 type regionOnly struct {
 	gohbase.Client // nil: only SendRPC is called
 
-	address string
-	refused error // the error of SendRPC in place of a request, or nil
+	address  string
+	refused  error         // the error of SendRPC in place of a request, or nil
+	returned chan struct{} // closed when SendRPC returns, or nil
 }
 
 func (c *regionOnly) SendRPC(rpc hrpc.Call) (proto.Message, error) {
+	if c.returned != nil {
+		defer close(c.returned)
+	}
 	if c.refused != nil {
 		return nil, c.refused
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// write is a mutation that gohbase sends at most once.
+// write is a mutation that gohbase sends at most once, and not after the attempt has
+// ended.
 //
 // SendRPC of gohbase repeats a request after most errors and returns only the last error.
 // write is the request that SendRPC sees, so it notices when the request is sent, keeps
@@ -29,14 +30,17 @@ import (
 type write struct {
 	*hrpc.Mutate
 
-	ctx context.Context // of the attempt
-	end context.CancelFunc
+	attempt context.Context
+	limited context.Context // ends with the attempt, the context of the mutation, or a call of end
+	end     func()
 
-	mu     sync.Mutex // guards what follows
-	sent   bool
-	report predicates.SentRequest // if sent
-	result hrpc.RPCResult
-	hasEnd bool // result is set
+	mu      sync.Mutex      // guards the fields below
+	current context.Context // limited, or a child of it in which gohbase traces the request
+	isOver  bool            // the attempt has ended: the request must not be sent
+	sent    bool
+	report  predicates.SentRequest // if sent
+	result  hrpc.RPCResult
+	hasEnd  bool // result is set
 
 	calls int                    // of ResultChan since SetRegion
 	ends  [2]chan hrpc.RPCResult // of the result: one is the server's, one is SendRPC's
@@ -44,17 +48,21 @@ type write struct {
 
 // newWrite returns a write of m for a call of SendRPC. The caller must call end.
 func newWrite(ctx context.Context, m *hrpc.Mutate) *write {
-	w := &write{Mutate: m, ctx: ctx}
-	limited, end := context.WithCancel(m.Context())
-	w.end = end
-	m.SetContext(limited)
-	return w
+	limited, cancel := context.WithCancel(m.Context())
+	stop := context.AfterFunc(ctx, cancel)
+	end := func() {
+		stop()
+		cancel()
+	}
+	return &write{Mutate: m, attempt: ctx, limited: limited, end: end, current: limited}
 }
 
-// request returns the report of the request, and whether it may have been sent.
-func (w *write) request() (predicates.SentRequest, bool) {
+// close prevents that the request is sent from now on. It returns the report of the
+// request, and whether it may have been sent.
+func (w *write) close() (predicates.SentRequest, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.isOver = true
 	return w.report, w.sent
 }
 
@@ -65,8 +73,21 @@ func (w *write) answer() (hrpc.RPCResult, bool) {
 	return w.result, w.hasEnd
 }
 
-// SkipBatch implements hrpc.Batchable. A write is sent by the goroutine of SendRPC, so it
-// is not sent after SendRPC has returned.
+// Context implements hrpc.Call.
+func (w *write) Context() context.Context {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.current
+}
+
+// SetContext implements hrpc.Call.
+func (w *write) SetContext(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.current = ctx
+}
+
+// SkipBatch implements hrpc.Batchable: the goroutine of SendRPC sends the write.
 func (w *write) SkipBatch() bool { return true }
 
 // SetRegion implements hrpc.Call. gohbase calls it before it sends the request, or sends
@@ -74,7 +95,7 @@ func (w *write) SkipBatch() bool { return true }
 func (w *write) SetRegion(region hrpc.RegionInfo) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.sent {
+	if w.sent || w.isOver {
 		w.end()
 		return // and leave the region alone: the connection may still read it
 	}
@@ -84,13 +105,16 @@ func (w *write) SetRegion(region hrpc.RegionInfo) {
 }
 
 // SerializeCellBlocks is called by gohbase just before it writes the request to the
-// connection.
+// connection. gohbase does not send a nil message.
 func (w *write) SerializeCellBlocks() (proto.Message, [][]byte, uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.isOver {
+		return nil, nil, 0
+	}
 	if !w.sent {
 		w.sent = true
-		w.report = predicates.ReportSent(w.ctx)
+		w.report = predicates.ReportSent(w.attempt)
 	}
 	return w.Mutate.SerializeCellBlocks()
 }
@@ -120,7 +144,7 @@ func (w *write) relay(ends [2]chan hrpc.RPCResult) {
 		to = ends[1]
 	case result = <-ends[1]:
 		to = ends[0]
-	case <-w.Context().Done():
+	case <-w.limited.Done():
 		return
 	}
 	isSent := w.keep(result)
@@ -131,7 +155,7 @@ func (w *write) relay(ends [2]chan hrpc.RPCResult) {
 	select {
 	case to <- hrpc.RPCResult{}: // there is room again: SendRPC has taken the result
 		w.end()
-	case <-w.Context().Done():
+	case <-w.limited.Done():
 	}
 }
 
