@@ -1,0 +1,335 @@
+package fleet
+
+import (
+	"maps"
+	"time"
+)
+
+const (
+	// Lease is how long a process may use its share after the start of its last step.
+	Lease = 5 * time.Second
+	// Period is the time between two steps of a process that makes calls.
+	Period = 600 * time.Millisecond
+	// PendingPeriod is the time between two steps of a process that has claimed permits
+	// and waits for the other processes to notice.
+	PendingPeriod = 200 * time.Millisecond
+	// IdlePeriod is the time between two steps of a process that makes no calls.
+	IdlePeriod = 1050 * time.Millisecond
+	// Settling is how long the steps of a process must have succeeded before it uses
+	// permits that it has claimed.
+	Settling = 1250 * time.Millisecond
+	// Silent is how long a process must not have written before others may grow without
+	// its notice.
+	Silent = 2500 * time.Millisecond
+	// steady is the longest time between two steps of a process that vouches for others.
+	// It is shorter than Silent: a process that others took for silent does not vouch.
+	steady = 2 * time.Second
+	// MaxLongest bounds the longest call, so that sums of times do not overflow.
+	MaxLongest = 365 * 24 * time.Hour
+	// turn is how long a process keeps a permit at least if there are fewer permits than
+	// processes.
+	turn = 4 * time.Second
+)
+
+// Instant is a time of a process, by its two clocks. A suspended machine stops the
+// monotonic clock, but not the wall clock.
+type Instant struct{ Mono, Wall time.Duration }
+
+// Local is the state of the backend of a process.
+type Local struct {
+	Limit   int           // of the fleet
+	Running int           // calls at the service, and permits with which a call may begin at any time
+	Need    int           // permits that the process could use, including Running; 0 if it is idle
+	Longest time.Duration // that a call takes
+	Started int64         // calls so far
+	IsPaced bool          // the next call waits for a rate
+}
+
+// Machine is a process in its fleet. It is not safe for concurrent use.
+type Machine struct {
+	id string
+
+	// The lease. share ≤ claim: the process uses share, and the others count claim.
+	share   int
+	claim   int
+	renewed Instant // start of the step that renewed the lease last
+	leased  bool    // there was such a step since the process started, left, or found its lease ended
+	leases  int     // leases that have ended
+
+	claimedAt int64 // version of the write that recorded the part of claim beyond share
+
+	// The steps that have all succeeded, without a long time between two of them.
+	settles bool          // there is at least one
+	since   time.Duration // when the first of them was committed
+	joined  int64         // the version that it has written
+	last    Instant       // when the last of them was committed
+
+	version   int64 // the highest version that was read or written
+	committed int64 // beat of the last write that is known to have happened
+	tried     int64 // beat of the last write
+	seen      map[string]sighting
+	stopped   time.Duration // the process does not grow before, because the engine has lost writes
+
+	// The turn, while there are fewer permits than processes.
+	ticket   int64
+	tookTurn time.Duration // when the share rose from 0
+	started  int64         // Local.Started then
+	wasPaced bool          // Local.IsPaced of the step before
+
+	// Of the step under way.
+	began         Instant
+	nextShare     int
+	nextClaim     int
+	nextClaimedAt int64
+	nextPaced     bool
+}
+
+// sighting is when the reader saw the entry of a member change.
+type sighting struct {
+	beat int64
+	at   time.Duration
+}
+
+// New returns a machine without a share. id is unique for each Machine, also after a
+// restart of its process.
+func New(id string) *Machine { return &Machine{id: id, seen: map[string]sighting{}} }
+
+// Share returns how many permits calls may use at an instant: 0 after the end of the
+// lease.
+func (m *Machine) Share(now Instant) int {
+	if !m.IsLeased(now) {
+		return 0
+	}
+	return m.share
+}
+
+// IsLeased reports whether the lease on the share, which may be 0, has not ended by
+// either clock.
+func (m *Machine) IsLeased(now Instant) bool {
+	return m.leased && now.Mono-m.renewed.Mono < Lease && now.Wall-m.renewed.Wall < Lease
+}
+
+// Leases returns how many leases have ended. A permit of an ended lease is not valid in
+// the next lease.
+func (m *Machine) Leases() int { return m.leases }
+
+// IsPending reports whether the process waits for the others to notice its claim.
+func (m *Machine) IsPending() bool { return m.claim > m.share }
+
+// Begin begins a step. start is an instant before the table was read at the version, now
+// an instant after that. Begin returns the table to write. A share that shrinks is
+// reduced at once, a share that grows by Commit.
+func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) Table {
+	l.Longest = min(l.Longest, MaxLongest)
+	if !m.IsLeased(now) {
+		m.drop()
+	}
+	if now.Mono-m.last.Mono > steady || now.Wall-m.last.Wall > steady {
+		m.startAnew()
+	}
+	m.began = start
+	next := m.counted(now, read)
+	m.findLoss(now, version, read, next.longest(l.Longest))
+	m.tried = max(m.tried, m.committed) + 1
+	mine := Member{Need: l.Need, Beat: m.tried, Written: version + 1, Joined: version + 1, Longest: l.Longest}
+	if m.settles {
+		mine.Joined = m.joined
+	}
+	if now.Mono < m.stopped {
+		mine.Stopped, mine.Longest = true, next.longest(l.Longest)
+	}
+	mine.Ticket = m.passTurn(now, next, l)
+	next.Members[m.id] = mine
+	m.plan(now, version, next, l)
+	mine.Share = max(m.nextClaim, l.Running)
+	next.Members[m.id] = mine
+	return next
+}
+
+// plan sets the share and the claim after the step. t has the counted members.
+//
+// Law B5: only free permits are claimed, and a claim is used when all other members have
+// written since it was recorded.
+func (m *Machine) plan(now Instant, version int64, t Table, l Local) {
+	target := t.target(m.id, l.Limit)
+	free := l.Limit - t.others(m.id)
+	m.nextClaimedAt = m.claimedAt
+	if target <= m.share {
+		m.share, m.claim = target, target
+		m.nextShare, m.nextClaim = target, target
+		return
+	}
+	m.nextShare, m.nextClaim = m.share, m.share
+	if t.isStopped() {
+		return
+	}
+	if m.IsPending() && m.isNoticed(now, t) {
+		m.nextShare = max(m.share, min(m.claim, target, free))
+	}
+	switch mayUse := max(m.nextShare, min(target, free)); {
+	case m.IsPending() && m.nextShare == m.share: // a larger claim would have to wait anew
+		m.nextClaim = max(m.share, min(m.claim, mayUse))
+	default:
+		m.nextClaim = mayUse
+		m.nextClaimedAt = version + 1
+	}
+}
+
+// isNoticed reports whether all other members have written since the claim was recorded.
+// So they have seen the claim, and have recorded their own shares. A process that has
+// just joined also waits for members of which the engine may have lost every write.
+//
+// A member may be dead. Then it is enough that a witness has written, which was a member
+// without interruption since before the last write of the silent one: if the engine had
+// lost a share of the silent member, the witness would have noticed, and stopped growth.
+func (m *Machine) isNoticed(now Instant, t Table) bool {
+	if !m.settles || now.Mono-m.since < Settling {
+		return false
+	}
+	oldest := m.joined // of the witnesses
+	for id, x := range t.Members {
+		if id != m.id && x.Written > m.claimedAt {
+			oldest = min(oldest, x.Joined)
+		}
+	}
+	for id, x := range t.Members {
+		hasWritten := id == m.id || x.Written > m.claimedAt
+		isWitnessed := now.Mono-m.seen[id].at >= Silent && oldest < x.Written
+		if !hasWritten && !isWitnessed {
+			return false
+		}
+	}
+	return true
+}
+
+// Commit ends a step whose table was written with a new version.
+func (m *Machine) Commit(now Instant, version int64) {
+	m.version = version
+	m.committed = m.tried
+	m.share, m.claim = m.nextShare, m.nextClaim
+	m.claimedAt, m.wasPaced = m.nextClaimedAt, m.nextPaced
+	m.renewed, m.leased = m.began, true
+	if !m.settles {
+		m.settles = true
+		m.since, m.joined = now.Mono, version
+	}
+	m.last = now
+}
+
+// Fail notes that the engine did not answer a step. The table may have been written, so
+// it is unknown which writes the others have seen. The process claims again.
+func (m *Machine) Fail() { m.startAnew() }
+
+// startAnew forgets the steps so far, and the claim that waits for notice.
+func (m *Machine) startAnew() {
+	m.settles = false
+	m.claim = m.share
+}
+
+// Leave gives up the share of a process without running calls, and returns the table to
+// write.
+func (m *Machine) Leave(read Table) Table {
+	m.drop()
+	next := Table{Members: maps.Clone(read.Members)}
+	delete(next.Members, m.id)
+	return next
+}
+
+// drop gives up the lease. The sightings of others may be older than writes that the
+// engine has lost since, so they begin anew.
+func (m *Machine) drop() {
+	if m.leased {
+		m.leases++
+	}
+	m.share, m.leased = 0, false
+	m.startAnew()
+	clear(m.seen)
+}
+
+// counted returns a copy of the table with the members whose shares count.
+func (m *Machine) counted(now Instant, read Table) Table {
+	next := Table{Members: make(map[string]Member, len(read.Members)+1)}
+	for id, x := range read.Members {
+		s, ok := m.seen[id]
+		if !ok || s.beat != x.Beat {
+			s = sighting{x.Beat, now.Mono}
+			m.seen[id] = s
+		}
+		if id == m.id || now.Mono-s.at <= Lease+min(x.Longest, MaxLongest) {
+			next.Members[id] = x
+		}
+	}
+	maps.DeleteFunc(m.seen, func(id string, _ sighting) bool {
+		_, ok := read.Members[id]
+		return !ok
+	})
+	return next
+}
+
+// findLoss stops growth if the engine has lost writes that this process has seen or made.
+func (m *Machine) findLoss(now Instant, version int64, read Table, longest time.Duration) {
+	mine, ok := read.Members[m.id]
+	isLost := version < m.version || ok && mine.Beat < m.committed || !ok && m.leased
+	if isLost {
+		m.stopped = now.Mono + Lease + longest
+		m.startAnew()
+	}
+	m.version = version
+	if ok {
+		m.committed = mine.Beat
+	}
+}
+
+// passTurn returns the ticket of the process. Members with low tickets come first if
+// there are fewer permits than members. A process goes to the end when it has had a
+// permit for the time of a turn. If it waits for a rate, it keeps the permit until it has
+// started a call, because its part of the rate would be lost.
+func (m *Machine) passTurn(now Instant, t Table, l Local) int64 {
+	mine, isMember := t.Members[m.id]
+	if m.share == 0 {
+		m.tookTurn, m.started = now.Mono, l.Started
+	}
+	hasCalled := l.Started > m.started
+	isPaced := l.IsPaced || m.wasPaced // a call whose time has come starts before the next step
+	m.nextPaced = l.IsPaced
+	isOver := m.share > 0 && now.Mono-m.tookTurn >= turn && (hasCalled || !isPaced)
+	if isOver || !isMember && m.ticket == 0 {
+		last := int64(0)
+		for _, x := range t.Members {
+			last = max(last, x.Ticket)
+		}
+		m.ticket = last + 1
+		m.tookTurn, m.started = now.Mono, l.Started
+	}
+	m.ticket = max(m.ticket, mine.Ticket)
+	return m.ticket
+}
+
+// isStopped reports whether a member has found that the engine lost writes.
+func (t Table) isStopped() bool {
+	for _, x := range t.Members {
+		if x.Stopped {
+			return true
+		}
+	}
+	return false
+}
+
+// others returns the sum of the shares of the other members.
+func (t Table) others(id string) int {
+	sum := 0
+	for other, x := range t.Members {
+		if other != id {
+			sum += x.Share
+		}
+	}
+	return sum
+}
+
+// longest returns the longest call of all members, at least own.
+func (t Table) longest(own time.Duration) time.Duration {
+	for _, x := range t.Members {
+		own = max(own, min(x.Longest, MaxLongest))
+	}
+	return own
+}

@@ -1,0 +1,95 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Table is the record that the processes of a fleet share.
+type Table struct {
+	Members map[string]Member `json:"members"` // by the id of the process
+}
+
+// Member is the entry of a process.
+type Member struct {
+	Share   int           `json:"share"`             // permits that it may use or has claimed; at least its running calls
+	Need    int           `json:"need"`              // permits that it could use; 0 if it is idle
+	Beat    int64         `json:"beat"`              // grows with each write of the process
+	Written int64         `json:"written"`           // version of the table that the process wrote last
+	Joined  int64         `json:"joined"`            // that version when the process joined, or last missed a step
+	Ticket  int64         `json:"ticket"`            // low tickets come first if there are fewer permits than members
+	Longest time.Duration `json:"longest"`           // of its calls, in nanoseconds
+	Stopped bool          `json:"stopped,omitempty"` // the process has found that the engine lost writes: no process may grow
+}
+
+// needy is a member that needs permits.
+type needy struct {
+	id     string
+	need   int
+	ticket int64
+}
+
+// target returns how many permits of limit a member should have. Members that need less
+// than an equal part get what they need, and the others share the rest.
+func (t Table) target(id string, limit int) int {
+	mine := t.Members[id]
+	if mine.Need <= 0 {
+		return 0
+	}
+	var all []needy
+	for other, x := range t.Members {
+		if x.Need > 0 {
+			all = append(all, needy{other, x.Need, x.Ticket})
+		}
+	}
+	slices.SortFunc(all, func(a, b needy) int { return cmp.Or(cmp.Compare(a.need, b.need), cmp.Compare(a.id, b.id)) })
+	left := limit
+	for i, x := range all {
+		short := all[i:] // members that have not got their part
+		if x.need > left/len(short) {
+			return part(short, id, left, mine.Need)
+		}
+		left -= x.need
+	}
+	return mine.Need + equalPart(all, id, left) // permits that are left over
+}
+
+// part divides left among the members that are short of permits, for the member id. A
+// member that is not short gets its need.
+func part(short []needy, id string, left, need int) int {
+	isShort := slices.ContainsFunc(short, func(x needy) bool { return x.id == id })
+	switch {
+	case !isShort:
+		return need
+	case left >= len(short):
+		return equalPart(short, id, left)
+	}
+	mine := short[slices.IndexFunc(short, func(x needy) bool { return x.id == id })]
+	before := 0
+	for _, x := range short {
+		if cmp.Or(cmp.Compare(x.ticket, mine.ticket), cmp.Compare(x.id, id)) < 0 {
+			before++
+		}
+	}
+	if before < left {
+		return 1
+	}
+	return 0
+}
+
+// equalPart returns the part of n permits of a member. The remainder goes to the first
+// members in the order of their ids.
+func equalPart(all []needy, id string, n int) int {
+	before := 0
+	for _, x := range all {
+		if x.id < id {
+			before++
+		}
+	}
+	equal := n / len(all)
+	if before < n%len(all) {
+		equal++
+	}
+	return equal
+}
