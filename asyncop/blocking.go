@@ -42,9 +42,10 @@ type blocking[IN, OUT any] struct {
 // blockingHost runs blocking calls: an attempt of an operator. It is found through the
 // context, so that wrappers of a blocking function need not know it.
 type blockingHost interface {
-	// RunBlocking runs task on a goroutine. late is the reason why the call must not be
-	// made, or nil.
-	RunBlocking(task func(late error))
+	// RunBlocking runs task on a goroutine. ctx is the context of the call. late is the
+	// reason why the call must not be made, or nil. It must not be made either if ctx has
+	// ended.
+	RunBlocking(ctx context.Context, task func(late error))
 }
 
 var _ blockingHost = (*call.Attempt[int])(nil)
@@ -53,7 +54,7 @@ var _ blockingHost = (*call.Attempt[int])(nil)
 // operator, on a new goroutine.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 	if host, ok := ctx.Value(call.AttemptKey{}).(blockingHost); ok {
-		host.RunBlocking(func(late error) {
+		host.RunBlocking(ctx, func(late error) {
 			if late == nil {
 				late = ctx.Err() // a wrapper may have derived ctx
 			}

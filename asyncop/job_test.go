@@ -167,7 +167,7 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				j := d.Jobs()[0]
 				tt.late(d, mock, cancel)
 				var late error // behind a wrapper, whoever waits for the outcome gets one
-				j.Attempt.RunBlocking(func(err error) { late = err })
+				j.Attempt.RunBlocking(j.Attempt, func(err error) { late = err })
 				synctest.Wait()
 				assert.Equal(t, tt.want, late)
 

@@ -17,7 +17,8 @@ type Backend struct {
 	attached
 	settings
 	epoch   time.Time
-	limiter *adaptive // nil if the limit is not adaptive
+	limiter *adaptive   // nil if the limit is not adaptive
+	shared  *fleetShare // nil if the limit is not shared with other processes
 
 	steering sync.Mutex // guards order
 	order    gate.Order // the last one
@@ -48,7 +49,10 @@ func New(name string, opts ...Option) *Backend {
 		b.limit = s.least
 	}
 	if s.retryShare >= 0 {
-		b.retries = bucket{perNano: retriesPerSecond / float64(time.Second), burst: retryBurst, level: retryBurst}
+		b.retries = wholeRetries
+	}
+	if s.keeper != nil {
+		b.shared = newFleetShare(b)
 	}
 	return b
 }
@@ -58,6 +62,9 @@ const (
 	retriesPerSecond = 10
 	retryBurst       = 100
 )
+
+// wholeRetries is the budget of a backend whose limit is not shared.
+var wholeRetries = bucket{perNano: retriesPerSecond / float64(time.Second), burst: retryBurst, level: retryBurst}
 
 // Hold holds the backend: no call starts until [Backend.Resume]. Running calls continue.
 // The reason is in Stats and errors.
@@ -91,11 +98,15 @@ func (b *Backend) Resume() {
 	b.trying, b.outage = false, t
 	b.log(slog.LevelInfo, "backend: probing")
 	b.handOut(t, nil)
+	if b.shared != nil {
+		b.shared.wake() // it may rest
+	}
 }
 
 // SetLimit changes how many calls may run at a time. With 0, calls no longer start.
 // Running calls beyond the new limit continue. An adaptive limit adapts from n, within
-// its bounds. It panics if n is negative.
+// its bounds. With [Shared], n is the limit of all processes, and must be set in each. It
+// panics if n is negative.
 func (b *Backend) SetLimit(n int) {
 	mustNotBeNegative("SetLimit", n)
 	t := b.now()
@@ -103,6 +114,10 @@ func (b *Backend) SetLimit(n int) {
 	defer b.unlock()
 	if b.limiter != nil {
 		n = b.limiter.set(n)
+	}
+	if b.shared != nil {
+		b.shared.setLimit(n)
+		return
 	}
 	b.bound(n)
 	b.handOut(t, nil)
@@ -125,7 +140,7 @@ type Stats struct {
 	Reason           string    // why State is not Up
 	Since            time.Time // when State began
 	Until            time.Time // when Down ends, or, in the other states, the pause that the service has asked for
-	Limit            int       // calls that may run; 0 with Limit(0) only. Without a limit: the largest int
+	Limit            int       // calls that may run; with Shared, the present share of this process. Without a limit: the largest int
 	InUse            int       // running calls; may exceed Limit after it was lowered
 	Waiting          int       // operators that wait
 	TenantsPaused    int       // tenants whose calls wait for a time that the service has named, or for a try
@@ -229,8 +244,13 @@ func (p protocol) Steer(o gate.Order) {
 }
 
 // Attach returns the seat of an operator.
-func (p protocol) Attach(s gate.Sleeper, lent int) gate.Seat {
-	return &seat{backend: p.Backend, sleeper: s, lent: lent}
+func (p protocol) Attach(s gate.Sleeper, c gate.Caller) gate.Seat {
+	place := &seat{backend: p.Backend, sleeper: s, lent: c.Lent, around: c.Around}
+	if p.shared == nil {
+		return place
+	}
+	p.shared.attach(c.Longest)
+	return &sharedSeat{place, p.shared}
 }
 
 func (b *Backend) now() time.Duration { return b.clock.Now().Sub(b.epoch) }

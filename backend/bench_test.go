@@ -22,7 +22,7 @@ func BenchmarkAttempt(b *testing.B) {
 		{"tenant", "shop", []backend.Option{backend.Limit(100), backend.TenantRate(1e9, time.Second)}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			seat := gate.Of(backend.New("payments", c.opts...)).Attach(new(operator), 0)
+			seat := gate.Of(backend.New("payments", c.opts...)).Attach(new(operator), gate.Caller{})
 			a := gate.Request{Cost: 1, Tenant: c.tenant}
 			var o gate.Evidence
 			now := time.Now()

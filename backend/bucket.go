@@ -37,6 +37,20 @@ func (k *bucket) fill(t time.Duration) {
 	}
 }
 
+// scale makes the bucket a part of the bucket whole. It holds one token at least, so that
+// a small part allows calls, too. Tokens that have come stay, up to its size, because they
+// came at the rate of the part before. It starts empty if isNew.
+func (k *bucket) scale(whole bucket, part float64, isNew bool) {
+	if !whole.isSet() {
+		return
+	}
+	k.perNano, k.burst = whole.perNano*part, max(1, whole.burst*part)
+	k.level = min(k.level, k.burst)
+	if isNew {
+		k.level = min(k.level, 0)
+	}
+}
+
 // empty removes the tokens. The bucket fills again from t on.
 func (k *bucket) empty(t time.Duration) {
 	k.level = min(k.level, 0)

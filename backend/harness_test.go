@@ -58,7 +58,7 @@ func (o *operator) IsParked() bool { return o.parked }
 
 func (b *bench) attach() *operator {
 	o := &operator{bench: b}
-	o.seat = gate.Of(b).Attach(o, 0)
+	o.seat = gate.Of(b).Attach(o, gate.Caller{})
 	return o
 }
 

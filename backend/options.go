@@ -8,6 +8,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -30,6 +31,10 @@ type settings struct {
 	dryRun     bool
 	clock      clock.Clock
 	logger     *slog.Logger
+
+	keeper        store.Keeper  // of the shares; nil if the limit is not shared
+	withoutEngine int           // calls while the keeper does not answer
+	longestCall   time.Duration // 0: the longest timeout of the operators
 }
 
 // The pauses of a backend that is down, if its service has not named a time: firstPause,
@@ -52,6 +57,9 @@ func newSettings(name string, opts []Option) settings {
 	}
 	for _, o := range opts {
 		o(&s)
+	}
+	if s.keeper != nil {
+		s.mustBeShareable()
 	}
 	return s
 }

@@ -14,8 +14,9 @@ import (
 type seat struct {
 	backend *Backend
 	sleeper gate.Sleeper
-	lent    int  // calls that run on the permit of the call around the operator
-	joined  bool // owned by the loop: it is in waiting, as far as the loop knows
+	lent    int        // calls that run on the permit of the call around the operator
+	around  gate.Stamp // of that permit
+	joined  bool       // owned by the loop: it is in waiting, as far as the loop knows
 
 	// Guarded by Backend.mu.
 	calls    int
@@ -41,7 +42,7 @@ func (p *seat) Start(now time.Time, a *gate.Request) gate.Answer {
 	if b.state == Up && t >= b.paused && len(b.waiting) == 0 && b.used < b.limit && p.calls >= p.lent && b.pay(t, a) {
 		b.used++
 		p.calls++
-		answer = b.begin(t, a)
+		answer = b.begin(p, t, a)
 	} else {
 		answer = p.ask(t, a)
 	}
@@ -76,7 +77,7 @@ func (b *Backend) pay(t time.Duration, a *gate.Request) bool {
 }
 
 // begin counts an attempt that starts.
-func (b *Backend) begin(t time.Duration, a *gate.Request) gate.Answer {
+func (b *Backend) begin(p *seat, t time.Duration, a *gate.Request) gate.Answer {
 	b.counts.Started++
 	if b.state == Up {
 		b.pace.note(t)
@@ -84,6 +85,9 @@ func (b *Backend) begin(t time.Duration, a *gate.Request) gate.Answer {
 	}
 	if !a.Retry && b.retries.isSet() {
 		b.retries.give(b.retryShare)
+	}
+	if b.shared != nil {
+		return gate.Answer{Stamp: b.shared.permits.grant(p)}
 	}
 	if b.limiter != nil && b.limiter.wantsSample(t) {
 		return gate.Answer{Stamp: gate.StampOf(t)}
@@ -133,7 +137,7 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 		b.trying, b.tried, b.prober = true, t, probe{p, a.Element}
 	}
 	p.calls++
-	return b.begin(t, a)
+	return b.begin(p, t, a)
 }
 
 // mayProbe returns the time until an element may try the service, or 0. Elements that
@@ -211,6 +215,17 @@ func (p *seat) Release(stamp gate.Stamp) {
 			b.bound(b.limiter.sample(t, took, b.used))
 		}
 	}
+	p.free(t)
+	if b.lines != nil {
+		b.unlock()
+		return
+	}
+	b.mu.Unlock()
+}
+
+// free frees the permit of a call.
+func (p *seat) free(t time.Duration) {
+	b := p.backend
 	p.calls--
 	switch {
 	case p.calls >= p.lent:
@@ -221,11 +236,6 @@ func (p *seat) Release(stamp gate.Stamp) {
 	case p.waits:
 		p.sleeper.WakeUp() // a permit that was lent to it is free again
 	}
-	if b.lines != nil {
-		b.unlock()
-		return
-	}
-	b.mu.Unlock()
 }
 
 // freed hands out a released permit.

@@ -123,7 +123,7 @@ type simCall struct {
 
 func (s *sim) attach() *simOperator {
 	o := &simOperator{sim: s}
-	o.seat = gate.Of(s).Attach(o, 0)
+	o.seat = gate.Of(s).Attach(o, gate.Caller{})
 	s.operators = append(s.operators, o)
 	return o
 }

@@ -386,7 +386,7 @@ func TestLentPermits(t *testing.T) {
 	outer := b.attach()
 	outer.start()
 	inner := &operator{bench: b}
-	inner.seat = gate.Of(b).Attach(inner, 1)
+	inner.seat = gate.Of(b).Attach(inner, gate.Caller{Lent: 1})
 	c := inner.start()
 	require.Equal(t, gate.Never, inner.wait())
 	c.end(nil)
@@ -403,7 +403,7 @@ func TestSetAsideForAPlaceWithALentPermit(t *testing.T) {
 	outer := b.attach()
 	outer.start()
 	inner := &operator{bench: b}
-	inner.seat = gate.Of(b).Attach(inner, 1)
+	inner.seat = gate.Of(b).Attach(inner, gate.Caller{Lent: 1})
 	b.clock.Add(50 * time.Millisecond)
 	c := outer.start()
 	require.Equal(t, 50*time.Millisecond, inner.wait())
@@ -526,7 +526,7 @@ func TestLentPermitsOfABackendThatIsNotUp(t *testing.T) {
 	b := newBench(t)
 	o := b.attach()
 	lent := &operator{bench: b}
-	lent.seat = gate.Of(b).Attach(lent, 1)
+	lent.seat = gate.Of(b).Attach(lent, gate.Caller{Lent: 1})
 	o.lose()
 	require.Equal(t, 250*time.Millisecond, lent.wait())
 	b.clock.Add(time.Second)
@@ -604,7 +604,7 @@ func TestProbesAndTheRate(t *testing.T) {
 	require.Equal(t, 2*time.Second, wait)
 	b.clock.Add(wait)
 	lent := &operator{bench: b}
-	lent.seat = gate.Of(b).Attach(lent, 1)
+	lent.seat = gate.Of(b).Attach(lent, gate.Caller{Lent: 1})
 	outer.start().o.seat.AttemptEnded(b.clock.Now(), &gate.Evidence{Ignored: true, Begun: b.clock.Now(), Element: 2})
 	require.Equal(t, gate.Never, o.wait(), "its permit is taken")
 	require.Equal(t, 50*time.Millisecond, lent.wait(), "this one runs on it")

@@ -238,7 +238,7 @@ func (c loadContext[K, V]) Value(key any) any {
 
 // blockingHost runs the blocking calls of an attempt: see asyncop.Blocking.
 type blockingHost interface {
-	RunBlocking(task func(late error))
+	RunBlocking(ctx context.Context, task func(late error))
 }
 
 var (
@@ -254,8 +254,8 @@ type loadHost[K comparable, V any] struct {
 
 // RunBlocking runs task unless it is too late for all waiters (law A5). Then the load
 // does not have an outcome: each lookup ends by its timeout, or with its operator.
-func (h loadHost[K, V]) RunBlocking(task func(late error)) {
-	h.host.RunBlocking(func(late error) {
+func (h loadHost[K, V]) RunBlocking(ctx context.Context, task func(late error)) {
+	h.host.RunBlocking(ctx, func(late error) {
 		if late == nil || !h.load.giveUp() {
 			task(nil)
 		}

@@ -320,7 +320,7 @@ type fakeHost struct {
 	late  error
 }
 
-func (h *fakeHost) RunBlocking(task func(late error)) {
+func (h *fakeHost) RunBlocking(_ context.Context, task func(late error)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.tasks = append(h.tasks, task)

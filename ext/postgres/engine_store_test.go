@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/internal/testing/fleettest"
 	"github.com/weirflow/weir/internal/testing/jobkill"
 	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/internal/testing/storecrash"
@@ -32,6 +33,7 @@ func TestMain(m *testing.M) {
 	storecrash.Child(openForCrash)
 	workerkill.Child(openForWorkers)
 	jobkill.Child(openForJobs)
+	fleettest.Child(openForFleet)
 	goleak.VerifyTestMain(m)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/testing/fleettest"
 	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/internal/testing/storecrash"
 	"github.com/weirflow/weir/internal/testing/workerkill"
@@ -27,6 +28,7 @@ func init() { // TestMain is in package sqlite
 		func() { storecrash.Child(openForCrash) },
 		func() { workerkill.Child(openForWorkers) },
 		relayChild,
+		func() { fleettest.Child(openForFleet) },
 	)
 }
 

@@ -4,6 +4,7 @@
 package gate
 
 import (
+	"context"
 	"errors"
 	"math"
 	"time"
@@ -16,13 +17,19 @@ const Never = time.Duration(math.MaxInt64)
 
 // Backend is a service that operators call.
 type Backend interface {
-	// Attach returns the seat of an operator, whose loop sleeps by s. lent of its calls
-	// run on the permit of the call around the operator.
-	Attach(s Sleeper, lent int) Seat
+	// Attach returns the seat of an operator, whose loop sleeps by s.
+	Attach(s Sleeper, c Caller) Seat
 	// Report describes the backend to people.
 	Report() Report
 	// Steer carries out an order of a person, if it is newer than the last one.
 	Steer(o Order)
+}
+
+// Caller describes an operator to a backend.
+type Caller struct {
+	Lent    int           // calls that run on the permit of the call around the operator
+	Around  Stamp         // of that permit
+	Longest time.Duration // that a call takes if it obeys its context; 0 if unknown
 }
 
 // Attachable is a type that embeds [Attached], under an unexported name, so that its
@@ -116,6 +123,23 @@ type Seat interface {
 
 	// Leave ends the seat. Running calls keep their permits until they end.
 	Leave()
+}
+
+// Leased is a [Seat] whose permits depend on a lease, which may end between Start and the
+// call. Every call begins by BeginCall or MayCall, directly before the call (law B5). Any
+// goroutine may call the methods.
+type Leased interface {
+	// BeginCall waits until a call with the permit of the stamp may be made, and returns
+	// the value for EndCall. It returns the error of ctx, the context of the call, if ctx
+	// ends earlier: then the call must not be made.
+	BeginCall(ctx context.Context, stamp Stamp) (Stamp, error)
+	// EndCall notes that the call has returned.
+	EndCall(call Stamp)
+	// MayCall reports whether a function that makes its call by itself may be called now.
+	// Its call ends when the permit is released. MayCall does not block.
+	MayCall(stamp Stamp) bool
+	// Await waits until MayCall may succeed, or returns the error of ctx.
+	Await(ctx context.Context, stamp Stamp) error
 }
 
 // Effect is the consequence of the end of an attempt for its element.

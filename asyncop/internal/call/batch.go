@@ -154,6 +154,8 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 		case <-f.ended:
 		}
 	}
+	end := b.beginCall()
+	defer end()
 	b.leaveOutLate()
 	if len(b.ins) == 0 {
 		return
@@ -168,6 +170,18 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 	g.Returned()
 	b.returned.Store(true)
 	b.deliver(b.outs, b.ctxs, outcome)
+}
+
+// beginCall is [Host.beginCall]. It waits as long as the call of any element waits: these
+// calls may last longer than the members. Afterwards all are late if it had no success.
+func (b *Batch[IN, OUT]) beginCall() (end func()) {
+	for _, ctx := range b.ctxs {
+		end, err := b.host.beginCall(ctx, b.Stamp)
+		if err == nil {
+			return end
+		}
+	}
+	return func() {}
 }
 
 // leaveOutLate removes late elements. An ended attempt needs no outcome, but the future

@@ -94,7 +94,7 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 		return b.ctxs
 	case BackendKey:
 		if b.host.Backend != nil && b.host.Backend == key.Backend {
-			return true
+			return b.Stamp
 		}
 	case ctxkey.Stage:
 		return (*batchStages[IN, OUT])(b)

@@ -15,8 +15,8 @@ import (
 // of a failure.
 type NumberKey struct{}
 
-// BackendKey is the context key with the value true if the call, or a call around it,
-// goes to this backend.
+// BackendKey is the context key of the [gate.Stamp] of the call, or of a call around it,
+// if it goes to this backend.
 type BackendKey struct{ gate.Backend }
 
 // AttemptKey is the context key of the [Attempt], which runs blocking calls.

@@ -37,8 +37,8 @@
 //	ReservationKey   its outcome       outer             outer                an attempt without a permit has one
 //	BatchKey         a member: its     outer             outer                the function joins the batch
 //	                 batch; or outer
-//	BackendKey       true for its      true for its      outer                a call lends its permit to operators inside of it
-//	                 own; or outer     own; or outer
+//	BackendKey       its stamp for     its stamp for     outer                a call lends its permit to operators inside of it
+//	                 its own; or outer its own; or outer
 //	ctxkey.Stage     the attempt       all its members   outer                clients report stages and requests
 //	ctxkey.Borrow    the attempt       nil               outer                a batch makes one call
 //	ctxkey.Members   none              contexts of its   outer                members of an outer call are not its own

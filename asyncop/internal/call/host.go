@@ -24,6 +24,7 @@ type Host struct {
 	Run      func(task func()) // runs task on a worker
 	Backend  gate.Backend      // the called backend, or nil
 	Seat     gate.Seat         // the operator's at the backend, or nil
+	Lease    gate.Leased       // Seat, if its permits depend on a lease, or nil
 	Around   Reporter          // reports to the call that the operator runs inside of, or nil
 
 	_ [64]byte // separates fields that other goroutines read from fields that the loop writes
@@ -60,6 +61,21 @@ func (h *Host) LeaveSeat(stamp gate.Stamp) {
 	if h.Seat != nil {
 		h.Seat.Release(stamp)
 	}
+}
+
+// beginCall waits until a call with the permit of a stamp may be made (law B5). It
+// returns the function that ends the call. If the context of the call ends earlier, it
+// returns the error of ctx, and the call must not be made. Every blocking call begins
+// here.
+func (h *Host) beginCall(ctx context.Context, stamp gate.Stamp) (end func(), err error) {
+	if h.Lease == nil {
+		return func() {}, nil
+	}
+	begun, err := h.Lease.BeginCall(ctx, stamp)
+	if err != nil {
+		return func() {}, err
+	}
+	return func() { h.Lease.EndCall(begun) }, nil
 }
 
 // RestSeat notifies the backend that the operator starts no further attempt.
@@ -304,10 +320,24 @@ func (w *Workers[IN, OUT]) work() {
 		switch {
 		case j.Task != nil:
 			j.Task()
+		case j.Attempt.Host.Lease != nil:
+			w.callLeased(j)
 		case j.Attempt.Late() != nil: // the element ends by its deadline, or with its operator (law A5)
 			j.Attempt.Returned()
 		default:
 			w.call(j.Attempt, j.In, j.Attempt, nil)
 		}
 	}
+}
+
+// callLeased makes the call of a job whose permit depends on a lease.
+func (w *Workers[IN, OUT]) callLeased(j Job[IN, OUT]) {
+	a := j.Attempt
+	end, err := a.Host.beginCall(a, a.Ref.Stamp)
+	defer end()
+	if err != nil || a.Late() != nil {
+		a.Returned()
+		return
+	}
+	w.call(a, j.In, a, nil)
 }

@@ -387,7 +387,7 @@ func (a *Attempt[OUT]) Value(key any) any {
 		return a
 	case BackendKey:
 		if a.Host.Backend != nil && a.Host.Backend == key.Backend {
-			return true
+			return a.Ref.Stamp
 		}
 	case ctxkey.Stage:
 		return (*Stages)(&a.Token)
@@ -450,16 +450,22 @@ func (a *Attempt[OUT]) CheckLate() (late error) {
 	return late
 }
 
-// RunBlocking runs task on a goroutine of the operator. late is the reason why task must
-// not make the call, or nil. The call keeps the attempt's permit until task returns,
+// RunBlocking runs task on a goroutine of the operator. ctx is the context of the call,
+// which may last longer than the attempt. late is the reason why task must not make the
+// call, or nil. If ctx has ended, task must not make it either. The call keeps the attempt's permit until task returns,
 // unless the attempt ended before.
-func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
+func (a *Attempt[OUT]) RunBlocking(ctx context.Context, task func(late error)) {
 	occupies := a.tryOccupy()
 	a.Host.Run(func() {
 		if occupies {
 			defer a.Returned() // even if the call ends its goroutine
 		}
+		end, err := a.Host.beginCall(ctx, a.Ref.Stamp)
+		defer end()
 		late := a.CheckLate()
+		if late == nil {
+			late = err
+		}
 		var g guard.Guard
 		defer g.Close(func(recovered any) { // the future belongs to a wrapper, which has failed (law A6)
 			a.CompleteExceptionally(Panicked(recovered))

@@ -268,7 +268,7 @@ func TestRunBlocking(t *testing.T) {
 		for what, want := range map[string]string{"panic": "boom", "goexit": guard.ErrGoexit.Error()} {
 			h, _ := newHost(t)
 			a := newAttempt(h)
-			a.RunBlocking(func(late error) {
+			a.RunBlocking(a, func(late error) {
 				assert.NoError(t, late)
 				if what == "goexit" {
 					runtime.Goexit()

@@ -376,7 +376,7 @@ func TestNoCallAtOnceThatMayNotStart(t *testing.T) {
 	r.answer = func(name string, a *testAttempt) error {
 		if first == nil {
 			first = a
-			a.RunBlocking(func(error) {})
+			a.RunBlocking(a, func(error) {})
 			a.Complete(name)
 		}
 		return nil

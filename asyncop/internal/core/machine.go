@@ -63,6 +63,20 @@ type Limits struct {
 	MaxCalls       int           // permits; 0 means as many as there are slots
 }
 
+// LongestCall returns how long a call takes at most if it obeys its context, or 0 if that
+// is not known.
+func (c *Config[IN, OUT]) LongestCall() time.Duration {
+	switch {
+	case c.AttemptTimeout > 0 && (c.OwnTimeouts || c.Timeout == 0):
+		return c.AttemptTimeout
+	case c.OwnTimeouts:
+		return 0
+	case c.AttemptTimeout > 0:
+		return min(c.Timeout, c.AttemptTimeout)
+	}
+	return c.Timeout
+}
+
 // Restored sets which attempts, and how much of the time before the restart, count for a
 // restored element. The rest of its back-off always counts.
 type Restored struct {

@@ -327,6 +327,9 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
+	if g.mustAwaitLease(a) && !g.prepare(s, a, g.awaitLease(a)) {
+		return
+	}
 	err := g.callFunction(ctx, s.in, a)
 	if err != nil {
 		a.CompleteExceptionally(err) // late if the function has completed the attempt before (law A2)
@@ -335,6 +338,20 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 		g.backend.refund(s)
 	}
 	g.invoked(s)
+}
+
+// mustAwaitLease reports whether the function must not be called yet for a, because its
+// permit depends on a lease that has ended (law B5). A batch looks before its call, and
+// an attempt with a reservation makes no call.
+func (g *Machine[IN, OUT]) mustAwaitLease(a *call.Attempt[OUT]) bool {
+	lease := g.Host.Lease
+	makesCall := g.forming == nil && (g.lookups == nil || g.lookups.reserved == nil)
+	return lease != nil && makesCall && !lease.MayCall(a.Ref.Stamp)
+}
+
+// awaitLease returns a step that waits for the lease.
+func (g *Machine[IN, OUT]) awaitLease(a *call.Attempt[OUT]) beforeRetry {
+	return func(ctx context.Context) error { return g.Host.Lease.Await(ctx, a.Ref.Stamp) }
 }
 
 // callFunction calls the function of the operator. A panic becomes its error.

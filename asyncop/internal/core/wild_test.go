@@ -67,7 +67,7 @@ func (w *wild) behave(name string, a *testAttempt) error {
 	case 15:
 		runtime.Goexit()
 	case 16: // the call runs on
-		a.RunBlocking(func(error) {})
+		a.RunBlocking(a, func(error) {})
 		a.Complete(name)
 	case 17:
 		done := make(chan struct{})

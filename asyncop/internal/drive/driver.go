@@ -14,6 +14,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
@@ -130,11 +131,13 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		Sleeper:  call.NewSleeper(),
 	}
 	if b := cfg.Backend; b != nil {
-		lent := 0 // calls that may use the permit of the call around the operator
-		if cfg.Context.Value(call.BackendKey{Backend: b}) != nil {
-			lent = 1
+		caller := gate.Caller{Longest: cfg.Core.LongestCall()}
+		around, isInside := cfg.Context.Value(call.BackendKey{Backend: b}).(gate.Stamp)
+		if isInside { // the call around the operator lends its permit
+			caller.Lent, caller.Around = 1, around
 		}
-		d.host.Backend, d.host.Seat = b, b.Attach(&d.host.Sleeper, lent)
+		d.host.Backend, d.host.Seat = b, b.Attach(&d.host.Sleeper, caller)
+		d.host.Lease, _ = d.host.Seat.(gate.Leased)
 	}
 	d.host.Around = call.ReporterIn(cfg.Context)
 	if d.host.Around != nil && len(cfg.Core.Observers) > 0 {

@@ -22,6 +22,7 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 	"github.com/weirflow/weir/internal/testing/child"
+	"github.com/weirflow/weir/internal/testing/fleettest"
 	"github.com/weirflow/weir/internal/testing/pipelinekill"
 	"github.com/weirflow/weir/internal/testing/workerkill"
 	"github.com/weirflow/weir/message"
@@ -32,6 +33,7 @@ func TestMain(m *testing.M) {
 	clustertest.Child()
 	workerkill.Child(openAny)
 	pipelinekill.Child(openPipelines)
+	fleettest.Child(openForFleet)
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue { // these tests wait, most of the time
 		_ = f.Value.Set("8")

@@ -362,7 +362,7 @@ var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 // spent is a backend with nothing in its retry budget.
 func spent() *backend.Backend {
 	b := backend.New("spent", backend.RetryBudget(0))
-	place := gate.Of(b).Attach(nil, 0)
+	place := gate.Of(b).Attach(nil, gate.Caller{})
 	for place.MayRetry(time.Now()) {
 	}
 	return b

@@ -1,0 +1,567 @@
+package backend
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/backend/internal/fleet"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/gate"
+)
+
+// fleetShare is the share of a process of a limit that it shares with other processes. A
+// goroutine renews the share by the steps of package fleet, and sets the limit of the
+// backend to it. The goroutine starts with the first seat, and ends when all seats have
+// left and their calls have ended.
+//
+//	off ─▶ attending ─▶ off        when the last seat has left
+//	          │   ▲
+//	          ▼   │ a call is to start
+//	         resting               after a minute without calls: no entry in the table, no steps
+type fleetShare struct {
+	backend *Backend
+	kick    chan struct{} // buffer of one; makes the goroutine look at once
+
+	// Guarded by Backend.mu.
+	machine   *fleet.Machine
+	limit     int    // of the fleet; Backend.limit is the share
+	source    source // of Backend.limit
+	divided   int    // limit of the fleet when the rates were divided last
+	permits   permits
+	longest   time.Duration // that a call takes
+	seats     int           // that have not left
+	isRunning bool          // the goroutine
+	ended     chan struct{} // closed by the goroutine when it ends
+	peak      int           // permits that the process could have used, at most, since the last step
+	told      int           // the need in the last step
+	waits     int           // calls that wait for the lease before they are made
+	changed   chan struct{} // closed when such a call may be made; then replaced
+	why       error         // the engine's, of the last step, or nil
+	busy      time.Duration // when the process last needed a permit
+
+	joined bool // the goroutine's: the table may have an entry of the process
+}
+
+// source is the source of the calls that may start. The zero source allows no calls.
+type source struct {
+	isLeased bool
+	lease    int  // how many leases ended before
+	isAlone  bool // the engine does not answer: WithoutEngine
+}
+
+const (
+	restsAfter   = time.Minute            // without calls
+	leastPeriod  = 100 * time.Millisecond // between two steps
+	stepTimeout  = 3 * time.Second        // for the engine to answer
+	stepTries    = 20                     // while other processes are faster
+	leaveTimeout = time.Second            // for the engine to record that a process has ended
+	tableName    = "shares"
+)
+
+// tableKind is the kind of the record with the table of a backend. It has only one
+// record, so that it can be listed by its kind.
+func tableKind(backend string) string { return "fleet " + backend }
+
+func newFleetShare(b *Backend) *fleetShare {
+	f := &fleetShare{
+		backend: b, kick: make(chan struct{}, 1), changed: make(chan struct{}), machine: fleet.New(rand.Text()),
+		limit: b.limit, divided: b.limit, longest: min(b.longestCall, fleet.MaxLongest), permits: newPermits(),
+	}
+	b.limit = 0
+	return f
+}
+
+// instant returns the present time by both clocks.
+func (f *fleetShare) instant() fleet.Instant {
+	now, epoch := f.backend.clock.Now(), f.backend.epoch
+	return fleet.Instant{Mono: now.Sub(epoch), Wall: now.Round(0).Sub(epoch.Round(0))}
+}
+
+// attach notes a new seat. longest is how long a call of its operator takes, or 0.
+func (f *fleetShare) attach(longest time.Duration) {
+	b := f.backend
+	if longest == 0 {
+		longest = unknownCall
+	}
+	b.mu.Lock()
+	if b.longestCall == 0 {
+		f.longest = max(f.longest, min(longest, fleet.MaxLongest))
+	}
+	f.seats++
+	starts := !f.isRunning
+	if starts {
+		f.isRunning, f.ended = true, make(chan struct{})
+		f.busy, f.why = b.now(), nil
+		go f.run()
+	}
+	b.mu.Unlock()
+	if !starts {
+		return
+	}
+	err := inUse.enter(b.name, b.keeper)
+	if err != nil {
+		b.Hold(err.Error())
+	}
+}
+
+// wake makes the goroutine look at once.
+func (f *fleetShare) wake() {
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}
+
+// willStart prepares for a request of a seat: it ends the use of a share whose lease has
+// ended, and notes the need.
+func (f *fleetShare) willStart() {
+	b := f.backend
+	b.mu.Lock()
+	f.refresh()
+	f.peak = max(f.peak, b.used+1)
+	b.unlock()
+}
+
+// isShort makes a step early if the process needs more permits than it has recorded.
+func (f *fleetShare) isShort() {
+	b := f.backend
+	b.mu.Lock()
+	need := f.need()
+	f.peak = max(f.peak, need)
+	isNew := need > b.limit && need > f.told
+	b.mu.Unlock()
+	if isNew {
+		f.wake()
+	}
+}
+
+// leave notes that a seat has left. If it is the last one and no call runs, leave waits
+// until the share is given up.
+func (f *fleetShare) leave() {
+	b := f.backend
+	b.mu.Lock()
+	f.seats--
+	hasEnded, ended := f.hasEnded() && f.isRunning, f.ended
+	b.mu.Unlock()
+	f.wake()
+	if !hasEnded {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+}
+
+// need returns how many permits the process could use now.
+func (f *fleetShare) need() int {
+	b := f.backend
+	n := b.used
+	if b.state != Held {
+		for _, p := range b.waiting {
+			n += max(0, max(p.wants, 1)-p.reserved)
+		}
+	}
+	return min(n, f.limit)
+}
+
+// refresh sets the limit and the rates of the backend to the present share.
+func (f *fleetShare) refresh() {
+	b := f.backend
+	now := f.instant()
+	isLeased := f.machine.IsLeased(now)
+	from, n := source{}, 0
+	switch {
+	case isLeased:
+		from, n = source{isLeased: true, lease: f.machine.Leases()}, f.machine.Share(now)
+	case f.why != nil && b.withoutEngine > 0:
+		from, n = source{isAlone: true}, b.withoutEngine
+	}
+	hasChanged := from != f.source
+	if hasChanged {
+		f.source = from
+		f.permits.source++
+	}
+	n = min(n, f.limit)
+	if n != b.limit || f.divided != f.limit {
+		t := b.now()
+		f.divide(t, n)
+		b.bound(n)
+		b.handOut(t, nil)
+		hasChanged = true
+	}
+	if hasChanged {
+		f.notify()
+	}
+}
+
+// notify wakes the calls that wait for the lease, which look whether they may be made.
+func (f *fleetShare) notify() {
+	if f.waits > 0 {
+		close(f.changed)
+		f.changed = make(chan struct{})
+	}
+}
+
+// mayBegin reports whether the lease allows a call with p now (law B5).
+func (f *fleetShare) mayBegin(p *permit) bool {
+	f.refresh()
+	return f.source != source{} && f.permits.isValid(p, f.backend.limit)
+}
+
+// begin begins a call with p, and returns the permit that it uses: p, or an additional
+// permit if p has a call already. It returns nil if the call must wait.
+func (f *fleetShare) begin(p *permit) *permit {
+	b := f.backend
+	switch {
+	case !f.mayBegin(p):
+		return nil
+	case !p.isBusy():
+		p.begin()
+		return p
+	case b.used >= b.limit:
+		return nil
+	}
+	b.used++
+	more := &permit{source: f.permits.source, isReleased: true}
+	more.root = more
+	f.permits.add(more)
+	more.begin()
+	return more
+}
+
+// beginFunc reports whether a function that makes its call with p by itself may be called.
+func (f *fleetShare) beginFunc(p *permit) bool {
+	if !f.mayBegin(p) || p.isBusy() {
+		return false
+	}
+	p.calledFunc = true
+	if p.around != nil {
+		p.around.lentTo = p
+	}
+	return true
+}
+
+// await waits until begin succeeds, or returns the error of ctx.
+func (f *fleetShare) await(ctx context.Context, stamp gate.Stamp, begin func(*permit) bool) error {
+	b := f.backend
+	b.mu.Lock()
+	defer b.unlock()
+	p := f.permits.find(stamp)
+	if begin(p) {
+		return nil
+	}
+	f.countWait(p, 1)
+	defer f.countWait(p, -1)
+	f.wake()
+	for {
+		changed := f.changed
+		b.unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		b.mu.Lock()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if begin(p) {
+			return nil
+		}
+	}
+}
+
+// countWait counts a call with p that waits.
+func (f *fleetShare) countWait(p *permit, n int) {
+	f.waits += n
+	p.root.waiting += n
+	if p.isLent {
+		p.root.waitingLent += n
+	}
+}
+
+// freeIfOver frees a permit that was released, when all calls with it have ended.
+func (f *fleetShare) freeIfOver(p *permit) {
+	b := f.backend
+	if !p.isOver() || f.permits.all[p.stamp] != p {
+		f.notify()
+		return
+	}
+	delete(f.permits.all, p.stamp)
+	if p.isLent {
+		f.permits.passOn(p)
+	}
+	if p.seat != nil {
+		p.seat.free(b.now())
+	} else {
+		b.used--
+		b.handOut(b.now(), nil)
+	}
+	f.notify()
+	if f.hasEnded() {
+		f.wake()
+	}
+}
+
+// divide sets the rates and the fixed part of the retry budget in proportion to a share.
+// Rates that move to this process begin with an empty bucket.
+func (f *fleetShare) divide(t time.Duration, share int) {
+	b := f.backend
+	b.fillRates(t)
+	b.retries.fill(t)
+	f.divided = f.limit
+	part := float64(max(share, 1)) / float64(max(f.limit, 1)) // without a share no call starts
+	b.rate.scale(b.settings.rate, part, b.limit == 0)
+	b.callRate.scale(b.settings.callRate, part, b.limit == 0)
+	if b.retries.isSet() {
+		b.retries.scale(wholeRetries, part, false)
+	}
+}
+
+// setLimit changes the limit of the fleet, as far as this process is concerned.
+func (f *fleetShare) setLimit(n int) {
+	f.limit = n
+	f.refresh()
+	f.wake()
+}
+
+// run is the goroutine.
+func (f *fleetShare) run() {
+	b := f.backend
+	for {
+		now := b.now()
+		b.mu.Lock()
+		hasEnded := f.hasEnded()
+		if max(f.peak, f.need()) > 0 {
+			f.busy = now
+		}
+		rests := now-f.busy >= restsAfter
+		if hasEnded && !f.joined {
+			f.isRunning = false
+			close(f.ended)
+			inUse.leave(b.name)
+			b.mu.Unlock()
+			return
+		}
+		b.mu.Unlock()
+		switch {
+		case hasEnded || rests && f.joined:
+			f.stepOut()
+		case rests:
+			<-f.kick
+		default:
+			f.pause(f.step())
+		}
+	}
+}
+
+// pause waits for the next step: for d, or until a kick, but at least for leastPeriod
+// unless the process has ended.
+func (f *fleetShare) pause(d time.Duration) {
+	least, whole := f.backend.clock.Timer(leastPeriod), f.backend.clock.Timer(d)
+	defer least.Stop()
+	defer whole.Stop()
+	for isEarly, isKicked := true, false; isEarly || !isKicked; {
+		select {
+		case <-whole.C:
+			return
+		case <-least.C:
+			isEarly = false
+		case <-f.kick:
+			isKicked = true
+			f.backend.mu.Lock()
+			hasEnded := f.hasEnded()
+			f.backend.mu.Unlock()
+			if hasEnded {
+				return
+			}
+		}
+	}
+}
+
+// hasEnded reports whether all seats have left and their calls have ended.
+func (f *fleetShare) hasEnded() bool { return f.seats == 0 && f.backend.used == 0 }
+
+// step renews the share, and returns the time until the next step.
+func (f *fleetShare) step() time.Duration {
+	b := f.backend
+	f.joined = true
+	need := 0
+	version, err := f.update(func(start fleet.Instant, r store.Record, read fleet.Table) fleet.Table {
+		b.mu.Lock()
+		defer b.mu.Unlock() // log lines are written later, outside of the transaction
+		need = max(f.peak, f.need())
+		f.told = need
+		f.refresh() // before the machine begins another lease
+		next := f.machine.Begin(start, f.instant(), r.Version, read, f.local(need))
+		f.refresh()
+		return next
+	})
+	b.mu.Lock()
+	defer b.unlock()
+	switch {
+	case err == nil:
+		f.machine.Commit(f.instant(), version)
+		f.answered(nil)
+		f.peak = b.used
+	case errors.Is(err, store.ErrChanged): // other processes were faster: the lease stays as it is
+		f.answered(nil)
+	default:
+		f.machine.Fail()
+		f.answered(err)
+	}
+	f.refresh()
+	switch {
+	case f.machine.IsPending():
+		return fleet.PendingPeriod
+	case need == 0:
+		return fleet.IdlePeriod
+	}
+	return fleet.Period
+}
+
+// local returns the state of the backend for a step.
+func (f *fleetShare) local(need int) fleet.Local {
+	b := f.backend
+	isPaced := false
+	for _, p := range b.waiting {
+		isPaced = isPaced || b.startWait(b.now(), p.cost) > 0
+	}
+	return fleet.Local{
+		Limit: f.limit, Running: f.permits.running(), Need: min(need, f.limit), Longest: f.longest,
+		Started: b.counts.Started, IsPaced: isPaced,
+	}
+}
+
+// answered notes whether the engine has answered, and logs a change.
+func (f *fleetShare) answered(err error) {
+	b := f.backend
+	switch {
+	case err != nil && f.why == nil:
+		b.logBecause(err.Error(), slog.LevelWarn, "backend: the engine of its shared limit does not answer")
+	case err == nil && f.why != nil:
+		b.logBecause("", slog.LevelInfo, "backend: the engine of its shared limit answers again")
+	}
+	f.why = err
+}
+
+// stepOut removes the entry of the process, which makes no calls. If that fails, the
+// entry counts until its lease has ended.
+func (f *fleetShare) stepOut() {
+	b := f.backend
+	f.joined = false
+	_, err := f.update(func(_ fleet.Instant, _ store.Record, read fleet.Table) fleet.Table {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.used > 0 { // a call came in between: it keeps its share
+			f.joined = true
+			return read
+		}
+		next := f.machine.Leave(read)
+		f.why = nil
+		f.refresh()
+		return next
+	})
+	if err != nil {
+		b.mu.Lock()
+		f.machine.Fail()
+		b.mu.Unlock()
+	}
+}
+
+// update replaces the table by the result of change, and returns its new version. change
+// may be called several times.
+func (f *fleetShare) update(change func(start fleet.Instant, r store.Record, read fleet.Table) fleet.Table) (version int64, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
+	defer cancel()
+	for try := range stepTries {
+		if try > 0 {
+			f.backend.clock.Sleep(time.Duration(1+mathrand.IntN(10)) * time.Millisecond)
+		}
+		err = f.backend.keeper.Update(ctx, func(ctx context.Context, tx store.Tx) error {
+			start := f.instant()
+			r, read, err := f.read(ctx, tx)
+			if err != nil {
+				return err
+			}
+			text, err := json.Marshal(change(start, r, read))
+			if err != nil {
+				return err
+			}
+			version, r.Value = r.Version+1, string(text)
+			return tx.Write(ctx, r)
+		})
+		if !errors.Is(err, store.ErrChanged) {
+			break
+		}
+	}
+	return version, err
+}
+
+// read reads the table, which is empty before the first step of the fleet.
+func (f *fleetShare) read(ctx context.Context, tx store.Tx) (r store.Record, t fleet.Table, err error) {
+	kind := tableKind(f.backend.name)
+	records, err := tx.Records(ctx, kind, "", 1)
+	if err != nil || len(records) == 0 {
+		return store.Record{Kind: kind, Name: tableName}, t, err
+	}
+	r = records[0]
+	err = json.Unmarshal([]byte(r.Value), &t)
+	if err != nil {
+		return r, t, fmt.Errorf("backend %s: the record with the shares of its fleet is not readable: %w", f.backend.name, err)
+	}
+	return r, t, nil
+}
+
+// inUse are the engines of the running shared backends of this process.
+var inUse = engines{all: map[string]engineOf{}}
+
+type engines struct {
+	mu  sync.Mutex
+	all map[string]engineOf // by the name of the backend; guarded by mu
+}
+
+// engineOf is the type of an engine, and how many backends of a name use it.
+type engineOf struct {
+	kind     reflect.Type
+	backends int
+}
+
+// enter notes the engine of a backend. It returns an error if another backend of the name
+// uses an engine of another type: then the service would have two limits.
+func (e *engines) enter(name string, keeper store.Keeper) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	kind := reflect.TypeOf(keeper)
+	of := e.all[name]
+	of.backends++
+	if of.backends == 1 {
+		of.kind = kind
+	}
+	e.all[name] = of
+	if of.kind == kind {
+		return nil
+	}
+	return fmt.Errorf("backend %s is shared on two engines, %v and %v, so its service would get two limits: use one engine", name, of.kind, kind)
+}
+
+func (e *engines) leave(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	of := e.all[name]
+	of.backends--
+	e.all[name] = of
+	if of.backends == 0 {
+		delete(e.all, name)
+	}
+}

@@ -1,0 +1,82 @@
+package backend
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// unknownCall is the longest call of an operator without a timeout.
+const unknownCall = time.Minute
+
+// Shared makes all processes that have a backend of this name on the same engine share
+// its [Limit], [Rate] and [CallRate] (law B5). Each process holds a lease on a share, in
+// a record of the engine. Free permits move within about two seconds to the processes
+// that need them, and a process without calls holds no permits. A process starts no call
+// in its first 1.3 s, or in the first 1.3 s after a minute without calls; in a busy fleet
+// it is about 1.9 s.
+//
+// keeper is any engine that keeps records: package memory (for the operators of one
+// process, and for tests), ext/sqlite (for the processes of one machine), ext/postgres
+// and ext/jetstream. It need not be the engine of the messages. An engine on Kafka is not
+// a [store.Keeper]: use a PostgreSQL database beside it. All processes must use the same
+// database or stream, because two engines for one service have no common limit. All
+// processes should have the same limit and rates.
+//
+// Shared needs Limit. [New] panics without it, with [Adaptive] and [AdaptiveRate], which
+// cannot be shared, and with a name that the engine cannot store: it must be valid UTF-8
+// without NUL. [TenantRate] applies to each process. So do outages: each
+// process finds out by itself that the service is down, and probes it. Of [RetryBudget]
+// only the fixed part is divided.
+//
+// The goroutine that holds the share ends when all operators of the backend have ended.
+// The end of the last operator waits until the share is given up, for a second at most.
+// It panics if keeper is nil.
+func Shared(keeper store.Keeper) Option {
+	if keeper == nil {
+		panic("backend: Shared: nil keeper")
+	}
+	return func(s *settings) { s.keeper = keeper }
+}
+
+// WithoutEngine lets each process run n calls at a time while the engine of [Shared] does
+// not answer. These calls come on top of the limit, so with m processes the service gets
+// up to n·m calls, beside calls whose processes still have a lease. A process first uses
+// its share until its lease ends, after 5 s. The default is 0: then calls wait for the
+// engine. It has no effect without Shared. It panics if n is negative.
+func WithoutEngine(n int) Option {
+	mustNotBeNegative("WithoutEngine", n)
+	return func(s *settings) { s.withoutEngine = n }
+}
+
+// LongestCall is how long a call to the service runs at most, for [Shared]. When a
+// process dies, its permits move to others 5 s and this time later. If calls run for
+// longer, the service may get as many calls above the limit. The default is the longest
+// timeout of the operators: of an attempt, or else of an element. An operator without a
+// timeout, or with timeouts of its elements only, counts as a minute. A call that ignores
+// its context may run for longer than its timeout. More than a year counts as a year. It has no effect without Shared. It
+// panics if d is not positive.
+func LongestCall(d time.Duration) Option {
+	if d <= 0 {
+		panic(fmt.Sprintf("backend: LongestCall: not positive: %v", d))
+	}
+	return func(s *settings) { s.longestCall = d }
+}
+
+// mustBeShareable panics if an option of s cannot be shared.
+func (s *settings) mustBeShareable() {
+	switch {
+	case s.least > 0:
+		panic("backend: New: Shared and Adaptive: a limit that is found by measuring cannot be shared yet: use Limit")
+	case s.tuner.isOn():
+		panic("backend: New: Shared and AdaptiveRate: a rate that is found by measuring cannot be shared yet: use Rate")
+	case !utf8.ValidString(s.name) || strings.Contains(s.name, "\x00"):
+		panic(fmt.Sprintf("backend: New: Shared: the name %q is stored in the engine: use valid UTF-8 without NUL", s.name))
+	case s.limit == math.MaxInt:
+		panic("backend: New: Shared without Limit: the shares are parts of a limit: add Limit(n)")
+	}
+}

@@ -1,0 +1,184 @@
+package backend
+
+import (
+	"github.com/weirflow/weir/internal/gate"
+)
+
+// permits are the permits of a shared backend that operators hold. A permit is valid as
+// long as the source of the share that it was taken from: a lease, or the calls without
+// an engine. Afterwards a call with it waits until it is valid again (law B5). Guarded by
+// Backend.mu.
+type permits struct {
+	all    map[gate.Stamp]*permit
+	last   gate.Stamp
+	source int // grows when the source of the share changes
+}
+
+// permit is the permit of a call, or lent by the permit of a call around its operator.
+// Calls count at the root.
+type permit struct {
+	stamp  gate.Stamp
+	seat   *seat   // nil for an additional permit of a call
+	root   *permit // the outermost one, or the permit itself
+	around *permit // that has lent it, or nil
+	isLent bool
+	source int // from which it is valid; of a root
+
+	own         int     // calls that have begun with it and not ended
+	inner       int     // calls with permits that it has lent
+	waiting     int     // calls with it, and with permits lent by it, that wait for the lease; of a root
+	waitingLent int     // the latter
+	calledFunc  bool    // a function that makes its calls by itself was called
+	lentTo      *permit // the permit that it has lent and that makes a call, or nil
+	isReleased  bool    // by its operator; calls with it may not have ended
+}
+
+func newPermits() permits { return permits{all: map[gate.Stamp]*permit{}} }
+
+// grant returns the stamp of a new permit of a seat, which has counted its call already.
+func (x *permits) grant(s *seat) gate.Stamp {
+	p := &permit{seat: s, source: x.source, isLent: s.calls <= s.lent}
+	p.root = p
+	if p.isLent {
+		around, ok := x.all[s.around]
+		if ok {
+			p.around, p.root = around, around.root
+		}
+	}
+	x.add(p)
+	return p.stamp
+}
+
+func (x *permits) add(p *permit) {
+	for x.last++; x.last == 0 || x.all[x.last] != nil; x.last++ {
+	}
+	p.stamp = x.last
+	x.all[p.stamp] = p
+}
+
+// find returns the permit of a stamp. A call whose permit was released already has a
+// permit that is not counted, and needs an additional one.
+func (x *permits) find(stamp gate.Stamp) *permit {
+	p, ok := x.all[stamp]
+	if !ok {
+		p = &permit{isLent: true, isReleased: true}
+		p.root = p
+	}
+	return p
+}
+
+// running returns how many calls may be at the service, or may begin at any time. A call
+// that waits for the lease is not at the service, and neither is a call around it.
+func (x *permits) running() int {
+	n := 0
+	inner := map[*permit]bool{}
+	for _, p := range x.all {
+		if p.root != p && p.own > 0 {
+			inner[p.root] = true
+		}
+	}
+	for _, p := range x.all {
+		if p.root == p && (inner[p] || x.counts(p)) {
+			n++
+		}
+	}
+	return n
+}
+
+// counts reports whether the calls of a root count, apart from lent permits.
+func (x *permits) counts(p *permit) bool {
+	return p.source == x.source || p.own > 0 && p.waitingLent == 0 || p.calledFunc && p.waiting == 0
+}
+
+// isValid reports whether a call with p may begin, as far as the lease is concerned. If
+// there is a free permit in the share, a permit from before becomes valid again.
+func (x *permits) isValid(p *permit, share int) bool {
+	root := p.root
+	if share == 0 && root.source != x.source {
+		return false
+	}
+	if root.source == x.source {
+		return true
+	}
+	before := root.source
+	root.source = x.source
+	if x.running() > share {
+		root.source = before
+		return false
+	}
+	return true
+}
+
+// isBusy reports whether the permit has a call already, so that another one needs a
+// permit of its own. A permit lends itself to one call at a time.
+func (p *permit) isBusy() bool {
+	if !p.isLent {
+		return p.own > 0 || p.isReleased
+	}
+	around := p.around
+	return p.own > 0 || around == nil || around.isReleased || around.lentTo != nil && around.lentTo != p
+}
+
+// begin counts a call with p.
+func (p *permit) begin() {
+	p.own++
+	if p.around != nil {
+		p.around.inner++
+		p.around.lentTo = p
+	}
+}
+
+// end is the reverse of begin.
+func (p *permit) end() {
+	p.own--
+	if p.around != nil {
+		p.around.inner--
+		p.endLending()
+	}
+}
+
+// endLending notes that the permit around p may be lent to another call, unless p still
+// makes one.
+func (p *permit) endLending() {
+	isDone := p.own == 0 && (!p.calledFunc || p.isReleased)
+	if p.around != nil && p.around.lentTo == p && isDone {
+		p.around.lentTo = nil
+	}
+}
+
+// isOver reports whether p was released, and all calls with it have ended.
+func (p *permit) isOver() bool { return p.isReleased && p.own == 0 && p.inner == 0 }
+
+// passOn passes a lent permit, which its operator has released, to another call of the
+// seat, because a seat counts its other calls.
+func (x *permits) passOn(released *permit) {
+	for _, p := range x.all {
+		if p.seat == released.seat && !p.isLent {
+			x.lend(released.around, p)
+			return
+		}
+	}
+}
+
+// lend lends the permit around to a permit that was a root. around is nil if that permit
+// was released.
+func (x *permits) lend(around, p *permit) {
+	p.isLent, p.around = true, around
+	if around == nil {
+		p.waitingLent = p.waiting
+		return
+	}
+	root := around.root
+	for _, q := range x.all {
+		if q.root == p {
+			q.root = root
+		}
+	}
+	root.waiting += p.waiting
+	root.waitingLent += p.waiting // calls with p wait with a lent permit now
+	p.waiting, p.waitingLent = 0, 0
+	around.inner += p.own
+	if p.own > 0 || p.calledFunc {
+		around.lentTo = p
+	}
+}

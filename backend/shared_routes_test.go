@@ -1,0 +1,97 @@
+package backend_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/lookup"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/backend"
+)
+
+// pausesAtStart is an observer that pauses a process between the start of an attempt, which
+// has its permit, and the call.
+type pausesAtStart struct {
+	observe.Observer
+	process *fleetProcess
+}
+
+func (o pausesAtStart) Accepted(ctx context.Context, _ any, _ bool) context.Context { return ctx }
+
+func (o pausesAtStart) AttemptStarted(ctx context.Context, _ int) context.Context {
+	o.process.pause()
+	return ctx
+}
+
+func (o pausesAtStart) AttemptEnded(context.Context, observe.Outcome) {}
+func (o pausesAtStart) Ended(context.Context, observe.Ending)         {}
+
+// Law B5: a call checks the lease directly before it begins, whichever way it begins. The
+// process is paused with permits in its hand, and meanwhile another process gets them.
+func TestShared_PausedBeforeTheCall(t *testing.T) {
+	const limit = 4
+	for _, route := range []string{"blocking", "calling by itself", "batch", "lookup", "lookup of a batch", "hedge", "nested"} {
+		t.Run(route, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				engine, service := &lossyKeeper{}, &limited{}
+				paused := &fleetProcess{link: &link{lossyKeeper: engine}}
+				paused.Backend = backend.New("payments", backend.Limit(limit), backend.Shared(paused.link), backend.LongestCall(2*time.Second))
+				plain := asyncop.Blocking(func(ctx context.Context, i int) (int, error) { return i, service.call(ctx, time.Second) })
+				batch := asyncop.Batched(func(ctx context.Context, in []int) ([]asyncop.Result[int], error) {
+					return make([]asyncop.Result[int], len(in)), service.call(ctx, time.Second)
+				}, 2, 0)
+				routes := map[string]asyncop.AsyncFunction[int, int]{
+					"blocking": plain, "calling by itself": calling{service}, "batch": batch, "lookup": lookup.New(plain, nil),
+					"lookup of a batch": lookup.New(batch, nil), "hedge": twice{plain},
+					"nested": asyncop.Blocking(func(ctx context.Context, i int) (int, error) {
+						paused.pause()
+						inner := asyncop.UnorderedWait(plain, time.Minute, 2, asyncop.WithBackend(paused.Backend), asyncop.WithContext(ctx))
+						for _, err := range inner.Results(elementsUntil(ctx, 4)) {
+							if err != nil {
+								return 0, err
+							}
+						}
+						return i, nil
+					}),
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				opts := []asyncop.Option{asyncop.WithBackend(paused.Backend), asyncop.WithContext(ctx), asyncop.WithDropOnFailure()}
+				if route != "nested" {
+					opts = append(opts, asyncop.WithObserver(pausesAtStart{process: paused}))
+				}
+				op := asyncop.UnorderedWait(routes[route], time.Hour, 20, opts...)
+				paused.gone.Go(func() {
+					for range op.Results(elementsUntil(ctx, 1000)) {
+					}
+				})
+				time.Sleep(5 * time.Second)
+				require.Positive(t, service.peak())
+
+				until := time.Now().Add(30 * time.Second)
+				paused.link.set(&paused.link.cut, until.Add(10*time.Second))
+				paused.link.set(&paused.link.paused, until)
+				other := startWorker(t, &counted{}, 0, &link{lossyKeeper: engine}, backend.Limit(limit), backend.LongestCall(2*time.Second))
+				second := asyncop.UnorderedWait(plain, time.Hour, 20, asyncop.WithBackend(other.Backend), asyncop.WithContext(ctx))
+				paused.gone.Go(func() {
+					for range second.Results(elementsUntil(ctx, 10000)) {
+					}
+				})
+				time.Sleep(29 * time.Second)
+				require.Equal(t, limit, other.Stats().Limit, "the other process has all permits")
+				before := paused.Stats().Started
+				time.Sleep(60 * time.Second)
+				require.LessOrEqual(t, service.peak(), limit)
+				require.Greater(t, paused.Stats().Started, before, "it makes calls again: %+v", paused.Stats())
+				stop()
+				time.Sleep(time.Minute)
+				paused.gone.Wait()
+				other.end()
+			})
+		})
+	}
+}

@@ -1,0 +1,111 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/internal/gate"
+)
+
+// sharedSeat is a seat at a backend whose limit is shared with other processes. It checks
+// the lease of the process's share before calls, and reports how many permits its operator
+// needs.
+type sharedSeat struct {
+	*seat
+	fleet *fleetShare
+}
+
+var (
+	_ gate.Seat   = (*sharedSeat)(nil)
+	_ gate.Leased = (*sharedSeat)(nil)
+)
+
+// Start implements gate.Seat.
+func (p *sharedSeat) Start(now time.Time, a *gate.Request) gate.Answer {
+	p.fleet.willStart()
+	return p.seat.Start(now, a)
+}
+
+// Wait implements gate.Seat.
+func (p *sharedSeat) Wait(now time.Time, wants int) time.Duration {
+	wait := p.seat.Wait(now, wants)
+	p.fleet.isShort()
+	return wait
+}
+
+// Release implements gate.Seat. If a call has not ended, the permit is free when it ends.
+func (p *sharedSeat) Release(stamp gate.Stamp) {
+	b := p.seat.backend
+	b.mu.Lock()
+	released := p.fleet.permits.find(stamp)
+	released.isReleased = true
+	released.endLending()
+	p.fleet.freeIfOver(released)
+	b.unlock()
+}
+
+// Leave implements gate.Seat. The last seat gives up the share before it returns, so that
+// a program may end afterwards. It waits for at most leaveTimeout.
+func (p *sharedSeat) Leave() {
+	p.seat.Leave()
+	p.fleet.leave()
+}
+
+var errNoShare = errors.New("the share of this process in the limit of its fleet is 0 at present")
+
+// WhyWaiting implements gate.Seat.
+func (p *sharedSeat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
+	b := p.seat.backend
+	b.mu.Lock()
+	hasShare := b.limit > 0 || p.fleet.limit == 0 || b.state != Up
+	why := p.fleet.why
+	b.mu.Unlock()
+	switch {
+	case hasShare:
+		return p.seat.WhyWaiting(now, l)
+	case why != nil:
+		return fmt.Errorf("backend %s: %w: its engine does not answer: %w", b.name, errNoShare, why), firstPause
+	}
+	return fmt.Errorf("backend %s: %w", b.name, errNoShare), firstPause
+}
+
+// BeginCall implements gate.Leased.
+func (p *sharedSeat) BeginCall(ctx context.Context, stamp gate.Stamp) (gate.Stamp, error) {
+	var call *permit
+	err := p.fleet.await(ctx, stamp, func(x *permit) bool {
+		call = p.fleet.begin(x)
+		return call != nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return call.stamp, nil
+}
+
+// EndCall implements gate.Leased.
+func (p *sharedSeat) EndCall(call gate.Stamp) {
+	b := p.seat.backend
+	b.mu.Lock()
+	ended := p.fleet.permits.find(call)
+	ended.end()
+	p.fleet.freeIfOver(ended)
+	if ended.around != nil {
+		p.fleet.freeIfOver(ended.around)
+	}
+	b.unlock()
+}
+
+// MayCall implements gate.Leased.
+func (p *sharedSeat) MayCall(stamp gate.Stamp) bool {
+	b := p.seat.backend
+	b.mu.Lock()
+	defer b.unlock()
+	return p.fleet.beginFunc(p.fleet.permits.find(stamp))
+}
+
+// Await implements gate.Leased.
+func (p *sharedSeat) Await(ctx context.Context, stamp gate.Stamp) error {
+	return p.fleet.await(ctx, stamp, p.fleet.beginFunc)
+}

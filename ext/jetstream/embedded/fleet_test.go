@@ -1,0 +1,28 @@
+package embedded_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/store"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
+	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
+	"github.com/weirflow/weir/internal/testing/fleettest"
+)
+
+func openForFleet(ctx context.Context, url string) (store.Keeper, error) {
+	js, err := clustertest.Connect(url)
+	if err != nil {
+		return nil, err
+	}
+	return openEngine(ctx, js, "queues")
+}
+
+// Law B5.
+func TestFleet_ProcessesShareALimit(t *testing.T) {
+	all, js := startCluster(t, clustertest.Config{Servers: 1})
+	require.NoError(t, clustertest.CreateStream(t.Context(), js, weirjs.StreamConfig("queues")))
+	fleettest.Run(t, all.URL())
+}

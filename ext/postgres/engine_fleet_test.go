@@ -1,0 +1,21 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/internal/testing/fleettest"
+)
+
+func openForFleet(ctx context.Context, url string) (store.Keeper, error) {
+	return postgres.Open(ctx, url)
+}
+
+// Law B5.
+func TestFleet_ProcessesShareALimit(t *testing.T) {
+	fleettest.Run(t, schemas(t)(t))
+}

@@ -1,0 +1,20 @@
+package sqlite_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/testing/fleettest"
+)
+
+func openForFleet(ctx context.Context, path string) (store.Keeper, error) {
+	return sqlite.Open(ctx, path)
+}
+
+// Law B5.
+func TestFleet_ProcessesShareALimit(t *testing.T) {
+	fleettest.Run(t, filepath.Join(t.TempDir(), "queues.db"))
+}
