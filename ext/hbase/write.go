@@ -57,7 +57,7 @@ func newWrite(ctx context.Context, m *hrpc.Mutate) *write {
 	return &write{Mutate: m, attempt: ctx, limited: limited, end: end, current: limited}
 }
 
-// close prevents that the request is sent from now on. It returns the report of the
+// close prevents the request from being sent from now on. It returns the report of the
 // request, and whether it may have been sent.
 func (w *write) close() (predicates.SentRequest, bool) {
 	w.mu.Lock()

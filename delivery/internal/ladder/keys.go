@@ -186,9 +186,9 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []strin
 	return nil
 }
 
-// noteWaiting notes the messages that wait in a layer. If the queue is Blocked, it counts its
-// messages by key instead. left are the messages that the sources of new messages will
-// deliver again.
+// noteWaiting notes the messages that wait in a layer. If the queue is Blocked, it counts
+// its messages by key instead. left are the messages that the sources of new messages
+// will deliver again.
 func (k *keys[T]) noteWaiting(ctx context.Context, s store.Inspector, queue string, left map[leases.AcceptedPut]bool) (parked map[string]int, err error) {
 	parked = map[string]int{}
 	for page := (store.Page{Max: pageSize}); ; {
