@@ -86,10 +86,10 @@ func (a *app) cancelKey() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: store.Purge, Family: true}}
 	c := &cobra.Command{
 		Use: "cancel QUEUE --key KEY", Short: "Cancel all messages of a key, and the calls that run for them",
-		Long: `Cancel all messages of a key, such as a customer: remove them from the queue, its
-layers and its dead letters for good, and end the calls that run for them. The
-contexts of these calls end within two seconds, and their failures and results
-are not stored. What is put later stays.
+		Long: `Cancel all messages of a key, such as a customer: remove them from the queue,
+its layers and its dead letters for good, and end the calls that run for them.
+The contexts of these calls end within two seconds, and their failures and
+results are not stored. What is put later stays.
 ` + aboutJobs,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
