@@ -45,7 +45,7 @@ type offer struct {
 
 // callSink calls the sink on a worker, unless the offer is late.
 func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]) {
-	defer o.Finish(false)
+	defer o.Finish(false) // it does not complete the element, so it is never late
 	defer close(o.done)
 	o.err = o.Late()
 	if o.err != nil {
