@@ -180,11 +180,16 @@ func (s *keyedStore[T]) Done(ctx context.Context, leases ...store.Lease) error {
 // Release implements [store.Store].
 func (s *keyedStore[T]) Release(ctx context.Context, delay time.Duration, released ...store.Lease) error {
 	err := s.Inspector.Release(ctx, delay, released...)
-	if leases.SetsAside(delay) {
-		s.settled(err, released, hasLeft) // later messages of the key must not wait for it
-	} else {
+	if !leases.SetsAside(delay) {
 		s.settled(err, released, waitsAgain)
+		return err
 	}
+	// Later messages of the key must not wait for a message that was set aside. But if its
+	// lease was lost, it was not set aside, and is delivered again.
+	lost := storearg.LostOf(err)
+	isLost := func(l store.Lease) bool { return slices.Contains(lost, l) }
+	s.settled(err, lost, waitsAgain)
+	s.settled(err, slices.DeleteFunc(slices.Clone(released), isLost), hasLeft)
 	return err
 }
 

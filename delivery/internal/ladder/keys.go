@@ -477,8 +477,8 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 	return nil
 }
 
-// check looks for overdue messages, and frees the keys of messages that are gone: a
-// person may have purged them.
+// check looks for overdue messages, and frees the keys of messages that are gone, because
+// a person has purged them, or that another process has set aside for good.
 func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	type late struct {
 		key   string
@@ -506,7 +506,9 @@ func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 		if err != nil {
 			return fmt.Errorf("ladder: messages waiting in %q: %w", l.queue, err)
 		}
-		if slices.ContainsFunc(found, func(e store.Entry) bool { return leases.AcceptedPutOf(&e.Meta) == l.of }) {
+		if slices.ContainsFunc(found, func(e store.Entry) bool {
+			return leases.AcceptedPutOf(&e.Meta) == l.of && !leases.IsSetAside(e.Meta.Due, now)
+		}) {
 			continue
 		}
 		k.mu.Lock()

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
 
@@ -67,4 +69,95 @@ func TestConfigBlocked_MessageSetAsideForGood(t *testing.T) {
 			})
 		}
 	}
+}
+
+// lateRelease is a store in which the lease of a message that is to be set aside was lost,
+// the first time.
+type lateRelease struct {
+	small
+	releases *int
+}
+
+func (s lateRelease) Release(ctx context.Context, delay time.Duration, released ...store.Lease) error {
+	if delay < 100*365*24*time.Hour {
+		return s.small.Release(ctx, delay, released...)
+	}
+	*s.releases++
+	if *s.releases == 1 {
+		return &store.LeaseError{Lost: released}
+	}
+	return s.small.Release(ctx, delay, released...)
+}
+
+// A message whose lease was lost was not set aside, so it is delivered again, before later
+// messages of its key.
+func TestConfigBlocked_LeaseLostBeforeMessageIsSetAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		releases := 0
+		l := build(t, blocking(lateRelease{small{memory, "dead"}, &releases}))
+		large := "a1" + strings.Repeat("x", 20)
+		putRaw(t, memory, "new", func(*message.Meta) {}, large, "a2")
+		source := l.Source(nil)
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		take(t, l, one(t, source)) // to a layer
+		for range 2 {
+			m := one(t, source)
+			require.Equal(t, large, m.Value)
+			m.Reject(errors.New("no such account"))
+		}
+		m := one(t, source)
+		require.Equal(t, "a2", m.Value)
+		m.Ack()
+		nothing(t, source)
+		require.Equal(t, 2, releases)
+	})
+}
+
+// setAsideElsewhere sets a message aside as another process does.
+func setAsideElsewhere(t *testing.T, s *memory.Engine, queue, id string) {
+	t.Helper()
+	taken, err := s.Claim(t.Context(), queue, store.Filter{IDs: []string{id}}, store.Page{Max: 1}, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.NoError(t, s.Release(t.Context(), 100*365*24*time.Hour, taken[0].Lease))
+}
+
+// If another process sets a message of a layer aside, this one continues with its key.
+func TestConfigBlocked_MessageSetAsideByAnotherProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		l := build(t, blocking(memory))
+		putRaw(t, memory, "new", func(*message.Meta) {}, "a1", "a2")
+		source := l.Source(nil)
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		m := one(t, source)
+		id := m.Meta().ID
+		take(t, l, m) // to a layer
+		time.Sleep(time.Second)
+		setAsideElsewhere(t, memory, "1m", id)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		ms, err := source.Receive(ctx, 1)
+		require.NoError(t, err)
+		require.Equal(t, "a2", ms[0].Value)
+		ms[0].Ack()
+	})
+}
+
+// A delay of a user does not set a message aside: it keeps its place before later messages
+// of its key.
+func TestConfigBlocked_LongNack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		l := build(t, blocking(memory))
+		putRaw(t, memory, "new", func(*message.Meta) {}, "a1", "a2")
+		source := l.Source(nil)
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		take(t, l, one(t, source)) // to a layer
+		m := one(t, source)
+		require.Equal(t, "a1", m.Value)
+		m.Nack(200 * 365 * 24 * time.Hour)
+		nothing(t, source)
+	})
 }

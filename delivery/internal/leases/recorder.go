@@ -220,7 +220,7 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
 		return s.write(hs, func(leases []store.Lease) error { return s.store.Done(ctx, leases...) })
 	case message.Released, message.Failed:
 		s.releasing <- struct{}{}
-		err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, v.Delay, leases...) })
+		err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, min(v.Delay, longestNack), leases...) })
 		<-s.releasing
 		if err == nil {
 			settle.Wake(s.again)

@@ -6,6 +6,10 @@ import "time"
 // longer taken. Its dead letter points to it, or the log names it.
 const forGood = 100 * 365 * 24 * time.Hour
 
+// longestNack limits the delay of a message that a user releases or nacks, so that it is
+// not taken for a message that was set aside.
+const longestNack = forGood / 4
+
 // SetsAside reports whether a source that releases a message with this delay sets the
 // message aside for good.
 func SetsAside(delay time.Duration) bool { return delay >= forGood }
