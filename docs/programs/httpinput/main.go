@@ -55,10 +55,14 @@ func accept(orders *delivery.Queue[order]) http.HandlerFunc {
 			http.Error(w, "the body is not an order: "+err.Error(), http.StatusBadRequest)
 			return
 		}
+		if o.Item == "" || o.Cents <= 0 { // such as null or {}
+			http.Error(w, "an order has an item, and a price in cents above 0", http.StatusBadRequest)
+			return
+		}
 		// Not the context of the request: the client may go away while the order is stored.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), patience)
 		defer cancel()
-		// The same key and body are the same order, which the queue keeps once.
+		// The same key and bytes are the same order, which the queue keeps once.
 		id := fmt.Sprintf("%s/%x", key, sha256.Sum256(body))
 		err = orders.Put(ctx, o, delivery.ID(id))
 		switch {
@@ -68,7 +72,7 @@ func accept(orders *delivery.Queue[order]) http.HandlerFunc {
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		default: // it may be stored or not
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, "send the order again, with the same Idempotency-Key", http.StatusServiceUnavailable)
+			http.Error(w, "send the same bytes again, with the same Idempotency-Key", http.StatusServiceUnavailable)
 		}
 	}
 }

@@ -38,6 +38,9 @@ func TestAccept(t *testing.T) {
 		"packed":                        {"k", "gzip", packed(t, tea), http.StatusAccepted, 1},
 		"without a key":                 {"", "", tea, http.StatusBadRequest, 0},
 		"no order":                      {"k", "", "tea", http.StatusBadRequest, 0},
+		"null":                          {"k", "", "null", http.StatusBadRequest, 0},
+		"an empty object":               {"k", "", "{}", http.StatusBadRequest, 0},
+		"without a price":               {"k", "", `{"item":"tea"}`, http.StatusBadRequest, 0},
 		"not packed":                    {"k", "gzip", tea, http.StatusBadRequest, 0},
 		"packed, and cut off":           {"k", "gzip", packed(t, tea)[:15], http.StatusBadRequest, 0},
 		"packed in another way":         {"k", "br", tea, http.StatusUnsupportedMediaType, 0},
@@ -65,10 +68,11 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// A key that a client uses for two orders by mistake loses neither.
+// A key that a client uses for two orders by mistake loses neither. A repeated request has
+// the same bytes: an order that is encoded again is another order.
 func TestAccept_SameKey(t *testing.T) {
 	orders := delivery.NewQueue[order](memory.Open(), "orders")
-	for _, body := range []string{`{"item":"tea"}`, `{"item":"tea"}`, `{"item":"coffee"}`} {
+	for _, body := range []string{`{"item":"tea","cents":300}`, `{"item":"tea","cents":300}`, `{"item":"coffee","cents":400}`, `{"item":"tea", "cents":300}`} {
 		r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(body))
 		r.Header.Set("Idempotency-Key", "k")
 		w := httptest.NewRecorder()
@@ -77,7 +81,7 @@ func TestAccept_SameKey(t *testing.T) {
 	}
 	counts, err := orders.Counts(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, 2, counts.Waiting)
+	require.Equal(t, 3, counts.Waiting)
 }
 
 // down is an engine that cannot be reached.
@@ -88,7 +92,7 @@ func (down) Put(context.Context, string, ...store.Message) error {
 }
 
 func TestAccept_EngineIsDown(t *testing.T) {
-	r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(`{}`))
+	r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(`{"item":"tea","cents":300}`))
 	r.Header.Set("Idempotency-Key", "k")
 	w := httptest.NewRecorder()
 	accept(delivery.NewQueue[order](down{memory.Open()}, "orders"))(w, r)
