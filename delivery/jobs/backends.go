@@ -230,6 +230,7 @@ func (j *Jobs) watch(ctx context.Context, steer func(BackendOrder)) {
 		if err != nil && ctx.Err() == nil {
 			failures.Add(err)
 		}
+		failures.FlushDue()
 		if steer == nil && guard.IsPermanent(err) { // the table is missing, or this user has no right to it
 			<-ctx.Done()
 			return

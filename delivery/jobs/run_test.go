@@ -281,6 +281,41 @@ func (d *dying) Update(ctx context.Context, f func(context.Context, store.Tx) er
 	return err
 }
 
+// outage is a store whose first updates fail.
+type outage struct {
+	*memory.Engine
+	left int
+}
+
+func (o *outage) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	o.left--
+	if o.left >= 0 {
+		return errors.New("connection refused")
+	}
+	return o.Engine.Update(ctx, f)
+}
+
+// The number of similar failures has its line after a minute, also if the store is back.
+func TestWork_LineAboutFailuresAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder // written by Work only
+		j, err := jobs.New(&outage{memory.Open(), 2}, jobs.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		require.NoError(t, err)
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil)
+		}()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, 2, strings.Count(log.String(), "this worker cannot report itself"), log.String())
+		require.Contains(t, log.String(), "failures=1")
+		end()
+		<-ended
+	})
+}
+
 // Regression (law D4): one job that could not be read stopped all jobs of an engine, and
 // the heartbeats of its workers.
 func TestAJobThatCannotBeRead(t *testing.T) {

@@ -88,6 +88,7 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 		default:
 			failures.Add(err)
 		}
+		failures.FlushDue()
 		if guard.IsPermanent(err) { // the table is missing, or this user has no right to it
 			return
 		}

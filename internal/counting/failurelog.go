@@ -18,7 +18,8 @@ const (
 
 // FailureLog logs the failures of an action that is repeated until it works, at warn. Of
 // similar failures the first has a line, and the others have one line per minute, with
-// their number. It is not safe for concurrent use.
+// their number. That line is written by the next Add, FlushDue or Flush after the minute.
+// It is not safe for concurrent use.
 type FailureLog struct {
 	logger *slog.Logger
 	clock  clock.Clock
@@ -55,5 +56,9 @@ func (f *FailureLog) write(err error, more ...any) {
 	f.logger.Warn(f.msg, append(args, more...)...)
 }
 
-// Flush writes the lines about failures that were counted. Call it at the end.
+// FlushDue writes the lines about failures that were counted and are due. Call it after
+// each attempt, so that a line is also written if the action works again.
+func (f *FailureLog) FlushDue() { f.lines.Flush(f.clock.Now().Sub(f.begun), false) }
+
+// Flush writes all lines about failures that were counted. Call it at the end.
 func (f *FailureLog) Flush() { f.lines.Flush(f.clock.Now().Sub(f.begun), true) }

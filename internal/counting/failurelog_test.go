@@ -44,6 +44,25 @@ func TestFailureLog(t *testing.T) {
 	require.Empty(t, b.String())
 }
 
+// The failures have their line a minute later if the action works again.
+func TestFailureLogFlushDue(t *testing.T) {
+	var b bytes.Buffer
+	c := clock.NewMock()
+	f := counting.NewFailureLog(slog.New(slog.NewTextHandler(&b, nil)), c, "cannot listen")
+	for range 3 {
+		f.Add(errors.New("refused"))
+	}
+	c.Add(59 * time.Second)
+	f.FlushDue()
+	require.Equal(t, 1, strings.Count(b.String(), "\n"))
+	c.Add(time.Second)
+	f.FlushDue()
+	require.Contains(t, b.String(), "error=refused failures=2")
+	f.FlushDue()
+	f.Flush()
+	require.Equal(t, 2, strings.Count(b.String(), "\n"))
+}
+
 // Failures that are all different have a bounded number of lines.
 func TestFailureLog_ManyGroups(t *testing.T) {
 	var b bytes.Buffer
