@@ -28,8 +28,9 @@
 //   - A process that has just joined uses nothing for [Settling], in which processes
 //     whose entries were lost record them again.
 //   - After the end of its lease a process has no share, and grows from zero.
-//   - The entry of another process counts until it has not changed for its lease and its
-//     longest call, by the monotonic clock of the reader.
+//   - The entry of another process counts until it has not changed for its lease and the
+//     longest call of all, by the monotonic clock of the reader. A reader that has missed
+//     steps measures this time anew.
 //   - A process that finds that the engine has lost writes marks its entry as stopped,
 //     for its lease and the longest call of all. Meanwhile no process grows: a process
 //     that was killed may have had a share that was lost.

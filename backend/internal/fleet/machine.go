@@ -21,8 +21,10 @@ const (
 	// Silent is how long a process must not have written before others may grow without
 	// its notice.
 	Silent = 2500 * time.Millisecond
-	// steady is the longest time between two steps of a process that vouches for others.
-	// It is shorter than Silent: a process that others took for silent does not vouch.
+	// steady is the longest time from the start of a step to the read of the next one, for
+	// a process that vouches for others. It is shorter than Silent: a process that others
+	// took for silent does not vouch. The answer of a step may be late, so the time when it
+	// came does not matter.
 	steady = 2 * time.Second
 	// MaxLongest bounds the longest call, so that sums of times do not overflow.
 	MaxLongest = 365 * 24 * time.Hour
@@ -62,7 +64,6 @@ type Machine struct {
 	settles bool          // there is at least one
 	since   time.Duration // when the first of them was committed
 	joined  int64         // the version that it has written
-	last    Instant       // when the last of them was committed
 
 	version   int64 // the highest version that was read or written
 	committed int64 // beat of the last write that is known to have happened
@@ -124,19 +125,21 @@ func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) 
 	if !m.IsLeased(now) {
 		m.drop()
 	}
-	if now.Mono-m.last.Mono > steady || now.Wall-m.last.Wall > steady {
+	if now.Mono-m.renewed.Mono > steady || now.Wall-m.renewed.Wall > steady {
 		m.startAnew()
+		clear(m.seen) // they may be older than writes that the engine has lost since
 	}
 	m.began = start
-	next := m.counted(now, read)
-	m.findLoss(now, version, read, next.longest(l.Longest))
+	longest := read.longest(l.Longest)
+	next := m.counted(now, read, longest)
+	m.findLoss(now, version, read, longest)
 	m.tried = max(m.tried, m.committed) + 1
 	mine := Member{Need: l.Need, Beat: m.tried, Written: version + 1, Joined: version + 1, Longest: l.Longest}
 	if m.settles {
 		mine.Joined = m.joined
 	}
 	if now.Mono < m.stopped {
-		mine.Stopped, mine.Longest = true, next.longest(l.Longest)
+		mine.Stopped, mine.Longest = true, longest
 	}
 	mine.Ticket = m.passTurn(now, next, l)
 	next.Members[m.id] = mine
@@ -213,7 +216,6 @@ func (m *Machine) Commit(now Instant, version int64) {
 		m.settles = true
 		m.since, m.joined = now.Mono, version
 	}
-	m.last = now
 }
 
 // Fail notes that the engine did not answer a step. The table may have been written, so
@@ -235,19 +237,19 @@ func (m *Machine) Leave(read Table) Table {
 	return next
 }
 
-// drop gives up the lease. The sightings of others may be older than writes that the
-// engine has lost since, so they begin anew.
+// drop gives up the lease.
 func (m *Machine) drop() {
 	if m.leased {
 		m.leases++
 	}
 	m.share, m.leased = 0, false
 	m.startAnew()
-	clear(m.seen)
 }
 
-// counted returns a copy of the table with the members whose shares count.
-func (m *Machine) counted(now Instant, read Table) Table {
+// counted returns a copy of the table with the members whose shares count. A dead member
+// counts for the longest call of all members, because it may have noticed the claim of
+// another process with longer calls, whose entry the engine has lost.
+func (m *Machine) counted(now Instant, read Table, longest time.Duration) Table {
 	next := Table{Members: make(map[string]Member, len(read.Members)+1)}
 	for id, x := range read.Members {
 		s, ok := m.seen[id]
@@ -255,7 +257,7 @@ func (m *Machine) counted(now Instant, read Table) Table {
 			s = sighting{x.Beat, now.Mono}
 			m.seen[id] = s
 		}
-		if id == m.id || now.Mono-s.at <= Lease+min(x.Longest, MaxLongest) {
+		if id == m.id || now.Mono-s.at <= Lease+longest {
 			next.Members[id] = x
 		}
 	}

@@ -1,0 +1,148 @@
+package fleet_test
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/backend/internal/fleet"
+)
+
+const ms = time.Millisecond
+
+// record is the record of an engine. A copy of it is a backup.
+type record struct {
+	table   fleet.Table
+	version int64
+}
+
+// backup returns a copy of the record.
+func (r *record) backup() record {
+	return record{fleet.Table{Members: maps.Clone(r.table.Members)}, r.version}
+}
+
+// member is a process whose steps a test makes one by one.
+type member struct {
+	*fleet.Machine
+	id    string
+	local fleet.Local
+	*record
+}
+
+func newMember(r *record, id string, longest time.Duration) *member {
+	return &member{Machine: fleet.New(id), id: id, local: fleet.Local{Limit: 10, Longest: longest}, record: r}
+}
+
+func instant(d time.Duration) fleet.Instant { return fleet.Instant{Mono: d, Wall: d} }
+
+// step makes a step that takes no time. Then the process uses its whole share.
+func (p *member) step(at time.Duration) {
+	p.write(at)
+	p.Commit(instant(at), p.version)
+	p.local.Running = p.share(at)
+}
+
+// write makes the first part of a step. The answer of the engine is under way.
+func (p *member) write(at time.Duration) {
+	p.table = p.Begin(instant(at), instant(at), p.version, p.table, p.local)
+	p.version++
+}
+
+func (p *member) share(at time.Duration) int { return p.Share(instant(at)) }
+
+// entry returns the entry of the process in the record.
+func (p *member) entry() fleet.Member { return p.table.Members[p.id] }
+
+// join makes the steps of the first five seconds of processes without calls, and returns
+// the time after them.
+func join(all ...*member) time.Duration {
+	now := time.Duration(0)
+	for ; now < 5*time.Second; now += time.Second {
+		for i, p := range all {
+			p.step(now + time.Duration(i)*10*ms)
+		}
+	}
+	return now
+}
+
+// Law B5: the answer of a write comes 2.5 s later. Meanwhile another process takes this
+// one for silent, and grows without its notice. The engine loses the growth.
+func TestMachine_LateAnswer(t *testing.T) {
+	r := &record{}
+	grown, late := newMember(r, "a", 30*time.Second), newMember(r, "b", 30*time.Second)
+	now := join(grown, late)
+	late.write(now)
+	wrote := r.version
+	grown.step(now + 20*ms)
+	before := r.backup()
+	grown.local.Need = 10
+	for d := 100 * ms; d <= 2700*ms; d += 200 * ms {
+		grown.step(now + d)
+	}
+	require.Equal(t, 10, grown.share(now+2700*ms))
+	late.Commit(instant(now+2500*ms), wrote)
+
+	*r = before // grown is killed with ten calls
+	late.local.Need = 10
+	for d := 2800 * ms; d < 30*time.Second; d += 300 * ms {
+		late.step(now + d)
+		require.Zero(t, late.share(now+d), d)
+	}
+}
+
+// Law B5: a process has not reached the engine for 3 s, in which another process grew
+// without its notice. The engine loses the growth, and the other process is cut off. Its
+// calls begin until the end of its lease, so its entry counts from now on, and not since
+// this process saw it before.
+func TestMachine_SightingFromBeforeAGap(t *testing.T) {
+	const longest = 12 * time.Second
+	r := &record{}
+	grown, back := newMember(r, "a", longest), newMember(r, "b", longest)
+	now := join(grown, back)
+	grown.step(now)
+	back.step(now + 10*ms)
+	before := r.backup()
+	grown.local.Need = 10
+	last := 3900 * ms
+	for d := 100 * ms; d <= last; d += 200 * ms {
+		grown.step(now + d)
+		back.Fail()
+	}
+	require.Equal(t, 10, grown.share(now+last))
+
+	*r = before
+	back.local.Need = 10
+	for d := last + 100*ms; d < last+fleet.Lease+longest; d += 300 * ms {
+		back.step(now + d)
+		require.Zero(t, back.share(now+d), d)
+	}
+	for d := last + fleet.Lease + longest; d < last+fleet.Lease+longest+4*time.Second; d += 300 * ms {
+		back.step(now + d)
+	}
+	require.Equal(t, 10, back.local.Running)
+}
+
+// Law B5: the engine loses the entry of a process with long calls that was killed. The
+// process with short calls that had noticed them is dead, too. Its entry counts until the
+// long calls have ended.
+func TestMachine_LostEntryWithALongerCall(t *testing.T) {
+	const longest = 30 * time.Second
+	r := &record{}
+	lost, witness, next := newMember(r, "a", longest), newMember(r, "b", time.Second), newMember(r, "c", longest)
+	now := join(witness)
+	before := r.backup()
+	lost.local.Need, next.local.Need = 10, 10
+	for d := 0 * ms; d <= 2000*ms; d += 200 * ms {
+		lost.step(now + d)
+		witness.step(now + d + 50*ms)
+	}
+	require.Equal(t, 10, lost.share(now+2000*ms))
+
+	*r = before
+	for d := 2100 * ms; d < 2000*ms+longest; d += 300 * ms {
+		next.step(now + d)
+		require.Zero(t, next.share(now+d), d)
+	}
+}
