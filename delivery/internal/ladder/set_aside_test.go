@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,15 +76,14 @@ func TestConfigBlocked_MessageSetAsideForGood(t *testing.T) {
 // the first time.
 type lateRelease struct {
 	small
-	releases *int
+	releases *atomic.Int32
 }
 
 func (s lateRelease) Release(ctx context.Context, delay time.Duration, released ...store.Lease) error {
 	if delay < 100*365*24*time.Hour {
 		return s.small.Release(ctx, delay, released...)
 	}
-	*s.releases++
-	if *s.releases == 1 {
+	if s.releases.Add(1) == 1 {
 		return &store.LeaseError{Lost: released}
 	}
 	return s.small.Release(ctx, delay, released...)
@@ -94,7 +94,7 @@ func (s lateRelease) Release(ctx context.Context, delay time.Duration, released 
 func TestConfigBlocked_LeaseLostBeforeMessageIsSetAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
-		releases := 0
+		var releases atomic.Int32
 		l := build(t, blocking(lateRelease{small{memory, "dead"}, &releases}))
 		large := "a1" + strings.Repeat("x", 20)
 		putRaw(t, memory, "new", func(*message.Meta) {}, large, "a2")
@@ -110,7 +110,7 @@ func TestConfigBlocked_LeaseLostBeforeMessageIsSetAside(t *testing.T) {
 		require.Equal(t, "a2", m.Value)
 		m.Ack()
 		nothing(t, source)
-		require.Equal(t, 2, releases)
+		require.EqualValues(t, 2, releases.Load())
 	})
 }
 
