@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,13 +90,24 @@ func TestByKey_EngineWithoutCounts(t *testing.T) {
 // slowKeys is an engine whose counts by key take long, or fail.
 type slowKeys struct {
 	*memory.Engine
-	takes  time.Duration
-	err    error
-	begins []time.Time // of the counts
+	takes time.Duration
+	err   error
+
+	mu     sync.Mutex
+	begins []time.Time // of the counts; guarded by mu
+}
+
+// begun returns when the counts began.
+func (e *slowKeys) begun() []time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.begins)
 }
 
 func (e *slowKeys) CountKeys(ctx context.Context, q store.KeyQuery) ([]store.KeyCounts, error) {
+	e.mu.Lock()
 	e.begins = append(e.begins, time.Now())
+	e.mu.Unlock()
 	time.Sleep(e.takes)
 	if e.err != nil {
 		return nil, e.err
@@ -117,9 +130,10 @@ func TestByKey_RestsBetweenCounts(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		assert.Contains(t, page(t, h, "/bykey?queue=orders&contains=0"), "No message has such a key.")
 		time.Sleep(10 * time.Minute)
-		require.Greater(t, len(e.begins), 1)
-		for i, at := range e.begins[1:] {
-			assert.GreaterOrEqual(t, at.Sub(e.begins[i]), 10*e.takes)
+		begins := e.begun()
+		require.Greater(t, len(begins), 1)
+		for i, at := range begins[1:] {
+			assert.GreaterOrEqual(t, at.Sub(begins[i]), 10*e.takes)
 		}
 		cancel()
 	})
@@ -167,7 +181,7 @@ func TestByKey_DroppedFilters(t *testing.T) {
 			page(t, h, fmt.Sprint("/bykey?queue=orders&contains=", i))
 		}
 		time.Sleep(time.Hour)
-		assert.LessOrEqual(t, len(e.begins), 30, "16 filters are kept")
+		assert.LessOrEqual(t, len(e.begun()), 30, "16 filters are kept")
 		cancel()
 	})
 }
@@ -210,7 +224,7 @@ func TestByKey_Cancel(t *testing.T) {
 
 	w := ask(h, address, url.Values{"why": {"the customer has left"}, "max": {"0"}})
 	require.Equal(t, http.StatusSeeOther, w.Code)
-	becomes(t, h, w.Header().Get("Location"), "cancel", "its layers and its dead letters", "done")
+	becomes(t, h, w.Header().Get("Location"), "cancel", "its layers and its dead letters", ">done: 6 of 6 done")
 	becomes(t, h, "/log", "cancel orders", "the customer has left")
 	for queue, want := range map[string]int{"orders": 1, "orders-retry-2": 0, "orders-dead": 4} {
 		n, err := e.Count(t.Context(), queue, store.Filter{})
