@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"testing"
 	"time"
@@ -102,27 +100,13 @@ func TestMutate_NotSent(t *testing.T) {
 	}
 }
 
-// The server accepts a connection, and does not read more than the beginning of the
-// request, as if it were frozen.
+// The server reads only the beginning of the request. The attempt ends all the same, after
+// gohbase has stopped writing.
 func TestMutate_TimeoutWhileWriting(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	late := &deadline{Context: t.Context(), reached: make(chan struct{})}
-	accepted := make(chan net.Conn, 1)
-	go func() {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		_, err = io.ReadFull(conn, make([]byte, 1<<10))
-		if err == nil {
-			close(late.reached)
-			accepted <- conn
-		}
-	}()
-	client := &regionOnly{address: listener.Addr().String(), returned: make(chan struct{})}
-	put := hbase.Mutate(client, patience,
+	hbase.SetWriteGrace(t, 10*time.Millisecond)
+	server := startServer(t, frozen, "")
+	late := &deadline{Context: t.Context(), reached: server.received1}
+	put := hbase.Mutate(&regionOnly{address: server.listener.Addr().String()}, patience,
 		func(_ context.Context, key string) (*hrpc.Mutate, error) {
 			return hrpc.NewPutStr(late, "t", key, map[string]map[string][]byte{"f": {"v": make([]byte, 64<<20)}})
 		},
@@ -131,9 +115,6 @@ func TestMutate_TimeoutWhileWriting(t *testing.T) {
 	require.ErrorIs(t, failure.Err, context.DeadlineExceeded)
 	assert.Equal(t, netretry.TimedOut, failure.Reason)
 	assert.True(t, failure.InDoubt)
-	conn := <-accepted
-	require.NoError(t, conn.Close())
-	<-client.returned // gohbase stops writing when the connection ends
 }
 
 // The request has another context than the attempt.

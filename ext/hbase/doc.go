@@ -100,9 +100,9 @@
 // background, and end by themselves after hbase.client.scanner.timeout.period.
 //
 // If a server hangs and the buffers of its connection are full, gohbase blocks in the
-// write. The attempt ends with its timeout and is in doubt, but a goroutine stays until
-// the connection ends: after gohbase.RegionReadTimeout (30 s by default) if other requests
-// of the connection are in flight, otherwise when the operating system gives up.
+// write, and sets no deadline. [Mutate] closes such a connection 5 s after the timeout of
+// the attempt. Then all requests of the connection end, and writes among them are in
+// doubt.
 //
 // All functions are safe for concurrent use.
 //

@@ -3,14 +3,12 @@ package hbase
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/tsuna/gohbase"
 	"github.com/tsuna/gohbase/hrpc"
 	"github.com/tsuna/gohbase/pb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/predicates"
@@ -26,6 +24,11 @@ import (
 // asyncop.WithAttemptTimeout: an attempt that ends here reports whether its request was
 // sent, and an attempt that the operator cuts off cannot. So a write that waited in vain
 // for its region may be repeated, even if it must not happen twice.
+//
+// An attempt does not end while gohbase writes its request to the connection, since the
+// server would get a part of it. If the server does not read, Mutate closes the connection
+// 5 s after the attempt should have ended. So timeout should be long enough to transmit a
+// request.
 //
 // Mutate panics if an argument is nil, if timeout is negative, or if client was not made
 // by gohbase.NewClient.
@@ -72,15 +75,16 @@ func limited(ctx context.Context, timeout time.Duration) (context.Context, conte
 func sendOnce(ctx context.Context, sender gohbase.RPCClient, mutation *hrpc.Mutate) (*hrpc.Result, error) {
 	w := newWrite(ctx, mutation)
 	defer w.end()
-	message, err := send(ctx, sender, w)
-	request, isSent := w.close()
+	defer close(w.returned)
+	message, err := sender.SendRPC(w)
 	answer, ok := w.answer()
-	if ok { // send may have preferred the end of its context
+	switch {
+	case ok: // SendRPC may have preferred the end of its context
 		message, err = answer.Msg, answer.Error
+	case err != nil: // the request may have another context
+		err = cmp.Or(ctx.Err(), err)
 	}
-	if errors.Is(err, context.Canceled) {
-		err = cmp.Or(ctx.Err(), err) // the request has another context
-	}
+	request, isSent := w.request()
 	switch {
 	case err != nil && !isSent:
 		return nil, unsent(err)
@@ -96,30 +100,6 @@ func sendOnce(ctx context.Context, sender gohbase.RPCClient, mutation *hrpc.Muta
 		return nil, fmt.Errorf("hbase: the response to %s is a %T, not a MutateResponse", mutation.Name(), message)
 	}
 	return hrpc.ToLocalResult(response.Result), nil
-}
-
-// send calls SendRPC, and returns when the attempt ends at the latest: SendRPC does not
-// look at its context while it writes to a connection, which takes long if the server
-// does not read. Then SendRPC ends when the connection ends.
-func send(ctx context.Context, sender gohbase.RPCClient, w *write) (message proto.Message, err error) {
-	returned := make(chan hrpc.RPCResult, 1)
-	go func() {
-		r := hrpc.RPCResult{Error: errors.New("hbase: SendRPC did not return")}
-		defer func() {
-			panicked := recover()
-			if panicked != nil {
-				r.Error = fmt.Errorf("hbase: SendRPC panicked: %v", panicked)
-			}
-			returned <- r
-		}()
-		r.Msg, r.Error = sender.SendRPC(w)
-	}()
-	select {
-	case r := <-returned:
-		return r.Msg, r.Error
-	case <-w.limited.Done():
-		return nil, cmp.Or(ctx.Err(), w.limited.Err())
-	}
 }
 
 // unsent adds to err that the request was not sent.

@@ -19,8 +19,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// silent is the exception of a server that does not answer.
-const silent = "silent"
+// Exceptions of a server that does not answer, and of a server that does not even read more
+// than the beginning of a request.
+const (
+	silent = "silent"
+	frozen = "frozen"
+)
 
 // fakeServer is a region server that answers each request with the same exception, or
 // ends the connection, or is silent. So gohbase makes the errors that a real server
@@ -30,6 +34,7 @@ type fakeServer struct {
 	exception, stack string // empty exception: ends the connection
 
 	received1 chan struct{} // closed by the first request
+	stopped   chan struct{} // closed at the end of the test
 
 	mu       sync.Mutex // guards what follows
 	requests int
@@ -40,9 +45,10 @@ func startServer(t *testing.T, exception, stack string) *fakeServer {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := &fakeServer{listener: listener, exception: exception, stack: stack, received1: make(chan struct{})}
+	s := &fakeServer{listener: listener, exception: exception, stack: stack, received1: make(chan struct{}), stopped: make(chan struct{})}
 	var wg sync.WaitGroup
 	t.Cleanup(func() {
+		close(s.stopped)
 		listener.Close()
 		s.mu.Lock()
 		for _, conn := range s.conns {
@@ -74,6 +80,14 @@ func (s *fakeServer) serve(conn net.Conn) {
 		return
 	}
 	if _, err := readFrame(in); err != nil { // about the connection
+		return
+	}
+	if s.exception == frozen {
+		_, err := io.ReadFull(in, make([]byte, 1<<10))
+		if err == nil {
+			close(s.received1)
+		}
+		<-s.stopped
 		return
 	}
 	for {
@@ -138,15 +152,11 @@ func (s *fakeServer) received() int {
 type regionOnly struct {
 	gohbase.Client // nil: only SendRPC is called
 
-	address  string
-	refused  error         // the error of SendRPC in place of a request, or nil
-	returned chan struct{} // closed when SendRPC returns, or nil
+	address string
+	refused error // the error of SendRPC in place of a request, or nil
 }
 
 func (c *regionOnly) SendRPC(rpc hrpc.Call) (proto.Message, error) {
-	if c.returned != nil {
-		defer close(c.returned)
-	}
 	if c.refused != nil {
 		return nil, c.refused
 	}
@@ -165,6 +175,7 @@ func (c *regionOnly) SendRPC(rpc hrpc.Call) (proto.Message, error) {
 				return nil, err
 			}
 		}
+		reg.SetClient(conn)
 		rpc.SetRegion(reg)
 		conn.QueueRPC(rpc)
 		var result hrpc.RPCResult

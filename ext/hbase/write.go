@@ -3,6 +3,7 @@ package hbase
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/tsuna/gohbase/hrpc"
 	"google.golang.org/protobuf/proto"
@@ -10,8 +11,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// write is a mutation that gohbase sends at most once, and not after the attempt has
-// ended.
+// write is a mutation that gohbase sends at most once.
 //
 // SendRPC of gohbase repeats a request after most errors and returns only the last error.
 // write is the request that SendRPC sees, so it notices when the request is sent, keeps
@@ -34,13 +34,16 @@ type write struct {
 	limited context.Context // ends with the attempt, the context of the mutation, or a call of end
 	end     func()
 
-	mu      sync.Mutex      // guards the fields below
-	current context.Context // limited, or a child of it in which gohbase traces the request
-	isOver  bool            // the attempt has ended: the request must not be sent
-	sent    bool
-	report  predicates.SentRequest // if sent
-	result  hrpc.RPCResult
-	hasEnd  bool // result is set
+	returned chan struct{} // closed when SendRPC has returned
+
+	mu         sync.Mutex      // guards the fields below
+	current    context.Context // limited, or a child of it in which gohbase traces the request
+	sent       bool
+	connection hrpc.RegionClient      // if sent; nil if it has just ended
+	isStalled  bool                   // closeStalled has closed the connection
+	report     predicates.SentRequest // if sent
+	result     hrpc.RPCResult
+	hasEnd     bool // result is set
 
 	calls int                    // of ResultChan since SetRegion
 	ends  [2]chan hrpc.RPCResult // of the result: one is the server's, one is SendRPC's
@@ -54,23 +57,62 @@ func newWrite(ctx context.Context, m *hrpc.Mutate) *write {
 		stop()
 		cancel()
 	}
-	return &write{Mutate: m, attempt: ctx, limited: limited, end: end, current: limited}
+	w := &write{Mutate: m, attempt: ctx, limited: limited, end: end, current: limited, returned: make(chan struct{})}
+	context.AfterFunc(limited, w.closeStalled)
+	return w
 }
 
-// close prevents the request from being sent from now on. It returns the report of the
-// request, and whether it may have been sent.
-func (w *write) close() (predicates.SentRequest, bool) {
+// writeGrace is how long gohbase may continue to write a request after its attempt should
+// have ended. Tests change it.
+var writeGrace = 5 * time.Second
+
+// closeStalled closes the connection if gohbase still writes the request writeGrace after
+// the attempt should have ended, because the server does not read. Then SendRPC returns.
+// Without that the attempt, and all other writes to the server, would never end.
+func (w *write) closeStalled() {
+	if w.writingTo() == nil {
+		return
+	}
+	grace := time.NewTimer(writeGrace)
+	defer grace.Stop()
+	select {
+	case <-w.returned:
+		return
+	case <-grace.C:
+	}
+	connection := w.writingTo()
+	if connection == nil {
+		return
+	}
+	w.mu.Lock()
+	w.isStalled = true
+	w.mu.Unlock()
+	connection.Close()
+}
+
+// writingTo returns the connection to which gohbase writes the request now, or nil.
+func (w *write) writingTo() hrpc.RegionClient {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.isOver = true
+	if !w.sent || w.calls > 0 {
+		return nil
+	}
+	return w.connection
+}
+
+// request returns the report of the request, and whether it may have been sent.
+func (w *write) request() (predicates.SentRequest, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	return w.report, w.sent
 }
 
-// answer returns the result of the request that was sent.
+// answer returns the result of the request that was sent, unless the result is that
+// closeStalled has closed the connection: then the attempt has timed out.
 func (w *write) answer() (hrpc.RPCResult, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.result, w.hasEnd
+	return w.result, w.hasEnd && !w.isStalled
 }
 
 // Context implements hrpc.Call.
@@ -95,7 +137,7 @@ func (w *write) SkipBatch() bool { return true }
 func (w *write) SetRegion(region hrpc.RegionInfo) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.sent || w.isOver {
+	if w.sent {
 		w.end()
 		return // and leave the region alone: the connection may still read it
 	}
@@ -105,15 +147,13 @@ func (w *write) SetRegion(region hrpc.RegionInfo) {
 }
 
 // SerializeCellBlocks is called by gohbase just before it writes the request to the
-// connection. gohbase does not send a nil message.
+// connection.
 func (w *write) SerializeCellBlocks() (proto.Message, [][]byte, uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.isOver {
-		return nil, nil, 0
-	}
 	if !w.sent {
 		w.sent = true
+		w.connection = w.Region().Client()
 		w.report = predicates.ReportSent(w.attempt)
 	}
 	return w.Mutate.SerializeCellBlocks()
