@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,8 +25,13 @@ import (
 // keys that Cancelled got since its last call, with their queues.
 func working(t *testing.T, e store.Keeper, isBusy func() bool) (cancelled func() string) {
 	t.Helper()
+	var mu sync.Mutex // guards keys
 	var keys []string
-	j, err := jobs.New(e, jobs.Config{Busy: isBusy, Cancelled: func(queue, key string) { keys = append(keys, queue+" "+key) }})
+	j, err := jobs.New(e, jobs.Config{Busy: isBusy, Cancelled: func(queue, key string) {
+		mu.Lock()
+		defer mu.Unlock()
+		keys = append(keys, queue+" "+key)
+	}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -38,6 +45,8 @@ func working(t *testing.T, e store.Keeper, isBusy func() bool) (cancelled func()
 	})
 	return func() string {
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		got := strings.Join(keys, ", ")
 		keys = nil
 		return got
@@ -88,8 +97,8 @@ func (unwatched) Watch(context.Context, func()) error { return errors.ErrUnsuppo
 func TestWork_CancelledKeysWithoutAnnouncements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := unwatched{memory.Open()}
-		isBusy := false
-		cancelled := working(t, e, func() bool { return isBusy })
+		var isBusy atomic.Bool
+		cancelled := working(t, e, isBusy.Load)
 		require.Empty(t, cancelled())
 		var keys []string
 		for i := range 40 {
@@ -98,7 +107,7 @@ func TestWork_CancelledKeysWithoutAnnouncements(t *testing.T) {
 		cancels(t, e, "orders", keys...)
 		time.Sleep(time.Minute)
 		require.Empty(t, cancelled(), "an idle worker reads nothing")
-		isBusy = true
+		isBusy.Store(true)
 		time.Sleep(time.Second)
 		require.Equal(t, "orders ", cancelled())
 		cancels(t, e, "orders", "a")
