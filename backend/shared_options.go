@@ -57,10 +57,11 @@ func WithoutEngine(n int) Option {
 // process dies, its permits move to others 5 s and this time later, or the longest such
 // time of the processes. If calls run for longer, the service may get as many calls above
 // the limit. The default is the longest timeout of the operators: of an attempt, or else
-// of an element. An operator without a timeout, or with timeouts of its elements only,
-// counts as a minute. A call that ignores its context may run for longer than its
-// timeout. More than a year counts as a year. It has no effect without Shared. It panics
-// if d is not positive.
+// of an element; twice as long for lookups, because an element may join a call just
+// before the first one times out. An operator without a timeout, or with timeouts of its
+// elements only, counts as a minute. A call that ignores its context may run for longer
+// than its timeout. More than a year counts as a year. It has no effect without Shared.
+// It panics if d is not positive.
 func LongestCall(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("backend: LongestCall: not positive: %v", d))

@@ -64,8 +64,17 @@ type Limits struct {
 }
 
 // LongestCall returns how long a call takes at most if it obeys its context, or 0 if that
-// is not known.
+// is not known. A call that elements with the same key share may take twice their timeout:
+// an element may join it just before the first one times out.
 func (c *Config[IN, OUT]) LongestCall() time.Duration {
+	if c.Lookups != nil {
+		return 2 * min(c.longestAttempt(), math.MaxInt64/2)
+	}
+	return c.longestAttempt()
+}
+
+// longestAttempt returns the longest timeout of an attempt, or 0 if that is not known.
+func (c *Config[IN, OUT]) longestAttempt() time.Duration {
 	switch {
 	case c.AttemptTimeout > 0 && (c.OwnTimeouts || c.Timeout == 0):
 		return c.AttemptTimeout
