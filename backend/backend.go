@@ -249,8 +249,8 @@ func (p protocol) Attach(s gate.Sleeper, c gate.Caller) gate.Seat {
 	if p.shared == nil {
 		return place
 	}
-	p.shared.attach(c.Longest)
-	return &sharedSeat{place, p.shared}
+	longest := p.shared.attach(c.Longest)
+	return &sharedSeat{place, p.shared, longest}
 }
 
 func (b *Backend) now() time.Duration { return b.clock.Now().Sub(b.epoch) }

@@ -37,6 +37,7 @@ type fleetShare struct {
 	divided   int    // limit of the fleet when the rates were divided last
 	permits   permits
 	longest   time.Duration // that a call takes
+	recorded  time.Duration // longest in the entry of the process; at most longest
 	seats     int           // that have not left
 	isRunning bool          // the goroutine
 	ended     chan struct{} // closed by the goroutine when it ends
@@ -85,16 +86,21 @@ func (f *fleetShare) instant() fleet.Instant {
 	return fleet.Instant{Mono: now.Sub(epoch), Wall: now.Round(0).Sub(epoch.Round(0))}
 }
 
-// attach notes a new seat. longest is how long a call of its operator takes, or 0.
-func (f *fleetShare) attach(longest time.Duration) {
+// attach notes a new seat. calls is how long a call of its operator takes, or 0 if that is
+// not known. attach returns the longest call of the operator.
+func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 	b := f.backend
-	if longest == 0 {
+	switch {
+	case b.longestCall > 0:
+		longest = b.longestCall
+	case calls == 0:
 		longest = unknownCall
+	default:
+		longest = calls
 	}
+	longest = min(longest, fleet.MaxLongest)
 	b.mu.Lock()
-	if b.longestCall == 0 {
-		f.longest = max(f.longest, min(longest, fleet.MaxLongest))
-	}
+	f.longest = max(f.longest, longest)
 	f.seats++
 	starts := !f.isRunning
 	if starts {
@@ -104,12 +110,13 @@ func (f *fleetShare) attach(longest time.Duration) {
 	}
 	b.mu.Unlock()
 	if !starts {
-		return
+		return longest
 	}
 	err := inUse.enter(b.name, b.keeper)
 	if err != nil {
 		b.Hold(err.Error())
 	}
+	return longest
 }
 
 // wake makes the goroutine look at once.
@@ -190,7 +197,7 @@ func (f *fleetShare) refresh() {
 	hasChanged := from != f.source
 	if hasChanged {
 		f.source = from
-		f.permits.source++
+		f.permits.change()
 	}
 	n = min(n, f.limit)
 	if n != b.limit || f.divided != f.limit {
@@ -213,21 +220,24 @@ func (f *fleetShare) notify() {
 	}
 }
 
-// mayBegin reports whether the lease allows a call with p now (law B5).
-func (f *fleetShare) mayBegin(p *permit) bool {
+// mayBegin reports whether the lease allows a call with p now, which takes longest (law
+// B5). If the process dies, its permits move after the recorded time, so a longer call
+// waits until a step has recorded it. Calls without the engine have no record.
+func (f *fleetShare) mayBegin(p *permit, longest time.Duration) bool {
 	f.refresh()
-	return f.source != source{} && f.permits.isValid(p, f.backend.limit)
+	isRecorded := longest <= f.recorded || f.source.isAlone
+	return f.source != source{} && isRecorded && f.permits.isValid(p, f.backend.limit)
 }
 
 // begin begins a call with p, and returns the permit that it uses: p, or an additional
 // permit if p has a call already. It returns nil if the call must wait.
-func (f *fleetShare) begin(p *permit) *permit {
+func (f *fleetShare) begin(p *permit, longest time.Duration) *permit {
 	b := f.backend
 	switch {
-	case !f.mayBegin(p):
+	case !f.mayBegin(p, longest):
 		return nil
 	case !p.isBusy():
-		p.begin()
+		f.permits.begin(p)
 		return p
 	case b.used >= b.limit:
 		return nil
@@ -236,16 +246,17 @@ func (f *fleetShare) begin(p *permit) *permit {
 	more := &permit{source: f.permits.source, isReleased: true}
 	more.root = more
 	f.permits.add(more)
-	more.begin()
+	f.permits.begin(more)
 	return more
 }
 
 // beginFunc reports whether a function that makes its call with p by itself may be called.
-func (f *fleetShare) beginFunc(p *permit) bool {
-	if !f.mayBegin(p) || p.isBusy() {
+func (f *fleetShare) beginFunc(p *permit, longest time.Duration) bool {
+	if !f.mayBegin(p, longest) || p.isBusy() {
 		return false
 	}
 	p.calledFunc = true
+	f.permits.count(p.root)
 	if p.around != nil {
 		p.around.lentTo = p
 	}
@@ -281,13 +292,10 @@ func (f *fleetShare) await(ctx context.Context, stamp gate.Stamp, begin func(*pe
 	}
 }
 
-// countWait counts a call with p that waits.
+// countWait counts n more calls with p that wait.
 func (f *fleetShare) countWait(p *permit, n int) {
 	f.waits += n
-	p.root.waiting += n
-	if p.isLent {
-		p.root.waitingLent += n
-	}
+	f.permits.wait(p, n)
 }
 
 // freeIfOver frees a permit that was released, when all calls with it have ended.
@@ -297,7 +305,7 @@ func (f *fleetShare) freeIfOver(p *permit) {
 		f.notify()
 		return
 	}
-	delete(f.permits.all, p.stamp)
+	f.permits.remove(p)
 	if p.isLent {
 		f.permits.passOn(p)
 	}
@@ -396,12 +404,12 @@ func (f *fleetShare) hasEnded() bool { return f.seats == 0 && f.backend.used == 
 func (f *fleetShare) step() time.Duration {
 	b := f.backend
 	f.joined = true
-	need := 0
+	need, longest := 0, time.Duration(0)
 	version, err := f.update(func(start fleet.Instant, r store.Record, read fleet.Table) fleet.Table {
 		b.mu.Lock()
 		defer b.mu.Unlock() // log lines are written later, outside of the transaction
 		need = max(f.peak, f.need())
-		f.told = need
+		f.told, longest = need, f.longest
 		f.refresh() // before the machine begins another lease
 		next := f.machine.Begin(start, f.instant(), r.Version, read, f.local(need))
 		f.refresh()
@@ -412,6 +420,10 @@ func (f *fleetShare) step() time.Duration {
 	switch {
 	case err == nil:
 		f.machine.Commit(f.instant(), version)
+		if longest > f.recorded {
+			f.recorded = longest
+			f.notify()
+		}
 		f.answered(nil)
 		f.peak = b.used
 	case errors.Is(err, store.ErrChanged): // other processes were faster: the lease stays as it is

@@ -9,9 +9,10 @@ import (
 // an engine. Afterwards a call with it waits until it is valid again (law B5). Guarded by
 // Backend.mu.
 type permits struct {
-	all    map[gate.Stamp]*permit
-	last   gate.Stamp
-	source int // grows when the source of the share changes
+	all     map[gate.Stamp]*permit
+	last    gate.Stamp
+	source  int // grows when the source of the share changes
+	counted int // permits with isCounted
 }
 
 // permit is the permit of a call, or lent by the permit of a call around its operator.
@@ -28,6 +29,8 @@ type permit struct {
 	inner       int     // calls with permits that it has lent
 	waiting     int     // calls with it, and with permits lent by it, that wait for the lease; of a root
 	waitingLent int     // the latter
+	lentCalls   int     // calls that have begun with permits lent by it and not ended; of a root
+	isCounted   bool    // a call may be at the service, or may begin at any time; of a root
 	calledFunc  bool    // a function that makes its calls by itself was called
 	lentTo      *permit // the permit that it has lent and that makes a call, or nil
 	isReleased  bool    // by its operator; calls with it may not have ended
@@ -54,6 +57,20 @@ func (x *permits) add(p *permit) {
 	}
 	p.stamp = x.last
 	x.all[p.stamp] = p
+	x.count(p)
+}
+
+func (x *permits) remove(p *permit) {
+	delete(x.all, p.stamp)
+	x.count(p)
+}
+
+// change notes that the share has another source. No permit is valid any more.
+func (x *permits) change() {
+	x.source++
+	for _, p := range x.all {
+		x.count(p)
+	}
 }
 
 // find returns the permit of a stamp. A call whose permit was released already has a
@@ -69,25 +86,32 @@ func (x *permits) find(stamp gate.Stamp) *permit {
 
 // running returns how many calls may be at the service, or may begin at any time. A call
 // that waits for the lease is not at the service, and neither is a call around it.
-func (x *permits) running() int {
-	n := 0
-	inner := map[*permit]bool{}
-	for _, p := range x.all {
-		if p.root != p && p.own > 0 {
-			inner[p.root] = true
-		}
+func (x *permits) running() int { return x.counted }
+
+// count counts p in running, or no longer. Each change of a root calls it.
+func (x *permits) count(p *permit) {
+	counts := x.all[p.stamp] == p && p.root == p && x.mayRun(p)
+	switch {
+	case counts && !p.isCounted:
+		x.counted++
+	case !counts && p.isCounted:
+		x.counted--
 	}
-	for _, p := range x.all {
-		if p.root == p && (inner[p] || x.counts(p)) {
-			n++
-		}
-	}
-	return n
+	p.isCounted = counts
 }
 
-// counts reports whether the calls of a root count, apart from lent permits.
-func (x *permits) counts(p *permit) bool {
-	return p.source == x.source || p.own > 0 && p.waitingLent == 0 || p.calledFunc && p.waiting == 0
+// mayRun reports whether a call of a root may be at the service, or may begin at any time.
+func (x *permits) mayRun(p *permit) bool {
+	return p.lentCalls > 0 || p.source == x.source || p.own > 0 && p.waitingLent == 0 || p.calledFunc && p.waiting == 0
+}
+
+// wait counts n more calls with p that wait for the lease.
+func (x *permits) wait(p *permit, n int) {
+	p.root.waiting += n
+	if p.isLent {
+		p.root.waitingLent += n
+	}
+	x.count(p.root)
 }
 
 // isValid reports whether a call with p may begin, as far as the lease is concerned. If
@@ -100,12 +124,15 @@ func (x *permits) isValid(p *permit, share int) bool {
 	if root.source == x.source {
 		return true
 	}
-	before := root.source
-	root.source = x.source
-	if x.running() > share {
-		root.source = before
+	more := 1
+	if root.isCounted {
+		more = 0
+	}
+	if x.running()+more > share {
 		return false
 	}
+	root.source = x.source
+	x.count(root)
 	return true
 }
 
@@ -120,17 +147,25 @@ func (p *permit) isBusy() bool {
 }
 
 // begin counts a call with p.
-func (p *permit) begin() {
+func (x *permits) begin(p *permit) {
 	p.own++
+	if p.root != p {
+		p.root.lentCalls++
+	}
+	x.count(p.root)
 	if p.around != nil {
 		p.around.inner++
 		p.around.lentTo = p
 	}
 }
 
-// end is the reverse of begin.
-func (p *permit) end() {
+// end counts the end of a call with p.
+func (x *permits) end(p *permit) {
 	p.own--
+	if p.root != p {
+		p.root.lentCalls--
+	}
+	x.count(p.root)
 	if p.around != nil {
 		p.around.inner--
 		p.endLending()
@@ -166,6 +201,7 @@ func (x *permits) lend(around, p *permit) {
 	p.isLent, p.around = true, around
 	if around == nil {
 		p.waitingLent = p.waiting
+		x.count(p)
 		return
 	}
 	root := around.root
@@ -176,7 +212,10 @@ func (x *permits) lend(around, p *permit) {
 	}
 	root.waiting += p.waiting
 	root.waitingLent += p.waiting // calls with p wait with a lent permit now
-	p.waiting, p.waitingLent = 0, 0
+	root.lentCalls += p.lentCalls + p.own
+	p.waiting, p.waitingLent, p.lentCalls = 0, 0, 0
+	x.count(p)
+	x.count(root)
 	around.inner += p.own
 	if p.own > 0 || p.calledFunc {
 		around.lentTo = p

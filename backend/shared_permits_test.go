@@ -1,6 +1,8 @@
 package backend
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +14,7 @@ func TestPermits_PassOnToACallThatWaits(t *testing.T) {
 	x := newPermits()
 	outside, inside := &seat{calls: 1}, &seat{lent: 1}
 	around := x.all[x.grant(outside)]
-	around.begin()
+	x.begin(around)
 	inside.around, inside.calls = around.stamp, 1
 	lent := x.all[x.grant(inside)]
 	inside.calls = 2
@@ -22,16 +24,15 @@ func TestPermits_PassOnToACallThatWaits(t *testing.T) {
 	require.False(t, own.isLent)
 	require.Equal(t, 2, x.running())
 
-	x.source++ // the lease has ended
+	x.change() // the lease has ended
 	require.Equal(t, 1, x.running(), "the call around them")
-	f := &fleetShare{permits: x}
-	f.countWait(own, 1)
-	delete(x.all, lent.stamp)
+	x.wait(own, 1)
+	x.remove(lent)
 	x.passOn(lent)
 	require.True(t, own.isLent)
 	require.Equal(t, around, own.root)
 	require.Zero(t, x.running(), "the call around the operator waits, too")
-	f.countWait(own, -1)
+	x.wait(own, -1)
 	require.Equal(t, 1, x.running())
 	require.Zero(t, around.waiting+around.waitingLent+own.waiting)
 }
@@ -45,12 +46,12 @@ func TestPermits_LentToOneCall(t *testing.T) {
 	first.around, second.around = around.stamp, around.stamp
 	a, b := x.all[x.grant(first)], x.all[x.grant(second)]
 	require.False(t, a.isBusy())
-	a.begin()
+	x.begin(a)
 	require.True(t, a.isBusy(), "a second call of the attempt")
 	require.True(t, b.isBusy(), "another operator in the same call")
 	around.isReleased = true
 	require.False(t, around.isOver())
-	a.end()
+	x.end(a)
 	require.True(t, around.isOver())
 	require.True(t, b.isBusy(), "the permit around it was released")
 }
@@ -60,15 +61,94 @@ func TestPermits_ValidAgain(t *testing.T) {
 	x := newPermits()
 	s := &seat{calls: 1}
 	a, b, c := x.all[x.grant(s)], x.all[x.grant(s)], x.all[x.grant(s)]
-	a.begin() // and does not end with the lease
-	x.source++
+	x.begin(a) // and does not end with the lease
+	x.change()
 	require.Equal(t, 1, x.running())
 	require.False(t, x.isValid(b, 0))
 	require.False(t, x.isValid(b, 1))
 	require.True(t, x.isValid(b, 2))
 	require.False(t, x.isValid(c, 2))
 	require.True(t, x.isValid(b, 2), "it stays valid")
-	a.end()
+	x.end(a)
 	require.True(t, x.isValid(c, 2))
 	require.Equal(t, 2, x.running())
+}
+
+// recounted counts the running calls anew, from the calls of each permit.
+func recounted(x *permits) int {
+	n := 0
+	inner := map[*permit]bool{}
+	for _, p := range x.all {
+		if p.root != p && p.own > 0 {
+			inner[p.root] = true
+		}
+	}
+	for _, p := range x.all {
+		isRunning := p.own > 0 && p.waitingLent == 0 || p.calledFunc && p.waiting == 0
+		if p.root == p && (inner[p] || p.source == x.source || isRunning) {
+			n++
+		}
+	}
+	return n
+}
+
+// The number of running calls is kept up to date by each change of a permit.
+func TestPermits_RunningCount(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		keeper := &fleetShare{backend: New("payments"), changed: make(chan struct{}), permits: newPermits()}
+		x := &keeper.permits
+		var all []*permit
+		waits := map[*permit]int{}
+		for range 200 {
+			if len(all) == 0 || r.IntN(4) == 0 {
+				s := &seat{backend: keeper.backend}
+				if len(all) > 0 {
+					p := all[r.IntN(len(all))]
+					switch r.IntN(3) {
+					case 0:
+						s.lent, s.around = 1, p.stamp
+					case 1:
+						s = p.seat
+					}
+				}
+				s.calls++
+				keeper.backend.used++
+				all = append(all, x.all[x.grant(s)])
+			}
+			p := all[r.IntN(len(all))]
+			switch r.IntN(9) {
+			case 0, 1:
+				if !p.isBusy() {
+					x.begin(p)
+				}
+			case 2:
+				if p.own > 0 {
+					x.end(p)
+					keeper.freeIfOver(p)
+				}
+			case 3:
+				keeper.countWait(p, 1)
+				waits[p]++
+			case 4:
+				if waits[p] > 0 {
+					keeper.countWait(p, -1)
+					waits[p]--
+				}
+			case 5:
+				p.isReleased = true
+				p.endLending()
+				keeper.freeIfOver(p)
+			case 6:
+				x.isValid(p, r.IntN(10))
+			case 7:
+				x.change()
+			case 8:
+				p.calledFunc = true
+				x.count(p.root)
+			}
+			require.Equal(t, recounted(x), x.running(), "seed %d", seed)
+			all = slices.DeleteFunc(all, func(p *permit) bool { return x.all[p.stamp] != p })
+		}
+	}
 }

@@ -14,7 +14,8 @@ import (
 // needs.
 type sharedSeat struct {
 	*seat
-	fleet *fleetShare
+	fleet   *fleetShare
+	longest time.Duration // that a call of the operator takes
 }
 
 var (
@@ -75,7 +76,7 @@ func (p *sharedSeat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait ti
 func (p *sharedSeat) BeginCall(ctx context.Context, stamp gate.Stamp) (gate.Stamp, error) {
 	var call *permit
 	err := p.fleet.await(ctx, stamp, func(x *permit) bool {
-		call = p.fleet.begin(x)
+		call = p.fleet.begin(x, p.longest)
 		return call != nil
 	})
 	if err != nil {
@@ -89,7 +90,7 @@ func (p *sharedSeat) EndCall(call gate.Stamp) {
 	b := p.seat.backend
 	b.mu.Lock()
 	ended := p.fleet.permits.find(call)
-	ended.end()
+	p.fleet.permits.end(ended)
 	p.fleet.freeIfOver(ended)
 	if ended.around != nil {
 		p.fleet.freeIfOver(ended.around)
@@ -102,10 +103,10 @@ func (p *sharedSeat) MayCall(stamp gate.Stamp) bool {
 	b := p.seat.backend
 	b.mu.Lock()
 	defer b.unlock()
-	return p.fleet.beginFunc(p.fleet.permits.find(stamp))
+	return p.fleet.beginFunc(p.fleet.permits.find(stamp), p.longest)
 }
 
 // Await implements gate.Leased.
 func (p *sharedSeat) Await(ctx context.Context, stamp gate.Stamp) error {
-	return p.fleet.await(ctx, stamp, p.fleet.beginFunc)
+	return p.fleet.await(ctx, stamp, func(x *permit) bool { return p.fleet.beginFunc(x, p.longest) })
 }

@@ -307,11 +307,16 @@ func granted(t *testing.T, keeper store.Keeper) (seat gate.Seat, stamp gate.Stam
 	b := backend.New("payments", backend.Limit(1), backend.Shared(keeper), backend.LongestCall(time.Second))
 	o := &operator{bench: &bench{T: t, Backend: b}, parked: true}
 	seat = gate.Of(b).Attach(o, gate.Caller{})
+	return seat, startOn(seat)
+}
+
+// startOn waits for a permit of a seat, and returns its stamp.
+func startOn(seat gate.Seat) gate.Stamp {
 	for {
 		answer := seat.Start(time.Now(), &gate.Request{Element: 1})
 		if answer.Wait == 0 {
 			seat.DoneAsking(time.Now(), false)
-			return seat, answer.Stamp
+			return answer.Stamp
 		}
 		seat.Wait(time.Now(), 1)
 		time.Sleep(100 * time.Millisecond)
@@ -390,6 +395,40 @@ func TestBeginCall_AnotherProcessHasThePermit(t *testing.T) {
 		first.(gate.Leased).EndCall(stamp)
 		first.Release(stamp)
 		first.Leave()
+		synctest.Wait()
+	})
+}
+
+// Law B5: a call that may run for longer than the process has recorded waits for the step
+// that records it. Otherwise others would take the permits too early if the process died.
+func TestBeginCall_LongerThanRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := newEngine(t)
+		b := backend.New("payments", backend.Limit(2), backend.Shared(engine))
+		attach := func(longest time.Duration) (gate.Seat, gate.Stamp) {
+			seat := gate.Of(b).Attach(&operator{bench: &bench{T: t, Backend: b}, parked: true}, gate.Caller{Longest: longest})
+			return seat, startOn(seat)
+		}
+		short, first := attach(time.Second)
+		require.True(t, mayCall(t, short, first))
+		time.Sleep(5 * time.Second)
+		require.Contains(t, shares(t, engine), `"longest":1000000000}`)
+		require.NotContains(t, shares(t, engine), `"longest":60000000000}`)
+
+		long, second := attach(time.Minute)
+		require.False(t, mayCall(t, long, second))
+		require.False(t, long.(gate.Leased).MayCall(second))
+		require.True(t, mayCall(t, short, first), "its calls are recorded")
+		begin := time.Now()
+		call, err := long.(gate.Leased).BeginCall(t.Context(), second)
+		require.NoError(t, err)
+		require.Contains(t, shares(t, engine), `"longest":60000000000}`)
+		require.Less(t, time.Since(begin), time.Second)
+		long.(gate.Leased).EndCall(call)
+		for seat, stamp := range map[gate.Seat]gate.Stamp{short: first, long: second} {
+			seat.Release(stamp)
+			seat.Leave()
+		}
 		synctest.Wait()
 	})
 }
