@@ -16,10 +16,14 @@ import (
 // workers, and their failures and results are not stored (law W5).
 //
 // Older jobs of the queue run first: pause or cancel a job that takes long. [Jobs.Matching]
-// counts the messages before. Messages that are put while the job runs stay, unless they
-// fail during that time and so reach a layer or the dead letters. A message that a merge
-// sends back to the queue during that time may stay. CancelKey returns an error for an
-// engine that is not a [store.Keeper].
+// counts the messages before. Messages that are put after the start stay, also if they
+// fail while the job runs or is paused, and so reach a layer or the dead letters. The job
+// follows a message that was put before and moves to another queue of these. It does not
+// find two kinds of messages that move while it runs, and that stay: messages that a merge
+// sends back to the queue, and messages whose queue is not on this engine, such as a topic
+// of Kafka, and that reach their first layer. CancelKey lists the messages of the key that
+// are not dead letters before it returns. It returns an error for an engine that is not a
+// [store.Keeper].
 func (j *Jobs) CancelKey(ctx context.Context, queue, key, by, why string) (Job, error) {
 	if key == "" {
 		return Job{}, errors.New("jobs: which key is to be cancelled? It is empty")

@@ -77,7 +77,8 @@ type Job struct {
 	In     string    `json:"in,omitempty"`    // with Family: the queue of the next step; "" means Queue
 	After  int64     `json:"after,omitempty"` // of its last step
 	Until  int64     `json:"until,omitempty"`
-	Next   time.Time `json:"next,omitzero"` // the earliest time of the next step, because of Rate
+	Next   time.Time `json:"next,omitzero"`    // the earliest time of the next step, because of Rate
+	Bounds *bounds   `json:"bounds,omitempty"` // with Family: the messages that were put before the start
 
 	version    int64 // of the record
 	unreadable bool  // Error has the reason

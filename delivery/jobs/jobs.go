@@ -125,8 +125,17 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
+	var before *bounds
 	if s.Family {
-		n.Messages = 0
+		of, err := familyOf(ctx, j.engine, s.Queue)
+		if err != nil {
+			return Job{}, err
+		}
+		before, err = readBounds(ctx, j.engine, of, s.Filter)
+		if err != nil {
+			return Job{}, err
+		}
+		n.Messages, n.Last = 0, before.Last[s.Queue]
 		counts, err := j.Matching(ctx, s)
 		if err != nil {
 			return Job{}, err
@@ -137,7 +146,7 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	}
 	var job Job
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
-		job = Job{Spec: s, Total: n.Messages, Until: n.Last, Format: s.format()}
+		job = Job{Spec: s, Total: n.Messages, Until: n.Last, Format: s.format(), Bounds: before}
 		_, lines, _, err := headOf(ctx, tx)
 		if err != nil {
 			return err

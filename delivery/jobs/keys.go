@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -63,6 +64,13 @@ type family struct {
 
 // all returns the names of the queues of a family.
 func (f family) all() []string { return append(slices.Clone(f.waiting), f.dead) }
+
+// ordered returns the names in the order in which messages move: see rankOf.
+func (f family) ordered() []string {
+	names := f.all()
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(rankOf(a), rankOf(b)) })
+	return names
+}
 
 // familyOf returns the queues of a queue. The name must not be the name of a queue that
 // belongs to another queue.

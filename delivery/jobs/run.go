@@ -272,7 +272,7 @@ func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, e
 	}
 	page := store.Page{After: job.After, Until: job.Until, Max: size}
 	if job.queue() != job.Queue {
-		page.Until = 0 // the messages that were handed over to this queue since the start are included
+		page.Until = 0 // messages may have been handed over to this queue since the start: see Bounds
 	} else if job.Until <= job.After {
 		return nil, nil
 	}
@@ -329,6 +329,9 @@ func (s *Spec) LeaveInPlace(e *store.Entry, now time.Time, p *Progress) bool {
 // plan returns the edits of entries, and counts the entries that stay.
 func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 	for _, e := range entries {
+		if j.In != "" && !j.Bounds.includes(j.In, &e) {
+			continue // it was put after the start
+		}
 		edit := store.Edit{Do: j.Do, Queue: j.queue(), Entry: e, To: j.To}
 		if j.Do == store.Merge {
 			switch {

@@ -1,0 +1,93 @@
+package jobs
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// mostOrigins limits the queues in [bounds.Puts].
+const mostOrigins = 100
+
+// bounds tell the messages of a family of queues that were put before a job started from
+// later messages. A message that was put before is at most at Last in the queue where it
+// was at the start. If it has moved to another queue since then, the origin of its put
+// ([message.Meta].Put) is at most at Puts.
+type bounds struct {
+	Last map[string]int64 `json:"last,omitempty"` // by queue: the position of the last message
+	// By the origin of puts without its position, such as "orders/": the highest position of
+	// the messages that wait or are in flight.
+	Puts map[string]int64 `json:"puts,omitempty"`
+}
+
+// readBounds returns the bounds of the messages of a family that match a filter now. It
+// lists the messages, except the dead letters, which do not move on. Messages move in the
+// order of of.all, so a message that moves meanwhile is found in the next queue.
+func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filter) (*bounds, error) {
+	b := &bounds{Last: map[string]int64{}, Puts: map[string]int64{}}
+	for _, queue := range of.ordered() {
+		if queue == of.dead {
+			continue
+		}
+		for after, isLast := int64(0), false; !isLast; {
+			entries, err := s.List(ctx, queue, f, store.Page{After: after, Max: page})
+			if err != nil {
+				return nil, err
+			}
+			for i := range entries {
+				after = entries[i].Position
+				b.note(queue, &entries[i])
+			}
+			isLast = len(entries) < page
+		}
+	}
+	n, err := s.Count(ctx, of.dead, f)
+	if err != nil {
+		return nil, err
+	}
+	if n.Last > 0 {
+		b.Last[of.dead] = n.Last
+	}
+	return b, nil
+}
+
+// note notes a message of a queue.
+func (b *bounds) note(queue string, e *store.Entry) {
+	b.Last[queue] = max(b.Last[queue], e.Position)
+	origin, position := originOf(queue, e)
+	_, isKnown := b.Puts[origin]
+	if position > 0 && (isKnown || len(b.Puts) < mostOrigins) {
+		b.Puts[origin] = max(b.Puts[origin], position)
+	}
+}
+
+// includes reports whether a message of a queue was put before the job started. It
+// returns false for a message whose put is not known.
+func (b *bounds) includes(queue string, e *store.Entry) bool {
+	if b == nil {
+		return false
+	}
+	if e.Position <= b.Last[queue] {
+		return true
+	}
+	origin, position := originOf(queue, e)
+	return position > 0 && position <= b.Puts[origin]
+}
+
+// originOf returns the origin of the put of a message without its position, and the
+// position, or 0 if the origin has no position that can be compared.
+func originOf(queue string, e *store.Entry) (origin string, position int64) {
+	put := storearg.OriginOfPut(queue, &e.Meta, e.Position, "")
+	slash := strings.LastIndexByte(put, '/')
+	if slash < 0 { // it is hashed
+		return "", 0
+	}
+	position, err := strconv.ParseInt(put[slash+1:], 10, 64)
+	if err != nil {
+		return "", 0
+	}
+	return put[:slash], position
+}
