@@ -2,6 +2,7 @@ package backend_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,4 +95,57 @@ func TestShared_PausedBeforeTheCall(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A function that panics or ends its goroutine releases its permit, also if it makes
+// its call by itself.
+func TestShared_FunctionPanicsOrExits(t *testing.T) {
+	for name, fail := range map[string]func(){"panic": func() { panic("a bug") }, "Goexit": runtime.Goexit} {
+		call := func(i int) int {
+			if i%2 == 0 {
+				fail()
+			}
+			return i
+		}
+		for route, f := range map[string]asyncop.AsyncFunction[int, int]{
+			"blocking": asyncop.Blocking(func(_ context.Context, i int) (int, error) { return call(i), nil }),
+			"batch": asyncop.Batched(func(_ context.Context, in []int) ([]asyncop.Result[int], error) {
+				return []asyncop.Result[int]{{Value: call(in[0])}}, nil
+			}, 1, 0),
+			"calling by itself": failing{call},
+		} {
+			t.Run(name+"/"+route, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					engine := newEngine(t)
+					b := backend.New("payments", backend.Limit(1), backend.Shared(engine))
+					op := asyncop.UnorderedWait(f, time.Minute, 5, asyncop.WithBackend(b), asyncop.WithDropOnFailure())
+					var got []int
+					var failure error
+					for i, err := range op.Results(elementsUntil(t.Context(), 6)) {
+						if err != nil {
+							failure = err
+							break
+						}
+						got = append(got, i)
+					}
+					if name == "Goexit" && route == "calling by itself" {
+						require.Error(t, failure, "it has ended the loop of the operator")
+					} else {
+						require.NoError(t, failure)
+						require.ElementsMatch(t, []int{1, 1}, got)
+					}
+					require.Zero(t, b.Stats().InUse)
+					require.Equal(t, `{"members":{}}`, shares(t, engine))
+				})
+			})
+		}
+	}
+}
+
+// failing makes its call by itself, on the goroutine of the operator.
+type failing struct{ call func(int) int }
+
+func (f failing) AsyncInvoke(_ context.Context, i int, out asyncop.ResultFuture[int]) error {
+	out.Complete(f.call(i))
+	return nil
 }
