@@ -104,9 +104,24 @@ func (s *Source[T]) OnPurge(f func()) {
 }
 
 // LookForPurged implements [settle.PurgeFinder]. It extends the leases: the store refuses
-// the leases of messages that were purged.
+// the leases of messages that were purged. It leaves out settled messages, which the
+// recorder may be settling in the store just now: recording them finds a purge as well.
 func (s *Source[T]) LookForPurged(ctx context.Context, key string) {
-	s.extendSome(ctx, func(h *held) bool { return key == "" || h.message.Meta.Key == key })
+	s.mu.Lock()
+	s.looks++ // before the messages are read, so that a take that runs looks again
+	s.mu.Unlock()
+	s.lookInFlight(ctx, key)
+}
+
+func (s *Source[T]) lookInFlight(ctx context.Context, key string) {
+	s.extendSome(ctx, func(h *held) bool { return h.settlement == nil && (key == "" || h.message.Meta.Key == key) })
+}
+
+// looksBegun returns how many calls of LookForPurged have begun.
+func (s *Source[T]) looksBegun() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.looks
 }
 
 // noteGone notes that the message of h is no longer in its queue. While its lease lasts,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -44,11 +45,12 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*held) bool) {
 		}
 		return
 	}
-	var lost []*held
+	lost := map[store.Lease]*held{}
 	if isLost {
 		for _, l := range refused.Lost {
-			if h := extended[l]; h != nil {
-				lost = append(lost, h)
+			h := extended[l]
+			if h != nil {
+				lost[l] = h
 			}
 			delete(extended, l)
 		}
@@ -65,22 +67,33 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*held) bool) {
 	}
 }
 
-// noteLost notes messages in flight whose leases are lost. A message that was purged is
-// gone. Other messages stay in flight: if they are delivered again, the redelivery joins
-// them.
-func (s *Source[T]) noteLost(ctx context.Context, lost []*held, err error) {
-	purged := s.findPurged(ctx, lost)
-	for _, h := range purged {
-		s.noteGone(ctx, h)
-	}
+// noteLost notes messages whose leases are lost. A message that was purged is gone. Other
+// messages stay in flight: if they are delivered again, the redelivery joins them.
+//
+// A message that was settled since its lease was to be extended is left to the recorder,
+// which may have settled it in the store before. So is a message that this source has
+// taken again since then.
+func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*held, err error) {
+	purged := s.findPurged(ctx, slices.Collect(maps.Values(lost)))
 	s.mu.Lock()
-	for _, h := range lost {
-		if !h.isGone.Load() {
-			s.lose(h)
+	for l, h := range lost {
+		if h.lease != l || h.settlement != nil || h.isGone.Load() {
+			delete(lost, l)
 		}
 	}
 	s.mu.Unlock()
-	if len(purged) < len(lost) && ctx.Err() == nil {
+	others := 0
+	for _, h := range lost {
+		if slices.Contains(purged, h) {
+			s.noteGone(ctx, h)
+			continue
+		}
+		others++
+		s.mu.Lock()
+		s.lose(h)
+		s.mu.Unlock()
+	}
+	if others > 0 && ctx.Err() == nil {
 		s.logger.Warn("weir: leases could not be extended", "queue", s.queue, "error", err)
 	}
 }

@@ -83,6 +83,7 @@ type Source[T any] struct {
 	alone   time.Time        // end of the head start of suspect; before, no other message is taken unless suspect is settled
 	lost    int              // leases: see LeasesLost
 	onPurge func()           // see OnPurge; nil if it is not set
+	looks   int              // calls of LookForPurged that have begun
 
 	refusals int // see SettlementsRefused
 }
@@ -274,7 +275,7 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 	if s.takesOne {
 		n = 1
 	}
-	asked := s.clock.Now()
+	asked, looks := s.clock.Now(), s.looksBegun()
 	taken, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil || len(taken) == 0 {
 		return nil, false, err
@@ -294,6 +295,9 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 		if isDelivered {
 			ms = append(ms, m)
 		}
+	}
+	if s.looksBegun() != looks { // it may have missed these messages, which were purged after they were taken
+		s.lookInFlight(s.recorder.Calls, "")
 	}
 	return ms, true, nil
 }
