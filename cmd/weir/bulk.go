@@ -398,10 +398,15 @@ func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
 	switch {
 	case a.json && s.Do == store.Merge:
 		return errors.Join(a.object(mergedJSON{p.Done, p.Looping, p.Unsafe, p.Lapsed, p.Skipped}), err)
+	case a.json && s.Family:
+		return errors.Join(a.object(map[string]int{"purged": p.Done, "skipped": p.Skipped}), err)
 	case a.json && s.Do == store.Purge:
 		return errors.Join(a.object(map[string]int{"purged": p.Done}), err)
 	case a.json:
 		return errors.Join(a.object(map[string]int{past: p.Done}), err)
+	case s.Family && p.Skipped > 0:
+		text := fmt.Sprintf("%s removed\n%s skipped: settled before, or the engine refuses the change\n", messages(p.Done), messages(p.Skipped))
+		return errors.Join(a.print(text), err)
 	case s.Do != store.Merge:
 		return errors.Join(a.print(messages(p.Done)+" "+past+"\n"), err)
 	}

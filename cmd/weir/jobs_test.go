@@ -180,3 +180,20 @@ func TestAStepThatFails(t *testing.T) {
 	require.NoError(t, db.Close())
 	assert.Equal(t, result{"", "No message of queue \"orders-dead\" matches.\n", 0}, execute(t, command(t, dir, "dead", "list", "--queue", "orders-dead")))
 }
+
+func TestCancel_SkippedMessages(t *testing.T) {
+	spec := jobs.Spec{Do: store.Purge, Family: true}
+	for _, tt := range []struct {
+		isJSON bool
+		counts jobs.Progress
+		want   string
+	}{
+		{false, jobs.Progress{Done: 3}, "3 messages removed\n"},
+		{false, jobs.Progress{Done: 3, Skipped: 1}, "3 messages removed\n1 message skipped: settled before, or the engine refuses the change\n"},
+		{true, jobs.Progress{Done: 3, Skipped: 1}, `{"purged":3,"skipped":1}` + "\n"},
+	} {
+		a := &app{json: tt.isJSON, frame: &strings.Builder{}}
+		require.NoError(t, a.done(spec, tt.counts, nil))
+		require.Equal(t, tt.want, a.frame.String())
+	}
+}

@@ -23,11 +23,11 @@ type bounds struct {
 	Puts map[string]int64 `json:"puts,omitempty"`
 }
 
-// readBounds returns the bounds of the messages of a family that match a filter now. It
-// lists the messages, except the dead letters, which do not move on. Messages move in the
-// order of of.all, so a message that moves meanwhile is found in the next queue.
-func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filter) (*bounds, error) {
-	b := &bounds{Last: map[string]int64{}, Puts: map[string]int64{}}
+// readBounds returns the bounds of the messages of a family that match a filter now, and
+// their number. It lists the messages, except the dead letters, which do not move on. Messages move in the
+// order of rankOf, so a message that moves meanwhile is found in the next queue.
+func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filter) (b *bounds, total int, err error) {
+	b = &bounds{Last: map[string]int64{}, Puts: map[string]int64{}}
 	for _, queue := range of.ordered() {
 		if queue == of.dead {
 			continue
@@ -35,23 +35,24 @@ func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filte
 		for after, isLast := int64(0), false; !isLast; {
 			entries, err := s.List(ctx, queue, f, store.Page{After: after, Max: page})
 			if err != nil {
-				return nil, err
+				return nil, 0, err
 			}
 			for i := range entries {
 				after = entries[i].Position
 				b.note(queue, &entries[i])
 			}
+			total += len(entries)
 			isLast = len(entries) < page
 		}
 	}
 	n, err := s.Count(ctx, of.dead, f)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if n.Last > 0 {
 		b.Last[of.dead] = n.Last
 	}
-	return b, nil
+	return b, total + n.Messages, nil
 }
 
 // note notes a message of a queue.

@@ -99,13 +99,17 @@ func rankOf(queue string) int {
 	return dead
 }
 
-// keptKeys is how many cancelled keys of a queue are kept for its workers.
-const keptKeys = 16
+// Limits of the record of the cancelled keys of a queue: a transaction reads and writes it.
+const (
+	keptKeys      = 16
+	keptKeysBytes = 4096
+)
 
 // cancelledKeys is the record of the last keys of a queue that were cancelled. Workers
 // read it to end the calls of these keys.
 type cancelledKeys struct {
-	Keys []cancelledKey `json:"keys"` // the oldest first
+	Keys    []cancelledKey `json:"keys"`              // the oldest first
+	Dropped int            `json:"dropped,omitempty"` // the highest number that Keys lacks because of the limits
 }
 
 type cancelledKey struct {
@@ -124,8 +128,9 @@ func readCancelled(r store.Record) cancelledKeys {
 	return c
 }
 
-// noteCancelled tells the workers of a queue that messages of a key were removed.
-func noteCancelled(ctx context.Context, tx store.Tx, queue, key string) error {
+// noteCancelled tells the workers of a queue that messages of a key were removed. With
+// isShort the record has no keys, so workers look for all of their messages.
+func noteCancelled(ctx context.Context, tx store.Tx, queue, key string, isShort bool) error {
 	r := store.Record{Kind: kindCancelled, Name: queue}
 	var c cancelledKeys
 	err := each(ctx, tx, kindCancelled, func(there store.Record) error {
@@ -137,6 +142,16 @@ func noteCancelled(ctx context.Context, tx store.Tx, queue, key string) error {
 	if err != nil {
 		return err
 	}
+	r.Value, err = c.with(key, isShort)
+	if err != nil {
+		return fmt.Errorf("jobs: the cancelled keys of queue %q: %w", queue, err)
+	}
+	tx.Announce()
+	return tx.Write(ctx, r)
+}
+
+// with returns the text of a record to which a key was added.
+func (c cancelledKeys) with(key string, isShort bool) (string, error) {
 	next := cancelledKey{Number: 1, Key: key}
 	if n := len(c.Keys); n > 0 {
 		next.Number = c.Keys[n-1].Number + 1
@@ -144,15 +159,19 @@ func noteCancelled(ctx context.Context, tx store.Tx, queue, key string) error {
 			c.Keys = c.Keys[:n-1]
 		}
 	}
-	c.Keys = append(c.Keys, next)
-	c.Keys = c.Keys[max(0, len(c.Keys)-keptKeys):]
-	text, err := json.Marshal(c)
-	if err != nil {
-		return fmt.Errorf("jobs: the cancelled keys of queue %q: %w", queue, err)
+	if isShort {
+		c = cancelledKeys{Keys: []cancelledKey{{Number: next.Number}}}
+	} else {
+		c.Keys = append(c.Keys, next)
 	}
-	r.Value = string(text)
-	tx.Announce()
-	return tx.Write(ctx, r)
+	for {
+		text, err := json.Marshal(c)
+		isTooLong := len(c.Keys) > keptKeys || len(text) > keptKeysBytes && len(c.Keys) > 1
+		if err != nil || !isTooLong {
+			return string(text), err
+		}
+		c.Dropped, c.Keys = c.Keys[0].Number, c.Keys[1:]
+	}
 }
 
 // cancellations passes cancelled keys on to a worker, each once. It is owned by one
@@ -167,14 +186,14 @@ type cancellations struct {
 func (c *cancellations) pass(ctx context.Context) error {
 	seen := map[string]int{}
 	err := each(ctx, c.jobs.engine, kindCancelled, func(r store.Record) error {
-		keys := readCancelled(r).Keys
+		record := readCancelled(r)
+		keys := record.Keys
 		if len(keys) == 0 {
 			return nil
 		}
 		last := c.seen[r.Name]
 		seen[r.Name] = keys[len(keys)-1].Number
-		mayLack := keys[0].Number > last+1 && len(keys) == keptKeys // older keys are not kept
-		if c.seen == nil || mayLack {
+		if c.seen == nil || record.Dropped > last {
 			c.jobs.Cancelled(r.Name, "")
 			return nil
 		}

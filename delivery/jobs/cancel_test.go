@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/testing/golden"
+	"github.com/weirflow/weir/message"
 )
 
 // working runs Work on an engine, in virtual time. It returns a function that returns the
@@ -116,6 +117,70 @@ func TestWork_CancelledKeysWithoutAnnouncements(t *testing.T) {
 		rs, err := e.Records(t.Context(), "cancelled", "", 10)
 		require.NoError(t, err)
 		require.Equal(t, 16, strings.Count(rs[0].Value, "number"), "old keys are forgotten (law W3)")
+	})
+}
+
+// limited refuses larger records, as a stream of JetStream with a small maximum.
+type limited struct {
+	*memory.Engine
+	most int // bytes
+}
+
+func (l limited) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	return l.Engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return f(ctx, limitedTx{tx, l.most}) })
+}
+
+type limitedTx struct {
+	store.Tx
+	most int
+}
+
+func (l limitedTx) Write(ctx context.Context, r store.Record) error {
+	if r.Kind == "cancelled" && len(r.Value) > l.most {
+		return fmt.Errorf("%w: maximum message size", message.ErrRefused)
+	}
+	return l.Tx.Write(ctx, r)
+}
+
+// The messages are removed although the record of the cancelled keys does not fit.
+func TestCancelKey_RecordThatIsTooLarge(t *testing.T) {
+	for _, most := range []int{500, 1500, 8 << 10} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := limited{memory.Open(), most}
+				cancelled := working(t, e, nil)
+				require.Empty(t, cancelled())
+				for i := range 16 {
+					key := fmt.Sprint(strings.Repeat("k", 1000), i)
+					cancels(t, e, "orders", key)
+					require.Contains(t, []string{"orders ", "orders " + key}, cancelled())
+				}
+				require.Empty(t, idsOf(t, e, "orders"))
+			})
+		})
+	}
+}
+
+// A worker that misses keys which the record no longer has looks for all of its messages.
+func TestWork_CancelledKeysThatAreLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		isBusy := true
+		e := unwatched{memory.Open()}
+		cancelled := working(t, e, func() bool { return isBusy })
+		time.Sleep(time.Second)
+		require.Empty(t, cancelled())
+		isBusy = false
+		time.Sleep(time.Second)
+		for i := range 5 {
+			cancels(t, e, "orders", fmt.Sprint(strings.Repeat("k", 1000), i))
+		}
+		require.Empty(t, cancelled())
+		isBusy = true
+		time.Sleep(time.Second)
+		require.Equal(t, "orders ", cancelled())
+		rs, err := e.Records(t.Context(), "cancelled", "", 10)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(rs[0].Value), 4096)
 	})
 }
 

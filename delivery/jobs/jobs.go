@@ -121,32 +121,13 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 		return Job{}, errors.New("jobs: this engine keeps no jobs, so it cannot cancel the calls that run: it is not a store.Keeper. " +
 			"Use SQLite, PostgreSQL or JetStream, or purge the queue, its layers and its dead letters with Engine.Purge and a filter of the key")
 	}
-	n, err := j.engine.Count(ctx, s.Queue, s.Filter)
+	total, until, before, err := j.matchingNow(ctx, &s)
 	if err != nil {
 		return Job{}, err
 	}
-	var before *bounds
-	if s.Family {
-		of, err := familyOf(ctx, j.engine, s.Queue)
-		if err != nil {
-			return Job{}, err
-		}
-		before, err = readBounds(ctx, j.engine, of, s.Filter)
-		if err != nil {
-			return Job{}, err
-		}
-		n.Messages, n.Last = 0, before.Last[s.Queue]
-		counts, err := j.Matching(ctx, s)
-		if err != nil {
-			return Job{}, err
-		}
-		for _, c := range counts {
-			n.Messages += c.Messages
-		}
-	}
 	var job Job
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
-		job = Job{Spec: s, Total: n.Messages, Until: n.Last, Format: s.format(), Bounds: before}
+		job = Job{Spec: s, Total: total, Until: until, Format: s.format(), Bounds: before}
 		_, lines, _, err := headOf(ctx, tx)
 		if err != nil {
 			return err
@@ -158,6 +139,24 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 		return forget(ctx, tx)
 	})
 	return job, err
+}
+
+// matchingNow returns how many messages a job affects if it starts now, the position of
+// the last of them in its queue, and with Family their bounds.
+func (j *Jobs) matchingNow(ctx context.Context, s *Spec) (total int, until int64, before *bounds, err error) {
+	if !s.Family {
+		n, err := j.engine.Count(ctx, s.Queue, s.Filter)
+		return n.Messages, n.Last, nil, err
+	}
+	of, err := familyOf(ctx, j.engine, s.Queue)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	before, total, err = readBounds(ctx, j.engine, of, s.Filter)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	return total, before.Last[s.Queue], before, nil
 }
 
 // forget removes the oldest jobs that have ended, if there are many.

@@ -226,7 +226,8 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 		}
 	}
 	next, again := job, time.Duration(0)
-	err = j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
+	isShort := false // of the record of cancelled keys
+	change := func(ctx context.Context, tx store.Tx) error {
 		now := tx.Now().UTC()
 		next, again = job, job.Next.Sub(now)
 		if again > 0 { // another process has made a step just now
@@ -250,13 +251,18 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 		}
 		again = next.count(done, entries, now)
 		if next.Family && slices.Contains(done, true) {
-			err = noteCancelled(ctx, tx, next.Queue, next.Filter.Key)
+			err = noteCancelled(ctx, tx, next.Queue, next.Filter.Key, isShort)
 			if err != nil {
 				return err
 			}
 		}
 		return j.write(ctx, tx, &next, "", "", "")
-	})
+	}
+	err = j.engine.Update(ctx, change)
+	if job.Family && errors.Is(err, message.ErrRefused) { // the record of cancelled keys may be too large
+		isShort = true
+		err = j.engine.Update(ctx, change)
+	}
 	if len(entries) == 1 && errors.Is(err, message.ErrRefused) {
 		return j.skip(ctx, job, entries[0], err)
 	}
