@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -70,6 +71,7 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	}
 	var n store.Counts
 	if d.Do == cancelKey {
+		f = store.Filter{Key: f.Key}
 		err = s.countKey(r.Context(), &d, f)
 	} else {
 		n, err = s.countOf(r.Context(), &d, &f)
@@ -98,6 +100,10 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	if d.Many {
 		what = "all messages that match (more than can be counted in " + (queryTime / 2).String() + ")"
 	}
+	if d.Many && d.Do == cancelKey {
+		what = fmt.Sprintf("all messages of the key, at least %d (more than can be counted in %v)", d.Count, queryTime/2)
+		d.Count = max(d.Count, 1) // so that the page has the form
+	}
 	d.Verb, d.Question, d.Then = words[0], strings.ReplaceAll(words[1], "%s", what), words[2]
 	d.Filter = f
 	chosen := filterValues(d.Queue, f)
@@ -120,13 +126,17 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	return view{Name: "confirm", Title: d.Verb + " messages of " + cut(60, d.Queue), Data: d}, nil
 }
 
-// countKey counts the messages of a key by queue.
+// countKey counts the messages of a key by queue. If that takes too long, it has counted
+// some of them.
 func (s *server) countKey(ctx context.Context, d *confirmData, f store.Filter) error {
 	if f.Key == "" {
 		return wrong("Which key? The address names none.")
 	}
-	counts, err := s.jobs.Matching(ctx, jobs.Spec{Do: store.Purge, Queue: d.Queue, Family: true, Filter: f})
-	if err != nil {
+	counting, cancel := context.WithTimeout(ctx, queryTime/2)
+	defer cancel()
+	counts, err := s.jobs.Matching(counting, jobs.Spec{Do: store.Purge, Queue: d.Queue, Family: true, Filter: f})
+	d.Many = err != nil && counting.Err() != nil && ctx.Err() == nil
+	if err != nil && !d.Many {
 		return mine(ctx, err)
 	}
 	for _, c := range counts {

@@ -123,3 +123,27 @@ func TestAQueueThatCannotBeCounted(t *testing.T) {
 		require.Contains(t, get("/"), "mails-dead cannot be counted: context deadline exceeded")
 	})
 }
+
+// The page before a cancel does not wait for the count of a long queue, and counts the
+// messages that a cancel removes: all of the key.
+func TestConfirmCancel_QueueThatTakesLongToCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &counting{Engine: memory.Open(), slow: "orders-dead"}
+		for i := range 3 {
+			m := ofKey("customer 7", 1)[0]
+			m.Meta.ID, m.Meta.Provider = fmt.Sprint("of 7, ", i), fmt.Sprint("bank ", i)
+			require.NoError(t, e.Put(t.Context(), "orders", m))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		h, err := console.Handler(ctx, console.Config{Engine: e, Logger: quiet, Authorize: role(console.Actor, "ann")})
+		require.NoError(t, err)
+		begun := time.Now()
+		html := page(t, h, "/start?do=cancel&queue=orders&key=customer+7&provider=bank+1")
+		require.Equal(t, 5*time.Second, time.Since(begun))
+		require.Contains(t, html, "Cancel all messages of the key, at least 3 (more than can be counted in 5s)?")
+		require.Contains(t, html, ">Cancel all</button>")
+		require.NotContains(t, html, "bank 1")
+		cancel()
+	})
+}

@@ -38,7 +38,8 @@ type QueueCount struct {
 }
 
 // Matching counts the messages that a job would affect if it started now, by queue. It
-// leaves out queues without such messages. By and Why need not be set.
+// leaves out queues without such messages. By and Why need not be set. With an error, it
+// returns the counts of the queues that were counted before.
 func (j *Jobs) Matching(ctx context.Context, s Spec) ([]QueueCount, error) {
 	queues := []string{s.Queue}
 	if s.Family {
@@ -52,7 +53,7 @@ func (j *Jobs) Matching(ctx context.Context, s Spec) ([]QueueCount, error) {
 	for _, queue := range queues {
 		n, err := j.engine.Count(ctx, queue, s.Filter)
 		if err != nil {
-			return nil, err
+			return counts, err
 		}
 		if n.Messages > 0 {
 			counts = append(counts, QueueCount{Queue: queue, Messages: n.Messages})
