@@ -72,9 +72,10 @@ func pointless(e *store.Entry) repetition {
 			[]string{"Its deadline was " + when(e.Meta.Deadline) + ". A queue does not deliver it after that."},
 		}
 	case store.Refused:
-		return repetition{"careful", "Safe to repeat, but it ends here again unless something has changed", []string{
-			"The sink can never take its result, or the engine its failure: it is too large, for example. " +
-				"A repeat calls the service again, which does no harm.",
+		return repetition{"careful", "It ends here again unless something has changed", []string{
+			"The sink can never take its result, or the engine its failure: it is too large, for example.",
+			"A repeat calls the service again. That call is not marked as unsafe to repeat. An operator marks it if it succeeded " +
+				"and is not idempotent. A worker without an operator, or of an earlier version, does not judge that.",
 		}}
 	default:
 		return repetition{
