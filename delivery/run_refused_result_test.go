@@ -73,3 +73,36 @@ func TestRun_SinkRefusesTheResultOfACallThatSucceeded(t *testing.T) {
 		})
 	}
 }
+
+// brokenLookUp panics when it is asked whether its call is idempotent.
+type brokenLookUp struct{ ID string }
+
+func (brokenLookUp) Idempotent() bool { panic("broken") }
+
+// A panic of Idempotent after a call that succeeded does not end the run. The call counts
+// as not idempotent.
+func TestRun_IdempotentPanicsAfterASuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tooLarge := fmt.Errorf("%w: too large", message.ErrRefused)
+		letter := rejectedByASink(t, brokenLookUp{"7"}, sinkFunc(func(context.Context, []message.Message[string]) error { return tooLarge }))
+		require.True(t, letter.Meta.UnsafeToRepeat)
+		require.Equal(t, store.RepeatInDoubt, letter.Repetition(time.Now()))
+	})
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		orders := delivery.NewQueue[brokenLookUp](engine, "orders", noLog)
+		results := delivery.NewQueue[string](engine, "results", noLog)
+		for i := range 3 {
+			require.NoError(t, orders.Put(t.Context(), brokenLookUp{fmt.Sprint(i)}))
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, stop)
+		op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, o brokenLookUp) (string, error) { return o.ID, nil }),
+			time.Minute, 10, asyncop.WithFailureSink(orders.TakeFailure))
+		_, err := delivery.Run(ctx, orders, op, results, silently)
+		require.NoError(t, err)
+		require.Len(t, entriesOf(t, engine, "results"), 3)
+		require.Empty(t, entriesOf(t, engine, "orders"))
+		require.Empty(t, entriesOf(t, engine, orders.DeadLetters()))
+	})
+}
