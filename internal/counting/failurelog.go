@@ -38,9 +38,11 @@ func NewFailureLog(l *slog.Logger, c clock.Clock, msg string, args ...any) *Fail
 	}
 }
 
-// Add logs or counts a failure.
+// Add logs or counts a failure. First it writes the lines that are due, so that groups of
+// failures that have ended make room for others.
 func (f *FailureLog) Add(err error) {
 	now := f.clock.Now().Sub(f.begun)
+	f.lines.Flush(now, false)
 	key := Alike(guard.Text(err))
 	if !f.lines.HasRoom(key, now) {
 		key = "" // further failures share a group

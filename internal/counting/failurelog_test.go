@@ -74,3 +74,25 @@ func TestFailureLog_ManyGroups(t *testing.T) {
 	require.Equal(t, 12, strings.Count(b.String(), "\n"), "ten groups, the first of the others, and their number")
 	require.Contains(t, b.String(), "failures=989")
 }
+
+// Groups of failures that have ended make room, even if FlushDue is not called.
+func TestFailureLogAdd_GroupsThatHaveEnded(t *testing.T) {
+	var b bytes.Buffer
+	c := clock.NewMock()
+	f := counting.NewFailureLog(slog.New(slog.NewTextHandler(&b, nil)), c, "cannot listen")
+	for _, kind := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
+		f.Add(errors.New("kind " + kind))
+		f.Add(errors.New("kind " + kind))
+	}
+	b.Reset()
+	c.Add(240 * time.Hour)
+	f.Add(errors.New("disk full"))
+	require.Equal(t, 10, strings.Count(b.String(), "failures=1"))
+	require.Equal(t, 1, strings.Count(b.String(), "disk full"))
+	f.Add(errors.New("permission denied"))
+	require.Contains(t, b.String(), "permission denied", "it has a group of its own")
+	b.Reset()
+	f.Add(errors.New("permission denied"))
+	f.Add(errors.New("disk full"))
+	require.Empty(t, b.String())
+}

@@ -18,6 +18,7 @@ type Lines[K comparable] struct {
 type lineGroup[K comparable] struct {
 	key   K
 	until time.Duration // end of the period
+	last  time.Duration // time of the last failure
 	more  int           // failures since the last line
 	rest  func(more int)
 }
@@ -34,7 +35,9 @@ func (l *Lines[K]) HasRoom(key K, now time.Duration) bool {
 	if l.index(key) >= 0 || len(l.groups) < l.most {
 		return true
 	}
-	l.groups = slices.DeleteFunc(l.groups, func(g *lineGroup[K]) bool { return g.more == 0 && now >= g.until })
+	l.groups = slices.DeleteFunc(l.groups, func(g *lineGroup[K]) bool {
+		return g.more == 0 && (now >= g.until || now-g.last >= l.period)
+	})
 	return len(l.groups) < l.most
 }
 
@@ -48,10 +51,11 @@ func (l *Lines[K]) index(key K) int {
 func (l *Lines[K]) Begin(key K, now time.Duration, rest func(more int)) bool {
 	i := l.index(key)
 	if i < 0 {
-		l.groups = append(l.groups, &lineGroup[K]{key: key, until: now + l.period})
+		l.groups = append(l.groups, &lineGroup[K]{key: key, until: now + l.period, last: now})
 		return true
 	}
 	g := l.groups[i]
+	g.last = now
 	if now >= g.until && g.more == 0 {
 		g.until = now + l.period
 		return true
