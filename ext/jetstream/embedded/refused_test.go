@@ -115,7 +115,7 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 				require.NoError(t, err)
 				return len(es) == 1
 			}, time.Minute, 10*time.Millisecond)
-			require.Equal(t, store.Refused, es[0].Cause)
+			require.Equal(t, store.UnsafeToRepeat, es[0].Cause, "the call has succeeded")
 			require.Equal(t, `"large"`, string(es[0].Payload), "its bytes as received")
 			cancel()
 			require.NoError(t, <-ran)
