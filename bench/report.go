@@ -62,6 +62,7 @@ func Measure(g Group, rounds int, run func(Group, Row) (Sample, error)) ([]Resul
 	return results, nil
 }
 
+// Report has the results of a group.
 type Report struct {
 	Group   Group
 	Results []Result

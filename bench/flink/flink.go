@@ -43,6 +43,7 @@ func hasBackendRow(w work) bool { return w.fn == callback && (!w.fails || w.call
 // starts with a heap that it hardly has to collect in a run.
 const roomyGC = 800
 
+// Groups returns a group for each work, with the rows of Flink and of weir.
 func Groups(c Config) []*Group {
 	var all []*Group
 	for _, w := range works(c.Short) {

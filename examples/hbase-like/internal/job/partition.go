@@ -29,6 +29,7 @@ const (
 	partitionPoll  = 200 * time.Millisecond
 )
 
+// WorkerSettings are the settings of a worker of the partitioned run.
 type WorkerSettings struct {
 	Config cli.Config
 	Name   string

@@ -81,6 +81,7 @@ func (p *Progress) Unsettle(offset int64) {
 	}
 }
 
+// Settled reports whether the message at offset is settled.
 func (p *Progress) Settled(offset int64) bool {
 	i := p.after(offset)
 	return offset < p.low || i > 0 && offset < p.done[i-1].To
