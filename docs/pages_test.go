@@ -16,18 +16,18 @@ import (
 // notYet are pages that do not list the imports of their snippets, and are not checked for plain words, yet.
 var notYet []string
 
-// Every Go block of every page, and of the README, is code that the tests compile and run: a whole program of programs/,
+// Every Go block of every page, of the README, and of an example with blocks, is code that the tests compile and run: a whole program of programs/,
 // or consecutive lines of an example in a test file beside the page.
 func TestSnippets(t *testing.T) {
 	pages, err := filepath.Glob("*.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, pages)
 	code := sources(t)
-	for _, page := range append(pages, "../README.md") {
+	for _, page := range append(pages, "../README.md", "../examples/hbase-like/README.md") {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
 		blocks := goBlocks(string(text))
-		if page != "../README.md" && len(blocks) > 0 && !slices.Contains(notYet, page) {
+		if !strings.HasPrefix(page, "../") && len(blocks) > 0 && !slices.Contains(notYet, page) {
 			assert.Contains(t, string(text), "<!-- imports: ", "%s has snippets: begin a list of their imports, as the other pages do", page)
 		}
 		for _, block := range blocks {
