@@ -164,18 +164,19 @@ func TestCancelKey_RecordThatIsTooLarge(t *testing.T) {
 // A worker that misses keys which the record no longer has looks for all of its messages.
 func TestWork_CancelledKeysThatAreLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		isBusy := true
+		var isBusy atomic.Bool
+		isBusy.Store(true)
 		e := unwatched{memory.Open()}
-		cancelled := working(t, e, func() bool { return isBusy })
+		cancelled := working(t, e, isBusy.Load)
 		time.Sleep(time.Second)
 		require.Empty(t, cancelled())
-		isBusy = false
+		isBusy.Store(false)
 		time.Sleep(time.Second)
 		for i := range 5 {
 			cancels(t, e, "orders", fmt.Sprint(strings.Repeat("k", 1000), i))
 		}
 		require.Empty(t, cancelled())
-		isBusy = true
+		isBusy.Store(true)
 		time.Sleep(time.Second)
 		require.Equal(t, "orders ", cancelled())
 		rs, err := e.Records(t.Context(), "cancelled", "", 10)
