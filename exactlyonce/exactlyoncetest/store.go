@@ -101,8 +101,19 @@ func (b *bench[TX]) begin() (Transaction[TX], error) {
 
 func (b *bench[TX]) again(err error) bool { return b.setup.Again != nil && b.setup.Again(err) }
 
-// put stores an answer in a separate transaction. It rolls back after an error.
+// put stores an answer in a separate transaction. It repeats the transaction if that
+// conflicts with another one, for example with the collection of a server.
 func (b *bench[TX]) put(s exactlyonce.Store[TX], req exactlyonce.Request, answer []byte) error {
+	for {
+		err := b.putOnce(s, req, answer)
+		if !b.again(err) {
+			return err
+		}
+	}
+}
+
+// putOnce is one transaction of put. It rolls back after an error.
+func (b *bench[TX]) putOnce(s exactlyonce.Store[TX], req exactlyonce.Request, answer []byte) error {
 	tx, err := b.begin()
 	if err != nil {
 		return err
