@@ -137,6 +137,10 @@ func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Du
 	return firstParked{state: wasTaken, message: ms[0]}, nil
 }
 
+// setAsidePage is how many messages of a key are listed at once behind a message that was
+// set aside.
+const setAsidePage = 100
+
 // findFirst returns the first parked message of a key, without messages that were set
 // aside for good. ok is false if there is no such message.
 func (s *keyedStore[T]) findFirst(ctx context.Context, key string) (first store.Entry, ok bool, err error) {
@@ -157,11 +161,14 @@ func (s *keyedStore[T]) findFirst(ctx context.Context, key string) (first store.
 			pages = pages[1:]
 			continue
 		}
-		first = found[0]
-		if leases.IsSetAside(first.Meta.Due, k.clock.Now()) {
-			pages[0].After = first.Position
+		now := k.clock.Now()
+		at := slices.IndexFunc(found, func(e store.Entry) bool { return !leases.IsSetAside(e.Meta.Due, now) })
+		if at < 0 {
+			pages[0].After = found[len(found)-1].Position
+			pages[0].Max = setAsidePage // there may be many
 			continue
 		}
+		first = found[at]
 		k.mu.Lock()
 		k.get(key).last = first.Position
 		k.mu.Unlock()

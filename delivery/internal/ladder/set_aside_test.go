@@ -3,6 +3,7 @@ package ladder_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -159,5 +160,35 @@ func TestConfigBlocked_LongNack(t *testing.T) {
 		require.Equal(t, "a1", m.Value)
 		m.Nack(200 * 365 * 24 * time.Hour)
 		nothing(t, source)
+	})
+}
+
+// listed counts the calls of List.
+type listed struct {
+	*memory.Engine
+	lists atomic.Int32
+}
+
+func (l *listed) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	l.lists.Add(1)
+	return l.Engine.List(ctx, queue, f, p)
+}
+
+// Many messages of a key that were set aside are listed together.
+func TestConfigBlocked_ManyMessagesSetAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &listed{Engine: memory.Open()}
+		for i := range 250 {
+			id := fmt.Sprint("a", i)
+			putRaw(t, s, "blocked", func(*message.Meta) {}, id)
+			setAsideElsewhere(t, s.Engine, "blocked", id)
+		}
+		putRaw(t, s, "blocked", func(*message.Meta) {}, "a250")
+		source := build(t, blocking(s)).Source(nil)
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		m := one(t, source)
+		require.Equal(t, "a250", m.Value)
+		require.Less(t, s.lists.Load(), int32(50))
+		m.Ack()
 	})
 }
