@@ -18,14 +18,15 @@ const mostOrigins = 100
 // ([message.Meta].Put) is at most at Puts.
 type bounds struct {
 	Last map[string]int64 `json:"last,omitempty"` // by queue: the position of the last message
-	// By the origin of puts without its position, such as "orders/": the highest position of
-	// the messages that wait or are in flight.
+	// By the origin of puts without its position, such as "orders/": the highest
+	// position of the messages that wait or are in flight.
 	Puts map[string]int64 `json:"puts,omitempty"`
 }
 
-// readBounds returns the bounds of the messages of a family that match a filter now, and
-// their number. It lists the messages, except the dead letters, which do not move on. Messages move in the
-// order of rankOf, so a message that moves meanwhile is found in the next queue.
+// readBounds returns the bounds of the messages of a family that match a filter now,
+// and their number. It lists the messages, except the dead letters, which do not move
+// on. Messages move in the order of rankOf, so a message that moves meanwhile is
+// found in the next queue.
 func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filter) (b *bounds, total int, err error) {
 	b = &bounds{Last: map[string]int64{}, Puts: map[string]int64{}}
 	for _, queue := range of.ordered() {

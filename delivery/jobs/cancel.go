@@ -15,15 +15,15 @@ import (
 // The contexts of calls that run for these messages end within about two seconds, in all
 // workers, and their failures and results are not stored (law W5).
 //
-// Older jobs of the queue run first: pause or cancel a job that takes long. [Jobs.Matching]
-// counts the messages before. Messages that are put after the start stay, also if they
-// fail while the job runs or is paused, and so reach a layer or the dead letters. The job
-// follows a message that was put before and moves to another queue of these. It does not
-// find two kinds of messages that move while it runs, and that stay: messages that a merge
-// sends back to the queue, and messages whose queue is not on this engine, such as a topic
-// of Kafka, and that reach their first layer. CancelKey lists the messages of the key that
-// are not dead letters before it returns. It returns an error for an engine that is not a
-// [store.Keeper].
+// Older jobs of the queue run first: pause or cancel a job that takes long.
+// [Jobs.Matching] counts the messages before. Messages that are put after the start
+// stay, also if they fail while the job runs or is paused, and so reach a layer or
+// the dead letters. The job follows a message that was put before and moves to
+// another queue of these. It does not find two kinds of messages that move while it
+// runs, and that stay: messages that a merge sends back to the queue, and messages
+// whose queue is not on this engine, such as a topic of Kafka, and that reach their
+// first layer. CancelKey lists the messages of the key that are not dead letters
+// before it returns. It returns an error for an engine that is not a [store.Keeper].
 func (j *Jobs) CancelKey(ctx context.Context, queue, key, by, why string) (Job, error) {
 	if key == "" {
 		return Job{}, errors.New("jobs: which key is to be cancelled? It is empty")
@@ -100,14 +100,16 @@ func rankOf(queue string) int {
 	return dead
 }
 
-// Limits of the record of the cancelled keys of a queue: a transaction reads and writes it.
+// Limits of the record of the cancelled keys of a queue: a transaction reads and
+// writes it.
 const (
 	keptKeys      = 16
 	keptKeysBytes = 4096
 )
 
 // cancelledKeys is the record of the last keys of a queue that were cancelled. Workers
-// read it to end the calls of these keys.
+// read it to end the calls of these keys. It stays: there is one record of bounded size
+// for each queue with a cancelled key.
 type cancelledKeys struct {
 	Keys    []cancelledKey `json:"keys"`              // the oldest first
 	Dropped int            `json:"dropped,omitempty"` // the highest number that Keys lacks because of the limits
