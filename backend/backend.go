@@ -23,10 +23,10 @@ type Backend struct {
 	steering sync.Mutex // guards order
 	order    gate.Order // the last one
 
-	mu      sync.Mutex // a leaf; guards what follows, and what belongs to a seat
+	mu      sync.Mutex // a leaf lock; guards the fields below, and the fields of seats that name it
 	limit   int
 	used    int     // calls that run, and permits that were reserved
-	waiting []*seat // those that are short of permits; those that were not served for the longest time first
+	waiting []*seat // seats that are short of permits; the seat that has not been served for longest is first
 	health
 	rate     bucket // of cost
 	callRate bucket // of calls
@@ -57,7 +57,7 @@ func New(name string, opts ...Option) *Backend {
 	return b
 }
 
-// What a retry budget gives besides its share.
+// The part of a retry budget that does not depend on its share.
 const (
 	retriesPerSecond = 10
 	retryBurst       = 100
@@ -232,7 +232,7 @@ func (p protocol) Steer(o gate.Order) {
 	switch {
 	case o.Limit >= 0 && o.Limit != last.Limit:
 		b.SetLimit(o.Limit)
-	case o.Limit < 0 && last.Limit >= 0 && b.limiter == nil: // one that is adaptive learns on
+	case o.Limit < 0 && last.Limit >= 0 && b.limiter == nil: // an adaptive limit keeps adapting
 		b.SetLimit(b.settings.limit)
 	}
 	switch {
@@ -265,14 +265,15 @@ func (b *Backend) unlock() {
 	}
 }
 
-// line is one of the log.
+// line is a line of the log.
 type line struct {
 	level slog.Level
 	text  string
 	args  []any
 }
 
-// write writes it. A handler is user code, and the caller is an operator's loop.
+// write writes the line. It recovers a panic of the handler, which is user code, because
+// the caller is an operator's loop.
 func (l line) write(logger *slog.Logger) {
 	defer func() { _ = recover() }()
 	logger.Log(context.Background(), l.level, l.text, l.args...)
@@ -287,7 +288,7 @@ func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	first := b.first(t, asker)
 	for b.state != Probing && b.used < b.allowed(t) && first != nil && b.startWait(t, first.cost) == 0 {
 		if first != asker && !first.sleeper.IsParked() {
-			break // it comes by itself
+			break // it is awake, and will ask by itself
 		}
 		i := slices.Index(b.waiting, first)
 		b.waiting = append(slices.Delete(b.waiting, i, i+1), first)
@@ -328,14 +329,14 @@ func (b *Backend) first(t time.Duration, asker *seat) *seat {
 	return nil
 }
 
-// comes is how long the turn of a seat is kept that was woken and has not asked.
+// comes is how long a woken seat that has not asked keeps its turn.
 const comes = 10 * time.Millisecond
 
-// rouse wakes the seats that would sleep for longer than they must. first is the one
-// whose turn it is.
+// rouse wakes the seats that would sleep for longer than they must. first is the seat
+// that is served next.
 func (b *Backend) rouse(t time.Duration, first *seat) {
 	if b.state == Held || b.state == Up && b.used >= b.limit && t >= b.paused {
-		return // a permit that comes back wakes one
+		return // a released permit wakes a seat
 	}
 	for _, p := range b.waiting {
 		if p.asleep && p.reserved == 0 && p.wakes > t && later(t, p.mustSleep(t, first)) < p.wakes {
@@ -345,7 +346,7 @@ func (b *Backend) rouse(t time.Duration, first *seat) {
 	}
 }
 
-// later returns the instant d after t, or the last one there is.
+// later returns the instant d after t, or the last possible instant.
 func later(t, d time.Duration) time.Duration {
 	if d > math.MaxInt64-t {
 		return math.MaxInt64

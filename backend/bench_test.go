@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// A whole attempt: it starts, its call ends, its outcome is heard.
+// A whole attempt: it starts, its call ends, and its outcome is reported.
 func BenchmarkAttempt(b *testing.B) {
 	for _, c := range []struct {
 		name   string

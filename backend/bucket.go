@@ -38,8 +38,8 @@ func (k *bucket) fill(t time.Duration) {
 }
 
 // scale makes the bucket a part of the bucket whole. It holds one token at least, so that
-// a small part allows calls, too. Tokens that have come stay, up to its size, because they
-// came at the rate of the part before. It starts empty if isNew.
+// a small part allows calls, too. Tokens that have come stay, up to its size, because
+// they came at the rate of the part before. It starts empty if isNew.
 func (k *bucket) scale(whole bucket, part float64, isNew bool) {
 	if !whole.isSet() {
 		return
@@ -72,7 +72,7 @@ func (k *bucket) wait(cost float64) time.Duration {
 }
 
 const (
-	rounding    = 1e-3 // of a token, or of a nanosecond: no wait is about less
+	rounding    = 1e-3 // of a token, or of a nanosecond: smaller differences are ignored
 	longestWait = time.Hour
 )
 

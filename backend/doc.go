@@ -46,13 +46,15 @@
 // # Laws
 //
 //   - B1: No attempt starts while its backend is down or held, over its limit or rate.
-//   - B2: Waiting for a backend does not use up an attempt or a retry, and does not hold a permit or a goroutine.
-//   - B3: Operators that wait are served in turn. An operator asks for retries first, oldest first.
+//   - B2: Waiting for a backend does not use up an attempt or a retry, and does not hold a
+//     permit or a goroutine.
+//   - B3: Operators that wait are served in turn. An operator asks for retries first,
+//     oldest first.
 //   - B4: A backend that is down recovers through a probe. The rate of starts then grows with
 //     time, within a ramp that does not depend on latency, and at most half as long as the
 //     outage. A relapse takes it down again.
-//   - B6: A throttle does not take the backend down, uses up no attempt, retry or visit, and delays
-//     only the calls that the service has asked to delay.
+//   - B6: A throttle does not take the backend down, uses up no attempt, retry or visit,
+//     and delays only the calls that the service has asked to delay.
 //
 // # Tenants
 //

@@ -94,7 +94,8 @@ func (o *operator) start() *call {
 	return c
 }
 
-// wait asserts that a new element may not start, and returns how long the operator sleeps.
+// wait asserts that a new element may not start, and returns how long the operator
+// sleeps.
 func (o *operator) wait() time.Duration {
 	o.Helper()
 	c, answer := o.ask(gate.Request{})

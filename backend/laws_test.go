@@ -48,7 +48,7 @@ type schedule struct {
 	left     map[*element]bool
 	stable   time.Duration // how long calls have been allowed to start
 	outage   func() bool
-	waiting  func() // ends the body that waits for a call of another operator; nil if none waits
+	waiting  func() // ends the body that waits for a call of another operator; nil if no body waits
 }
 
 type start struct {

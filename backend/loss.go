@@ -17,7 +17,7 @@ import (
 type signal uint8
 
 const (
-	answered  signal = iota // the service works; failures that have nothing to do with load are answers
+	answered  signal = iota // the service works; failures unrelated to load are answers
 	throttled               // the service works, and asks for fewer calls
 	lost                    // the service is overloaded or unavailable
 )
@@ -59,7 +59,7 @@ var hbaseLosses = []predicates.Reason{
 	predicates.NewReason("HBASE_SERVER_STOPPED", true, false),
 }
 
-// ofError finds the reasons of errors for which the operator has none.
+// ofError finds the reasons of errors that the operator has not classified.
 var ofError = predicates.Classifiers(predicates.Named[struct{}](), httpretry.Classifier[struct{}]())
 
 // signalOf classifies the end of an attempt, and returns the delay that the service

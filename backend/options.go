@@ -17,8 +17,8 @@ type Option func(s *settings)
 
 type settings struct {
 	name       string
-	limit      int // math.MaxInt: none
-	least      int // 0: the limit is not adaptive
+	limit      int // math.MaxInt if calls are not limited
+	least      int // 0 if the limit is not adaptive
 	rate       bucket
 	callRate   bucket
 	tuner      tuner // the zero tuner leaves the rate as it is
@@ -34,7 +34,7 @@ type settings struct {
 
 	keeper        store.Keeper  // of the shares; nil if the limit is not shared
 	withoutEngine int           // calls while the keeper does not answer
-	longestCall   time.Duration // 0: the longest timeout of the operators
+	longestCall   time.Duration // 0 means the longest timeout of the operators
 }
 
 // The pauses of a backend that is down, if its service has not named a time: firstPause,

@@ -21,7 +21,7 @@ type seat struct {
 	// Guarded by Backend.mu.
 	calls    int
 	reserved int           // permits that were reserved, and their part of the rate
-	wants    int           // as many may be
+	wants    int           // permits that may be reserved for it
 	gave     bool          // some of it was returned in this round
 	asleep   bool          // it sleeps, or was woken and has not asked
 	waits    bool          // is in Backend.waiting
@@ -161,7 +161,7 @@ func (p *seat) take(t time.Duration, a *gate.Request) bool {
 	lent := p.calls < p.lent
 	had := p.reserved > 0
 	isFirst := lent || had || b.state == Probing
-	if had { // the limit stands, and the cost may be another
+	if had { // the call may cost more or less than the reserved cost
 		b.drop(p, 1)
 	}
 	if !lent && b.used >= b.allowed(t) || b.startWait(t, a.Cost) > 0 {
@@ -268,9 +268,9 @@ func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) gate.Effect {
 	b.mu.Lock()
 	defer b.unlock()
 	b.settle(t, o, cost, s == throttled)
-	// The wait of the element before its call has cut the call off, not the service, if
-	// the service answers other calls. On the ramp the elements that waited longest go
-	// first.
+	// If the service answers other calls, this call was cut off because its element had
+	// waited for most of its time, and not by the service. On the ramp the elements that
+	// waited longest go first.
 	if o.Cut && s == lost && (b.state == Ramping || b.answeredAt > begun) {
 		o.Ignored, s, demanded = true, answered, 0
 	}
@@ -583,7 +583,7 @@ func (p *seat) DoneAsking(now time.Time, isShort bool) {
 	b.mu.Lock()
 	defer b.unlock()
 	p.asleep, p.wants = false, 0
-	if p.reserved > 0 || p.gave || !isShort { // otherwise the other seats have what they had
+	if p.reserved > 0 || p.gave || !isShort { // otherwise nothing has changed for the other seats
 		b.drop(p, p.reserved)
 		p.gave = false
 		if !isShort {
@@ -614,7 +614,7 @@ func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Dur
 		return b.downError(l), firstPause
 	case Held:
 		return b.downError(l), longerPause
-	case Ramping: // it has waited for the end of the outage, and had no time
+	case Ramping: // the element waited for the end of the outage, and then had no time left
 		return b.downError(l), max(b.since+b.rampOver-t, askAgain)
 	case Up:
 		if b.limit == 0 {

@@ -36,16 +36,16 @@ type fleetShare struct {
 	source    source // of Backend.limit
 	divided   int    // limit of the fleet when the rates were divided last
 	permits   permits
-	longest   time.Duration // that a call takes
-	recorded  time.Duration // longest in the entry of the process; at most longest
-	seats     int           // that have not left
+	longest   time.Duration // the longest time that a call takes
+	recorded  time.Duration // Longest in the recorded entry of the process; at most longest
+	seats     int           // seats that have not left
 	isRunning bool          // the goroutine
 	ended     chan struct{} // closed by the goroutine when it ends
 	peak      int           // permits that the process could have used, at most, since the last step
 	told      int           // the need in the last step
 	waits     int           // calls that wait for the lease before they are made
 	changed   chan struct{} // closed when such a call may be made; then replaced
-	why       error         // the engine's, of the last step, or nil
+	why       error         // error of the engine in the last step, or nil
 	busy      time.Duration // when the process last needed a permit
 
 	joined bool // the goroutine's: the table may have an entry of the process
@@ -86,8 +86,8 @@ func (f *fleetShare) instant() fleet.Instant {
 	return fleet.Instant{Mono: now.Sub(epoch), Wall: now.Round(0).Sub(epoch.Round(0))}
 }
 
-// attach notes a new seat. calls is how long a call of its operator takes, or 0 if that is
-// not known. attach returns the longest call of the operator.
+// attach notes a new seat. calls is how long a call of its operator takes, or 0 if that
+// is not known. attach returns the longest call of the operator.
 func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 	b := f.backend
 	switch {
@@ -250,7 +250,8 @@ func (f *fleetShare) begin(p *permit, longest time.Duration) *permit {
 	return more
 }
 
-// beginFunc reports whether a function that makes its call with p by itself may be called.
+// beginFunc reports whether a function that makes its call with p by itself may be
+// called.
 func (f *fleetShare) beginFunc(p *permit, longest time.Duration) bool {
 	if !f.mayBegin(p, longest) || p.isBusy() {
 		return false

@@ -65,7 +65,7 @@ func (x *permits) remove(p *permit) {
 	x.count(p)
 }
 
-// change notes that the share has another source. No permit is valid any more.
+// change notes that the share has another source. All earlier permits become invalid.
 func (x *permits) change() {
 	x.source++
 	for _, p := range x.all {
@@ -100,7 +100,8 @@ func (x *permits) count(p *permit) {
 	p.isCounted = counts
 }
 
-// mayRun reports whether a call of a root may be at the service, or may begin at any time.
+// mayRun reports whether a call of a root may be at the service, or may begin at any
+// time.
 func (x *permits) mayRun(p *permit) bool {
 	return p.lentCalls > 0 || p.source == x.source || p.own > 0 && p.waitingLent == 0 || p.calledFunc && p.waiting == 0
 }

@@ -139,8 +139,8 @@ type fleetTest struct {
 	limit   int
 	engine  *lossyKeeper
 	service *limited
-	// One of so many chances for a failover is one; 0 means none. Failovers stop growth, so
-	// with many of them little else happens.
+	// A failover happens with a chance of 1 in failovers at each opportunity; 0 means never.
+	// Failovers stop growth, so with many of them little else happens.
 	failovers int
 
 	fleet  []*fleetProcess
@@ -154,8 +154,8 @@ type limitSince struct {
 	since time.Time
 }
 
-// allowed returns the calls that the service may get now. A limit that was lowered applies
-// when the shares from before and their calls have ended.
+// allowed returns the calls that the service may get now. A limit that was lowered
+// applies when the shares from before and their calls have ended.
 func (f *fleetTest) allowed() int {
 	n := f.limit
 	for i, l := range f.limits {

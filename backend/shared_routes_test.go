@@ -15,8 +15,8 @@ import (
 	"github.com/weirflow/weir/backend"
 )
 
-// pausesAtStart is an observer that pauses a process between the start of an attempt, which
-// has its permit, and the call.
+// pausesAtStart is an observer that pauses a process between the start of an attempt,
+// which has its permit, and the call.
 type pausesAtStart struct {
 	observe.Observer
 	process *fleetProcess

@@ -10,8 +10,8 @@ import (
 )
 
 // sharedSeat is a seat at a backend whose limit is shared with other processes. It checks
-// the lease of the process's share before calls, and reports how many permits its operator
-// needs.
+// the lease of the process's share before calls, and reports how many permits its
+// operator needs.
 type sharedSeat struct {
 	*seat
 	fleet   *fleetShare

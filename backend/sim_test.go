@@ -29,11 +29,11 @@ type sim struct {
 	events    events
 	operators []*simOperator
 
-	// serve says how a call goes that starts now: how long it takes, and its error.
+	// serve returns how long a call that starts now takes, and its error.
 	serve func(c *simCall) (took time.Duration, err error)
-	// over is told of each call that has ended, and reports whether its element is done.
+	// over is called after each call, and reports whether its element is done.
 	over func(c *simCall, err error, outage bool) (done bool)
-	lag  func() time.Duration // from a wake-up to the turn
+	lag  func() time.Duration // from a wake-up to the step
 }
 
 func newSim(seed uint64, opts ...backend.Option) *sim {
@@ -57,7 +57,7 @@ func (s *sim) after(d time.Duration, f func()) {
 	}
 }
 
-// run runs until the time end, or until nothing happens any more.
+// run runs the events until end, and then sets the clock to end.
 func (s *sim) run(end time.Duration) {
 	for len(s.events) > 0 && s.events[0].at <= end {
 		e := heap.Pop(&s.events).(event)
@@ -87,7 +87,7 @@ func (e *events) Pop() any {
 	return x
 }
 
-// element is what an operator calls the service for.
+// element is an element for which an operator calls the service.
 type element struct {
 	id      uint64
 	cost    float64
@@ -99,7 +99,8 @@ type element struct {
 	waits   time.Duration // since when it waits
 }
 
-// simOperator waits as an operator does: it asks for retries first, oldest first, and sleeps.
+// simOperator waits as an operator does: it asks for retries first, oldest first, and
+// sleeps.
 type simOperator struct {
 	*sim
 	seat    gate.Seat
@@ -110,10 +111,10 @@ type simOperator struct {
 	parked  bool
 	short   bool
 	wakeUps int
-	turns   int                // that the last alarm was set after
-	body    func(leave func()) // runs after a step in which something started; nil: none. The operator goes on after leave
+	turns   int                // alarms that were set so far; only the last one counts
+	body    func(leave func()) // if not nil, runs after a step in which a call started; the operator continues when leave is called
 	inBody  bool
-	hungry  time.Duration // for how long it had something to start, and could have
+	hungry  time.Duration // for how long it could have started an element, and did not
 }
 
 type simCall struct {

@@ -112,7 +112,7 @@ func (b *Backend) obey(t, demanded time.Duration) {
 	if b.state == Down {
 		b.until = max(b.until, until)
 	}
-	b.rouse(t, nil) // they wait for another time now
+	b.rouse(t, nil) // the seats wait for another time now
 }
 
 const (
@@ -144,7 +144,7 @@ func (b *Backend) goDown(t, d time.Duration, why string) {
 	b.until = max(t+min(d, b.longest), b.paused)
 	b.why, b.trying = why, false
 	b.resetEvidence()
-	b.rouse(t, nil) // they wait for another time now
+	b.rouse(t, nil) // the seats wait for another time now
 	if wasUp {
 		b.counts.Trips++
 		b.log(slog.LevelWarn, "backend: down", slog.Duration("for", b.until-t))

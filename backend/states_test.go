@@ -14,22 +14,24 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-// Law B4: two successive probes are not the same element, also if both wait at two operators. One that is alone waits longer.
+// Law B4: two successive probes are of different elements. An element with the same
+// number at another operator is a different element. An element that is alone waits
+// longer.
 func TestProbesAreOfDifferentElements(t *testing.T) {
 	b := newBench(t)
 	o, other := b.attach(), b.attach()
 	o.lose()
 	b.clock.Add(o.wait())
-	bad := gate.Request{Element: 99, Outages: 1} // it was among those that were lost
+	bad := gate.Request{Element: 99, Outages: 1} // an earlier call for it was lost
 	_, answer := o.ask(bad)
 	require.Equal(t, gate.Answer{Wait: time.Second, OthersMayStart: true}, answer)
-	o.call(errBusy) // one that has met no outage goes first
+	o.call(errBusy) // an element that has met no outage goes first
 
 	b.clock.Add(o.wait())
 	_, answer = o.ask(bad)
 	require.Equal(t, gate.Answer{Wait: time.Second, OthersMayStart: true}, answer)
 	b.clock.Add(time.Second)
-	c, _ := o.ask(bad) // no other one has come
+	c, _ := o.ask(bad) // no other element has asked
 	require.NotNil(t, c)
 	bad.Outages++
 	c.end(errBusy)
@@ -49,7 +51,8 @@ func TestProbesAreOfDifferentElements(t *testing.T) {
 	require.Equal(t, backend.Ramping, b.Stats().State)
 }
 
-// An element that has little time left tries the service only if no other one does for a second: cut off, its call would say nothing.
+// An element that has little time left probes only if no other element asks for a second:
+// if its call is cut off, that is not evidence about the service.
 func TestProbesOfHurriedElements(t *testing.T) {
 	o := newBench(t).attach()
 	o.lose()
@@ -61,7 +64,7 @@ func TestProbesOfHurriedElements(t *testing.T) {
 	require.NotNil(t, c)
 }
 
-// A probe that says nothing, or whose operator goes, leaves room for another one.
+// After a probe whose result is ignored, or whose operator leaves, another one may start.
 func TestProbesThatSayNothing(t *testing.T) {
 	b := newBench(t)
 	o, other := b.attach(), b.attach()
@@ -80,7 +83,8 @@ func TestProbesThatSayNothing(t *testing.T) {
 	o.start()
 }
 
-// Law B4: a probe that does not end keeps the others away for ten seconds only, and its permit does not keep the load from growing back.
+// Law B4: a probe that does not end keeps other calls away for ten seconds only, and its
+// permit does not keep the load from growing back.
 func TestProbeThatNeverEnds(t *testing.T) {
 	b := newBench(t, backend.Limit(20))
 	o, other := b.attach(), b.attach()
@@ -106,7 +110,8 @@ func TestProbeThatNeverEnds(t *testing.T) {
 	require.Equal(t, backend.Up, b.Stats().State)
 }
 
-// A service that takes longer than the others wait for a probe: the answer to an earlier probe counts, too.
+// If a service takes longer than other elements wait for a probe, the answer to an
+// earlier probe counts, too.
 func TestSlowProbes(t *testing.T) {
 	o := newBench(t).attach()
 	o.lose()
@@ -131,7 +136,7 @@ func TestSlowProbes(t *testing.T) {
 	require.Equal(t, backend.Down, o.Stats().State)
 }
 
-// Calls that began before the outage was over say nothing of the present.
+// Calls that began before the end of the outage are not evidence about the present.
 func TestOldLossesAreNoRelapse(t *testing.T) {
 	o := newBench(t).attach()
 	var old []*call
@@ -159,7 +164,7 @@ func TestOldLossesAreNoRelapse(t *testing.T) {
 	require.Equal(t, 250*time.Millisecond, o.wait(), "a relapse does not double the pause")
 }
 
-// Nothing was saved up while the backend was down.
+// The rate saves up no calls while the backend is down.
 func TestNoBurstAfterAnOutage(t *testing.T) {
 	o := newBench(t, backend.Rate(1000, time.Second)).attach()
 	o.lose()
@@ -182,7 +187,7 @@ func TestNoBurstAfterAnOutage(t *testing.T) {
 	require.LessOrEqual(t, started, 3) // of a hundred
 }
 
-// By hand: held until Resume, which tries the service first.
+// A backend that is held by hand stays held until Resume, which tries the service first.
 func TestByHand(t *testing.T) {
 	b := newBench(t)
 	o := b.attach()
@@ -230,7 +235,8 @@ func TestCloseWakes(t *testing.T) {
 	require.Equal(t, 3*time.Second, wait)
 }
 
-// The text of an error is user code: it does not run under the lock of the backend (law W2).
+// The Error method of an error is user code: it does not run under the lock of the
+// backend (law W2).
 func TestErrorsThatAskTheBackend(t *testing.T) {
 	o := newBench(t).attach()
 	for range 5 {
@@ -243,7 +249,7 @@ type asking struct{ b *backend.Backend }
 
 func (a asking) Error() string { return "it was " + a.b.Stats().State.String() }
 
-// A dry run says what it would have done, and does not do it.
+// A dry run reports that the backend would have gone down, but keeps it up.
 func TestDryRun(t *testing.T) {
 	o := newBench(t, backend.DryRun(), backend.Limit(1)).attach()
 	for range 5 {
@@ -274,7 +280,8 @@ func TestDryRunSaysItOnce(t *testing.T) {
 	require.EqualValues(t, 2, o.Stats().WouldHaveTripped)
 }
 
-// A dry run that was held by hand tries its service, too, and does not stay down if that fails (law W2).
+// A dry run that was held by hand also tries its service on Resume, and does not stay
+// down if the probe fails (law W2).
 func TestProbeOfADryRun(t *testing.T) {
 	for _, err := range []error{errBusy, errIn3} {
 		o := newBench(t, backend.DryRun()).attach()
@@ -287,7 +294,8 @@ func TestProbeOfADryRun(t *testing.T) {
 	}
 }
 
-// Regression: after a hold, a dry run let one call run at a time for as long as all were lost.
+// Regression: after a hold, a dry run let only one call run at a time while all calls
+// were lost.
 func TestRampOfADryRun(t *testing.T) {
 	for _, err := range []error{errBusy, errIn3} {
 		o := newBench(t, backend.DryRun(), backend.Limit(10)).attach()
@@ -305,7 +313,8 @@ func TestRampOfADryRun(t *testing.T) {
 	}
 }
 
-// Law B2: what waited for the end of an outage, and had no time to start in the ramp, has met it.
+// Law B2: an element that waited for the end of an outage, and had no time left to start
+// in the ramp, has met the outage.
 func TestDeadlineInARamp(t *testing.T) {
 	o := newBench(t, backend.Limit(10)).attach()
 	o.lose()
@@ -317,7 +326,8 @@ func TestDeadlineInARamp(t *testing.T) {
 	require.Equal(t, 5*time.Second, wait)
 }
 
-// Regression (law B2): a limit of 0, which people may set to hold a service, made dead letters of what waited.
+// Regression (law B2): with a limit of 0, which people may set to hold a service, the
+// waiting elements became dead letters.
 func TestDeadlineUnderALimitOfNone(t *testing.T) {
 	o := newBench(t, backend.Limit(10)).attach()
 	o.SetLimit(0)
@@ -326,7 +336,8 @@ func TestDeadlineUnderALimitOfNone(t *testing.T) {
 	require.Equal(t, 10*time.Second, wait)
 }
 
-// Law W2: a message that fails at one visit and the next, and the service has answered in between, may be what it does not bear.
+// Law W2: if a message fails at two successive visits, and the service has answered in
+// between, the message itself may be the cause.
 func TestAnsweredBetweenTwoFailures(t *testing.T) {
 	o := newBench(t, backend.Limit(10)).attach()
 	begun := o.clock.Now()
@@ -355,7 +366,8 @@ func TestAnsweredBetweenTwoFailures(t *testing.T) {
 	require.NotErrorIs(t, why(), gate.ErrAnswered, "its first failure")
 }
 
-// Retries are a share of the first attempts, with ten a second and a hundred at once.
+// Retries are bounded to a share of the first attempts, plus ten a second, plus a hundred
+// at once.
 func TestRetryBudget(t *testing.T) {
 	o := newBench(t, backend.RetryBudget(0.25)).attach()
 	mayRetry := func() (n int) {
@@ -380,7 +392,8 @@ func TestRetryBudget(t *testing.T) {
 	require.True(t, newBench(t).attach().seat.MayRetry(o.clock.Now()))
 }
 
-// Calls inside of a call run on its permit, one at a time (law B1), and more if there are permits.
+// Calls inside a call run on its permit, one at a time (law B1). Further calls need
+// permits of their own.
 func TestLentPermits(t *testing.T) {
 	b := newBench(t, backend.Limit(1))
 	outer := b.attach()
@@ -397,7 +410,8 @@ func TestLentPermits(t *testing.T) {
 	require.Equal(t, gate.Never, inner.wait(), "law B1")
 }
 
-// What was reserved for a seat is there when it asks, also if its call then runs on a permit that is lent.
+// The rate that was reserved for a seat is available when the seat asks, even if its call
+// then runs on a lent permit.
 func TestSetAsideForAPlaceWithALentPermit(t *testing.T) {
 	b := newBench(t, backend.Limit(2), backend.Rate(20, time.Second))
 	outer := b.attach()
@@ -414,7 +428,7 @@ func TestSetAsideForAPlaceWithALentPermit(t *testing.T) {
 	require.Equal(t, 1, b.Stats().InUse)
 }
 
-// What was reserved for a seat that does not use it goes to the others.
+// A permit that was reserved for a seat that does not use it goes to another seat.
 func TestSetAside(t *testing.T) {
 	b := newBench(t, backend.Limit(1))
 	o, second, third := b.attach(), b.attach(), b.attach()
@@ -435,7 +449,8 @@ func TestSetAside(t *testing.T) {
 	require.Equal(t, 1, b.Stats().Waiting)
 }
 
-// What was reserved for a seat whose next call costs too much goes to the others, also if the seat does not sleep: it may run user code.
+// A permit that was reserved for a seat whose next call costs too much goes to another
+// seat, even if the first one is awake, because it may run user code.
 func TestSetAsideForACallThatCostsMore(t *testing.T) {
 	b := newBench(t, backend.Limit(1), backend.Rate(100, time.Second))
 	o, second, third := b.attach(), b.attach(), b.attach()
@@ -476,7 +491,7 @@ func TestSetAsideForCallsOfOtherCosts(t *testing.T) {
 	require.NotNil(t, c)
 }
 
-// A lower limit takes back what was reserved last.
+// A lower limit takes back the permits that were reserved last.
 func TestSetAsideForTwoAndALowerLimit(t *testing.T) {
 	b := newBench(t, backend.Limit(3))
 	o, second, third := b.attach(), b.attach(), b.attach()
@@ -491,7 +506,8 @@ func TestSetAsideForTwoAndALowerLimit(t *testing.T) {
 	require.Equal(t, gate.Never, third.wait())
 }
 
-// A backend that is up again hands out all that its limit allows, whatever has found out that it is.
+// A backend that is up again hands out all permits of its limit, whichever call has
+// noticed the end of the ramp.
 func TestTheEndOfARampWakes(t *testing.T) {
 	for name, look := range map[string]func(c *call){
 		"an outcome": func(c *call) {
@@ -521,7 +537,8 @@ func TestTheEndOfARampWakes(t *testing.T) {
 	}
 }
 
-// Laws B1 and B4: a permit that is lent starts neither a call while the backend is down or held, nor a probe.
+// Laws B1 and B4: a lent permit does not allow a call while the backend is down or held,
+// or a second probe.
 func TestLentPermitsOfABackendThatIsNotUp(t *testing.T) {
 	b := newBench(t)
 	o := b.attach()
@@ -536,7 +553,8 @@ func TestLentPermitsOfABackendThatIsNotUp(t *testing.T) {
 	require.Equal(t, gate.Never, lent.wait())
 }
 
-// Permits that were reserved are taken back when the backend is held or paused: they would keep the next call out.
+// Reserved permits are taken back when the backend is held or paused, because they would
+// keep the next call from starting.
 func TestSetAside_HoldAndPause(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(o *operator)
@@ -562,7 +580,7 @@ func TestSetAside_HoldAndPause(t *testing.T) {
 	}
 }
 
-// What was reserved does not survive a lower limit.
+// A lower limit takes back reserved permits.
 func TestSetAsideAndALowerLimit(t *testing.T) {
 	b := newBench(t, backend.Limit(2))
 	o, second := b.attach(), b.attach()
@@ -579,7 +597,8 @@ func TestSetAsideAndALowerLimit(t *testing.T) {
 	second.start()
 }
 
-// A probe that the rate does not cover sleeps until it does, on its own permit or on one that is lent.
+// A probe waits until the rate covers its cost, whether it needs its own permit or runs
+// on a lent permit.
 func TestProbesAndTheRate(t *testing.T) {
 	b := newBench(t, backend.Limit(1), backend.Rate(20, time.Second))
 	o := b.attach()
@@ -610,7 +629,8 @@ func TestProbesAndTheRate(t *testing.T) {
 	require.Equal(t, 50*time.Millisecond, lent.wait(), "this one runs on it")
 }
 
-// An operator that is awake for long, in the body of the loop over its results, does not hold others up.
+// An operator that is awake for long, in the body of the loop over its results, does not
+// block other operators.
 func TestTurnOfAnOperatorThatIsAwake(t *testing.T) {
 	b := newBench(t, backend.Limit(1))
 	o, second := b.attach(), b.attach()
@@ -626,7 +646,7 @@ func TestTurnOfAnOperatorThatIsAwake(t *testing.T) {
 	o.start()
 }
 
-// Law W3: tenants that are at rest are forgotten, and so is the room they took.
+// Law W3: tenants that are at rest are removed, so that their memory is free again.
 func TestTenantsAreForgotten(t *testing.T) {
 	b := newBench(t, backend.TenantRate(100, time.Second))
 	o := b.attach()
@@ -716,7 +736,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// An order counts once, the newest one, and for what it says only.
+// An order is carried out once, unless a newer order came before, and changes only the
+// settings that it names.
 func TestOrders(t *testing.T) {
 	at := time.Now()
 	order := func(o gate.Order) gate.Order {
@@ -728,7 +749,7 @@ func TestOrders(t *testing.T) {
 	old := order(held)
 	b := backend.New("pay", backend.Limit(10), backend.WithLogger(silent))
 	b.Hold("by the program")
-	gate.Of(b).Steer(order(gate.Order{Limit: 5})) // says nothing of the hold
+	gate.Of(b).Steer(order(gate.Order{Limit: 5})) // does not change the hold
 	require.Equal(t, backend.Held, b.Stats().State)
 	require.Equal(t, 5, b.Stats().Limit)
 	gate.Of(b).Steer(old)
@@ -755,7 +776,8 @@ func TestOrders(t *testing.T) {
 	require.Equal(t, -1, gate.Of(b).Report().Limit)
 }
 
-// Law B4: an answer to a tenant's probe lets the next one try, also if another call of the tenant was refused meanwhile.
+// Law B4: while the first call of a tenant after its pause runs, an earlier call is
+// refused and extends the pause. After the longer pause the next call may start.
 func TestProbeOfATenantWhoseWaitHasGrown(t *testing.T) {
 	b := newBench(t)
 	o := b.attach()
@@ -774,8 +796,8 @@ func TestProbeOfATenantWhoseWaitHasGrown(t *testing.T) {
 	require.NotNil(t, c, "its wait is over, and no probe runs")
 }
 
-// Law B6: a throttle of a tenant delays that tenant alone. Then its calls start at the same rate
-// as before, from an empty bucket, without a probe.
+// Law B6: a throttle of a tenant delays that tenant alone. Then its calls start at the
+// same rate as before, from an empty bucket, without a probe.
 func TestTenant_Throttled(t *testing.T) {
 	b := newBench(t, backend.TenantRate(10, time.Second))
 	o := b.attach()
@@ -799,7 +821,8 @@ func TestTenant_Throttled(t *testing.T) {
 	require.Equal(t, backend.Up, b.Stats().State)
 }
 
-// Law B4: a ramp does not wait for calls that began before the outage, and grows no faster when they end.
+// Law B4: a ramp does not wait for calls that began before the outage, and does not grow
+// faster when they end.
 func TestRamp_CallsThatOutliveTheOutage(t *testing.T) {
 	o := newBench(t, backend.Limit(100)).attach()
 	var old []*call

@@ -31,7 +31,7 @@ func (n *tenants) isIdle() bool { return len(n.all) == 0 && !n.rate.isSet() }
 
 // find returns a tenant, and makes it if there is something to remember.
 func (n *tenants) find(name string, t time.Duration, remember bool) *tenant {
-	for range 2 { // more than come, so that all are looked at
+	for range 2 { // faster than tenants are added, so that the checks reach all of them
 		n.tidy(t)
 	}
 	x := n.all[name]
@@ -48,7 +48,7 @@ func (n *tenants) find(name string, t time.Duration, remember bool) *tenant {
 	return x
 }
 
-// tidy checks one of many tenants, and forgets it if it is at rest.
+// tidy checks the next tenant of a long list, and forgets it if it is at rest.
 func (n *tenants) tidy(t time.Duration) {
 	last := len(n.list) - 1
 	if last < fewTenants {

@@ -25,7 +25,7 @@
 //     its own writes were lost.
 //   - A member may be dead and never write. Then a witness must have written, which was a
 //     member before the last write of the silent one.
-//   - A process that has just joined uses nothing for [Settling], in which processes
+//   - A process that has just joined uses no permit for [Settling], in which processes
 //     whose entries were lost record them again.
 //   - After the end of its lease a process has no share, and grows from zero.
 //   - The entry of another process counts until it has not changed for its lease and the
@@ -36,8 +36,8 @@
 //     that was killed may have had a share that was lost.
 //
 // Permits are divided by need: a process that needs fewer permits than an equal part gets
-// as many as it needs, and the others share the rest. Permits that are left over are divided
-// among the processes that need any. If there are fewer permits than processes, the
-// processes take turns: a process that has had a permit for some seconds gets the highest
-// ticket, and low tickets come first.
+// as many as it needs, and the others share the rest. Permits that are left over are
+// divided among the processes that need any. If there are fewer permits than processes,
+// the processes take turns: a process that has had a permit for some seconds gets the
+// highest ticket, and low tickets come first.
 package fleet

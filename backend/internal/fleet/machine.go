@@ -21,10 +21,10 @@ const (
 	// Silent is how long a process must not have written before others may grow without
 	// its notice.
 	Silent = 2500 * time.Millisecond
-	// steady is the longest time from the start of a step to the read of the next one, for
-	// a process that vouches for others. It is shorter than Silent: a process that others
-	// took for silent does not vouch. The answer of a step may be late, so the time when it
-	// came does not matter.
+	// steady is the longest time from the start of a step to the read of the next one,
+	// for a process that vouches for others. It is shorter than Silent: a process that
+	// others took for silent does not vouch. The answer of a step may be late, so the
+	// time when it came does not matter.
 	steady = 2 * time.Second
 	// MaxLongest bounds the longest call, so that sums of times do not overflow.
 	MaxLongest = 365 * 24 * time.Hour

@@ -40,7 +40,7 @@ type snapshot struct {
 type process struct {
 	id         string
 	machine    *fleet.Machine
-	mono, wall time.Duration // what its clocks are ahead of the simulated time
+	mono, wall time.Duration // how far its clocks are ahead of the simulated time
 
 	calls     []time.Duration // ends of its calls
 	wants     int             // calls that it would make at the same time
@@ -293,7 +293,7 @@ func schedule(seed uint64) (s *sim, limit int) {
 	longest := []time.Duration{500 * time.Millisecond, 3 * time.Second, 12 * time.Second}[r.IntN(3)]
 	s = newSim(seed, limit, longest, n)
 	s.losesAnswers = true
-	every := []int{0, 600, 60}[seed%3] // ticks between two failovers: none, half a minute, three seconds
+	every := []int{0, 600, 60}[seed%3] // ticks between two failovers (half a minute, three seconds), or 0 for no failover
 	s.run(30*time.Second, func() {
 		if every > 0 && s.t > 3*time.Second && s.IntN(every) == 0 {
 			s.failoverWithFaults()
@@ -585,7 +585,7 @@ func TestMachine_SlowRead(t *testing.T) {
 }
 
 // Law B5: a failover that is shorter than a step loses the growth of a process, and
-// another process makes the next step. It has seen nothing of the growth that is lost.
+// another process makes the next step, which has not seen the lost growth.
 func TestMachine_FailoverShorterThanAStep(t *testing.T) {
 	for seed := range uint64(40) {
 		s := newSim(seed, 10, 12*time.Second, 2)
@@ -603,8 +603,8 @@ func TestMachine_FailoverShorterThanAStep(t *testing.T) {
 	}
 }
 
-// A process that was killed does not write any more, and growth waits for its notice for
-// a short time only, because another process can vouch for it.
+// A killed process does not write again. Growth waits only a short time for its notice,
+// because another process can vouch for it.
 func TestMachine_GrowthAfterAKill(t *testing.T) {
 	for seed := range uint64(40) {
 		s := newSim(seed, 10, 12*time.Second, 3)
@@ -624,7 +624,7 @@ func TestMachine_GrowthAfterAKill(t *testing.T) {
 }
 
 // Law B5: if every process was killed, no process can vouch for the last writes, so a new
-// one waits for the end of their calls.
+// process waits for the end of their calls.
 func TestMachine_NoWitness(t *testing.T) {
 	s := newSim(1, 10, 12*time.Second, 2)
 	s.run(5*time.Second, nil)
@@ -638,8 +638,8 @@ func TestMachine_NoWitness(t *testing.T) {
 	require.LessOrEqual(t, s.most, 10)
 }
 
-// Law B5: a process whose write may have been lost cannot tell which claims were noticed,
-// and claims again.
+// Law B5: a process whose write may have been lost does not rely on earlier notices of
+// its claim, and claims again.
 func TestMachine_ClaimsAgainAfterALostAnswer(t *testing.T) {
 	m := fleet.New("a")
 	table, version := fleet.Table{Members: map[string]fleet.Member{"b": {Beat: 1, Written: 1, Longest: time.Second}}}, int64(1)
@@ -694,7 +694,7 @@ func BenchmarkMachine_Begin(b *testing.B) {
 }
 
 // Law B5: the engine loses every entry. A new process makes the next steps, and uses
-// nothing until the other process had time to record its share again.
+// no permit until the other process had time to record its share again.
 func TestMachine_LostTable(t *testing.T) {
 	for seed := range uint64(40) {
 		s := newSim(seed, 10, 12*time.Second, 1)
@@ -708,8 +708,9 @@ func TestMachine_LostTable(t *testing.T) {
 	}
 }
 
-// Law B5: new processes grow while a killed one may have had a share that was lost with the
-// writes of those that had noticed it, which are dead, too.
+// Law B5: new processes grow while a killed process may have had a share. The record of
+// the share was lost with the writes of the processes that had noticed it, which are
+// dead, too.
 func TestMachine_LostWithItsWitnesses(t *testing.T) {
 	for seed := range uint64(40) {
 		s := newSim(seed, 10, 12*time.Second, 2)
@@ -730,7 +731,7 @@ func TestMachine_LostWithItsWitnesses(t *testing.T) {
 }
 
 // Law B5: the engine loses every write of a process that was killed. The process that had
-// noticed it stops growth for everybody.
+// noticed it stops all growth.
 func TestMachine_LostJoinOfAKilledProcess(t *testing.T) {
 	for seed := range uint64(40) {
 		s := newSim(seed, 10, 12*time.Second, 1)
