@@ -81,7 +81,8 @@ func TestOperatorsShareABackend(t *testing.T) {
 	})
 }
 
-// An outage uses up no retry: one that is longer than all back-offs together loses nothing, and hears few calls.
+// An outage uses up no retries: one that is longer than all back-offs together loses no
+// element, and the service gets few calls.
 func TestAnOutageUsesUpNoRetries(t *testing.T) {
 	for _, blocking := range []bool{false, true} {
 		t.Run(fmt.Sprint(blocking), func(t *testing.T) {
@@ -158,7 +159,8 @@ func TestAnOutageIsForgivenThreeTimes(t *testing.T) {
 	})
 }
 
-// Law B3: of the elements that wait for a permit of the backend those that were called before go first, oldest first.
+// Law B3: among the elements that wait for a permit of the backend, elements that were
+// called before go first, oldest first.
 func TestRetriesGoFirstAtABackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []int // one at a time
@@ -184,7 +186,8 @@ func TestRetriesGoFirstAtABackend(t *testing.T) {
 	})
 }
 
-// A deadline that passes while the backend is down has an error of its own. Other timeouts do not.
+// A deadline that passes while the backend is down has an error of its own. Other
+// timeouts do not.
 func TestErrBackendDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
@@ -206,7 +209,8 @@ func TestErrBackendDown(t *testing.T) {
 	})
 }
 
-// A message whose time runs out while the backend is down is released until the backend is up. The failure sink does not get it.
+// A message whose time runs out while the backend is down is released until the backend
+// is up. The failure sink does not get it.
 func TestBackend_MessagesAreReleasedUntilItIsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
@@ -280,7 +284,7 @@ func TestBackendLendsItsPermit(t *testing.T) {
 	})
 }
 
-// Law A6: what breaks in the functions of a backend fails the element, and no permit is lost.
+// Law A6: a panic in a function of a backend fails the element, and no permit is lost.
 func TestBackendFunctionsThatBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("broken", backend.Limit(1))
@@ -302,7 +306,7 @@ func TestBackendFunctionsThatBreak(t *testing.T) {
 	})
 }
 
-// A batch has one permit, and each member says how it went.
+// A batch has one permit, and each member has its own outcome.
 func TestBatchesAtABackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("batches", backend.Limit(2))
@@ -355,7 +359,8 @@ func TestBackendOptionsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// The body of a loop over results may wait for another operator at the same backend: no permit is kept for the loop meanwhile.
+// The body of a loop over results may wait for another operator at the same backend: no
+// permit is kept for the loop meanwhile.
 func TestABodyMayWaitForAnotherOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("shared", backend.Limit(1))
@@ -376,7 +381,8 @@ func TestABodyMayWaitForAnotherOperator(t *testing.T) {
 	})
 }
 
-// A cost that is no number fails its element, and nothing else. One that is out of all proportion is paid within an hour.
+// A cost that is not a valid number fails its element only. An enormous cost is paid
+// within an hour.
 func TestCostsThatMakeNoSense(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -453,7 +459,8 @@ func (thinker) Decide(context.Context, *predicates.Attempt[int]) (strategies.Act
 	return strategies.RetryAfter(100 * time.Millisecond), nil
 }
 
-// A retry of an attempt that met the outage is not charged, also if the strategy is asked beside the loop.
+// A retry of an attempt that met the outage is not charged, also if the strategy is asked
+// beside the loop.
 func TestStrategiesBesideTheLoopRememberTheOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -471,7 +478,8 @@ func TestStrategiesBesideTheLoopRememberTheOutage(t *testing.T) {
 	})
 }
 
-// Law W2: a message that was called is not released uncounted, or one that breaks its service would come again for ever.
+// Law W2: a message that was called is not released without being counted. Otherwise a
+// message that breaks its service would be redelivered for ever.
 func TestMessagesThatWereCalledInAnOutage(t *testing.T) {
 	for _, runs := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -527,11 +535,12 @@ func TestMessagesOfAPausedTenantAreReleased(t *testing.T) {
 	})
 }
 
-// Law B2: a message whose time runs out while it waits for a call of a backend that is open has not been visited either. One that has been
-// called has, and so has one that waits for something else.
+// Law B2: a message whose time runs out while it waits for a call of a backend that is up
+// was not visited either. A message that was called was visited, and so was a message
+// that waits for something else.
 func TestMessagesThatWaitForABackend(t *testing.T) {
 	tenant := asyncop.Tenant(func(int) string { return "a" })
-	busy := func(context.Context, int) (int, error) { time.Sleep(30 * time.Second); return 0, nil } // it heeds no context
+	busy := func(context.Context, int) (int, error) { time.Sleep(30 * time.Second); return 0, nil } // it ignores its context
 	answers := func(_ context.Context, in int) (int, error) { return in, nil }
 	fails := func(context.Context, int) (int, error) { return 0, errors.New("no") }
 	for name, of := range map[string]struct {
@@ -584,7 +593,8 @@ func TestMessagesThatWaitForABackend(t *testing.T) {
 	}
 }
 
-// First attempts that wait for their tenant are no retries that wait: WithMaxWaiting does not count them.
+// First attempts that wait for their tenant are no retries that wait: WithMaxWaiting does
+// not count them.
 func TestFirstAttemptsThatWaitAreNoRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.TenantRate(1, time.Second))

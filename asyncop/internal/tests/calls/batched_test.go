@@ -38,8 +38,8 @@ func uppers(c *optest.BulkCall) (all []optest.Answer, err error) {
 	return all, nil
 }
 
-// A batch goes when it has all its members or the first of them has waited long enough. Only members that failed, or have no
-// result, are called again, with others.
+// A batch goes when it has all its members or the first of them has waited long enough.
+// Only members that failed, or have no result, are called again, with others.
 func TestBatched(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		b, r := optest.NewBulk(t, m, 3, 10*time.Millisecond, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(2, time.Second)})
@@ -70,8 +70,9 @@ func TestBatched(t *testing.T) {
 	})
 }
 
-// Law A3: the timeout of a member ends that only. The context of the call ends with the last member, and its deadline is the
-// latest. The permit comes back when the call returns (A2: what it brings then is late).
+// Law A3: the timeout of a member ends only that member. The context of the call ends
+// with the last member, and its deadline is the latest of the members' deadlines. The
+// permit is returned when the call returns (A2: its results are late then).
 func TestBatchedTimeoutOfMembers(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		b, r := optest.NewBulk(t, m, 2, time.Second, optest.Setup{
@@ -113,7 +114,7 @@ func TestBatchedTimeoutOfMembers(t *testing.T) {
 	})
 }
 
-// Attempts time out each for itself, and are retried while the call goes on.
+// Attempts time out individually, and are retried while the call continues.
 func TestBatchedAttemptTimeout(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		b, r := optest.NewBulk(t, m, 2, time.Hour, optest.Setup{
@@ -135,7 +136,8 @@ func TestBatchedAttemptTimeout(t *testing.T) {
 	})
 }
 
-// A cancel ends the context of the call with the operator's cause. A batch that waits is not called.
+// A cancel ends the context of the call with the operator's cause. A batch that waits is
+// not called.
 func TestBatchedCancel(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		permits := optest.Limited(2)
@@ -156,8 +158,8 @@ func TestBatchedCancel(t *testing.T) {
 	})
 }
 
-// An error of the call, a panic, runtime.Goexit, and results that are not as many as the elements, are the outcome of each
-// member.
+// An error of the call, a panic, runtime.Goexit, and results that are not as many as the
+// elements, are the outcome of each member.
 func TestBatchedCallsThatFail(t *testing.T) {
 	cases := map[string]struct {
 		outcome func() ([]optest.Answer, error)
@@ -225,7 +227,8 @@ func TestBatchedCallsThatFail(t *testing.T) {
 	})
 }
 
-// A batch takes one permit of each kind, and is one call for the rate. Elements that wait for their batch have none.
+// A batch takes one permit of each kind and counts as one call for the rate. Elements
+// that wait for their batch hold no permit.
 func TestBatchedPermitsAndRate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		permits := backend.New("limited", backend.Limit(1), backend.Rate(1, time.Second))
@@ -250,7 +253,7 @@ func TestBatchedPermitsAndRate(t *testing.T) {
 	})
 }
 
-// Operators of batches share permits, and none is lost, whatever ends the calls.
+// Operators of batches share permits. No permit is lost, whatever ends the calls.
 func TestBatchedSharedPermits(t *testing.T) {
 	for _, limit := range []int{1, 3} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
@@ -274,7 +277,8 @@ func TestBatchedSharedPermits(t *testing.T) {
 				wg.Wait()
 				require.EqualValues(t, limit, all.most.Load())
 				require.EqualValues(t, 30, calls.Load(), "batches are small")
-				// One operator may be left with its last three batches, and has room for two.
+				// One operator may be left with its last three batches, and has slots for
+				// two.
 				require.InDelta(t, 30/limit, time.Since(start).Seconds(), 1, "permits lie idle")
 				synctest.Wait()
 				require.Zero(t, permits.Stats().InUse)
@@ -283,7 +287,8 @@ func TestBatchedSharedPermits(t *testing.T) {
 	}
 }
 
-// What belongs to one element is in the context of the member: the number of its attempt, and values of observers.
+// Values of one element are in the context of the member: the number of its attempt, and
+// values of observers.
 func TestBatchedContexts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		o := optest.NewTally(t)
@@ -309,7 +314,8 @@ func TestBatchedContexts(t *testing.T) {
 	})
 }
 
-// Any maxSize is good: an operator that waits for a permit that others share gets it when it comes back.
+// Any maxSize works: an operator that waits for a shared permit gets it when the permit
+// is returned.
 func TestBatchedWithoutALimitWaitsForAPermit(t *testing.T) {
 	for _, size := range []int{1, 2, 3, math.MaxInt} {
 		synctest.Test(t, func(t *testing.T) {
@@ -338,7 +344,8 @@ func TestBatchedWithoutALimitWaitsForAPermit(t *testing.T) {
 	}
 }
 
-// cancelling is a wrapper that has cancelled the context of the element a, and whose future for that ends its goroutine.
+// cancelling is a wrapper that has cancelled the context of the element a, and whose
+// future for that ends its goroutine.
 type cancelling struct{ optest.Function }
 
 func (c cancelling) Unwrap() any { return c.Function }
@@ -352,7 +359,8 @@ func (c cancelling) AsyncInvoke(ctx context.Context, in string, result optest.Fu
 	return c.Function.AsyncInvoke(ctx, in, result)
 }
 
-// Law A6: a future that breaks when its element is left out of the call fails that element; the others are called.
+// Law A6: a future that breaks when its element is left out of the call fails that
+// element; the others are called.
 func TestBatchedFutureOfALateMemberThatBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Batched(func(_ context.Context, ins []string) ([]asyncop.Result[string], error) {
@@ -370,7 +378,8 @@ func TestBatchedFutureOfALateMemberThatBreaks(t *testing.T) {
 	})
 }
 
-// The contexts of the members are the caller's, as the elements are: what it makes of the slice changes nothing.
+// The slice of the members' contexts is a copy, as is the slice of elements: changes by
+// the caller have no effect.
 func TestBatchedMemberContextsAreACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Batched(func(ctx context.Context, ins []string) ([]asyncop.Result[string], error) {
@@ -386,7 +395,7 @@ func TestBatchedMemberContextsAreACopy(t *testing.T) {
 	})
 }
 
-// A member that is a message has its history; the call has none.
+// A member that is a message has its history. The call has no history.
 func TestBatchedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Batched(func(ctx context.Context, ins []string) ([]asyncop.Result[string], error) {
@@ -436,7 +445,8 @@ func TestBatchedAroundAnOperator(t *testing.T) {
 	})
 }
 
-// With checkpoints members are elements as any: a barrier flushes nothing, and what was not settled comes again in batches.
+// With checkpoints, members are treated like other elements: a barrier does not flush a
+// batch, and unsettled elements are redelivered in batches.
 func TestBatchedCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -471,8 +481,8 @@ func TestBatchedCheckpoints(t *testing.T) {
 	})
 }
 
-// In key order at most one element of a key is in a batch, and the next one waits until it has ended, retries included, and its
-// call has returned (law K1).
+// In key order at most one element of a key is in a batch, and the next one waits until
+// it has ended, retries included, and its call has returned (law K1).
 func TestBatchedInKeyOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, r := optest.NewBulk(t, optest.KeyMode, 2, time.Millisecond, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second), Key: optest.FirstLetter})
@@ -508,7 +518,8 @@ func TestBatchedInKeyOrder(t *testing.T) {
 	})
 }
 
-// An operator inside of a call for many runs on the permit of that, under the context of the call or of a member.
+// An operator inside of a call for many runs on the permit of that, under the context of
+// the call or of a member.
 func TestBatchedAroundAnOperatorWithTheSamePermits(t *testing.T) {
 	for _, ofMember := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -559,8 +570,8 @@ func TestBatchedSuspend(t *testing.T) {
 	})
 }
 
-// What a strategy wants done first is done before the call of the batch, for all at a time. If it fails for one, the others are
-// called.
+// The Before of each member runs before the call of the batch, for all members
+// concurrently. If it fails for one member, the others are called.
 func TestBatchedBefore(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var mu sync.Mutex
@@ -591,7 +602,7 @@ func TestBatchedBefore(t *testing.T) {
 		require.ElementsMatch(t, []string{"a#2", "b#2", "b#3"}, did)
 		require.NoError(t, r.End())
 	})
-	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) { // one that takes too long keeps the others until its own timeout
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) { // a slow Before delays the other members until its own timeout
 		s := optest.Decides(func(_ context.Context, a *optest.View) (strategies.Action, error) {
 			action := strategies.RetryAfter(time.Second)
 			if a.Input == "a" {
@@ -632,7 +643,8 @@ type hookedOpenly struct{ hooked }
 
 func (w hookedOpenly) Unwrap() any { return w.Function }
 
-// A wrapper with Unwrap does what it does for each member, also with a future and a context of its own.
+// A wrapper with Unwrap is applied to each member, even if it uses its own future and
+// context.
 func TestBatchedInsideOfWrappers(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		b := &optest.Bulk{T: t, Over: make(chan struct{})}
@@ -725,7 +737,8 @@ func TestBatchedWrappersThatBreak(t *testing.T) {
 	}
 }
 
-// A wrapper that the operator does not see through, or that comes later, fails its elements with what is wrong.
+// A wrapper without Unwrap, or one that calls too late, fails its elements with an error
+// that explains the problem.
 func TestBatchedWrappersThatAreRefused(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		b := &optest.Bulk{T: t, Over: make(chan struct{})}
@@ -753,7 +766,7 @@ func TestBatchedWrappersThatAreRefused(t *testing.T) {
 	})
 }
 
-// misleading shows another function than the one that it calls.
+// misleading unwraps to a different function than the function that it calls.
 type misleading struct{ optest.Function }
 
 func (m misleading) Unwrap() any { return asyncop.Batched(noBatch, 3, 0) }
@@ -780,7 +793,8 @@ func (h hasty) AsyncInvoke(ctx context.Context, in string, result optest.Future)
 
 func (h hasty) Unwrap() any { return h.Function }
 
-// An element whose wrapper does not wait for the batch has failed: it does not hang (law A3).
+// An element whose wrapper does not wait for the batch has failed: it does not hang
+// (law A3).
 func TestBatchedWrapperThatDoesNotWait(t *testing.T) {
 	_, err := asyncop.Map[string, string](t.Context(), []string{"a"}, hasty{asyncop.Batched(noBatch, 3, 0)}, nil,
 		asyncop.WithLogger(slog.New(slog.DiscardHandler)))
@@ -812,8 +826,9 @@ func isMessage(ctx context.Context) bool {
 	return ok
 }
 
-// An operator of batches in the call for a message: neither the message nor the number of that attempt is theirs, but its
-// permit is. An operator in the call of a batch has that permit, too.
+// An operator of batches in the call for a message: neither the message nor the number of
+// that attempt is theirs, but its permit is. An operator in the call of a batch has that
+// permit, too.
 func TestBatchedInsideOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := optest.Limited(1)
@@ -854,7 +869,8 @@ func TestBatchedInsideOfACall(t *testing.T) {
 	})
 }
 
-// Reports under the context of the call count for all members; a request that was taken back for none.
+// Reports under the context of the call count for all members. A request that was refused
+// counts for no member.
 func TestBatchedStages(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var mu sync.Mutex
@@ -873,7 +889,7 @@ func TestBatchedStages(t *testing.T) {
 			case 2:
 				predicates.ReportSent(c.Ctx).Refused()
 			case 3:
-				predicates.ReportSent(predicates.WithDeduplicated(c.Ctx)) // under an identity that is none of a member
+				predicates.ReportSent(predicates.WithDeduplicated(c.Ctx)) // under an identity that belongs to no member
 			case 4:
 				predicates.ReportSent(predicates.WithDeduplicated(c.Members[slices.Index(c.Ins, "a")]))
 			default:
@@ -917,7 +933,8 @@ type converting struct {
 func (converting) AsyncInvoke(context.Context, string, optest.Future) error { return nil }
 func (c converting) Unwrap() any                                            { return c.AsyncFunction }
 
-// Whatever drives the operator, each element ends once, and is called again only if it has failed (law A1).
+// Whatever drives the operator, each element ends once, and is called again only if it
+// has failed (law A1).
 func TestBatchedUnderLoad(t *testing.T) {
 	const n = 3000
 	elements := make([]int, n)

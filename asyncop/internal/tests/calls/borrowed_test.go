@@ -36,8 +36,8 @@ func (r *rows) Get(key int) (e lookup.Entry[int], ok bool) {
 func (r *rows) Put(key int, e lookup.Entry[int]) { r.of.Store(key, e) }
 func (r *rows) Delete(key int)                   { r.of.Delete(key) }
 
-// Law B4: a backend hears of calls. One call that several elements have waited for is one, also if they have given up, and a hit of a
-// cache is none.
+// Law B4: only calls are reported to a backend. A call that several elements have waited
+// for is reported once, even if they have given up, and a cache hit is not reported.
 func TestABackendHearsOfCallsAlone(t *testing.T) {
 	quiet := backend.WithLogger(slog.New(slog.DiscardHandler))
 	for name, call := range map[string]func(ctx context.Context) error{
@@ -83,7 +83,8 @@ func TestABackendHearsOfCallsAlone(t *testing.T) {
 	})
 }
 
-// Law B4: a batch of retries that could not be prepared is no call, and so no answer to a probe.
+// Law B4: a batch of retries that could not be prepared is no call, and so no answer to a
+// probe.
 func TestABatchThatCouldNotBePreparedIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("users", backend.WithLogger(slog.New(slog.DiscardHandler)))
@@ -111,7 +112,8 @@ func TestABatchThatCouldNotBePreparedIsNoAnswer(t *testing.T) {
 	})
 }
 
-// Elements that wait for the same call do not use up the retry budget for it: one repetition serves all.
+// Elements that wait for the same call do not use up the retry budget for it: one
+// repetition serves all.
 func TestOneLostCallCostsTheBudgetOneRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
@@ -138,7 +140,8 @@ func TestOneLostCallCostsTheBudgetOneRetry(t *testing.T) {
 	})
 }
 
-// Law O1: a message that is released because its backend is down does not hand the failure before it over once more.
+// Law O1: a message that is released because its backend is down does not hand the
+// failure before it over once more.
 func TestBackend_MessageReleasedBehindAFailureOfItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -169,7 +172,7 @@ func TestBackend_MessageReleasedBehindAFailureOfItsKey(t *testing.T) {
 	})
 }
 
-// breaking is an observer whose contexts break when they are asked for what they do not know.
+// breaking is an observer whose contexts break when they are asked for an unknown value.
 type breaking struct{}
 
 func (breaking) Accepted(ctx context.Context, _ any, _ bool) context.Context {
@@ -196,7 +199,8 @@ func TestAnObserverThatBreaksAtATimeout(t *testing.T) {
 	})
 }
 
-// Law B4: a call that begins late and is cut off by the end of its element's time says nothing of a service that answers others meanwhile.
+// Law B4: a call that begins late and is cut off by the end of its element's time is not
+// evidence against a service that answers other calls meanwhile.
 func TestABackendHearsNothingOfACallThatIsCutOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		first, second time.Duration // of calls that begin at once; the third call begins after the first one, and hangs

@@ -1,4 +1,5 @@
-// Package calls_test shows what a call needs before it starts: permits, a backend, the others of its batch.
+// Package calls_test shows what a call needs before it starts: permits, a backend, the
+// others of its batch.
 package calls_test
 
 import (

@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/optest"
 )
 
-// forEachBlocking is forEachMode for a blocking function as it is, which the loop starts by itself, and for one inside of
-// a function of the user's.
+// forEachBlocking is forEachMode for a blocking function as it is, which the loop starts
+// by itself, and for one inside of a function of the user's.
 func forEachBlocking(t *testing.T, body func(t *testing.T, m optest.Mode, around func(optest.Function) optest.Function)) {
 	t.Helper()
 	t.Run("bare", func(t *testing.T) {
@@ -73,7 +73,8 @@ func TestCallLimitAboveTheCapacity(t *testing.T) {
 	}, 1)
 }
 
-// Callback style gives its permit back when the attempt ends: by result, error, attempt timeout or timeout.
+// Callback style gives its permit back when the attempt ends: by result, error, attempt
+// timeout or timeout.
 func TestCallbackGivesItsPermitBackWithTheAttempt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -139,16 +140,16 @@ func TestRetriesGoFirstTheOldestBeforeTheOthers(t *testing.T) {
 	})
 }
 
-// An element that has just been accepted does not overtake those that wait.
+// An element that has just been accepted does not overtake waiting elements.
 func TestNewElementsDoNotOvertake(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Minute, Strategy: optest.RetryAll(1, 0), Opts: optest.Options(asyncop.WithMaxConcurrentCalls(1)),
 		})
-		r.Script("a#1", func(*optest.Call) error { time.Sleep(time.Second); return optest.ErrBroken }) // the loop is away
+		r.Script("a#1", func(*optest.Call) error { time.Sleep(time.Second); return optest.ErrBroken }) // the loop is busy
 		r.Op.In() <- "a"
 		synctest.Wait()
-		r.Op.In() <- "b" // is there when a's retry is
+		r.Op.In() <- "b" // arrives together with a's retry
 		r.Advance(2 * time.Second)
 		require.Equal(t, "a#1 a#2", r.Calls())
 		r.Complete("a#2", "A")
@@ -182,7 +183,8 @@ func TestNewElementsDoNotOvertakeMany(t *testing.T) {
 	})
 }
 
-// A blocking call gives its permit back when it returns: one that ignores its context keeps it beyond the timeout.
+// A blocking call returns its permit when it returns. A call that ignores its context
+// keeps the permit beyond the timeout.
 func TestBlockingCallThatIgnoresItsContextKeepsItsPermit(t *testing.T) {
 	forEachBlocking(t, func(t *testing.T, m optest.Mode, around func(optest.Function) optest.Function) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -287,7 +289,8 @@ func TestFunctionAroundABlockingOneIsCalled(t *testing.T) {
 	})
 }
 
-// A function around a blocking one: permits are right, although the wrapper knows nothing of them.
+// A wrapper around a blocking function: permits are counted correctly, although the
+// wrapper does not handle them.
 func TestPermitsOfAWrappedBlockingFunction(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -306,8 +309,8 @@ func TestPermitsOfAWrappedBlockingFunction(t *testing.T) {
 	})
 }
 
-// A blocking function that is called inside of a blocking call runs under the permit of that, which is kept until the
-// outer one returns.
+// A blocking function that is called inside of a blocking call runs under the permit of
+// that, which is kept until the outer one returns.
 func TestBlockingFunctionInsideABlockingCall(t *testing.T) {
 	forEachBlocking(t, func(t *testing.T, m optest.Mode, around func(optest.Function) optest.Function) {
 		fallback := asyncop.Blocking(func(_ context.Context, in string) (string, error) {
@@ -341,7 +344,7 @@ func TestBlockingFunctionInsideABlockingCall(t *testing.T) {
 	})
 }
 
-// A timeout handler has no permit, so a blocking function that it calls gives none back.
+// A timeout handler has no permit, so a blocking function that it calls returns none.
 func TestBlockingFunctionInATimeoutHandler(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -402,7 +405,8 @@ type spitefulFuture struct{ breaks func() }
 func (f spitefulFuture) Complete(...string)            { f.breaks() }
 func (f spitefulFuture) CompleteExceptionally(_ error) { f.breaks() }
 
-// Law A6: a wrapper's future that breaks is an outcome of the element, not the end of the process.
+// Law A6: a wrapper's future that breaks is an outcome of the element, not the end of the
+// process.
 func TestFutureOfAWrapperThatBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(){"panic": func() { panic(optest.ErrBroken) }, "Goexit": runtime.Goexit} {
 		for end, err := range map[string]error{"result": nil, "error": optest.ErrAgain, "no result": asyncop.ErrNoResult} {

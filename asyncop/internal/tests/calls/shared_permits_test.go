@@ -83,7 +83,8 @@ func consume(t *testing.T, op *asyncop.AsyncWaitOperator[int, int], n int) (resu
 	return results
 }
 
-// Operators that share permits run no more calls together, use all there are, and each gets its part.
+// Operators that share permits run no more calls together, use all there are, and each
+// gets its part.
 func TestPermitsBoundOperatorsTogether(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(*gauge, time.Duration) asyncop.AsyncFunction[int, int]) {
 		for _, limit := range []int{1, 3, 10} {
@@ -150,8 +151,8 @@ func TestSetLimit(t *testing.T) {
 	})
 }
 
-// A permit comes back where its call ends: although the loop of its operator is blocked by a predicate, and although the body
-// of the loop over its results sleeps.
+// A permit is returned where its call ends, even if a predicate blocks the loop of its
+// operator, or the body of the loop over its results sleeps.
 func TestPermitOfAnOperatorThatIsHeldUp(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(*gauge, time.Duration) asyncop.AsyncFunction[int, int]) {
 		synctest.Test(t, func(t *testing.T) {
@@ -188,7 +189,8 @@ func TestPermitOfAnOperatorThatIsHeldUp(t *testing.T) {
 	})
 }
 
-// Operators inside of each other, with one permit: the inner one runs on that of the call around it.
+// Nested operators that share one permit: the inner operator runs on the permit of the
+// enclosing call.
 func TestNestedOperatorsWithTheSamePermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := optest.Limited(1)
@@ -215,7 +217,8 @@ func TestNestedOperatorsWithTheSamePermits(t *testing.T) {
 	})
 }
 
-// The timeout of an element that waits for a shared permit stands (law A3), and what is retried waits for one again.
+// The timeout of an element that waits for a shared permit applies (law A3). A retry
+// waits for a permit again.
 func TestTimeoutWhileAPermitIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := optest.Limited(0)
@@ -240,7 +243,8 @@ func TestTimeoutWhileAPermitIsAwaited(t *testing.T) {
 	})
 }
 
-// A blocking call that outlives its timeout keeps its permit until it returns, also when its operator has ended.
+// A blocking call that outlives its timeout keeps its permit until it returns, also when
+// its operator has ended.
 func TestPermitOfACallThatOutlivesItsOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := optest.Limited(1)

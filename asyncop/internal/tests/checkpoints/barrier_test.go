@@ -96,7 +96,8 @@ func TestCheckpointHoldsFailingAndHandledElements(t *testing.T) {
 	})
 }
 
-// Law Q1: a barrier waits for an element that is partly emitted, and goes before one that is not.
+// Law Q1: a barrier waits for an element that is partly emitted. It precedes an element
+// of which no result was emitted.
 func TestBarrierDoesNotSplitAnElement(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewCheckRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithBuffer(0))}, nil)
@@ -111,7 +112,7 @@ func TestBarrierDoesNotSplitAnElement(t *testing.T) {
 		require.Equal(t, "A3", <-r.Op.Out())
 		require.Equal(t, "b c", r.State(1))
 		require.Equal(t, uint64(1), (<-r.Op.Out()).(participant.Barrier).ID)
-		synctest.Wait() // B1 is on offer
+		synctest.Wait() // B1 is ready to be received
 		r.Barrier(2, participant.Periodic)
 		require.Equal(t, "b c", r.State(2))
 		r.Barrier(3, participant.Periodic) // two wait for downstream
@@ -135,7 +136,8 @@ func TestBarrierGoesBeforeAWatermarkOnOffer(t *testing.T) {
 	})
 }
 
-// A full queue does not hold a barrier back: elements overflow, bounded, are part of the checkpoint and keep their order.
+// A full queue does not hold a barrier back: elements overflow, bounded, are part of the
+// checkpoint and keep their order.
 func TestFullQueueOverflowsForABarrier(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -180,7 +182,8 @@ func TestFullQueueOverflowsForABarrier(t *testing.T) {
 	}, 2)
 }
 
-// A barrier gets through a full queue behind as many elements as Overflow says; one element more may be read.
+// A barrier passes a full queue behind as many elements as Overflow allows. In its place,
+// one more element may be read.
 func TestOverflowIsExact(t *testing.T) {
 	for n := range 3 {
 		t.Run(fmt.Sprintf("n=%d", n), func(t *testing.T) {
@@ -293,8 +296,8 @@ func TestSuspendBarrierLeavesEverythingToTheCheckpoint(t *testing.T) {
 	}, 3)
 }
 
-// While a suspend barrier waits for downstream, no call starts and nothing that happens has an effect: it is all to be done
-// again.
+// While a suspend barrier waits for downstream, no call starts, and events have no
+// effect, because all elements are processed again after the restart.
 func TestNothingBeginsAfterASuspendBarrier(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -382,7 +385,8 @@ func TestCancelWhileASuspendBarrierWaits(t *testing.T) {
 	})
 }
 
-// Without its state, a suspended operator has lost what was in flight, and says so.
+// If its state cannot be encoded, a suspended operator has lost the elements in flight.
+// It returns an error that reports this.
 func TestSuspendWhoseStateCannotBeEncoded(t *testing.T) {
 	for name, encode := range map[string]func() error{
 		"broken":                func() error { return optest.ErrBroken },
@@ -465,14 +469,14 @@ func TestCancelFailsTheCoordinator(t *testing.T) {
 	})
 }
 
-// When everything is cancelled, upstream may notice first and close In: the run has failed for the cancel all the same, not
-// for that.
+// If everything is cancelled, upstream may notice first and close In. The error of the
+// run is still the cancel, not the closed input.
 func TestCancelThatUpstreamNoticesFirst(t *testing.T) {
 	for range 20 {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 			r := optest.NewCheckRig(t, m, optest.Setup{}, nil)
 			synctest.Wait()            // parked
-			r.Cancel(optest.ErrBroken) // which the loop is told by a goroutine
+			r.Cancel(optest.ErrBroken) // a goroutine passes it on to the loop
 			r.EndInputOnce()
 			_ = r.Wait()
 			require.ErrorIs(t, r.Coordinator.Wait(), optest.ErrBroken)
@@ -593,8 +597,8 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// The marker of the end of the input is read past the capacity as long as it has not come, whatever becomes of checkpoints
-// meanwhile: no back-off runs its course after it.
+// The marker of the end of the input is read past the capacity as long as it has not
+// come, whatever becomes of checkpoints meanwhile: no back-off runs its course after it.
 func TestMarkerOverflowsAlthoughACheckpointIsAborted(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewCheckRig(t, m, optest.Setup{

@@ -20,8 +20,9 @@ import (
 	"github.com/weirflow/weir/codec"
 )
 
-// A run that ends because its budget is spent leaves a checkpoint with the sum. A run with the same budget ends at once, and
-// a run with a larger one continues and repeats no call.
+// A run that ends because its budget is spent leaves a checkpoint with the sum. A run
+// with the same budget ends at once, and a run with a larger one continues and repeats no
+// call.
 func TestBudget_Continues(t *testing.T) {
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in.txt"), filepath.Join(dir, "out.txt")

@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/files"
 )
 
-// A run that is stopped by a Drain finishes its calls. The next run continues behind the last element, and repeats none.
+// A run that is stopped by a Drain finishes its calls. The next run continues after the
+// last element and repeats no call.
 func TestFinish_DrainRepeatsNoCall(t *testing.T) {
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in.txt"), filepath.Join(dir, "out.txt")

@@ -22,9 +22,10 @@ import (
 	"github.com/weirflow/weir/codec"
 )
 
-// Checkpoints go on after the end of the input, for as long as what is in flight needs.
+// After the end of the input, checkpoints continue as long as elements are in flight.
 
-// longWaits is of an operator whose elements are in back-off for an hour, also at the end of the input.
+// longWaits configures an operator whose elements are in back-off for an hour, even at
+// the end of the input.
 func longWaits(opts ...asyncop.Option) optest.Setup {
 	return optest.Setup{
 		Timeout: 24 * time.Hour, Strategy: optest.RetryAgain(9, time.Hour),
@@ -62,8 +63,8 @@ func TestCheckpointsDuringADrain(t *testing.T) {
 	})
 }
 
-// Law A5: without WithDrainRetries, the marker is the end of the input as far as retries are concerned. It is read also if no slot
-// is free.
+// Law A5: without WithDrainRetries, the marker is the end of the input as far as retries
+// are concerned. It is read also if no slot is free.
 func TestEndOfInputMarkerEndsRetries(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -89,7 +90,8 @@ func TestEndOfInputMarkerEndsRetries(t *testing.T) {
 	}, 2, 16)
 }
 
-// Restored elements wait for their slots, and the marker behind them; it is in no checkpoint.
+// Restored elements wait for their slots, and the marker behind them; it is in no
+// checkpoint.
 func TestEndOfInputBehindRestoredElements(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -132,7 +134,8 @@ func TestEndOfInputMarkerEndsRetriesOfTheBacklog(t *testing.T) {
 	}, 1)
 }
 
-// Barriers overtake the marker also when it waits for downstream. It is reported when downstream has it.
+// Barriers overtake the marker also when it waits for downstream. It is reported when
+// downstream has it.
 func TestBarrierOvertakesTheEndOfInput(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewCheckRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithBuffer(0))}, nil)
@@ -225,7 +228,8 @@ func TestInputEndDuringADrain(t *testing.T) {
 	})
 }
 
-// Law D1: a Suspend is not the end of the input for an operator that takes no part in checkpoints either: what waits for a retry goes on.
+// Law D1: for an operator without checkpoints, too, a Suspend is not the end of the
+// input. Elements that wait for a retry continue.
 func TestSuspendWithoutCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: 24 * time.Hour, Strategy: optest.RetryAgain(9, time.Hour), Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -242,7 +246,8 @@ func TestSuspendWithoutCheckpoints(t *testing.T) {
 	})
 }
 
-// Law C2: an operator that takes no part in checkpoints refuses a barrier that comes twice, too.
+// Law C2: an operator that takes no part in checkpoints refuses a barrier that comes
+// twice, too.
 func TestBarrierTwiceWithoutCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Hour})
@@ -252,7 +257,7 @@ func TestBarrierTwiceWithoutCheckpoints(t *testing.T) {
 	})
 }
 
-// Law A5: also an operator that takes no part in checkpoints learns of the end of the input.
+// Law A5: the end of the input also reaches an operator without checkpoints.
 func TestEndOfInputWithoutCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: 24 * time.Hour, Strategy: optest.RetryAgain(9, time.Hour), Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -270,7 +275,8 @@ func TestEndOfInputWithoutCheckpoints(t *testing.T) {
 	})
 }
 
-// drainRun is one run of a pipeline whose elements all wait for something, long after the input has ended.
+// drainRun is one run of a pipeline whose elements all wait for something, long after the
+// input has ended.
 type drainRun struct {
 	m      optest.Mode
 	store  *checkpointtest.MemoryStore
@@ -327,7 +333,7 @@ func (d *drainRun) run(t *testing.T) (calls string, err error) {
 		<-op.Done()
 	}
 	d.store = d.store.Reopen()
-	time.Sleep(time.Hour) // back-offs go on meanwhile
+	time.Sleep(time.Hour) // back-offs continue meanwhile
 	mu.Lock()
 	defer mu.Unlock()
 	var names []string
@@ -338,8 +344,8 @@ func (d *drainRun) run(t *testing.T) (calls string, err error) {
 	return strings.Join(names, " "), err
 }
 
-// A job that is killed again and again while it drains makes progress: only what was not settled is called again, and
-// nothing is lost or comes out twice.
+// A job that is killed repeatedly while it drains makes progress: only elements that were
+// not settled are called again. Each result comes out exactly once.
 func TestKilledDuringADrain(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
@@ -410,7 +416,8 @@ func TestKilledDuringADrain(t *testing.T) {
 	}
 }
 
-// What comes behind the marker all the same meets the usual backpressure, and is finished before the final barrier.
+// Elements behind the marker meet the usual backpressure and are finished before the
+// final barrier.
 func TestElementsBehindTheEndOfInput(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewCheckRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithBuffer(0))}, nil)

@@ -20,10 +20,11 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Where checkpoints meet what is rare: elements that emit nothing, user code that ends its goroutine, and ends of all
-// kinds while elements wait outside of the slots.
+// Checkpoints in rare situations: elements that emit nothing, user code that ends its
+// goroutine, and each kind of end while elements wait outside of the slots.
 
-// restart saves the elements of s, cuts their operator off, and returns one that has them restored.
+// restart saves the elements, cancels their operator, and returns an operator that has
+// restored them.
 func restart(t *testing.T, m optest.Mode, elements string, s optest.Setup) *optest.CheckRig {
 	t.Helper()
 	store := checkpointtest.NewMemoryStore()
@@ -42,8 +43,8 @@ var endsEmpty = map[string]func(r *optest.Rig, call string){
 	"dropped":   func(r *optest.Rig, call string) { r.Fail(call, optest.ErrBroken) },
 }
 
-// An element that emits nothing frees its slot, and whatever waited for that happens at once: nothing else may come to
-// wake the loop.
+// An element that emits nothing frees its slot. Whatever waited for the slot happens
+// immediately, because there may be no later event to wake the loop.
 func TestElementsThatEmitNothingFreeTheLoop(t *testing.T) {
 	for name, end := range endsEmpty {
 		t.Run(name, func(t *testing.T) {
@@ -58,7 +59,7 @@ func TestElementsThatEmitNothingFreeTheLoop(t *testing.T) {
 
 				r = optest.NewCheckRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithDropOnFailure())}, nil)
 				r.Send("a")
-				r.Barrier(1, participant.Drain) // without a marker before it
+				r.Barrier(1, participant.Drain) // without an earlier marker
 				require.Equal(t, "none", r.State(1))
 				end(r.Rig, "a#1")
 				require.NoError(t, r.Wait(), "a drain barrier behind it")
@@ -76,7 +77,8 @@ func TestElementsThatEmitNothingFreeTheLoop(t *testing.T) {
 	}
 }
 
-// Law A6: a panic does not prevent what follows, here the end of the input, which waits until the backlog is empty.
+// Law A6: a panic does not prevent what follows, here the end of the input, which waits
+// until the backlog is empty.
 func TestPanicInTheLastElementOfTheBacklog(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := restart(t, m, "ab", optest.Setup{Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -91,8 +93,8 @@ func TestPanicInTheLastElementOfTheBacklog(t *testing.T) {
 	}, 1)
 }
 
-// Laws C1, Q1: a barrier waits for the element that is being emitted, and for no other, although downstream takes results
-// faster than the loop looks for barriers.
+// Laws C1, Q1: a barrier waits for the element that is being emitted, and for no other,
+// although downstream takes results faster than the loop looks for barriers.
 func TestBarrierWaitsForOneElementOnly(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		slow := strategies.FixedDelay[string](1, 0).RetryIfResult(func(results []string) bool {
@@ -129,7 +131,8 @@ func codecOf(encode, decode func()) codec.Codec[string] {
 	)
 }
 
-// Laws A1, D1: what a Suspend was to keep, and does not, is abandoned. It comes again in the next run, so the failure sink does not get it.
+// Laws A1, D1: elements that a Suspend fails to save are abandoned. They are redelivered
+// in the next run, so the failure sink does not get them.
 func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 	nothing := func() {}
 	t.Run("not encoded", func(t *testing.T) {
@@ -162,7 +165,8 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 	})
 }
 
-// Nor does a codec that takes its time over the final state keep calls running, or a cancel from ending them.
+// Nor does a codec that takes its time over the final state keep calls running, or a
+// cancel from ending them.
 func TestSuspendEndsCallsBeforeItIsEncoded(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		release := make(chan struct{})
@@ -183,7 +187,8 @@ func TestSuspendEndsCallsBeforeItIsEncoded(t *testing.T) {
 	})
 }
 
-// Law C3: the cancel that follows from a lost final state does not hide it, although downstream holds the barrier back.
+// Law C3: the cancel that follows from a lost final state does not hide it, although
+// downstream holds the barrier back.
 func TestWithCheckpoints_LostStateCancelsTheOperator(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		texts := codecOf(func() { panic(optest.ErrBroken) }, func() {})
@@ -200,7 +205,8 @@ func TestWithCheckpoints_LostStateCancelsTheOperator(t *testing.T) {
 	})
 }
 
-// Law A6: a codec that breaks aborts the checkpoint, whose error names the operator, and harms nothing else.
+// Law A6: a codec that breaks aborts the checkpoint, whose error names the operator. It
+// has no other effect.
 func TestCodecThatBreaksAbortsTheCheckpoint(t *testing.T) {
 	nothing := func() {}
 	for _, b := range optest.Breakages {
@@ -233,7 +239,8 @@ func TestCodecThatBreaksAbortsTheCheckpoint(t *testing.T) {
 	}
 }
 
-// Law A6: a codec that breaks when the operator is built makes Start fail. It does not break the caller of the constructor.
+// Law A6: a codec that breaks when the operator is built makes Start fail. It does not
+// break the caller of the constructor.
 func TestCodecThatBreaksRefusesStart(t *testing.T) {
 	for _, b := range optest.Breakages {
 		t.Run(b.Name, func(t *testing.T) {
@@ -269,8 +276,8 @@ func requireBroken(t *testing.T, err error, value any) {
 	require.Equal(t, guard.ErrGoexit, value)
 }
 
-// Law F1: elements that were read, and never had a slot, are counted as discarded when the operator ends. Watermarks are not,
-// nor is what a checkpoint holds.
+// Law F1: elements that were read but never had a slot are counted as discarded when the
+// operator ends. Watermarks and elements in a checkpoint are not counted.
 func TestElementsWithoutASlotAreDiscarded(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		o := optest.NewTally(t)
@@ -302,7 +309,8 @@ func TestElementsWithoutASlotAreDiscarded(t *testing.T) {
 	}, 1)
 }
 
-// After a Suspend nothing is in flight, whatever it was doing: it is in the checkpoint.
+// After a Suspend no element is in flight, whatever its phase was. The elements are in
+// the checkpoint.
 func TestStatsAfterASuspend(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(true)
@@ -313,7 +321,7 @@ func TestStatsAfterASuspend(t *testing.T) {
 		r.Script("f#1", optest.Fails)                                        // failing
 		r.Script("b#1", func(*optest.Call) error { return optest.ErrAgain }) // in back-off
 		r.Script("c#1", optest.Upper)                                        // complete
-		r.Script("e#1", optest.Empty)                                        // complete, with nothing to emit
+		r.Script("e#1", optest.Empty)                                        // complete, without a result
 		r.Send("a", "f", "b", "c", "e")
 		b, done := r.Trigger(checkpoint.Suspend)
 		r.Send(b)
@@ -332,7 +340,8 @@ func TestStatsAfterASuspend(t *testing.T) {
 	})
 }
 
-// The age of a restored element counts the time before the restart, as far as its timeout does.
+// The age of a restored element counts the time before the restart, as far as its timeout
+// does.
 func TestOldestAgeOfRestoredElements(t *testing.T) {
 	for choice, want := range map[asyncop.RetryState]time.Duration{
 		asyncop.RetryState(0): time.Second, asyncop.TimeSpent: time.Hour + time.Second, asyncop.LatencyFirst: 2*time.Hour + time.Second,

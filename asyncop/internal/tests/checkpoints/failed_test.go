@@ -25,7 +25,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Law C3: one failing element ends the run at any moment of a checkpoint. The next run resumes, and the output is complete.
+// Law C3: one failing element ends the run at any moment of a checkpoint. The next run
+// resumes, and the output is complete.
 func TestFailedRunsCanBeRestarted(t *testing.T) {
 	for run := range 25 {
 		dir := t.TempDir()
@@ -91,8 +92,9 @@ func (o fragileOutput) Prepare(context.Context) ([]byte, error) { return []byte{
 func (o fragileOutput) Commit(context.Context, []byte) error    { return nil }
 func (o fragileOutput) Close() error                            { return nil }
 
-// Laws C2, D1: a run that fails, is closed or cancelled is not the end of the input. What waits for a retry comes again in the
-// next run, so it gets no last attempt and is no failure.
+// Laws C2, D1: a run that fails, is closed or is cancelled does not end the input. An
+// element that waits for a retry is redelivered in the next run, so it gets no last
+// attempt and does not fail.
 func TestFailedRunIsNotTheEndOfTheInput(t *testing.T) {
 	type pipeline struct {
 		coordinator *checkpoint.Coordinator
@@ -110,10 +112,10 @@ func TestFailedRunIsNotTheEndOfTheInput(t *testing.T) {
 	}
 	for name, end := range ends {
 		for _, takesPart := range []bool{true, false} {
-			for _, capacity := range []int{3, 16} { // full of elements that wait, and not
+			for _, capacity := range []int{3, 16} { // whether or not elements that wait fill it
 				switch {
 				case capacity == 3 && (!takesPart || name == "the sink fails" || name == "a flow in front of it fails"):
-					continue // what makes it known has no slot
+					continue // the value that would trigger the end has no slot
 				case !takesPart && name == "the sink fails":
 					continue // the result waits behind the barrier
 				}

@@ -1,4 +1,5 @@
-// Package checkpoints_test shows what is in a checkpoint of an operator, and how the next run resumes from it.
+// Package checkpoints_test shows what is in a checkpoint of an operator, and how the next
+// run resumes from it.
 package checkpoints_test
 
 import (

@@ -22,14 +22,14 @@ import (
 	weirflow "github.com/weirflow/weir/flow"
 )
 
-// numberer is an observer that gives elements numbers, 1, 2, …, and keeps the next one in its state. It writes down what it is
-// called with.
+// numberer is an observer that numbers the elements 1, 2, … and keeps the next number in
+// its state. It records its calls.
 type numberer struct {
 	breaks string      // the method that panics
 	exits  string      // the method that ends its goroutine
-	gate   func() bool // nil: open
-	atOnce bool        // it calls what Notify gets at once
-	fails  error       // of Restore
+	gate   func() bool // nil means open
+	atOnce bool        // calls the function passed to Notify immediately
+	fails  error       // returned by Restore
 
 	mu      sync.Mutex
 	next    int64    // guarded by mu
@@ -127,7 +127,8 @@ func observedBy(o observe.Observer) optest.Setup {
 	return optest.Setup{Opts: optest.Options(asyncop.WithObserver(o))}
 }
 
-// An element keeps its number over restarts, in a slot or not; one that has none yet gets the same as without the restart.
+// An element keeps its number over restarts, whether or not it has a slot. An element
+// without a number gets the number that it would have got without the restart.
 func TestNumbersAreInCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -188,7 +189,8 @@ func TestNumbersOfElementsWithoutSlots(t *testing.T) {
 	}, 4)
 }
 
-// A restored element that has no number waits for the gates, since it was not let in; one that has one does not.
+// A restored element without a number waits for the gates, because it was not admitted
+// before. An element with a number does not wait.
 func TestGatesHoldRestoredElementsWithoutNumbers(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -230,7 +232,7 @@ func TestGatesLetWatermarksPass(t *testing.T) {
 	}, 1)
 }
 
-// Nor does an element pass by those that the gate has held back a moment before.
+// An element does not overtake elements that the gate has just held back.
 func TestGateThatOpensBetween(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -252,7 +254,8 @@ func TestGateThatOpensBetween(t *testing.T) {
 	}, 4)
 }
 
-// What a gate says while the loop is about to sleep is not lost, also where elements wait that were read already.
+// An opening of the gate while the loop is about to sleep is noticed, even if the waiting
+// elements were already read.
 func TestGateOpensAtOnceForElementsThatWait(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -282,7 +285,8 @@ func TestObserverAsksForACheckpoint(t *testing.T) {
 	})
 }
 
-// A gate that waits for a checkpoint never opens if the run has failed: the operator ends then, with the run's error.
+// A gate that waits for a checkpoint never opens if the run has failed: the operator ends
+// then, with the run's error.
 func TestFailedRunEndsTheOperator(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		o := &numberer{gate: func() bool { return false }}
@@ -296,8 +300,9 @@ func TestFailedRunEndsTheOperator(t *testing.T) {
 	})
 }
 
-// Law X1: nothing that may have been called is called under another number, or none. Where nothing was, an observer comes or
-// goes.
+// Law X1: an element that may have been called is not called under another number, or
+// without its number. If no element can have been called, an observer can be added or
+// removed.
 func TestObserverThatComesOrGoes(t *testing.T) {
 	const called, onlyRead = "a", ""
 	for _, c := range []struct {
@@ -306,7 +311,7 @@ func TestObserverThatComesOrGoes(t *testing.T) {
 		starts   bool
 	}{
 		{checkpoint.Periodic, called, false},
-		{checkpoint.Periodic, onlyRead, false}, // what came behind it may have been called
+		{checkpoint.Periodic, onlyRead, false}, // elements behind it may have been called
 		{checkpoint.Suspend, called, false},
 		{checkpoint.Suspend, onlyRead, true},
 		{checkpoint.Drain, onlyRead, true},
@@ -363,7 +368,8 @@ func TestObserverThatComesOrGoes(t *testing.T) {
 	}
 }
 
-// Law A6: an observer that breaks is an error of the start, of the checkpoint, or of the run.
+// Law A6: an observer that breaks is an error of the start, of the checkpoint, or of the
+// run.
 func TestCheckpointedObserverThatBreaks(t *testing.T) {
 	start := func(t *testing.T, o *numberer) (*checkpoint.Coordinator, error) {
 		c := optest.Must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler))))
@@ -439,7 +445,8 @@ func TestOneObserverHasAState(t *testing.T) {
 	})
 }
 
-// Law C2: numbers follow the order of the input, so an operator upstream that changes it is refused, wherever it is.
+// Law C2: numbers follow the order of the input, so an operator upstream that changes it
+// is refused, wherever it is.
 func TestObserverBehindAnUnorderedOperator(t *testing.T) {
 	for _, order := range []string{"ordered", "unordered", "by key"} {
 		for _, checked := range []bool{true, false} {

@@ -49,8 +49,9 @@ func (l abortsLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A barrier gets through everything that is full before it: buffers, flows, two operators; and checkpoints in a row do not
-// make what the operators hold grow without bound. No call ends before a checkpoint was complete.
+// A barrier gets through everything that is full before it: buffers, flows, two
+// operators; and checkpoints in a row do not make what the operators hold grow without
+// bound. No call ends before a checkpoint was complete.
 func TestBarrierPassesFullBuffers(t *testing.T) {
 	const n = 40_000
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -123,8 +124,9 @@ func TestMarkerPassesFullBuffers(t *testing.T) {
 	}, 3)
 }
 
-// Rows of operators and flows with random buffers, whose calls end only after a checkpoint that began after them: no
-// checkpoint is aborted, and each element is published once.
+// Rows of operators and flows with random buffers, whose calls end only after a
+// checkpoint that began after them: no checkpoint is aborted, and each element is
+// published once.
 func TestRandomRowsNeverHoldABarrier(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {

@@ -27,8 +27,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Restored elements are called in input order, before any new input, also in a smaller queue; a barrier that comes
-// meanwhile includes those that have no slot yet.
+// Restored elements are called in input order and before new input, even in a smaller
+// queue. A barrier that comes meanwhile includes restored elements that have no slot yet.
 func TestRestoreIntoSmallerCapacity(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -89,8 +89,8 @@ func TestDrainDuringRestore(t *testing.T) {
 	}, 1)
 }
 
-// The three choices of FLIP-232, with exact numbers: a was called at 0s and failed, called again at 1s, the checkpoint is
-// at 3s.
+// The three choices of FLIP-232, with exact numbers: a was called at 0s and failed,
+// called again at 1s, the checkpoint is at 3s.
 func TestRetryStateNumbers(t *testing.T) {
 	const timeout = 10 * time.Second
 	for _, c := range []struct {
@@ -199,8 +199,8 @@ func TestLatencyFirstOfPolicies(t *testing.T) {
 	}
 }
 
-// What was in back-off, which has passed meanwhile, competes at once, with its attempts; what no attempt was made of starts
-// from scratch.
+// An element whose back-off has passed meanwhile competes immediately, and keeps its
+// attempts. An element without an attempt starts from scratch.
 func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -216,7 +216,8 @@ func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 		_ = r.Cut(optest.ErrBroken)
 		r.Advance(time.Second)
 
-		// Checkpoints of elements that wait for a permit after a restore do not lose attempts.
+		// Checkpoints of elements that wait for a permit after a restore do not lose
+		// attempts.
 		for range 3 {
 			store = store.Reopen()
 			r = optest.NewCheckRig(t, m, optest.Setup{
@@ -237,7 +238,8 @@ func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 	})
 }
 
-// A restored element that waits for a permit has brought its attempts along: the next checkpoint keeps them.
+// A restored element that waits for a permit has brought its attempts along: the next
+// checkpoint keeps them.
 func TestRestoredElementWithoutPermitKeepsItsAttempts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -260,7 +262,7 @@ func TestRestoredElementWithoutPermitKeepsItsAttempts(t *testing.T) {
 	})
 }
 
-// What counts is the time of the first attempt, not of the start.
+// The time counts from the first attempt, not from the start of the operator.
 func TestLatencyFirstOfALaterElement(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -279,7 +281,8 @@ func TestLatencyFirstOfALaterElement(t *testing.T) {
 	})
 }
 
-// An element whose first attempt ran at the checkpoint, and which waits for a permit at the next one, keeps the time it had.
+// An element whose first attempt ran at the checkpoint, and which waits for a permit at
+// the next one, keeps the time it had.
 func TestRestoredElementWithoutAttemptsKeepsItsTime(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -303,7 +306,8 @@ func TestRestoredElementWithoutAttemptsKeepsItsTime(t *testing.T) {
 	})
 }
 
-// Of whose timeout nothing is left, that has its timeout outcome at once, without an attempt.
+// A restored element whose timeout has run out gets its timeout outcome immediately,
+// without an attempt.
 func TestRestoredElementWithoutTimeLeft(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -372,7 +376,8 @@ func TestResultsAreStored(t *testing.T) {
 		require.Equal(t, "A |1| B1 B2 C", r.Outputs())
 		_ = r.Cut(optest.ErrBroken)
 
-		// Changed code: without the codec the results cannot be used, which is said.
+		// Changed code: without the codec the results cannot be used, and the error
+		// reports it.
 		c := optest.Must(checkpoint.NewCoordinator(store.Reopen()))
 		c.Host().Register("feed", optest.BarrierFeed{})
 		op := asyncop.OrderedWait[string, string](optest.NewHand(t), 0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
@@ -463,8 +468,9 @@ func (o *memOutput) Commit(_ context.Context, s []byte) error {
 
 func (o *memOutput) Close() error { return nil }
 
-// The aim of it all: two operators in a row, with failures and retries, cut at random moments and resumed, some with
-// another capacity; the output is complete and has nothing twice. Time is virtual.
+// The overall goal: two operators in a row, with failures and retries, are cut at random
+// times and resumed, some with another capacity. The output is complete and has no
+// duplicates. Time is virtual.
 func TestKillAndResume(t *testing.T) {
 	seeds := 30
 	if testing.Short() {
@@ -543,7 +549,7 @@ func killAndResume(t *testing.T, seed uint64, ordered bool) (runs int) {
 		if ordered {
 			require.True(t, slices.Equal(want[:output.visible], output.all[:output.visible]))
 		}
-		time.Sleep(time.Second) // calls that were cut complete into nowhere
+		time.Sleep(time.Second) // calls that were cut complete without effect
 	}
 	got := slices.Clone(output.all[:output.visible])
 	if !ordered {
@@ -562,8 +568,8 @@ func retryAll1000(delay time.Duration) optest.Strategy {
 	return strategies.FixedDelay[string](1000, delay).RetryIfException(predicates.HasException)
 }
 
-// An element that was complete in time and waited for downstream, for longer than its timeout even, has not spent it: its
-// call is made again, with the whole timeout.
+// An element that was complete in time and waited for downstream, for longer than its
+// timeout even, has not spent it: its call is made again, with the whole timeout.
 func TestRestoredElementThatWasComplete(t *testing.T) {
 	for _, choice := range []asyncop.RetryState{asyncop.RetryState(0), asyncop.LatencyFirst, asyncop.TimeSpent} {
 		t.Run(choice.String(), func(t *testing.T) {
@@ -598,7 +604,8 @@ func TestRestoredElementThatWasComplete(t *testing.T) {
 	}
 }
 
-// What a failure tells of attempts before a restart is not made up: only when the first one began is known.
+// A failure reports of attempts before a restart only the known fact: the time when the
+// first attempt began.
 func TestFailureOfARestoredElementWithoutAnotherAttempt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -621,7 +628,7 @@ func TestFailureOfARestoredElementWithoutAnotherAttempt(t *testing.T) {
 		s.Opts = optest.Options(asyncop.WithFailureSink(side.Take), asyncop.WithMaxConcurrentCalls(1))
 		s.Wrap = func(*optest.Hand) optest.Function {
 			return asyncop.Blocking(func(context.Context, string) (string, error) {
-				time.Sleep(11 * time.Second) // a's keeps the permit from b
+				time.Sleep(11 * time.Second) // a's call keeps the permit from b
 				return "", nil
 			})
 		}
@@ -657,7 +664,8 @@ func TestRetryStateAtTheEpoch(t *testing.T) {
 	})
 }
 
-// forEachRetryState is forEachMode for each choice of what a restored element keeps.
+// forEachRetryState runs body with ForEachMode for each choice of the state that restored
+// elements keep.
 func forEachRetryState(t *testing.T, body func(t *testing.T, m optest.Mode, state asyncop.RetryState)) {
 	t.Helper()
 	for _, state := range []asyncop.RetryState{asyncop.RetryState(0), asyncop.LatencyFirst, asyncop.TimeSpent} {
@@ -667,7 +675,8 @@ func forEachRetryState(t *testing.T, body func(t *testing.T, m optest.Mode, stat
 	}
 }
 
-// Law C3: a restored element waits for the rest of its back-off, however often the process is killed; the time it was down counts.
+// Law C3: a restored element waits for the rest of its back-off, however often the
+// process is killed; the time it was down counts.
 func TestBackOffOutlivesRestarts(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m optest.Mode, state asyncop.RetryState) {
 		store := checkpointtest.NewMemoryStore()
@@ -701,8 +710,8 @@ func TestBackOffOutlivesRestarts(t *testing.T) {
 	})
 }
 
-// Law C3: the same for what a server demanded, also if that is longer than the element has; after the end of the input it alone is
-// waited for.
+// Law C3: the same applies to a delay that a server demanded, even if it is longer than
+// the element's time. After the end of the input, only such delays are waited for.
 func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m optest.Mode, state asyncop.RetryState) {
 		store := checkpointtest.NewMemoryStore()
@@ -740,7 +749,8 @@ func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 	})
 }
 
-// Law C3: if the wall clock was set back meanwhile, the wait is never longer than it was; a clock.Mock begins anew at the epoch.
+// Law C3: if the wall clock was set back meanwhile, the wait is never longer than it was;
+// a clock.Mock begins anew at the epoch.
 func TestBackOffWithAClockThatWasSetBack(t *testing.T) {
 	optest.InBubble(t, optest.Mode{Ordered: true, Capacity: 4, Mock: true}, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -760,7 +770,8 @@ func TestBackOffWithAClockThatWasSetBack(t *testing.T) {
 	})
 }
 
-// Law C3: a back-off goes on while its element waits for a slot, and so it does in the checkpoint that is taken then.
+// Law C3: a back-off continues while its element waits for a slot, also in the checkpoint
+// that is taken then.
 func TestBackOffGoesOnWithoutASlot(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -788,7 +799,8 @@ func TestBackOffGoesOnWithoutASlot(t *testing.T) {
 	}, 1)
 }
 
-// Law C3: an element of whose time next to nothing is left has enough for an attempt, or no restart would get past it.
+// Law C3: an element that has almost no time left gets enough time for an attempt.
+// Otherwise no restart would get past it.
 func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m optest.Mode, state asyncop.RetryState) {
 		for _, inBackOff := range []bool{false, true} {
@@ -809,7 +821,7 @@ func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
 			for range 2 {
 				r = optest.NewCheckRig(t, m, s, store.Reopen())
 				if inBackOff {
-					r.Advance(9998 * time.Millisecond) // longer than what is left of the wait
+					r.Advance(9998 * time.Millisecond) // longer than the rest of the wait
 				}
 				require.NotEmpty(t, r.Calls())
 				r.Advance(time.Second - 1)
@@ -827,7 +839,8 @@ func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
 	})
 }
 
-// Laws A5, C3: what gets its slot after the end only waits for what a server demanded.
+// Laws A5, C3: an element that gets its slot after the end of the input waits only for a
+// delay that a server demanded.
 func TestRestoredWaitsAfterTheEnd(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -856,7 +869,8 @@ func TestRestoredWaitsAfterTheEnd(t *testing.T) {
 	}, 1)
 }
 
-// stateWithAttempts returns the state of an operator with one element that has been called so many times.
+// stateWithAttempts returns the state of an operator with one element that has been
+// called so many times.
 func stateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, error) {
 	return drive.StateCodec[IN, OUT]{Inputs: codec.Default[IN]()}.Encode(drive.Snapshot[IN, OUT]{
 		Items: []core.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}},

@@ -33,7 +33,8 @@ func TestStopEndsRetriesOfTheBacklog(t *testing.T) {
 	}, 1)
 }
 
-// Stop has nothing to end that is not ending already, and does not take the final checkpoint away.
+// During a drain, Stop has no effect of its own and does not prevent the final
+// checkpoint.
 func TestStopDuringADrain(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewCheckRig(t, m, optest.Setup{}, nil)
@@ -52,7 +53,7 @@ func TestStopDuringADrain(t *testing.T) {
 	})
 }
 
-// A codec that takes its time holds up neither Stop nor a cancel, only Done.
+// A slow codec delays neither Stop nor a cancel, only Done.
 func TestStopDoesNotWaitForACodec(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		release := make(chan struct{})

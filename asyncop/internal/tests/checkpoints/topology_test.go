@@ -48,7 +48,7 @@ func (o *published) Prepare(context.Context) ([]byte, error) {
 	return []byte{}, nil
 }
 
-// own is a flow of a user's, which passes on what it gets, each after a while.
+// own is a user's flow, which passes each value on after a delay.
 type own struct{ in, out chan any }
 
 func newOwn(slow func() time.Duration) *own {
@@ -79,14 +79,14 @@ func (toSink) Out() <-chan any               { return nil }
 func (toSink) Via(streams.Flow) streams.Flow { return nil }
 func (toSink) To(streams.Sink)               {}
 
-// plumbing is what a topology is built of.
+// plumbing has the parts from which a topology is built.
 type plumbing struct {
 	*checkpoint.Coordinator
 	mode    optest.Mode
 	store   *checkpointtest.MemoryStore
 	source  *checkpoint.Source[int]
 	outputs []*published
-	slow    func() time.Duration // of one branch
+	slow    func() time.Duration // delay in one branch
 	running sync.WaitGroup
 }
 
@@ -130,18 +130,18 @@ func (p *plumbing) slowMap() streams.Flow {
 func (p *plumbing) slowOwn() streams.Flow  { return newOwn(p.slow) }
 func (p *plumbing) quickOwn() streams.Flow { return newOwn(func() time.Duration { return 0 }) }
 
-// run starts it and returns how it ended.
+// run starts the topology and returns its error.
 func (p *plumbing) run() error {
 	err := p.Start()
 	if err == nil {
 		err = p.Wait()
 	}
 	p.running.Wait()
-	time.Sleep(24 * time.Hour) // what is still in a branch comes to its end
+	time.Sleep(24 * time.Hour) // values that are still in a branch reach its end
 	return errors.Join(err, p.Close())
 }
 
-// kinds returns those of the stored checkpoints.
+// kinds returns the kinds of the stored checkpoints.
 func (p *plumbing) kinds(t *testing.T) (kinds []checkpoint.Kind) {
 	t.Helper()
 	store := p.store.Reopen()
@@ -155,7 +155,8 @@ func (p *plumbing) kinds(t *testing.T) (kinds []checkpoint.Kind) {
 	return kinds
 }
 
-// Branches that meet lost elements without a word: a barrier of one branch overtakes elements of another.
+// Branches that meet lost elements without a word: a barrier of one branch overtakes
+// elements of another.
 var refusedTopologies = []struct {
 	name  string
 	build func(p *plumbing)
@@ -231,8 +232,9 @@ func TestRefusedTopologies(t *testing.T) {
 	}
 }
 
-// An element that the final barrier has overtaken, where no barrier comes twice, fails the run before the final checkpoint is
-// stored: at a sink, and at an operator before a sink.
+// An element that the final barrier has overtaken, where no barrier comes twice, fails
+// the run before the final checkpoint is stored: at a sink, and at an operator before a
+// sink.
 func TestElementAfterTheFinalBarrier(t *testing.T) {
 	for name, end := range map[string]func(p *plumbing, f streams.Flow){
 		"sink":           func(p *plumbing, f streams.Flow) { p.end(f) },
@@ -243,7 +245,8 @@ func TestElementAfterTheFinalBarrier(t *testing.T) {
 			t.Run(name+"/"+kind.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := newPlumbing(t, optest.Mode{Ordered: true, Capacity: 4}, 0, func() time.Duration { return time.Minute })
-					// As round robin does behind a flow of one's own, where weir cannot see it: one element goes another way.
+					// As round robin does behind a flow of one's own, where weir cannot
+					// see it: one element goes another way.
 					first, other, joined := newOwn(func() time.Duration { return 0 }), p.slowOwn(), newOwn(func() time.Duration { return 0 })
 					p.source.Via(first)
 					var both sync.WaitGroup
@@ -275,7 +278,7 @@ func TestElementAfterTheFinalBarrier(t *testing.T) {
 	}
 }
 
-// What is a line or a tree goes on working, also at random speeds and intervals.
+// Lines and trees keep working at random speeds and intervals.
 func TestSupportedTopologies(t *testing.T) {
 	all := make([]int, topologyElements)
 	for i := range all {

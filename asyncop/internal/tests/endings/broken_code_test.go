@@ -24,14 +24,15 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// failingCall is what element b is answered with where the site needs an error.
+// failingCall fails the call of element b, at sites that need an error.
 func failingCall(c *optest.Call) { c.CompleteExceptionally(optest.ErrBroken) }
 
-// sites are the points at which the loop calls user code for one element. Element b breaks, the others do not.
+// sites are the points at which the loop calls user code for one element. Element b
+// breaks, the others do not.
 var sites = []struct {
 	name  string
 	setup func(breaks func()) optest.Setup
-	b     func(c *optest.Call) // how b's attempt is answered; nil: with a result
+	b     func(c *optest.Call) // answers b's attempt; nil answers with a result
 }{
 	{"AsyncInvoke", func(breaks func()) optest.Setup {
 		return optest.Setup{Wrap: func(h *optest.Hand) optest.Function {
@@ -64,8 +65,9 @@ var sites = []struct {
 	}, failingCall},
 }
 
-// Law A6: a panic ends its element, with its stack. The loop continues and loses nothing of the other elements, although
-// elements wait to be accepted, and then completions to be handled, in the same step.
+// Law A6: a panic ends its element, with its stack. The loop continues and loses no other
+// element, although first elements and then completions wait to be handled in the same
+// step.
 func TestUserCodeThatBreaksEndsItsElement(t *testing.T) {
 	for _, site := range sites {
 		for _, b := range optest.Panics() {
@@ -152,7 +154,7 @@ var exitSites = []struct {
 	}},
 }
 
-// exitingObserver breaks when it is told of element b.
+// exitingObserver breaks when element b is accepted.
 type exitingObserver struct{ breaks func() }
 
 func (o exitingObserver) Accepted(ctx context.Context, element any, _ bool) context.Context {
@@ -165,8 +167,8 @@ func (exitingObserver) AttemptStarted(ctx context.Context, _ int) context.Contex
 func (exitingObserver) AttemptEnded(context.Context, observe.Outcome)             {}
 func (exitingObserver) Ended(context.Context, observe.Ending)                     {}
 
-// Law A6: runtime.Goexit in user code on the loop ends the run, whichever port is in use. The error names the code, the other
-// elements are abandoned, and everything ends.
+// Law A6: runtime.Goexit in user code on the loop ends the run, whichever port is in use.
+// The error names the code, the other elements are abandoned, and everything ends.
 func TestGoexitOnTheLoop(t *testing.T) {
 	type site struct {
 		name  string
@@ -224,7 +226,8 @@ func TestGoexitOnTheLoop(t *testing.T) {
 	})
 }
 
-// Law A6: the same where the loop is in the middle of other work: attempts that time out all at once, whose predicate breaks.
+// Law A6: the same where the loop is in the middle of other work: attempts that time out
+// all at once, whose predicate breaks.
 func TestPredicateThatBreaksAtATimer(t *testing.T) {
 	for _, b := range optest.Panics() {
 		optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
@@ -282,7 +285,8 @@ func TestRetryThatBreaksAmongOthers(t *testing.T) {
 	}
 }
 
-// Law A6: under the default policy it fails the pipeline: never a hang, never an end that looks like a clean one.
+// Law A6: under the default policy it fails the pipeline: never a hang, never an end that
+// looks like a clean one.
 func TestUserCodeThatBreaksFailsThePipeline(t *testing.T) {
 	for _, site := range sites {
 		for _, b := range optest.Panics() {
@@ -313,7 +317,8 @@ func TestUserCodeThatBreaksFailsThePipeline(t *testing.T) {
 	}
 }
 
-// Law A6: an error that the predicate was asked about is not lost when the predicate breaks.
+// Law A6: an error that the predicate was asked about is not lost when the predicate
+// breaks.
 func TestBrokenPredicateDoesNotHideTheError(t *testing.T) {
 	errOfCall := errors.New("of the call")
 	for _, b := range optest.Panics() {
@@ -331,7 +336,8 @@ func TestBrokenPredicateDoesNotHideTheError(t *testing.T) {
 	}
 }
 
-// Law A6: a negative BackoffTime is nonsense that ends the element, and names the strategy.
+// Law A6: a negative BackoffTime is nonsense that ends the element, and names the
+// strategy.
 func TestNegativeBackoffTime(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -347,8 +353,8 @@ func TestNegativeBackoffTime(t *testing.T) {
 	})
 }
 
-// Law A6: errors, panics and runtime.Goexit of the call itself go to the exception predicate like any other error, be it
-// made on the loop or as a blocking one.
+// Law A6: errors, panics and runtime.Goexit of the call itself go to the exception
+// predicate like any other error, be it made on the loop or as a blocking one.
 func TestBrokenCallsAreRetried(t *testing.T) {
 	kinds := map[string]func() error{
 		"error":  func() error { return optest.ErrBroken },
@@ -415,7 +421,8 @@ func TestBrokenCallsAreRetried(t *testing.T) {
 	}
 }
 
-// Law A6: Open and Close, whatever they do, end the pipeline with an error and not the process.
+// Law A6: Open and Close, whatever they do, end the pipeline with an error and not the
+// process.
 func TestOpenAndCloseThatBreak(t *testing.T) {
 	for _, b := range optest.Breakages {
 		t.Run(b.Name, func(t *testing.T) {
@@ -436,7 +443,7 @@ func TestOpenAndCloseThatBreak(t *testing.T) {
 	}
 }
 
-// Law A6: hooks that break change nothing else: the logger, and the function that reports the source.
+// Law A6: a logger or a WithUpstreamCancel function that breaks changes nothing else.
 func TestHooksThatBreak(t *testing.T) {
 	for _, b := range optest.Breakages {
 		hooks := map[string]asyncop.Option{
@@ -469,7 +476,8 @@ func TestHooksThatBreak(t *testing.T) {
 	}
 }
 
-// Law A6: a typed nil is an error whose methods panic: an old mistake of user code that must not end the process.
+// Law A6: a typed nil is an error whose methods panic: an old mistake of user code that
+// must not end the process.
 func TestErrorWhoseMethodsPanic(t *testing.T) {
 	var typedNil *fs.PathError // its Unwrap panics
 	fns := map[string]func(*optest.Hand) optest.Function{
@@ -506,7 +514,8 @@ func TestErrorWhoseMethodsPanic(t *testing.T) {
 	}
 }
 
-// Law A6: a function that panics while another goroutine completes the attempt: whichever is first counts, and only it.
+// Law A6: a function that panics while another goroutine completes the attempt: whichever
+// is first counts, and only it.
 func TestPanicRacesACompletion(t *testing.T) {
 	fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
 		go result.Complete(in)
@@ -531,7 +540,8 @@ func TestPanicRacesACompletion(t *testing.T) {
 	require.Zero(t, s.Running)
 }
 
-// Law A6: the message says where user code panicked, and %+v shows the stack, whatever the error is wrapped in.
+// Law A6: the message names the place where user code panicked, and %+v prints the stack,
+// however the error is wrapped.
 func TestFrameOfAPanic(t *testing.T) {
 	broken := func(context.Context, string) (string, error) { panic("boom") }
 	const frame = "panic in user code: boom (at broken_code_test.go:N endings_test.TestFrameOfAPanic.func1)"

@@ -18,7 +18,7 @@ import (
 
 // ---- Law A1: every accepted element ends exactly once.
 
-// Law A1: its results are emitted, possibly none.
+// Law A1: all its results are emitted, if it has any.
 func TestElementEmitsAllItsResultsOrNone(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -64,8 +64,8 @@ func TestElementsEndInOneWay(t *testing.T) {
 
 const allPhases = "handling failing done ready backoff running1 running2 fresh"
 
-// Law A1: what the end of the run cuts off is abandoned, in whatever phase it is: counted, told by Err, and sent to the side
-// output with the reason.
+// Law A1: elements in any phase that the end of the run cuts off are abandoned: they are
+// counted, reported by Err, and sent to the side output with the reason.
 func TestCancelAbandonsWhatIsInFlight(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(true)
@@ -101,7 +101,8 @@ func TestCancelAbandonsWhatIsInFlight(t *testing.T) {
 	})
 }
 
-// Law A1: the same when an element fails the pipeline: its error tells of the others.
+// Law A1: the same applies when an element fails the pipeline. Its error reports the
+// number of the others.
 func TestFailureAbandonsTheOthers(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -121,7 +122,8 @@ func TestFailureAbandonsTheOthers(t *testing.T) {
 	})
 }
 
-// Law A1: an element that completed with nothing has ended, even if it has not left its slot yet; it is not abandoned.
+// Law A1: an element that completed without a result has ended and is not abandoned, even
+// if it has not left its slot yet.
 func TestElementWithoutResultIsNotAbandoned(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -137,7 +139,7 @@ func TestElementWithoutResultIsNotAbandoned(t *testing.T) {
 	})
 }
 
-// Law A1: with nothing in flight, Err is the cause itself.
+// Law A1: if no element is in flight, Err is the cause itself.
 func TestCancelOfAnIdleOperatorAbandonsNothing(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -151,7 +153,8 @@ func TestCancelOfAnIdleOperatorAbandonsNothing(t *testing.T) {
 
 // ---- Law A2: the first completion of the current attempt counts.
 
-// Law A2: what an attempt says after it was completed changes nothing, and is counted.
+// Law A2: later completions of an attempt that was completed change nothing and are
+// counted.
 func TestSecondCompletionIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -180,7 +183,8 @@ func TestResultAfterAnErrorIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: an attempt that was retried has lost its voice: while the next one waits, and while it runs.
+// Law A2: an attempt that was retried has lost its voice: while the next one waits, and
+// while it runs.
 func TestCompletionOfAnEarlierAttemptIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(3, time.Second)})
@@ -200,7 +204,8 @@ func TestCompletionOfAnEarlierAttemptIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: an attempt that ran out of its own time is over, and the next one is the current one.
+// Law A2: an attempt that ran out of its own time is over, and the next one is the
+// current one.
 func TestCompletionOfATimedOutAttemptIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -254,7 +259,8 @@ func TestCompletionAfterTheEndIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: a completion that was handed in, but found no ear before the operator ended, is late, too.
+// Law A2: a completion that was handed in, but found no ear before the operator ended, is
+// late, too.
 func TestCompletionInTheStepOfTheEndIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -274,7 +280,8 @@ func TestCompletionInTheStepOfTheEndIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: slots are used again; whoever still holds the future of an element that left does not reach its successor.
+// Law A2: slots are used again; whoever still holds the future of an element that left
+// does not reach its successor.
 func TestLateCompletionDoesNotReachTheNextElementInTheSlot(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -282,7 +289,7 @@ func TestLateCompletionDoesNotReachTheNextElementInTheSlot(t *testing.T) {
 		r.Complete("a#1", "A")
 		r.SendEach("b") // b has a's slot
 		r.Advance(time.Second)
-		r.SendEach("c") // and c the one in which b timed out
+		r.SendEach("c") // c has the slot in which b timed out
 		r.Complete("a#1", "late a")
 		r.Complete("b#1", "late b")
 		require.Equal(t, "A", r.Outputs())
@@ -307,7 +314,8 @@ func TestErrorOrPanicAfterCompletionIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: of any number of completions at once, exactly one counts. Outside of a bubble: real goroutines race.
+// Law A2: of any number of completions at once, exactly one counts. Outside of a bubble:
+// real goroutines race.
 func TestConcurrentCompletionsCountOnce(t *testing.T) {
 	const elements, racers = 200, 4
 	var wg sync.WaitGroup
@@ -335,7 +343,8 @@ func TestConcurrentCompletionsCountOnce(t *testing.T) {
 	require.EqualValues(t, elements*(racers-1), op.Stats().LateCompletions)
 }
 
-// Laws A2, A3: completions that race the timeout: each either counts or is late, and is counted. Not in a bubble.
+// Laws A2, A3: completions that race the timeout: each either counts or is late, and is
+// counted. Not in a bubble.
 func TestCompletionsThatRaceTheTimeout(t *testing.T) {
 	const elements, timeout = 3000, 300 * time.Microsecond
 	var wg sync.WaitGroup
@@ -372,7 +381,8 @@ func TestNilErrorIsAnError(t *testing.T) {
 	})
 }
 
-// A slice that is passed whole belongs to weir; nothing is copied, and nothing is lost.
+// A slice that is passed whole belongs to weir, which does not copy it. All its results
+// are emitted.
 func TestCompleteWithManyResults(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})

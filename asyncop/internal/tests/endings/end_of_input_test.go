@@ -16,9 +16,11 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// ---- Law A5: after the end of the input, waiting elements get one last attempt at once, and there are no more retries.
+// ---- Law A5: after the end of the input, waiting elements get one last attempt at once,
+// and there are no more retries.
 
-// Law A5: an element that was never started gets its first attempt, within the call limit, and no other.
+// Law A5: an element that was never started gets its first attempt, within the call
+// limit, and no other.
 func TestEndOfInputStartsWhatWasNotStarted(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -40,7 +42,8 @@ func TestEndOfInputStartsWhatWasNotStarted(t *testing.T) {
 	})
 }
 
-// Law A5: an element in back-off gets exactly one more attempt, at once; what that leads to is final.
+// Law A5: an element in back-off gets exactly one more attempt, immediately. The outcome
+// of that attempt is final.
 func TestEndOfInputRetriesWhatIsInBackoffOnce(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -62,7 +65,8 @@ func TestEndOfInputRetriesWhatIsInBackoffOnce(t *testing.T) {
 	})
 }
 
-// Law A5: whatever the strategy says about a further attempt: it allowed this one when the back-off began.
+// Law A5: this holds even if the strategy would refuse a further attempt, because it
+// allowed this attempt when the back-off began.
 func TestEndOfInputUsesUpTheRetryThatWasAllowed(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second)})
@@ -76,7 +80,8 @@ func TestEndOfInputUsesUpTheRetryThatWasAllowed(t *testing.T) {
 	})
 }
 
-// Law A5: one whose retry could not start before its deadline counts as in back-off.
+// Law A5: an element whose retry could not start before its deadline counts as in
+// back-off.
 func TestEndOfInputRetriesACappedWait(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, time.Hour)})
@@ -91,7 +96,8 @@ func TestEndOfInputRetriesACappedWait(t *testing.T) {
 	})
 }
 
-// Law A5: a running attempt is awaited, not called a second time, also if it is a retry already; its outcome is final.
+// Law A5: a running attempt is awaited, not called a second time, also if it is a retry
+// already; its outcome is final.
 func TestEndOfInputAwaitsRunningAttempts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -112,7 +118,8 @@ func TestEndOfInputAwaitsRunningAttempts(t *testing.T) {
 	})
 }
 
-// Law A5: a retry that is due but waits for a permit gets its one attempt when there is one.
+// Law A5: a retry that is due but waits for a permit gets its one attempt when there is
+// one.
 func TestEndOfInputWithARetryThatWaitsForAPermit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -133,7 +140,8 @@ func TestEndOfInputWithARetryThatWaitsForAPermit(t *testing.T) {
 	})
 }
 
-// Law A5: the last attempts keep to the call limit: the oldest goes first, before first attempts.
+// Law A5: the last attempts keep to the call limit: the oldest goes first, before first
+// attempts.
 func TestEndOfInputKeepsTheCallLimit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -188,7 +196,7 @@ func TestEndOfInputIsNoticedWhenASlotIsFree(t *testing.T) {
 	})
 }
 
-// WithDrainRetries lets waiting retries, and those that follow, run their course.
+// With WithDrainRetries, waiting retries and the retries after them run to their end.
 func TestDrainRetries(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -238,8 +246,8 @@ func TestEndOfEmptyInput(t *testing.T) {
 
 // ---- A5: no attempt starts at or after the deadline
 
-// Law A5: an element that has waited for a permit and finds its deadline come is not called: neither a moment after the
-// deadline nor in its very moment.
+// Law A5: an element that has waited for a permit and finds its deadline come is not
+// called: neither a moment after the deadline nor in its very moment.
 func TestNoAttemptStartsAtTheDeadline(t *testing.T) {
 	for _, away := range []time.Duration{500 * time.Millisecond, 600 * time.Millisecond} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -265,7 +273,7 @@ func TestNoAttemptStartsAtTheDeadline(t *testing.T) {
 
 // ---- A5: no attempt starts after a cancel
 
-// Law A5: in whatever phase an element is when the operator is cancelled, it is not called any more.
+// Law A5: after a cancel an element is not called, whatever its phase was.
 func TestNoAttemptStartsAfterACancel(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(true)
@@ -296,7 +304,8 @@ func TestNoAttemptStartsAfterAFailure(t *testing.T) {
 	})
 }
 
-// Law A5: nor do those that wait for the permit that the failure sets free.
+// Law A5: attempts that wait for the permit which the failure releases do not start
+// either.
 func TestNoWaitingAttemptStartsAfterAFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithMaxConcurrentCalls(1))})
@@ -307,7 +316,8 @@ func TestNoWaitingAttemptStartsAfterAFailure(t *testing.T) {
 	})
 }
 
-// Law A5: elements that the loop would take, or start, in the step in which the operator is cancelled are not called.
+// Law A5: elements that the loop would take, or start, in the step in which the operator
+// is cancelled are not called.
 func TestNoAttemptStartsInTheStepOfTheCancel(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -342,7 +352,7 @@ func TestNoWaitingAttemptStartsInTheStepOfTheCancel(t *testing.T) {
 	})
 }
 
-// Law A5: cancelled before its first element, an operator calls nothing.
+// Law A5: an operator that was cancelled before its first element makes no call.
 func TestOperatorCancelledBeforeItBegan(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -366,7 +376,8 @@ func lateRows(c *optest.Call) error {
 	return optest.Upper(c)
 }
 
-// A finite input whose results come late: a flow cuts the retries, as Flink does, counts what it cut, and says so once.
+// A finite input whose results come late: the operator cuts the retries, as Flink does,
+// counts the elements, and logs it once.
 func TestCutRetriesAreToldOf(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var b bytes.Buffer
@@ -384,7 +395,7 @@ func TestCutRetriesAreToldOf(t *testing.T) {
 	})
 }
 
-// With WithDrainRetries nothing is cut, and nothing is said.
+// With WithDrainRetries, retries are not cut, and the log stays empty.
 func TestDrainedRetriesAreNotCut(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var b bytes.Buffer
@@ -402,7 +413,8 @@ func TestDrainedRetriesAreNotCut(t *testing.T) {
 	})
 }
 
-// Only the end of the input is to blame for what a strategy would have allowed.
+// Retries that the strategy itself would refuse do not count as cut by the end of the
+// input.
 func TestSpentRetriesAreNotCut(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second)})
@@ -415,7 +427,8 @@ func TestSpentRetriesAreNotCut(t *testing.T) {
 	})
 }
 
-// The input of Results is finite as a rule, and its end no reason to do without results: retries run their course.
+// The input of Results is finite as a rule, and its end no reason to do without results:
+// retries run their course.
 func TestResultsDrainsRetries(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		h := optest.NewHand(t)

@@ -16,9 +16,11 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/optest"
 )
 
-// ---- Law F1: the source is cancelled, contexts end, Out closes after Err is set, and the rest is discarded.
+// ---- Law F1: the source is cancelled, contexts end, Out closes after Err is set, and
+// the rest is discarded.
 
-// lifecycle is a function with Open and Close around the hand-driven one; it records what happens.
+// lifecycle is a function with Open and Close around the hand-driven one; it records what
+// happens.
 type lifecycle struct {
 	*optest.Hand
 	open, close func() error
@@ -56,8 +58,9 @@ func (l *lifecycle) history() []string {
 	return append([]string(nil), l.events...)
 }
 
-// endings are the ways in which an operator of a#1 and b#1, both running, can end; err is what Err must tell, and cause
-// what the source must be told; nil: nothing.
+// endings are the ways to end an operator while a#1 and b#1 are running. err is the
+// expected error of Err and cause the expected cause at the source; nil means no error
+// and no call.
 var endings = []struct {
 	name      string
 	end       func(r *optest.Rig)
@@ -92,7 +95,7 @@ var endings = []struct {
 	}, context.Canceled, asyncop.ErrStopped, false},
 }
 
-// typeErr stands for any *TypeError.
+// typeErr matches any *TypeError.
 var typeErr = errors.New("a type error")
 
 func requireErr(t *testing.T, want, got error) {
@@ -108,9 +111,10 @@ func requireErr(t *testing.T, want, got error) {
 	}
 }
 
-// F1 for every way to end: Err is set before Out closes; the source is cancelled once, with the cause, if it has not ended by
-// itself; the contexts of what was in flight end; the function is opened and closed once; what comes later is discarded
-// and counted, until In is closed; then nothing is left of the operator (the bubble checks that).
+// F1, for every way to end: Err is set before Out closes. The source is cancelled once,
+// with the cause, unless its input has ended. The contexts of elements in flight end. The
+// function is opened and closed once. Later elements are discarded and counted until In
+// is closed. Then all goroutines of the operator have ended, which the bubble checks.
 func TestEveryEnding(t *testing.T) {
 	for _, ending := range endings {
 		t.Run(ending.name, func(t *testing.T) {
@@ -194,7 +198,7 @@ func TestDoneDoesNotWaitForUpstream(t *testing.T) {
 	})
 }
 
-// Law F1: a cancel reaches an operator whose downstream takes nothing.
+// Law F1: a cancel reaches an operator whose downstream is blocked.
 func TestCancelUnderBackpressure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithBuffer(0))})
@@ -212,7 +216,7 @@ func TestCancelUnderBackpressure(t *testing.T) {
 	})
 }
 
-// Law F1: what has left the operator for the places of Out is not taken back.
+// Law F1: results that are in the buffer of Out are not withdrawn.
 func TestEmittedResultsSurviveTheFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true})
@@ -224,7 +228,8 @@ func TestEmittedResultsSurviveTheFailure(t *testing.T) {
 	})
 }
 
-// Law F1: the context that cancels may end at any time, also before the operator begins and after it has ended.
+// Law F1: the context that cancels may end at any time, also before the operator begins
+// and after it has ended.
 func TestCancelAfterTheEndChangesNothing(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -280,7 +285,8 @@ func TestErrorOfCloseDoesNotHideTheFailure(t *testing.T) {
 	})
 }
 
-// Open comes before the first element; if it fails, so does the pipeline, and there is nothing to close.
+// Open runs before the first element. If it fails, the pipeline fails, and Close is not
+// called.
 func TestErrorOfOpen(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var l *lifecycle
@@ -304,7 +310,8 @@ func TestErrorOfOpen(t *testing.T) {
 	})
 }
 
-// Law F1: the first reason to end stays the reason: here that Open failed, not that it cancelled the operator, too.
+// Law F1: the first reason to end stays the reason: here that Open failed, not that it
+// cancelled the operator, too.
 func TestFirstReasonToEndCounts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -355,8 +362,8 @@ func TestCloseComesAfterTheLastElement(t *testing.T) {
 	})
 }
 
-// A cancel before the end of the input is no clean end, also if the loop comes to the latter first: as a rule it is a source
-// with the same context that ends its output.
+// A cancel before the end of the input is no clean end, also if the loop comes to the
+// latter first: as a rule it is a source with the same context that ends its output.
 func TestInputThatEndsAfterACancel(t *testing.T) {
 	for range 20 { // which the loop sees first is up to the scheduler
 		synctest.Test(t, func(t *testing.T) {
@@ -389,7 +396,7 @@ func TestInputThatEndsAfterACancelInAStep(t *testing.T) {
 	})
 }
 
-// A function of WithUpstreamCancel may wait for its source: it holds up nothing but Done.
+// A WithUpstreamCancel function may wait for its source. Only Done waits for it.
 func TestUpstreamCancelThatWaitsForTheSource(t *testing.T) {
 	for _, stop := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -440,7 +447,8 @@ func (c *tardy) Err() error {
 	return nil
 }
 
-// Whoever closes In because the context has ended does not make a clean end of it, and nothing is called any more.
+// If In is closed because the context has ended, the end is not clean, and no call is
+// made.
 func TestEndOfInputAfterACancelThatIsSlow(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		parent, cancel := context.WithCancel(context.Background())
@@ -455,7 +463,8 @@ func TestEndOfInputAfterACancelThatIsSlow(t *testing.T) {
 	})
 }
 
-// What contexts tell of the failure of another element is not changed any more.
+// The cause that contexts report for the failure of another element is complete and does
+// not change.
 func TestCauseOfAFailureIsComplete(t *testing.T) {
 	for range 20 {
 		told := make(chan string, 1)
@@ -474,7 +483,7 @@ func TestCauseOfAFailureIsComplete(t *testing.T) {
 	}
 }
 
-// What was opened under the operator's context can be closed under it.
+// The context of Open is still valid in Close.
 func TestContextOfOpenLivesInClose(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var ctx context.Context
@@ -498,13 +507,14 @@ type closingUnder struct {
 func (f *closingUnder) Open(ctx context.Context) error { f.open(ctx); return nil }
 func (f *closingUnder) Close() error                   { f.close(); return nil }
 
-// Law F1: an operator that was never wired has no upstream that closes In: nothing of it is left when it has ended.
+// Law F1: an operator that was never wired has no upstream that closes In. All its
+// goroutines have ended when it has.
 func TestEndWithoutAnUpstream(t *testing.T) {
 	for name, use := range map[string]func(op *optest.Operator){
 		"unused":  func(*optest.Operator) {},
 		"Out":     func(op *optest.Operator) { op.Out() },
 		"To":      func(op *optest.Operator) { op.To(extension.NewIgnoreSink()) },
-		"Results": func(op *optest.Operator) { op.Results(optest.Letters("a")) }, // made, and not ranged over
+		"Results": func(op *optest.Operator) { op.Results(optest.Letters("a")) }, // created, but not iterated
 	} {
 		t.Run(name, func(t *testing.T) {
 			optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -521,7 +531,8 @@ func TestEndWithoutAnUpstream(t *testing.T) {
 	}
 }
 
-// Law F1: whatever comes to an operator that has ended is discarded, also if its upstream comes after the end.
+// Law F1: whatever comes to an operator that has ended is discarded, also if its upstream
+// comes after the end.
 func TestUpstreamThatComesAfterTheEnd(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -29,8 +29,8 @@ import (
 
 // ---- Failure policy: fail the pipeline
 
-// By default the first failure fails the pipeline at once: nothing is emitted after it, complete results that wait for
-// their turn included.
+// By default the first failure fails the pipeline immediately. Nothing is emitted after
+// it, not even complete results that wait for their predecessors.
 func TestNothingIsEmittedAfterAFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithBuffer(0))})
@@ -67,7 +67,8 @@ func TestNothingIsEmittedInTheStepOfAFailure(t *testing.T) {
 	})
 }
 
-// The error reports the element, its attempts, the time since it took its slot, and the cause.
+// The error reports the element, its attempts, the time since it took its slot, and the
+// cause.
 func TestElementError(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second)})
@@ -116,7 +117,7 @@ func TestElapsedCountsTheCallItself(t *testing.T) {
 
 // ---- Failure policy: drop
 
-// WithDropOnFailure counts the failure and goes on.
+// WithDropOnFailure counts the failure and continues.
 func TestDropOnFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -179,7 +180,8 @@ func plain(fs []optest.Failure) (all []optest.Failure) {
 	return all
 }
 
-// Law O1: an element that the sink takes while the run ends was handed over. The sink is not called again for it.
+// Law O1: an element that the sink takes while the run ends was handed over. The sink is
+// not called again for it.
 func TestWithFailureSink_TakesAnElementWhileTheRunEnds(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side, o := optest.NewSideSink(true), optest.NewTally(t)
@@ -206,7 +208,8 @@ func TestWithFailureSink_TakesAnElementWhileTheRunEnds(t *testing.T) {
 	})
 }
 
-// A blocked failure sink holds slots, and nothing else: timers fire on time, other elements go on.
+// A blocked failure sink holds slots only: timers fire on time, and other elements
+// continue.
 func TestBlockedFailureSinkHoldsSlotsNotTimers(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 4
@@ -234,7 +237,8 @@ func TestBlockedFailureSinkHoldsSlotsNotTimers(t *testing.T) {
 	})
 }
 
-// A blocked failure sink does not keep the results of others from leaving, unless the order wants it.
+// While the failure sink is blocked, the results of other elements leave, except where
+// the order requires them to wait.
 func TestBlockedFailureSinkAndTheResultsOfOthers(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(true)
@@ -250,7 +254,8 @@ func TestBlockedFailureSinkAndTheResultsOfOthers(t *testing.T) {
 	})
 }
 
-// A cancelled operator ends although its failure sink takes nothing: Out is closed, Err is set; only Done waits.
+// A cancelled operator ends although its failure sink is blocked: Out is closed and Err
+// is set. Only Done waits for the sink.
 func TestCancelWithABlockedFailureSink(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(true)
@@ -283,8 +288,9 @@ func TestWrongTypeFailsThePipelineUnderEveryPolicy(t *testing.T) {
 	})
 }
 
-// An *ElementError of another operator is an error like any other: Err tells this operator's own, and neither the number
-// of the elements that were abandoned nor anything else is written into another error.
+// An *ElementError of another operator is treated like any other error. Err returns this
+// operator's own error, and the other error is not modified: the number of abandoned
+// elements is not written into it.
 func TestElementErrorOfAnotherOperator(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		other := &asyncop.ElementError{Element: "of another", Err: optest.ErrBroken}
@@ -293,7 +299,7 @@ func TestElementErrorOfAnotherOperator(t *testing.T) {
 		r.SendEach("abc")
 		r.Fail("b#1", other)
 		err := r.Wait()
-		own, ok := err.(*asyncop.ElementError) // the outermost one is asked for
+		own, ok := err.(*asyncop.ElementError) // on purpose only the outermost error
 		require.True(t, ok, "%T", err)
 		require.Equal(t, "b", own.Element)
 		require.Equal(t, 2, own.Abandoned)
@@ -303,7 +309,7 @@ func TestElementErrorOfAnotherOperator(t *testing.T) {
 		r = optest.NewRig(t, m, optest.Setup{})
 		r.SendEach("abc")
 		err = r.Cut(other)                             // as in a pipeline whose operators cancel each other
-		abandoned, ok := err.(*asyncop.AbandonedError) // the outermost one is asked for
+		abandoned, ok := err.(*asyncop.AbandonedError) // on purpose only the outermost error
 		require.True(t, ok, "%T", err)
 		require.Equal(t, 3, abandoned.Abandoned)
 		require.Same(t, other, abandoned.Cause)
@@ -311,7 +317,7 @@ func TestElementErrorOfAnotherOperator(t *testing.T) {
 	})
 }
 
-// What was given up says why it was not tried again.
+// The error of a failure gives the reason why it was not retried.
 func TestFailure_NoRetryReason(t *testing.T) {
 	for want, tt := range map[strategies.NoRetryReason]struct {
 		s    strategies.Retry[string]
@@ -354,12 +360,12 @@ func TestFailure_NoRetryReason(t *testing.T) {
 	}
 }
 
-// withoutLine returns text with an N for the line number of a place in a test.
+// withoutLine replaces the line numbers of test files in text by N.
 func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "_test.go:N ") }
 
 var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
-// spent is a backend with nothing in its retry budget.
+// spent returns a backend whose retry budget is empty.
 func spent() *backend.Backend {
 	b := backend.New("spent", backend.RetryBudget(0))
 	place := gate.Of(b).Attach(nil, gate.Caller{})
@@ -383,7 +389,7 @@ func TestErrorsNameTheOperator(t *testing.T) {
 
 // ---- Failure policy: sink
 
-// refusing is a failure sink that does not take an element as often as refusals says.
+// refusing is a failure sink that refuses an element as often as refusals specifies.
 type refusing struct {
 	start    time.Time
 	refusals map[string]int
@@ -410,8 +416,8 @@ func (s *refusing) take(_ context.Context, f optest.Failure) error {
 	return nil
 }
 
-// An element that the sink does not take is offered again, after a back-off that grows up to 10 s, while others are taken. It
-// holds its slot, and a clean end waits for it.
+// An element that the sink does not take is offered again, after a back-off that grows up
+// to 10 s, while others are taken. It holds its slot, and a clean end waits for it.
 func TestFailureSinkThatRefuses(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var lines strings.Builder
@@ -447,7 +453,8 @@ func TestFailureSinkThatRefuses(t *testing.T) {
 	})
 }
 
-// Regression (law W2): what the sink can never take was offered for ever, and held its slot.
+// Regression (law W2): an element that the sink could never take was offered for ever and
+// held its slot.
 func TestFailureSinkThatCanNeverTake(t *testing.T) {
 	var offers atomic.Int64
 	sink := asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
@@ -484,7 +491,8 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 			optest.CheckBalance(t, op.Stats())
 		})
 	})
-	// Regression: a rejected element was of unknown outcome even where its call may happen twice.
+	// Regression: a rejected element was of unknown outcome even where its call may
+	// happen twice.
 	t.Run("the settlement is as unsafe to repeat as the failure", func(t *testing.T) {
 		idempotent := func(is func(any) bool) strategies.Retry[string] {
 			return optest.Because(optest.UnsafeReason, optest.Always(false, strategies.Action{})).IdempotentIf(is)
@@ -528,7 +536,8 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 	})
 }
 
-// The sink is called for one failure at a time, and may block; a slow one holds slots, and Done waits for it.
+// The sink is called for one failure at a time, and may block; a slow one holds slots,
+// and Done waits for it.
 func TestSlowFailureSink(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 2
@@ -583,8 +592,9 @@ func TestFailureSinkThatBreaks(t *testing.T) {
 	}
 }
 
-// The context of the sink ends with the operator. What it takes nevertheless is taken; what it does not take is offered once
-// more, for 30 s, and then given up: counted, and logged.
+// The context of the sink ends with the operator. An element that the sink takes
+// nevertheless is handed over. Then it has 30 s for the last offers. Elements that it has
+// not taken by then are abandoned: they are counted and logged.
 func TestFailureSinkAtACancel(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var lines strings.Builder

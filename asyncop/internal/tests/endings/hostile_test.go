@@ -22,9 +22,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// ---- Law A6: an error is code of a user, too. Its methods may panic or end their goroutine.
+// ---- Law A6: an error is user code, too. Its methods may panic or end their goroutine.
 
-// hostileError does something unfriendly in one of its methods. A nil one panics in each.
+// hostileError breaks in one of its methods. A nil hostileError panics in all of them.
 type hostileError struct{ error, is, as, unwrap, log func() }
 
 func (e *hostileError) Error() string   { e.error(); return "hostile" }
@@ -37,12 +37,13 @@ func (e *hostileError) Temporary() bool { e.is(); return false }
 // LogValue implements slog.LogValuer.
 func (e *hostileError) LogValue() slog.Value { e.log(); return slog.StringValue("hostile") }
 
-// valueError cannot be compared, though its type does not tell.
+// valueError cannot be compared, although its static type is comparable.
 type valueError struct{ any }
 
 func (valueError) Error() string { return "not comparable" }
 
-// hostileErrors returns one of each kind. Those of which even the message ends the goroutine are nobody's to format.
+// hostileErrors returns an error of each kind. An error in unprintable must not be
+// formatted, because its Error method ends the goroutine.
 func hostileErrors() (errs map[string]error, unprintable map[string]bool) {
 	friendly := hostileError{func() {}, func() {}, func() {}, func() {}, func() {}}
 	errs = map[string]error{
@@ -71,7 +72,8 @@ func noisyLogger() *slog.Logger {
 	return slog.New(slog.NewMultiHandler(slog.NewTextHandler(io.Discard, o), slog.NewJSONHandler(io.Discard, o)))
 }
 
-// entries are the ways in which an error of element b comes to the operator. All others are answered with a result.
+// entries are the ways in which an error of element b comes to the operator. All others
+// are answered with a result.
 var entries = map[string]func(hostile error) optest.Setup{
 	"AsyncInvoke": func(hostile error) optest.Setup {
 		return optest.Setup{Wrap: answering(func(*optest.Call) error { return hostile })}
@@ -178,8 +180,9 @@ func answering(f func(*optest.Call) error) func(*optest.Hand) optest.Function {
 	}
 }
 
-// Law A6: whatever the methods of an error do, and wherever it comes from, its element fails, the others are served, and the
-// operator's report of it can be printed. If the policy calls a method on the loop, runtime.Goexit in it ends the run.
+// Law A6: whatever the methods of an error do, and wherever it comes from, its element
+// fails, the others are served, and the operator's report of it can be printed. If the
+// policy calls a method on the loop, runtime.Goexit in it ends the run.
 func TestHostileErrors(t *testing.T) {
 	policies := map[string][]asyncop.Option{"fail": nil, "drop": optest.Options(asyncop.WithDropOnFailure()), "failure sink": nil}
 	errs, unprintable := hostileErrors()
@@ -237,7 +240,8 @@ func TestHostileErrors(t *testing.T) {
 	}
 }
 
-// endedByGoexit reports whether a method of the hostile error, which the policy has called on the loop, has ended the run.
+// endedByGoexit reports whether a method of the hostile error, which the policy has
+// called on the loop, has ended the run.
 func endedByGoexit(r *optest.Rig) bool {
 	switch err := r.Op.Err().(type) { // As calls methods of the hostile one
 	case *core.GoexitError:
@@ -322,7 +326,7 @@ func TestHostileErrorsOfTheWhole(t *testing.T) {
 	}
 }
 
-// hostileID is an element that says something else of itself than its number.
+// hostileID is an element whose String method does not return its number.
 type hostileID int
 
 func (id hostileID) String() string {
@@ -409,7 +413,8 @@ func TestHostileErrorsOfABatch(t *testing.T) {
 	}
 }
 
-// Law A6: an error of a failure sink says that it has not taken the element, whatever its methods do. The sink gets it again.
+// Law A6: a non-nil error of a failure sink means that the sink has not taken the
+// element, whatever the methods of the error do. The sink gets the element again.
 func TestHostileErrorsOfAFailureSink(t *testing.T) {
 	errs, _ := hostileErrors()
 	for name, hostile := range errs {

@@ -14,11 +14,11 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/optest"
 )
 
-// ---- What is over is not kept.
+// ---- Elements that have left are not retained.
 
 type large struct{ _ [1 << 10]byte }
 
-// Elements that have left are not kept by an idle operator, nor by one that has ended.
+// Neither an idle operator nor one that has ended retains elements that have left.
 func TestOperatorLetsGoOfElements(t *testing.T) {
 	for name, fn := range map[string]asyncop.AsyncFunction[*large, *large]{
 		"at once": asyncop.Func(func(_ context.Context, in *large, result asyncop.ResultFuture[*large]) error {
@@ -60,7 +60,7 @@ func TestOperatorLetsGoOfElements(t *testing.T) {
 	}
 }
 
-// Nor is one whose call panicked after it was completed.
+// An element whose call panicked after it was completed is not retained either.
 func TestOperatorLetsGoOfWhatPanicked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in *large, result asyncop.ResultFuture[*large]) error {
@@ -79,7 +79,8 @@ func TestOperatorLetsGoOfWhatPanicked(t *testing.T) {
 	})
 }
 
-// What the end of the operator has cut off is kept neither by the operator nor by what user code may keep for ever.
+// Elements that were cut off by the end of the operator are retained neither by the
+// operator nor by a future or context that user code may keep for ever.
 func TestEndedOperatorLetsGoOfWhatItCutOff(t *testing.T) {
 	for _, what := range []string{"operator", "future", "context"} {
 		t.Run(what, func(t *testing.T) {
@@ -121,7 +122,8 @@ func TestEndedOperatorLetsGoOfWhatItCutOff(t *testing.T) {
 	}
 }
 
-// Nor does an operator keep the input and the body of a loop over its results that has ended.
+// Nor does an operator keep the input and the body of a loop over its results that has
+// ended.
 func TestEndedOperatorLetsGoOfItsLoop(t *testing.T) {
 	type operator = asyncop.AsyncWaitOperator[*large, *large]
 	blocking := asyncop.Blocking(func(_ context.Context, in *large) (*large, error) { return in, nil })

@@ -1,4 +1,5 @@
-// Package endings_test shows how elements and operators end: completions, failures, code that breaks, Stop, a cancel and the end of the input.
+// Package endings_test shows how elements and operators end: completions, failures, code
+// that breaks, Stop, a cancel and the end of the input.
 package endings_test
 
 import (

@@ -105,7 +105,8 @@ func TestStopOfAnEndedOperator(t *testing.T) {
 	})
 }
 
-// Stop of an operator that has nothing in flight returns at once, although upstream has not closed In.
+// Stop of an operator without elements in flight returns immediately, although upstream
+// has not closed In.
 func TestStopOfAnIdleOperator(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -136,8 +137,9 @@ func TestStopOfAFullOperator(t *testing.T) {
 	})
 }
 
-// Law A5: no attempt starts after a cancel, also where the loop is away and nobody ended its context: Stop has run out of time,
-// or the loop over the results was left.
+// Law A5: no attempt starts after a cancel, even if the loop is busy and the operator's
+// own context has not ended: the context of Stop has ended, or the loop over the results
+// was left.
 func TestNoAttemptStartsAfterStopHasCancelled(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Hour, Strategy: optest.SlowPredicate("A"), Opts: optest.Options(asyncop.WithMaxConcurrentCalls(1))})

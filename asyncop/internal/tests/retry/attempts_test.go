@@ -68,7 +68,8 @@ func (s *countingStrategy) RetryPredicate() predicates.AsyncRetryPredicate[strin
 	return predicates.RetryIf(predicates.EmptyResult[string], predicates.HasException)
 }
 
-// Law A4: a user's strategy is asked with the number of attempts made, from 1; its predicate is read once.
+// Law A4: a user's strategy is asked with the number of attempts made, from 1; its
+// predicate is read once.
 func TestStrategyIsAskedWithTheAttemptsMade(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := &countingStrategy{last: 2}
@@ -138,7 +139,7 @@ func TestResultPredicateSeesAllResults(t *testing.T) {
 	})
 }
 
-// Retries go on until the deadline if the strategy has no bound.
+// Without a bound in the strategy, retries continue until the deadline.
 func TestUnlimitedRetries(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -153,7 +154,8 @@ func TestUnlimitedRetries(t *testing.T) {
 	})
 }
 
-// Unlimited retries without delay, answered at once, must not keep the loop from its other work.
+// Unlimited retries without delay, answered at once, must not keep the loop from its
+// other work.
 func TestRetriesWithoutDelayDoNotStarveTheRest(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -163,7 +165,7 @@ func TestRetriesWithoutDelayDoNotStarveTheRest(t *testing.T) {
 			if c.In != "a" {
 				return optest.Upper(c)
 			}
-			time.Sleep(time.Millisecond) // or time would stand still
+			time.Sleep(time.Millisecond) // lets the virtual time advance
 			return optest.ErrBroken
 		}
 		r.SendEach("abc")
@@ -174,7 +176,8 @@ func TestRetriesWithoutDelayDoNotStarveTheRest(t *testing.T) {
 	})
 }
 
-// Law A4: delays depend on the element's own attempt, whatever others do (Flink keeps the last delay in one field for all).
+// Law A4: delays depend on the element's own attempt, whatever others do (Flink keeps the
+// last delay in one field for all).
 func TestExponentialBackoffOfInterleavedElements(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		s := strategies.ExponentialBackoff[string](9, 100*time.Millisecond, 300*time.Millisecond, 2).
@@ -248,7 +251,8 @@ func TestExhaustedResultAsFailure(t *testing.T) {
 	})
 }
 
-// The element whose last attempt at the end of the input stays empty has exhausted its retries, too.
+// The element whose last attempt at the end of the input stays empty has exhausted its
+// retries, too.
 func TestExhaustedAtTheEndOfInput(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)

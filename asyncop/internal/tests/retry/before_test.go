@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// What a strategy wants done first is done once per retry, after the delay and with the permit, and before the call.
+// A Before runs once per retry: after the delay, with the permit, and before the call.
 func TestBeforeOncePerRetry(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var r *optest.Rig
@@ -44,8 +44,8 @@ func TestBeforeOncePerRetry(t *testing.T) {
 	})
 }
 
-// It holds the attempt's permit, and nothing else of the operator waits for it. It is also done for the last retry at
-// the end of the input.
+// A Before holds the attempt's permit and blocks only its own element. It also runs for
+// the last retry, at the end of the input.
 func TestBeforeHoldsThePermit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var b befores
@@ -72,8 +72,9 @@ func TestBeforeHoldsThePermit(t *testing.T) {
 	})
 }
 
-// Its error, panic or Goexit is the outcome of the attempt, in stage ClientDispatch whatever the error says: nothing was
-// sent. So a call that must not happen twice is still retried, and is made once.
+// An error, a panic or a Goexit of a Before is the outcome of the attempt. Its stage is
+// ClientDispatch, whatever the error reports, because the call was not sent. So a call
+// that is not idempotent is still retried, and is made once.
 func TestBeforeThatFails(t *testing.T) {
 	errRoute := errors.New("no route")
 	for _, b := range append(slices.Clip(optest.Breakages), optest.Breakage{Name: "error"}) {
@@ -86,7 +87,7 @@ func TestBeforeThatFails(t *testing.T) {
 					action := strategies.RetryAfter(time.Second)
 					if a.Number == 1 {
 						action = action.WithBefore(func(ctx context.Context) error {
-							predicates.ReportStage(ctx, predicates.NetworkTime) // of the refresh, not of the call
+							predicates.ReportStage(ctx, predicates.NetworkTime) // reported by the refresh, not by the call
 							if b.Breaks != nil {
 								b.Breaks()
 							}
@@ -120,11 +121,12 @@ func TestBeforeThatFails(t *testing.T) {
 	}
 }
 
-// Laws A3, A5: the deadline and the attempt's timeout stand meanwhile. An attempt that was cut off before its call has sent nothing.
+// Laws A3, A5: the deadline and the attempt's timeout apply during a Before. An attempt
+// that was cut off before its call has sent nothing.
 func TestTimeoutsDuringBefore(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		if m.Mock {
-			return // what runs before sleeps
+			return // the code before the call sleeps
 		}
 		var b befores
 		var stages []predicates.Stage
@@ -159,8 +161,9 @@ func TestTimeoutsDuringBefore(t *testing.T) {
 	})
 }
 
-// Law W3: steps before a retry that ignore the end of their context are bounded: when twice as many of them run as there are slots, the next one is not
-// run, and its attempt fails with an error that says so.
+// Law W3: a Before that ignores the end of its context is bounded. When twice as many are
+// running as there are slots, the next Before does not run, and its attempt fails with an
+// error that explains this.
 func TestBeforesThatAreLeftBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proceed := make(chan struct{})
@@ -188,7 +191,8 @@ func TestBeforesThatAreLeftBehind(t *testing.T) {
 	})
 }
 
-// Law A5: what ends exactly at the deadline, or ignores its context and ends after it, is followed by no call.
+// Law A5: no call follows a Before that ends exactly at the deadline, or that ignores its
+// context and ends later.
 func TestBeforeThatEndsAtTheDeadline(t *testing.T) {
 	for _, d := range []time.Duration{time.Second, 2 * time.Second} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -226,7 +230,8 @@ func TestCancelDuringBefore(t *testing.T) {
 	})
 }
 
-// Law A5: the end of the input finds it running: it is awaited, the call is made, and no retry follows.
+// Law A5: the end of the input finds it running: it is awaited, the call is made, and no
+// retry follows.
 func TestEndOfInputDuringBefore(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var b befores
@@ -274,7 +279,8 @@ type discarding struct{}
 func (discarding) Complete(...string)          {}
 func (discarding) CompleteExceptionally(error) {}
 
-// What is done first is before the call, also if it met an answer of a server of its own.
+// A failure of a Before precedes the call, even if the Before got an answer from another
+// server.
 func TestBeforeThatMeetsAStatus(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var seen []string
@@ -299,7 +305,8 @@ func TestBeforeThatMeetsAStatus(t *testing.T) {
 	})
 }
 
-// Law T1: what a Before has failed with in time goes before the timers that came due while the loop was away.
+// Law T1: an error that a Before returned in time is handled before the timers that came
+// due while the loop was busy.
 func TestBeforeThatFailsInTime(t *testing.T) {
 	for _, attemptTimeout := range []time.Duration{time.Hour, time.Second} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -320,7 +327,7 @@ func TestBeforeThatFailsInTime(t *testing.T) {
 				Timeout: timeout, Strategy: optest.Because(optest.SafeReason, optest.Immediate(s)),
 				Opts: optest.Options(asyncop.WithFailureSink(side.Take), asyncop.WithAttemptTimeout(attemptTimeout)),
 			})
-			r.Script("x#1", func(c *optest.Call) error { time.Sleep(time.Second); return optest.Upper(c) }) // the loop is away from 0.5 to 1.5 s
+			r.Script("x#1", func(c *optest.Call) error { time.Sleep(time.Second); return optest.Upper(c) }) // the loop is busy from 0.5 to 1.5 s
 			r.SendEach("a")
 			r.Fail("a#1", optest.ErrBroken)
 			time.Sleep(500 * time.Millisecond)

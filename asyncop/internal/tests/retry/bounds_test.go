@@ -20,7 +20,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// R26, R27, R32: reasons that are always retried ask nobody, follow the controlled back-off, and end at the deadline.
+// R26, R27, R32: reasons that are always retried do not ask the strategy. They follow the
+// controlled back-off and end at the deadline.
 func TestAlwaysRetry(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		p := optest.Because(alwaysReason, optest.Decides(func(context.Context, *optest.View) (strategies.Action, error) {
@@ -62,7 +63,8 @@ func TestAlwaysRetryAtTheEnd(t *testing.T) {
 	})
 }
 
-// A server that demands a delay gets exactly that, without jitter; one that demands never is not called again.
+// A delay that a server demands is kept exactly, without jitter. An element whose server
+// demands "never" is not called again.
 func TestPushback(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		p := optest.Because(optest.SafeReason, strategies.HonorPushback(strategies.BestEffort[string]())).WithJitter(strategies.FullJitter)
@@ -81,7 +83,8 @@ func TestPushback(t *testing.T) {
 	})
 }
 
-// Law A5: a wait that a server demands is kept when the input ends; other back-offs get their last attempt at once.
+// Law A5: a wait that a server demands is kept when the input ends; other back-offs get
+// their last attempt at once.
 func TestEndOfInputKeepsADemandedWait(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -98,11 +101,11 @@ func TestEndOfInputKeepsADemandedWait(t *testing.T) {
 		r.EndInput()
 		require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@0s b#2@1s", r.CallTimes())
 		r.Complete("b#2", "B")
-		r.Fail("d#1", optest.Demand{Delay: time.Second}) // there are no retries any more
+		r.Fail("d#1", optest.Demand{Delay: time.Second}) // retries have ended
 		require.Equal(t, "d", side.Elements())
 		r.Advance(6 * time.Second)
 		require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@0s b#2@1s a#2@7s", r.CallTimes())
-		r.Fail("a#2", optest.Demand{Delay: time.Second}) // nor is there another one
+		r.Fail("a#2", optest.Demand{Delay: time.Second}) // no further retry here either
 		require.Equal(t, "d a", side.Elements())
 		r.Advance(53*time.Second - 1)
 		require.Len(t, side.Got(), 2)
@@ -116,7 +119,8 @@ func TestEndOfInputKeepsADemandedWait(t *testing.T) {
 	})
 }
 
-// A retry that was cut by the deadline is none: neither the log nor Reasons list it as one.
+// A retry that was cut by the deadline does not count as a retry, neither in the log nor
+// in Reasons.
 func TestARetryCutByTheDeadlineIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
@@ -143,8 +147,8 @@ func TestARetryCutByTheDeadlineIsNone(t *testing.T) {
 	})
 }
 
-// A capped wait gets the last attempt of the end of the input: then it is a retry for its reason, and what is to be done
-// first is done.
+// At the end of the input, an element with a capped wait gets its last attempt. The
+// attempt counts as a retry for its reason, and its Before runs.
 func TestReasonsOfACappedWaitAtTheEndOfInput(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -164,7 +168,8 @@ func TestReasonsOfACappedWaitAtTheEndOfInput(t *testing.T) {
 	})
 }
 
-// When everything fails, a budget bounds the retries to 100, 10 a second, and a fraction of the first attempts, though everything is tried.
+// When everything fails, a budget bounds the retries to 100, 10 a second, and a fraction
+// of the first attempts, though everything is tried.
 func TestBudgetUnderAnOutage(t *testing.T) {
 	const elements, burst, fraction = 5000, 100 + 2*10, 0.1
 	for name, base := range map[string]*optest.Policy{
@@ -196,7 +201,8 @@ func TestBudgetUnderAnOutage(t *testing.T) {
 	}
 }
 
-// One more than may wait is not retried, for whatever reason; those whose decision comes later find the places of then.
+// One more than may wait is not retried, for whatever reason; those whose decision comes
+// later find the places of then.
 func TestMaxWaiting(t *testing.T) {
 	for name, p := range map[string]*optest.Policy{
 		"on the loop":  optest.Because(optest.SafeReason, optest.Always(true, strategies.RetryAfter(time.Second))),
@@ -230,7 +236,8 @@ func TestMaxWaiting(t *testing.T) {
 	}
 }
 
-// An error that the strategy puts in the place of the attempt's is what a timeout tells, and what the element fails with.
+// An error with which the strategy replaces the error of the attempt is reported by a
+// timeout, and the element fails with it.
 func TestTranslatedErrors(t *testing.T) {
 	translated := errors.New("translated")
 	for _, atOnce := range []bool{true, false} {
@@ -260,7 +267,7 @@ func TestTranslatedErrors(t *testing.T) {
 	}
 }
 
-// R29: what is retried and what is not is logged with its reason, both at debug level.
+// R29: retries and refused retries are logged with their reason, both at debug level.
 func TestLogsNameTheReason(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 		synctest.Test(t, func(t *testing.T) {
@@ -294,7 +301,8 @@ func TestLogsNameTheReason(t *testing.T) {
 	}
 }
 
-// The four constructors take a policy as the strategy it is, and nothing that embeds one.
+// The four constructors accept a policy as the strategy, but not a type that embeds a
+// policy.
 func TestPoliciesAreStrategies(t *testing.T) {
 	type mine struct{ *optest.Policy }
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -317,7 +325,8 @@ func TestPoliciesAreStrategies(t *testing.T) {
 	}), "retry_test.mine is neither a *Policy nor an AsyncRetryStrategy")
 }
 
-// The time that a strategy takes is gone when its answer comes: a retry that no longer fits is not made.
+// The time that a strategy takes is gone when its answer comes: a retry that no longer
+// fits is not made.
 func TestSlowAnswerIsCappedToTheTimeThatIsLeft(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{

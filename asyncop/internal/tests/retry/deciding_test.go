@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Ten thousand elements fail once; the strategy takes a second over every hundredth. All others are done when they would
-// have been without those.
+// Ten thousand elements fail once; the strategy takes a second over every hundredth. All
+// others are done when they would have been without those.
 func TestSlowDecisionsHoldUpNobody(t *testing.T) {
 	const elements = 10_000
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,8 @@ func TestSlowDecisionsHoldUpNobody(t *testing.T) {
 	})
 }
 
-// A deciding element has neither permit nor call: with one permit, another element runs meanwhile.
+// A deciding element has neither permit nor call: with one permit, another element runs
+// meanwhile.
 func TestDecidingTakesNoPermit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -79,7 +80,7 @@ func TestDecidingTakesNoPermit(t *testing.T) {
 	})
 }
 
-// Law A3: the timeout comes while the strategy thinks; its answer, if there is one, changes nothing.
+// Law A3: the timeout fires while the strategy decides. A later answer changes nothing.
 func TestTimeoutWhileDeciding(t *testing.T) {
 	stubborn := func(release chan struct{}) strategies.ReasonStrategy[string] {
 		return optest.Decides(func(context.Context, *optest.View) (strategies.Action, error) {
@@ -107,7 +108,7 @@ func TestTimeoutWhileDeciding(t *testing.T) {
 		require.ErrorAs(t, side.Got()[0].Err, new(*asyncop.TimeoutError))
 		require.ErrorIs(t, side.Got()[0].Err, optest.ErrBroken)
 		require.ErrorIs(t, ended, context.DeadlineExceeded)
-		r.Send("b") // takes the slot's memory again
+		r.Send("b") // reuses the memory of the slot
 		close(release)
 		r.Advance(0)
 		require.Equal(t, "a#1 b#1", r.Calls())
@@ -119,7 +120,8 @@ func TestTimeoutWhileDeciding(t *testing.T) {
 	})
 }
 
-// Law A5: a decision that comes with, or before, so little time that no attempt can follow.
+// Law A5: a decision that comes with, or before, so little time that no attempt can
+// follow.
 func TestDecisionShortOfTheDeadline(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		if m.Mock {
@@ -141,7 +143,8 @@ func TestDecisionShortOfTheDeadline(t *testing.T) {
 	})
 }
 
-// R30, R31: 2 s into 2.5 s, a delay of 1 s is cut to what is left, and no call follows; early timeouts do not even wait.
+// R30, R31: the timeout is 2.5 s. A delay of 1 s that would pass it is cut to the
+// remaining time, and no call follows. With early timeouts there is no wait at all.
 func TestCappedDelay(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		for _, reason := range []predicates.Reason{optest.SafeReason, alwaysReason} {
@@ -178,8 +181,9 @@ func TestCappedDelay(t *testing.T) {
 	}
 }
 
-// Law A5: at the end of the input, an element whose strategy is thinking gets no further attempt, whatever the answer is; the
-// answer is awaited, since it may translate the error.
+// Law A5: at the end of the input, an element whose strategy is thinking gets no further
+// attempt, whatever the answer is; the answer is awaited, since it may translate the
+// error.
 func TestEndOfInputWhileDeciding(t *testing.T) {
 	translated := errors.New("translated")
 	for name, action := range map[string]strategies.Action{
@@ -256,8 +260,8 @@ func TestCancelWhileDeciding(t *testing.T) {
 	})
 }
 
-// Law A6: an error or a panic of the strategy means no retry, joined to the element's error, on the loop or off it, and so does
-// runtime.Goexit off the loop.
+// Law A6: an error or a panic of the strategy means no retry, joined to the element's
+// error, on the loop or off it, and so does runtime.Goexit off the loop.
 func TestStrategyThatFails(t *testing.T) {
 	errStrategy := errors.New("of the strategy")
 	for _, atOnce := range []bool{true, false} {
@@ -305,7 +309,7 @@ func TestStrategyThatFails(t *testing.T) {
 	}
 }
 
-// Law A6: a typed nil as an error: nothing looks into it on the way from a failed decision.
+// Law A6: if a decision fails, an error that is a typed nil is not inspected on its path.
 func TestFailedDecisionOverABadError(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := optest.Immediate(optest.Decides(func(context.Context, *optest.View) (strategies.Action, error) { panic("broken") }))
@@ -322,7 +326,7 @@ type badError struct{ err error }
 func (e *badError) Error() string { return e.err.Error() }
 func (e *badError) Unwrap() error { return e.err }
 
-// The results that a strategy was asked about are emitted if it says no.
+// The results that a strategy decided about are emitted if it refuses a retry.
 func TestResultsOutliveTheQuestion(t *testing.T) {
 	for _, asFailure := range []bool{false, true} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -375,7 +379,7 @@ func TestStrategySeesTheTimeThatIsLeft(t *testing.T) {
 	}
 }
 
-// What a strategy keeps of its context has ended with its answer.
+// The context of a strategy ends with its answer, even if the strategy keeps the context.
 func TestContextOfAStrategyEndsWithItsAnswer(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var kept context.Context
@@ -393,7 +397,8 @@ func TestContextOfAStrategyEndsWithItsAnswer(t *testing.T) {
 	})
 }
 
-// The error that takes the place of a retried attempt's is the last one that a timeout tells.
+// If the strategy has replaced the error of a retried attempt, a timeout reports the
+// replacement as the last error.
 func TestTimeoutTellsTheTranslatedError(t *testing.T) {
 	translated := errors.New("translated")
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

@@ -14,12 +14,13 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// charge is an element whose call must not happen twice, as it says itself.
+// charge is an element that reports that its call is not idempotent.
 type charge string
 
 func (charge) Idempotent() bool { return false }
 
-// A call that is deduplicated is repeated in flight, without a setting; anything else that it has sent keeps it from that (law X1).
+// A call that is deduplicated is repeated in flight, without a setting. A request of the
+// same call that is not deduplicated prevents this (law X1).
 func TestDeduplicatedCallsAreRepeated(t *testing.T) {
 	for name, tt := range map[string]struct {
 		report  func(ctx context.Context)
@@ -90,8 +91,8 @@ func TestDeduplicatedCallsAreRepeated(t *testing.T) {
 	}
 }
 
-// The attempt timeout, too, is an outcome of a call in flight; and when the element ends, it is in doubt as any other: who
-// sends it later has no such identity.
+// The attempt timeout, too, is an outcome of a call in flight; and when the element ends,
+// it is in doubt as any other: who sends it later has no such identity.
 func TestDeduplicatedCallsThatTimeOut(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)

@@ -16,7 +16,8 @@ import (
 
 // ---- Jitter is applied by the operator, to the strategy's pure base delay.
 
-// retryDelays runs 20 elements that fail once and returns how long each waited for its retry.
+// retryDelays runs 20 elements that fail once and returns how long each waited for its
+// retry.
 func retryDelays(t *testing.T, m optest.Mode, s optest.Strategy, opts ...asyncop.Option) []time.Duration {
 	t.Helper()
 	m.Capacity = 20
@@ -40,7 +41,8 @@ func retryDelays(t *testing.T, m optest.Mode, s optest.Strategy, opts ...asyncop
 	return delays
 }
 
-// The delays lie where the jitter says, and differ, from operator to operator, too.
+// The delays are in the range of the jitter. They differ within an operator and between
+// operators.
 func TestJitterSpreadsRetries(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := optest.RetryAll(1, time.Second).WithJitter(strategies.EqualJitter)
@@ -73,7 +75,8 @@ type jittered struct {
 
 func (j jittered) Jitter() strategies.Jitter { return j.jitter }
 
-// A user's strategy may bring its own; what it makes negative is 0, and what it makes too long is not scheduled.
+// A user's strategy may have its own jitter. A negative delay counts as 0. A retry whose
+// delay is too long is not scheduled.
 func TestJitterOfAUsersStrategy(t *testing.T) {
 	base := func() time.Duration { return time.Second }
 	for want, jitter := range map[string]strategies.Jitter{

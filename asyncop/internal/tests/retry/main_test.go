@@ -1,4 +1,5 @@
-// Package retry_test shows which attempts are repeated, when, how often, and what a strategy is asked.
+// Package retry_test shows which attempts are repeated, when, how often, and with which
+// arguments a strategy is called.
 package retry_test
 
 import (

@@ -15,8 +15,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Every combination of stage, idempotence, reason and strategy, through the whole operator: who is retried, and who
-// must not be. The right answers are spelled out per strategy.
+// Every combination of stage, idempotence, reason and strategy, through the whole
+// operator: who is retried, and who must not be. The right answers are spelled out per
+// strategy.
 func TestReasonMatrix(t *testing.T) {
 	never := optest.Always(true, strategies.Action{})
 	byStage := optest.Decides(func(_ context.Context, a *optest.View) (strategies.Action, error) {
@@ -96,7 +97,7 @@ func TestReasonMatrix(t *testing.T) {
 	}
 }
 
-// What a strategy sees, on the loop and off it, attempt by attempt.
+// The arguments of a strategy, attempt by attempt, on the loop and off it.
 func TestWhatAStrategySees(t *testing.T) {
 	for _, atOnce := range []bool{true, false} {
 		optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
@@ -139,7 +140,7 @@ func TestWhatAStrategySees(t *testing.T) {
 	}
 }
 
-// An element may say itself that its call may happen twice.
+// An element can report that its call is idempotent.
 func TestElementsThatAreIdempotent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := map[request]int{}

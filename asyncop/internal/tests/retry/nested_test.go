@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// outcomeOf returns what the policy of an operator sees of a call that reports ClientDispatch, then does f, and fails.
+// outcomeOf returns what the policy of an operator sees of a call that reports
+// ClientDispatch, then does f, and fails.
 func outcomeOf(t *testing.T, f func(ctx context.Context)) (seen optest.View) {
 	t.Helper()
 	_, err := asyncop.Map(t.Context(), []charge{"a"}, asyncop.Blocking(func(ctx context.Context, _ charge) (string, error) {
@@ -42,7 +43,7 @@ func within(ctx context.Context, f func(ctx context.Context), opts ...asyncop.Op
 	}), nil, opts...)
 }
 
-// What an attempt of an inner operator reports, those around it learn.
+// Operators around an inner operator receive the reports of its attempts.
 func TestNestedOperatorsReport(t *testing.T) {
 	const (
 		dispatch = predicates.ClientDispatch
@@ -85,7 +86,8 @@ func TestNestedOperatorsReport(t *testing.T) {
 	}
 }
 
-// An operator with observers may give its elements ids of their own, which a repeated call would not find again.
+// An operator with observers may give its elements ids of their own, which a repeated
+// call would not find again.
 func TestNestedOperatorsWithIDsOfTheirOwn(t *testing.T) {
 	seen := outcomeOf(t, func(ctx context.Context) {
 		within(ctx, func(ctx context.Context) { predicates.ReportSent(predicates.WithDeduplicated(ctx)) }, asyncop.WithObserver(watching{}))
@@ -94,7 +96,7 @@ func TestNestedOperatorsWithIDsOfTheirOwn(t *testing.T) {
 	assert.False(t, seen.Idempotent)
 }
 
-// watching is an observer that does nothing.
+// watching is an observer without effect.
 type watching struct{}
 
 func (watching) Accepted(ctx context.Context, _ any, _ bool) context.Context { return ctx }
@@ -102,7 +104,8 @@ func (watching) AttemptStarted(ctx context.Context, _ int) context.Context   { r
 func (watching) AttemptEnded(_ context.Context, _ observe.Outcome)           {}
 func (watching) Ended(_ context.Context, _ observe.Ending)                   {}
 
-// An inner attempt that has ended may be about to send, and what it sends then is of the call around it.
+// An inner attempt that was cut off may be about to send. Whatever it sends then counts
+// for the call around it.
 func TestNestedAttemptsThatWereCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(report func(ctx context.Context)) func(context.Context) {
@@ -137,8 +140,8 @@ func TestNestedAttemptsThatWereCutOff(t *testing.T) {
 	})
 }
 
-// Law X1: an inner operator that is cancelled cuts its calls off, and each of them may have taken effect. The call around it is then
-// as far as theirs may be.
+// Law X1: an inner operator that is cancelled cuts its calls off, and each of them may
+// have taken effect. The call around it is then as far as theirs may be.
 func TestNestedAttempts_InnerOperatorIsCancelled(t *testing.T) {
 	for name, end := range map[string]asyncop.Option{
 		"cancelled": nil,
@@ -162,7 +165,8 @@ func TestNestedAttempts_InnerOperatorIsCancelled(t *testing.T) {
 	}
 }
 
-// The members of a batch, and a handler of failures, report like a call; so does a lookup that leaves a load behind.
+// The members of a batch, and a handler of failures, report like a call; so does a lookup
+// that leaves a load behind.
 func TestNestedBatchesHandlersAndLookups(t *testing.T) {
 	quiet := asyncop.WithLogger(slog.New(slog.DiscardHandler))
 	seen := outcomeOf(t, func(ctx context.Context) {
@@ -198,7 +202,8 @@ func TestNestedBatchesHandlersAndLookups(t *testing.T) {
 	})
 }
 
-// A call that charges, and notifies through an inner operator, is not repeated when only the second one was refused.
+// A call that charges, and notifies through an inner operator, is not repeated when only
+// the second one was refused.
 func TestNestedRequestsThatTookEffect(t *testing.T) {
 	charges := 0
 	inner := asyncop.Blocking(func(ctx context.Context, step string) (string, error) {

@@ -27,7 +27,8 @@ func failureOf(t *testing.T, timeout time.Duration, policy *strategies.Policy[in
 	return op.Wait()
 }
 
-// What the reason allows for idempotent calls only, is refused for the call: the message says how to allow it.
+// If a reason allows a retry of idempotent calls only and the call is not idempotent, the
+// message explains how to allow it.
 func TestElementErrorNamesIdempotent(t *testing.T) {
 	overloaded := predicates.WithReason(errors.New("503"), predicates.NewReason("OVERLOADED", false, false))
 	policy := strategies.ReasonAware(predicates.Named[int](), nil)

@@ -26,7 +26,7 @@ func stageRig(t *testing.T, m optest.Mode, s optest.Setup) (r *optest.Rig, stage
 	return optest.NewRig(t, m, s), stages
 }
 
-// Stages only go forward, and nothing is reported by default.
+// A stage never moves backwards, and the default is Unreported.
 func TestReportStage(t *testing.T) {
 	const (
 		dispatch = predicates.ClientDispatch
@@ -80,7 +80,7 @@ func TestReportStageThroughWrappers(t *testing.T) {
 	})
 }
 
-// Elsewhere it does nothing, and nonsense panics.
+// Outside a call, ReportStage has no effect. It panics on a stage that does not exist.
 func TestReportStageElsewhere(t *testing.T) {
 	predicates.ReportStage(t.Context(), predicates.NetworkTime)
 	predicates.ReportStage(t.Context(), predicates.Unreported)
@@ -89,7 +89,8 @@ func TestReportStageElsewhere(t *testing.T) {
 	}))
 }
 
-// A call that the attempt timeout cuts off may be about to send, whatever it said before.
+// A call that was cut off by the attempt timeout may be about to send, whatever it has
+// reported before.
 func TestStageOfAnAttemptTimeout(t *testing.T) {
 	for _, tt := range []struct{ reported, want predicates.Stage }{
 		{predicates.Unreported, predicates.NetworkTime},
@@ -129,7 +130,8 @@ func TestStagesArePerAttempt(t *testing.T) {
 	})
 }
 
-// Clients find the attempt without asyncop; what one request has sent, no later refusal takes back.
+// Clients find the attempt without asyncop. Once one request was sent, the refusal of a
+// later request does not withdraw that.
 func TestReportSent(t *testing.T) {
 	type look struct {
 		stage   predicates.Stage
@@ -191,7 +193,8 @@ func TestReportSent(t *testing.T) {
 	}
 }
 
-// What a client has sent is in doubt also if the attempt timeout cuts the call off.
+// A request that a client has sent is in doubt even if the attempt timeout cuts the call
+// off.
 func TestReportSentBeforeAnAttemptTimeout(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var got []bool
@@ -210,7 +213,7 @@ func TestReportSentBeforeAnAttemptTimeout(t *testing.T) {
 	})
 }
 
-// What a strategy does before an attempt, and a timeout handler, are not the call.
+// A Before of the strategy does not count as the call.
 func TestReportSentBesideTheCall(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var got []predicates.Stage

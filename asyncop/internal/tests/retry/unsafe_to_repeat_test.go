@@ -27,7 +27,8 @@ func timeoutOf(t *testing.T, side *optest.SideSink) *asyncop.TimeoutError {
 	return timedOut
 }
 
-// Every stage × reason of an attempt that ended before the deadline × what the element does at the deadline × idempotence.
+// Every stage × reason of an attempt that ended before the deadline × what the element
+// does at the deadline × idempotence.
 func TestTimeoutInDoubtAfterAnAttempt(t *testing.T) {
 	at := map[string]struct {
 		strategy strategies.ReasonStrategy[string]
@@ -72,7 +73,8 @@ func TestTimeoutInDoubtAfterAnAttempt(t *testing.T) {
 	}
 }
 
-// What was never called is not in doubt; what a first call may be doing at the deadline is, whatever it has reported.
+// An element that was never called is not in doubt. A first call that may still be
+// running at the deadline is in doubt, whatever it has reported.
 func TestTimeoutInDoubtOfAFirstAttempt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for stage := range predicates.ResponseReceived + 1 {
@@ -110,8 +112,8 @@ func TestTimeoutInDoubtOfAFirstAttempt(t *testing.T) {
 	})
 }
 
-// FLIP-232 strategies go by the stage that was reported, as their predicates prove nothing; one on results is the
-// application's own word.
+// For FLIP-232 strategies the reported stage decides, because their predicates give no
+// proof. A predicate on results is the application's own statement.
 func TestTimeoutInDoubtWithFlipStrategies(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer func(c *optest.Call) error
@@ -144,7 +146,8 @@ func TestTimeoutInDoubtWithFlipStrategies(t *testing.T) {
 	}
 }
 
-// What was called before a restart is in doubt for ever, also if it was not called again since.
+// A call made before a restart stays in doubt for ever, even if the element was not
+// called again since.
 func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 	for choice := range asyncop.TimeSpent + 1 {
 		t.Run(choice.String(), func(t *testing.T) {
@@ -179,7 +182,8 @@ func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 	}
 }
 
-// Law A6: idempotence is asked of user code; if that breaks, it proves nothing.
+// Law A6: user code decides whether a call is idempotent. If that code breaks, the call
+// counts as not idempotent.
 func TestTimeoutErrorUnsafeToRepeat_IdempotenceThatBreaks(t *testing.T) {
 	for _, breaks := range []func(){func() { panic("broken") }, runtime.Goexit} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -199,7 +203,8 @@ func TestTimeoutErrorUnsafeToRepeat_IdempotenceThatBreaks(t *testing.T) {
 	require.True(t, (&asyncop.TimeoutError{InDoubt: true}).UnsafeToRepeat())
 }
 
-// A failure reports the reason of its last outcome, and whether its call may have taken effect, for those who send it again.
+// A failure reports the reason of its last outcome, and whether its call may have taken
+// effect, so that its receiver can decide whether to send it again.
 func TestFailureInDoubt(t *testing.T) {
 	no := func(r predicates.Reason) *optest.Policy {
 		return optest.Because(r, optest.Always(true, strategies.Action{}))
@@ -260,7 +265,7 @@ func TestFailureInDoubt(t *testing.T) {
 	}
 }
 
-// Reason is that of the last outcome, Reasons are those of the retries.
+// Reason belongs to the last outcome, Reasons to the retries.
 func TestFailureOfTheLastOutcome(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -273,7 +278,7 @@ func TestFailureOfTheLastOutcome(t *testing.T) {
 		r.Script("a#1", optest.Fails) // retried
 		r.Script("a#2", func(*optest.Call) error { return optest.ErrAgain })
 		r.Script("b#1", optest.Fails)
-		r.Script("b#2", func(*optest.Call) error { return optest.ErrTestOver }) // for no reason
+		r.Script("b#2", func(*optest.Call) error { return optest.ErrTestOver }) // without a reason
 		r.SendEach("ab")
 		r.Advance(time.Second)
 		require.NoError(t, r.End())
@@ -286,7 +291,8 @@ func TestFailureOfTheLastOutcome(t *testing.T) {
 	})
 }
 
-// A rejection is about its own attempt: an earlier one may have taken effect all the same.
+// A rejection is about its own attempt: an earlier one may have taken effect all the
+// same.
 func TestRejectedInDoubtOfAnEarlierAttempt(t *testing.T) {
 	for first, inDoubt := range map[predicates.Reason]bool{optest.SafeReason: false, optest.UnsafeReason: true} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -312,7 +318,8 @@ func TestRejectedInDoubtOfAnEarlierAttempt(t *testing.T) {
 	}
 }
 
-// What is cut off is in doubt if it was called, and nobody knows of its end.
+// An element that was cut off is in doubt if it was called and the outcome of the call is
+// unknown.
 func TestAbandonedInDoubt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(true)
@@ -327,7 +334,7 @@ func TestAbandonedInDoubt(t *testing.T) {
 		}
 		require.Equal(t, map[string]bool{
 			"handling": true, "failing": true, "done": true, "running1": true, "running2": true,
-			"ready": true, "backoff": true, // their errors prove nothing
+			"ready": true, "backoff": true, // their errors are no proof
 			"fresh": false,
 		}, inDoubt)
 	})
@@ -354,7 +361,8 @@ func TestFailureInDoubtWhereThePredicateBreaks(t *testing.T) {
 	}
 }
 
-// What was never called is in no doubt, although there are results, of the timeout handler.
+// An element that was never called is not in doubt, even though its timeout handler has
+// returned results.
 func TestAbandonedResultsOfAHandler(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)

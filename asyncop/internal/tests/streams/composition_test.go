@@ -26,7 +26,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// From a source, through flows on both sides, to a sink: To returns when the sink has it all.
+// From a source, through flows on both sides, to a sink: To returns when the sink has it
+// all.
 func TestPipeline(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := optest.Construct[int, int](m, optest.Slowly(0), time.Minute, optest.RetryAllOf[int](1, 0))
@@ -262,7 +263,8 @@ func TestOperatorInsideKeyed(t *testing.T) {
 	})
 }
 
-// One function may serve several operators: each opens and closes it, and numbers its own attempts.
+// One function may serve several operators: each opens and closes it, and numbers its own
+// attempts.
 func TestFunctionSharedByTwoOperators(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var opened, closed, calls atomic.Int64
@@ -335,7 +337,8 @@ func TestOperatorInsideAnOperator(t *testing.T) {
 	})
 }
 
-// Results that came before Via or To was called go first, and nobody takes results that others were promised.
+// Results from before the call of Via or To go first. Results that were promised to one
+// receiver cannot be taken by another.
 func TestWhoTakesTheResults(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := optest.Construct(m, optest.UpperFunc(), time.Minute, nil, asyncop.WithBuffer(4))
@@ -386,7 +389,8 @@ func TestWhoTakesTheResults(t *testing.T) {
 	}, 1, 16)
 }
 
-// Via and To share the results with those who receive from Out already: it is not closed before the end.
+// Via and To share the results with a receiver that already reads from Out, which is not
+// closed before the end.
 func TestOutStaysOpenBesideTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWait(asyncop.Func(optest.Double), 0, 4)
@@ -419,7 +423,8 @@ func TestResultsOfTheEndedAreTaken(t *testing.T) {
 	})
 }
 
-// Law A6: an operator behind a flow whose function has panicked fails with that, with checkpoints and without.
+// Law A6: an operator behind a flow whose function has panicked fails with that, with
+// checkpoints and without.
 func TestFlowBeforeTheOperatorBreaks(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for _, checks := range []bool{false, true} {

@@ -43,7 +43,8 @@ func through[IN, OUT any](op *asyncop.AsyncWaitOperator[IN, OUT], elements ...an
 	return out, op.Wait()
 }
 
-// An element of a wrong type fails the pipeline with an error that names both types, never with a panic.
+// An element of a wrong type fails the pipeline with an error that names both types,
+// never with a panic.
 func TestWrongType(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for _, wrong := range []any{1, []byte("a"), optest.ErrBroken, struct{}{}, (*string)(nil), nil} {
@@ -76,7 +77,8 @@ func TestWrongTypeAbandonsTheOthers(t *testing.T) {
 	})
 }
 
-// nil is accepted when IN is an interface, and then is a nil of it; else it is a wrong type.
+// nil is accepted when IN is an interface, and then is a nil of it; else it is a wrong
+// type.
 func TestNilElements(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		out, err := through(echo[any](m), nil, 1, nil)
@@ -98,7 +100,7 @@ func TestNilElements(t *testing.T) {
 	})
 }
 
-// Where IN is an interface, what does not implement it is of a wrong type.
+// If IN is an interface, an element that does not implement it has a wrong type.
 func TestInterfaceElements(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		out, err := through(echo[error](m), optest.ErrBroken, io.EOF)
@@ -109,7 +111,8 @@ func TestInterfaceElements(t *testing.T) {
 	})
 }
 
-// Control elements come before the type test, also where IN is any: a Watermark is never an element.
+// Control elements come before the type test, also where IN is any: a Watermark is never
+// an element.
 func TestWatermarkWhereInIsAny(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := echo[any](m)
@@ -120,7 +123,8 @@ func TestWatermarkWhereInIsAny(t *testing.T) {
 	})
 }
 
-// A *Watermark is no watermark: it is an element where the type fits, and a wrong type where not.
+// A *Watermark is no watermark: it is an element where the type fits, and a wrong type
+// where not.
 func TestPointerToAWatermarkIsAnElement(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		w := optest.Mark(1)
@@ -195,7 +199,7 @@ func TestWatermarkFromTheHandler(t *testing.T) {
 	})
 }
 
-// Results are what OUT is, nil included.
+// Results are of type OUT, nil included.
 func TestNilResults(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		fn := asyncop.Func(func(_ context.Context, in any, result asyncop.ResultFuture[any]) error {
@@ -208,7 +212,7 @@ func TestNilResults(t *testing.T) {
 	})
 }
 
-// BlockingMany and ErrNoResult: any number of results, also none.
+// BlockingMany and ErrNoResult allow any number of results, including 0.
 func TestResultsOfBlockingCalls(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		many := asyncop.BlockingMany(func(_ context.Context, n int) ([]int, error) {
@@ -225,7 +229,8 @@ func TestResultsOfBlockingCalls(t *testing.T) {
 	})
 }
 
-// A result of ErrNoResult is empty, so predicates.EmptyResult sees it, and exception predicates do not.
+// A result of ErrNoResult is empty, so predicates.EmptyResult sees it, and exception
+// predicates do not.
 func TestNoResultIsAnEmptyResult(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -249,8 +254,8 @@ func TestNoResultIsAnEmptyResult(t *testing.T) {
 
 // ---- Contexts: see also context_test.go
 
-// The context of an attempt carries the deadline, the number of the attempt and the values of the operator's; it ends
-// when the attempt is over, and not before.
+// The context of an attempt carries the deadline, the number of the attempt and the
+// values of the operator's; it ends when the attempt is over, and not before.
 func TestAttemptContext(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -316,7 +321,8 @@ func TestContextEndsAtTheDeadline(t *testing.T) {
 	})
 }
 
-// Under a mock clock the context reports no deadline: real dialers would take it for the past.
+// Under a mock clock the context reports no deadline: real dialers would take it for the
+// past.
 func TestContextUnderAMockReportsNoDeadline(t *testing.T) {
 	optest.InBubble(t, optest.Mode{Ordered: true, Capacity: 1, Mock: true}, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: optest.Handled, Opts: optest.Options(asyncop.WithAttemptTimeout(time.Minute))})

@@ -1,4 +1,5 @@
-// Package streams_test shows an operator among flows, and as an iterator, by hand and by random schedules.
+// Package streams_test shows an operator among flows, and as an iterator, by hand and by
+// random schedules.
 package streams_test
 
 import (

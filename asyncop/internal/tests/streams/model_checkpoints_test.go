@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/codec"
 )
 
-// modelHost is a coordinator whose barriers and restarts are those of a schedule.
+// modelHost is a coordinator whose barriers and restarts follow a schedule.
 type modelHost struct {
 	run     *modelRun
 	op      participant.Participant
@@ -20,8 +20,8 @@ type modelHost struct {
 
 	taken int
 	state participant.State // the newest
-	items []modeltest.Item  // what the model says of it
-	sent  int               // before its barrier
+	items []modeltest.Item  // the expected items, by the model
+	sent  int               // values sent before its barrier
 }
 
 var modelCodec = drive.StateCodec[modelInput, any]{
@@ -63,7 +63,7 @@ func (h *modelHost) option() asyncop.Option {
 	return asyncop.WithCheckpoints(h, asyncop.State[modelInput, any]{Inputs: modelCodec.Inputs, Results: modelCodec.Results})
 }
 
-// barrier takes a checkpoint: it holds what the model says (law C1).
+// barrier takes a checkpoint and compares it with the model (law C1).
 func (r *modelRun) barrier() string {
 	h := r.host
 	h.taken++

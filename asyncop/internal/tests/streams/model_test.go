@@ -25,10 +25,12 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Random schedules against a model. Bytes are decoded to a configuration and operations, which are done to a real
-// operator in a synctest bubble, so time is exact and a deadlock is found, and to a model, which knows what follows from
-// each by the laws. After every operation both must agree: on what was emitted, what runs, and every number of Stats.
-// At the end the laws are checked once more on the history alone, without the model.
+// Random schedules against a model. Bytes are decoded to a configuration and operations.
+// The operations are done to a real operator in a synctest bubble, so time is exact and a
+// deadlock is found, and to a model, which derives the effects of each from the laws.
+// After every operation both must agree on the emitted results, the running calls, and
+// every number of Stats. At the end the laws are checked once more on the history alone,
+// without the model.
 
 var modelSeeds = flag.Int("model.seeds", 0, "random schedules of TestRandomSchedules (0: a default)")
 
@@ -78,7 +80,8 @@ func FuzzOperator(f *testing.F) {
 	})
 }
 
-// runModel runs one schedule and fails t if operator and model disagree. It returns what was done.
+// runModel runs one schedule and fails t if operator and model disagree. It returns what
+// was done.
 func runModel(t *testing.T, data []byte, name string) (history string) {
 	t.Helper()
 	r := newModelRun(data)
@@ -103,18 +106,18 @@ type modelConfig struct {
 	buffer                   int
 	delay                    time.Duration
 	exponential              bool
-	onEmpty, onError         bool // what is retried; onError: HasException, else ErrorIs(errModelAgain) if onAgain
+	onEmpty, onError         bool // the outcomes that are retried; onError: HasException, or ErrorIs(errModelAgain) if onAgain
 	onAgain                  bool
-	holds, immediate, mayEnd bool // holds: an AsyncInvoke can block the loop; immediate: or complete at once
+	holds, immediate, mayEnd bool // holds: an AsyncInvoke can block the loop; immediate: or complete immediately
 	results                  bool // driven by Results, not as a flow
-	to                       bool // a flow whose results To takes, not Out
-	keys                     int  // 0: no key order
+	to                       bool // a flow whose results go to To, not Out
+	keys                     int  // 0 means no key order
 }
 
-// places is how many results find a place while downstream takes none.
+// places returns the number of results that can be buffered while downstream is blocked.
 func (c *modelConfig) places() int {
 	if c.results || c.to {
-		return max(1, c.buffer) + 1 // one is in the hands of whoever ranges over Results, or of To
+		return max(1, c.buffer) + 1 // the goroutine that iterates over Results, or To, holds one
 	}
 	return c.buffer
 }
@@ -185,7 +188,7 @@ func newModelConfig(b *modelBytes) *modelConfig {
 	}
 	c.to = c.to && !c.results
 	c.ComeAgain = c.ComeAgain && !c.results && !c.to
-	// What these do to each other at one instant is the business of no law: who is first.
+	// No law defines the order of these events at the same instant.
 	if c.Blocking || c.OnFailure == modeltest.FailRun {
 		c.holds = false
 	}
@@ -200,14 +203,14 @@ func newModelConfig(b *modelBytes) *modelConfig {
 	} else {
 		c.Unordered = true
 		if c.OnFailure == modeltest.HandOver {
-			c.OnFailure = modeltest.Drop // when a failure is taken beside what ends at the same instant, no law says: see the core's test
+			c.OnFailure = modeltest.Drop // no law defines when a failure is handed over beside other ends at the same instant: see the core's test
 		}
-		if c.Blocking && c.HeedsContext { // nor which of those that return at one instant lets others start first
+		if c.Blocking && c.HeedsContext { // nor which of the calls that return at the same instant lets others start first
 			c.AttemptTimeout, c.immediate = 0, false
 		}
 	}
 	if c.holds && c.Timeout == 0 && c.AttemptTimeout == 0 {
-		c.AttemptTimeout = time.Hour // without any limit, times are only those of the step, which a call that holds the loop makes long
+		c.AttemptTimeout = time.Hour // without a limit, time passes only in the step, which a call that holds the loop makes long
 	}
 	return c
 }
@@ -318,7 +321,7 @@ type modelRun struct {
 	wrong []string                // guarded by mu
 }
 
-// modelSent is what was sent, and what that is to the model.
+// modelSent is a value that was sent, and its form in the model.
 type modelSent struct {
 	modeltest.Input
 
@@ -738,7 +741,7 @@ func (r *modelRun) operation() string {
 		m.OutOpen, m.Places = !m.OutOpen, r.places()
 		r.out.set(m.OutOpen)
 		return fmt.Sprintf("downstream open: %v", m.OutOpen)
-	case op == 25 && r.keys == 0 && !(r.Unordered && !m.OutOpen && !m.SinkOpen): // failures that wait hold up their keys: see the core's model
+	case op == 25 && r.keys == 0 && !(r.Unordered && !m.OutOpen && !m.SinkOpen): // waiting failures block their keys: see the core's model
 		m.SinkOpen = !m.SinkOpen
 		r.side.set(m.SinkOpen)
 		return fmt.Sprintf("failure sink open: %v", m.SinkOpen)
@@ -774,11 +777,11 @@ func (r *modelRun) send(watermark bool, arg int) string {
 	e := modeltest.Input{ID: in.ID, Name: fmt.Sprint(in.ID)}
 	var v any
 	switch {
-	case watermark && !r.results: // it knows no control elements
+	case watermark && !r.results: // Results has no control elements
 		e.Name, e.Control, v = "W"+e.Name, true, asyncop.Watermark{Timestamp: time.Unix(int64(in.ID), 0)}
 	case r.immediate && arg%2 == 0:
 		kinds := len(modelImmediates)
-		if r.OnFailure == modeltest.FailRun { // what else the same instant brings is the business of no law
+		if r.OnFailure == modeltest.FailRun { // no law defines the order of other events at the same instant
 			kinds = 4
 		}
 		in.Immediate = arg / 2 % kinds
@@ -816,14 +819,16 @@ func (r *modelRun) closeInput() string {
 	return "close"
 }
 
-// mayClose reports whether it is certain when the end of the input will be noticed: other things that happen at the same
-// instant, such as calls that end by themselves, come before or after it, and no law says which.
+// mayClose reports whether it is certain when the end of the input will be noticed. Other
+// events at the same instant, such as calls that end by themselves, may come before or
+// after it, and no law defines the order.
 func (r *modelRun) mayClose() bool {
 	m := r.model
 	return m.Ended || !(r.immediate || r.Blocking && r.HeedsContext) || len(m.Source) == 0 && m.HasSlot()
 }
 
-// open lists the calls that were not answered and may still end the attempt, or that block.
+// open lists the calls that were not answered and may still end the attempt, or that
+// block.
 func (r *modelRun) open() (open []*modeltest.Call) {
 	for _, call := range r.model.Calls {
 		blocks := r.Blocking || call.Attempt == 0
@@ -898,7 +903,7 @@ func (r *modelRun) openAll() string {
 	return "open all"
 }
 
-// tearDown lets everything end, so that what is left in the bubble is a leak.
+// tearDown lets everything end, so that any goroutine still in the bubble is a leak.
 func (r *modelRun) tearDown() {
 	r.release()
 	r.openAll()
@@ -916,7 +921,7 @@ func (r *modelRun) tearDown() {
 
 // ---- Comparison
 
-// compare waits until nothing moves and compares operator and model.
+// compare waits until the operator is idle, and compares it with the model.
 func (r *modelRun) compare(what string) {
 	m := r.model
 	m.Settle()
@@ -927,14 +932,14 @@ func (r *modelRun) compare(what string) {
 	for _, wrong := range r.wrong {
 		r.report("%s", wrong)
 	}
-	if m.Held == nil { // else something of the same instant may have left before the loop was held, or not
+	if m.Held == nil { // else something of the same instant may or may not have left before the loop was held
 		received := m.Did(modeltest.Emitted)
 		if !m.OutOpen { // the rest is in Out's buffer
 			received = received[:len(received)-(r.places()-m.Places)]
 		}
 		r.same("out", strings.Join(received, " "), strings.Join(r.out.got(), " "))
 		want, got := m.Did(modeltest.HandedOver), r.side.got()
-		if r.holds { // those that failed while the loop was held come in no defined order
+		if r.holds { // elements that failed while the loop was held come in no defined order
 			slices.Sort(want)
 			slices.Sort(got)
 		}
@@ -1052,12 +1057,12 @@ func (r *modelRun) checkLaws() {
 	}
 }
 
-// checkOrder: results of an element come from one attempt, together, and not twice (laws A1, Q1). Nothing overtakes what it may not (laws
-// Q1, K1).
+// checkOrder checks that the results of an element come from one attempt, together, and
+// once (laws A1, Q1), and that the order is kept (laws Q1, K1).
 func (r *modelRun) checkOrder() {
 	type emitted struct {
 		id   int
-		from string // the attempt; "": a watermark
+		from string // the attempt, or "" for a watermark
 	}
 	var out []emitted
 	for _, v := range r.out.got() {

@@ -36,7 +36,8 @@ func (s exitingStrategy) BackoffTime(attempts int) time.Duration {
 	return s.FixedDelayStrategy.BackoffTime(attempts)
 }
 
-// User code that ends the goroutine which ranges over the results ends the operator, whatever it was asked about: no more than that (law A6).
+// User code that ends the goroutine which ranges over the results ends the operator,
+// whatever it was asked about: no more than that (law A6).
 func TestChainedGoexitAnywhere(t *testing.T) {
 	fixed := func() *strategies.FixedDelayStrategy[string] {
 		return strategies.FixedDelay[string](3, time.Second)

@@ -45,7 +45,8 @@ func TestChained(t *testing.T) {
 	}, 3)
 }
 
-// While there is no slot for another element, completions, timers and results go on, and nothing is awake.
+// While there is no slot for another element, completions, timers and results continue,
+// and no goroutine is busy.
 func TestChainedWithoutARoom(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		tries := 0
@@ -81,7 +82,8 @@ func TestChainedWithoutARoom(t *testing.T) {
 	}, 4, 5)
 }
 
-// However the loop ends, the operator has ended when it is left, and what ended it goes on.
+// However the loop ends, the operator has ended when the loop is left. The panic, Goexit
+// or break then continues.
 func TestChainedBrokenOff(t *testing.T) {
 	leave := map[string]func(){"break": nil, "panic": func() { panic("in the loop") }, "Goexit": runtime.Goexit}
 	for _, where := range []string{"body", "input"} {
@@ -181,7 +183,8 @@ func TestChainedCodeThatBreaks(t *testing.T) {
 	}
 }
 
-// A cancel while the body runs ends the operator, and the contexts of its calls, when the body returns.
+// A cancel while the body runs ends the operator, and the contexts of its calls, when the
+// body returns.
 func TestChainedCancelInTheBody(t *testing.T) {
 	for _, leaves := range []string{"goes on", "breaks", "panics"} {
 		t.Run(leaves, func(t *testing.T) {
@@ -228,7 +231,8 @@ func TestChainedCancelInTheBody(t *testing.T) {
 	}
 }
 
-// An operator in the body of another's loop, and one whose results are the input of another, by calls that block.
+// An operator in the body of another operator's loop, whose results are its input. The
+// calls block.
 func TestChainedNested(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		lookup := asyncop.Blocking(func(_ context.Context, in string) (string, error) {
@@ -250,7 +254,8 @@ func TestChainedNested(t *testing.T) {
 	}, 2, 16)
 }
 
-// The body may be slow: what is due meanwhile begins after it, before other results.
+// The body may be slow. A retry that comes due meanwhile starts after it, before other
+// results.
 func TestChainedASlowBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -276,7 +281,7 @@ func TestChainedASlowBody(t *testing.T) {
 	})
 }
 
-// Failures are handed over while the loop waits, and what Open returns is the end.
+// Failures are handed over while the loop waits. An error of Open ends the loop.
 func TestChainedFailures(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var mu sync.Mutex
@@ -318,7 +323,7 @@ type opening struct{ optest.Function }
 
 func (opening) Open(context.Context) error { return optest.ErrBroken }
 
-// The time of an element ends when the body has come back (law O1).
+// The time of an element ends when the body has returned (law O1).
 func TestChainedElementsEndAfterTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := optest.NewTally(t)
@@ -333,7 +338,8 @@ func TestChainedElementsEndAfterTheBody(t *testing.T) {
 	})
 }
 
-// The time of an element begins when it takes its slot (law A3): after the input has made it.
+// The time of an element begins when it takes its slot (law A3): after the input has made
+// it.
 func TestChainedSlowInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return optest.ErrBroken })
@@ -382,7 +388,8 @@ func TestChainedIsUsedOnce(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// Many completions from other goroutines, with the race detector; the end comes at any moment.
+// Many completions from other goroutines, with the race detector; the end comes at any
+// moment.
 func TestChainedUnderStress(t *testing.T) {
 	n := 20_000
 	if suite.Race || testing.Short() {
@@ -417,7 +424,7 @@ func TestChainedUnderStress(t *testing.T) {
 	}
 }
 
-// cmpErr is what Wait returns after a loop that ended with last.
+// cmpErr returns the error that Wait returns after a loop that ended with last.
 func cmpErr(last error) error {
 	if last == nil {
 		return nil
@@ -425,7 +432,8 @@ func cmpErr(last error) error {
 	return optest.ErrBroken
 }
 
-// Law O1: an observer hears of every element, in the step after the body has come back.
+// Law O1: an observer is notified of every element, in the step after the body has
+// returned.
 func TestChainedIsObserved(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		fn := asyncop.Func(func(_ context.Context, in string, result optest.Future) error {
@@ -434,7 +442,7 @@ func TestChainedIsObserved(t *testing.T) {
 				return optest.ErrBroken
 			case "b":
 				result.Complete()
-			case "z": // never
+			case "z": // never completes
 			default:
 				result.Complete(in, in)
 			}
@@ -447,7 +455,7 @@ func TestChainedIsObserved(t *testing.T) {
 		for _, err := range op.ResultsOf(optest.ElementsOf("abcdez")) {
 			require.NoError(t, err)
 			if n++; n == 5 {
-				break // in the midst of e
+				break // between the results of e
 			}
 		}
 		<-op.Done()
@@ -477,7 +485,7 @@ func TestChainedGate(t *testing.T) {
 	})
 }
 
-// A permit that operators share comes back where the call ends, also while the body runs.
+// A permit that operators share is returned when the call ends, even while the body runs.
 func TestChainedSharesPermits(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		permits := optest.Limited(1)
@@ -499,7 +507,7 @@ func TestChainedSharesPermits(t *testing.T) {
 	}, 2, 8)
 }
 
-// A permit that operators share comes back also if the cost ends the goroutine.
+// A permit that operators share is returned even if the cost function ends the goroutine.
 func TestChainedCostThatBreaksSharesPermits(t *testing.T) {
 	for _, b := range optest.Breakages {
 		for _, batched := range []bool{false, true} {
@@ -528,7 +536,8 @@ func TestChainedCostThatBreaksSharesPermits(t *testing.T) {
 	}
 }
 
-// Law A1: what has ended at once is abandoned if the body breaks before it gets there.
+// Law A1: elements that completed immediately are abandoned if the body breaks before
+// their results.
 func TestChainedBreakBeforeWhatHasEndedAtOnce(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := optest.Construct(m, optest.UpperFunc(), time.Minute, nil)

@@ -25,7 +25,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// forever yields numbers until it is stopped, and reports how many it yielded and that it has ended.
+// forever yields numbers until it is stopped, and reports how many it yielded and that it
+// has ended.
 func forever(yielded *atomic.Int64, ended chan<- struct{}) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		defer close(ended)
@@ -59,7 +60,7 @@ func TestResults(t *testing.T) {
 	}, 1, 2, 16)
 }
 
-// Results that the body does not ask for hold their slots, and timers go on.
+// Results that the body does not ask for hold their slots. Timers continue.
 func TestResultsThatNobodyAsksFor(t *testing.T) {
 	for _, buffer := range []int{0, 1, 5} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -98,8 +99,8 @@ func TestResultsThatNobodyAsksFor(t *testing.T) {
 	}
 }
 
-// However the loop over the results ends, the operator has ended when it is left: calls have lost their contexts, the
-// function is closed, and the input has ended.
+// However the loop over the results ends, the operator has ended when it is left: calls
+// have lost their contexts, the function is closed, and the input has ended.
 func TestResultsBrokenOff(t *testing.T) {
 	ways := map[string]func() (goOn bool){
 		"break":  func() bool { return false },
@@ -170,7 +171,7 @@ func (c *closing) Close() error {
 	return nil
 }
 
-// An input that breaks fails the operator: its end is not taken for that of the data.
+// An input that breaks fails the operator. Its end does not count as the end of the data.
 func TestResultsOfAnInputThatBreaks(t *testing.T) {
 	for _, b := range optest.Breakages {
 		t.Run(fmt.Sprint(b.Value), func(t *testing.T) {
@@ -400,7 +401,8 @@ func TestRingsUnderStress(t *testing.T) {
 	}
 }
 
-// Law A6: nor is the panic of an input lost that comes while the loop is in a step, so that it sees the end of the input, too.
+// Law A6: nor is the panic of an input lost that comes while the loop is in a step, so
+// that it sees the end of the input, too.
 func TestResultsOfAnInputThatPanicsInAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		retried := make(chan struct{})

@@ -19,11 +19,13 @@ import (
 	weirflow "github.com/weirflow/weir/flow"
 )
 
-// Operators in a row: what one of them fails with does not look like a clean end to the next.
+// Operators in a row: the failure of an operator does not look like a clean end to the
+// next operator.
 
 var errRow = errors.New("no row")
 
-// failsAt returns an operator that appends its mark to each letter, and fails at one of them. Its failure is no surprise.
+// failsAt returns an operator that appends its mark to each letter and fails at the given
+// letter. It does not log, because the failure is expected.
 func failsAt(letter, mark string, opts ...asyncop.Option) *asyncop.AsyncWaitOperator[string, string] {
 	fn := asyncop.Blocking(func(_ context.Context, in string) (string, error) {
 		if strings.HasPrefix(in, letter) {
@@ -56,7 +58,8 @@ func TestResultsFromFailsWithItsInput(t *testing.T) {
 	optest.CheckBalance(t, second.Stats())
 }
 
-// What came before the error is finished: also what is in flight, in both modes.
+// Elements from before the error are finished in both modes, including elements in
+// flight.
 func TestResultsFromFinishesWhatCameBeforeTheError(t *testing.T) {
 	input := func(yield func(string, error) bool) {
 		for _, v := range []string{"a", "b", "c"} {
@@ -134,7 +137,8 @@ func TestFailureOfARowOfFlows(t *testing.T) {
 	}
 }
 
-// Operators that are cancelled together have lost what they had accepted, and nothing else: a failure is no element.
+// Operators that are cancelled together lose only the elements that they had accepted.
+// The failure itself does not count as an element.
 func TestFailureOfARowIsNoDiscardedElement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -154,13 +158,14 @@ func TestFailureOfARowIsNoDiscardedElement(t *testing.T) {
 		close(first.In())
 		require.ErrorIs(t, first.Wait(), errRow)
 		require.ErrorIs(t, second.Wait(), errRow)
-		synctest.Wait() // nothing is discarded any more
+		synctest.Wait() // discarding has ended
 		require.EqualValues(t, 2, first.Stats().Abandoned)
 		require.Zero(t, second.Stats().Discarded)
 	})
 }
 
-// An end that is no failure is a clean one for the next operator, too; what follows that is not weir's gets elements only.
+// A clean end is also clean for the next operator. A sink that does not belong to weir
+// gets elements only.
 func TestCleanEndOfARowOfFlows(t *testing.T) {
 	first, second := failsAt("none", "1"), failsAt("none", "2")
 	go first.Via(second)

@@ -34,7 +34,8 @@ func TestChainedThatIsStopped(t *testing.T) {
 	})
 }
 
-// The loop over the results learns of a Stop before the end of the input, and of no other.
+// The loop over the results reports a Stop that came before the end of the input, and
+// only such a Stop.
 func TestResultsOfAnOperatorThatIsStopped(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

@@ -22,12 +22,14 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Stress in real time: many short operators, with everything happening at once. What can be predicted is checked by
-// TestRandomSchedules; here the schedules are the machine's, and the race detector looks on.
+// Stress in real time: many short operators, with everything happening at once.
+// TestRandomSchedules checks the predictable results. Here the machine makes the
+// schedules, and the race detector watches.
 
 var errStress = errors.New("stress")
 
-// stressBackend completes attempts from a few goroutines, at random times, some twice and some never.
+// stressBackend completes attempts from a few goroutines, at random times, some twice and
+// some never.
 type stressBackend struct {
 	requests chan stressRequest
 	workers  sync.WaitGroup
@@ -117,8 +119,9 @@ func (b *stressBackend) call(ctx context.Context, in int) (int, error) {
 	return in, nil
 }
 
-// TestStress starts and stops operators with random settings under random load, and checks the laws that hold whatever
-// happens: A1, A2, Q1, Q2, F1. TestMain looks for goroutines that are left.
+// TestStress starts and stops operators with random settings under random load, and
+// checks the laws that hold whatever happens: A1, A2, Q1, Q2, F1. TestMain looks for
+// goroutines that are left.
 func TestStress(t *testing.T) {
 	operators := 1500
 	if suite.Race || testing.Short() {
@@ -279,7 +282,8 @@ func stressCheck(t *testing.T, s asyncop.Stats, err error, ordered bool, element
 	assert.LessOrEqual(t, s.Completed, int64(elements), describe)
 }
 
-// Laws A2, A3 under contention: attempts that are completed, twice, at the very instant of their timeout end once.
+// Laws A2, A3 under contention: attempts that are completed, twice, at the very instant
+// of their timeout end once.
 func TestStressCompletionsAgainstTimeouts(t *testing.T) {
 	elements := 40_000
 	if suite.Race || testing.Short() {

@@ -18,7 +18,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// fallback is one that answers "a!" for "a", and keeps what it was given.
+// fallback returns a fallback that answers "a!" for "a" and records the failures that it
+// was given.
 func fallback(given *[]optest.Failure) func(context.Context, optest.Failure) ([]string, error) {
 	return func(_ context.Context, f optest.Failure) ([]string, error) {
 		*given = append(*given, f)
@@ -26,7 +27,8 @@ func fallback(given *[]optest.Failure) func(context.Context, optest.Failure) ([]
 	}
 }
 
-// Law A3: whatever an element fails with, the fallback's results take its place, after the last retry, and are not retried.
+// Law A3: whatever an element fails with, the fallback's results take its place, after
+// the last retry, and are not retried.
 func TestHandleFailure(t *testing.T) {
 	panics := func(*optest.Call) error { panic("broken call") }
 	badPredicate := strategies.FixedDelay[string](1, 0).RetryIfException(func(error) bool { panic("broken predicate") })
@@ -35,8 +37,8 @@ func TestHandleFailure(t *testing.T) {
 		strategy optest.Strategy
 		opts     []asyncop.Option
 		attempts int
-		is       error  // what the fallback gets
-		says     string // the same
+		is       error  // the error that the fallback gets
+		says     string // part of its text
 	}{
 		"error":       {answer: optest.Fails, attempts: 1, is: optest.ErrBroken},
 		"last retry":  {answer: optest.Fails, strategy: optest.RetryAll(2, time.Millisecond), attempts: 3, is: optest.ErrBroken},
@@ -79,7 +81,8 @@ func TestHandleFailure(t *testing.T) {
 	}
 }
 
-// Law A3: an empty result of the fallback, which the strategy would retry, ends the element.
+// Law A3: an empty result of the fallback, which the strategy would retry, ends the
+// element.
 func TestHandledResultsAreNotRetried(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -118,7 +121,8 @@ func TestErrorOfTheFallback(t *testing.T) {
 	})
 }
 
-// Law A3: a fallback has a limit of its own, which begins with the failure, no permit, and no deadline of the element.
+// Law A3: a fallback has a limit of its own, which begins with the failure, no permit,
+// and no deadline of the element.
 func TestFallbackHasALimitAndNoPermit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		release := make(chan struct{})
@@ -155,7 +159,8 @@ func TestFallbackHasALimitAndNoPermit(t *testing.T) {
 	})
 }
 
-// Law A6: a fallback that exceeds its limit, panics or calls runtime.Goexit leaves the element with its failure.
+// Law A6: a fallback that exceeds its limit, panics or calls runtime.Goexit leaves the
+// element with its failure.
 func TestBrokenFallback(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for name, broken := range map[string]func(ctx context.Context){
@@ -190,15 +195,15 @@ func TestBrokenFallback(t *testing.T) {
 	})
 }
 
-// A Timeout method is asked before the fallback around it, for timeouts only, and fallbacks from the inside out: each gets the
-// error of the one before.
+// For a timeout, the Timeout method is called before the fallback around it. Fallbacks
+// run from the inside out, and each gets the error of the previous handler.
 func TestHandlersAroundHandlers(t *testing.T) {
 	errFirst := errors.New("first")
 	for name, tt := range map[string]struct {
 		timeout func() ([]string, error)
 		fails   bool
 		want    string
-		is      error // what the outer fallback got
+		is      error // the error that the outer fallback got
 	}{
 		"the method answers":      {timeout: func() ([]string, error) { return []string{"method"}, nil }, want: "method"},
 		"the method fails":        {timeout: func() ([]string, error) { return nil, errFirst }, want: "a!", is: errFirst},
@@ -237,8 +242,8 @@ func TestHandlersAroundHandlers(t *testing.T) {
 	}
 }
 
-// A TimeoutError that a function returns, such as that of an operator inside of it, is not the element's own: it does not say
-// how the fallback broke.
+// A TimeoutError that a function returns, for example from an operator inside it, does
+// not belong to the element. It does not describe how the fallback broke.
 func TestBrokenFallbackOfAForeignTimeout(t *testing.T) {
 	breaks := func(context.Context, optest.Failure) ([]string, error) { panic("broken fallback") }
 	for name, around := range map[string]func(fn optest.Function, given *[]optest.Failure) optest.Function{
@@ -305,7 +310,7 @@ func TestTheEndWaitsForTheFallback(t *testing.T) {
 	})
 }
 
-// What a policy knows of the failure is the fallback's, too.
+// The fallback, too, gets the policy's classification of the failure.
 func TestFallbackKnowsTheReason(t *testing.T) {
 	refused := predicates.NewRejection("REFUSED")
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

@@ -21,11 +21,12 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// What Flink's AsyncWaitOperator got wrong, or its users miss, and the proof of what weir does instead: docs/from-flink.md,
-// and the known bugs of FLIP-232 and asynchronous I/O. A nil proof belongs to a later part of weir.
+// Faults of Flink's AsyncWaitOperator and features that its users miss, with a test of
+// weir's behavior: docs/from-flink.md, and the known bugs of FLIP-232 and asynchronous
+// I/O. A nil proof belongs to a later part of weir.
 var flink = []struct {
-	id     string // what it was called, or the issue
-	flink  string // what happened there
+	id     string // the name of the fault, or the issue
+	flink  string // the behavior of Flink
 	proof  func(t *testing.T, m optest.Mode)
 	follow string // where a nil proof will be
 }{
@@ -299,7 +300,7 @@ var flink = []struct {
 			r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: optest.Handled, Opts: optest.Options(asyncop.WithBuffer(0))})
 			r.Send("a")
 			go func() { r.Op.In() <- optest.Mark(1) }()
-			r.Advance(time.Second) // timers go on, and make room
+			r.Advance(time.Second) // timers continue and free the slot
 			require.Equal(t, "a! |1|", r.Outputs())
 			require.NoError(t, r.End())
 		},

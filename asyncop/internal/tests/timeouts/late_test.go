@@ -15,10 +15,10 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// ---- Blocking calls inside a wrapper that are late: they are not made, and what the wrapper completes does not count. The
-// element ends as it would have without.
+// ---- Blocking calls inside a wrapper that come too late are not made, and completions
+// by the wrapper do not count. The element ends as it would without the wrapper.
 
-// around is a wrapper with something to do before and after AsyncInvoke, on the loop.
+// around is a wrapper with functions that run before and after AsyncInvoke, on the loop.
 type around struct {
 	asyncop.AsyncFunction[string, string]
 	before, after func()
@@ -34,7 +34,8 @@ func (w *around) AsyncInvoke(ctx context.Context, in string, result asyncop.Resu
 
 func (w *around) Unwrap() any { return w.AsyncFunction }
 
-// lateCall is a function whose call is late because of before; the loop comes to it a millisecond later.
+// lateCall is a function whose call is late because of before; the loop comes to it a
+// millisecond later.
 func lateCall(t *testing.T, before func()) optest.Function {
 	t.Helper()
 	return &around{
@@ -102,7 +103,8 @@ func TestWrappedCallLateByAttemptTimeout(t *testing.T) {
 	})
 }
 
-// An error of the handler is what it fails with, also if it is the panic of another operator.
+// An error of the handler is the element's error, even if it is the panic of another
+// operator.
 func TestTimeoutHandlerThatReturnsAPanicError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine := &asyncop.PanicError{Value: "of another operator"}
@@ -114,7 +116,8 @@ func TestTimeoutHandlerThatReturnsAPanicError(t *testing.T) {
 	})
 }
 
-// Retries without a delay take no first attempt's turn as long as there are permits for both.
+// Retries without a delay take no first attempt's turn as long as there are permits for
+// both.
 func TestFirstAttemptsBesideRetriesWithoutDelay(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -192,7 +195,8 @@ func TestNoAttemptStartsAfterABreak(t *testing.T) {
 	})
 }
 
-// Law A5: nor does one start at the deadline or after a cancel when that has come while a logger was told of a dropped element.
+// Law A5: an attempt does not start at the deadline or after a cancel that came while a
+// logger handled a dropped element.
 func TestNoAttemptStartsTooLateAfterALogger(t *testing.T) {
 	for name, away := range map[string]func(r *optest.Rig){
 		"deadline": func(r *optest.Rig) { time.Sleep(2 * time.Second) },

@@ -1,4 +1,5 @@
-// Package timeouts_test shows timeouts of elements and attempts, timers, handlers and fallbacks, and calls that come too late.
+// Package timeouts_test shows timeouts of elements and attempts, timers, handlers and
+// fallbacks, and calls that come too late.
 package timeouts_test
 
 import (

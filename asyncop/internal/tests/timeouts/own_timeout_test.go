@@ -14,13 +14,15 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/optest"
 )
 
-// ownTimeouts gives "a" a second, "b" a minute, "n" a negative timeout, and all others none of their own.
+// ownTimeouts gives "a" a second, "b" a minute, "n" a negative timeout, and other
+// elements no timeout of their own.
 func ownTimeouts() asyncop.Option {
 	own := map[string]time.Duration{"a": time.Second, "b": time.Minute, "n": -1}
 	return asyncop.WithTimeoutFor(func(in string) time.Duration { return own[in] })
 }
 
-// Law A3: an element's own timeout takes the place of the operator's, be it shorter or longer; it counts from the slot on.
+// Law A3: an element's own timeout takes the place of the operator's, be it shorter or
+// longer; it counts from the slot on.
 func TestOwnTimeouts(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var mu sync.Mutex
@@ -77,7 +79,8 @@ func TestOwnTimeoutThatIsOver(t *testing.T) {
 	})
 }
 
-// An operator without a timeout has those that its elements have, and their calls have the deadlines.
+// An operator without a timeout applies the timeouts of its elements, and their calls
+// have these deadlines.
 func TestOwnTimeoutsOnly(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(ownTimeouts(), asyncop.WithDropOnFailure())})
@@ -113,7 +116,7 @@ func TestRetriesWithinOwnTimeouts(t *testing.T) {
 	})
 }
 
-// Law A6: a function that breaks fails its element, and the others go on.
+// Law A6: a function that breaks fails its element, and the others continue.
 func TestBrokenTimeoutFor(t *testing.T) {
 	for name, broken := range map[string]func(){"panic": func() { panic("no timeout") }} {
 		t.Run(name, func(t *testing.T) {

@@ -42,7 +42,8 @@ func TestTimeoutFailsTheElement(t *testing.T) {
 	})
 }
 
-// Law A3: the time is that of all attempts and back-offs together; the error unwraps to that of the last attempt.
+// Law A3: the timeout covers all attempts and back-offs together. The error unwraps to
+// the error of the last attempt.
 func TestTimeoutIsTheTotalOverAllAttempts(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -115,7 +116,8 @@ func TestTimeoutCountsWhileWaitingForAPermit(t *testing.T) {
 	})
 }
 
-// Laws A3, T1: a completion that was handed in at the deadline wins, even if the loop comes to it later.
+// Laws A3, T1: a completion that was handed in at the deadline wins, even if the loop
+// comes to it later.
 func TestCompletionAtTheDeadlineWins(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -132,7 +134,7 @@ func TestCompletionAtTheDeadlineWins(t *testing.T) {
 	})
 }
 
-// Law A3: one that comes later loses.
+// Law A3: a later completion loses.
 func TestCompletionAfterTheDeadlineLoses(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: optest.Handled})
@@ -144,7 +146,8 @@ func TestCompletionAfterTheDeadlineLoses(t *testing.T) {
 	})
 }
 
-// Law A3: an outcome at the deadline that asks for a retry gets none: the timeout decides.
+// Law A3: an outcome at the deadline that asks for a retry gets no retry, because the
+// timeout decides.
 func TestRetryableOutcomeAtTheDeadlineTimesOut(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, 0), Wrap: optest.Handled})
@@ -152,7 +155,7 @@ func TestRetryableOutcomeAtTheDeadlineTimesOut(t *testing.T) {
 		r.SendEach("a")
 		a := r.Call("a#1")
 		time.Sleep(500 * time.Millisecond)
-		r.Op.In() <- "b" // and the loop is away from 0.5 to 1.4 s
+		r.Op.In() <- "b" // the loop is busy from 0.5 to 1.4 s
 		time.Sleep(500 * time.Millisecond)
 		a.CompleteExceptionally(optest.ErrBroken)
 		r.Advance(450 * time.Millisecond)
@@ -161,7 +164,8 @@ func TestRetryableOutcomeAtTheDeadlineTimesOut(t *testing.T) {
 	})
 }
 
-// A3 in every phase in which an element waits: running, back-off, retry due but without a permit, never started.
+// A3 in every phase in which an element waits: running, back-off, retry due but without a
+// permit, never started.
 func TestTimeoutEndsAnElementInEveryPhase(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -185,8 +189,8 @@ func TestTimeoutEndsAnElementInEveryPhase(t *testing.T) {
 	})
 }
 
-// Law A3: a timeout during the first back-off cancels the retry; the end of input then calls nothing either (Flink leaks
-// the handler and calls once more).
+// Law A3: a timeout during the first back-off cancels the retry. The end of input then
+// makes no call either (Flink leaks the handler and calls once more).
 func TestTimeoutDuringTheFirstBackoffThenDrain(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		answer := make(chan struct{})
@@ -215,7 +219,8 @@ func TestTimeoutDuringTheFirstBackoffThenDrain(t *testing.T) {
 	})
 }
 
-// Laws A3, A5: a loop that comes late finds a retry and the deadline after it due: the deadline decides.
+// Laws A3, A5: a loop that comes late finds a retry and the deadline after it due: the
+// deadline decides.
 func TestDeadlineGoesBeforeARetryThatCameLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, 800*time.Millisecond), Wrap: optest.Handled})
@@ -231,7 +236,8 @@ func TestDeadlineGoesBeforeARetryThatCameLate(t *testing.T) {
 	})
 }
 
-// Law A3: the same for the own time of an attempt: the element times out, once, and the attempt's timer is gone.
+// Law A3: the same for the own time of an attempt: the element times out, once, and the
+// attempt's timer is gone.
 func TestDeadlineGoesBeforeAnAttemptTimeoutThatCameLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -251,7 +257,8 @@ func TestDeadlineGoesBeforeAnAttemptTimeoutThatCameLate(t *testing.T) {
 	})
 }
 
-// Laws A2, A3: an attempt that is completed in the very step that ends it, by user code on the loop, ends its element once.
+// Laws A2, A3: an attempt that is completed in the very step that ends it, by user code
+// on the loop, ends its element once.
 func TestCompletionInTheStepOfTheTimeout(t *testing.T) {
 	for name, limit := range map[string]asyncop.Option{
 		"of the element": asyncop.WithAttemptTimeout(time.Hour), "of the attempt": asyncop.WithAttemptTimeout(time.Second),
@@ -289,7 +296,8 @@ func TestCompletionInTheStepOfTheTimeout(t *testing.T) {
 	}
 }
 
-// Law A3: the retry timer of an element that timed out never fires, whatever the element in its slot does by then.
+// Law A3: the retry timer of an element that timed out never fires, whatever the element
+// in its slot does by then.
 func TestTimeoutCancelsTheRetryTimer(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 1
@@ -310,7 +318,8 @@ func TestTimeoutCancelsTheRetryTimer(t *testing.T) {
 	})
 }
 
-// A3 (FLINK-40456): a timeout that meets a retry scheduled in the same moment; the element must not hang.
+// A3 (FLINK-40456): a timeout that meets a retry scheduled in the same moment; the
+// element must not hang.
 func TestTimeoutRacesAJustScheduledRetry(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for _, delay := range []time.Duration{0, 1, 499 * time.Millisecond, 500 * time.Millisecond, 501 * time.Millisecond} {
@@ -332,7 +341,8 @@ func TestTimeoutRacesAJustScheduledRetry(t *testing.T) {
 
 // ---- A3: the timeout handler
 
-// A3 (FLINK-38082): what the handler returns is final: no predicate sees it.
+// A3 (FLINK-38082): the results and the error of the handler are final. No predicate sees
+// them.
 func TestHandlerOutcomeIsNotRetried(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -407,7 +417,8 @@ func TestHandlerHasALimitByDefault(t *testing.T) {
 	})
 }
 
-// Laws A3, A6: a handler that panics or calls runtime.Goexit leaves the element to its timeout.
+// Laws A3, A6: a handler that panics or calls runtime.Goexit leaves the element to its
+// timeout.
 func TestHandlerThatPanics(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for name, handler := range map[string]func(){
@@ -429,7 +440,7 @@ func TestHandlerThatPanics(t *testing.T) {
 	})
 }
 
-// Law A3: handlers run off the loop, so a slow one holds up its own element only.
+// Law A3: handlers run off the loop, so a slow handler delays only its own element.
 func TestSlowHandlerHoldsUpNobody(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: func(h *optest.Hand) optest.Function {
@@ -455,7 +466,8 @@ func sortedEnds(history string) string {
 	return history
 }
 
-// Law A3: the context of the handler is not that of the element, whose deadline has passed.
+// Law A3: the context of the handler differs from the context of the element, whose
+// deadline has passed.
 func TestHandlerContext(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -481,7 +493,7 @@ func TestHandlerContext(t *testing.T) {
 	})
 }
 
-// Laws A3, A5: a handler that is running when the operator is cancelled is told so.
+// Laws A3, A5: a cancel of the operator ends the context of a running handler.
 func TestCancelEndsTheHandlersContext(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var cause error
@@ -499,7 +511,7 @@ func TestCancelEndsTheHandlersContext(t *testing.T) {
 	})
 }
 
-// Laws A3, Q2: timeouts fire on time although downstream takes nothing.
+// Laws A3, Q2: timeouts fire on time although downstream is blocked.
 func TestTimeoutFiresUnderBackpressure(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var handledAt time.Duration
@@ -513,7 +525,7 @@ func TestTimeoutFiresUnderBackpressure(t *testing.T) {
 			},
 		})
 		r.SendEach("ab")
-		r.Complete("a#1", "A") // stuck: nobody reads
+		r.Complete("a#1", "A") // blocked by downstream
 		r.Advance(time.Hour)
 		require.Equal(t, time.Second, handledAt)
 		r.Unblock()
@@ -522,9 +534,10 @@ func TestTimeoutFiresUnderBackpressure(t *testing.T) {
 	})
 }
 
-// ---- A3: no timeout, a huge one, an early one, and that of a single attempt
+// ---- A3: no timeout, a huge timeout, an early timeout, and the timeout of a single
+// attempt
 
-// Law A3: a timeout of 0, allowed without retry, is none.
+// Law A3: a timeout of 0, allowed without retry, means no timeout.
 func TestTimeoutZeroIsNone(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		for _, s := range []optest.Strategy{nil, strategies.NoRetry[string]()} {
@@ -538,7 +551,7 @@ func TestTimeoutZeroIsNone(t *testing.T) {
 	})
 }
 
-// Law A3: the longest timeouts there are overflow nowhere.
+// Law A3: the longest possible timeouts do not overflow.
 func TestHugeTimeouts(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -577,8 +590,9 @@ func TestHugeHandlerLimit(t *testing.T) {
 	})
 }
 
-// A retry that could not start before the deadline is not scheduled: the element waits for its deadline. One that would
-// start at the deadline is such a one (law A5), one a nanosecond earlier is not.
+// A retry that could not start before the deadline is not scheduled: the element waits
+// for its deadline. One that would start at the deadline is such a one (law A5), one a
+// nanosecond earlier is not.
 func TestRetryPastTheDeadlineIsNotScheduled(t *testing.T) {
 	for delay, want := range map[time.Duration]string{
 		time.Second - 1: "a#1@0s a#2@999.999999ms",
@@ -618,7 +632,7 @@ func TestEarlyTimeout(t *testing.T) {
 	})
 }
 
-// The error says that it came early, with and without a handler, and only then.
+// The error reports whether the timeout was early, with and without a handler.
 func TestEarlyTimeoutError(t *testing.T) {
 	panics := optest.WithHandler(func(context.Context, string) ([]string, error) { panic("no answer") })
 	for name, wrap := range map[string]func(*optest.Hand) optest.Function{"no handler": nil, "handler": panics} {
@@ -647,7 +661,8 @@ func TestEarlyTimeoutError(t *testing.T) {
 	}
 }
 
-// WithEarlyTimeout takes a retry that would start at the deadline for one that is too late, and no earlier one.
+// WithEarlyTimeout treats a retry that would start at the deadline as too late, but not
+// an earlier retry.
 func TestEarlyTimeoutOfARetryAtTheDeadline(t *testing.T) {
 	for delay, want := range map[time.Duration]string{time.Second: "a!@0s", time.Second - 1: "a!@1s"} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -717,7 +732,8 @@ func TestTotalTimeoutGoesBeforeTheAttemptTimeout(t *testing.T) {
 	})
 }
 
-// Law A3: the time of an element counts from its slot, also when the loop was away for somebody's logger just before.
+// Law A3: the time of an element counts from its slot, also when the loop was away for
+// somebody's logger just before.
 func TestTimeoutCountsFromTheSlotAfterASlowLogger(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		slow := sync.OnceFunc(func() { time.Sleep(2 * time.Second) })
@@ -734,7 +750,8 @@ func TestTimeoutCountsFromTheSlotAfterASlowLogger(t *testing.T) {
 	})
 }
 
-// The time of an attempt counts from its start: what the loop did for the element before is not part of it.
+// The time of an attempt counts from its start. Earlier work of the loop for the element
+// is not included.
 func TestAttemptTimeoutCountsFromTheCall(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{

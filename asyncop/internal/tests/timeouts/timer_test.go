@@ -17,9 +17,11 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// ---- Law T1: timers are never early, equal ones come in arming order, and an idle operator costs nothing.
+// ---- Law T1: timers are never early, timers for the same time fire in arming order, and
+// an idle operator costs nothing.
 
-// Law T1: retries, attempt timeouts and timeouts of many elements at odd times, each to the nanosecond.
+// Law T1: retries, attempt timeouts and timeouts of many elements at odd times, each to
+// the nanosecond.
 func TestTimersAreExact(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 100
@@ -52,7 +54,8 @@ func TestTimersAreExact(t *testing.T) {
 	})
 }
 
-// ownDelay is a strategy without end, for errors, that waits as long as its function says.
+// ownDelay is a strategy without a bound that retries errors. Its function returns the
+// delays.
 type ownDelay func(attempts int) time.Duration
 
 func (ownDelay) CanRetry(int) bool                          { return true }
@@ -62,7 +65,7 @@ func (ownDelay) RetryPredicate() optest.PredicatesOfStrings { return optest.Erro
 // Law T1: never early, in real time.
 func TestTimersAreNeverEarlyInRealTime(t *testing.T) {
 	const delay, timeout = 2 * time.Millisecond, 15 * time.Millisecond
-	last := map[int]time.Time{} // the loop's
+	last := map[int]time.Time{} // owned by the loop
 	fn := optest.TimeoutMethod(
 		asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[string]) error {
 			now := time.Now()
@@ -90,7 +93,8 @@ func TestTimersAreNeverEarlyInRealTime(t *testing.T) {
 	require.EqualValues(t, 200, op.Stats().Timeouts)
 }
 
-// Law T1: back-offs that end in the same instant fire in the order in which they were armed.
+// Law T1: back-offs that end in the same instant fire in the order in which they were
+// armed.
 func TestEqualBackoffsFireInArmingOrder(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second)})
@@ -103,7 +107,8 @@ func TestEqualBackoffsFireInArmingOrder(t *testing.T) {
 	})
 }
 
-// Law T1: also those that were armed at different times; and an earlier one goes before them, though armed last.
+// Law T1: the same applies to timers that were armed at different times. An earlier timer
+// fires first, even if it was armed last.
 func TestEqualBackoffsArmedAtDifferentTimes(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var delay time.Duration
@@ -146,7 +151,8 @@ func TestEqualAttemptTimeoutsFireInArmingOrder(t *testing.T) {
 	})
 }
 
-// Law T1: a completion that was handed in until then goes before the timer of its attempt.
+// Law T1: a completion that was handed in until then goes before the timer of its
+// attempt.
 func TestCompletionGoesBeforeTheAttemptTimeout(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -165,7 +171,8 @@ func TestCompletionGoesBeforeTheAttemptTimeout(t *testing.T) {
 	})
 }
 
-// Law T1: a late loop handles what has become due meanwhile in the order of the due times.
+// Law T1: a late loop handles what has become due meanwhile in the order of the due
+// times.
 func TestLateLoopFiresInOrderOfTime(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		delays := map[int]time.Duration{0: 300 * time.Millisecond, 1: 100 * time.Millisecond, 2: 200 * time.Millisecond}
@@ -199,7 +206,8 @@ func (c *countingClock) AfterFunc(d time.Duration, f func()) *clock.Timer {
 	return c.Clock.AfterFunc(d, func() { c.fired.Add(1); f() })
 }
 
-// Law T1: an operator that waits looks at no clock and sets no timer until something is due.
+// Law T1: an operator that waits looks at no clock and sets no timer until something is
+// due.
 func TestIdleCostsNothing(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		c := &countingClock{Clock: clock.New()}
@@ -208,7 +216,7 @@ func TestIdleCostsNothing(t *testing.T) {
 		})
 		r.SendEach("ab")
 		r.Fail("a#1", optest.ErrBroken)
-		r.Advance(time.Second) // what watches a busy loop has ended
+		r.Advance(time.Second) // the watch over a busy loop has ended
 		uses, fired := c.uses.Load(), c.fired.Load()
 		r.Advance(99 * time.Minute)
 		require.Equal(t, uses, c.uses.Load())
@@ -219,7 +227,8 @@ func TestIdleCostsNothing(t *testing.T) {
 	})
 }
 
-// After the end of the input or of the operator, whatever its kind, no timer is left armed.
+// After the end of the input or of the operator, whatever its kind, no timer is left
+// armed.
 func TestNoTimerAfterTheEnd(t *testing.T) {
 	ends := map[string]func(r *optest.Rig){
 		"end of input": func(r *optest.Rig) { r.EndInput(); r.Complete("a#1", "A"); r.Complete("b#2", "B") },
@@ -253,8 +262,9 @@ func TestNoTimerAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Law T1: a mock that is moved while the operator sets its alarm must not lose the alarm (archived clock.Mock: a Reset
-// between the choice of a timer and its tick is undone by the tick). Not in a bubble: the race is the point.
+// Law T1: a mock that is moved while the operator sets its alarm must not lose the alarm
+// (archived clock.Mock: a Reset between the choice of a timer and its tick is undone by
+// the tick). Not in a bubble: the race is the point.
 func TestMockThatMovesAllTheTime(t *testing.T) {
 	mock := clock.NewMock()
 	fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
