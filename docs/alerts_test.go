@@ -39,7 +39,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// How a plant is scraped, and when its fault begins: by then the alerts know how it is in calm.
+// The times of a plant: how often it is scraped, when its fault begins, and how long the
+// fault lasts. Before the fault the alerts see the plant without faults.
 const (
 	scrapeEach  = 15 * time.Second
 	faultBegins = 45 * time.Minute
@@ -48,10 +49,10 @@ const (
 
 // plant is a worker with a backend and checkpoints, whose metrics are scraped.
 type plant struct {
-	fault    atomic.Value // a string; "": calm
+	fault    atomic.Value // a string; "" if there is no fault
 	registry *prometheus.Registry
 	series   map[string][]string // by name and labels: a value for each scrape
-	buckets  bool                // of histograms are scraped, too
+	buckets  bool                // the buckets of histograms are scraped, too
 	scrapes  int
 	epoch    time.Time
 }
@@ -90,7 +91,7 @@ func (p *plant) call(ctx context.Context, n parcel) (parcel, error) {
 	return n, nil
 }
 
-// sink is where results go.
+// plantSink takes the results.
 type plantSink struct{ *plant }
 
 func (s plantSink) PutAll(ctx context.Context, ms []message.Message[parcel]) error {
@@ -108,7 +109,8 @@ func (s plantSink) PutAll(ctx context.Context, ms []message.Message[parcel]) err
 	return nil
 }
 
-// plantEngine keeps the queue, on a disk that may fail. It may be too slow to extend leases.
+// plantEngine keeps the queue, on a disk that may fail. It may be too slow to extend
+// leases.
 type plantEngine struct {
 	*plant
 	*memory.Engine
@@ -135,7 +137,7 @@ func (e plantEngine) Extend(ctx context.Context, d time.Duration, leases ...stor
 	return e.Engine.Extend(ctx, d, leases...)
 }
 
-// plantClock is that of the engine. It may jump.
+// plantClock is the clock of the engine. It may jump.
 type plantClock struct {
 	*plant
 	clock.Clock
@@ -148,7 +150,7 @@ func (c plantClock) Now() time.Time {
 	return c.Clock.Now()
 }
 
-// plantLocks are those of the partitions. That of one may be out of order.
+// plantLocks are the locks of the partitions. The lock of partition b may fail.
 type plantLocks struct {
 	*plant
 	lock.Locks
@@ -244,7 +246,7 @@ func (p *plant) scrape(t *testing.T) {
 		}
 	}
 	p.scrapes++
-	for key := range p.series { // what is gone
+	for key := range p.series { // series that this scrape does not have
 		if len(p.series[key]) < p.scrapes {
 			p.series[key] = append(p.series[key], "_")
 		}
@@ -306,7 +308,8 @@ func (p *plant) run(t *testing.T, fault string, each, lasts time.Duration) {
 	})
 }
 
-// promtool evaluates expressions on series, with the rules: each must have samples of value 1 with the labels.
+// promtool evaluates expressions on series, with the rules. The result of each expression
+// must be samples of value 1 with the labels.
 func promtool(t *testing.T, series map[string][]string, queries []query) {
 	t.Helper()
 	tool, err := exec.LookPath("promtool")
@@ -342,7 +345,7 @@ type query struct {
 	labels []string // one for each sample
 }
 
-// fired are the alerts that have fired by a time, in all.
+// fired returns a query for all alerts that have fired until at.
 func fired(at time.Duration, alerts ...string) query {
 	q := query{expr: `max by (alertname) (max_over_time(ALERTS{alertstate="firing"}[2d]))`, at: at}
 	for _, alert := range slices.Sorted(slices.Values(alerts)) {
@@ -351,7 +354,8 @@ func fired(at time.Duration, alerts ...string) query {
 	return q
 }
 
-// Each fault of a worker that runs raises its alert in time, and no other that it does not inhibit; a day of calm raises none. The series are
+// Each fault of a running worker raises its alert in time, and no other alerts except the
+// alerts that this alert inhibits. A day without faults raises no alerts. The series are
 // scraped from runs with the fault, in virtual time.
 func TestAlerts(t *testing.T) {
 	const page, ticket = 2 * time.Minute, 30 * time.Minute
@@ -388,8 +392,9 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// Replicas of a program have the same names: that of one does not hide another one, and a queue that they share counts once. A backend that
-// ramps is no outage, however long that takes on a quiet queue.
+// Replicas of a program have the same names: a healthy replica does not hide the fault of
+// another replica, and a queue that they share counts once. A backend that ramps is not
+// an outage, however long the ramp takes on a quiet queue.
 func TestAlertsOfReplicas(t *testing.T) {
 	const an, hour = `backend="bank",instance="a",state=`, "x240"
 	for _, c := range []struct {
@@ -458,7 +463,7 @@ func TestAlertsOfReplicas(t *testing.T) {
 	}
 }
 
-// Each query of the pages finds something in what is scraped of a worker.
+// Each query of the pages finds series among the scraped metrics of a worker.
 func TestDocumentedQueries(t *testing.T) {
 	doc, err := os.ReadFile("../ext/prometheus/weirprom/doc.go")
 	require.NoError(t, err)
@@ -481,7 +486,7 @@ func TestDocumentedQueries(t *testing.T) {
 	promtool(t, p.series, queries)
 }
 
-// The dashboard and the rules have no metrics but those of weirprom.
+// The dashboard and the rules use only metrics of weirprom.
 func TestGeneratedNames(t *testing.T) {
 	doc, err := os.ReadFile("../ext/prometheus/weirprom/doc.go")
 	require.NoError(t, err)
@@ -497,7 +502,8 @@ func TestGeneratedNames(t *testing.T) {
 	}
 }
 
-// Each alert has a section of the runbook, and the runbook no other.
+// Each alert has a section in the runbook, and the runbook has no sections for other
+// alerts.
 func TestRunbook(t *testing.T) {
 	rules, err := os.ReadFile("../cmd/weir/generate/alerts.yml")
 	require.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Order is what the examples of a backend charge.
+// Order is an order that the examples of a backend charge.
 type Order struct {
 	Shop   string
 	Tokens float64

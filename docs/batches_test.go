@@ -51,7 +51,7 @@ func Example_batches() {
 
 	users := asyncop.Batched(func(ctx context.Context, ids []int) ([]asyncop.Result[string], error) {
 		return db.users(ctx, ids) // a result for each id, in the order of ids
-	}, 100, 5*time.Millisecond) // up to 100 elements; none waits for more than 5 ms
+	}, 100, 5*time.Millisecond) // up to 100 elements, which wait for at most 5 ms
 	op := asyncop.OrderedWaitWithRetry(users, 5*time.Second, 1000,
 		strategies.FixedDelay[string](3, 100*time.Millisecond).RetryIfException(predicates.HasException),
 		asyncop.WithMaxConcurrentCalls(4)) // calls, not elements

@@ -14,8 +14,8 @@ import (
 	"github.com/weirflow/weir/codec"
 )
 
-// enrich reads the keys of a file, looks each up, and writes the rows to another file, exactly once. Run again after a
-// crash, it continues from its last checkpoint.
+// enrich reads the keys of a file, looks each up, and writes the rows to another file,
+// exactly once. Run again after a crash, it continues from its last checkpoint.
 func enrich(dir, keys, rows string) error {
 	store, err := files.OpenDir(dir)
 	if err != nil {

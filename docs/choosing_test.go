@@ -22,7 +22,7 @@ type job struct {
 	Picture string `json:"picture"`
 }
 
-// Idempotent says that a job may run twice: its result is the same.
+// Idempotent reports that a job may run twice, because its result is the same.
 func (job) Idempotent() bool { return true }
 
 var errUnavailable = errors.New("unavailable")
@@ -30,7 +30,8 @@ var errUnavailable = errors.New("unavailable")
 // notAPicture is the reason of jobs that will never succeed.
 var notAPicture = predicates.NewRejection("NOT_A_PICTURE")
 
-// convert is unavailable at the first attempt for b, refuses c, and loses its connection for d.
+// convert is unavailable at the first attempt for b, refuses c, and loses its connection
+// for d.
 func convert(ctx context.Context, j job) (string, error) {
 	switch {
 	case j.Picture == "b" && asyncop.AttemptFromContext(ctx) == 1:

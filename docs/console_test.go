@@ -14,7 +14,7 @@ import (
 
 type account struct{ Name string }
 
-// session stands for the sessions of a program.
+// session is a placeholder for the sessions of a program.
 func session(r *http.Request) (account, error) {
 	if name := r.Header.Get("X-User"); name != "" {
 		return account{name}, nil

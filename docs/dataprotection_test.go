@@ -19,7 +19,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// sealed encrypts what inner encodes. keys[0] encrypts; the others, which are older, only decrypt.
+// sealed encrypts what inner encodes. keys[0] encrypts; the others, which are older, only
+// decrypt.
 func sealed[T any](inner codec.Codec[T], keys ...cipher.AEAD) codec.Codec[T] {
 	return codec.Func(
 		func(dst []byte, v T) ([]byte, error) {

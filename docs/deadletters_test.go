@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// chargeSales charges the elements of a stream, and keeps those that fail.
+// chargeSales charges the elements of a stream, and keeps failed elements.
 func chargeSales(ctx context.Context, engine store.Engine, all []sale, charge asyncop.AsyncFunction[sale, receipt]) error {
 	sales := delivery.NewQueue[sale](engine, "sales")
 	op := asyncop.OrderedWait(charge, 10*time.Second, 100,

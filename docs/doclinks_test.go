@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// docLink is a name in brackets that looks like a link of a doc comment: a name, a type and
-// a method, or either behind the name of a package.
+// docLink is a name in brackets that looks like a link of a doc comment: a name, a type
+// and a method, or either behind the name of a package.
 var docLink = regexp.MustCompile(`(?:^|[\s(,;"'-])\[\*?((?:[a-z][a-z0-9]*\.)?[A-Z]\w*(?:\.[A-Z]\w*)?)\](?:[\s.,;:!?)"'-]|$)`)
 
-// goPackage is what a link can lead to in a package.
+// goPackage has the names of a package, to which links can lead.
 type goPackage struct {
 	names   map[string]bool   // Name and Type.Method; fields, too
 	open    map[string]bool   // types that embed others, whose methods are not known here

@@ -89,7 +89,8 @@ func Example_exactlyOnceOverHTTP() {
 	// charges: 1
 }
 
-// The program dies after the charge and before the answer. The next run goes on from its checkpoint.
+// The program dies after the charge and before the answer. The next run continues from
+// its checkpoint.
 func Example_exactlyOnceWithCheckpoints() {
 	var charges atomic.Int64
 	kill := func(error) {}

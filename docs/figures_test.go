@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The figures of the README are those of the last run of the benchmarks.
+// The figures of the README come from the last run of the benchmarks.
 func TestFiguresOfTheReadme(t *testing.T) {
 	text, err := os.ReadFile("../README.md")
 	require.NoError(t, err)

@@ -137,7 +137,7 @@ func TestSeveralKindsAndTwoOperators(t *testing.T) {
 			return fmt.Sprint("charged ", p.Cents), nil
 		})
 
-		unpaid := delivery.NewQueue[priced](engine, "unpaid") // for what the second operator gives up
+		unpaid := delivery.NewQueue[priced](engine, "unpaid") // for elements on which the second operator gives up
 		op := inARow{
 			asyncop.OrderedWait(price, 10*time.Second, 100, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet)),
 			asyncop.OrderedWait(charge, 10*time.Second, 100, asyncop.WithFailureSink(unpaid.TakeFailure), asyncop.WithLogger(quiet)),
@@ -151,7 +151,8 @@ func TestSeveralKindsAndTwoOperators(t *testing.T) {
 	})
 }
 
-// receiptsTable is a sink: it stores each receipt under the id of its order. If an order is redelivered, its row is written again.
+// receiptsTable is a sink: it stores each receipt under the id of its order. If an order
+// is redelivered, its row is written again.
 type receiptsTable struct{ db *sqlite.DB }
 
 func (t receiptsTable) PutAll(ctx context.Context, receipts []message.Message[string]) error {

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The page of compatibility lists the golden files of all stored formats, and each file that it lists is there (law W4).
+// The page of compatibility lists the golden files of all stored formats, and each file
+// that it lists is there (law W4).
 func TestFormatsAreListed(t *testing.T) {
 	var files []string
 	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {

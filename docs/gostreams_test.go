@@ -39,7 +39,7 @@ func airports() chan any {
 	return keys
 }
 
-// price stands for a call.
+// price is a placeholder for a call.
 func price(_ context.Context, key string) (int, error) {
 	if key == "" {
 		return 0, errors.New("no key")
@@ -47,13 +47,13 @@ func price(_ context.Context, key string) (int, error) {
 	return 100*len(key) + 99, nil
 }
 
-// count stands for a call.
+// count is a placeholder for a call.
 func count(_ context.Context, key string) (int, error) { return len(key), nil }
 
-// save stands for a write.
+// save is a placeholder for a write.
 func save(_ context.Context, cents int) (string, error) { return fmt.Sprint("saved ", cents), nil }
 
-// all returns what is in a channel that is closed, sorted by its text.
+// all returns the texts of the values in a closed channel, sorted.
 func all(out chan any) (texts []string) {
 	for v := range out {
 		texts = append(texts, fmt.Sprint(v))

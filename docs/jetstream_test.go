@@ -36,7 +36,8 @@ func till(ctx context.Context, engine store.Engine, sell asyncop.AsyncFunction[s
 	return err
 }
 
-// register sells what other programs have published, and publishes receipts for them, until ctx ends. The engine has the layers and dead letters.
+// register sells what other programs have published, and publishes receipts for them,
+// until ctx ends. The engine has the layers and dead letters.
 func register(ctx context.Context, js natsjs.JetStream, engine *jetstream.Engine, sell asyncop.AsyncFunction[sale, receipt]) error {
 	sales := delivery.NewQueue[sale](engine, "sales", delivery.RetryAfter(time.Minute))
 	source := jetstream.NewSource(js, codec.JSON[sale](), jetstream.SourceConfig{

@@ -44,7 +44,7 @@ func bill(ctx context.Context, charge asyncop.AsyncFunction[string, string], str
 func billBeside(ctx context.Context, onKafka, onPostgres store.Engine, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string],
 	receipts delivery.Sink[string],
 ) error {
-	topic := delivery.NewQueue[string](onKafka, "orders") // its dead letters: what cannot be decoded
+	topic := delivery.NewQueue[string](onKafka, "orders") // its dead letters are records that cannot be decoded
 	orders := delivery.NewQueue[string](onPostgres, "orders", delivery.RetryAfter(time.Minute, time.Hour))
 	op := asyncop.UnorderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
 	_, err := delivery.Run(ctx, orders.Source(topic.Source(nil)), op, receipts)

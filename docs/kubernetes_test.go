@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The page has the manifest that tools/release checks, and its program answers the probes and ends after SIGTERM.
+// The page contains the manifest that tools/release checks. Its program answers the
+// probes and ends after SIGTERM.
 func TestKubernetes(t *testing.T) {
 	page, err := os.ReadFile("operate.md")
 	require.NoError(t, err)

@@ -69,7 +69,7 @@ func Example_ladder() {
 			strategies.ExponentialBackoff[receipt](3, 100*time.Millisecond, time.Hour, 10).
 								RetryIfException(predicates.ErrorIs(errBusy))).
 			WithMaxDelay(10*time.Millisecond). // longer waits leave the operator
-			WithMaxWaiting(500),               // and so does what comes when half of the slots wait
+			WithMaxWaiting(500),               // and so do failed elements while half of the slots wait
 		asyncop.WithFailureSink(until(3, queue, &ended, cancel)))
 	for m, err := range op.Messages(receive(ctx, source)) {
 		if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each logger of weir comes from guard.Logger, which hides the secrets of URLs in its lines.
+// Each logger of weir comes from guard.Logger, which hides the secrets of URLs in its
+// lines.
 func TestLoggersHideSecrets(t *testing.T) {
 	written := regexp.MustCompile(`slog\.(Default|Debug|Info|Warn|Error|Log|LogAttrs|DebugContext|InfoContext|WarnContext|ErrorContext)\(`)
 	seen := 0

@@ -17,7 +17,7 @@ type purchase struct{ id, userID int }
 
 type userTable struct{}
 
-// user returns asyncop.ErrNoResult if there is none.
+// user returns asyncop.ErrNoResult if the user does not exist.
 func (userTable) user(_ context.Context, id int) (string, error) {
 	if id > 2 {
 		return "", asyncop.ErrNoResult
@@ -41,7 +41,7 @@ func Example_lookups() {
 		cache,
 		lookup.WithMissTTL(10*time.Second)) // there is no such user: ask again after that
 	named := lookup.Join(users,
-		func(p purchase) int { return p.userID }, // what an element asks for
+		func(p purchase) int { return p.userID }, // the key of an element
 		func(p purchase, name string) string { return fmt.Sprint(p.id, " of ", name) })
 	op := asyncop.OrderedWait(named, 5*time.Second, 1000)
 	for name, err := range op.Results(slices.Values([]purchase{{1, 1}})) {

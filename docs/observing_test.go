@@ -115,7 +115,8 @@ func observed(meterProvider metric.MeterProvider, tracerProvider trace.TracerPro
 	return metrics.Unregister()
 }
 
-// withTrace is a slog.Handler that adds the id of the trace to lines whose context has one.
+// withTrace is a slog.Handler that adds the id of the trace to lines whose context has
+// one.
 type withTrace struct{ slog.Handler }
 
 func (h withTrace) Handle(ctx context.Context, r slog.Record) error {
@@ -145,7 +146,8 @@ func Example_traceIDs() {
 	// level=WARN msg="asyncop: element dropped" attempts=1 error=EOF in_doubt=true element=lhr trace_id=32
 }
 
-// requestIDs gives each element an id, which its calls and the lines about it find in their context.
+// requestIDs gives each element an id, which its calls and the lines about it find in
+// their context.
 type requestIDs struct{ last int }
 
 type requestID struct{}

@@ -20,8 +20,8 @@ const module = "github.com/weirflow/weir"
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// DESIGN.md lists the packages and their imports. Packages of internal/ may be imported by all, so it lists
-// them without their imports.
+// DESIGN.md lists the packages and their imports. Packages of internal/ may be imported
+// by all, so it lists them without their imports.
 func TestDesignPackages(t *testing.T) {
 	page, err := os.ReadFile("../DESIGN.md")
 	require.NoError(t, err)
@@ -65,7 +65,8 @@ func TestDesignPackages(t *testing.T) {
 		may, ok := packages[name]
 		if !ok {
 			dir := name[:strings.LastIndex(name, "/")+1]
-			// Conformance suites, tables of predicates and helpers of ext/ have no line of their own.
+			// Conformance suites, tables of predicates and helpers of ext/ have no line
+			// of their own.
 			require.True(t, strings.HasSuffix(name, "test") || strings.HasPrefix(name, "predicates/") || dir == "ext/internal/",
 				"DESIGN.md does not list package %s", name)
 			continue
@@ -105,8 +106,8 @@ func namesIn(cell string) (names []string) {
 	return names
 }
 
-// A program that imports the operator and has no checkpoints does not link a coordinator, files, stores
-// or flows.
+// A program that imports the operator and has no checkpoints does not link a coordinator,
+// files, stores or flows.
 func TestDesignPackages_LinkedByTheOperator(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", "./asyncop")
 	list.Dir = ".."
@@ -152,7 +153,7 @@ func TestNamesOfTheOperator(t *testing.T) {
 	require.LessOrEqual(t, len(names), 73, "exported names of asyncop: %v", slices.Sorted(maps.Keys(names)))
 }
 
-// declared returns the names of a declaration of a package; methods have none.
+// declared returns the names that a declaration adds to its package. A method adds none.
 func declared(d ast.Decl) (names []*ast.Ident) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -175,8 +176,8 @@ func declared(d ast.Decl) (names []*ast.Ident) {
 // Names of packages in a signature of the API, such as gate in gate.Seat.
 var qualifier = regexp.MustCompile(`\b([a-z]+)\.[A-Z]`)
 
-// Public signatures name only public types, so that each name can be followed. Two aliases
-// of errors are the exceptions.
+// Public signatures name only public types, so that each name can be followed. Two
+// aliases of errors are the exceptions.
 func TestPublicSignatures_InternalTypes(t *testing.T) {
 	list := exec.Command("go", "list", "-f", "{{if .GoFiles}}{{.ImportPath}}{{end}}", "work")
 	list.Dir = ".."

@@ -13,11 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// notYet are pages that do not list the imports of their snippets, and are not checked for plain words, yet.
+// notYet are pages that do not list the imports of their snippets yet, and are not
+// checked for plain words yet.
 var notYet []string
 
-// Every Go block of every page, of the README, and of an example with blocks, is code that the tests compile and run: a whole program of programs/,
-// or consecutive lines of an example in a test file beside the page.
+// Every Go block of every page, of the README, and of an example with blocks, is code
+// that the tests compile and run: a whole program of programs/, or consecutive lines of
+// an example in a test file beside the page.
 func TestSnippets(t *testing.T) {
 	pages, err := filepath.Glob("*.md")
 	require.NoError(t, err)
@@ -39,8 +41,9 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// Every program prints what its output.txt says. args.txt has its arguments, if there are any. A program that runs until it is interrupted
-// is interrupted when it has printed that.
+// Every program prints the text of its output.txt. args.txt has its arguments, if there
+// are any. A program that runs until it is interrupted is interrupted when it has printed
+// the text.
 func TestPrograms(t *testing.T) {
 	programs, err := filepath.Glob("programs/*/main.go")
 	require.NoError(t, err)
@@ -127,7 +130,8 @@ func equal(a, b []string) bool {
 	return true
 }
 
-// trimmed returns the lines without indentation, since a block stands further left than its code.
+// trimmed returns the lines without indentation, since a block stands further left than
+// its code.
 func trimmed(text string) []string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i, line := range lines {

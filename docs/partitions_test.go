@@ -96,7 +96,7 @@ func Example_leases() {
 					}
 					source.Via(flow.NewMap(strings.ToUpper)).To(sink)
 					if err := p.Coordinator.Wait(); err != nil {
-						return err // such as when the lease has ended: another worker goes on
+						return err // such as when the lease has ended: another worker continues
 					}
 					if _, before := owners.LoadOrStore(p.Name, worker); !before {
 						ended.Done()

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every picture is XML, has a title for those who do not see it, is in a page, and reads on light and on dark ground.
+// Every picture is XML, has a title for people who do not see it, is in a page, and is
+// readable on light and on dark ground.
 func TestPictures(t *testing.T) {
 	pictures, err := filepath.Glob("pictures/*.svg")
 	require.NoError(t, err)

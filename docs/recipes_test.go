@@ -254,7 +254,8 @@ func Example_kafka() {
 
 	client := must(kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic("rows")))
 	defer client.Close()
-	// A client with callbacks: the promise completes the attempt, from a goroutine of the client.
+	// A client with callbacks: the promise completes the attempt, from a goroutine of the
+	// client.
 	produce := asyncop.Func(func(ctx context.Context, row string, result asyncop.ResultFuture[int64]) error {
 		client.Produce(ctx, kgo.StringRecord(row), func(r *kgo.Record, err error) {
 			if err != nil {

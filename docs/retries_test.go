@@ -21,12 +21,12 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// Row is what the examples look up.
+// Row is a row that the examples look up.
 type Row struct{ Key, Name string }
 
 var ErrBusy = errors.New("busy")
 
-// flaky is a table whose first call fails and whose second finds nothing.
+// flaky is a table whose first call fails and whose second call finds no row.
 type flaky struct{ calls atomic.Int64 }
 
 func (t *flaky) Get(ctx context.Context, key string) (Row, error) {
@@ -164,7 +164,7 @@ func Example_reasons() {
 	defer server.Close()
 	url := server.URL
 
-	client := &http.Client{Transport: httpretry.Transport(nil)} // its errors say whether anything was sent
+	client := &http.Client{Transport: httpretry.Transport(nil)} // its errors report whether anything was sent
 	defer client.CloseIdleConnections()
 	post := asyncop.Blocking(func(ctx context.Context, order string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(order))

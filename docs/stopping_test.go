@@ -19,7 +19,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
 
-// quiet is a logger that writes nothing.
+// quiet is a logger that discards its lines.
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func upper(ctx context.Context, key string) (string, error) { return "<" + key + ">", nil }
@@ -77,10 +77,10 @@ func Example_stop() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := op.Stop(ctx); err != nil { // what was accepted is finished, unless ctx ends first
+	if err := op.Stop(ctx); err != nil { // accepted elements are finished, unless ctx ends first
 		fmt.Println("failed:", err)
 	}
-	close(in) // what is sent after Stop is discarded and counted
+	close(in) // elements that are sent after Stop are discarded and counted
 	fmt.Println("completed:", op.Stats().Completed)
 	// Output:
 	// completed: 1
@@ -125,8 +125,8 @@ func Example_cancel() {
 	// asyncop: ended with 1 element in flight: shutdown
 }
 
-// suspendOnSignal stops a pipeline with checkpoints so that the next start resumes it. What is in flight goes into the
-// last checkpoint.
+// suspendOnSignal stops a pipeline with checkpoints so that the next start resumes it.
+// Elements in flight go into the last checkpoint.
 func suspendOnSignal(coordinator *checkpoint.Coordinator) error {
 	signals, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -24,7 +24,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// payFor stands for a client with callbacks.
+// payFor is a placeholder for a client with callbacks.
 func payFor[T any](ctx context.Context, order T, result asyncop.ResultFuture[string]) error {
 	go result.Complete("paid")
 	return nil

@@ -90,19 +90,21 @@ func TestWordsOfThePages(t *testing.T) {
 	checkWords(t, texts)
 }
 
-// So are the comments of exported names, of their exported fields and methods, and of packages.
+// The comments of exported names, of their exported fields and methods, and of packages
+// are in plain English, too.
 func TestWordsOfPublicComments(t *testing.T) {
 	comments, _ := ofTheCode(t)
 	checkWords(t, comments)
 }
 
-// So are the texts of errors and of log lines.
+// The texts of errors and of log lines are in plain English, too.
 func TestWordsOfErrors(t *testing.T) {
 	_, failures := ofTheCode(t)
 	checkWords(t, failures)
 }
 
-// ofTheCode returns the comments of exported names of packages that users import, and the texts of errors and log lines.
+// ofTheCode returns the comments of exported names of packages that users import, and the
+// texts of errors and log lines.
 func ofTheCode(t *testing.T) (comments, failures []text) {
 	t.Helper()
 	outside := []string{"internal", "testdata", "examples", "bench", "docs", "tools", ".git"}

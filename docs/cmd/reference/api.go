@@ -9,7 +9,7 @@ import (
 
 // apiPage lists all names that a program can use, a line each, without names of
 // parameters: a line that is gone, or was changed, can break a program that compiled.
-// tools/release compares it with that of the last release.
+// tools/release compares it with the page of the last release.
 func apiPage(packages []pkg) string {
 	var lines []string
 	for _, p := range packages {
@@ -81,7 +81,7 @@ func (p pkg) typeLines(s *ast.TypeSpec) []string {
 		return []string{name + " = " + p.code(s.Type)}
 	}
 	switch t := s.Type.(type) {
-	case *ast.StructType: // a new field breaks nobody who names the fields
+	case *ast.StructType: // a new field does not break programs that name the fields
 		lines := []string{name + " struct"}
 		for _, f := range t.Fields.List {
 			kind := p.code(f.Type)
@@ -95,7 +95,7 @@ func (p pkg) typeLines(s *ast.TypeSpec) []string {
 			}
 		}
 		return lines
-	case *ast.InterfaceType: // in one line: a new method breaks those who implement it
+	case *ast.InterfaceType: // in one line, because a new method breaks its implementations
 		var methods []string
 		for _, f := range t.Methods.List {
 			if method, ok := f.Type.(*ast.FuncType); ok {

@@ -166,7 +166,7 @@ func receiver(f *ast.FuncDecl) string {
 
 var verb = regexp.MustCompile(`%[+#]?[a-z]`)
 
-// message returns the text of an expression, with … for what is not a literal.
+// message returns the text of an expression, with … for parts that are not literals.
 func message(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:

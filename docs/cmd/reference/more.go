@@ -107,8 +107,8 @@ func tablesPage(root string) (string, error) {
 	return b.String(), nil
 }
 
-// commandsPage has the help of the command weir and of its parts. Without its source
-// there is none.
+// commandsPage has the help of the command weir and of its subcommands. If the root does
+// not have the source of the command, the page has no help.
 func commandsPage(root string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# The command weir\n\n" + generated + "\n[Running the dead letters](../dead-letters.md) shows how it is used.\n")
@@ -132,7 +132,7 @@ func commandsPage(root string) (string, error) {
 	return b.String(), nil
 }
 
-// commandHelp writes the help of a command, then those below it.
+// commandHelp writes the help of a command, and then of its subcommands.
 func commandHelp(b *strings.Builder, exe string, args []string) error {
 	cmd := exec.Command(exe, append(args, "-h")...)
 	cmd.Env = append(os.Environ(), "WEIR_DB=", "COLUMNS=80")

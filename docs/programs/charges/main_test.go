@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Service and worker are killed in the middle, and started again: each order is charged once, and has its receipt.
+// Service and worker are killed in the middle, and started again: each order is charged
+// once, and has its receipt.
 func TestEitherSideIsKilled(t *testing.T) {
 	const orders = 40
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

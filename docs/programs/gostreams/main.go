@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/flow"
 )
 
-func price(ctx context.Context, n int) (int, error) { // stands for a call to a service
+func price(ctx context.Context, n int) (int, error) { // a placeholder for a call to a service
 	if n%10 == 9 {
 		return 0, errors.New("unknown product")
 	}

@@ -59,7 +59,8 @@ func accept(orders *delivery.Queue[order]) http.HandlerFunc {
 			http.Error(w, "an order has an item, and a price in cents above 0", http.StatusBadRequest)
 			return
 		}
-		// Not the context of the request: the client may go away while the order is stored.
+		// Not the context of the request: the client may go away while the order is
+		// stored.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), patience)
 		defer cancel()
 		// The same key and bytes are the same order, which the queue keeps once.

@@ -68,8 +68,8 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// A key that a client uses for two orders by mistake loses neither. A repeated request has
-// the same bytes: an order that is encoded again is another order.
+// A key that a client uses for two orders by mistake loses neither. A repeated request
+// has the same bytes: an order that is encoded again is another order.
 func TestAccept_SameKey(t *testing.T) {
 	orders := delivery.NewQueue[order](memory.Open(), "orders")
 	for _, body := range []string{`{"item":"tea","cents":300}`, `{"item":"tea","cents":300}`, `{"item":"coffee","cents":400}`, `{"item":"tea", "cents":300}`} {

@@ -22,11 +22,11 @@ import (
 
 type order struct{ ID string }
 
-// Idempotent says that a second call for an order does no harm. Without it, an order
+// Idempotent reports that a second call for an order does no harm. Without it, an order
 // whose call failed is a dead letter at once.
 func (order) Idempotent() bool { return true }
 
-// charge stands for your call.
+// charge is a placeholder for your call.
 func charge(ctx context.Context, o order) (string, error) { return "receipt of " + o.ID, nil }
 
 // open opens the database of the environment, or a file to try the program.

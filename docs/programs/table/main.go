@@ -40,7 +40,7 @@ type place struct {
 	address string
 }
 
-// zoneOf stands for your call.
+// zoneOf is a placeholder for your call.
 func zoneOf(_ context.Context, p place) (found, error) {
 	if p.address == "" {
 		return found{}, errors.New("the row has no address")

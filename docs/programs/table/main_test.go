@@ -26,7 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A run is killed, a second one is refused while it runs, another one is interrupted, and the last ones finish all rows.
+// A run is killed, a second one is refused while it runs, another one is interrupted, and
+// the last ones finish all rows.
 func TestTable_KillStopAndRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "places.db")
 	start := func(args ...string) (*exec.Cmd, *strings.Builder) {

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 )
 
-// The README says that an order which fails waits for a minute, and later for an hour.
+// As the README states, an order that fails waits for a minute, and later for an hour.
 func TestAnOrderThatFailsWaitsInLayers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		orders := delivery.NewQueue[order](memory.Open(), "orders", delivery.RetryAfter(time.Minute, time.Hour))
