@@ -9,7 +9,7 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// mostOrigins limits the queues in [bounds.Puts].
+// mostOrigins limits the queues in bounds.Puts.
 const mostOrigins = 100
 
 // bounds tell the messages of a family of queues that were put before a job started from
