@@ -1074,8 +1074,8 @@ func TestRunEndsInTimeWhateverHangs(t *testing.T) {
 	})
 }
 
-// A worker that is told to leave while its queue has no leader ends without an error,
-// unless its source does not return.
+// A worker that is stopped while its queue has no leader ends without an error. If its
+// engine is closed, the error is returned.
 func TestRunThatCannotSayFarewell(t *testing.T) {
 	for what, want := range map[string]error{"no leader": nil, "closed": store.ErrClosed} {
 		t.Run(what, func(t *testing.T) {

@@ -333,7 +333,8 @@ func newCountingClient(t *testing.T, runsAsProcessOf string) *countingClient {
 	return c
 }
 
-// countingClient reads a stream, calls the service for each element, and takes checkpoints.
+// countingClient reads a stream, calls the service for each element, and takes
+// checkpoints.
 type countingClient struct {
 	clientSettings
 	t       *testing.T
@@ -454,7 +455,7 @@ func (c *countingClient) post(ctx context.Context, position int64) (ok bool) {
 		}
 	}
 	if status, is := errors.AsType[*httpretry.StatusError](err); is && status.StatusCode < 500 || errors.Is(err, exactlyonce.ErrStale) {
-		panic(fmt.Sprintf("element %d: %v", position, err)) // none of these may happen
+		panic(fmt.Sprintf("element %d: %v", position, err)) // must not happen
 	}
 	return err == nil
 }

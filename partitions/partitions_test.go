@@ -429,7 +429,7 @@ func TestLostWhileAssigned(t *testing.T) {
 		go func() {
 			ended <- l.Run(ctx, handler{func(context.Context, string) error {
 				cut.set("error")
-				time.Sleep(20 * time.Second) // longer than the lease, whatever ctx says
+				time.Sleep(20 * time.Second) // longer than the lease, even if ctx ends
 				runs.Store(true)
 				return nil
 			}, drop, drop})
@@ -572,7 +572,7 @@ func TestLeasesAreQuick(t *testing.T) {
 	})
 }
 
-// Laws P1 and C1: workers join, leave, die, and lose leases without being told, and each
+// Laws P1 and C1: workers join, leave, die, and lose leases without notice, and each
 // output has each row once, in order.
 func TestRunAtRandom(t *testing.T) {
 	seeds := uint64(8)

@@ -6,7 +6,8 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// A checkpoint walks what is in flight in input order, in both modes and whether complete or not.
+// A checkpoint walks the elements in flight in input order, in both modes, whether they
+// are complete or not.
 func ExampleQueue_all() {
 	q := queue.NewUnordered[string](10)
 	q.Put("a")

@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Results leave as they arrive, but none overtakes a watermark.
+// Results leave as they arrive, but do not overtake a watermark.
 func ExampleNewUnordered() {
 	q := queue.NewUnordered[any](10)
 	one, two := q.Put("one"), q.Put("two")

@@ -140,8 +140,8 @@ func (w *window) fill() {
 	}
 }
 
-// step completes an element, pops the entries that may leave, and fills the queue: on
-// average one of each.
+// step completes an element, pops the entries that may leave, and fills the queue. On
+// average it completes, pops and puts one element.
 func (w *window) step() {
 	w.q.Complete(w.ring[(w.done^7)%len(w.ring)])
 	w.done++

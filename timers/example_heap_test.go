@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// A heap knows no clock: due times are what its owner makes of them.
+// A heap has no clock: its owner defines the meaning of due times.
 func ExampleHeap() {
 	var heap timers.Heap[string]
 	b := &timers.Timer[string]{Value: "b"}

@@ -9,7 +9,8 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// A job waits on a timer that is part of it: to wait costs neither a goroutine nor a timer of the runtime.
+// A job waits on a timer that is part of the job, so waiting costs neither a goroutine
+// nor a timer of the runtime.
 type Job struct {
 	name  string
 	timer timers.Timer[*Job]

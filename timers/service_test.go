@@ -245,7 +245,7 @@ func TestScheduleAt(t *testing.T) {
 func TestClockMovesBeforeTheAlarmIsSet(t *testing.T) {
 	t.Run("a part of the way", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bench) {
-			for i := range 2 { // a new alarm, then one that is set again
+			for i := range 2 { // a new alarm, then the same alarm set again
 				start := b.Now()
 				b.arm("a", start+10*ms)
 				b.clock.afterRead = func() { b.clock.Add(4 * ms) }

@@ -47,7 +47,7 @@ func TestLinesOfDeadLetters(t *testing.T) {
 	require.Equal(t, 125, strings.Count(file.String(), "\n"))
 	require.Equal(t, 250, countOf(t, s, "dead"))
 
-	for range 2 { // a repetition changes nothing
+	for range 2 { // a repetition has no effect
 		n, err = importMessages(t.Context(), s, "copy", exportedMessages(bytes.NewReader(file.Bytes())))
 		require.NoError(t, err)
 		require.Equal(t, 125, n)

@@ -162,7 +162,7 @@ func (readOnlyFiles) Lock(name string) (vfs.Lock, error) {
 }
 
 // A directory in a snapshot, or on a file system that is mounted read-only, is read
-// without its lock, and the user is told so.
+// without its lock, and the user gets a note.
 func TestOpenDeadDirectory_ReadOnly(t *testing.T) {
 	_, dead := writtenDirectory(t)
 	var notes strings.Builder

@@ -165,8 +165,8 @@ func TestArguments(t *testing.T) {
 	})
 }
 
-// Regression: the first Visit of a message of a channel was 0, and that of a message of a
-// store was 1.
+// Regression: the first Visit of a message was 0 if it came from a channel, and 1 if it
+// came from a store.
 func TestVisitsCountFromOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		meta func(string) *message.Meta

@@ -249,7 +249,7 @@ func channelQueue() Queue[string] {
 	}
 }
 
-// check runs a rule in a bubble, where time costs nothing.
+// check runs a rule in a bubble, where waiting takes no real time.
 func check(t *testing.T, r sourceRule[string], open func() Queue[string]) (err error) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {

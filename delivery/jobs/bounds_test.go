@@ -39,7 +39,8 @@ func idsOf(t *testing.T, e store.Inspector, queue string) string {
 	return strings.Join(ids, " ")
 }
 
-// pausedCancel starts to cancel the key c7 of orders, and pauses the job. end continues it.
+// pausedCancel starts to cancel the key c7 of orders, and pauses the job. end continues
+// it.
 func pausedCancel(t *testing.T, e store.Keeper) (end func() jobs.Job) {
 	t.Helper()
 	j, err := jobs.New(e, jobs.Config{})

@@ -67,7 +67,7 @@ var errUnlucky = errors.New("unlucky")
 func (j *job) call(ctx context.Context, run, in int) (int, error) {
 	id, err := NextID(ctx)
 	if err != nil {
-		assert.Error(j.t, ctx.Err(), "%v, and the run goes on", err) // a call that starts while its run is killed sends nothing
+		assert.Error(j.t, ctx.Err(), "%v, and the run goes on", err) // a call that starts while its run is killed sends no request
 		return 0, err
 	}
 	j.mu.Lock()
@@ -142,7 +142,7 @@ func (j *job) start(run int, store checkpoint.Store) (coordinator *checkpoint.Co
 		assert.NoError(j.t, coordinator.Close())
 	}
 	return coordinator, func() error { defer end(); return coordinator.Wait() }, func() {
-		cancel(errUnlucky) // calls continue for a while, like those of a killed process on the server
+		cancel(errUnlucky) // calls continue for a while, as on the server after its client was killed
 		assert.NoError(j.t, coordinator.Close())
 		end()
 	}

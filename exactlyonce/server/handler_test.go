@@ -284,8 +284,8 @@ func require200(t *testing.T, resp *http.Response, body, result string) {
 	}
 }
 
-// A classifier decides which responses are stored. Definite ones are; transient ones and
-// those of another tracker never are.
+// A classifier decides which responses are stored. Definite responses are stored;
+// transient responses, and the responses of another tracker, are never stored.
 func TestHandlerStoresDefiniteResponses(t *testing.T) {
 	stored := func(c server.HandlerConfig, status int, header http.Header) bool {
 		r, _ := newResults(t, server.Config{})
@@ -693,8 +693,8 @@ func TestHandlerOutlivesItsConnection(t *testing.T) {
 	close(b.leave)
 }
 
-// A waiting attempt whose context ends is released. If its client is still connected, it
-// learns that another attempt runs.
+// A waiting attempt whose context ends is released. If its client is still connected, the
+// response reports that another attempt runs.
 func TestHandlerWaitEnds(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	h := r.Handler(mustNotRun(t), server.HandlerConfig{Scope: anyone})

@@ -131,8 +131,8 @@ func TestOldAttemptWithRecords(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, aged(3, 24*time.Hour)), "since its client is known here")
 }
 
-// X1: Records are told of an active client even if all its requests fail. Otherwise they
-// would forget it and its answers.
+// X1: Records are notified of an active client even if all its requests fail. Otherwise
+// they would forget it and its answers.
 func TestRecordsHearOfRequestsThatFail(t *testing.T) {
 	records := newFakeRecords()
 	r, mock := newResults(t, server.Config{Records: records})
@@ -553,8 +553,8 @@ func TestResultsRecords_ClientOfARunningRequestIsNotSilent(t *testing.T) {
 	require.EqualValues(t, 7, records.marks[request(6).Client])
 }
 
-// X1: if Records could not be told of a client for so long that they may have forgotten
-// it, a request first sent before is stale.
+// X1: if Records could not be notified of a client for so long that they may have
+// forgotten it, a request that was first sent before is stale.
 func TestResultsRecords_RenewalsFail(t *testing.T) {
 	mock := clock.NewMock()
 	records := newSilentRecords(mock.Now)

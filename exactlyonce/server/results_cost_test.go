@@ -90,7 +90,7 @@ func TestResultsBytes_SpansOfManySteps(t *testing.T) {
 	}
 }
 
-// Tracking costs one allocation, and occasionally that of a page or a slab.
+// Tracking costs one allocation, and occasionally another one for a page or a slab.
 func TestAllocations(t *testing.T) {
 	r := server.NewResults(server.Config{})
 	answer := []byte("answer")

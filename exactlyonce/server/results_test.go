@@ -276,8 +276,8 @@ func TestE9SlowRequestPinsNothingButItself(t *testing.T) {
 	require.Equal(t, "STALE", state(t, r, request(1)))
 }
 
-// If a higher number was removed for its age, a lower one that was never seen, that runs
-// or that has failed is not stale.
+// If a higher number was removed for its age, a lower number that was never seen, that
+// runs, or that has failed is not stale.
 func TestE10LowerNumberAfterCollection(t *testing.T) {
 	r, mock := newResults(t, server.Config{AnswerAge: time.Minute})
 	runs := begin(t, r, request(2))
@@ -316,7 +316,8 @@ func TestE11NoDriverIsLost(t *testing.T) {
 	require.Equal(t, 0, r.Stats().Records)
 	complete(t, r, attempt(1, 3), "at last")
 
-	// The other order: the old handler leaves first, and the one that took over answers.
+	// The other order: the old handler leaves first, and the handler that took over
+	// answers.
 	old := begin(t, r, request(2))
 	replica, err = r.TakeOver(attempt(2, 9))
 	require.NoError(t, err)
@@ -1044,8 +1045,8 @@ func TestPrincipalThatFillsABound(t *testing.T) {
 	}
 }
 
-// X3: the marks of evicted clients stay. So those of one principal take at most half of
-// the bytes, and others find room.
+// X3: the marks of evicted clients stay. The marks of one principal take at most half of
+// the bytes, so that other principals find room.
 func TestPrincipalWithManyMarks(t *testing.T) {
 	r, mock := newResults(t, server.Config{MaxBytes: 40_000, MaxClients: 40, Evict: true})
 	of := func(scope string, n int) exactlyonce.Request {

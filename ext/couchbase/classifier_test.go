@@ -230,7 +230,7 @@ func TestClassifier_QueryAndAnalytics(t *testing.T) {
 // error of the query service.
 func duringExecution(e gocb.QueryErrorDesc) bool { return e.Code == 5000 || e.Code == 5010 }
 
-// A statement that was refused before its execution has changed nothing.
+// A statement that was refused before its execution has had no effect.
 func TestClassifier_QueryRefused(t *testing.T) {
 	refused := func(inner error, codes ...uint32) error {
 		e := &gocb.QueryError{InnerError: inner, HTTPStatusCode: 400}
@@ -430,9 +430,9 @@ func TestClassifier_Timeouts(t *testing.T) {
 	}
 }
 
-// gocb says of a timeout of couchbase2:// whether the operation is idempotent. All other
-// errors of couchbase2:// may hide a request that took effect: gRPC reports a connection
-// that ends after the request was executed as Unavailable.
+// gocb reports for a timeout of couchbase2:// whether the operation is idempotent. All
+// other errors of couchbase2:// may hide a request that took effect: gRPC reports a
+// connection that ends after the request was executed as Unavailable.
 func TestClassifier_ErrorsOfCouchbase2(t *testing.T) {
 	generic := func(inner error) error { return &gocb.GenericError{InnerError: inner} }
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
@@ -475,7 +475,7 @@ func TestClassifier_ConnectionAfterARedirect(t *testing.T) {
 }
 
 // With another strategy than NoRetries, gocb itself repeats requests that may have taken
-// effect. Then the last error proves nothing about the earlier ones.
+// effect. Then the last error is not evidence about the earlier requests.
 func TestClassifier_AfterRetriesOfGocb(t *testing.T) {
 	inFlight := []gocb.RetryReason{gocb.SocketCloseInFlightRetryReason}
 	exists := keyValue(memd.StatusKeyExists, gocb.ErrDocumentExists)
@@ -601,7 +601,7 @@ func TestClassifier_ReportedStage(t *testing.T) {
 	}
 }
 
-// request is what gocb passes to its strategy.
+// request is a request as gocb passes it to its strategy.
 type request struct{ reasons []gocb.RetryReason }
 
 func (r request) RetryAttempts() uint32            { return uint32(len(r.reasons)) }

@@ -100,8 +100,8 @@ func TestMutate_NotSent(t *testing.T) {
 	}
 }
 
-// The server reads only the beginning of the request. The attempt ends all the same, after
-// gohbase has stopped writing.
+// The server reads only the beginning of the request. The attempt ends all the same,
+// after gohbase has stopped writing.
 func TestMutate_TimeoutWhileWriting(t *testing.T) {
 	hbase.SetWriteGrace(t, 10*time.Millisecond)
 	server := startServer(t, frozen, "")
@@ -182,7 +182,7 @@ func (d *deadline) Err() error {
 }
 
 // Errors of gohbase's own methods, and of reads, may follow a repetition inside gohbase,
-// so they prove nothing.
+// so they are not evidence about the first request.
 func TestClassifier_ErrorsOfOtherRequests(t *testing.T) {
 	for _, tt := range exceptions {
 		if tt.class == "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// patience is the timeout of what must not time out.
+// patience is the timeout of calls that must not time out.
 const patience = 4 * time.Minute
 
 func init() { log.SetOutput(io.Discard) } // gohbase logs each look-up that fails

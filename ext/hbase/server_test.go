@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Exceptions of a server that does not answer, and of a server that does not even read more
-// than the beginning of a request.
+// Exceptions of a server that does not answer, and of a server that does not even read
+// more than the beginning of a request.
 const (
 	silent = "silent"
 	frozen = "frozen"

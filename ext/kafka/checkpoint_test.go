@@ -175,7 +175,7 @@ func (c *cluster) output(opts ...kgo.Opt) (*output[string], error) {
 	return out, err
 }
 
-// reader reads published records, and keeps those that it has seen.
+// reader reads published records, and keeps the records that it has seen.
 type reader struct {
 	c   *cluster
 	in  *input[string]

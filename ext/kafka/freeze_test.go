@@ -93,7 +93,7 @@ type breaker struct {
 	sent   bool // the last one is sent
 }
 
-// set makes the connection of one of the next requests break, or of none if n is 0.
+// set makes the connection break at one of the next requests, or never if n is 0.
 func (b *breaker) set(n int) {
 	b.state.Lock()
 	defer b.state.Unlock()

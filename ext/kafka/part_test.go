@@ -253,7 +253,7 @@ func TestMillisecondsRoundUp(t *testing.T) {
 }
 
 // TestAPauseEndsWithItsPartition gives a partition up while pauseAndResume runs. A pause
-// outlives an assignment in the client, so the next assignment would fetch nothing. The
+// outlives an assignment in the client, so the next assignment would not fetch. The
 // client is kept busy with other pauses.
 func TestAPauseEndsWithItsPartition(t *testing.T) {
 	s := owner(t, withMetadataLimit(minMetadata))

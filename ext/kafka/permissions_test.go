@@ -196,8 +196,8 @@ func (c *cluster) allow(user string, rights []string) {
 	}
 }
 
-// Each part can work with the listed rights. Without any one of them the error names the
-// missing right, and is permanent if the part would retry otherwise.
+// Each part can work with the listed rights. If any of these rights is missing, the error
+// names it, and is permanent if the part would retry otherwise.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
 	var users []string

@@ -234,7 +234,7 @@ func drop(s *testSource) {
 	s.cancel(errClosed)
 	s.ended.Wait()
 	s.mu.Lock()
-	clear(s.parts) // so that it commits nothing
+	clear(s.parts) // so that it makes no commits
 	s.mu.Unlock()
 	left, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -43,7 +43,7 @@ func TestCloseTwice(t *testing.T) {
 
 // Regression (laws D1 and D4): a Close whose context has ended still records settlements
 // and leaves the group. Without that, the next member waited for the messages of a member
-// that stayed in the group and delivered nothing.
+// that stayed in the group without delivering them.
 func TestCloseWhoseContextHasEnded(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, "0", "1")

@@ -162,7 +162,7 @@ func TestMigrations_TableOfLocks(t *testing.T) {
 	require.EqualValues(t, 2, g.Fence, "fencing numbers continue")
 }
 
-// A user who owns none of the tables needs the rights of the reference, and no others.
+// A user who does not own the tables needs exactly the rights of the reference.
 // Without them the error has the statements.
 func TestOpen_AnotherUserOwnsTheTables(t *testing.T) {
 	server := pgtest.Start(t)

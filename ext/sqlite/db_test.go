@@ -216,8 +216,8 @@ func TestWriteGoexit(t *testing.T) {
 	assert.Equal(t, 1, count(t, db))
 }
 
-// If SQLite gives up the transaction, all of its calls return errors, and none of them
-// has an effect.
+// If SQLite rolls the transaction back, all of its calls return errors, and have no
+// effect.
 func TestWriteTransactionFails(t *testing.T) {
 	db := openTest(t)
 	errs := together(t, db, 3, func(ctx context.Context, tx *Tx, i int) error {

@@ -19,8 +19,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Open makes missing tables and logs them, once. It refuses tables of a later version,
-// and makes no tables if told so.
+// Open makes missing tables and logs them, once. It refuses tables of a later version.
+// With WithoutMigrations it does not make tables.
 func TestOpen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shop.db")
 	var log bytes.Buffer

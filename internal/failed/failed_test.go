@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// What is stored of an error has no secrets of URLs: more people read histories than
-// messages.
+// The stored text of an error has no secrets of URLs, because more people read histories
+// than messages.
 func TestAHistoryHasNoSecrets(t *testing.T) {
 	meta := failed.History(t.Context(), asyncop.Failure[int]{Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)

@@ -1,7 +1,6 @@
 package guard
 
-// SetMainModule makes path that of the main module, until the returned function is
-// called.
+// SetMainModule sets the path of the main module, until the returned function is called.
 func SetMainModule(path string) func() {
 	old := mainModule
 	mainModule = func() string { return path }

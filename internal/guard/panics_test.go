@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// stackOf returns the stack of a panic, or of a Goexit, as one that recovers sees it.
+// stackOf returns the stack of a panic, or of a Goexit, in the deferred function that
+// recovers.
 func stackOf(breaks func()) (stack []byte) {
 	done := make(chan struct{})
 	go func() {
@@ -59,7 +60,7 @@ func TestFrame(t *testing.T) {
 	}
 }
 
-// What a stack may consist of.
+// Frame finds the function of the user in all forms of a stack.
 func TestFrame_InStack(t *testing.T) {
 	const head = "goroutine 7 [running]:\n" +
 		"runtime/debug.Stack()\n\t/go/src/runtime/debug/stack.go:26 +0x5e\n" +

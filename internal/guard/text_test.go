@@ -44,7 +44,7 @@ func TestTextHasNoSecrets(t *testing.T) {
 	assert.Contains(t, guard.Text(breaks{}), "PANIC")
 }
 
-// Law J3: nothing in a text is hidden.
+// Law J3: a text cannot hide characters.
 func TestVisible(t *testing.T) {
 	for text, want := range map[string]string{
 		"Gänse\n\t✓": "Gänse\\n\t✓", "\x1b[31m\u202e\u2066\x00": `\x1b[31m\u202e\u2066\x00`, "\xff\xc3": `\xff\xc3`, "\ufffd": "\ufffd", "": "",

@@ -29,8 +29,8 @@ func start(failures int) (r *settle.Recorder, record func(context.Context) error
 	}), record
 }
 
-// What was recorded in the end is no failure: a worker that has outlived its server ends
-// without an error.
+// A settlement that was recorded in the end is not a failure: a worker that has outlived
+// an outage of its server ends without an error.
 func TestAFailureThatWasMadeGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, record := start(1)

@@ -56,8 +56,9 @@ func TestLockGivesTheFileBackAfterAnError(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// The holder removes the file and ends between the opening of the next one and its lock:
-// that lock is on a file that nobody finds.
+// The holder removes the file and ends after the next process has opened the file and
+// before that process locks it. This lock is on a file that is no longer in the
+// directory.
 func TestLockFileThatWasJustRemoved(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows does not remove an open file")

@@ -54,7 +54,8 @@ func TestLock(t *testing.T) {
 	assert.Equal(t, "locked by another process", (&vfs.HeldError{}).Error())
 }
 
-// A lock whose file goes with it: nobody gets the file that another one removes.
+// The file of a lock is removed when the lock is released, and two holders never have the
+// lock at the same time.
 func TestLockFile(t *testing.T) {
 	for name, in := range fileSystems {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +123,8 @@ func TestSyncDir(t *testing.T) {
 	}
 }
 
-// The file system that can crash does what the real one does, as long as it does not.
+// The file system that can crash behaves like the real file system as long as it does not
+// crash.
 func TestCrashFSIsAFileSystem(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows differs in what it allows with open files")
@@ -252,7 +254,7 @@ func onFile(f vfs.File, op string, n int) string {
 	}
 }
 
-// class is what callers may look for in an error.
+// class returns the class of an error, as far as callers may distinguish it.
 func class(err error) string {
 	for _, c := range []error{fs.ErrNotExist, fs.ErrExist, fs.ErrClosed, io.EOF, io.ErrUnexpectedEOF} {
 		if errors.Is(err, c) {

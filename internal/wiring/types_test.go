@@ -68,8 +68,7 @@ type passer bool
 
 func (p passer) PassesBarriers() bool { return bool(p) }
 
-// A failure goes to steps of weir and to those that say that they pass what they do not
-// know.
+// A failure goes to steps of weir, and to other steps whose PassesBarriers returns true.
 func TestTakesFailures(t *testing.T) {
 	require.True(t, wiring.TakesFailures(passer(true)))
 	require.False(t, wiring.TakesFailures(passer(false)))

@@ -60,8 +60,8 @@ func TestHeldMessagesOfAKey(t *testing.T) {
 	})
 }
 
-// Laws D1, D4: a new message of a key is held behind an earlier one that has returned
-// from its layer, and is not taken for a redelivery of it.
+// Laws D1, D4: a new message of a key is held behind an earlier message that has returned
+// from its layer, and is not mistaken for a redelivery of that message.
 func TestANewMessageBehindOneOfALayer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()

@@ -30,8 +30,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// journal is a source that has an order, such as a partition of a log: it delivers again
-// what was not acknowledged, in order.
+// journal is an ordered source, such as a partition of a log: it redelivers messages that
+// were not acknowledged, in order.
 type journal struct {
 	mu    sync.Mutex
 	from  []string
@@ -102,7 +102,7 @@ func blocking(s store.Store) ladder.Config[string] {
 	return c
 }
 
-// Law D4: with Blocked a message is not called before all earlier ones of its key are
+// Law D4: with Blocked a message is not called before all earlier messages of its key are
 // done or dead, whatever fails, even over kills; and other keys continue.
 func TestAKeyIsBlocked(t *testing.T) {
 	seeds := uint64(2)
@@ -574,8 +574,8 @@ func TestTwoWorkersWithBlocked(t *testing.T) {
 	})
 }
 
-// A nacked message is redelivered before later ones of its key, and does not count for
-// MaxBlocked.
+// A nacked message is redelivered before later messages of its key, and does not count
+// for MaxBlocked.
 func TestTheOrderOfAKeyAfterANack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -785,7 +785,7 @@ func TestTheEndWaitsForWhatIsParked(t *testing.T) {
 }
 
 // Law D4: a message that is late in its layer, because others use its bound, still
-// precedes later ones of its key.
+// precedes later messages of its key.
 func TestAMessageThatIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()

@@ -73,8 +73,8 @@ func TestConfigBlocked_MessageSetAsideForGood(t *testing.T) {
 	}
 }
 
-// lateRelease is a store in which the lease of a message that is to be set aside was lost,
-// the first time.
+// lateRelease is a store in which the lease of a message that is to be set aside was
+// lost, the first time.
 type lateRelease struct {
 	small
 	releases *atomic.Int32
@@ -90,8 +90,8 @@ func (s lateRelease) Release(ctx context.Context, delay time.Duration, released 
 	return s.small.Release(ctx, delay, released...)
 }
 
-// A message whose lease was lost was not set aside, so it is delivered again, before later
-// messages of its key.
+// A message whose lease was lost was not set aside, so it is delivered again, before
+// later messages of its key.
 func TestConfigBlocked_LeaseLostBeforeMessageIsSetAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
@@ -146,8 +146,8 @@ func TestConfigBlocked_MessageSetAsideByAnotherProcess(t *testing.T) {
 	})
 }
 
-// A delay of a user does not set a message aside: it keeps its place before later messages
-// of its key.
+// A delay of a user does not set a message aside: it keeps its place before later
+// messages of its key.
 func TestConfigBlocked_LongNack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()

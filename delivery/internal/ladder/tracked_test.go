@@ -289,7 +289,7 @@ func one(t *testing.T, source delivery.Source[string]) message.Message[string] {
 	return ms[0]
 }
 
-// A call stays in doubt over visits that prove nothing about it, and its time does not
+// A call stays in doubt over visits without evidence about it, and its time does not
 // begin anew. A message that returns too late is not called. Its merge must be requested,
 // and is another request.
 func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {

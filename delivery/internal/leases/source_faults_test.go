@@ -457,7 +457,8 @@ func TestSource_RefusedSettlement(t *testing.T) {
 	}
 }
 
-// Close tries once more, and sets the message aside then: Close never fails because of it.
+// Close tries once more, and sets the message aside then: Close never fails because of
+// it.
 func TestSourceClose_RefusedSettlement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{Engine: memory.Open(), calls: map[string]int{}, done: func(string) bool { return true }}

@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/examples/internal/procs"
 )
 
-// settings are those of the processes of these tests.
+// settings are the settings of the processes in these tests.
 type settings struct {
 	Ends  bool // when it is ready
 	Fails bool // then, with an error

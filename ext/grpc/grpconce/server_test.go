@@ -149,7 +149,7 @@ func TestServerRefuses(t *testing.T) {
 	require.Equal(t, 2, s.calls)
 }
 
-// An attempt waits for the one that runs, leaves with its context, or exceeds MaxWaiters.
+// An attempt waits for the running attempt, ends with its context, or exceeds MaxWaiters.
 func TestServerInProgress(t *testing.T) {
 	s := newCalled(t, server.Config{MaxWaiters: 1}, grpconce.ServerConfig{Scope: anyone})
 	entered, leave := make(chan context.Context, 1), make(chan struct{})

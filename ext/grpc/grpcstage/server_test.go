@@ -129,8 +129,8 @@ func (s *server) start() {
 	}(s.running, s.served)
 }
 
-// listen listens on a port below those of outgoing connections, so that it is free when
-// the server restarts.
+// listen listens on a port below the range of outgoing connections, so that the port is
+// free when the server restarts.
 func listen(t *testing.T) (l net.Listener, address string) {
 	t.Helper()
 	for try := 0; ; try++ {

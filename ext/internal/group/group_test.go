@@ -86,7 +86,7 @@ func TestJoinsUntilTaken(t *testing.T) {
 	})
 }
 
-// A context that ends withdraws a value that waits, but does not interrupt one that runs.
+// The end of its context withdraws a waiting value, but does not interrupt a running one.
 func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

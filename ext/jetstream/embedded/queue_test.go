@@ -43,7 +43,7 @@ func newStream(t *testing.T, js jetstream.JetStream, change ...func(*jetstream.S
 	return name
 }
 
-// newConsumer makes a durable consumer, or returns the one with the name.
+// newConsumer makes the durable consumer, or returns the existing consumer.
 func newConsumer(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration) jetstream.Consumer {
 	t.Helper()
 	c, err := js.CreateOrUpdateConsumer(t.Context(), stream, jetstream.ConsumerConfig{

@@ -166,8 +166,8 @@ func TestMovedThereAndBack(t *testing.T) {
 	require.Equal(t, "changed", string(again[0].Payload))
 }
 
-// Law D4: a message that another program has published to the stream belongs to no queue,
-// and blocks none.
+// Law D4: a message that another program has published to the stream does not belong to a
+// queue, and does not block any queue.
 func TestMessagesOfOthersInTheStream(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)

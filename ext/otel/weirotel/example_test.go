@@ -33,8 +33,8 @@ func busyOnce() func(context.Context, string) (string, error) {
 	}
 }
 
-// Spans for the element and for each attempt. A program has an exporter for its collector
-// in place of the one in memory.
+// Spans for the element and for each attempt. A program uses an exporter for its collector
+// instead of the exporter in memory.
 func ExampleNewTraces() {
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))

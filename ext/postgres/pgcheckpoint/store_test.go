@@ -108,7 +108,8 @@ func TestStoresThatAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "-1, is negative")
 }
 
-// Law P1: a stale owner neither saves nor returns, and sees none of its old checkpoints.
+// Law P1: a stale owner can neither save nor open the store again, and does not see its
+// old checkpoints.
 func TestEpochs(t *testing.T) {
 	server := pgtest.Start(t)
 	pool := connect(t, server.URL(), nil)

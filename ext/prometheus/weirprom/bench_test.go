@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/counting"
 )
 
-// BenchmarkResults measures an element with metrics, with an idle observer, and with
-// none.
+// BenchmarkResults measures an element with metrics, with an idle observer, and without
+// an observer.
 //
 //	go test -run - -bench Results -benchtime 2000000x -count 5 ./weirprom
 func BenchmarkResults(b *testing.B) {

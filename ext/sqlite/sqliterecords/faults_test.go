@@ -123,7 +123,7 @@ func TestTablesThatAreGone(t *testing.T) {
 }
 
 // Law X1: a stale request that has to run alone, because another request of its batch
-// failed, does not run, and its error says that it is stale.
+// failed, does not run, and its error is ErrStale.
 func TestRunAloneWhenStale(t *testing.T) {
 	db := openDB(t)
 	r := sqliterecords.New(db)
