@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Small benchmarks of the operator alone, timeout and retry armed; bench/ has the large ones, beside peers.
+// Small benchmarks of the operator alone, with timeout and retry armed. bench/ has the large
+// benchmarks and compares them with other libraries.
 //
 //	go test -bench . -run '^$' -count 10 ./asyncop | benchstat -col /flow -
 
@@ -44,7 +45,8 @@ func benchBlocking() asyncop.AsyncFunction[*benchItem, *benchItem] {
 	return asyncop.Blocking(func(_ context.Context, it *benchItem) (*benchItem, error) { return it, nil })
 }
 
-// benchCallback completes from a few other goroutines, as a client with callbacks does. done ends them.
+// benchCallback completes from a few other goroutines, as a client with callbacks does.
+// done ends them.
 func benchCallback() (fn asyncop.AsyncFunction[*benchItem, *benchItem], done func()) {
 	type request struct {
 		it     *benchItem
@@ -105,8 +107,9 @@ func BenchmarkOperator(b *testing.B) {
 	}
 }
 
-// An element costs its attempt, and what the function hands over: the slice of its results, which a blocking call with
-// one result does not need. A count, not a time.
+// The allocations of an element are its attempt and the slice of results that the
+// function passes on. A blocking call with one result does not need the slice. The test
+// counts allocations and does not measure time.
 func TestAllocationsPerElement(t *testing.T) {
 	if suite.Race {
 		t.Skip("the race detector allocates as well")

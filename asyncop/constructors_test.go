@@ -129,7 +129,8 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 	}
 }
 
-// A refused operator leaves nothing running (goleak in TestMain checks that), and the smallest legal values work.
+// goleak in TestMain checks that a refused operator leaves no goroutine running. The
+// smallest legal values work.
 func TestSmallestLegalValues(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -189,7 +190,7 @@ func TestDefaultBuffer(t *testing.T) {
 	}
 }
 
-// A nil RetryPredicate means no retry; so does one whose two predicates are nil.
+// A nil RetryPredicate, or one with two nil predicates, means no retry.
 func TestNilRetryPredicateMeansNoRetry(t *testing.T) {
 	empty := ownPredicates{}
 	for _, s := range []optest.Strategy{nilPredicate{}, nilPredicate{typed: true}, empty} {
@@ -223,7 +224,8 @@ func TestLaterOptionWins(t *testing.T) {
 
 // ---- Optional interfaces
 
-// full is a function with every optional interface, and wrapped one without any of its own.
+// full is a function with every optional interface, and wrapped one without any of its
+// own.
 type full struct {
 	*optest.Hand
 	events chan string
@@ -264,7 +266,8 @@ func TestOptionalInterfacesAreFoundThroughWrappers(t *testing.T) {
 	}
 }
 
-// The Timeout method of a wrapper goes before that of the function it wraps; the rest of the function stays reachable.
+// The Timeout method of a wrapper takes precedence over the Timeout method of the
+// function that it wraps. The rest of the function stays reachable.
 func TestTimeoutMethodKeepsTheRest(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		events := make(chan string, 10)

@@ -74,8 +74,8 @@ func isDone(ctx context.Context) bool {
 	}
 }
 
-// The context of an attempt ends when the attempt is over, however that comes, and not before; so does everything that
-// waits for it.
+// The context of an attempt ends when the attempt is over, however that comes, and not
+// before; so does everything that waits for it.
 func TestContextEndsWithTheAttempt(t *testing.T) {
 	ended, cancelEnded := context.WithCancel(t.Context())
 	cancelEnded()
@@ -154,7 +154,7 @@ func TestContextEndsWithTheAttempt(t *testing.T) {
 				assert.Equal(t, tt.err, derived.Err())
 				assert.EqualValues(t, 2, after.Load())
 
-				h.cancel(errors.New("later")) // changes nothing any more
+				h.cancel(errors.New("later")) // has no effect
 				synctest.Wait()
 				assert.Equal(t, cause, context.Cause(c.ctx))
 			})
@@ -162,7 +162,8 @@ func TestContextEndsWithTheAttempt(t *testing.T) {
 	}
 }
 
-// What ended stays ended while the next attempt of the same element runs, under a context of its own.
+// An ended context stays ended while the next attempt of the same element runs under its
+// own context.
 func TestContextBelongsToOneAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := holdCalls(context.Background(), time.Minute)
@@ -229,7 +230,8 @@ func TestContextDeadline(t *testing.T) {
 	}
 }
 
-// The element's deadline is that of all its attempts; each has its own attempt timeout.
+// The element's deadline covers all its attempts. Each attempt has its own attempt
+// timeout.
 func TestContextDeadlineOfARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -299,7 +301,7 @@ func TestContextSparesGoroutines(t *testing.T) {
 	})
 }
 
-// What is not asked for is not made.
+// The Done channel is made only when it is asked for.
 func TestContextMakesDoneWhenAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := holdCalls(context.WithValue(context.Background(), contextKey("k"), 1), time.Minute)
@@ -354,7 +356,8 @@ func TestContextAfterFunc(t *testing.T) {
 	})
 }
 
-// AfterFunc's functions run on goroutines of their own: neither the one that completes nor the loop waits for them.
+// Functions of AfterFunc run on their own goroutines, so neither the completing goroutine
+// nor the loop waits for them.
 func TestContextAfterFuncDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := holdCalls(context.Background(), time.Minute)

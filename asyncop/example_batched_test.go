@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// A client that looks up many keys at once. Only the key that was not answered is asked for again.
+// A client that looks up many keys at once. Only the key that was not answered is asked
+// for again.
 func ExampleBatched() {
 	names := map[int]string{1: "Ann", 2: "Bob", 3: "Cid"}
 	overloaded := true
@@ -28,7 +29,7 @@ func ExampleBatched() {
 		return results, nil
 	}
 	op := asyncop.OrderedWaitWithRetry(
-		asyncop.Batched(look, 100, 5*time.Millisecond), // up to 100 keys; none waits for more than 5 ms
+		asyncop.Batched(look, 100, 5*time.Millisecond), // up to 100 keys, which wait for at most 5 ms
 		5*time.Second, 1000,
 		strategies.FixedDelay[string](3, 10*time.Millisecond).RetryIfException(predicates.HasException))
 	var found []string

@@ -12,8 +12,9 @@ import (
 	"github.com/weirflow/weir/checkpoint/files"
 )
 
-// The lines of a file are looked up, and the results written to another one, exactly once: killed at any moment and
-// started again, the program goes on from its last checkpoint.
+// The keys in the lines of a file are looked up, and the results are written to another
+// file, exactly once. If the program is killed at any time and started again, it
+// continues from its last checkpoint.
 func ExampleWithCheckpoints() {
 	defer inTempDir()()
 	mustHave(0, os.WriteFile("keys.txt", []byte("LHR\nCDG\n"), 0o600))
@@ -37,11 +38,11 @@ func ExampleWithCheckpoints() {
 		}
 		source.Via(op).To(sink)
 		if err := coordinator.Wait(); err != nil {
-			log.Fatal(err) // the next start goes on from the last checkpoint
+			log.Fatal(err) // the next start continues from the last checkpoint
 		}
 	}
 	run()
-	run() // it goes on from the end: nothing is left to do, and nothing is written twice
+	run() // continues from the end: all lines are done, and no result is written twice
 	fmt.Printf("%s", mustHave(os.ReadFile("rows.txt")))
 	// Output:
 	// London

@@ -24,7 +24,7 @@ func (s linear) RetryPredicate() predicates.AsyncRetryPredicate[string] {
 	return predicates.RetryIf(predicates.EmptyResult[string], predicates.HasException)
 }
 
-// A strategy of one's own says what is tried again, how often, and when.
+// A custom strategy decides which outcomes are retried, how often, and when.
 func ExampleUnorderedWaitWithRetry() {
 	lookup := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
 		if n := asyncop.AttemptFromContext(ctx); n < 3 {

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// Elements that fail go to a function, and the others go on.
+// Failed elements go to a function, and the others continue.
 func ExampleWithFailureSink() {
 	lookup := asyncop.Blocking(func(_ context.Context, key string) (string, error) {
 		if key == "QQQ" {
@@ -22,7 +22,7 @@ func ExampleWithFailureSink() {
 	op := asyncop.OrderedWait(lookup, time.Second, 10,
 		asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
 			failed = append(failed, f)
-			return nil // it is taken
+			return nil // taken
 		}))
 	for row, err := range op.Results(slices.Values([]string{"LHR", "QQQ", "CDG"})) {
 		if err != nil {
@@ -31,7 +31,7 @@ func ExampleWithFailureSink() {
 		}
 		fmt.Println(row)
 	}
-	for _, f := range failed { // all of them: the loop has ended
+	for _, f := range failed { // complete, because the loop has ended
 		fmt.Printf("%s failed after %d attempt: %v\n", f.Element, f.Attempts, f.Err)
 	}
 	// Output:

@@ -16,14 +16,15 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// order is an element: what is to be sent, and to a server that fails in its own way.
+// order is an element: a request, and the URL of a server that fails in its own way.
 type order struct{ method, url, name string }
 
 // Idempotent implements predicates.Idempotent.
 func (o order) Idempotent() bool { return httpretry.IdempotentMethod(o.method) }
 
-// A server fails the first request in each stage there is. The operator repeats a PUT every time, and a POST only where
-// it is certain that the first one had no effect: it is never executed twice.
+// A server fails the first request in each stage there is. The operator repeats a PUT
+// every time, and a POST only where it is certain that the first one had no effect: it is
+// never executed twice.
 func Example_httpStages() {
 	// The server executes an order when it has read it, except where it refuses to.
 	var mu sync.Mutex
@@ -133,7 +134,8 @@ func Example_httpStages() {
 	// POST /works        ok=true  received=1 executed=1
 }
 
-// onlyReader is a body that net/http cannot read a second time, so that it does not repeat requests by itself.
+// onlyReader is a body that net/http cannot read a second time, so that it does not
+// repeat requests by itself.
 type onlyReader struct{ rest string }
 
 func (r *onlyReader) Read(p []byte) (int, error) {

@@ -9,7 +9,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// Changes of an account are applied one after the other, those of different accounts beside each other.
+// Changes of one account are applied one after another. Changes of different accounts run
+// concurrently.
 func ExampleKeyOrderedWait() {
 	type change struct {
 		account string

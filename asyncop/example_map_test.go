@@ -25,7 +25,8 @@ func ExampleMap_retries() {
 	// Output: [row of LHR row of CDG] <nil>
 }
 
-// A result beside its element, and a pair of value and error for a caller who goes on after a failure.
+// A result together with its element, and a pair of value and error for a caller that
+// continues after a failure.
 func ExampleMap_pairs() {
 	type pair struct {
 		Key, Row string

@@ -13,14 +13,14 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// With a mock clock a test need not wait for an hour to see a retry.
+// With a mock clock, a test sees a retry without waiting for an hour.
 func ExampleWithClock() {
 	mock := clock.NewMock()
 	lookup := asyncop.Func(func(ctx context.Context, key string, result asyncop.ResultFuture[string]) error {
 		attempt := asyncop.AttemptFromContext(ctx)
 		fmt.Printf("%s attempt %d\n", mock.Now().UTC().Format(time.TimeOnly), attempt)
 		if attempt == 1 {
-			result.Complete() // nothing yet
+			result.Complete() // no result yet
 		} else {
 			result.Complete("row of " + key)
 		}

@@ -38,7 +38,8 @@ var (
 	keys  = []any{"LHR", "CDG"}
 )
 
-// Each key of a stream is looked up in a table; rows that are not there yet, and calls that fail, are tried again.
+// Each key of a stream is looked up in a table; rows that are not there yet, and calls
+// that fail, are tried again.
 func Example() {
 	table := lateTable{table}
 	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) { return table.Get(ctx, key) })

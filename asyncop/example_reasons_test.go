@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Orders are posted to a server. It refuses the first one, which is sent again; it hangs up after it has read the second,
-// which may have been executed and is not sent again.
+// Orders are posted to a server. It refuses the first one, which is sent again; it hangs
+// up after it has read the second, which may have been executed and is not sent again.
 func Example_reasons() {
 	var mu sync.Mutex
 	received := map[string]int{} // guarded by mu
@@ -37,7 +37,7 @@ func Example_reasons() {
 	defer server.Close()
 	url, source, failed := server.URL, make(chan any, 2), make(chan asyncop.Failure[string], 2)
 
-	client := &http.Client{Transport: httpretry.Transport(nil)} // its errors tell whether anything was sent
+	client := &http.Client{Transport: httpretry.Transport(nil)} // its errors report whether anything was sent
 	post := asyncop.Blocking(func(ctx context.Context, order string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(order))
 		if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// A busy server is asked again; an error that will not go away fails the pipeline at once.
+// A busy server is asked again; an error that will not go away fails the pipeline at
+// once.
 func ExampleOrderedWaitWithRetry_errorClass() {
 	errBusy, errUnknown := errors.New("server busy"), errors.New("unknown airport")
 	lookup := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// A request of a user has less time than one of a batch.
+// A user's request has less time than a batch request.
 func ExampleWithTimeoutFor() {
 	type request struct {
 		Key  string
@@ -23,7 +23,7 @@ func ExampleWithTimeoutFor() {
 			if r.User {
 				return 10 * time.Minute
 			}
-			return 0 // the operator's
+			return 0 // the operator's timeout
 		}))
 	for row, err := range op.ResultsOf(asyncop.FromSlice([]request{{"LHR", true}, {"CDG", false}})) {
 		fmt.Println(row, err)

@@ -9,7 +9,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// A watermark is a wall for unordered results: none crosses it, whichever comes first.
+// A watermark is a barrier for unordered results: no result crosses it, whichever
+// completes first.
 func ExampleWatermark() {
 	var requests []func()
 	lookup := asyncop.Func(func(_ context.Context, key string, result asyncop.ResultFuture[string]) error {

@@ -12,7 +12,8 @@ var errDown = errors.New("down")
 
 var bubbleOf = regexp.MustCompile(`(?m)^goroutine .*(synctest bubble \d+)`)
 
-// bubbleGoroutines counts the goroutines of the caller's bubble; those of tests before may still be on their way out.
+// bubbleGoroutines counts the goroutines of the caller's bubble. Goroutines of earlier
+// tests may still be ending.
 func bubbleGoroutines() int {
 	buf := make([]byte, 4<<20)
 	buf = buf[:runtime.Stack(buf, true)]

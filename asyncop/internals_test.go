@@ -30,8 +30,8 @@ func (s *stubborn) run() {
 	<-s.release
 }
 
-// User code that ignores its context is bounded by twice the slots, though its elements do not wait for it: no more is run until some returns, and
-// the elements fail with that.
+// User code that ignores its context is bounded by twice the slots, though its elements
+// do not wait for it: no more is run until some returns, and the elements fail with that.
 func TestStubbornUserCodeIsBounded(t *testing.T) {
 	const slots, rounds = 10, 30
 	for name, limits := range map[string]func(*stubborn) (optest.Setup, time.Duration){
@@ -118,7 +118,8 @@ func TestStubbornUserCodeIsBounded(t *testing.T) {
 	}
 }
 
-// Q2, counted from outside and, on the loop, from inside while everything goes on at once. Not in a bubble.
+// Q2 under concurrent load, counted from outside and, on the loop, from inside. The test
+// does not run in a bubble.
 func TestCapacityIsNeverExceeded(t *testing.T) {
 	for _, capacity := range []int{1, 2, 5, 33} {
 		for _, ordered := range []bool{true, false} {
@@ -168,7 +169,8 @@ func checkCapacity(t *testing.T, m optest.Mode) {
 			} else {
 				op.In() <- i
 			}
-			// What was taken and has not come out has a slot; received may lag by the one being handed over.
+			// An element that was sent and has not come out has a slot. received may lag
+			// by the element in transfer.
 			if n := sent.Add(1) - received.Load(); n > int64(m.Capacity)+1 {
 				t.Errorf("%d slots", n)
 			}
@@ -187,7 +189,8 @@ func checkCapacity(t *testing.T, m optest.Mode) {
 	}
 }
 
-// A function that calls a blocking one twice for one attempt, or fails after it has started it, does not upset the count.
+// A function that calls a blocking one twice for one attempt, or fails after it has
+// started it, does not upset the count.
 func TestPermitsOfOddFunctions(t *testing.T) {
 	odd := map[string]func(ctx context.Context, in string, result optest.Future, blocking optest.Function) error{
 		"two calls": func(ctx context.Context, in string, result optest.Future, blocking optest.Function) error {

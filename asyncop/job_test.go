@@ -21,8 +21,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Law A5: a blocking call whose element has ended while the call waited for a processor is not made, whatever ended the
-// element; and the permit comes back.
+// Law A5: a blocking call is not made if its element has ended, for whatever reason,
+// while the call waited for a processor. Its permit is returned.
 func TestCallsOfEndedElementsAreNotMade(t *testing.T) {
 	for name, around := range map[string]func(AsyncFunction[string, string]) AsyncFunction[string, string]{
 		"direct":  func(fn AsyncFunction[string, string]) AsyncFunction[string, string] { return fn },
@@ -74,14 +74,15 @@ func TestCallsOfEndedElementsAreNotMade(t *testing.T) {
 	}
 }
 
-// Law A5: nor is one made whose element is cut off in the step in which it was accepted. Its permit comes back, too, although
-// the end of the operator takes its time: the failure sink does not come back.
+// Law A5: a call is not made if its element is cut off in the step in which it was
+// accepted. Its permit is returned although the end of the operator is delayed by a
+// failure sink that does not return.
 func TestCallsOfTheLastStepAreNotMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
 		fn := Blocking(func(context.Context, string) (string, error) {
 			calls.Add(1)
-			runtime.Goexit() // takes the only worker with it
+			runtime.Goexit() // ends the only worker
 			return "", nil
 		})
 		gate := make(chan struct{})
@@ -113,7 +114,8 @@ func TestCallsOfTheLastStepAreNotMade(t *testing.T) {
 	})
 }
 
-// Law A5: no worker is sent for calls that were offered when a cancel came: the loop looks for it first.
+// Law A5: no worker is sent for calls that were offered when a cancel came: the loop
+// looks for it first.
 func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
@@ -132,15 +134,16 @@ func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 	})
 }
 
-// Law A5: whoever makes a call looks for himself whether it may begin, since the loop may not have been told of a cancel yet,
-// or be busy when the time is over. The permit comes back, and nothing counts as completed late.
+// Law A5: the caller checks on its own whether the call may begin, because the loop may
+// not have noticed a cancel yet, or may be busy at the deadline. The permit is returned,
+// and the completion does not count as late.
 func TestCallsThatAreLateAreNotMade(t *testing.T) {
 	for name, tt := range map[string]struct {
 		late func(d *drive.Driver[string, string], mock *clock.Mock, cancel func())
 		want error
 	}{
 		"cancelled": {func(_ *drive.Driver[string, string], _ *clock.Mock, cancel func()) { cancel() }, context.Canceled},
-		"cancelled just now": {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { // what is derived from it was not told yet
+		"cancelled just now": {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { // contexts derived from it are not cancelled yet
 			ended, cancel := context.WithCancel(context.Background())
 			cancel()
 			d.Host().User = ended
@@ -186,8 +189,9 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 	}
 }
 
-// Nor is a strategy asked, anything done before a retry, or a timeout handler called, for an element whose time for that is
-// over, whose operator has been cancelled, or which is left to a checkpoint, whether the loop knows or not.
+// Nor is a strategy asked, anything done before a retry, or a timeout handler called, for
+// an element whose time for that is over, whose operator has been cancelled, or which is
+// left to a checkpoint, whether the loop knows or not.
 func TestNothingBeginsTooLate(t *testing.T) {
 	for what, tt := range map[string]struct {
 		phase string
@@ -246,7 +250,8 @@ func unstarted(
 	return front.driver
 }
 
-// countingPolicy retries every error at once, and counts how often its strategy is asked, or what that wants done before.
+// countingPolicy retries every error immediately. It counts the calls of its strategy or,
+// if before is set, of the Before function.
 func countingPolicy(n *atomic.Int32, before bool) *strategies.Policy[string] {
 	classify := predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false))
 	if before {

@@ -133,7 +133,8 @@ func breaksOnce() func(context.Context, Failure[int]) error {
 	}
 }
 
-// Retries that are alike have one line, and then one line every ten seconds, like elements that fail.
+// Retries that are alike have one line, and then one line every ten seconds, like
+// elements that fail.
 func TestWithLogger_RetriesThatAreAlike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -178,7 +179,8 @@ func TestWithLogger_RetriesThatAreAlike(t *testing.T) {
 	})
 }
 
-// The end of the operator does not wait for the period: what is missing is said then.
+// The end of the operator does not wait for the period: lines that are still suppressed
+// are written then.
 func TestSuppressedLinesAtTheEnd(t *testing.T) {
 	for name, opts := range map[string][]Option{"clean": nil, "failure": {WithName("rows")}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -207,7 +209,8 @@ func TestSuppressedLinesAtTheEnd(t *testing.T) {
 	}
 }
 
-// Failures that are alike have one line, and one in ten seconds for those that follow; others have lines of their own.
+// The first of similar failures gets a line, and the others one line every ten seconds.
+// Failures of another kind get their own lines.
 func TestLinesOfFailuresThatAreAlike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -262,8 +265,8 @@ func TestLinesOfFailuresThatAreAlike(t *testing.T) {
 	})
 }
 
-// While a failure sink is unavailable, each element is offered again and again. The offers
-// that fail alike have one line in ten seconds, with their number.
+// While a failure sink is unavailable, each element is offered again and again. The
+// offers that fail alike have one line in ten seconds, with their number.
 func TestWithFailureSink_LinesWhileItIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -334,7 +337,8 @@ func TestGroupsAreBounded(t *testing.T) {
 	})
 }
 
-// Failures that the sink does not take at the end are named, although those that were cut off, and may be declined, were not logged.
+// Failures that the sink does not take at the end are named in the log. Elements that
+// were cut off may be declined, and are not logged.
 func TestLostFailuresAreNamed(t *testing.T) {
 	for _, tt := range []struct {
 		level slog.Level
@@ -347,7 +351,7 @@ func TestLostFailuresAreNamed(t *testing.T) {
 				if in > 0 {
 					return errDown
 				}
-				return nil // it hangs
+				return nil // hangs
 			}), time.Hour, 100, WithContext(ctx), WithLogger(book.logger(tt.level)),
 				WithFailureSink(func(context.Context, Failure[int]) error { return errDown }))
 			for range 20 {
@@ -374,7 +378,8 @@ func TestLostFailuresAreNamed(t *testing.T) {
 	}
 }
 
-// An outage has a line of its own, once in ten seconds, with the last error; a few failures have none.
+// An outage is logged in its own line, once every ten seconds, with the last error. A
+// small share of failures is not logged.
 func TestFailingAttemptsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -412,7 +417,7 @@ func TestFailingAttemptsAreLogged(t *testing.T) {
 		down.Store(false)
 		time.Sleep(12 * time.Second)
 		synctest.Wait()
-		book.read() // that of the rest of the outage
+		book.read() // the line about the rest of the outage
 		for range 10_000 {
 			op.In() <- 1
 		}
@@ -458,7 +463,7 @@ func TestDefaultLabel(t *testing.T) {
 		{[]byte("s3cret"), "of type []uint8"},
 		{map[string]int{"s3cret": 1}, "of type map[string]int"},
 		{errors.New("s3cret"), "of type *errors.errorString"},
-		{time.Second, "1s"}, // a number that can say more of itself
+		{time.Second, "1s"}, // a number with a String method
 	}
 	for _, tt := range tests {
 		assert.Equal(t, tt.want, defaultLabel(tt.element, true))
@@ -514,7 +519,7 @@ func TestElementLabel(t *testing.T) {
 	})
 }
 
-// A label costs nothing where no line is written, and no timeline is kept.
+// A label is made only for a line that is written or a timeline that is kept.
 func TestElementLabelIsMadeForLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -522,7 +527,7 @@ func TestElementLabelIsMadeForLines(t *testing.T) {
 			WithDropOnFailure(), WithLogger(book.logger(slog.LevelWarn)), WithDrainRetries())
 		before := labels.Load()
 		require.NoError(t, runToEnd(op, make([]patientNumber, 40)...))
-		assert.Len(t, book.read(), 2) // and one for the others, without a label
+		assert.Len(t, book.read(), 2) // and one line for the others, without a label
 		assert.Len(t, op.Timelines(), 10)
 		assert.EqualValues(t, 1+10, labels.Load()-before)
 	})
@@ -564,7 +569,7 @@ func TestElementLabel_AfterEmission(t *testing.T) {
 	})
 }
 
-// unnameable is an element whose name cannot be told.
+// unnameable is an element whose label panics.
 type unnameable int
 
 func (unnameable) LogValue() slog.Value { panic("no label") }
@@ -583,8 +588,8 @@ func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "
 
 var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
-// An operator that fails is logged once, at error level, before Out closes: the caller of Wait may be missing. A cancel is
-// wanted.
+// An operator that fails is logged once, at error level, before Out closes: the caller of
+// Wait may be missing. A cancel is wanted.
 func TestLogOfTheEnd(t *testing.T) {
 	fails := func(e any) func(t *testing.T, op *AsyncWaitOperator[int, int], cancel context.CancelCauseFunc) {
 		return func(_ *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
@@ -722,7 +727,7 @@ func TestLogOfAPanic(t *testing.T) {
 	}
 }
 
-// An error of Close that must not replace the failure is told to the log.
+// An error of Close must not replace the failure, so it is logged.
 func TestLogOfCloseAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -741,7 +746,8 @@ type badCloser struct {
 
 func (badCloser) Close() error { return errors.New("still open") }
 
-// Law A6: a handler that breaks when it is asked for its level breaks nothing else. It is not asked for every retry.
+// Law A6: a handler whose Enabled breaks has no other effect. Enabled is not called for
+// every retry.
 func TestLoggerThatBreaksWhenAsked(t *testing.T) {
 	for name, breaks := range map[string]func(){
 		"panic":  func() { panic("no level") },
@@ -776,14 +782,14 @@ func (h *askedHandler) Enabled(_ context.Context, level slog.Level) bool {
 	return false
 }
 
-// A strategy without any predicate never retries: the constructor says so.
+// A strategy without any predicate never retries, and the constructor logs a warning.
 func TestWarningOfAStrategyThatNeverRetries(t *testing.T) {
 	bare := strategies.FixedDelay[int](3, time.Second)
 	aware := strategies.ReasonAware(predicates.ByException[int](predicates.HasException, predicates.Unknown), nil)
 	tests := []struct {
 		name     string
 		strategy strategies.Retry[int]
-		want     string // the strategy that the warning names; none: there is no warning
+		want     string // the strategy that the warning names, or "" for no warning
 	}{
 		{"no predicate", bare, "*strategies.FixedDelayStrategy[int]"},
 		{"as a policy", strategies.PolicyOf(bare), "*strategies.Policy[int]"},
@@ -876,7 +882,8 @@ func TestLogNamesMessage(t *testing.T) {
 	}
 }
 
-// More groups of failures than have lines of their own share a group, and make room for others later.
+// More groups of failures than have lines of their own share a group, and make room for
+// others later.
 func TestWithLogger_VeryManyGroups(t *testing.T) {
 	for _, groups := range []int{mostLineGroups - 1, mostLineGroups, mostLineGroups + 1, 3 * mostLineGroups} {
 		synctest.Test(t, func(t *testing.T) {

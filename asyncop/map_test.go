@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
 
-// quiet keeps the failures that a test wants out of the log.
+// quiet keeps expected failures out of the log.
 func quiet() asyncop.Option { return asyncop.WithLogger(slog.New(slog.DiscardHandler)) }
 
 // firstInts returns the numbers below n.
@@ -30,7 +30,8 @@ func firstInts(n int) []int {
 	return all
 }
 
-// Law Q1: results are in the order of the elements, whatever the order in which the calls end, and 64 calls run at once.
+// Law Q1: results are in the order of the elements, whatever the order in which the calls
+// end, and 64 calls run at once.
 func TestMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int64
@@ -101,7 +102,8 @@ func TestMapIsCancelled(t *testing.T) {
 	})
 }
 
-// Retries go on to the end, and so long as the strategy allows: there is no timeout.
+// Retries continue until the end, as long as the strategy allows, because there is no
+// timeout.
 func TestMapWithRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -120,7 +122,7 @@ func TestMapWithRetries(t *testing.T) {
 	})
 }
 
-// An element has as many results as its call, and one that is dropped has none.
+// An element has as many results as its call returns. A dropped element has no results.
 func TestMapOfSeveralResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		results, err := asyncop.Map(t.Context(), firstInts(5), asyncop.BlockingMany(func(_ context.Context, n int) ([]int, error) {

@@ -34,7 +34,8 @@ func (l *lengths) call(_ context.Context, keys []string) ([]asyncop.Result[int],
 	return results, nil
 }
 
-// Elements that ask for the same key have one place in a batch, and what the cache has is not asked for.
+// Elements that ask for the same key share one member of a batch, and keys in the cache
+// are not asked for.
 func TestLookupsInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lengths
@@ -46,18 +47,19 @@ func TestLookupsInBatches(t *testing.T) {
 			got = append(got, n)
 		}
 		require.Equal(t, []int{1, 2, 1, 3, 1, 2, 4, 1}, got)
-		require.Len(t, l.calls, 2) // at once, so in either order
+		require.Len(t, l.calls, 2) // concurrent, so in either order
 		slices.SortFunc(l.calls, func(a, b []string) int { return len(b) - len(a) })
 		require.Equal(t, []string{"a", "bb", "ccc"}, l.calls[0])
 		require.Contains(t, l.calls[1], "dddd")
 		require.Zero(t, f.Stats().Loading)
 		require.NoError(t, op.Wait())
-		synctest.Wait() // the last call hands its results in before it gives its permit back
+		synctest.Wait() // the last call posts its results before it returns its permit
 		require.Zero(t, op.Stats().Running)
 	})
 }
 
-// A load whose lookups have left before the call of its batch begins is not part of the call, and ends (law A5).
+// A load whose lookups have left before the call of its batch begins is not part of the
+// call, and ends (law A5).
 func TestLateLookupsInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lengths
@@ -77,7 +79,7 @@ func TestLateLookupsInBatches(t *testing.T) {
 			strategies.ReasonAware(predicates.ByException[int](predicates.HasException, reason), refresh), asyncop.WithDropOnFailure(), asyncop.WithAttemptTimeout(time.Second), silent)
 		op.In() <- "a"
 		time.Sleep(1500 * time.Millisecond) // its batch has failed
-		op.In() <- "bb"                     // its batch begins with that retry, and waits for what is to be done first
+		op.In() <- "bb"                     // its batch begins with that retry, and waits for its Before
 		time.AfterFunc(6*time.Second, func() { close(op.In()) })
 		for v := range op.Out() {
 			t.Errorf("unexpected %v", v)

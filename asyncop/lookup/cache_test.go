@@ -19,20 +19,20 @@ import (
 
 var errForbidden = errors.New("forbidden")
 
-// answers is what a load ends with.
+// answers is the outcome of a load.
 type answers struct {
 	results []int
 	err     error
 }
 
-// Rules of their own for results, negative entries and errors.
+// Results, negative entries and errors each have their own rules.
 func TestRules(t *testing.T) {
 	found, none, failed := answers{results: []int{1}}, answers{}, answers{err: errBackend}
 	for name, test := range map[string]struct {
 		opts  []lookup.Option
 		load  answers
 		kept  time.Duration // at least
-		until time.Duration // not any more; 0: for ever
+		until time.Duration // gone by then; 0 means kept for ever
 	}{
 		"results are kept as long as the cache likes": {nil, found, 1000 * time.Hour, 0},
 		"so is that there are none":                   {nil, none, 1000 * time.Hour, 0},
@@ -87,12 +87,12 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// A load that began before the change is not kept after it.
+// A load that began before Forget is not kept after it.
 func TestForget(t *testing.T) {
 	b := new(backend)
 	cache := newMemory[string, int]()
 	f := lookup.New(b, cache)
-	f.Forget("a") // nothing there
+	f.Forget("a") // has no entry
 	first := ask(t, f, t.Context(), "a")
 	f.Forget("a")
 	second := ask(t, f, t.Context(), "a")
@@ -127,7 +127,8 @@ func (c gated) Put(key string, entry lookup.Entry[int]) {
 	c.memory.Put(key, entry)
 }
 
-// Forget waits for an outcome that is just being kept, and those who ask meanwhile join it.
+// Forget waits for an outcome that is just being kept. A lookup that asks meanwhile joins
+// the load.
 func TestForgetWhileAnEntryIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
@@ -147,7 +148,7 @@ func TestForgetWhileAnEntryIsKept(t *testing.T) {
 		go func() { defer close(forgotten); wg.Wait() }()
 		synctest.Wait()
 		require.Zero(t, early.Load(), "one did not wait")
-		third := ask(t, f, t.Context(), "a") // that one could be stale
+		third := ask(t, f, t.Context(), "a") // the outcome could be stale
 		require.Equal(t, 2, b.count())
 		close(cache.gate)
 		<-forgotten
@@ -162,7 +163,7 @@ func TestForgetWhileAnEntryIsKept(t *testing.T) {
 	})
 }
 
-// Also when those who have waited for it have left meanwhile.
+// The same holds when the lookups that waited for the outcome have left meanwhile.
 func TestForgetWhileAnEntryIsKeptForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
@@ -195,7 +196,7 @@ type broken struct {
 func (broken) Get(string) (e lookup.Entry[int], ok bool) { return e, false }
 func (c broken) Put(string, lookup.Entry[int])           { c.put() }
 
-// A cache that breaks is an outcome of those who wait (law A6), and not a silent one.
+// If the cache breaks, the waiting lookups fail (law A6) with the panic as their error.
 func TestCacheThatBreaks(t *testing.T) {
 	for name, put := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -237,8 +238,8 @@ func (c *hookedCache) Get(key string) (lookup.Entry[int], bool) {
 	return entry, ok
 }
 
-// A lookup that has missed the cache shortly before a load stores its outcome does not begin
-// another load.
+// A lookup that has missed the cache shortly before a load stores its outcome does not
+// begin another load.
 func TestFunction_LoadEndsBetweenMissAndJoin(t *testing.T) {
 	futures := make(chan asyncop.ResultFuture[int], 1)
 	fn := asyncop.Func(func(_ context.Context, _ string, result asyncop.ResultFuture[int]) error {

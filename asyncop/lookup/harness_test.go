@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// memory is a cache on the real clock, or that of a synctest bubble.
+// memory is a cache on the real clock, or on the clock of a synctest bubble.
 type memory[K comparable, OUT any] struct {
 	mu      sync.Mutex
 	entries map[K]timed[OUT]

@@ -20,7 +20,8 @@ import (
 
 type order struct{ id, user int }
 
-// Elements that share a value keep what is their own, whatever makes the calls and whether the value comes from the cache.
+// Elements that share a value keep what is their own, whatever makes the calls and
+// whether the value comes from the cache.
 func TestJoin(t *testing.T) {
 	orders := []order{{1, 7}, {2, 7}, {3, 8}, {4, 7}, {5, 0}, {6, 8}}
 	for kind, users := range map[string]func(calls *atomic.Int64) asyncop.AsyncFunction[int, string]{
@@ -77,7 +78,8 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// Failures of a batch of other types are those of its elements: an error, a panic, an element that is late.
+// Failures of a batch of other types fail its elements: an error, a panic, too few
+// results, and a goroutine that ends.
 func TestJoinOfABatchThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
@@ -109,7 +111,8 @@ func TestJoinOfABatchThatFails(t *testing.T) {
 	})
 }
 
-// A join that does not return fails its element, also when it has the value from a goroutine of the user's (law A6).
+// A join that does not return fails its element, also when it has the value from a
+// goroutine of the user's (law A6).
 func TestJoinThatBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +120,8 @@ func TestJoinThatBreaks(t *testing.T) {
 				go result.Complete(len(k))
 				return nil
 			})
-			// Without a cache: a hit calls join on the operator's loop, which must not end.
+			// Without a cache: a hit calls join on the operator's loop, which must not
+			// end.
 			f := lookup.Join(lookup.New(values, nil), itself, func(k string, n int) int {
 				if n == 2 {
 					breaks()

@@ -49,7 +49,7 @@ func collect(t *testing.T, results iter.Seq2[int, error]) (n int) {
 	return n
 }
 
-// Hits and elements that join a call take nothing from a rate.
+// Hits and elements that join a call do not count for a rate.
 func TestFunction_HitsAndJoinersTakeNothingFromTheRate(t *testing.T) {
 	for name, cache := range map[string]lookup.Cache[string, int]{"without a cache": nil, "with a cache": newMemory[string, int]()} {
 		for _, kind := range []string{"Rate", "CallRate", "Rate and Cost"} {
@@ -141,7 +141,8 @@ var policies = map[string]strategies.Retry[int]{
 	"jitter": strategies.ExponentialBackoff[int](3, time.Second, time.Minute, 2).WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException),
 }
 
-// The elements of a key share the attempts, however many there are and whenever they come.
+// The elements of a key share the attempts, however many there are and whenever they
+// come.
 func TestFunction_ElementsShareRetries(t *testing.T) {
 	for name, policy := range policies {
 		for _, kind := range []string{"ordered", "unordered"} {
@@ -294,7 +295,7 @@ func TestFunction_ElementsShareRetries_EndOfInput(t *testing.T) {
 	})
 }
 
-// In batches, too, hits take nothing and failures are shared.
+// In batches, too, hits do not count for a rate, and failures are shared.
 func TestFunction_ElementsShareRetries_Batched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, keys atomic.Int64

@@ -21,7 +21,8 @@ import (
 
 var silent = asyncop.WithLogger(slog.New(slog.DiscardHandler))
 
-// forEachKind runs the test with a function of callbacks and with one that blocks.
+// forEachKind runs the test with a function that uses callbacks and with a blocking
+// function.
 func forEachKind(
 	t *testing.T, test func(t *testing.T, make func(call func(ctx context.Context, key string) (int, error)) asyncop.AsyncFunction[string, int]),
 ) {
@@ -110,7 +111,8 @@ func TestWaitersRetryAndShareAgain(t *testing.T) {
 	})
 }
 
-// A retry is not answered by a negative entry or a kept error, or there would be no use in it.
+// A retry is not answered by a negative entry or a kept error, or there would be no use
+// in it.
 func TestRetriesGoPastNegativeEntries(t *testing.T) {
 	for name, first := range map[string]error{"no result": asyncop.ErrNoResult, "error": errBackend} {
 		t.Run(name, func(t *testing.T) {
@@ -184,14 +186,15 @@ func TestTimeoutsOfSharedLoads(t *testing.T) {
 	})
 }
 
-// What a load has reported counts for all who waited for it: their retry would repeat its request.
+// The report of a load counts for all lookups that waited for it, because their retry
+// would repeat its request.
 func TestStageOfASharedFailure(t *testing.T) {
 	inDoubt := predicates.NewReason("IN_DOUBT", false, false)
 	notSent := predicates.NewReason("NOT_SENT", true, false)
 	for name, test := range map[string]struct {
 		report func(ctx context.Context)
 		stage  predicates.Stage
-		doubt  bool // of a client's request
+		doubt  bool // in doubt by a client's report
 	}{
 		"nothing":      {func(context.Context) {}, predicates.NetworkTime, false}, // the safe assumption
 		"not sent":     {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.ClientDispatch) }, predicates.ClientDispatch, false},
@@ -251,7 +254,7 @@ func TestStageOfASharedFailure(t *testing.T) {
 	}
 }
 
-// An error from the cache is one of a lookup that has sent nothing.
+// An error from the cache belongs to a lookup that has sent nothing.
 func TestStageOfAKeptError(t *testing.T) {
 	f := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { return 0, errBackend }), newMemory[string, int](), lookup.WithErrorTTL(time.Hour, predicates.HasException))
 	var stages []predicates.Stage
@@ -292,7 +295,8 @@ func TestOptionalInterfacesStayReachable(t *testing.T) {
 	})
 }
 
-// An operator that is cancelled takes its load along only if no other element waits for it.
+// An operator that is cancelled takes its load along only if no other element waits for
+// it.
 func TestCancelledOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, cancelled atomic.Int64

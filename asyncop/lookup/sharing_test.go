@@ -74,7 +74,8 @@ func TestLateCompletionsOfALoad(t *testing.T) {
 	assert.ErrorContains(t, err, "nil error")
 }
 
-// One who leaves fails alone, be it the one who has begun the load; the load ends with the last.
+// One who leaves fails alone, be it the one who has begun the load; the load ends with
+// the last.
 func TestLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
@@ -97,14 +98,14 @@ func TestLeaving(t *testing.T) {
 		_, limited := ctx.Deadline()
 		require.False(t, limited, "a client would give up with one of those who wait")
 
-		fourth := ask(t, f, t.Context(), "a") // a cancel says nothing about the load
+		fourth := ask(t, f, t.Context(), "a") // a cancel gives no evidence about the load
 		require.Equal(t, 1, b.count())
 		b.call(0).result.Complete(7)
 		for _, w := range []*future{second, third, fourth} {
 			checkResults(t, w, 7)
 		}
 		cancelOther()
-		synctest.Wait() // and nothing is completed twice
+		synctest.Wait() // no lookup is completed twice
 
 		last, cancelLast := context.WithCancel(t.Context())
 		fifth := ask(t, f, last, "a")
@@ -113,9 +114,9 @@ func TestLeaving(t *testing.T) {
 		synctest.Wait()
 		checkFailed(t, fifth, context.Canceled)
 		require.ErrorIs(t, b.call(1).ctx.Err(), context.Canceled)
-		sixth := ask(t, f, t.Context(), "a") // it does not join what was cancelled
+		sixth := ask(t, f, t.Context(), "a") // it does not join the cancelled load
 		require.Equal(t, 3, b.count())
-		b.call(1).result.Complete(8) // nobody's
+		b.call(1).result.Complete(8) // has no effect
 		checkWaits(t, sixth)
 		b.call(2).result.Complete(9)
 		checkResults(t, sixth, 9)
@@ -124,11 +125,11 @@ func TestLeaving(t *testing.T) {
 	})
 }
 
-// watched is a context that counts those who wait for its end.
+// watched is a context that counts the watches of its end.
 type watched struct {
 	context.Context
 	watches int
-	first   func() // called before the watch begins; nil: nothing
+	first   func() // called before the watch begins, unless it is nil
 }
 
 func (*watched) Done() <-chan struct{} { return make(chan struct{}) }
@@ -141,7 +142,8 @@ func (w *watched) AfterFunc(func()) (stop func() bool) {
 	return func() bool { w.watches--; return true }
 }
 
-// A context that goes on after its lookup is left alone, whether that is answered at once or later.
+// A lookup leaves no watch on a context that outlives it, whether it is answered
+// immediately or later.
 func TestNothingStaysBehindInTheContext(t *testing.T) {
 	b := new(backend)
 	f := lookup.New(b, nil)
@@ -157,7 +159,7 @@ func TestNothingStaysBehindInTheContext(t *testing.T) {
 	require.Zero(t, ctx.watches)
 }
 
-// A load that hangs costs one timeout: it is not joined by what comes after it.
+// A load that hangs costs one timeout: later lookups do not join it.
 func TestHangingLoadIsNotJoinedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
@@ -177,13 +179,14 @@ func TestHangingLoadIsNotJoinedForEver(t *testing.T) {
 		require.Equal(t, 2, b.count())
 		b.call(1).result.Complete(2)
 		checkResults(t, third, 2)
-		b.call(0).result.Complete(1) // the older one is not kept over the newer
+		b.call(0).result.Complete(1) // the older result does not replace the newer one
 		checkResults(t, second, 1)
 		checkResults(t, within(time.Minute), 2)
 	})
 }
 
-// A panic and runtime.Goexit are outcomes of all who wait, and are kept by no cache (law A6).
+// A panic and runtime.Goexit are outcomes of all who wait, and are kept by no cache
+// (law A6).
 func TestPanicOfALoad(t *testing.T) {
 	for name, end := range map[string]func(){
 		"panic":  func() { panic("boom") },
@@ -286,8 +289,8 @@ func TestErrorOfAsyncInvoke(t *testing.T) {
 	checkResults(t, ask(t, f, t.Context(), "a"), 1)
 }
 
-// Keys that are not equal to themselves cannot be shared, and leave nothing behind; those that cannot be compared are an
-// outcome of their element.
+// Keys that are not equal to themselves cannot be shared, and leave no entry behind. Keys
+// that cannot be compared fail their element.
 func TestOddKeys(t *testing.T) {
 	calls := 0
 	count := asyncop.Func(func(_ context.Context, _ float64, result asyncop.ResultFuture[int]) error {
@@ -313,7 +316,7 @@ func TestOddKeys(t *testing.T) {
 	require.EqualValues(t, 2, op.Stats().Dropped)
 }
 
-// fakeHost is an operator that comes to blocking calls when the test says so.
+// fakeHost is an operator that runs blocking calls when the test asks for it.
 type fakeHost struct {
 	mu    sync.Mutex
 	tasks []func(late error)
@@ -332,7 +335,7 @@ func (h *fakeHost) Late() error {
 	return h.late
 }
 
-// run does what a worker does.
+// run runs the tasks, as a worker does.
 func (h *fakeHost) run() {
 	for _, task := range h.tasks {
 		task(h.Late())
@@ -345,7 +348,8 @@ func (h *fakeHost) context(t *testing.T) context.Context {
 	return context.WithValue(t.Context(), call.AttemptKey{}, h)
 }
 
-// The one who has begun the load is late before a worker comes to it: the call is made for the others.
+// The one who has begun the load is late before a worker comes to it: the call is made
+// for the others.
 func TestLateLeader(t *testing.T) {
 	calls := 0
 	f := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), nil)
@@ -358,7 +362,8 @@ func TestLateLeader(t *testing.T) {
 	require.Empty(t, other.tasks)
 }
 
-// All who wait are late: no call is made any more (law A5), and what comes next does not wait for it.
+// If all waiting lookups are late, no call is made (law A5), and the next lookup does not
+// wait for it.
 func TestAllLate(t *testing.T) {
 	calls := 0
 	f := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), nil)
@@ -367,7 +372,7 @@ func TestAllLate(t *testing.T) {
 	leader.late, other.late = context.Canceled, context.Canceled
 	leader.run()
 	require.Zero(t, calls)
-	checkWaits(t, first) // they end by themselves
+	checkWaits(t, first) // their operators end them
 	checkWaits(t, second)
 	third := ask(t, f, next.context(t), "a")
 	next.run()
@@ -375,7 +380,8 @@ func TestAllLate(t *testing.T) {
 	require.Equal(t, 0, f.Stats().Loading)
 }
 
-// Shared functions in a row: the inner one asks the outer one's lookups whether it is late.
+// Shared functions in a row: the inner one asks the outer one's lookups whether it is
+// late.
 func TestLateLookupsInARow(t *testing.T) {
 	calls := 0
 	inner := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), nil)
@@ -394,8 +400,9 @@ func TestLateLookupsInARow(t *testing.T) {
 	require.Equal(t, 1, calls)
 }
 
-// Random lookups that come, leave and are answered: each is completed once, a key has one load at a time unless a lookup has
-// left it in vain, and nothing stays behind.
+// Random lookups that come, leave and are answered: each is completed once, a key has one
+// load at a time unless a lookup has left it without a result, and no load is left
+// behind.
 func TestRandomLookups(t *testing.T) {
 	var inFlight [4]atomic.Int64
 	var calls atomic.Int64
@@ -421,7 +428,8 @@ func TestRandomLookups(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				key := (g + i) % len(inFlight)
-				// One lookup of each key stays, so that those who leave are never the last.
+				// One lookup of each key stays, so that a lookup that leaves is never the
+				// last.
 				ctx, cancel := context.WithCancel(context.Background())
 				done := make(chan struct{})
 				err := f.AsyncInvoke(ctx, key, doneFuture(func(results []int, err error) {
@@ -453,7 +461,8 @@ func TestRandomLookups(t *testing.T) {
 	require.Zero(t, s.Loading)
 }
 
-// The same with those who cancel and forget: only that each is completed, once.
+// The same with lookups that cancel and forget. Only the number of completions is
+// checked: each is completed once.
 func TestRandomLeaving(t *testing.T) {
 	f := lookup.New(asyncop.Blocking(func(ctx context.Context, key int) (int, error) {
 		if key == 0 {

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// passing is the future of a wrapper, which passes on what it gets.
+// passing is the future of a wrapper, which passes its completions on.
 type passing struct {
 	to   *Attempt[int]
-	on   func() // called first; nil: nothing
+	on   func() // called first, unless it is nil
 	errs []error
 }
 
@@ -31,7 +31,8 @@ func (p *passing) CompleteExceptionally(err error) {
 	p.to.CompleteExceptionally(err)
 }
 
-// batchOf returns a batch with so many members, whose elements are 0, 1 and so on. They join as join says; nil: by themselves.
+// batchOf returns a batch with n members, whose elements are 0, 1, and so on. They join
+// with the context and future that join returns, or with their own if join is nil.
 func batchOf(h *Host, n int, join func(i int, ctx context.Context, a *Attempt[int]) (context.Context, Future[int])) *Batch[int, int] {
 	b := NewBatch[int, int](h, "function", n)
 	for i := range n {
@@ -71,7 +72,8 @@ func posted(h *Host) (all []int) {
 	return all
 }
 
-// The outcomes of a call are those of its members, in their order (law Q1), and their contexts end. The call has returned by then.
+// The outcomes of a call go to its members, in their order (law Q1), and the members'
+// contexts end. The call has returned by then.
 func TestBatch(t *testing.T) {
 	h, _ := newHost(t)
 	b := batchOf(h, 3, nil)
@@ -95,7 +97,7 @@ func TestBatch(t *testing.T) {
 	require.EqualValues(t, 1, h.Freed())
 }
 
-// The context of a call ends with the last member: Done is closed when Err says so.
+// The context of a call ends with the last member: when Err is not nil, Done is closed.
 func TestBatchContextEnds(t *testing.T) {
 	for range 100 {
 		h, _ := newHost(t)
@@ -114,7 +116,8 @@ func TestBatchContextEnds(t *testing.T) {
 	}
 }
 
-// The future of a wrapper keeps its place among the others, which the loop gets to know before it is called: it may take its time.
+// The future of a wrapper keeps its place among the others, which the loop gets to know
+// before it is called: it may take its time.
 func TestBatchWithFuturesOfWrappers(t *testing.T) {
 	h, _ := newHost(t)
 	b := batchOf(h, 3, func(i int, ctx context.Context, a *Attempt[int]) (context.Context, Future[int]) {
@@ -131,7 +134,8 @@ func TestBatchWithFuturesOfWrappers(t *testing.T) {
 	require.Equal(t, []int{1, 2}, posted(h))
 }
 
-// Law A6: an outcome that breaks, such as an error with methods that do, fails its member, and is not that of others.
+// Law A6: an outcome that breaks, such as an error whose methods break, fails its own
+// member only.
 func TestBatchWhoseOutcomeBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(){"panic": func() { panic("broken") }, "goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +157,7 @@ func TestBatchWhoseOutcomeBreaks(t *testing.T) {
 	}
 }
 
-// Law A6: a call that breaks has returned, and its error is that of all.
+// Law A6: a call that breaks has returned, and all members get its error.
 func TestBatchWhoseCallBreaks(t *testing.T) {
 	h, _ := newHost(t)
 	var b *Batch[int, int]
@@ -168,7 +172,8 @@ func TestBatchWhoseCallBreaks(t *testing.T) {
 	}
 }
 
-// Law A5: members that are over are not called. They have no outcome, but for that which the future of a wrapper waits for.
+// Law A5: members that have ended are not called. They get no outcome, except for an
+// outcome that the future of a wrapper waits for.
 func TestBatchWithMembersThatAreLate(t *testing.T) {
 	h, _ := newHost(t)
 	var workers sync.WaitGroup
@@ -190,7 +195,7 @@ func TestBatchWithMembersThatAreLate(t *testing.T) {
 	require.EqualValues(t, 1, h.Late(), "that of the wrapper")
 }
 
-// A batch of which nothing is left makes no call, and gives its permit and its keys back.
+// A batch whose members have all ended makes no call and returns its permit and its keys.
 func TestBatchOfWhichNothingIsLeft(t *testing.T) {
 	h, _ := newHost(t)
 	b := batchOf(h, 2, nil)
@@ -210,7 +215,8 @@ func TestBatchOfWhichNothingIsLeft(t *testing.T) {
 	require.False(t, b.Join(t.Context(), 0, nil), "it is closed")
 }
 
-// A member whose context a wrapper has derived, and ended, is not called. It is not over, so it has an outcome.
+// A member whose context a wrapper has derived, and ended, is not called. It is not over,
+// so it has an outcome.
 func TestBatchWithContextsOfWrappers(t *testing.T) {
 	h, _ := newHost(t)
 	var workers sync.WaitGroup

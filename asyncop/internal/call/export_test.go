@@ -6,7 +6,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Unchain takes l from what Take has returned, and returns the rest.
+// Unchain detaches l from the chain that Take has returned, and returns the rest.
 func (l *Letter) Unchain() (rest *Letter) {
 	rest, l.Next = l.Next, nil
 	return rest
@@ -17,8 +17,8 @@ func (t *Token) start(host *Host, ref Ref, number int32, until time.Duration) {
 	t.Host, t.Ref, t.Number, t.Until = host, ref, number, until
 }
 
-// Report returns the latest stage that was reported, whether a client has a request in doubt, and whether the servers of all
-// such requests recognise them.
+// Report returns the latest stage that was reported, whether a client has a request in
+// doubt, and whether the servers of all such requests recognise them.
 func (t *Token) Report() (stage predicates.Stage, inDoubt, deduplicated bool) {
 	return reported(t.state.Load())
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// letter is what these tests post: number tells one from another.
+// letter returns a letter that number identifies.
 func letter(number int) *Letter { return &Letter{Ref: Ref{Index: uint32(number), Generation: 1}} }
 
 // post posts a letter.
@@ -46,7 +46,7 @@ func TestMailboxKeepsTheOrder(t *testing.T) {
 	assert.Equal(t, []int{5}, numbers(m.Mail.Take()))
 }
 
-// What is posted while a chain is being read belongs to the next one.
+// Letters that are posted while a chain is being read belong to the next chain.
 func TestMailboxWhileItIsRead(t *testing.T) {
 	m := Host{Sleeper: NewSleeper()}
 	post(&m, 1)
@@ -57,7 +57,8 @@ func TestMailboxWhileItIsRead(t *testing.T) {
 	assert.Equal(t, []int{3}, numbers(m.Mail.Take()))
 }
 
-// What is there when the mailbox is closed, or comes later, is not kept.
+// Letters that are in the mailbox when it is closed, or that are posted later, are not
+// retained.
 func TestMailboxThatIsClosed(t *testing.T) {
 	m := Host{Sleeper: NewSleeper()}
 	post := func() weak.Pointer[Letter] {
@@ -91,7 +92,7 @@ func TestMailboxAtRandom(t *testing.T) {
 	}
 }
 
-// Every letter arrives once, and those of one sender in its order.
+// Every letter arrives once, and the letters of one sender arrive in order.
 func TestMailboxManySenders(t *testing.T) {
 	const senders, each = 8, 5000
 	m := Host{Sleeper: NewSleeper()}
@@ -113,7 +114,7 @@ func TestMailboxManySenders(t *testing.T) {
 	for last := false; !last; {
 		select {
 		case <-done:
-			last = true // one more look
+			last = true // read the mailbox once more
 		default:
 		}
 		for _, n := range numbers(m.Mail.Take()) {

@@ -54,7 +54,8 @@ func newAttempt(h *Host) *Attempt[int] {
 	return a
 }
 
-// Law A2: of two completions at the same time, the first that claims the attempt counts, also before its outcome is written.
+// Law A2: of two completions at the same time, the first that claims the attempt counts,
+// also before its outcome is written.
 func TestClaimIsForOne(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
@@ -64,7 +65,8 @@ func TestClaimIsForOne(t *testing.T) {
 	require.False(t, a.Completed())
 }
 
-// Law D6: an element that is no message has no history, although its operator runs inside of a call for a message and has ended.
+// Law D6: an element that is no message has no history, although its operator runs inside
+// of a call for a message and has ended.
 func TestHistoryAroundTheOperator(t *testing.T) {
 	around := context.WithValue(context.Background(), ctxkey.Message{}, "of another element")
 	around = context.WithValue(around, ctxkey.Delivery{}, "of another element")
@@ -100,7 +102,8 @@ func TestFirstCompletionCounts(t *testing.T) {
 	require.Equal(t, ErrNil, err)
 }
 
-// An attempt that is completed before its function has returned to the loop posts no letter, unless others are before it (law Q1).
+// An attempt that is completed before its function has returned to the loop posts no
+// letter, unless others are before it (law Q1).
 func TestCompleteInPlace(t *testing.T) {
 	h, _ := newHost(t)
 	a := newCalled(h)
@@ -137,7 +140,8 @@ func TestCompleteInPlace(t *testing.T) {
 	}
 }
 
-// Law A2: what comes after the end changes nothing; what was handed in before, and not handled yet, is late, too.
+// Law A2: a completion after the end has no effect. A completion that was posted before
+// the end and not handled yet is late, too.
 func TestCompletionAfterTheEnd(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
@@ -153,7 +157,8 @@ func TestCompletionAfterTheEnd(t *testing.T) {
 	require.EqualValues(t, 2, h.Late())
 }
 
-// An attempt whose function was not called is refused; that is no completion of the function's.
+// An attempt whose function was not called is refused; that is no completion of the
+// function's.
 func TestRefuse(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
@@ -174,15 +179,16 @@ func TestRefuse(t *testing.T) {
 	require.Zero(t, h.Late())
 }
 
-// A permit comes back exactly once, and not before the loop has let go and the function has returned, in whatever order an
-// attempt is occupied, completed, cut off, handled and returned from.
+// A permit is returned exactly once, and not before the loop has released it and the
+// function has returned, in whatever order an attempt is occupied, completed, cut off,
+// handled and returned from.
 func TestPermitComesBackOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clock := new(stopped)
 		h := &Host{User: context.Background(), Life: context.Background(), Clock: clock, Sleeper: NewSleeper()}
 		a := new(Attempt[int])
 		a.start(h, Ref{Generation: 1}, 1, NoDeadline)
-		waits := true // the element, for the attempt
+		waits := true // the element waits for the attempt
 		var occupied, inside, let bool
 		permits := 0
 		completes := rapid.Bool().Draw(t, "completes by returning")
@@ -262,7 +268,8 @@ func TestPermitComesBackOnceInRaces(t *testing.T) {
 	require.Equal(t, n, permits+h.TakeFreed())
 }
 
-// Law A6: whatever the task of a blocking call does, its attempt has an outcome and its permit comes back.
+// Law A6: whatever the task of a blocking call does, its attempt has an outcome and its
+// permit is returned.
 func TestRunBlocking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for what, want := range map[string]string{"panic": "boom", "goexit": guard.ErrGoexit.Error()} {
@@ -284,7 +291,8 @@ func TestRunBlocking(t *testing.T) {
 	})
 }
 
-// Law A5: nothing begins after a cancel, in a suspended operator, at the deadline, or after the end.
+// Law A5: a call does not begin after a cancel, in a suspended operator, at the deadline,
+// or after the end.
 func TestLate(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end  func(h *Host, clock *stopped, a *Attempt[int])
@@ -343,7 +351,8 @@ func TestReports(t *testing.T) {
 	require.True(t, inDoubt)
 }
 
-// Deduplicated and other requests are counted apart, up to numbers that no call reaches, and a call is deduplicated by what is left (X1).
+// Deduplicated requests and other requests are counted separately, up to numbers that no
+// call reaches. The remaining requests decide whether a call is deduplicated (X1).
 func TestDeduplicatedRequests(t *testing.T) {
 	const most = 1<<11 - 1
 	for name, tt := range map[string]struct {
@@ -399,7 +408,8 @@ func TestDeduplicatedRequests(t *testing.T) {
 	}
 }
 
-// What runs beside a call has neither its permit nor its stage.
+// The context of code that runs beside a call has neither the permit nor the stage of the
+// call.
 func TestContextsOfTokens(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
@@ -418,7 +428,8 @@ func TestContextsOfTokens(t *testing.T) {
 	require.Equal(t, errTest, context.Cause(derived))
 }
 
-// What a context has said about its end does not change: the loop may let an attempt time out that has completed a moment ago.
+// The reported end of a context does not change, although the loop may still time out an
+// attempt that has just completed.
 func TestContextErrIsFinal(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)

@@ -66,7 +66,8 @@ func goroutineID() string {
 
 var bubbleOf = regexp.MustCompile(`(?m)^goroutine .*(synctest bubble \d+)`)
 
-// bubbleGoroutines counts the goroutines of the caller's bubble; those of tests before may still be on their way out.
+// bubbleGoroutines counts the goroutines of the caller's bubble. Goroutines of earlier
+// tests may still be ending.
 func bubbleGoroutines() int {
 	buf := make([]byte, 4<<20)
 	buf = buf[:runtime.Stack(buf, true)]
@@ -111,7 +112,8 @@ func TestWorkersRunOneJobEach(t *testing.T) {
 	})
 }
 
-// A job never waits for a job before it, whatever has been started and has ended: here at random.
+// A job never waits for a job before it, whatever has been started and has ended: here at
+// random.
 func TestWorkersNeverLetAJobWait(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -154,7 +156,8 @@ func TestWorkersNeverLetAJobWait(t *testing.T) {
 	}
 }
 
-// A job that finds an idle worker on its way to another one's job gets a worker of its own.
+// A job that finds an idle worker on its way to another one's job gets a worker of its
+// own.
 func TestWorkersInARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
@@ -171,7 +174,8 @@ func TestWorkersInARow(t *testing.T) {
 	})
 }
 
-// Jobs that are only offered are taken by workers that come free; idle ones come for them when they are sent.
+// Jobs that are only offered are taken by workers that come free; idle ones come for them
+// when they are sent.
 func TestWorkersOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
@@ -199,7 +203,8 @@ func TestWorkersOffered(t *testing.T) {
 	})
 }
 
-// A job that is due takes nothing from one that is only offered: workers are sent for those before it, too, and no further.
+// A job that is due takes no worker from a job that is only offered: Send starts workers
+// for earlier offers too, but not for later ones.
 func TestWorkersSentForWhatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
@@ -214,14 +219,14 @@ func TestWorkersSentForWhatIsDue(t *testing.T) {
 		r.Send()
 		synctest.Wait()
 		assert.EqualValues(t, 3, r.started.Load())
-		r.Send() // for nothing
+		r.Send() // has no effect
 		close(gate)
 		synctest.Wait()
 		assert.Equal(t, 3, r.idleWorkers())
 	})
 }
 
-// Law A6: a task that ends its goroutine takes nothing with it but the goroutine.
+// Law A6: a task that ends its goroutine has no other effect.
 func TestWorkersSurviveGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
@@ -272,7 +277,7 @@ func TestWorkersEndAfterStop(t *testing.T) {
 		ends[0]()
 		synctest.Wait() // one idle, one busy
 		ends = append(ends, r.start(true))
-		r.Stop() // one told to come, one busy
+		r.Stop() // one on its way, one busy
 		ends = append(ends, r.start(true))
 		synctest.Wait()
 		assert.EqualValues(t, 4, r.started.Load(), "stop takes no job back")

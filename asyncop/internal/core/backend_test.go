@@ -98,7 +98,8 @@ func (e *ear) AttemptEnded(now time.Time, _ *gate.Evidence) gate.Effect {
 	return gate.Counts
 }
 
-// A backend hears of a call that has blocked the loop at the end of the call.
+// A call that has blocked the loop is reported to the backend with the time of the end of
+// the call.
 func TestBackendHearsAtTheEndOfACall(t *testing.T) {
 	for name, outcome := range map[string]func(a *call.Attempt[string]){
 		"result": func(a *call.Attempt[string]) { a.Complete("done") },
@@ -124,8 +125,8 @@ func TestBackendHearsAtTheEndOfACall(t *testing.T) {
 	}
 }
 
-// Law B4: the backend learns of an attempt even if the policy panics, or ends the goroutine
-// of the loop, before it has found a reason.
+// Law B4: an attempt is reported to the backend even if the policy panics, or ends the
+// goroutine of the loop, before it has found a reason.
 func TestBackend_PolicyBreaksBeforeTheReport(t *testing.T) {
 	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "exits": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -164,7 +165,8 @@ func (s thinking) CanRetry(int) bool {
 	return false
 }
 
-// Law A5: the time that the policy takes after a backend has heard counts for those that wait.
+// Law A5: the time that the policy takes after the report to the backend counts for
+// waiting elements.
 func TestNoStartAfterADeadlineThatCameWhileThePolicyDecided(t *testing.T) {
 	var r *rig
 	strategy := thinking{strategies.FixedDelay[string](1, 0).RetryIfResult(predicates.ResultPredicate[string](func([]string) bool { return true })), func() {
@@ -189,7 +191,8 @@ func (s *scarce) MayRetry(time.Time) bool {
 	return true
 }
 
-// A call that has blocked the loop beyond the time of its element takes no retry out of the budget.
+// A call that has blocked the loop beyond the time of its element takes no retry out of
+// the budget.
 func TestNoBudgetForARetryThatIsTooLate(t *testing.T) {
 	for took, want := range map[time.Duration]int{time.Second: 1, 2 * time.Minute: 0} {
 		for name, complete := range outcomesToRetry {
@@ -209,7 +212,7 @@ func TestNoBudgetForARetryThatIsTooLate(t *testing.T) {
 	}
 }
 
-// registry is a place that notes what it is told.
+// registry is a seat that records its arguments.
 type registry struct {
 	door
 	started, joined []bool // whether each attempt is a retry
@@ -228,7 +231,7 @@ func (p *registry) WhyWaiting(_ time.Time, l *gate.Late) (error, time.Duration) 
 	return nil, 0
 }
 
-// Law B3: the backend learns of each member of a batch whether its attempt is a retry.
+// Law B3: the backend is told for each member of a batch whether its attempt is a retry.
 func TestBackend_RetriesInABatch(t *testing.T) {
 	p := &registry{door: door{newHouse(9)}}
 	b := withBatches(t, 3, 0, retries(1, 0), func(c *setup) { c.Host.Seat = p })
@@ -248,7 +251,8 @@ func TestBackend_RetriesInABatch(t *testing.T) {
 	b.end()
 }
 
-// Law W2: at the deadline, the backend learns when the message of the element failed at an earlier visit.
+// Law W2: at the deadline, the backend gets the time at which the message of the element
+// failed at an earlier visit.
 func TestBackend_DeadlineOfAMessageThatFailedBefore(t *testing.T) {
 	failed := time.Unix(500, 0)
 	for name, call := range map[string]bool{"called": true, "never called": false} {
@@ -267,13 +271,14 @@ func TestBackend_DeadlineOfAMessageThatFailedBefore(t *testing.T) {
 		if call {
 			require.Equal(t, failed, p.late[0].Failed, name)
 			require.False(t, p.late[0].Begun.IsZero(), name)
-		} else { // it cannot be what broke the service
+		} else { // a message that was not called cannot have broken the service
 			require.Zero(t, p.late[0].Failed, name)
 		}
 	}
 }
 
-// Law A5: an attempt does not start at its deadline, either, after the cost function has taken the time up to it.
+// Law A5: an attempt does not start at its deadline, either, after the cost function has
+// taken the time up to it.
 func TestBackend_CostTakesTheTimeUpToTheDeadline(t *testing.T) {
 	for took, want := range map[time.Duration]string{
 		time.Minute - 1: "(a#1",
@@ -298,7 +303,7 @@ func (r *rig) share(h *house) {
 	r.build(r.setup)
 }
 
-// sleep lets the driver sleep if the core says so, and reports it.
+// sleep lets the driver sleep if the core has no work, and reports whether it sleeps.
 func (r *rig) sleep() bool {
 	r.Host.Parked.Store(true)
 	if r.Next() <= r.Timers.Now() {

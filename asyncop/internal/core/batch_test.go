@@ -20,8 +20,8 @@ import (
 
 type testBatch = call.Batch[string, string]
 
-// batchRig makes the calls of a rig for several elements. A batch is written down as "(a#1+b#1" when it is handed out; its call
-// is made, and returns, when the test says so.
+// batchRig makes the calls of a rig for several elements. It records a batch as
+// "(a#1+b#1" when the batch is handed out. The test makes the call, which then returns.
 type batchRig struct {
 	*rig
 	forming []string // names of members that have joined and were not handed out
@@ -122,7 +122,8 @@ func (b *batchRig) returns() {
 	job()
 }
 
-// A call does not wait for what is done before it for a member that is over, although that ignores its context.
+// A call does not wait for the Before of a member that has ended, even if the Before
+// ignores its context.
 func TestBatchDoesNotWaitForMembersThatAreOver(t *testing.T) {
 	again := strategies.ReasonStrategyFunc[string](func(_ context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
 		action := strategies.RetryAfter(time.Second)
@@ -152,7 +153,8 @@ func TestBatchDoesNotWaitForMembersThatAreOver(t *testing.T) {
 	b.end()
 }
 
-// Law T1: timers that are due go before a batch that is full, in the step in which its permit comes back.
+// Law T1: timers that are due precede a full batch in the step in which its permit is
+// returned.
 func TestTimersGoBeforeAFullBatch(t *testing.T) {
 	b := withBatches(t, 2, time.Second, nil, func(c *setup) { c.MaxCalls, c.Timeout = 1, 4*time.Second })
 	b.feed("a b")
@@ -171,7 +173,8 @@ func TestTimersGoBeforeAFullBatch(t *testing.T) {
 	b.end()
 }
 
-// Law A5: a wrapper of the function that takes its time with one member does not let the next one start at its deadline.
+// Law A5: a wrapper of the function that takes its time with one member does not let the
+// next one start at its deadline.
 func TestMemberDoesNotStartAtItsDeadline(t *testing.T) {
 	var b *batchRig
 	b = withBatches(t, 2, time.Second, nil, func(c *setup) {
@@ -237,7 +240,8 @@ func TestBatchBrokenOffAtTheEnd(t *testing.T) {
 	require.Zero(t, permits.Used())
 }
 
-// A batch waits from the first retry that is due on, or the first head of a key, and not from the last one.
+// A batch waits from the first retry that is due on, or the first head of a key, and not
+// from the last one.
 func TestBatchWaitsFromTheFirst(t *testing.T) {
 	t.Run("retries", func(t *testing.T) {
 		b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *setup) {
@@ -278,8 +282,8 @@ func TestBatchWaitsFromTheFirst(t *testing.T) {
 	})
 }
 
-// A batch goes when it has all its members, and takes one permit; what is left waits for its own time, not a moment less (law
-// T1).
+// A batch starts when it is full and takes one permit, and the remaining elements wait
+// for their full time (law T1).
 func TestBatchGoesBySizeAndWait(t *testing.T) {
 	b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *setup) {
 		c.Queue = queue.NewOrdered[*Slot[string, string]](100)
@@ -314,7 +318,8 @@ func TestBatchGoesBySizeAndWait(t *testing.T) {
 	b.end()
 }
 
-// With no wait, a step makes a batch of all that came before it, and what waits for a permit makes large ones.
+// Without a wait, a step makes a batch of all elements that came before it. Elements that
+// wait for a permit make large batches.
 func TestBatchWithoutWait(t *testing.T) {
 	b := withBatches(t, 10, 0, nil, func(c *setup) {
 		c.Queue, c.MaxCalls = queue.NewOrdered[*Slot[string, string]](100), 1
@@ -333,8 +338,9 @@ func TestBatchWithoutWait(t *testing.T) {
 	b.end()
 }
 
-// A permit that comes back goes to a batch that is full, before it is looked at what the call has completed, which takes as long as a
-// short call. A batch that is not full waits for the retries among that.
+// A permit that is returned goes to a full batch before the outcomes of the call are
+// handled, which takes as long as a short call. A batch that is not full waits for the
+// retries among these outcomes.
 func TestFullBatchGoesBeforeOutcomes(t *testing.T) {
 	b := withBatches(t, 2, time.Hour, retries(1, 0), func(c *setup) {
 		c.Queue, c.MaxCalls = queue.NewOrdered[*Slot[string, string]](100), 1
@@ -358,8 +364,8 @@ func TestFullBatchGoesBeforeOutcomes(t *testing.T) {
 	b.end()
 }
 
-// A batch goes when all slots are taken and none will come free without it. Elements that wait for downstream only do make
-// room.
+// A batch starts when all slots are taken and no slot will become free without it.
+// Elements that only wait for downstream do free their slots.
 func TestBatchOfFullOperator(t *testing.T) {
 	b := withBatches(t, 10, time.Hour, nil, func(c *setup) { c.Timeout = 0 })
 	b.feed("a b c")
@@ -381,7 +387,7 @@ func TestBatchOfFullOperator(t *testing.T) {
 	b.end()
 }
 
-// At the end of the input a batch waits for nothing, nor do retries that go on.
+// At the end of the input, a batch does not wait, and neither do retries that continue.
 func TestBatchAtEndOfInput(t *testing.T) {
 	b := withBatches(t, 10, 40*time.Second, retries(1, time.Second), nil)
 	b.feed("a b")
@@ -415,7 +421,8 @@ func TestBatchOfRestoredElements(t *testing.T) {
 	b.end()
 }
 
-// A batch of which wrappers of the function have completed all members is no call: its permits come back.
+// A batch makes no call if wrappers of the function have completed all its members. Its
+// permits are returned.
 func TestBatchWithoutCall(t *testing.T) {
 	permits := newHouse(1)
 	b := withBatches(t, 2, time.Second, nil, nil)

@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Law Q1: ordered results leave in input order, unordered ones in the order of completion, and nothing crosses a control
-// element.
+// Law Q1: ordered results leave in input order, unordered results in the order of
+// completion, and no result crosses a control element.
 func TestOrder(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*setup)
@@ -52,8 +52,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Law Q1: a call that completes at once does not overtake completions that were taken from the mailbox with the answer that
-// started it.
+// Law Q1: a call that completes at once does not overtake completions that were taken
+// from the mailbox with the answer that started it.
 func TestCompletionAtOnceDoesNotOvertake(t *testing.T) {
 	refresh := strategies.ReasonStrategyFunc[string](
 		func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
@@ -73,7 +73,7 @@ func TestCompletionAtOnceDoesNotOvertake(t *testing.T) {
 	}
 	r.feed("a b")
 	r.step()
-	r.work() // what is done before a's retry
+	r.work() // the Before of a's retry
 	r.complete("b#1")
 	r.step()
 	r.step()
@@ -81,7 +81,7 @@ func TestCompletionAtOnceDoesNotOvertake(t *testing.T) {
 	r.end()
 }
 
-// Law Q2: what waits, is complete or is a control element has a slot.
+// Law Q2: an element that waits or is complete, and a control element, each hold a slot.
 func TestSlots(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) { c.MaxCalls = 1 })
 	r.feed("a b |1 c")
@@ -120,8 +120,8 @@ func TestLateCompletions(t *testing.T) {
 	r.end()
 }
 
-// Law A3: the timeout counts from the slot on, over all attempts, and is final; the element leaves although its call never
-// ends.
+// Law A3: the timeout counts from the slot on, over all attempts, and is final; the
+// element leaves although its call never ends.
 func TestTimeout(t *testing.T) {
 	r := newRig(t, retries(strategies.Unlimited, 400*time.Millisecond), func(c *setup) { c.Timeout = time.Second })
 	r.feed("a b")
@@ -137,7 +137,7 @@ func TestTimeout(t *testing.T) {
 	r.end()
 }
 
-// Law A3: what the timeout handler answers is final, too, and so is that it does not.
+// Law A3: the answer of the timeout handler is final, and so is a missing answer.
 func TestTimeoutHandler(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer []string
@@ -169,8 +169,8 @@ func TestTimeoutHandler(t *testing.T) {
 	}
 }
 
-// Law A3: with HandlesAll every failure is handled, once; meanwhile its element has a slot and no permit, and is in a
-// checkpoint as one whose last attempt runs.
+// Law A3: with HandlesAll every failure is handled once. Meanwhile its element has a slot
+// and no permit, and a checkpoint saves it as an element whose last attempt runs.
 func TestHandledFailures(t *testing.T) {
 	r := newRig(t, retries(1, 0), func(c *setup) {
 		c.MaxCalls, c.HandlesAll = 1, true
@@ -222,8 +222,9 @@ func TestAttempts(t *testing.T) {
 	r.end()
 }
 
-// Law A5: no attempt starts at the deadline, after a cancel or after the end of the element; after the end of the input what
-// waits for a permit gets its first attempt, and what is in back-off one more, at once.
+// Law A5: no attempt starts at the deadline, after a cancel or after the end of the
+// element. After the end of the input, an element that waits for a permit gets its first
+// attempt, and an element in back-off gets one more attempt immediately.
 func TestNoAttemptTooLate(t *testing.T) {
 	few := func(c *setup) { c.MaxCalls = 1 }
 	t.Run("deadline", func(t *testing.T) {
@@ -251,7 +252,7 @@ func TestNoAttemptTooLate(t *testing.T) {
 		r.Ended(cut[0], observe.Abandoned)
 		r.balance()
 	})
-	// What was to be done before the attempt is done in time, and the core learns of it too late.
+	// The Before ends in time, but the core is notified too late.
 	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
 		return strategies.RetryAfter(time.Second).WithBefore(func(context.Context) error { return nil }), nil
 	})
@@ -306,7 +307,8 @@ func TestNoAttemptTooLate(t *testing.T) {
 	})
 }
 
-// Law T1: no timer fires early; a completion that is in the mailbox goes before a timer that is due.
+// Law T1: no timer fires early; a completion that is in the mailbox goes before a timer
+// that is due.
 func TestTimers(t *testing.T) {
 	r := newRig(t, retries(1, time.Second), nil)
 	r.feed("a b")
@@ -326,7 +328,8 @@ func TestTimers(t *testing.T) {
 	r.end()
 }
 
-// Law T1: what is late when it would start times out with the others, in the order of arming, after what is completed.
+// Law T1: an element that is late when it would start times out with the others, in the
+// order of arming, after the completions.
 func TestDeadlinesDuringACall(t *testing.T) {
 	for _, pace := range []bool{false, true} {
 		r := newRig(t, retries(1, time.Second), nil)
@@ -336,7 +339,7 @@ func TestDeadlinesDuringACall(t *testing.T) {
 		}
 		if pace {
 			r.setup.Cost = func(string) float64 {
-				if r.calls["a#2"] != nil { // b is asked about
+				if r.calls["a#2"] != nil { // the cost of b
 					minute()
 				}
 				return 0
@@ -361,7 +364,8 @@ func TestDeadlinesDuringACall(t *testing.T) {
 	}
 }
 
-// Law C1: a checkpoint has what was accepted and not settled, in input order, in both modes.
+// Law C1: a checkpoint has what was accepted and not settled, in input order, in both
+// modes.
 func TestItems(t *testing.T) {
 	onError := strategies.FixedDelay[string](9, 10*time.Second).RetryIfException(predicates.HasException)
 	for _, change := range []func(*setup){nil, unordered} {
@@ -493,7 +497,7 @@ func TestBrokenUserCode(t *testing.T) {
 	r.exitedBy("AsyncInvoke")
 }
 
-// Forget lets go of everything that user code could reach through a future it keeps.
+// Forget releases everything that user code could reach through a future that it keeps.
 func TestForget(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.feed("a b")
@@ -502,7 +506,7 @@ func TestForget(t *testing.T) {
 	r.Forget()
 	require.Nil(t, r.Queue)
 	require.Nil(t, r.live)
-	late := func() weak.Pointer[call.Letter] { // of a call that returned just before the end
+	late := func() weak.Pointer[call.Letter] { // the letter of a call that returned just before the end
 		l := new(call.Letter)
 		r.Host.Post(l, l)
 		return weak.Make(l)
@@ -557,7 +561,7 @@ func TestClockWithoutLimits(t *testing.T) {
 	}
 }
 
-// quiet is an observer that does nothing.
+// quiet is an observer without effect.
 type quiet struct{}
 
 func (quiet) Accepted(context.Context, any, bool) context.Context { return nil }

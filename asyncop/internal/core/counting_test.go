@@ -53,7 +53,7 @@ func TestCountersAreCalledOnceATurn(t *testing.T) {
 	r.end()
 }
 
-// A call keeps its direct way: nothing that counts has values for it.
+// A call keeps its direct path, because counters add no values to its context.
 func TestCountersLeaveDirectCalls(t *testing.T) {
 	r := newRig(t, nil, func(cfg *setup) { cfg.Counters, cfg.Direct = []counting.Counter{&sheet{}}, true })
 	r.Accept("a", call.Message{})
@@ -112,7 +112,8 @@ func TestCounterBreaks(t *testing.T) {
 	}
 }
 
-// A burst of events is not kept for ever, and neither counters nor observers make an element of a key cost an allocation.
+// A burst of events is not kept for ever, and neither counters nor observers make an
+// element of a key cost an allocation.
 func TestObservedElementsUseMemoryAgain(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector allocates")
@@ -156,14 +157,14 @@ func TestObservedElementsUseMemoryAgain(t *testing.T) {
 	require.Empty(t, slices.Concat(emptied([]int{1})))
 }
 
-// tally counts, and keeps nothing.
+// tally only counts.
 type tally struct{ n int }
 
 func (c *tally) Count(attempts []counting.AttemptEnd, elements []counting.Element) {
 	c.n += len(attempts) + len(elements)
 }
 
-// What rode with one element says nothing of the next one that uses its memory.
+// The data of one element does not leak to the next element that uses its memory.
 func TestRidersAreUsedAgain(t *testing.T) {
 	c := &sheet{}
 	r, o := observed(t, 0, func(cfg *setup) {
@@ -215,7 +216,7 @@ func TestRidersAreUsedAgain(t *testing.T) {
 	r.end()
 }
 
-// What few elements have besides goes with them: a reason is not that of the next element.
+// Rare data leaves with its element: a reason does not appear at the next element.
 func TestReasonsGoWithTheirElements(t *testing.T) {
 	c := &sheet{}
 	busy := predicates.NewReason("BUSY", true, false)

@@ -73,7 +73,7 @@ func decide(d *delegator[int], attempts int, results []int, err error, final boo
 	return d.policy.Decide(context.Background(), &d.view, &decision.Situation{Finishing: final, Random: d.random})
 }
 
-// Without a predicate there is no retry, and nothing is asked per element.
+// Without a predicate there is no retry, and the strategy is not called per element.
 func TestDelegatorWithoutPredicate(t *testing.T) {
 	type nilPair struct {
 		predicates.AsyncRetryPredicate[int]
@@ -159,7 +159,8 @@ func TestDelegatorRefusesANegativeBackoff(t *testing.T) {
 	assert.ErrorContains(t, dec.Err, "*core.recordingStrategy: negative BackoffTime(2): -2s")
 }
 
-// The jitter is applied to the strategy's base delay, from the injected source: equal sources, equal delays.
+// The jitter is applied to the strategy's base delay, from the injected source: equal
+// sources, equal delays.
 func TestDelegatorAppliesTheJitter(t *testing.T) {
 	strategy := strategies.FixedDelay[int](strategies.Unlimited, time.Second).
 		RetryIfException(predicates.HasException).WithJitter(strategies.EqualJitter)

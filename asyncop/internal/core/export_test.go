@@ -6,7 +6,7 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// What tests ask State for.
+// Fields of State that tests read.
 
 func (g *Machine[IN, OUT]) FreeSlots() int { return g.State().FreeSlots }
 func (g *Machine[IN, OUT]) Len() int       { return g.State().Len }

@@ -28,24 +28,25 @@ var (
 	errOver    = errors.New("over")
 )
 
-// rig drives an core without goroutines. What would run on workers waits until the test runs it; the clock moves by hand;
-// calls are completed by the test, by name: "a#2" is the second attempt of a. What happens is written down: an output by its
-// name, a control element as "|5", a call as "(a#1", a failure as "!a".
+// rig drives a core without goroutines. Tasks for workers wait until the test runs them.
+// The clock is moved by hand. The test completes calls by name: "a#2" is the second
+// attempt of a. The history records an output by its name, a control element as "|5", a
+// call as "(a#1", and a failure as "!a".
 type rig struct {
 	*Machine[string, string]
 	setup     *setup
 	messages  *Messages[string, string]
-	observing *Observing[string, string] // nil: nobody observes
-	sink      *HandOver[string, string]  // nil: there is none
-	batches   *Batches[string, string]   // nil: there are none
+	observing *Observing[string, string] // nil without observers
+	sink      *HandOver[string, string]  // nil without a sink
+	batches   *Batches[string, string]   // nil without batches
 	tb        require.TestingT
 	clock     *handClock
 	stop      context.CancelCauseFunc // ends the user's context
 
-	tasks   []func()                   // what Host.Run was given
-	jobs    []call.Job[string, string] // of the workers
+	tasks   []func()                   // tasks given to Host.Run
+	jobs    []call.Job[string, string] // jobs for the workers
 	calls   map[string]*call.Attempt[string]
-	answer  func(name string, a *call.Attempt[string]) error // called for each call; nil: none
+	answer  func(name string, a *call.Attempt[string]) error // called for each call, unless it is nil
 	history []string
 }
 
@@ -91,7 +92,7 @@ type setup struct {
 	NotRetried    func(r Report[string], d decision.Decision)
 }
 
-// onFailure is what becomes of elements that fail.
+// onFailure selects the fate of failed elements.
 type onFailure uint8
 
 const (
@@ -100,7 +101,7 @@ const (
 	toSink
 )
 
-// newRig returns a rig with an ordered queue of 4 slots, unless change says otherwise.
+// newRig returns a rig with an ordered queue of 4 slots, which change can modify.
 func newRig(tb require.TestingT, strategy strategies.Retry[string], change func(c *setup)) *rig {
 	r := &rig{
 		tb: tb, clock: &handClock{at: time.Unix(1_000_000, 0)},
@@ -338,7 +339,7 @@ func (r *rig) leave() {
 	}
 }
 
-// idle runs steps until the core has nothing to do before some time passes.
+// idle runs steps until the core has no work before some time passes.
 func (r *rig) idle() {
 	for n := 0; r.Next() <= r.Timers.Now(); n++ { // Now is before everything
 		require.Less(r.tb, n, 1000, "the core is never done")
@@ -393,7 +394,7 @@ func (r *rig) balance() {
 	require.EqualValues(r.tb, r.Running(), c.Running)
 }
 
-// end checks that nothing is left.
+// end checks that no element, call or timer is left.
 func (r *rig) end() {
 	r.balance()
 	require.Zero(r.tb, r.Len())
@@ -426,7 +427,8 @@ func onGoroutine(f func()) {
 	<-done
 }
 
-// exitedBy checks that user code has failed the run by runtime.Goexit (law A6), and ends the run.
+// exitedBy checks that user code has failed the run by runtime.Goexit (law A6), and ends
+// the run.
 func (r *rig) exitedBy(code string) {
 	_, err := r.Failure()
 	exit, ok := errors.AsType[*GoexitError](err)

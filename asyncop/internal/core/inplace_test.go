@@ -17,7 +17,8 @@ import (
 
 type testAttempt = call.Attempt[string]
 
-// atOnce completes calls of lower case names at once, those of "-" without a result.
+// atOnce completes calls with lower case names immediately, and calls that begin with "-"
+// without a result.
 func atOnce(name string, a *testAttempt) error {
 	switch {
 	case name[0] == '-':
@@ -28,7 +29,8 @@ func atOnce(name string, a *testAttempt) error {
 	return nil
 }
 
-// Laws Q1 and Q2: calls that end at once are handled where they stand, and have slots until they leave.
+// Laws Q1 and Q2: calls that end at once are handled where they stand, and have slots
+// until they leave.
 func TestCallsThatEndAtOnceHaveSlots(t *testing.T) {
 	for name, change := range map[string]func(*setup){"ordered": nil, "unordered": unordered} {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +68,7 @@ func TestCallsThatEndAtOnceHaveSlots(t *testing.T) {
 	}
 }
 
-// Law A3: an element whose call goes on has its deadlines.
+// Law A3: an element whose call continues has its deadlines.
 func TestCallThatGoesOnTimesOut(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.feed("A")
@@ -88,7 +90,8 @@ func TestCallThatGoesOnTimesOut(t *testing.T) {
 	r.end()
 }
 
-// A call that another goroutine completes before its function returns has ended at once, too; one that is completed later has not.
+// A call that another goroutine completes before its function returns has ended
+// immediately, too. A call that is completed later has not.
 func TestCallEndsOnAnotherGoroutine(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.answer = func(name string, a *testAttempt) error {
@@ -148,7 +151,7 @@ func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
 	r.end()
 }
 
-// What was found out about one element is not that of the next.
+// Facts about one element do not leak to the next element.
 func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 	inDoubt := map[string]bool{}
 	r := newRig(t, retries(0, 0), func(c *setup) {
@@ -173,7 +176,8 @@ func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 	r.end()
 }
 
-// Law X1: of all attempts the one that is known least counts. The server of a later request does not recognise an earlier one.
+// Law X1: the attempt with the weakest evidence decides. The server of a later request
+// does not recognise an earlier request.
 func TestDoubtOfAllAttempts(t *testing.T) {
 	deduplicated := map[string]bool{}
 	r := newRig(t, retries(1, 0), func(c *setup) {
@@ -193,7 +197,8 @@ func TestDoubtOfAllAttempts(t *testing.T) {
 	r.end()
 }
 
-// A result that asks for a retry it does not get is emitted, once the predicate was asked once.
+// A result that asks for a retry it does not get is emitted, once the predicate was asked
+// once.
 func TestCallThatEndsAtOnceIsExhausted(t *testing.T) {
 	r := newRig(t, retries(0, 0), nil)
 	r.answer = atOnce
@@ -234,7 +239,8 @@ func TestCallThatEndsAtOnceBreaks(t *testing.T) {
 	}
 }
 
-// Law A6: a function that ends the goroutine of the loop fails the run, whether it has completed its call or not.
+// Law A6: a function that ends the goroutine of the loop fails the run, whether it has
+// completed its call or not.
 func TestCallThatEndsAtOnceExits(t *testing.T) {
 	for _, completes := range []bool{false, true} {
 		r := newRig(t, nil, nil)
@@ -292,8 +298,9 @@ func TestPredicateBreaksOnACallThatEndsAtOnce(t *testing.T) {
 	}
 }
 
-// Law A1: what has ended at once and has not left is abandoned like everything else, in input order; also the element whose function
-// has ended the goroutine of a driver that does not resume.
+// Law A1: an element that completed immediately and has not left is abandoned like every
+// other element, in input order. The same holds for an element whose function has ended
+// the goroutine of a driver that does not resume.
 func TestAbandonAfterCallsThatEndAtOnce(t *testing.T) {
 	for name, exits := range map[string]bool{"waiting": false, "exited": true} {
 		t.Run(name, func(t *testing.T) {
@@ -355,7 +362,8 @@ func TestItemsOfCallsThatEndAtOnce(t *testing.T) {
 	}
 }
 
-// Law C1: the results in a checkpoint stay there when they have left the operator: the state is encoded while that goes on.
+// Law C1: the results in a checkpoint stay there after they have left the operator,
+// because the state is encoded meanwhile.
 func TestItemsKeepTheResultsOfCallsThatEndAtOnce(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.answer = atOnce
@@ -381,7 +389,7 @@ func TestNoCallAtOnceThatMayNotStart(t *testing.T) {
 		}
 		return nil
 	}
-	r.feed("a") // the call goes on, and keeps the permit
+	r.feed("a") // the call continues and keeps the permit
 	r.step()
 	require.Zero(t, r.Len())
 	r.feed("b")
@@ -416,12 +424,13 @@ func TestContextOfACallThatEndsAtOnce(t *testing.T) {
 	require.Equal(t, Never, r.Next())
 }
 
-// Law D2: an element that is no message, and leaves before one, does not carry that one on.
+// Law D2: an element that is not a message, and leaves before a message, does not pass on
+// that message.
 func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.answer = atOnce
 	r.feed("a")
-	r.messages.NoteCarried() // what a driver of messages says of all results
+	r.messages.NoteCarried() // as a driver of messages calls it for all results
 	var settlements []message.Settlement
 	r.Accept("b", settled(func(v message.Settlement) { settlements = append(settlements, v) }))
 	r.messages.NoteCarried()
@@ -440,7 +449,7 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 	require.Equal(t, []message.Settlement{{Kind: message.Released}}, settlements)
 }
 
-// What is known of an element is its own time, whether its call has ended at once or not.
+// The times of an element are its own, whether or not its call ended immediately.
 func TestTimesOfCallsThatEndAtOnce(t *testing.T) {
 	for _, name := range []string{"a", "B"} {
 		t.Run(name, func(t *testing.T) {
@@ -574,7 +583,8 @@ func TestCallThatEndsAtOnceCancels(t *testing.T) {
 	r.balance()
 }
 
-// Law Q1: what was complete before a call that ends at once goes before it, whatever else is in flight.
+// Law Q1: an element that was complete before a call that ends immediately leaves first,
+// whatever else is in flight.
 func TestCallThatEndsAtOnceWaitsForTheMail(t *testing.T) {
 	r := newRig(t, nil, unordered)
 	r.answer = atOnce
@@ -591,7 +601,8 @@ func TestCallThatEndsAtOnceWaitsForTheMail(t *testing.T) {
 	r.end()
 }
 
-// Laws A6 and Q1: a predicate that breaks on what was complete before loses no call that has ended at once after it.
+// Laws A6 and Q1: a predicate that breaks on an earlier completion does not lose a later
+// call that has ended immediately.
 func TestPredicateBreaksBeforeACallThatEndsAtOnce(t *testing.T) {
 	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "exits": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -618,7 +629,8 @@ func TestPredicateBreaksBeforeACallThatEndsAtOnce(t *testing.T) {
 	}
 }
 
-// Law C1: a wait that is cut to the time of its element is cut to what is left after a call that has blocked the loop.
+// Law C1: a wait that is cut to its element's time is cut to the time that remains after
+// a call that has blocked the loop.
 func TestWaitAfterACallThatBlockedTheLoop(t *testing.T) {
 	for name, complete := range outcomesToRetry {
 		r := newRig(t, retryingBoth(time.Hour), nil)
@@ -638,7 +650,8 @@ func TestWaitAfterACallThatBlockedTheLoop(t *testing.T) {
 	}
 }
 
-// A back-off begins after a call that has blocked the loop, also where no limit depends on the clock.
+// A back-off begins after a call that has blocked the loop, also where no limit depends
+// on the clock.
 func TestBackOffAfterACallThatBlockedTheLoop(t *testing.T) {
 	for name, complete := range outcomesToRetry {
 		r := newRig(t, retryingBoth(10*time.Second), func(c *setup) { c.Timeout = 0 })

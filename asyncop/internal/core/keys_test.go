@@ -34,7 +34,8 @@ func handOver(c *setup, take func(f Report[string])) {
 	}
 }
 
-// Law K1: elements of a key go one after the other, keys do not wait for each other, and results of a key leave in input order.
+// Law K1: elements of a key go one after the other, keys do not wait for each other, and
+// results of a key leave in input order.
 func TestKeyOrder(t *testing.T) {
 	r := newRig(t, retries(1, time.Second), byFirstLetter)
 	r.feed("a1 a2 b1 a3 b2")
@@ -60,7 +61,8 @@ func TestKeyOrder(t *testing.T) {
 	r.end()
 }
 
-// sorted returns the words of a history with results before calls, since they belong to the same step.
+// sorted returns the words of a history with results before calls, since they belong to
+// the same step.
 func sorted(history string) (words []string) {
 	for _, results := range []bool{true, false} {
 		for w := range strings.FieldsSeq(history) {
@@ -72,7 +74,8 @@ func sorted(history string) (words []string) {
 	return words
 }
 
-// Law K1: nothing crosses a watermark, and an element behind one waits for its predecessor before it.
+// Law K1: results do not cross a watermark. An element behind a watermark waits for its
+// predecessor before the watermark.
 func TestKeyOrderAcrossControlElements(t *testing.T) {
 	r := newRig(t, nil, byFirstLetter)
 	r.feed("a1 |1 a2 b1")
@@ -88,8 +91,8 @@ func TestKeyOrderAcrossControlElements(t *testing.T) {
 	r.end()
 }
 
-// Of first attempts that may start, the oldest goes first, also if it had to wait for its key: a busy key starves nobody, and
-// is not starved.
+// Among the first attempts that may start, the oldest goes first, even if it had to wait
+// for its key. A busy key neither starves the others nor starves itself.
 func TestKeyOrderIsFair(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.MaxCalls = 1 })
 	r.feed("a1 a2 b1 a3")
@@ -102,8 +105,9 @@ func TestKeyOrderIsFair(t *testing.T) {
 	r.stop(nil)
 }
 
-// An element that times out while it waits for its key keeps its place: what its handler returns leaves after the results of
-// those before it (law K1), and so does its failure; if failures are dropped, it leaves at once.
+// An element that times out while it waits for its key keeps its position: the results of
+// its handler leave after the results of its predecessors (law K1), and so does its
+// failure. If failures are dropped, it leaves immediately.
 func TestTimeoutWhileWaitingForKey(t *testing.T) {
 	rigWith := func(change func(c *setup)) *rig {
 		r := newRig(t, nil, func(c *setup) {
@@ -113,7 +117,7 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 				return map[string]time.Duration{"a1": 3 * time.Minute}[in]
 			}
 		})
-		r.Config.Restored.Keep = KeepSpent // and comes from a checkpoint
+		r.Config.Restored.Keep = KeepSpent // and is restored from a checkpoint
 		r.Restore(Item[string, string]{In: "a1", First: 1, Attempts: 1, Spent: time.Second}, 0)
 		r.feed("a2 a3 a4")
 		r.pass(time.Minute)
@@ -147,7 +151,7 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 		r.step()
 		r.end()
 	})
-	t.Run("abandoned", func(t *testing.T) { // law A1: one that has failed is handed over at the end, with its own error
+	t.Run("abandoned", func(t *testing.T) { // law A1: a failed element is handed over at the end, with its own error
 		r := rigWith(func(c *setup) {
 			c.Handle = defaultOfEven
 			handOver(c, func(Report[string]) {})
@@ -187,8 +191,8 @@ func TestFailureKeepsItsKeyUntilItIsTaken(t *testing.T) {
 	r.end()
 }
 
-// A call that outlives its element, or its attempt, keeps the key until it returns (law K1), for retries of its own element,
-// too. Outcomes do not wait for it.
+// A call that outlives its element, or its attempt, keeps the key until it returns
+// (law K1), for retries of its own element, too. Outcomes do not wait for it.
 func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
 	t.Run("the attempt", func(t *testing.T) {
 		r := newRig(t, retries(1, time.Second), func(c *setup) { byFirstLetter(c); c.AttemptTimeout = 5 * time.Second })
@@ -238,7 +242,8 @@ func (r *rig) lines() map[string]*keyedLine[string, string, string] {
 	return r.setup.Keys.(*keys[string, string, string]).lines
 }
 
-// Law A5: at the end of the input all that wait for their key get their first attempts, one after the other, and no retry.
+// Law A5: at the end of the input all that wait for their key get their first attempts,
+// one after the other, and no retry.
 func TestKeyOrderAtTheEndOfInput(t *testing.T) {
 	r := newRig(t, retries(9, time.Second), byFirstLetter)
 	r.feed("a1 a2 a3")
@@ -257,7 +262,8 @@ func TestKeyOrderAtTheEndOfInput(t *testing.T) {
 	r.end()
 }
 
-// Laws C1, C3 and K1: restored elements wait for those before them, back-off included; results that were complete leave first.
+// Laws C1, C3 and K1: restored elements wait for those before them, back-off included;
+// results that were complete leave first.
 func TestKeyOrderRestored(t *testing.T) {
 	r := newRig(t, retries(9, 10*time.Second), byFirstLetter)
 	r.feed("a1 b1 a2 b2")
@@ -289,7 +295,8 @@ func TestKeyOrderRestored(t *testing.T) {
 	again.idle()
 	again.end()
 
-	// The state of an operator without key order may have more than one element of a key in back-off.
+	// The state of an operator without key order may have more than one element of a key
+	// in back-off.
 	other := newRig(t, retries(9, time.Second), byFirstLetter)
 	for _, it := range []Item[string, string]{{In: "a1", Wait: 5 * time.Second}, {In: "a2", Wait: time.Second}, {In: "a3"}} {
 		other.Restore(it, 0)
@@ -316,7 +323,8 @@ func TestRestoredAttemptsBehind(t *testing.T) {
 	r.stop(nil)
 }
 
-// The bound stops the reading when so many wait for a key, until one of them starts.
+// Reading stops when as many elements as the bound allows wait for a key, until one of
+// them starts.
 func TestMaxWaiting(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.MaxWaitingPerKey = 2 })
 	r.feed("a1 a2 b1")
@@ -333,7 +341,8 @@ func TestMaxWaiting(t *testing.T) {
 	r.end()
 }
 
-// Law A6: a key function that breaks fails its element, and so does a key that could not be found again. Others go on.
+// Law A6: a key function that breaks fails its element, and so does a key that could not
+// be found again. Other elements continue.
 func TestBrokenKeys(t *testing.T) {
 	for name, key := range map[string]func(in string) any{
 		"panic":          func(string) any { panic("no key") },
@@ -379,7 +388,8 @@ func TestBrokenKeys(t *testing.T) {
 	}
 }
 
-// Law A6: a restored element that is complete, and whose key function breaks, has failed, and nothing else.
+// Law A6: a restored element that is complete, and whose key function breaks, has failed.
+// Nothing else changes.
 func TestBrokenKeyOfRestoredResults(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) {
 		c.Queue = queue.NewUnordered[*Slot[string, string]](4)
@@ -393,7 +403,7 @@ func TestBrokenKeyOfRestoredResults(t *testing.T) {
 	r.end()
 }
 
-// A key is let go of with its last element, although the memory of its line is used again.
+// A key is released with its last element, although the memory of its line is reused.
 func TestKeysAreLetGoOf(t *testing.T) {
 	key := new([64]byte)
 	r := newRig(t, nil, func(c *setup) {
@@ -435,7 +445,8 @@ func byWhole(slots int) func(c *setup) {
 	}
 }
 
-// A key is remembered as long as an element of it is in flight: a million keys pass, and leave nothing (law K1).
+// A key is remembered as long as an element of it is in flight: a million keys pass and
+// leave no memory behind (law K1).
 func TestKeysWithoutElementsCostNothing(t *testing.T) {
 	n := 1_000_000
 	if raceDetector {
@@ -477,7 +488,7 @@ func TestKeysWithoutElementsCostNothing(t *testing.T) {
 				held = nil
 				r.step()
 			}
-			feed(100) // what is kept for others is there
+			feed(100) // memory that is kept for reuse is allocated
 			before := liveBytes()
 			feed(tt.keys)
 			if tt.hold {
@@ -522,7 +533,7 @@ func TestKeysShrink(t *testing.T) {
 	require.Same(t, lines[0], l)
 }
 
-// Key order allocates nothing for an element, and costs nothing where it is not used.
+// Key order makes no allocation for an element, and has no cost where it is not used.
 func TestKeyOrderAllocates(t *testing.T) {
 	per := func(change func(c *setup)) float64 {
 		r := newRig(t, nil, func(c *setup) {
@@ -543,7 +554,8 @@ func TestKeyOrderAllocates(t *testing.T) {
 	require.Equal(t, 2.0, per(unordered), "the attempts")
 }
 
-// Members that wrappers of the function complete without the call let their keys go, also if there is no call for anybody.
+// Members that wrappers of the function complete without the call let their keys go, also
+// if there is no call for anybody.
 func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
 	r := withBatches(t, 2, 0, nil, func(c *setup) {
 		byFirstLetter(c)
@@ -562,8 +574,8 @@ func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
 	r.end()
 }
 
-// An element whose failure is being handled has not ended: the next one of its key waits, and one that the handler has no
-// answer for fails in its turn (law K1).
+// An element whose failure is being handled has not ended. The next element of its key
+// waits. An element for which the handler has no answer fails in key order (law K1).
 func TestHandledFailuresKeepTheirKey(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) {
 		byFirstLetter(c)

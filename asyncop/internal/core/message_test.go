@@ -16,7 +16,8 @@ func settled(settle func(v message.Settlement)) call.Message {
 	return message.New(struct{}{}, nil, settle)
 }
 
-// Law D2: a message is acknowledged with why its element has failed, if it was dropped or handed over.
+// Law D2: a message is acknowledged with why its element has failed, if it was dropped or
+// handed over.
 func TestMessages_SettlementsOfFailures(t *testing.T) {
 	for _, policy := range []onFailure{drop, toSink} {
 		var settlements []message.Settlement

@@ -18,16 +18,17 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// pair is a core and the model of it. The same is done to both. Elements are called a1, b2, …: the letter is the key, and the number grows.
+// pair is a core and its model. Each operation is done to both. Elements are called a1,
+// b2, …: the letter is the key, and the number grows.
 type pair struct {
 	*modeltest.Model
 	r      *rig
-	b      *batchRig // nil: no batches
+	b      *batchRig // nil without batches
 	house  *house    // of permits that are shared
-	refuse error     // the sink takes nothing while it is set
+	refuse error     // the sink refuses elements while it is set
 
 	accepted int
-	tasks    []*modeltest.Call // for workers: handlers, and nil for the offer to the sink
+	tasks    []*modeltest.Call // tasks for workers: handlers, or nil for the offer to the sink
 	seen     int               // calls of the model
 }
 
@@ -69,7 +70,7 @@ func begin(t *rapid.T, c modeltest.Config, isShared bool) *pair {
 	return p
 }
 
-// begin makes the core that does what the model does.
+// begin makes a core with the settings of the model.
 func (p *pair) begin(t require.TestingT, m *modeltest.Model) {
 	p.Model, p.tasks, p.seen = m, nil, 0
 	m.SinkOpen = false
@@ -101,7 +102,7 @@ func (p *pair) begin(t require.TestingT, m *modeltest.Model) {
 	}
 }
 
-// some draws a call of the model, if there is one that is.
+// some draws a call of the model for which is returns true, if there is one.
 func (p *pair) some(t *rapid.T, is func(c *modeltest.Call) bool) *modeltest.Call {
 	calls := slices.DeleteFunc(slices.Clone(p.Calls), func(c *modeltest.Call) bool { return c.Attempt == 0 || !is(c) })
 	if len(calls) == 0 {
@@ -199,7 +200,8 @@ func (p *pair) others(t *rapid.T) {
 	}
 }
 
-// work does what waits for workers: the handler has a result for even elements, and the sink takes what it is offered, or not.
+// work runs the tasks for workers: the handler has a result for even elements, and the
+// sink takes or refuses its offer.
 func (p *pair) work(t *rapid.T) {
 	if p.refuse = nil; rapid.IntRange(0, 3).Draw(t, "sink") == 0 {
 		p.refuse = errOver
@@ -272,7 +274,7 @@ func (p *pair) step(t *rapid.T) {
 	require.Equal(t, want, got)
 }
 
-// handOut takes the batches that were formed, which are those of the model.
+// handOut takes the batches that were formed and compares them with the model's.
 func (p *pair) handOut(t *rapid.T) {
 	var want []string
 	for ; p.seen < len(p.Calls); p.seen++ {
@@ -293,7 +295,7 @@ func (p *pair) returnBatch(t *rapid.T) {
 	job := p.b.formed[i]
 	p.b.formed = slices.Delete(p.b.formed, i, i+1)
 	var want []string
-	p.ReturnBatch(i, func(c *modeltest.Call) modeltest.Outcome { // law A5: no call for those that have timed out
+	p.ReturnBatch(i, func(c *modeltest.Call) modeltest.Outcome { // law A5: members that have timed out are not called
 		want = append(want, c.Key())
 		if rapid.Bool().Draw(t, "broken") {
 			p.b.broken[c.Key()] = true
@@ -317,7 +319,7 @@ func (p *pair) checkItems(t *rapid.T) {
 	require.Equal(t, want, got)
 }
 
-// history is that of the model as a rig notes it.
+// history returns the model's history as a rig records it.
 func (p *pair) history() string {
 	texts := []string{}
 	for _, e := range p.Events {
@@ -333,8 +335,9 @@ func (p *pair) history() string {
 	return strings.Join(texts, " ")
 }
 
-// The core does what the laws say, whatever comes in which order: A1 to A5, Q1, Q2, T1, C1 and, if it is keyed, K1. In the end all
-// have ended, so none has starved, and no line is left.
+// The core follows the laws for every order of events: A1 to A5, Q1, Q2, T1, C1 and, if
+// it is keyed, K1. At the end all elements have ended, so none was starved, and all lines
+// of keys are empty.
 func TestTheCoreFollowsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := newPair(t)
@@ -346,8 +349,9 @@ func TestTheCoreFollowsItsModel(t *testing.T) {
 	})
 }
 
-// Batches are what the rules say, whatever comes in which order: of elements that may start only, with one permit and one step
-// of the pace each. A member ends once (A1), and fails or is called again alone.
+// Batches follow the rules for every order of events: they contain only elements that may
+// start, with one permit and one step of the pace each. A member ends once (A1), and
+// fails or is called again alone.
 func TestBatchesFollowTheirModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := newBatchPair(t)
@@ -365,7 +369,7 @@ func (p *pair) allEnd(t *rapid.T) {
 	}
 	for n := 0; r.Len() > 0 || r.Running() > 0; n++ {
 		require.Less(t, n, 1000)
-		for _, a := range r.calls { // those that block for ever return now
+		for _, a := range r.calls { // calls that block for ever return now
 			if p.Blocking && !a.HasReturned() {
 				a.Returned()
 			}

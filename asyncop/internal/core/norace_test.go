@@ -2,5 +2,6 @@
 
 package core
 
-// raceDetector reports whether the race detector is on, which makes everything some ten times slower.
+// raceDetector reports whether the race detector is on, which makes everything some ten
+// times slower.
 const raceDetector = false

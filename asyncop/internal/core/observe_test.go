@@ -19,13 +19,13 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// notebook is an observer that writes down what it is called with.
+// notebook is an observer that records its calls.
 type notebook struct {
-	tb      require.TestingT // nil: there is no counter beside it, which must get the same
+	tb      require.TestingT // nil if no counter beside it must get the same events
 	lines   []string
 	on      func(what string) // called first
 	counted sheet
-	want    sheet // what the counter is to get, by the calls of the observer
+	want    sheet // the events that the counter should get, by the calls of the observer
 }
 
 type elementKey struct{}
@@ -85,7 +85,8 @@ func (o *notebook) Ended(ctx context.Context, end observe.Ending) {
 	})
 }
 
-// took returns what was written since it was called last. By then, the counter has got the same.
+// took returns what was written since it was called last. By then, the counter has got
+// the same.
 func (o *notebook) took() string {
 	if o.tb != nil {
 		require.Equal(o.tb, o.want.attempts, o.counted.attempts)
@@ -108,7 +109,7 @@ func observed(tb require.TestingT, n int, change func(c *setup)) (*rig, *noteboo
 	return r, o
 }
 
-// Law O1: what happens is reported in order, with the counts, and each element ends once.
+// Law O1: events are reported in order, with the counts, and each element ends once.
 func TestObserver(t *testing.T) {
 	r, o := observed(t, 1, func(c *setup) { c.MaxCalls = 1 })
 	r.feed("a b c d")
@@ -143,7 +144,8 @@ func TestObserver(t *testing.T) {
 	r.end()
 }
 
-// sortedStarts moves starts behind what was reported before them: starts are told at once, ends a little later.
+// sortedStarts moves starts behind ends that were reported before them. Starts are
+// reported immediately, ends a little later.
 func sortedStarts(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := 0; i+1 < len(lines); i++ {
@@ -155,7 +157,7 @@ func sortedStarts(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// An attempt that does not come back ends before its element does.
+// An attempt that does not return ends before its element does.
 func TestObserverOfTimeouts(t *testing.T) {
 	r, o := observed(t, 5, func(c *setup) {
 		c.Timeout, c.AttemptTimeout, c.MaxCalls = 10*time.Second, 4*time.Second, 1
@@ -173,7 +175,8 @@ func TestObserverOfTimeouts(t *testing.T) {
 	r.end()
 }
 
-// An attempt has ended with its own outcome, also if its element times out while the strategy is asked what follows.
+// An attempt has ended with its own outcome, also if its element times out while the
+// strategy is asked what follows.
 func TestObserverOfATimeoutWhileDeciding(t *testing.T) {
 	o := &notebook{}
 	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
@@ -192,7 +195,8 @@ func TestObserverOfATimeoutWhileDeciding(t *testing.T) {
 	r.end()
 }
 
-// The time of an attempt that is completed at once is that of its function.
+// The duration of an attempt that is completed immediately is the duration of its
+// function.
 func TestObserverOfAFunctionThatTakesItsTime(t *testing.T) {
 	r, o := observed(t, 0, nil)
 	r.answer = func(_ string, a *call.Attempt[string]) error {
@@ -206,7 +210,8 @@ func TestObserverOfAFunctionThatTakesItsTime(t *testing.T) {
 	r.end()
 }
 
-// Law A6: if an observer ends the goroutine of the loop, its attempt is cut off like any other.
+// Law A6: if an observer ends the goroutine of the loop, its attempt is cut off like any
+// other.
 func TestObserverThatExitsAtTheEnd(t *testing.T) {
 	permits := newHouse(1)
 	r, o := observed(t, 0, nil)
@@ -253,7 +258,8 @@ func TestObserverOfARetryThatIsTooLate(t *testing.T) {
 	r.end()
 }
 
-// The last attempt has ended when the handler of its failure begins, which may take its time.
+// The last attempt has ended when the handler of its failure begins, which may take its
+// time.
 func TestObserverOfHandledFailures(t *testing.T) {
 	r, o := observed(t, 0, func(c *setup) {
 		c.HandlesAll, c.Handle = true, func(context.Context, Report[string], bool) ([]string, error) { return []string{"x"}, nil }
@@ -268,7 +274,8 @@ func TestObserverOfHandledFailures(t *testing.T) {
 	r.end()
 }
 
-// An attempt with a control element among its results has failed: it has none.
+// An attempt with a control element among its results has failed, and its results do not
+// count.
 func TestObserverOfControlElements(t *testing.T) {
 	r, o := observed(t, 0, nil)
 	r.feed("a")
@@ -278,7 +285,8 @@ func TestObserverOfControlElements(t *testing.T) {
 	r.end()
 }
 
-// Those that the end of the run cuts off are reported when the driver knows what becomes of them.
+// Those that the end of the run cuts off are reported when the driver knows what becomes
+// of them.
 func TestObserverOfTheEnd(t *testing.T) {
 	r, o := observed(t, 1, func(c *setup) { c.MaxCalls = 2 })
 	r.feed("a b c d")
@@ -302,7 +310,8 @@ func TestObserverOfTheEnd(t *testing.T) {
 	}, "\n"), o.took())
 }
 
-// A restored element is accepted again, and reported so; one that was only read ahead is not.
+// A restored element is accepted again and reported as restored. An element that was only
+// read ahead is not reported as restored.
 func TestObserverOfRestoredElements(t *testing.T) {
 	r, o := observed(t, 3, func(c *setup) { c.Restored.Keep = KeepSpent })
 	done := Item[string, string]{In: "a", Restored: true}
@@ -323,7 +332,7 @@ func TestObserverOfRestoredElements(t *testing.T) {
 	r.end()
 }
 
-// Numbers says something of the elements that Items returns, of no others, and in the same order.
+// Numbers covers exactly the elements that Items returns, in the same order.
 func TestNumbersFitItems(t *testing.T) {
 	r, _ := observed(t, 0, func(c *setup) { c.Queue = queue.NewOrdered[*Slot[string, string]](5) })
 	r.feed("a bb |0 ccc |7")
@@ -337,7 +346,8 @@ func TestNumbersFitItems(t *testing.T) {
 	r.Abandon()
 }
 
-// The values of the observer's contexts are those of calls; what the attempt itself answers for stays its own.
+// Calls see the values of the observer's contexts. Values of the attempt itself are not
+// replaced.
 func TestObserverContexts(t *testing.T) {
 	r, _ := observed(t, 1, nil)
 	var ctxs []context.Context
@@ -358,7 +368,8 @@ func TestObserverContexts(t *testing.T) {
 	require.Equal(t, errOver, context.Cause(derived))
 }
 
-// Law A6: an observer that breaks fails the attempt that it was called for; else it is logged.
+// Law A6: an observer that breaks fails the attempt that it was called for; else it is
+// logged.
 func TestObserverBreaks(t *testing.T) {
 	for _, c := range []struct{ at, want string }{
 		{"+a", "broke it: broken"},
@@ -411,8 +422,8 @@ func TestObserverBreaks(t *testing.T) {
 	}
 }
 
-// Law O1, at random: every accepted element ends once, and each of its attempts ends before. A counter gets what an observer
-// gets, beside one and alone.
+// Law O1, at random: every accepted element ends once, and each of its attempts ends
+// before. A counter gets what an observer gets, beside one and alone.
 func TestObserverAtRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		alone := rapid.Bool().Draw(t, "alone")
@@ -499,7 +510,8 @@ func TestObserverAtRandom(t *testing.T) {
 	})
 }
 
-// Law C3: an element from a checkpoint keeps its results, and the rest of its back-off, whatever an observer does when it hears of it.
+// Law C3: an element from a checkpoint keeps its results and the rest of its back-off,
+// even if the observer breaks when the element is accepted.
 func TestObserverThatBreaksAtARestoredElement(t *testing.T) {
 	for how, breaks := range map[string]func(){"panics": func() { panic("broken") }, "exits": runtime.Goexit} {
 		t.Run(how, func(t *testing.T) {

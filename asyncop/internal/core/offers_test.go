@@ -11,7 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// An element that the sink does not take is offered again after 100 ms, 200 ms and so on, and at last every 10 s.
+// An element that the sink does not take is offered again after 100 ms, 200 ms and so on,
+// and at last every 10 s.
 func TestOffersAreFarApartAtLast(t *testing.T) {
 	offers := 0
 	r := newRig(t, nil, func(c *setup) {
@@ -38,8 +39,8 @@ func TestOffersAreFarApartAtLast(t *testing.T) {
 	r.Abandon()
 }
 
-// Every offer of an element carries the same id, also the last one, and each element has an id of its own: a sink
-// that stored an element without learning of it stores it once.
+// Every offer of an element carries the same id, also the last one, and each element has
+// an id of its own: a sink that stored an element without learning of it stores it once.
 func TestHandOver_OffersOfAnElementHaveOneID(t *testing.T) {
 	ids := map[string][]string{}
 	r := newRig(t, nil, func(c *setup) {
@@ -73,7 +74,8 @@ func TestHandOver_OffersOfAnElementHaveOneID(t *testing.T) {
 	require.NotEqual(t, ids["a"][0], ids["b"][0])
 }
 
-// A call of the sink that has waited for a worker until the run was over is not made: the last offer is.
+// A call of the sink that has waited for a worker until the run was over is not made: the
+// last offer is.
 func TestOfferThatIsLate(t *testing.T) {
 	var taken []error
 	r := newRig(t, nil, func(c *setup) {
@@ -98,7 +100,8 @@ func TestOfferThatIsLate(t *testing.T) {
 	r.balance()
 }
 
-// Law K1: a restored element that is complete waits for those of its key before it, and for no others.
+// Law K1: a restored element that is complete waits for earlier elements of its key, and
+// only for these.
 func TestKeyOrderOfRestoredResults(t *testing.T) {
 	r := newRig(t, nil, byFirstLetter)
 	done := func(in string) Item[string, string] {
@@ -117,7 +120,8 @@ func TestKeyOrderOfRestoredResults(t *testing.T) {
 	r.end()
 }
 
-// With key order a batch waits from when the first of those that may start got there.
+// With key order, the wait of a batch begins when the first element that may start has
+// arrived.
 func TestBatchOfKeysWaits(t *testing.T) {
 	b := withBatches(t, 3, time.Second, nil, byFirstLetter)
 	b.pass(10 * time.Second)

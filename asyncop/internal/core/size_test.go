@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// What a waiting element and a call cost is what the size classes of the allocator make of these.
+// The cost of a waiting element and of a call depends on these sizes, rounded up to the
+// size classes of the allocator.
 func TestSizes(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		t.Skip("sizes are those of 64 bits")
@@ -28,11 +29,12 @@ func TestSizes(t *testing.T) {
 	assert.LessOrEqual(t, plain, uintptr(112))
 	assert.LessOrEqual(t, entry, uintptr(48))
 	assert.LessOrEqual(t, unsafe.Sizeof(call.Attempt[*int]{}), uintptr(96))
-	assert.LessOrEqual(t, unsafe.Sizeof(reasons{}), uintptr(16)) // under a policy that looks at them
+	assert.LessOrEqual(t, unsafe.Sizeof(reasons{}), uintptr(16)) // under a policy that uses them
 }
 
-// An element that waits for a retry has nothing but its place in the queue and, if the policy looks at them, its reasons: also
-// if its strategy was asked on a worker, and on its second retry.
+// An element that waits for a retry keeps only its entry in the queue and, if the policy
+// uses them, its reasons. This holds even if its strategy ran on a worker, and on its
+// second retry.
 func TestWaitingElementsKeepLittle(t *testing.T) {
 	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
 		return strategies.RetryAfter(time.Second), nil

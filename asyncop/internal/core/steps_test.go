@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Law A2: a completion that was handed in after the mailbox was taken, and whose attempt has then timed out in the same step, is no
-// completion of the next attempt.
+// Law A2: a completion that was posted after the mailbox was taken, and whose attempt
+// then timed out in the same step, does not complete the next attempt.
 func TestLetterOfAnEarlierGeneration(t *testing.T) {
 	var r *rig
 	r = newRig(t, retries(5, 0), func(c *setup) {
@@ -38,7 +38,7 @@ func TestLetterOfAnEarlierGeneration(t *testing.T) {
 	r.end()
 }
 
-// Law A2: nor is it one of an element that waits for its next attempt.
+// Law A2: nor does it complete an element that waits for its next attempt.
 func TestLetterDuringBackOff(t *testing.T) {
 	var r *rig
 	r = newRig(t, retries(5, time.Second), func(c *setup) {
@@ -65,7 +65,8 @@ func TestLetterDuringBackOff(t *testing.T) {
 	r.end()
 }
 
-// Law A2: that holds also when all elements have left, and what they took is given back: generations do not repeat.
+// Law A2: the same holds when all elements have left and their memory was released,
+// because generations do not repeat.
 func TestLetterFromBeforeABurstWasOver(t *testing.T) {
 	const burst = keepSlots + 1
 	var r *rig

@@ -12,8 +12,8 @@ func own(in string) time.Duration {
 	return map[string]time.Duration{"a": 10 * time.Second, "n": -1}[in]
 }
 
-// Law A3: own deadlines pass in their order, whatever the order of the elements, and watermarks and control elements between
-// them change nothing.
+// Law A3: an element's own deadline fires in time order, whatever the order of the
+// elements. Watermarks and control elements between them have no effect.
 func TestOwnTimeoutsComeInAnyOrder(t *testing.T) {
 	due := map[string]time.Duration{"a": 3 * time.Second, "b": time.Second, "c": 2 * time.Second}
 	r := newRig(t, nil, func(c *setup) { c.TimeoutFor = func(in string) time.Duration { return due[in] } })
@@ -34,8 +34,8 @@ func TestOwnTimeoutsComeInAnyOrder(t *testing.T) {
 	r.end()
 }
 
-// Law C1, A3: what is left of an own timeout, or all of it, is what a restored element has, as its Keep says; the rest of a
-// back-off comes on top of that.
+// Law C1, A3: a restored element has the rest of its own timeout, or all of it, depending
+// on Keep. The rest of a back-off is added.
 func TestRestoredOwnTimeouts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		keep Keep
@@ -71,8 +71,9 @@ func TestRestoredOwnTimeouts(t *testing.T) {
 	}
 }
 
-// Laws A5, C1: when the first attempt began is known over any number of restarts, also if the element is called again as for
-// the first time. It is in doubt from then on, although it is not called any more.
+// Laws A5, C1: the time of the first attempt is known over any number of restarts, even
+// if the element is called again as for the first time. From then on the element is in
+// doubt, even if it is not called again.
 func TestRestoredFirstAttempt(t *testing.T) {
 	for _, keep := range []Keep{KeepNothing, KeepSince, KeepSpent} {
 		var doubt bool
@@ -102,7 +103,8 @@ func TestRestoredFirstAttempt(t *testing.T) {
 	}
 }
 
-// A new element that has not been called yet was never called, although it has a deadline of its own.
+// A new element that has not been called yet was never called, although it has a deadline
+// of its own.
 func TestOwnTimeoutIsNoRestart(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) { c.TimeoutFor, c.MaxCalls = own, 1 })
 	r.feed("b a")
@@ -119,8 +121,8 @@ func TestOwnTimeoutIsNoRestart(t *testing.T) {
 	r.end()
 }
 
-// A restored element whose own time is over times out at once, unless that would fail the run at every restart: then it has the
-// least part of the operator's timeout.
+// A restored element whose own time is over times out at once, unless that would fail the
+// run at every restart: then it has the least part of the operator's timeout.
 func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
 	for _, keep := range []Keep{KeepNothing, KeepSpent, KeepSince} {
 		for policy, want := range map[onFailure]time.Duration{drop: 0, failRun: 12 * time.Second} {
@@ -142,8 +144,8 @@ func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
 	}
 }
 
-// Law C3: a restored element that has spent all of its time has the least part of it, if its timeout would fail the run: every restart
-// would fail, too.
+// Law C3: a restored element that has spent all of its time has the least part of it, if
+// its timeout would fail the run: every restart would fail, too.
 func TestRestoredTimeThatIsSpent(t *testing.T) {
 	for policy, want := range map[onFailure]string{drop: "!a", failRun: "(a#2 a#2"} {
 		r := newRig(t, retries(9, 0), func(c *setup) {

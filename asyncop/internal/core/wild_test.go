@@ -20,7 +20,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// wild is a rig whose calls, predicates, handlers and sinks do what depends on a seed and their names.
+// wild is a rig whose calls, predicates, handlers and sinks behave randomly, depending on
+// a seed and their names.
 type wild struct {
 	*rig
 	seed uint64
@@ -33,7 +34,7 @@ func (w *wild) chance(what, name string, n int) int {
 	return int(h.Sum64() % uint64(n))
 }
 
-// behave is the function: what a call does depends on its name.
+// behave is the function. The effect of a call depends on its name.
 func (w *wild) behave(name string, a *testAttempt) error {
 	if w.chance("slow", name, 8) == 0 {
 		w.clock.at = w.clock.at.Add(time.Duration(w.chance("for", name, 8)) * time.Second)
@@ -66,14 +67,14 @@ func (w *wild) behave(name string, a *testAttempt) error {
 		runtime.Goexit()
 	case 15:
 		runtime.Goexit()
-	case 16: // the call runs on
+	case 16: // the call continues
 		a.RunBlocking(a, func(error) {})
 		a.Complete(name)
 	case 17:
 		done := make(chan struct{})
 		go func() { defer close(done); a.Complete(name) }()
 		<-done
-	default: // it goes on
+	default: // the call stays open
 	}
 	return nil
 }
@@ -92,7 +93,7 @@ func (w *wild) leave() {
 	w.Left(observe.Emitted)
 }
 
-// cutOff ends the core and says what was in flight.
+// cutOff ends the core and records the elements in flight.
 func (w *wild) cutOff() {
 	w.End(errOver)
 	for _, e := range w.Abandon() {
@@ -179,8 +180,9 @@ func newWild(tb require.TestingT, seed uint64) *wild {
 	return w
 }
 
-// Whatever calls, predicates, handlers and sinks do, in whatever order: each element is in one state (law A1), has a slot as long as it is
-// there (law Q2), and no permit is lost.
+// Whatever calls, predicates, handlers and sinks do, in whatever order: each element is
+// in one state (law A1), has a slot as long as it is there (law Q2), and no permit is
+// lost.
 func TestCallsThatEndInManyWays(t *testing.T) {
 	for seed := range uint64(150) {
 		w := newWild(t, seed)

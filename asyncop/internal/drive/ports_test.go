@@ -41,13 +41,14 @@ func (echo) FlushLines(bool) {}
 
 func (echo) LinesDue() time.Duration { return core.Never }
 
-// A loop that asks for the operator's goroutine to end attaches itself between a look at the attachment and the switch. The
-// operator's goroutine must not take the port: the body and the input of the loop would run on it.
+// A loop that asks for the operator's goroutine to end attaches itself after the
+// attachment was read and before the switch. The operator's goroutine must not take the
+// port: the body and the input of the loop would run on it.
 func TestSwitchPort_LoopAttachesBetweenLookAndSwitch(t *testing.T) {
 	d := idleDriver(t)
 	flow := d.attached.Load()
 	d.attach(&attachment[int, int]{port: &bodyPort[int, int]{flowPort: flowPort[int, int]{d}}, moved: make(chan struct{})})
-	d.switchPort(flow) // as checkSignals goes on
+	d.switchPort(flow) // as checkSignals continues
 	require.Same(t, flow, d.current)
 	require.True(t, d.switchesGoroutine(), "the next step")
 	require.Same(t, d.attached.Load(), d.current)

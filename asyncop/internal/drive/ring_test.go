@@ -85,8 +85,9 @@ func TestRingBetweenGoroutines(t *testing.T) {
 	}
 }
 
-// A reader that has made room and is about to wake the loop may be stopped for so long that the loop has filled the ring
-// again, and gone to sleep after the wake-up. It is woken once more.
+// A reader that has made room and is about to wake the loop may be stopped for so long
+// that the loop has filled the ring again, and gone to sleep after the wake-up. It is
+// woken once more.
 func TestLoopIsWokenAgain(t *testing.T) {
 	woken := 0
 	o := newOutlet[int](4, false, func() { woken++ })
@@ -103,7 +104,8 @@ func TestLoopIsWokenAgain(t *testing.T) {
 	}
 }
 
-// Values are brought for free slots, and for as many as become free before the first comes, if as many came.
+// Values are brought for free slots, and for as many as become free before the first
+// comes, if as many came.
 func TestRoomForWhatIsBrought(t *testing.T) {
 	const slots = 10
 	for name, of := range map[string]struct{ busy, brought, freed, later, want int }{
@@ -140,7 +142,8 @@ func TestRoomForWhatIsBrought(t *testing.T) {
 
 const all = -1
 
-// bring asks for room, has slots become free before the first value comes, and puts as many values as come: all that it has asked for, or fewer.
+// bring asks for room, has slots become free before the first value comes, and puts as
+// many values as come: all that it has asked for, or fewer.
 func bring(t *testing.T, in *inlet[int], freed, come int) (asked int) {
 	t.Helper()
 	asked = in.awaitSlots(t.Context())
@@ -155,7 +158,8 @@ func bring(t *testing.T, in *inlet[int], freed, come int) (asked int) {
 	return asked
 }
 
-// An estimate grows from round to round while all comes that is asked for, and an idle time does not count.
+// An estimate grows from round to round while all comes that is asked for, and an idle
+// time does not count.
 func TestRoomAfterAnIdleTime(t *testing.T) {
 	const slots = 100
 	in := newInlet[int](4 * slots)

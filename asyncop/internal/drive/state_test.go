@@ -43,7 +43,8 @@ func completed(in string, attempts int32, results ...int) core.Item[string, int]
 	return it
 }
 
-// testSnapshots are those of an operator without and with an observer that has a state.
+// testSnapshots returns snapshots of an operator without an observer, and with an
+// observer that has a state.
 func testSnapshots() []Snapshot[string, int] {
 	return []Snapshot[string, int]{
 		{Taken: -7, Items: testItems()},
@@ -77,7 +78,7 @@ func TestStateRoundTrip(t *testing.T) {
 	}
 }
 
-// What an observer adds is not there without one.
+// Without an observer, the state does not include the observer's part.
 func TestStateWithoutAnObserverIsNotLarger(t *testing.T) {
 	s := testCodec(t, true)
 	sizes := make([]int64, 0, 4)
@@ -91,7 +92,8 @@ func TestStateWithoutAnObserverIsNotLarger(t *testing.T) {
 	require.Equal(t, sizes[0]+int64(1+len("state")+len(testItems())-1), sizes[3], "a byte for each small number, and none for the watermark")
 }
 
-// A watermark has its place in a checkpoint in whatever zone it is: MarshalBinary of package time has no bytes for some.
+// A watermark has its place in a checkpoint in whatever zone it is: MarshalBinary of
+// package time has no bytes for some.
 func TestStateHasWatermarksOfAllZones(t *testing.T) {
 	s := testCodec(t, false)
 	for _, offset := range []int{0, 3600, -75, -61, -119, 1, -1, 19 * 3600} {
@@ -107,7 +109,7 @@ func TestStateHasWatermarksOfAllZones(t *testing.T) {
 	}
 }
 
-// What the encoder cannot have written is refused, whatever it might mean.
+// Bytes that the encoder cannot have written are refused, whatever they might mean.
 func TestStateIsExact(t *testing.T) {
 	s := testCodec(t, true)
 	encode := func(items ...core.Item[string, int]) []byte {

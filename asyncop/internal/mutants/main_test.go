@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every mutant fits the code: its old text is found once, the new one is Go, and DESIGN.md has its law. Whether tests catch it is for the
-// command to say, which takes longer.
+// Every mutant fits the code: its old text occurs once, the new text is valid Go, and
+// DESIGN.md has its law. The command checks whether tests catch it, which takes longer.
 func TestMutantsFitTheCode(t *testing.T) {
 	t.Parallel()
 	design, err := os.ReadFile("../../../DESIGN.md")

@@ -117,7 +117,8 @@ func TestAnOutageUsesUpNoRetries(t *testing.T) {
 	}
 }
 
-// An element that always answers 503 uses up its retries when the others do not.
+// An element that is always answered with 503 uses up its retries if the other elements
+// succeed.
 func TestPoisonFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := service{poison: func(in int) bool { return in%100 == 7 }}
@@ -143,7 +144,7 @@ func TestPoisonFails(t *testing.T) {
 	})
 }
 
-// Attempts that met an outage use up no retry, three times an element.
+// Attempts during an outage use up no retries, up to three times per element.
 func TestAnOutageIsForgivenThreeTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
@@ -163,7 +164,7 @@ func TestAnOutageIsForgivenThreeTimes(t *testing.T) {
 // called before go first, oldest first.
 func TestRetriesGoFirstAtABackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var calls []int // one at a time
+		var calls []int // one call at a time
 		fn := asyncop.Blocking(func(_ context.Context, in int) (int, error) {
 			again := slices.Contains(calls, in)
 			calls = append(calls, in)
@@ -186,8 +187,8 @@ func TestRetriesGoFirstAtABackend(t *testing.T) {
 	})
 }
 
-// A deadline that passes while the backend is down has an error of its own. Other
-// timeouts do not.
+// A deadline that passes while the backend is down has its own error. Other timeouts do
+// not have it.
 func TestErrBackendDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
@@ -235,7 +236,8 @@ func TestBackend_MessagesAreReleasedUntilItIsUp(t *testing.T) {
 	})
 }
 
-// A tenant that must wait lets the others pass, and costs what its elements cost.
+// A tenant that must wait does not block the others, and is charged the cost of its
+// elements.
 func TestTenantsAndCosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type order struct {
@@ -259,7 +261,7 @@ func TestTenantsAndCosts(t *testing.T) {
 	})
 }
 
-// A call may run an operator with the same backend on its own permit.
+// A call may run an operator with the same backend on the permit of the call.
 func TestBackendLendsItsPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("nested", backend.Limit(1))
@@ -359,8 +361,8 @@ func TestBackendOptionsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// The body of a loop over results may wait for another operator at the same backend: no
-// permit is kept for the loop meanwhile.
+// The body of a loop over results may wait for another operator at the same backend,
+// because no permit is kept for the loop meanwhile.
 func TestABodyMayWaitForAnotherOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("shared", backend.Limit(1))
@@ -420,7 +422,8 @@ func TestCostsThatMakeNoSense(t *testing.T) {
 	})
 }
 
-// A batch costs what its members do, and is one call, whatever becomes of its members.
+// A batch costs as much as its members together and counts as one call, whatever the
+// outcomes of its members.
 func TestABatchIsOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -459,8 +462,8 @@ func (thinker) Decide(context.Context, *predicates.Attempt[int]) (strategies.Act
 	return strategies.RetryAfter(100 * time.Millisecond), nil
 }
 
-// A retry of an attempt that met the outage is not charged, also if the strategy is asked
-// beside the loop.
+// A retry of an attempt that met the outage is not charged, even if the strategy runs off
+// the loop.
 func TestStrategiesBesideTheLoopRememberTheOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -593,8 +596,8 @@ func TestMessagesThatWaitForABackend(t *testing.T) {
 	}
 }
 
-// First attempts that wait for their tenant are no retries that wait: WithMaxWaiting does
-// not count them.
+// First attempts that wait for their tenant do not count as waiting retries, so
+// WithMaxWaiting does not count them.
 func TestFirstAttemptsThatWaitAreNoRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.TenantRate(1, time.Second))

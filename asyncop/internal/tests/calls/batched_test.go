@@ -30,7 +30,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// uppers answers each element with its upper case.
+// uppers answers each element with its upper case letter.
 func uppers(c *optest.BulkCall) (all []optest.Answer, err error) {
 	for _, in := range c.Ins {
 		all = append(all, optest.Answer{Value: strings.ToUpper(in)})
@@ -38,8 +38,8 @@ func uppers(c *optest.BulkCall) (all []optest.Answer, err error) {
 	return all, nil
 }
 
-// A batch goes when it has all its members or the first of them has waited long enough.
-// Only members that failed, or have no result, are called again, with others.
+// A batch starts when it is full, or when its first member has waited long enough. Only
+// members that failed, or have no result, are called again, together with others.
 func TestBatched(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		b, r := optest.NewBulk(t, m, 3, 10*time.Millisecond, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(2, time.Second)})
@@ -158,8 +158,8 @@ func TestBatchedCancel(t *testing.T) {
 	})
 }
 
-// An error of the call, a panic, runtime.Goexit, and results that are not as many as the
-// elements, are the outcome of each member.
+// An error of the call, a panic, runtime.Goexit, or a wrong number of results is the
+// outcome of each member.
 func TestBatchedCallsThatFail(t *testing.T) {
 	cases := map[string]struct {
 		outcome func() ([]optest.Answer, error)
@@ -344,8 +344,8 @@ func TestBatchedWithoutALimitWaitsForAPermit(t *testing.T) {
 	}
 }
 
-// cancelling is a wrapper that has cancelled the context of the element a, and whose
-// future for that ends its goroutine.
+// cancelling is a wrapper that has cancelled the context of element a, and whose future
+// for a ends its goroutine.
 type cancelling struct{ optest.Function }
 
 func (c cancelling) Unwrap() any { return c.Function }
@@ -360,7 +360,7 @@ func (c cancelling) AsyncInvoke(ctx context.Context, in string, result optest.Fu
 }
 
 // Law A6: a future that breaks when its element is left out of the call fails that
-// element; the others are called.
+// element, and the others are called.
 func TestBatchedFutureOfALateMemberThatBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Batched(func(_ context.Context, ins []string) ([]asyncop.Result[string], error) {
@@ -421,7 +421,7 @@ func TestBatchedMessages(t *testing.T) {
 	})
 }
 
-// An operator inside of a call has neither the members nor the batch of that.
+// An operator inside a call has neither the members nor the batch of that call.
 func TestBatchedAroundAnOperator(t *testing.T) {
 	inner := func(ctx context.Context) (of []context.Context) {
 		op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
@@ -481,8 +481,8 @@ func TestBatchedCheckpoints(t *testing.T) {
 	})
 }
 
-// In key order at most one element of a key is in a batch, and the next one waits until
-// it has ended, retries included, and its call has returned (law K1).
+// In key order a batch has at most one element of a key. The next element of the key
+// waits until the first has ended, retries included, and its call has returned (law K1).
 func TestBatchedInKeyOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, r := optest.NewBulk(t, optest.KeyMode, 2, time.Millisecond, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second), Key: optest.FirstLetter})
@@ -518,7 +518,7 @@ func TestBatchedInKeyOrder(t *testing.T) {
 	})
 }
 
-// An operator inside of a call for many runs on the permit of that, under the context of
+// An operator inside a batch call runs on the permit of that call, under the context of
 // the call or of a member.
 func TestBatchedAroundAnOperatorWithTheSamePermits(t *testing.T) {
 	for _, ofMember := range []bool{false, true} {
@@ -539,7 +539,7 @@ func TestBatchedAroundAnOperatorWithTheSamePermits(t *testing.T) {
 	}
 }
 
-// hits is a cache that has what ends with 1.
+// hits is a wrapper with a cache of the elements that end in 1.
 type hits struct{ optest.Function }
 
 func (h hits) Unwrap() any { return h.Function }
@@ -552,7 +552,8 @@ func (h hits) AsyncInvoke(ctx context.Context, in string, result optest.Future) 
 	return h.Function.AsyncInvoke(ctx, in, result)
 }
 
-// A suspend leaves a batch to the checkpoint, whether it waits or is about to be called.
+// A suspend saves a batch in the checkpoint, whether the batch waits or is about to be
+// called.
 func TestBatchedSuspend(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -621,12 +622,12 @@ func TestBatchedBefore(t *testing.T) {
 		b.Answers("b#1", "!")
 		r.Advance(time.Second)
 		require.NoError(t, r.End())
-		time.Sleep(2 * time.Hour) // lets what runs first end
+		time.Sleep(2 * time.Hour) // lets the slow Before end
 		optest.CheckBalance(t, r.Stats())
 	})
 }
 
-// hooked is a function around another one, as users write them.
+// hooked is a wrapper around another function, as users write it.
 type hooked struct {
 	optest.Function
 	before func(ctx context.Context, in string, result optest.Future) (done bool)
@@ -666,7 +667,7 @@ func TestBatchedInsideOfWrappers(t *testing.T) {
 	})
 }
 
-// exclaiming is a wrapper's future.
+// exclaiming is the future of a wrapper.
 type exclaiming struct {
 	optest.Future
 	breaks func()
@@ -775,7 +776,7 @@ func noBatch(context.Context, []string) ([]asyncop.Result[string], error) {
 	return nil, optest.ErrBroken
 }
 
-// An element does not get into a batch of another function.
+// An element is not put into a batch of another function.
 func TestBatchedOfAnotherFunction(t *testing.T) {
 	fn := misleading{asyncop.Batched(noBatch, 3, 0)}
 	_, err := asyncop.Map(t.Context(), []string{"a"}, fn, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
@@ -802,7 +803,7 @@ func TestBatchedWrapperThatDoesNotWait(t *testing.T) {
 	require.NotErrorIs(t, err, optest.ErrBroken)
 }
 
-// Nor is a blocking call made.
+// A blocking call is not made in this case either.
 func TestBlockingWrapperThatDoesNotWait(t *testing.T) {
 	fn := hasty{asyncop.Blocking(func(context.Context, string) (string, error) { return "", optest.ErrBroken })}
 	_, err := asyncop.Map[string, string](t.Context(), []string{"a"}, fn, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
@@ -810,7 +811,7 @@ func TestBlockingWrapperThatDoesNotWait(t *testing.T) {
 	require.NotErrorIs(t, err, optest.ErrBroken)
 }
 
-// noMessages is an observer of elements that are no messages.
+// noMessages is an observer of elements that are not messages.
 type noMessages struct {
 	optest.Mute
 	t *testing.T
@@ -826,9 +827,9 @@ func isMessage(ctx context.Context) bool {
 	return ok
 }
 
-// An operator of batches in the call for a message: neither the message nor the number of
-// that attempt is theirs, but its permit is. An operator in the call of a batch has that
-// permit, too.
+// An operator of batches inside the call for a message has neither the message nor the
+// number of that attempt, but it has its permit. An operator inside the call of a batch
+// has that permit, too.
 func TestBatchedInsideOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := optest.Limited(1)
@@ -925,7 +926,7 @@ func TestBatchedPanics(t *testing.T) {
 		func(context.Context, asyncop.Failure[int]) ([]int, error) { return nil, nil })}, 0, 1)
 }
 
-// converting wraps a function of other types.
+// converting is a wrapper around a function of other types.
 type converting struct {
 	asyncop.AsyncFunction[int, int]
 }
@@ -933,8 +934,8 @@ type converting struct {
 func (converting) AsyncInvoke(context.Context, string, optest.Future) error { return nil }
 func (c converting) Unwrap() any                                            { return c.AsyncFunction }
 
-// Whatever drives the operator, each element ends once, and is called again only if it
-// has failed (law A1).
+// With every driver of the operator, each element ends once, and is called again only if
+// it has failed (law A1).
 func TestBatchedUnderLoad(t *testing.T) {
 	const n = 3000
 	elements := make([]int, n)

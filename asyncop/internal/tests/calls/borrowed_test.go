@@ -23,7 +23,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// rows is a cache without an end.
+// rows is an unbounded cache.
 type rows struct{ of sync.Map }
 
 func (r *rows) Get(key int) (e lookup.Entry[int], ok bool) {
@@ -83,8 +83,8 @@ func TestABackendHearsOfCallsAlone(t *testing.T) {
 	})
 }
 
-// Law B4: a batch of retries that could not be prepared is no call, and so no answer to a
-// probe.
+// Law B4: a batch of retries whose Before failed makes no call, and therefore does not
+// answer a probe.
 func TestABatchThatCouldNotBePreparedIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("users", backend.WithLogger(slog.New(slog.DiscardHandler)))
@@ -112,8 +112,8 @@ func TestABatchThatCouldNotBePreparedIsNoAnswer(t *testing.T) {
 	})
 }
 
-// Elements that wait for the same call do not use up the retry budget for it: one
-// repetition serves all.
+// Elements that wait for the same call do not each use up retry budget, because one
+// repetition serves all of them.
 func TestOneLostCallCostsTheBudgetOneRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
@@ -140,8 +140,8 @@ func TestOneLostCallCostsTheBudgetOneRetry(t *testing.T) {
 	})
 }
 
-// Law O1: a message that is released because its backend is down does not hand the
-// failure before it over once more.
+// Law O1: a message that is released because its backend is down does not hand over an
+// earlier failure of its key a second time.
 func TestBackend_MessageReleasedBehindAFailureOfItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -186,7 +186,7 @@ type breakingValues struct{ context.Context }
 
 func (breakingValues) Value(any) any { panic("broken") }
 
-// Law A6: a timeout with a backend asks the context of an observer, which may break.
+// Law A6: a timeout with a backend reads the context of an observer, which may break.
 func TestAnObserverThatBreaksAtATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return nil }), time.Second, 10,
@@ -203,7 +203,7 @@ func TestAnObserverThatBreaksAtATimeout(t *testing.T) {
 // evidence against a service that answers other calls meanwhile.
 func TestABackendHearsNothingOfACallThatIsCutOff(t *testing.T) {
 	for name, c := range map[string]struct {
-		first, second time.Duration // of calls that begin at once; the third call begins after the first one, and hangs
+		first, second time.Duration // durations of calls that begin immediately; the third call begins after the first has ended, and hangs
 		lost          int64
 	}{
 		"late, and others are answered": {6 * time.Second, 8 * time.Second, 0},

@@ -1,5 +1,5 @@
-// Package calls_test shows what a call needs before it starts: permits, a backend, the
-// others of its batch.
+// Package calls_test shows the requirements of a call before it starts: permits, a
+// backend, the other members of its batch.
 package calls_test
 
 import (
@@ -8,5 +8,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Law F1: no goroutine is left.
+// Law F1: all goroutines have ended.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

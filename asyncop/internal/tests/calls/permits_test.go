@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/optest"
 )
 
-// forEachBlocking is forEachMode for a blocking function as it is, which the loop starts
-// by itself, and for one inside of a function of the user's.
+// forEachBlocking runs body with ForEachMode for a plain blocking function, which the
+// loop starts itself, and for a blocking function inside a user's function.
 func forEachBlocking(t *testing.T, body func(t *testing.T, m optest.Mode, around func(optest.Function) optest.Function)) {
 	t.Helper()
 	t.Run("bare", func(t *testing.T) {
@@ -31,7 +31,7 @@ func forEachBlocking(t *testing.T, body func(t *testing.T, m optest.Mode, around
 	})
 }
 
-// A slot is not a permit: elements beyond the limit hold a slot and wait.
+// A slot is not a permit: elements beyond the call limit hold a slot and wait.
 func TestCallsAreBoundedApartFromSlots(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithMaxConcurrentCalls(2))})
@@ -61,7 +61,7 @@ func TestDefaultCallLimitIsTheCapacity(t *testing.T) {
 	}, 3)
 }
 
-// A limit above the capacity does no harm.
+// A limit above the capacity has no effect.
 func TestCallLimitAboveTheCapacity(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithMaxConcurrentCalls(100))})
@@ -73,8 +73,8 @@ func TestCallLimitAboveTheCapacity(t *testing.T) {
 	}, 1)
 }
 
-// Callback style gives its permit back when the attempt ends: by result, error, attempt
-// timeout or timeout.
+// With a callback function, the permit is returned when the attempt ends: by a result, an
+// error, an attempt timeout or a timeout.
 func TestCallbackGivesItsPermitBackWithTheAttempt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -85,9 +85,9 @@ func TestCallbackGivesItsPermitBackWithTheAttempt(t *testing.T) {
 		r.SendEach("abcde")
 		r.Complete("a#1", "A") // result
 		r.Fail("b#1", optest.ErrBroken)
-		r.Advance(900 * time.Millisecond) // c#1's own time
+		r.Advance(900 * time.Millisecond) // the attempt timeout of c#1
 		require.Equal(t, "a#1 b#1 c#1 d#1", r.Calls())
-		r.Advance(900 * time.Millisecond) // d#1's, and b's retry goes before e
+		r.Advance(900 * time.Millisecond) // the attempt timeout of d#1, and b's retry goes before e
 		require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@900ms b#2@1.8s", r.CallTimes())
 		r.Advance(200 * time.Millisecond) // the deadline of all
 		s := r.Stats()
@@ -158,7 +158,8 @@ func TestNewElementsDoNotOvertake(t *testing.T) {
 	})
 }
 
-// Nor when more permits come free at once than the operator hands out in one step.
+// Nor does it when more permits become free at once than the operator hands out in one
+// step.
 func TestNewElementsDoNotOvertakeMany(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 600
@@ -207,7 +208,7 @@ func TestBlockingCallThatIgnoresItsContextKeepsItsPermit(t *testing.T) {
 	})
 }
 
-// The same beyond its own attempt timeout: the retry has to wait.
+// The same applies beyond the attempt timeout: the retry has to wait.
 func TestBlockingCallKeepsItsPermitBeyondTheAttemptTimeout(t *testing.T) {
 	forEachBlocking(t, func(t *testing.T, m optest.Mode, around func(optest.Function) optest.Function) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -245,7 +246,7 @@ func TestBlockingCallThatHeedsItsContext(t *testing.T) {
 	})
 }
 
-// A blocking call gives its permit back however it ends.
+// A blocking call returns its permit however it ends.
 func TestBlockingCallGivesItsPermitBackHoweverItEnds(t *testing.T) {
 	forEachBlocking(t, func(t *testing.T, m optest.Mode, around func(optest.Function) optest.Function) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -276,7 +277,8 @@ func TestBlockingCallGivesItsPermitBackHoweverItEnds(t *testing.T) {
 	})
 }
 
-// A function around a blocking one is called, and its call sees the context that it made.
+// A function around a blocking function is called, and the blocking call gets the context
+// that it made.
 func TestFunctionAroundABlockingOneIsCalled(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Wrap: func(h *optest.Hand) optest.Function {
@@ -309,8 +311,8 @@ func TestPermitsOfAWrappedBlockingFunction(t *testing.T) {
 	})
 }
 
-// A blocking function that is called inside of a blocking call runs under the permit of
-// that, which is kept until the outer one returns.
+// A blocking function that is called inside a blocking call runs under the permit of the
+// outer call, which is kept until the outer call returns.
 func TestBlockingFunctionInsideABlockingCall(t *testing.T) {
 	forEachBlocking(t, func(t *testing.T, m optest.Mode, around func(optest.Function) optest.Function) {
 		fallback := asyncop.Blocking(func(_ context.Context, in string) (string, error) {
@@ -371,7 +373,7 @@ func TestBlockingFunctionInATimeoutHandler(t *testing.T) {
 	})
 }
 
-// A waiting element has no goroutine: neither in back-off nor without a permit.
+// An element that is in back-off or waits for a permit has no goroutine.
 func TestWaitingElementsHaveNoGoroutine(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 1000
@@ -399,14 +401,14 @@ func TestWaitingElementsHaveNoGoroutine(t *testing.T) {
 	})
 }
 
-// spitefulFuture is a future of a wrapper whose methods break.
+// spitefulFuture is the future of a wrapper. Its methods break.
 type spitefulFuture struct{ breaks func() }
 
 func (f spitefulFuture) Complete(...string)            { f.breaks() }
 func (f spitefulFuture) CompleteExceptionally(_ error) { f.breaks() }
 
-// Law A6: a wrapper's future that breaks is an outcome of the element, not the end of the
-// process.
+// Law A6: if the future of a wrapper breaks, this is an outcome of the element and does
+// not end the process.
 func TestFutureOfAWrapperThatBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(){"panic": func() { panic(optest.ErrBroken) }, "Goexit": runtime.Goexit} {
 		for end, err := range map[string]error{"result": nil, "error": optest.ErrAgain, "no result": asyncop.ErrNoResult} {

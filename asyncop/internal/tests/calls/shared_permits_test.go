@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// gauge counts what runs.
+// gauge counts running calls.
 type gauge struct{ now, most atomic.Int64 }
 
 func (g *gauge) enter() {
@@ -32,7 +32,8 @@ func (g *gauge) enter() {
 
 func (g *gauge) leave() { g.now.Add(-1) }
 
-// kinds of functions whose calls take a time, and count themselves.
+// forEachKind runs body for each kind of function. Its calls take some time and count
+// themselves.
 func forEachKind(t *testing.T, body func(t *testing.T, make func(g *gauge, takes time.Duration) asyncop.AsyncFunction[int, int])) {
 	t.Helper()
 	blocking := func(g *gauge, takes time.Duration) asyncop.AsyncFunction[int, int] {
@@ -70,7 +71,7 @@ func forEachKind(t *testing.T, body func(t *testing.T, make func(g *gauge, takes
 	})
 }
 
-// consume runs an operator over n elements and returns how many results it has.
+// consume runs an operator over n elements and returns the number of results.
 func consume(t *testing.T, op *asyncop.AsyncWaitOperator[int, int], n int) (results int) {
 	t.Helper()
 	for _, err := range op.Results(slices.Values(make([]int, n))) {
@@ -83,8 +84,8 @@ func consume(t *testing.T, op *asyncop.AsyncWaitOperator[int, int], n int) (resu
 	return results
 }
 
-// Operators that share permits run no more calls together, use all there are, and each
-// gets its part.
+// Operators that share permits together run no more calls than there are permits, use all
+// of them, and each gets its share.
 func TestPermitsBoundOperatorsTogether(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(*gauge, time.Duration) asyncop.AsyncFunction[int, int]) {
 		for _, limit := range []int{1, 3, 10} {
@@ -136,7 +137,7 @@ func TestSetLimit(t *testing.T) {
 		go func() { done <- consume(t, op, 30) }()
 		for _, step := range []struct {
 			limit   int
-			running int64 // at once
+			running int64 // after a second
 			later   int64 // ten seconds later
 		}{{0, 0, 0}, {5, 5, 5}, {7, 7, 7}, {2, 7, 2}, {0, 2, 0}, {100, 9, 0}} {
 			permits.SetLimit(step.limit)
@@ -243,7 +244,7 @@ func TestTimeoutWhileAPermitIsAwaited(t *testing.T) {
 	})
 }
 
-// A blocking call that outlives its timeout keeps its permit until it returns, also when
+// A blocking call that outlives its timeout keeps its permit until it returns, even if
 // its operator has ended.
 func TestPermitOfACallThatOutlivesItsOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -265,7 +266,7 @@ func TestPermitOfACallThatOutlivesItsOperator(t *testing.T) {
 	})
 }
 
-// Operators that are cancelled at any moment lose no permit.
+// Operators that are cancelled at random times lose no permit.
 func TestNoPermitIsLost(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(*gauge, time.Duration) asyncop.AsyncFunction[int, int]) {
 		permits := optest.Limited(3)

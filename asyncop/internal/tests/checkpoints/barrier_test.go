@@ -136,8 +136,8 @@ func TestBarrierGoesBeforeAWatermarkOnOffer(t *testing.T) {
 	})
 }
 
-// A full queue does not hold a barrier back: elements overflow, bounded, are part of the
-// checkpoint and keep their order.
+// A barrier passes a full queue: a bounded number of elements overflow, are part of the
+// checkpoint, and keep their order.
 func TestFullQueueOverflowsForABarrier(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -361,7 +361,7 @@ func TestNoBlockingCallBeginsAfterASuspendBarrier(t *testing.T) {
 		op.In() <- participant.NewBarrier(1, participant.Suspend, r)
 		close(gate)
 		require.Equal(t, "busy holds the loop a b", r.State(1))
-		close(busy) // its worker comes free, while the barrier waits for a place
+		close(busy) // its worker becomes free while the barrier waits for space in Out
 		synctest.Wait()
 		require.EqualValues(t, 5, calls.Load())
 		close(op.In())
@@ -484,7 +484,7 @@ func TestCancelThatUpstreamNoticesFirst(t *testing.T) {
 	}
 }
 
-// unopened is a function that is neither opened nor closed.
+// unopened is a function that must be neither opened nor closed.
 type unopened struct {
 	optest.Function
 	t *testing.T
@@ -597,8 +597,8 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// The marker of the end of the input is read past the capacity as long as it has not
-// come, whatever becomes of checkpoints meanwhile: no back-off runs its course after it.
+// The marker of the end of the input is read past the capacity until it arrives, even if
+// checkpoints are aborted meanwhile. No back-off runs to its end after it.
 func TestMarkerOverflowsAlthoughACheckpointIsAborted(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewCheckRig(t, m, optest.Setup{

@@ -63,8 +63,8 @@ func TestCheckpointsDuringADrain(t *testing.T) {
 	})
 }
 
-// Law A5: without WithDrainRetries, the marker is the end of the input as far as retries
-// are concerned. It is read also if no slot is free.
+// Law A5: without WithDrainRetries, the marker counts as the end of the input for
+// retries. It is read even if no slot is free.
 func TestEndOfInputMarkerEndsRetries(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -90,8 +90,8 @@ func TestEndOfInputMarkerEndsRetries(t *testing.T) {
 	}, 2, 16)
 }
 
-// Restored elements wait for their slots, and the marker behind them; it is in no
-// checkpoint.
+// Restored elements wait for their slots, and the marker waits behind them. The marker is
+// in no checkpoint.
 func TestEndOfInputBehindRestoredElements(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -134,8 +134,8 @@ func TestEndOfInputMarkerEndsRetriesOfTheBacklog(t *testing.T) {
 	}, 1)
 }
 
-// Barriers overtake the marker also when it waits for downstream. It is reported when
-// downstream has it.
+// Barriers overtake the marker even while it waits for downstream. The marker is reported
+// when downstream has it.
 func TestBarrierOvertakesTheEndOfInput(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewCheckRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithBuffer(0))}, nil)
@@ -216,7 +216,8 @@ func TestFailureDuringADrain(t *testing.T) {
 	})
 }
 
-// Closed behind the marker, without a final barrier, the stream was aborted.
+// If the input is closed after the marker, without a final barrier, the stream was
+// aborted.
 func TestInputEndDuringADrain(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewCheckRig(t, m, optest.Setup{}, nil)
@@ -246,8 +247,7 @@ func TestSuspendWithoutCheckpoints(t *testing.T) {
 	})
 }
 
-// Law C2: an operator that takes no part in checkpoints refuses a barrier that comes
-// twice, too.
+// Law C2: an operator without checkpoints also refuses a barrier that arrives twice.
 func TestBarrierTwiceWithoutCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Hour})
@@ -275,18 +275,18 @@ func TestEndOfInputWithoutCheckpoints(t *testing.T) {
 	})
 }
 
-// drainRun is one run of a pipeline whose elements all wait for something, long after the
-// input has ended.
+// drainRun is one run of a pipeline in which every element waits for something, long
+// after the end of the input.
 type drainRun struct {
 	m      optest.Mode
 	store  *checkpointtest.MemoryStore
 	output *memOutput
-	plain  bool                                // an operator without checkpoints is in the row
-	ready  func(operator, element string) bool // whose call succeeds; the others are in back-off
-	kill   time.Duration                       // 0: it comes to its end
+	plain  bool                                // one operator in the row has no checkpoints
+	ready  func(operator, element string) bool // whether the call succeeds; the other elements are in back-off
+	kill   time.Duration                       // 0 means the run reaches its end
 }
 
-// run returns the calls that were made, in the order of the alphabet.
+// run returns the calls that were made, in alphabetical order.
 func (d *drainRun) run(t *testing.T) (calls string, err error) {
 	t.Helper()
 	c := optest.Must(checkpoint.NewCoordinator(d.store, checkpoint.WithInterval(time.Minute), checkpoint.WithTimeout(10*time.Second),
@@ -383,7 +383,7 @@ func TestKilledDuringADrain(t *testing.T) {
 				require.ErrorIs(t, err, optest.ErrTestOver)
 				require.Equal(t, checkpoint.Periodic, kind())
 				require.Equal(t, through("ab"), published())
-				// Ordered, d waits behind c in the first operator.
+				// In ordered mode, d waits behind c in the first operator.
 				require.Equal(t, m.Pick(strings.ReplaceAll(zeros, "0d ", "")+"1a 1b 1c 1d 1e 2a 2b", zeros+"1a 1b 1c 1d 1e 2a 2b 2d"), calls)
 
 				d.ready = func(op, e string) bool { return e != "e" && (op != "2" || e != "d") }

@@ -37,7 +37,7 @@ func restart(t *testing.T, m optest.Mode, elements string, s optest.Setup) *opte
 	return r
 }
 
-// endsEmpty is how an element can leave without emitting anything.
+// endsEmpty are the ways in which an element can leave without a result.
 var endsEmpty = map[string]func(r *optest.Rig, call string){
 	"no result": func(r *optest.Rig, call string) { r.Complete(call) },
 	"dropped":   func(r *optest.Rig, call string) { r.Fail(call, optest.ErrBroken) },
@@ -77,7 +77,7 @@ func TestElementsThatEmitNothingFreeTheLoop(t *testing.T) {
 	}
 }
 
-// Law A6: a panic does not prevent what follows, here the end of the input, which waits
+// Law A6: a panic does not prevent later events, here the end of the input, which waits
 // until the backlog is empty.
 func TestPanicInTheLastElementOfTheBacklog(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -93,13 +93,13 @@ func TestPanicInTheLastElementOfTheBacklog(t *testing.T) {
 	}, 1)
 }
 
-// Laws C1, Q1: a barrier waits for the element that is being emitted, and for no other,
-// although downstream takes results faster than the loop looks for barriers.
+// Laws C1, Q1: a barrier waits only for the element that is being emitted, although
+// downstream takes results faster than the loop checks for barriers.
 func TestBarrierWaitsForOneElementOnly(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		slow := strategies.FixedDelay[string](1, 0).RetryIfResult(func(results []string) bool {
 			if results[0] == "C" {
-				time.Sleep(time.Second) // the loop is away
+				time.Sleep(time.Second) // the loop is busy
 			}
 			return false
 		})
@@ -113,7 +113,7 @@ func TestBarrierWaitsForOneElementOnly(t *testing.T) {
 		require.Equal(t, "none", r.State(1))
 		r.Call("c#1").Complete("C")
 		synctest.Wait()
-		for _, want := range []string{"A1", "A2", "A3", "A4"} { // four places come free before the loop looks again
+		for _, want := range []string{"A1", "A2", "A3", "A4"} { // four entries become free before the loop checks again
 			require.Equal(t, want, <-r.Op.Out())
 		}
 		time.Sleep(time.Second)
@@ -123,7 +123,7 @@ func TestBarrierWaitsForOneElementOnly(t *testing.T) {
 	})
 }
 
-// codecOf returns a codec of strings that calls encode or decode first.
+// codecOf returns a codec of strings that first calls encode or decode.
 func codecOf(encode, decode func()) codec.Codec[string] {
 	return codec.Func(
 		func(dst []byte, v string) ([]byte, error) { encode(); return append(dst, v...), nil },
@@ -165,8 +165,8 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 	})
 }
 
-// Nor does a codec that takes its time over the final state keep calls running, or a
-// cancel from ending them.
+// A codec that is slow to encode the final state does not keep calls running, nor does it
+// prevent a cancel from ending them.
 func TestSuspendEndsCallsBeforeItIsEncoded(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		release := make(chan struct{})
@@ -197,7 +197,7 @@ func TestWithCheckpoints_LostStateCancelsTheOperator(t *testing.T) {
 		}, nil)
 		r.Send("a")
 		b, done := r.Trigger(checkpoint.Suspend)
-		r.Send(b) // cannot leave: the run of the coordinator ends first, and cancels the operator
+		r.Send(b) // cannot leave: the coordinator's run ends first and cancels the operator
 		require.ErrorIs(t, <-done, optest.ErrBroken)
 		err := r.Wait()
 		require.ErrorContains(t, err, "asyncop: state of final checkpoint 1: ")
@@ -340,8 +340,8 @@ func TestStatsAfterASuspend(t *testing.T) {
 	})
 }
 
-// The age of a restored element counts the time before the restart, as far as its timeout
-// does.
+// The age of a restored element includes the time before the restart to the extent that
+// its timeout does.
 func TestOldestAgeOfRestoredElements(t *testing.T) {
 	for choice, want := range map[asyncop.RetryState]time.Duration{
 		asyncop.RetryState(0): time.Second, asyncop.TimeSpent: time.Hour + time.Second, asyncop.LatencyFirst: 2*time.Hour + time.Second,

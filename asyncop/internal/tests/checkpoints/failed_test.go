@@ -25,7 +25,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Law C3: one failing element ends the run at any moment of a checkpoint. The next run
+// Law C3: a failing element may end the run at any point of a checkpoint. The next run
 // resumes, and the output is complete.
 func TestFailedRunsCanBeRestarted(t *testing.T) {
 	for run := range 25 {
@@ -57,7 +57,7 @@ func TestFailedRunsCanBeRestarted(t *testing.T) {
 	}
 }
 
-// fedInput returns values until it is given an error.
+// fedInput returns values until it is sent an error.
 type fedInput struct {
 	checkpoint.Input[string]
 	broken chan error
@@ -83,7 +83,7 @@ func (in fedInput) Wait(ctx context.Context) error {
 	return nil
 }
 
-// fragileOutput fails when it is given an error.
+// fragileOutput fails if it is given an error.
 type fragileOutput struct{ err error }
 
 func (o fragileOutput) Restore(context.Context, []byte) error   { return nil }
@@ -163,7 +163,7 @@ func TestFailedRunIsNotTheEndOfTheInput(t *testing.T) {
 							p.values <- s
 						}
 						synctest.Wait()
-						go func() { // without a part, the barrier waits behind them
+						go func() { // if it does not take part, the barrier waits behind them
 							_, _ = p.coordinator.Trigger(context.Background())
 						}()
 						synctest.Wait()

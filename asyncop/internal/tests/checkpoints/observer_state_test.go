@@ -158,7 +158,7 @@ func TestNumbersAreInCheckpoints(t *testing.T) {
 			again := &numberer{}
 			r = optest.NewCheckRig(t, optest.Mode{Ordered: m.Ordered, Capacity: 1}, observedBy(again), store)
 			if next == 0 {
-				r.Send("e") // or it is in the checkpoint, without a number
+				r.Send("e") // otherwise it would be in the checkpoint without a number
 			}
 			require.Equal(t, `restore "next 5" [4]; d is again 4`, again.took())
 			r.Save()
@@ -285,8 +285,8 @@ func TestObserverAsksForACheckpoint(t *testing.T) {
 	})
 }
 
-// A gate that waits for a checkpoint never opens if the run has failed: the operator ends
-// then, with the run's error.
+// A gate that waits for a checkpoint never opens if the run has failed, so the operator
+// ends with the run's error.
 func TestFailedRunEndsTheOperator(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		o := &numberer{gate: func() bool { return false }}
@@ -368,8 +368,7 @@ func TestObserverThatComesOrGoes(t *testing.T) {
 	}
 }
 
-// Law A6: an observer that breaks is an error of the start, of the checkpoint, or of the
-// run.
+// Law A6: an observer that breaks is an error of the start, the checkpoint, or the run.
 func TestCheckpointedObserverThatBreaks(t *testing.T) {
 	start := func(t *testing.T, o *numberer) (*checkpoint.Coordinator, error) {
 		c := optest.Must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler))))
@@ -435,7 +434,7 @@ func TestOneObserverHasAState(t *testing.T) {
 			})
 		require.NoError(t, c.Close())
 
-		op := asyncop.OrderedWait(asyncop.Func(optest.Double), 0, 1, two...) // without checkpoints they are observers as any others
+		op := asyncop.OrderedWait(asyncop.Func(optest.Double), 0, 1, two...) // without checkpoints they are ordinary observers
 		n := 0
 		for _, err := range op.Results(optest.UpTo(3)) {
 			require.NoError(t, err)
@@ -445,7 +444,7 @@ func TestOneObserverHasAState(t *testing.T) {
 	})
 }
 
-// Law C2: numbers follow the order of the input, so an operator upstream that changes it
+// Law C2: numbers follow the input order, so an upstream operator that changes the order
 // is refused, wherever it is.
 func TestObserverBehindAnUnorderedOperator(t *testing.T) {
 	for _, order := range []string{"ordered", "unordered", "by key"} {
@@ -473,7 +472,7 @@ func TestObserverBehindAnUnorderedOperator(t *testing.T) {
 						return nil
 					}), 0, 2, asyncop.WithName("second"), asyncop.WithCheckpoints(c), asyncop.WithObserver(&numberer{gate: func() bool { return ordered }}), quiet)
 					require.NoError(t, c.Start())
-					third := asyncop.OrderedWait(asyncop.Func(optest.Double), 0, 2, quiet) // no part in checkpoints, and no numbers: any order will do
+					third := asyncop.OrderedWait(asyncop.Func(optest.Double), 0, 2, quiet) // without checkpoints and numbers, any order is allowed
 					source.Via(first).Via(weirflow.NewMap(func(in int) int { return in })).Via(second).Via(third).To(extension.NewIgnoreSink())
 					err := c.Wait()
 					if ordered {

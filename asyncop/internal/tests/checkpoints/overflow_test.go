@@ -23,7 +23,7 @@ import (
 	weirflow "github.com/weirflow/weir/flow"
 )
 
-// countingInput reports how far it was read.
+// countingInput reports how many values were read.
 type countingInput struct {
 	checkpoint.Input[int]
 	read atomic.Int64
@@ -34,7 +34,7 @@ func (in *countingInput) Next() (int, error) {
 	return in.Input.Next()
 }
 
-// abortsLog fails a test when a checkpoint was aborted.
+// abortsLog fails a test if a checkpoint is aborted.
 type abortsLog struct {
 	slog.Handler
 	t *testing.T
@@ -49,9 +49,9 @@ func (l abortsLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A barrier gets through everything that is full before it: buffers, flows, two
-// operators; and checkpoints in a row do not make what the operators hold grow without
-// bound. No call ends before a checkpoint was complete.
+// A barrier passes everything that is full before it: buffers, flows, two operators. A
+// series of checkpoints does not let the operators grow without bound. No call ends
+// before a checkpoint is complete.
 func TestBarrierPassesFullBuffers(t *testing.T) {
 	const n = 40_000
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -87,9 +87,9 @@ func TestBarrierPassesFullBuffers(t *testing.T) {
 			}
 			return in.read.Load()
 		}
-		checkpoints(3) // the first one holds what is upstream
+		checkpoints(3) // the first operator holds the upstream elements
 		require.Equal(t, checkpoints(1), checkpoints(20))
-		close(gates[0]) // now the second one holds it
+		close(gates[0]) // now the second operator holds them
 		synctest.Wait()
 		checkpoints(5)
 		read := checkpoints(1)
@@ -103,7 +103,7 @@ func TestBarrierPassesFullBuffers(t *testing.T) {
 	}, 3)
 }
 
-// The marker of the end of the input gets through, too: it ends retries.
+// The marker of the end of the input also passes, and ends retries.
 func TestMarkerPassesFullBuffers(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(abortsLog{slog.DiscardHandler, t})))
@@ -124,9 +124,8 @@ func TestMarkerPassesFullBuffers(t *testing.T) {
 	}, 3)
 }
 
-// Rows of operators and flows with random buffers, whose calls end only after a
-// checkpoint that began after them: no checkpoint is aborted, and each element is
-// published once.
+// Rows of operators and flows with random buffers, in which a call ends only after a
+// later checkpoint: no checkpoint is aborted, and each element is published once.
 func TestRandomRowsNeverHoldABarrier(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {

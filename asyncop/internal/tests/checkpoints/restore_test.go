@@ -126,7 +126,7 @@ func TestRetryStateNumbers(t *testing.T) {
 				s.Opts = optest.Options(asyncop.WithFailureSink(side.Take))
 				again := optest.NewCheckRig(t, m, s, store)
 				require.Equal(t, c.calls, again.CallTimes())
-				again.Send("n") // it has its whole timeout
+				again.Send("n") // it has its full timeout
 				at := optest.Must(time.ParseDuration(c.outputs[len("a/1@"):]))
 				again.Advance(at - 1)
 				require.Empty(t, side.Got())
@@ -142,7 +142,7 @@ func TestRetryStateNumbers(t *testing.T) {
 	}
 }
 
-// Law A4: a number of attempts that is the largest there is does not begin anew.
+// Law A4: the largest possible number of attempts does not wrap around.
 func TestMostAttemptsThereAre(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		state, err := stateWithAttempts[string, string]("a", math.MaxInt32)
@@ -162,7 +162,7 @@ func TestMostAttemptsThereAre(t *testing.T) {
 	})
 }
 
-// LatencyFirst asks whatever strategy there is how many retries it allows.
+// LatencyFirst asks any kind of strategy how many retries it allows.
 func TestLatencyFirstOfPolicies(t *testing.T) {
 	classify := predicates.ByException[string](predicates.ErrorIs(optest.ErrAgain), optest.UnsafeReason)
 	for name, tt := range map[string]struct {
@@ -238,8 +238,7 @@ func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 	})
 }
 
-// A restored element that waits for a permit has brought its attempts along: the next
-// checkpoint keeps them.
+// A restored element that waits for a permit keeps its attempts in the next checkpoint.
 func TestRestoredElementWithoutPermitKeepsItsAttempts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -282,7 +281,7 @@ func TestLatencyFirstOfALaterElement(t *testing.T) {
 }
 
 // An element whose first attempt ran at the checkpoint, and which waits for a permit at
-// the next one, keeps the time it had.
+// the next checkpoint, keeps its time.
 func TestRestoredElementWithoutAttemptsKeepsItsTime(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -334,14 +333,14 @@ func TestRestoredElementWithoutTimeLeft(t *testing.T) {
 	})
 }
 
-// Law C1: results that leave while the state is being encoded are in it.
+// Law C1: results that leave while the state is being encoded are in the checkpoint.
 func TestResultsThatLeaveAreStored(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		release := make(chan struct{})
 		texts := codecOf(func() { <-release }, func() {})
 		store := checkpointtest.NewMemoryStore()
 		r := optest.NewCheckRig(t, m, optest.Setup{Blocked: true, State: asyncop.State[string, string]{Results: texts}, Opts: optest.Options(asyncop.WithBuffer(0))}, store)
-		r.Answer = optest.Upper // at once
+		r.Answer = optest.Upper // immediately
 		r.Send("a", "b")
 		barrier, done := r.Trigger(checkpoint.Periodic)
 		r.Send(barrier)
@@ -353,7 +352,7 @@ func TestResultsThatLeaveAreStored(t *testing.T) {
 	})
 }
 
-// With a codec for results calls are not repeated.
+// With a codec for results, calls are not repeated.
 func TestResultsAreStored(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		texts := codec.Default[string]()
@@ -568,8 +567,8 @@ func retryAll1000(delay time.Duration) optest.Strategy {
 	return strategies.FixedDelay[string](1000, delay).RetryIfException(predicates.HasException)
 }
 
-// An element that was complete in time and waited for downstream, for longer than its
-// timeout even, has not spent it: its call is made again, with the whole timeout.
+// An element that was complete in time and waited for downstream, even for longer than
+// its timeout, has not spent this time: its call is made again, with the full timeout.
 func TestRestoredElementThatWasComplete(t *testing.T) {
 	for _, choice := range []asyncop.RetryState{asyncop.RetryState(0), asyncop.LatencyFirst, asyncop.TimeSpent} {
 		t.Run(choice.String(), func(t *testing.T) {
@@ -643,7 +642,7 @@ func TestFailureOfARestoredElementWithoutAnotherAttempt(t *testing.T) {
 	})
 }
 
-// The instant 0 of Unix is an instant like any other: a clock.Mock begins there.
+// The Unix time 0 is treated like any other time. A clock.Mock begins there.
 func TestRetryStateAtTheEpoch(t *testing.T) {
 	optest.InBubble(t, optest.Mode{Ordered: true, Capacity: 4, Mock: true}, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -676,7 +675,7 @@ func forEachRetryState(t *testing.T, body func(t *testing.T, m optest.Mode, stat
 }
 
 // Law C3: a restored element waits for the rest of its back-off, however often the
-// process is killed; the time it was down counts.
+// process is killed. The downtime counts.
 func TestBackOffOutlivesRestarts(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m optest.Mode, state asyncop.RetryState) {
 		store := checkpointtest.NewMemoryStore()
@@ -749,8 +748,8 @@ func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 	})
 }
 
-// Law C3: if the wall clock was set back meanwhile, the wait is never longer than it was;
-// a clock.Mock begins anew at the epoch.
+// Law C3: if the wall clock was set back meanwhile, the wait is not longer than before. A
+// clock.Mock begins at the epoch again.
 func TestBackOffWithAClockThatWasSetBack(t *testing.T) {
 	optest.InBubble(t, optest.Mode{Ordered: true, Capacity: 4, Mock: true}, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -832,7 +831,7 @@ func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
 				}
 				_ = r.Cut(optest.ErrBroken)
 				if inBackOff {
-					break // it has passed
+					break // the wait has passed
 				}
 			}
 		}
@@ -869,8 +868,8 @@ func TestRestoredWaitsAfterTheEnd(t *testing.T) {
 	}, 1)
 }
 
-// stateWithAttempts returns the state of an operator with one element that has been
-// called so many times.
+// stateWithAttempts returns the state of an operator with one element that was called
+// attempts times.
 func stateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, error) {
 	return drive.StateCodec[IN, OUT]{Inputs: codec.Default[IN]()}.Encode(drive.Snapshot[IN, OUT]{
 		Items: []core.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}},

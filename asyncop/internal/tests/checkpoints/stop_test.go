@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// Law A5: so does Stop.
+// Law A5: Stop ends retries of the backlog, too.
 func TestStopEndsRetriesOfTheBacklog(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := restart(t, m, "abc", optest.Setup{

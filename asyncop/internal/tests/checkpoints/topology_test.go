@@ -27,7 +27,7 @@ import (
 
 // ---- Law C2: streams that branch and join
 
-// published is an output that remembers what was committed.
+// published is an output that records the committed values.
 type published struct {
 	written, prepared, all []int
 }
@@ -70,7 +70,7 @@ func (f *own) Out() <-chan any                    { return f.out }
 func (f *own) Via(next streams.Flow) streams.Flow { flow.DoStream(f, next); return next }
 func (f *own) To(sink streams.Sink)               { flow.DoStream(f, toSink{sink}); sink.AwaitCompletion() }
 
-// toSink makes a sink the end of flow.DoStream.
+// toSink lets a sink end a flow.DoStream.
 type toSink struct{ streams.Inlet }
 
 func (toSink) AwaitCompletion() {}
@@ -110,7 +110,7 @@ func (p *plumbing) newSource(name string) *checkpoint.Source[int] {
 	return checkpoint.NewSource(p.Coordinator, name, checkpointtest.NewSliceInput(values))
 }
 
-// end sends a stream to a sink, which it makes.
+// end sends a stream to a new sink.
 func (p *plumbing) end(f streams.Flow) {
 	out := &published{}
 	sink := checkpoint.NewSink(p.Coordinator, "sink "+strconv.Itoa(len(p.outputs)), out)
@@ -155,13 +155,13 @@ func (p *plumbing) kinds(t *testing.T) (kinds []checkpoint.Kind) {
 	return kinds
 }
 
-// Branches that meet lost elements without a word: a barrier of one branch overtakes
-// elements of another.
+// Branches that join lost elements silently: a barrier of one branch overtakes elements
+// of another.
 var refusedTopologies = []struct {
 	name  string
 	build func(p *plumbing)
 	text  string
-	early bool // no checkpoint is taken at all
+	early bool // fails before any checkpoint is taken
 }{
 	{"fan-out, flows, merge", func(p *plumbing) {
 		b := flow.FanOut(p.source, 2)
@@ -232,8 +232,8 @@ func TestRefusedTopologies(t *testing.T) {
 	}
 }
 
-// An element that the final barrier has overtaken, where no barrier comes twice, fails
-// the run before the final checkpoint is stored: at a sink, and at an operator before a
+// If no barrier arrives twice, an element that the final barrier has overtaken fails the
+// run before the final checkpoint is stored, both at a sink and at an operator before a
 // sink.
 func TestElementAfterTheFinalBarrier(t *testing.T) {
 	for name, end := range map[string]func(p *plumbing, f streams.Flow){
@@ -245,8 +245,8 @@ func TestElementAfterTheFinalBarrier(t *testing.T) {
 			t.Run(name+"/"+kind.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := newPlumbing(t, optest.Mode{Ordered: true, Capacity: 4}, 0, func() time.Duration { return time.Minute })
-					// As round robin does behind a flow of one's own, where weir cannot
-					// see it: one element goes another way.
+					// Like a round robin behind a user's own flow, which weir cannot see:
+					// one element takes the other branch.
 					first, other, joined := newOwn(func() time.Duration { return 0 }), p.slowOwn(), newOwn(func() time.Duration { return 0 })
 					p.source.Via(first)
 					var both sync.WaitGroup
@@ -327,7 +327,7 @@ func TestSupportedTopologies(t *testing.T) {
 	}
 }
 
-// Via twice is a round robin.
+// Calling Via twice makes a round robin.
 func TestViaTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlumbing(t, optest.Mode{Ordered: true, Capacity: 4}, 0, nil)

@@ -120,9 +120,9 @@ func TestUserCodeThatBreaksEndsItsElement(t *testing.T) {
 	}
 }
 
-// exitSites are more places at which the loop calls user code.
+// exitSites are further points at which the loop calls user code.
 var exitSites = []struct {
-	code  string // as the error names it
+	code  string // the name of the code in the error
 	setup func(breaks func()) optest.Setup
 }{
 	{"the function of WithTimeoutFor", func(breaks func()) optest.Setup {
@@ -226,8 +226,8 @@ func TestGoexitOnTheLoop(t *testing.T) {
 	})
 }
 
-// Law A6: the same where the loop is in the middle of other work: attempts that time out
-// all at once, whose predicate breaks.
+// Law A6: the same applies while the loop does other work: several attempts time out at
+// the same time, and their predicate breaks.
 func TestPredicateThatBreaksAtATimer(t *testing.T) {
 	for _, b := range optest.Panics() {
 		optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
@@ -258,7 +258,7 @@ func TestPredicateThatBreaksAtATimer(t *testing.T) {
 	}
 }
 
-// Law A6: and a retry that breaks while others are due in the same step.
+// Law A6: the same applies to a retry that breaks while others are due in the same step.
 func TestRetryThatBreaksAmongOthers(t *testing.T) {
 	for _, b := range optest.Panics() {
 		optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
@@ -285,8 +285,8 @@ func TestRetryThatBreaksAmongOthers(t *testing.T) {
 	}
 }
 
-// Law A6: under the default policy it fails the pipeline: never a hang, never an end that
-// looks like a clean one.
+// Law A6: under the default policy, broken code fails the pipeline. It never hangs, and
+// its end never looks clean.
 func TestUserCodeThatBreaksFailsThePipeline(t *testing.T) {
 	for _, site := range sites {
 		for _, b := range optest.Panics() {
@@ -317,8 +317,7 @@ func TestUserCodeThatBreaksFailsThePipeline(t *testing.T) {
 	}
 }
 
-// Law A6: an error that the predicate was asked about is not lost when the predicate
-// breaks.
+// Law A6: an error is not lost if the predicate breaks on it.
 func TestBrokenPredicateDoesNotHideTheError(t *testing.T) {
 	errOfCall := errors.New("of the call")
 	for _, b := range optest.Panics() {
@@ -336,8 +335,8 @@ func TestBrokenPredicateDoesNotHideTheError(t *testing.T) {
 	}
 }
 
-// Law A6: a negative BackoffTime is nonsense that ends the element, and names the
-// strategy.
+// Law A6: a negative BackoffTime is invalid. It ends the element with an error that names
+// the strategy.
 func TestNegativeBackoffTime(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -354,7 +353,8 @@ func TestNegativeBackoffTime(t *testing.T) {
 }
 
 // Law A6: errors, panics and runtime.Goexit of the call itself go to the exception
-// predicate like any other error, be it made on the loop or as a blocking one.
+// predicate like any other error, whether the call is made on the loop or is a blocking
+// call.
 func TestBrokenCallsAreRetried(t *testing.T) {
 	kinds := map[string]func() error{
 		"error":  func() error { return optest.ErrBroken },
@@ -476,8 +476,8 @@ func TestHooksThatBreak(t *testing.T) {
 	}
 }
 
-// Law A6: a typed nil is an error whose methods panic: an old mistake of user code that
-// must not end the process.
+// Law A6: an error that is a typed nil has methods that panic, a common mistake in user
+// code, which must not end the process.
 func TestErrorWhoseMethodsPanic(t *testing.T) {
 	var typedNil *fs.PathError // its Unwrap panics
 	fns := map[string]func(*optest.Hand) optest.Function{
@@ -514,8 +514,8 @@ func TestErrorWhoseMethodsPanic(t *testing.T) {
 	}
 }
 
-// Law A6: a function that panics while another goroutine completes the attempt: whichever
-// is first counts, and only it.
+// Law A6: if a function panics while another goroutine completes the attempt, only the
+// first of the two counts.
 func TestPanicRacesACompletion(t *testing.T) {
 	fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
 		go result.Complete(in)

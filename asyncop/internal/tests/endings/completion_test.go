@@ -35,7 +35,7 @@ func TestElementEmitsAllItsResultsOrNone(t *testing.T) {
 	})
 }
 
-// Law A1: a mixture of ends, each element with exactly one.
+// Law A1: elements end in different ways, each exactly once.
 func TestElementsEndInOneWay(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -183,8 +183,8 @@ func TestResultAfterAnErrorIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: an attempt that was retried has lost its voice: while the next one waits, and
-// while it runs.
+// Law A2: completions of an attempt that was retried do not count, neither while the next
+// attempt waits nor while it runs.
 func TestCompletionOfAnEarlierAttemptIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(3, time.Second)})
@@ -204,8 +204,8 @@ func TestCompletionOfAnEarlierAttemptIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: an attempt that ran out of its own time is over, and the next one is the
-// current one.
+// Law A2: an attempt that has timed out has ended, and the next attempt is the current
+// one.
 func TestCompletionOfATimedOutAttemptIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -244,7 +244,7 @@ func TestCompletionAfterTheTimeoutIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: after the operator's end, on a failed element and on an abandoned one.
+// Law A2: after the operator's end, on a failed element and on an abandoned element.
 func TestCompletionAfterTheEndIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -259,14 +259,14 @@ func TestCompletionAfterTheEndIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: a completion that was handed in, but found no ear before the operator ended, is
-// late, too.
+// Law A2: a completion that was posted but not handled before the operator ended is late,
+// too.
 func TestCompletionInTheStepOfTheEndIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.SendEach("ab")
 		a := r.Call("a#1")
-		r.Script("x#1", func(c *optest.Call) error { // the loop is away
+		r.Script("x#1", func(c *optest.Call) error { // the loop is busy
 			c.CompleteExceptionally(optest.ErrBroken)
 			a.Complete("A")
 			a.Complete("again")
@@ -280,8 +280,8 @@ func TestCompletionInTheStepOfTheEndIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: slots are used again; whoever still holds the future of an element that left
-// does not reach its successor.
+// Law A2: slots are reused. A late completion of an element that has left does not reach
+// its successor.
 func TestLateCompletionDoesNotReachTheNextElementInTheSlot(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -314,8 +314,8 @@ func TestErrorOrPanicAfterCompletionIsLate(t *testing.T) {
 	})
 }
 
-// Law A2: of any number of completions at once, exactly one counts. Outside of a bubble:
-// real goroutines race.
+// Law A2: of any number of concurrent completions, exactly one counts. The test does not
+// run in a bubble, so that real goroutines race.
 func TestConcurrentCompletionsCountOnce(t *testing.T) {
 	const elements, racers = 200, 4
 	var wg sync.WaitGroup
@@ -343,8 +343,8 @@ func TestConcurrentCompletionsCountOnce(t *testing.T) {
 	require.EqualValues(t, elements*(racers-1), op.Stats().LateCompletions)
 }
 
-// Laws A2, A3: completions that race the timeout: each either counts or is late, and is
-// counted. Not in a bubble.
+// Laws A2, A3: completions that race the timeout each either count or are late, and are
+// counted. The test does not run in a bubble.
 func TestCompletionsThatRaceTheTimeout(t *testing.T) {
 	const elements, timeout = 3000, 300 * time.Microsecond
 	var wg sync.WaitGroup
@@ -371,7 +371,7 @@ func TestCompletionsThatRaceTheTimeout(t *testing.T) {
 	optest.CheckBalance(t, s)
 }
 
-// A nil error is an error too, a named one.
+// A nil error counts as an error, too, with a name.
 func TestNilErrorIsAnError(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})

@@ -16,11 +16,11 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// ---- Law A5: after the end of the input, waiting elements get one last attempt at once,
-// and there are no more retries.
+// ---- Law A5: after the end of the input, waiting elements get one last attempt
+// immediately, and there are no further retries.
 
 // Law A5: an element that was never started gets its first attempt, within the call
-// limit, and no other.
+// limit, and no second attempt.
 func TestEndOfInputStartsWhatWasNotStarted(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -96,8 +96,8 @@ func TestEndOfInputRetriesACappedWait(t *testing.T) {
 	})
 }
 
-// Law A5: a running attempt is awaited, not called a second time, also if it is a retry
-// already; its outcome is final.
+// Law A5: a running attempt, even if it is a retry, is awaited and not called a second
+// time. Its outcome is final.
 func TestEndOfInputAwaitsRunningAttempts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -140,8 +140,8 @@ func TestEndOfInputWithARetryThatWaitsForAPermit(t *testing.T) {
 	})
 }
 
-// Law A5: the last attempts keep to the call limit: the oldest goes first, before first
-// attempts.
+// Law A5: the last attempts respect the call limit. Retries go before first attempts,
+// oldest first.
 func TestEndOfInputKeepsTheCallLimit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -163,7 +163,7 @@ func TestEndOfInputKeepsTheCallLimit(t *testing.T) {
 	})
 }
 
-// Law A5: deadlines hold while the operator drains.
+// Law A5: deadlines apply while the operator drains.
 func TestTimeoutsFireWhileDraining(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, time.Minute), Wrap: optest.Handled})
@@ -178,7 +178,7 @@ func TestTimeoutsFireWhileDraining(t *testing.T) {
 	})
 }
 
-// End of input is noticed when a slot is free to read for.
+// The end of the input is noticed when there is a free slot for the next element.
 func TestEndOfInputIsNoticedWhenASlotIsFree(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 2
@@ -218,7 +218,8 @@ func TestDrainRetries(t *testing.T) {
 	})
 }
 
-// Law A5: with WithDrainRetries, an element that waits for its deadline does so.
+// Law A5: with WithDrainRetries, an element that waits for its deadline continues to
+// wait.
 func TestDrainRetriesAwaitsTheDeadline(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -235,7 +236,7 @@ func TestDrainRetriesAwaitsTheDeadline(t *testing.T) {
 	})
 }
 
-// An empty input ends an operator that never did anything.
+// An empty input ends an operator that never had an element.
 func TestEndOfEmptyInput(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(1, 0)})
@@ -246,8 +247,8 @@ func TestEndOfEmptyInput(t *testing.T) {
 
 // ---- A5: no attempt starts at or after the deadline
 
-// Law A5: an element that has waited for a permit and finds its deadline come is not
-// called: neither a moment after the deadline nor in its very moment.
+// Law A5: an element that has waited for a permit until its deadline is not called,
+// neither after the deadline nor exactly at it.
 func TestNoAttemptStartsAtTheDeadline(t *testing.T) {
 	for _, away := range []time.Duration{500 * time.Millisecond, 600 * time.Millisecond} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -262,7 +263,7 @@ func TestNoAttemptStartsAtTheDeadline(t *testing.T) {
 			r.Advance(500 * time.Millisecond)
 			a, b := r.Call("a#1"), r.Call("b#1")
 			a.Complete("A")
-			b.Complete("B") // permits for r and c, but r takes the loop to the deadline
+			b.Complete("B") // permits for r and c, but r keeps the loop busy until the deadline
 			r.Advance(time.Second)
 			require.Equal(t, "r#1@0s a#1@0s b#1@0s x#1@0s r#2@500ms", r.CallTimes())
 			require.EqualValues(t, 4, r.Stats().Timeouts)
@@ -289,7 +290,7 @@ func TestNoAttemptStartsAfterACancel(t *testing.T) {
 	})
 }
 
-// Law A5: nor after a failure.
+// Law A5: no attempt starts after a failure either.
 func TestNoAttemptStartsAfterAFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := strategies.FixedDelay[string](9, time.Second).RetryIfException(predicates.ErrorIs(optest.ErrBroken))
@@ -316,8 +317,8 @@ func TestNoWaitingAttemptStartsAfterAFailure(t *testing.T) {
 	})
 }
 
-// Law A5: elements that the loop would take, or start, in the step in which the operator
-// is cancelled are not called.
+// Law A5: elements that would be accepted or started in the step in which the operator is
+// cancelled are not called.
 func TestNoAttemptStartsInTheStepOfTheCancel(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -366,9 +367,9 @@ func TestOperatorCancelledBeforeItBegan(t *testing.T) {
 	})
 }
 
-// ---- What the end of the input cuts is not lost without a word.
+// ---- Retries that the end of the input cuts are reported.
 
-// lateRows answers with nothing at first, and with the element on its third attempt.
+// lateRows returns no result at first, and the element on its third attempt.
 func lateRows(c *optest.Call) error {
 	if c.Attempt < 3 {
 		return optest.Empty(c)
@@ -427,8 +428,8 @@ func TestSpentRetriesAreNotCut(t *testing.T) {
 	})
 }
 
-// The input of Results is finite as a rule, and its end no reason to do without results:
-// retries run their course.
+// The input of Results is usually finite, and its end is no reason to give up results, so
+// retries run to their end.
 func TestResultsDrainsRetries(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		h := optest.NewHand(t)

@@ -19,8 +19,8 @@ import (
 // ---- Law F1: the source is cancelled, contexts end, Out closes after Err is set, and
 // the rest is discarded.
 
-// lifecycle is a function with Open and Close around the hand-driven one; it records what
-// happens.
+// lifecycle is a function with Open and Close around the hand-driven function. It records
+// its events.
 type lifecycle struct {
 	*optest.Hand
 	open, close func() error
@@ -147,7 +147,7 @@ func TestEveryEnding(t *testing.T) {
 
 				before := r.Stats().Discarded
 				if !ending.inputEnds {
-					for range 100 { // more than In has places for
+					for range 100 { // more than In can buffer
 						r.Op.In() <- "late"
 					}
 					r.EndInput()
@@ -164,7 +164,7 @@ func TestEveryEnding(t *testing.T) {
 	}
 }
 
-// Law F1: a source that is blocked, because the operator is full, is set free.
+// Law F1: a source that is blocked, because the operator is full, is released.
 func TestBlockedSourceIsSetFree(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 1
@@ -228,8 +228,8 @@ func TestEmittedResultsSurviveTheFailure(t *testing.T) {
 	})
 }
 
-// Law F1: the context that cancels may end at any time, also before the operator begins
-// and after it has ended.
+// Law F1: the cancelling context may end at any time, even before the operator begins or
+// after it has ended.
 func TestCancelAfterTheEndChangesNothing(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -242,7 +242,7 @@ func TestCancelAfterTheEndChangesNothing(t *testing.T) {
 	})
 }
 
-// Law F1: the deadline of the operator's context is one way to cancel it.
+// Law F1: an operator is also cancelled by the deadline of its context.
 func TestDeadlineOfTheOperatorsContext(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -255,7 +255,7 @@ func TestDeadlineOfTheOperatorsContext(t *testing.T) {
 	})
 }
 
-// Close comes before Out is closed in a clean end, so its error is not overlooked.
+// In a clean end Close runs before Out is closed, so that its error is not overlooked.
 func TestErrorOfCloseIsTold(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var l *lifecycle
@@ -273,7 +273,7 @@ func TestErrorOfCloseIsTold(t *testing.T) {
 	})
 }
 
-// After a failure, the error of Close is not the operator's.
+// After a failure, the error of Close does not replace the operator's error.
 func TestErrorOfCloseDoesNotHideTheFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Wrap: func(h *optest.Hand) optest.Function {
@@ -310,7 +310,7 @@ func TestErrorOfOpen(t *testing.T) {
 	})
 }
 
-// Law F1: the first reason to end stays the reason: here that Open failed, not that it
+// Law F1: the first reason to end remains the reason: here that Open failed, although it
 // cancelled the operator, too.
 func TestFirstReasonToEndCounts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -331,11 +331,11 @@ func TestFirstReasonToEndCounts(t *testing.T) {
 	})
 }
 
-// Law F1: also among causes of cancellation, whenever the loop comes to look.
+// Law F1: the first cause of cancellation counts, too, whenever the loop checks.
 func TestFirstCauseCounts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
-		r.Script("a#1", func(*optest.Call) error { time.Sleep(time.Second); return nil }) // the loop is away
+		r.Script("a#1", func(*optest.Call) error { time.Sleep(time.Second); return nil }) // the loop is busy
 		r.Send("a")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(optest.ErrBroken)
@@ -362,10 +362,11 @@ func TestCloseComesAfterTheLastElement(t *testing.T) {
 	})
 }
 
-// A cancel before the end of the input is no clean end, also if the loop comes to the
-// latter first: as a rule it is a source with the same context that ends its output.
+// If a cancel precedes the end of the input, the end is not clean, even if the loop
+// notices the end of the input first. Usually a source with the same context ends its
+// output.
 func TestInputThatEndsAfterACancel(t *testing.T) {
-	for range 20 { // which the loop sees first is up to the scheduler
+	for range 20 { // the scheduler decides which of them the loop sees first
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in int, r asyncop.ResultFuture[int]) error {
@@ -381,7 +382,7 @@ func TestInputThatEndsAfterACancel(t *testing.T) {
 	}
 }
 
-// The same while the loop is in a step, so that it sees both at once.
+// The same applies while the loop is in a step, so that it notices both at the same time.
 func TestInputThatEndsAfterACancelInAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -431,7 +432,7 @@ func TestUpstreamCancelThatWaitsForTheSource(t *testing.T) {
 	}
 }
 
-// tardy is a context whose end takes its time to come to those derived from it.
+// tardy is a context whose end reaches derived contexts late.
 type tardy struct {
 	context.Context
 	err atomic.Pointer[error]
@@ -531,8 +532,8 @@ func TestEndWithoutAnUpstream(t *testing.T) {
 	}
 }
 
-// Law F1: whatever comes to an operator that has ended is discarded, also if its upstream
-// comes after the end.
+// Law F1: elements that reach an operator after its end are discarded, even if its
+// upstream connects after the end.
 func TestUpstreamThatComesAfterTheEnd(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancelCause(t.Context())

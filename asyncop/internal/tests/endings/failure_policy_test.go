@@ -48,11 +48,11 @@ func TestNothingIsEmittedAfterAFailure(t *testing.T) {
 	})
 }
 
-// The same for results that were handed in before the failure, in the same step.
+// The same applies to results that were posted before the failure, in the same step.
 func TestNothingIsEmittedInTheStepOfAFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
-		r.Script("x#1", func(*optest.Call) error { time.Sleep(time.Second); return nil }) // the loop is away
+		r.Script("x#1", func(*optest.Call) error { time.Sleep(time.Second); return nil }) // the loop is busy
 		r.SendEach("abc")
 		a, b, c := r.Call("a#1"), r.Call("b#1"), r.Call("c#1")
 		r.Op.In() <- "x"
@@ -157,7 +157,7 @@ func TestFailureSinkGetsFailures(t *testing.T) {
 		require.Equal(t, []optest.Failure{{
 			Element: "a", Err: optest.ErrBroken, Attempts: 3, Elapsed: 2500 * time.Millisecond,
 			FirstAttempt: r.Start.Add(time.Second), LastAttempt: r.Start.Add(3500 * time.Millisecond),
-			NoRetryReason: strategies.Refused, // no retry is left
+			NoRetryReason: strategies.Refused, // no retry remains
 			InDoubt:       true,
 		}}, plain(side.Got()))
 		s := r.Stats()
@@ -167,8 +167,8 @@ func TestFailureSinkGetsFailures(t *testing.T) {
 	})
 }
 
-// inUTC takes the monotonic part and the zone from times, as require.Equal looks at them.
-// plain returns what is to be seen of failures, with times that can be compared.
+// inUTC removes the monotonic part and the zone from times, which require.Equal compares.
+// plain returns failures with their visible data and with comparable times.
 func plain(fs []optest.Failure) (all []optest.Failure) {
 	for _, f := range fs {
 		all = append(all, optest.Failure{
@@ -274,7 +274,8 @@ func TestCancelWithABlockedFailureSink(t *testing.T) {
 	})
 }
 
-// A wrong type is no failure of an element: it fails the pipeline under every policy.
+// A wrong type does not count as a failure of an element. It fails the pipeline under
+// every policy.
 func TestWrongTypeFailsThePipelineUnderEveryPolicy(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -374,7 +375,7 @@ func spent() *backend.Backend {
 	return b
 }
 
-// With two operators in a row it matters whose element it was.
+// With two operators in a row, the error names the operator to which the element belongs.
 func TestErrorsNameTheOperator(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithName("lookup"))})
@@ -491,8 +492,7 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 			optest.CheckBalance(t, op.Stats())
 		})
 	})
-	// Regression: a rejected element was of unknown outcome even where its call may
-	// happen twice.
+	// Regression: a rejected element was in doubt even if its call was idempotent.
 	t.Run("the settlement is as unsafe to repeat as the failure", func(t *testing.T) {
 		idempotent := func(is func(any) bool) strategies.Retry[string] {
 			return optest.Because(optest.UnsafeReason, optest.Always(false, strategies.Action{})).IdempotentIf(is)
@@ -536,7 +536,7 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 	})
 }
 
-// The sink is called for one failure at a time, and may block; a slow one holds slots,
+// The sink is called for one failure at a time and may block. A slow sink holds slots,
 // and Done waits for it.
 func TestSlowFailureSink(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -663,7 +663,7 @@ func TestContextOfTheFailureSink(t *testing.T) {
 	})
 }
 
-// contextObserver gives elements a value.
+// contextObserver adds a value to the contexts of elements.
 type contextObserver struct{ key any }
 
 func (o *contextObserver) Accepted(ctx context.Context, _ any, _ bool) context.Context {

@@ -66,14 +66,14 @@ func hostileErrors() (errs map[string]error, unprintable map[string]bool) {
 	return errs, unprintable
 }
 
-// noisyLogger formats everything, in both ways.
+// noisyLogger formats everything, both as text and as JSON.
 func noisyLogger() *slog.Logger {
 	o := &slog.HandlerOptions{Level: slog.LevelDebug}
 	return slog.New(slog.NewMultiHandler(slog.NewTextHandler(io.Discard, o), slog.NewJSONHandler(io.Discard, o)))
 }
 
-// entries are the ways in which an error of element b comes to the operator. All others
-// are answered with a result.
+// entries are the ways in which an error of element b reaches the operator. The other
+// elements have a result.
 var entries = map[string]func(hostile error) optest.Setup{
 	"AsyncInvoke": func(hostile error) optest.Setup {
 		return optest.Setup{Wrap: answering(func(*optest.Call) error { return hostile })}
@@ -167,7 +167,7 @@ var entries = map[string]func(hostile error) optest.Setup{
 	},
 }
 
-// answering answers b's calls with f, and all others at once.
+// answering answers b's calls with f, and the other calls immediately.
 func answering(f func(*optest.Call) error) func(*optest.Hand) optest.Function {
 	return func(h *optest.Hand) optest.Function {
 		h.Answer = func(c *optest.Call) error {
@@ -181,7 +181,7 @@ func answering(f func(*optest.Call) error) func(*optest.Hand) optest.Function {
 }
 
 // Law A6: whatever the methods of an error do, and wherever it comes from, its element
-// fails, the others are served, and the operator's report of it can be printed. If the
+// fails, the others are completed, and the operator's report of it can be printed. If the
 // policy calls a method on the loop, runtime.Goexit in it ends the run.
 func TestHostileErrors(t *testing.T) {
 	policies := map[string][]asyncop.Option{"fail": nil, "drop": optest.Options(asyncop.WithDropOnFailure()), "failure sink": nil}
@@ -205,7 +205,7 @@ func TestHostileErrors(t *testing.T) {
 						r := optest.NewRig(t, m, s)
 						r.SendEach("ab")
 						if policy != "fail" {
-							r.SendEach("c") // not at once with a: calls that block may end in any order
+							r.SendEach("c") // not together with a: blocking calls may end in any order
 						}
 						r.Advance(2 * time.Minute)
 						if endedByGoexit(r) {
@@ -215,7 +215,7 @@ func TestHostileErrors(t *testing.T) {
 							return
 						}
 						if policy == "fail" {
-							failed, ok := r.Wait().(*asyncop.ElementError) // As calls methods of the hostile one
+							failed, ok := r.Wait().(*asyncop.ElementError) // As calls methods of the hostile error
 							require.True(t, ok)
 							require.Equal(t, "b", failed.Element)
 							requirePrintable(t, failed, unprintable[name])
@@ -243,7 +243,7 @@ func TestHostileErrors(t *testing.T) {
 // endedByGoexit reports whether a method of the hostile error, which the policy has
 // called on the loop, has ended the run.
 func endedByGoexit(r *optest.Rig) bool {
-	switch err := r.Op.Err().(type) { // As calls methods of the hostile one
+	switch err := r.Op.Err().(type) { // As calls methods of the hostile error
 	case *core.GoexitError:
 		return true
 	case *asyncop.AbandonedError:
@@ -257,7 +257,7 @@ func endedByGoexit(r *optest.Rig) bool {
 func requirePrintable(t *testing.T, err error, unprintable bool) {
 	t.Helper()
 	require.True(t, err != nil)
-	switch e := err.(type) { // As calls methods of the hostile one
+	switch e := err.(type) { // As calls methods of the hostile error
 	case *hostileError:
 		return
 	case *asyncop.PanicError:
@@ -339,7 +339,7 @@ func (id hostileID) String() string {
 	return "fine"
 }
 
-// Law A6: elements have methods, too; they are called for labels.
+// Law A6: elements have methods, too, which are called for labels.
 func TestHostileElements(t *testing.T) {
 	for _, id := range []hostileID{1, 2} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -370,7 +370,7 @@ func TestHostileElements(t *testing.T) {
 	}
 }
 
-// Law A6: so do errors of a batch, for one element or for all.
+// Law A6: errors of a batch, for one element or for all, have methods, too.
 func TestHostileErrorsOfABatch(t *testing.T) {
 	errs, unprintable := hostileErrors()
 	for name, hostile := range errs {

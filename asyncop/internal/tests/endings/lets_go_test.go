@@ -122,8 +122,8 @@ func TestEndedOperatorLetsGoOfWhatItCutOff(t *testing.T) {
 	}
 }
 
-// Nor does an operator keep the input and the body of a loop over its results that has
-// ended.
+// An operator does not retain the input and the body of a loop over its results after the
+// loop has ended.
 func TestEndedOperatorLetsGoOfItsLoop(t *testing.T) {
 	type operator = asyncop.AsyncWaitOperator[*large, *large]
 	blocking := asyncop.Blocking(func(_ context.Context, in *large) (*large, error) { return in, nil })
@@ -175,7 +175,7 @@ func alive(all []weak.Pointer[large]) (n int) {
 	return n
 }
 
-// A failure may be kept for long. It does not keep the operator, nor its function.
+// A failure may be kept for long. It retains neither the operator nor its function.
 func TestTimeoutErrorLetsGoOfTheFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		of := new(large)

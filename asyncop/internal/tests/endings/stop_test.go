@@ -15,7 +15,7 @@ import (
 
 // ---- Stop
 
-// Stop takes no more and drains what it has, as at the end of the input.
+// Stop accepts no further elements and drains the operator, as at the end of the input.
 func TestStopDrains(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var causes []error
@@ -29,7 +29,7 @@ func TestStopDrains(t *testing.T) {
 		go func() { stopped <- r.Op.Stop(t.Context()) }()
 		require.Equal(t, "a#1@0s b#1@0s b#2@0s", r.CallTimes(), "the last attempt, at once")
 		require.Equal(t, []error{asyncop.ErrStopped}, causes)
-		r.Op.In() <- "late" // has a place in In
+		r.Op.In() <- "late" // is buffered in In
 		r.Complete("b#2", "B")
 		r.Advance(time.Second)
 		r.Complete("a#1", "A")
@@ -46,7 +46,7 @@ func TestStopDrains(t *testing.T) {
 	})
 }
 
-// With WithDrainRetries, Stop lets retries run their course, too.
+// With WithDrainRetries, retries run to their end after Stop, too.
 func TestStopDrainsRetries(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -63,7 +63,7 @@ func TestStopDrainsRetries(t *testing.T) {
 	})
 }
 
-// When its context ends, Stop cancels what is left and returns.
+// When its context ends, Stop cancels the remaining elements and returns.
 func TestStopCancelsWhenItsContextEnds(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -84,7 +84,8 @@ func TestStopCancelsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// Stop of an operator that has ended reports how; any number of Stops at once do.
+// Stop of an operator that has ended returns how it ended. This holds for any number of
+// concurrent Stops.
 func TestStopOfAnEndedOperator(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})

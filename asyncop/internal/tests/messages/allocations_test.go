@@ -11,8 +11,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Messages cost no allocation that values in the queue do not: neither the element nor its one result is boxed, and what the core
-// needs for a message is used again. In a flow there is one, for the message that leaves.
+// Messages in the queue need no more allocations than values: neither the element nor its
+// single result is boxed, and the core reuses the memory that it needs for a message. In
+// a flow there is one allocation, for the message that leaves.
 func TestAllocationsOfMessages(t *testing.T) {
 	if suite.Race {
 		t.Skip("the race detector allocates")

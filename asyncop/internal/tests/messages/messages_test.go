@@ -29,7 +29,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// What a message's value makes the function do: "three/x" gives three results.
+// workOn is a function whose behavior depends on the value of the message: "three/x"
+// gives three results.
 func workOn(ctx context.Context, in string) ([]string, error) {
 	if meta, ok := message.MetaFromContext(ctx); !ok || meta.ID != in {
 		return nil, fmt.Errorf("the context of %q has %q, %v", in, meta.ID, ok)
@@ -60,7 +61,7 @@ func workOn(ctx context.Context, in string) ([]string, error) {
 	return []string{in}, nil
 }
 
-// Where messages come from and go to.
+// The drivers of a line.
 
 const byFlow = "flow"
 
@@ -70,14 +71,14 @@ const byMessages = "Messages"
 type line struct {
 	t      *testing.T
 	m      optest.Mode
-	keyed  bool // key order, and all are of one key
+	keyed  bool // key order, and all messages have the same key
 	driver string
 	shape  string // "one", "two", "filtered"
 	v      optest.Settlements
 	after  []time.Duration  // when the operators are cancelled, from the start of the run
 	opts   []asyncop.Option // of the first operator
 	fn     asyncop.AsyncFunction[string, string]
-	body   func(m message.Message[string]) (more bool) // nil: acknowledges
+	body   func(m message.Message[string]) (more bool) // nil acknowledges every message
 
 	got     []string
 	err     error
@@ -108,7 +109,7 @@ func (l *line) take(m message.Message[string]) bool {
 	return true
 }
 
-// run carries messages through and returns when all is done.
+// run passes messages through and returns when all have ended.
 func (l *line) run(ids ...string) {
 	ctx, cancel := context.WithCancelCause(l.t.Context())
 	defer cancel(nil)
@@ -218,8 +219,8 @@ func forEachLine(t *testing.T, body func(l *line)) {
 	}
 }
 
-// ends are the ways in which an element may end, each with what its message and that of a neighbour is told (law D2). "" means:
-// nothing.
+// ends are the ways in which an element may end, each with the expected settlements of
+// its message and of a neighbour's message (law D2). "" means no settlement.
 var ends = map[string]struct {
 	ids  []string
 	set  func(l *line)
@@ -279,7 +280,7 @@ var ends = map[string]struct {
 		set: func(l *line) { l.sink(2, func() error { return optest.ErrBroken }) },
 		want: func(l *line) map[string]string {
 			y := "done"
-			if l.keyed { // it waits behind "hangs" until its own time is up
+			if l.keyed { // it waits behind "hangs" until its own timeout
 				y = "handed over"
 			}
 			return map[string]string{"fails": "handed over", "hangs": "handed over", "y": y}
@@ -301,7 +302,7 @@ var ends = map[string]struct {
 	"cancelled": {
 		ids: []string{"hangs/1", "hangs/2"},
 		set: func(l *line) {
-			l.sink(0, nil) // which does not get what its source delivers again
+			l.sink(0, nil) // redelivered messages are not offered to the sink
 			l.after = append(l.after, time.Second)
 		},
 		want: told("hangs/1", "released", "hangs/2", "released"),
@@ -330,16 +331,16 @@ var ends = map[string]struct {
 			n := 0
 			l.body = func(m message.Message[string]) bool {
 				n++
-				time.Sleep(5 * time.Second) // the others are on their way
+				time.Sleep(5 * time.Second) // the others are in flight
 				m.Ack()
 				return l.driver == byFlow || n < 2
 			}
 		},
 		want: func(l *line) map[string]string {
-			if l.driver == byFlow { // which has nothing to break off
+			if l.driver == byFlow { // a flow has no loop to leave
 				return map[string]string{"x": "done", "two": "done", "y": "done", "none": "done", "hangs": "failed: asyncop: timed out after 10s and 1 attempt"}
 			}
-			return nil // by whichever came first
+			return nil // depends on which came first
 		},
 	},
 	"panicking body": {
@@ -367,7 +368,8 @@ func told(pairs ...string) func(*line) map[string]string {
 	}
 }
 
-// sink gives the line a failure sink that refuses each element a number of times, and checks what it is called with.
+// sink gives the line a failure sink that refuses each element a number of times and
+// checks its arguments.
 func (l *line) sink(refusals int, refuse func() error) {
 	left := map[string]int{}
 	l.opts = optest.Options(asyncop.WithFailureSink(func(ctx context.Context, f optest.Failure) error {
@@ -385,8 +387,8 @@ func (l *line) sink(refusals int, refuse func() error) {
 	}))
 }
 
-// Laws A1, D1, D2: every message is settled exactly once, however its element ends: by the operator or, if it was emitted, by
-// who has it.
+// Laws A1, D1, D2: every message is settled exactly once, however its element ends: by
+// the operator or, if it was emitted, by its receiver.
 func TestEveryMessageIsSettledOnce(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(ends)) {
 		t.Run(name, func(t *testing.T) {
@@ -411,8 +413,8 @@ func TestEveryMessageIsSettledOnce(t *testing.T) {
 	}
 }
 
-// A message that the body has is the body's, also if the operator is cancelled before the body comes back: it is neither given back nor
-// offered to the failure sink.
+// A message that the body holds belongs to the body, even if the operator is cancelled
+// before the body returns. It is neither released nor offered to the failure sink.
 func TestMessageOfTheBodyAtACancel(t *testing.T) {
 	for name, settled := range map[string]bool{"settled before": true, "settled after": false} {
 		t.Run(name, func(t *testing.T) {
@@ -450,7 +452,8 @@ func (renames) Accepted(ctx context.Context, _ any, _ bool) context.Context {
 	return message.ContextWithMeta(ctx, message.Meta{ID: "another"})
 }
 
-// The history that a call finds is that of its message, whatever observers put into the context.
+// A call finds the history of its own message, even if observers put another history into
+// the context.
 func TestObserversLeaveTheHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var v optest.Settlements
@@ -463,7 +466,8 @@ func TestObserversLeaveTheHistory(t *testing.T) {
 	})
 }
 
-// Parts that the body has not got when it ends the loop are nacked, and their message with them.
+// When the body ends the loop, parts that it has not received are released, and their
+// message with them.
 func TestPartsBehindABreak(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		l := &line{t: t, m: m, driver: byMessages, shape: "one"}
@@ -473,7 +477,8 @@ func TestPartsBehindABreak(t *testing.T) {
 	}, 4)
 }
 
-// With an order, messages come out in that of their values, each with its own history; parts have ids of their own.
+// In ordered modes, messages come out in the order of their values. Each has its own
+// history, and parts have their own ids.
 func TestMessagesKeepTheirHistory(t *testing.T) {
 	forEachLine(t, func(l *line) {
 		var ids []string
@@ -489,7 +494,8 @@ func TestMessagesKeepTheirHistory(t *testing.T) {
 	})
 }
 
-// One with an acknowledgement does, if the operator ends before the failure sink takes it: it is not offered once more.
+// A message with an acknowledgement is redelivered if the operator ends before the
+// failure sink takes it, and is not offered again.
 func TestFailedMessagesAreNotOfferedAgain(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -511,7 +517,8 @@ func TestFailedMessagesAreNotOfferedAgain(t *testing.T) {
 	})
 }
 
-// A message without an acknowledgement does not come again: the failure sink gets it at the end, with its history.
+// A message without an acknowledgement is not redelivered. The failure sink gets it at
+// the end, with its history.
 func TestMessagesThatDoNotComeAgain(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var got []string
@@ -526,7 +533,8 @@ func TestMessagesThatDoNotComeAgain(t *testing.T) {
 	})
 }
 
-// Checkpoints hold values: a message without an acknowledgement is restored without its history, from a slot as from behind them.
+// Checkpoints hold values: a message without an acknowledgement is restored without its
+// history, whether or not it had a slot.
 func TestMessagesInCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -555,7 +563,8 @@ func TestMessagesInCheckpoints(t *testing.T) {
 	}, 1)
 }
 
-// A message is recognised whatever its T; a value that is no IN is a *TypeError, and the message is delivered again.
+// A message is recognised whatever its T is. A value that is not an IN is a *TypeError,
+// and the message is redelivered.
 func TestMessagesOfOtherTypes(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var v optest.Settlements
@@ -601,7 +610,7 @@ func TestMessagesOfOtherTypes(t *testing.T) {
 	})
 }
 
-// A message as a result is refused: it would be the value of a message.
+// A message as a result is refused, because it would become the value of a message.
 func TestMessagesAreNoResults(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, _ optest.Mode) {
 		op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (any, error) {
@@ -626,8 +635,8 @@ func TestMessageTypesAreRefused(t *testing.T) {
 	}
 }
 
-// Law C2: with checkpoints a message with an acknowledgement of its own is refused, and delivered again. One with its history only
-// is not.
+// Law C2: with checkpoints, a message with its own acknowledgement is refused and
+// redelivered. A message that only has its history is accepted.
 func TestCheckpointsRefuseAcknowledgedMessages(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var v optest.Settlements
@@ -641,7 +650,8 @@ func TestCheckpointsRefuseAcknowledgedMessages(t *testing.T) {
 	})
 }
 
-// Observers' Accepted hears the history of a message, and a call of Blocking keeps its direct way.
+// Accepted of observers gets the history of a message, and a call of Blocking keeps its
+// direct path.
 func TestObserversSeeMessages(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var v optest.Settlements
@@ -666,7 +676,8 @@ func (*metaObserver) AttemptStarted(ctx context.Context, _ int) context.Context 
 func (*metaObserver) AttemptEnded(context.Context, observe.Outcome)             {}
 func (*metaObserver) Ended(context.Context, observe.Ending)                     {}
 
-// The error of an input ends it; what was accepted is finished, and the operator fails with it.
+// An error of the input ends the input. Accepted elements are finished, and the operator
+// fails with the error.
 func TestMessagesOfAnInputThatFails(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		l := &line{t: t, m: m}
@@ -684,7 +695,8 @@ func TestMessagesOfAnInputThatFails(t *testing.T) {
 	})
 }
 
-// A part that downstream has is not redelivered beside it: the whole is nacked when that is settled, too.
+// A message is not redelivered while downstream has a part of it. It is released when
+// that part is settled.
 func TestPartsThatDoNotLeave(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		l := &line{t: t, m: m}
@@ -702,8 +714,9 @@ func TestPartsThatDoNotLeave(t *testing.T) {
 	})
 }
 
-// Random schedules: whatever happens, every message that the operator has got is settled once, and acknowledged only if all its
-// results were, or if it ended in a way that allows it.
+// Random schedules: in every case, each message that the operator has received is settled
+// once. It is acknowledged only if all its results were, or if it ended in a way that
+// allows it.
 func TestMessagesAtRandom(t *testing.T) {
 	kinds := []string{"x", "none", "two", "three", "again", "fails", "hangs", "slow", "filtered"}
 	for seed := range uint64(120) {
@@ -774,7 +787,7 @@ func TestMessagesAtRandom(t *testing.T) {
 	}
 }
 
-// AwaitSlots waited until the end of the run where Results drives the operator.
+// Regression: AwaitSlots waited until the end of the run if Results drives the operator.
 func TestAwaitSlots_OutsideOfMessages(t *testing.T) {
 	const text = "asyncop: AwaitSlots: not called by the input of Messages"
 	op := asyncop.OrderedWait(asyncop.BlockingMany(workOn), time.Minute, 1, asyncop.WithDropOnFailure())

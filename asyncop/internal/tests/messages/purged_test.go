@@ -94,7 +94,7 @@ func (p *purging) called() []int {
 	return slices.Clone(p.calls)
 }
 
-// ended returns why the contexts of calls have ended.
+// ended returns the causes with which the contexts of calls have ended.
 func (p *purging) ended() []error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +123,7 @@ func TestEndPurged_BeforeItIsAccepted(t *testing.T) {
 	})
 }
 
-// Law B1: a call that a purge ends was sent, so the rate does not get its part back.
+// Law B1: a call that a purge ends was sent, so its share of the rate is not returned.
 func TestEndPurged_KeepsTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &purging{release: make(chan struct{})}

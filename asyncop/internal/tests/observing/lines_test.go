@@ -19,11 +19,11 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// elementKey is the key under which a labeller puts an element into its context.
+// elementKey is the key of the element in a labeller's contexts.
 type elementKey struct{}
 
-// contextLog is a slog.Handler that writes what it finds in the context of a line, as one does that looks for the id of a
-// trace.
+// contextLog is a slog.Handler that writes the element in the context of a line, like a
+// handler that looks for a trace id.
 type contextLog struct {
 	mu    sync.Mutex
 	text  bytes.Buffer // guarded by mu
@@ -49,7 +49,7 @@ func (l *contextLog) Handle(ctx context.Context, r slog.Record) error {
 	}).Handle(ctx, r)
 }
 
-// lines returns the lines since the last time.
+// lines returns the lines since its last call.
 func (l *contextLog) lines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +61,8 @@ func (l *contextLog) lines() []string {
 	return strings.Split(text, "\n")
 }
 
-// labeller is an observer that gives each element a context of its own, which ends soon: only the values count.
+// labeller is an observer that gives each element its own context. The context ends soon,
+// because only the values count.
 type labeller struct{}
 
 func (labeller) Accepted(ctx context.Context, element any, _ bool) context.Context {
@@ -73,7 +74,8 @@ func (labeller) AttemptStarted(context.Context, int) context.Context { return ni
 func (labeller) AttemptEnded(context.Context, observe.Outcome)       {}
 func (labeller) Ended(context.Context, observe.Ending)               {}
 
-// takesSecond returns a sink that does not take every second failure that it is offered, beginning with the first.
+// takesSecond returns a sink that refuses every other failure that it is offered,
+// beginning with the first.
 func takesSecond() func(context.Context, optest.Failure) error {
 	n := 0
 	return func(context.Context, optest.Failure) error {
@@ -84,13 +86,13 @@ func takesSecond() func(context.Context, optest.Failure) error {
 	}
 }
 
-// Lines about an element have its context, whatever they say; so a handler can add the id of its trace. The other lines have
-// that of the operator.
+// Lines about an element have its context, whatever their message, so that a handler can
+// add the id of its trace. The other lines have the context of the operator.
 func TestLinesHaveTheContextOfTheirElement(t *testing.T) {
 	const none = " ctx=<nil>"
 	for name, c := range map[string]struct {
 		opts []asyncop.Option
-		want []string // what the lines about the end of b say
+		want []string // the messages of the lines about the end of b
 	}{
 		"dropped": {optest.Options(asyncop.WithDropOnFailure()), []string{"asyncop: element dropped"}},
 		"handed over": {optest.Options(asyncop.WithFailureSink(takesSecond())), []string{
@@ -174,7 +176,7 @@ func (r *reader) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	r.stats, r.done = stats, done
 }
 
-// An observer that wants them has the statistics from the beginning to the end.
+// An observer can get the statistics, from the beginning to the end.
 func TestAttachedObserver(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		o := &reader{}

@@ -1,4 +1,5 @@
-// Package observing_test shows what observers, statistics and log lines report of an operator.
+// Package observing_test shows the reports of an operator in observers, statistics and
+// log lines.
 package observing_test
 
 import (
@@ -7,5 +8,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Law F1: no goroutine is left.
+// Law F1: all goroutines have ended.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -26,7 +26,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Law O1: every way in which an element can end is reported once.
+// Law O1: each end of an element is reported once, however the element ends.
 func TestObserverHearsEveryEnd(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		o := optest.NewTally(t)
@@ -64,7 +64,8 @@ func TestObserverHearsEveryEnd(t *testing.T) {
 	})
 }
 
-// Law O1: a success says what became of an earlier attempt that may have taken effect; one without results, too.
+// Law O1: a success, even without results, reports the outcome of an earlier attempt that
+// may have taken effect.
 func TestObserverOfASuccessAfterDoubt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		o := optest.NewTally(t)
@@ -85,13 +86,13 @@ func TestObserverOfASuccessAfterDoubt(t *testing.T) {
 	})
 }
 
-// Elements that the end of the operator cuts off, and those that come after it.
+// Elements that the end of the operator cuts off, and elements that come later.
 func TestObserverOfACutOperator(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		o := optest.NewTally(t)
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithObserver(o), asyncop.WithBuffer(0))})
 		r.Send("a", "b", "c")
-		r.Complete("a#1", "x") // downstream takes nothing
+		r.Complete("a#1", "x") // downstream is blocked
 		synctest.Wait()
 		cause := errors.New("cut")
 		require.ErrorIs(t, r.Cut(cause), cause)
@@ -104,14 +105,14 @@ func TestObserverOfACutOperator(t *testing.T) {
 	})
 }
 
-// slowlyClosed takes a second to be closed.
+// slowlyClosed takes a second to close.
 type slowlyClosed struct {
 	asyncop.AsyncFunction[int, int]
 }
 
 func (slowlyClosed) Close() error { time.Sleep(time.Second); return nil }
 
-// Elements that come while the operator ends are reported when it has.
+// Elements that arrive while the operator ends are reported when it has ended.
 func TestObserverOfElementsThatComeAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := optest.NewTally(t)
@@ -128,14 +129,14 @@ func TestObserverOfElementsThatComeAtTheEnd(t *testing.T) {
 	})
 }
 
-// Law O1: with Results an element has left when the loop's body comes back from its results. What lies in the ring when the
-// loop is left is discarded.
+// Law O1: with Results, an element has left when the body of the loop returns from its
+// results. Results in the ring when the loop is left are discarded.
 func TestObserverOfResults(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		loop func(t *testing.T, results iter.Seq2[int, error])
 		n    int
-		want map[observe.EndKind]int // Discarded: the rest
+		want map[observe.EndKind]int // the rest is Discarded
 	}{
 		{"whole", func(t *testing.T, results iter.Seq2[int, error]) {
 			for _, err := range results {
@@ -202,7 +203,8 @@ func TestObserverOfResults(t *testing.T) {
 	}
 }
 
-// While the loop's body is busy, elements whose results wait in the ring are not reported; when it comes back, they are.
+// While the body of the loop is busy, elements whose results wait in the ring are not
+// reported. They are reported when the body returns.
 func TestObserverOfSlowReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := optest.NewTally(t)
@@ -241,7 +243,8 @@ func TestObserverOfSlowReaders(t *testing.T) {
 	})
 }
 
-// What downstream has when the operator is cancelled is emitted if it comes back from it: Done waits for that.
+// Results that are downstream when the operator is cancelled count as emitted if
+// downstream returns. Done waits for that.
 func TestObserverOfReadersAtACancel(t *testing.T) {
 	start := func(t *testing.T) (o *optest.Tally, op *asyncop.AsyncWaitOperator[int, int], cancel func()) {
 		t.Helper()
@@ -291,7 +294,8 @@ func TestObserverOfReadersAtACancel(t *testing.T) {
 	})
 }
 
-// What observers return is what calls, and the timeout handler, find in their contexts; blocking calls keep their permit.
+// Calls and the timeout handler find the values that observers add in their contexts.
+// Blocking calls keep their permit.
 func TestObserverContextsReachCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, most := 0, 0
@@ -318,7 +322,7 @@ func TestObserverContextsReachCalls(t *testing.T) {
 	})
 }
 
-// The same for a function that is blocking and nothing else, whose calls take a shorter way.
+// The same for a plain blocking function, whose calls take a shorter path.
 func TestObserverContextsReachBlockingCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Blocking(func(ctx context.Context, in int) (string, error) {
@@ -334,7 +338,7 @@ func TestObserverContextsReachBlockingCalls(t *testing.T) {
 	})
 }
 
-// Several observers are called in order, and one that breaks keeps no other from what it is to hear.
+// Several observers are called in order. If one breaks, the others are still called.
 func TestSeveralObservers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -356,7 +360,7 @@ func TestSeveralObservers(t *testing.T) {
 	assert.PanicsWithValue(t, "asyncop: WithObserver: nil observer", func() { asyncop.WithObserver(nil) })
 }
 
-// breaks panics when it is told of an end.
+// breaks panics when an attempt or an element ends.
 type breaks struct{ optest.Tally }
 
 func (*breaks) Accepted(ctx context.Context, _ any, _ bool) context.Context { return nil }
@@ -365,7 +369,7 @@ func (*breaks) AttemptEnded(context.Context, observe.Outcome)               { pa
 
 func (*breaks) Ended(context.Context, observe.Ending) { panic("ended: broken") }
 
-// A gate holds the input back until it says that there is room.
+// A gate holds the input back until it reports that it is open.
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &optest.Door{Tally: *optest.NewTally(t)}
@@ -396,11 +400,11 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// turnstile is a gate that lets in as many elements as the test says.
+// turnstile is a gate that admits as many elements as the test allows.
 type turnstile struct {
 	optest.Mute
 	free     int
-	notified int // how often Notify was called
+	notified int // number of calls of Notify
 	notify   func()
 }
 
@@ -411,12 +415,13 @@ func (g *turnstile) Accepted(ctx context.Context, _ any, _ bool) context.Context
 func (g *turnstile) TryAdmit() bool  { return g.free > 0 }
 func (g *turnstile) Notify(f func()) { g.notified++; g.notify = f }
 
-// A gate is waited for once, however often the loop looks at it, and again when it is shut again.
+// The loop registers once at a closed gate, however often it checks the gate, and again
+// after the gate has closed again.
 func TestGateIsWaitedForOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &turnstile{free: 1}
 		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
-			if asyncop.AttemptFromContext(ctx) <= 3 { // the loop has something to do
+			if asyncop.AttemptFromContext(ctx) <= 3 { // keeps the loop busy
 				return optest.ErrBroken
 			}
 			result.Complete(in)
@@ -437,7 +442,8 @@ func TestGateIsWaitedForOnce(t *testing.T) {
 	})
 }
 
-// revolving is a gate that lets each element in when it is asked for the third time, and says at once that it may.
+// revolving is a gate that admits each element at its third request. Notify calls its
+// function immediately.
 type revolving struct {
 	optest.Mute
 	asked int
@@ -450,7 +456,7 @@ func (g *revolving) Accepted(ctx context.Context, _ any, _ bool) context.Context
 func (g *revolving) TryAdmit() bool { g.asked++; return g.asked > 2 }
 func (*revolving) Notify(f func())  { f() }
 
-// What a gate says while the loop is about to sleep is not lost.
+// An opening of the gate while the loop is about to sleep is noticed.
 func TestGateThatOpensAtOnce(t *testing.T) {
 	gated := func() *optest.Operator {
 		return asyncop.OrderedWait(optest.UpperFunc(), 0, 4, asyncop.WithObserver(&revolving{}), asyncop.WithBuffer(0))
@@ -486,10 +492,10 @@ func TestGateThatOpensAtOnce(t *testing.T) {
 	})
 }
 
-// slowGate takes a second to let an element in.
+// slowGate takes a second to admit an element.
 type slowGate struct {
 	optest.Mute
-	took []time.Duration // of attempts
+	took []time.Duration // times of attempts
 }
 
 func (*slowGate) TryAdmit() bool { time.Sleep(time.Second); return true }
@@ -498,7 +504,7 @@ func (g *slowGate) AttemptEnded(_ context.Context, o observe.Outcome) {
 	g.took = append(g.took, o.Duration)
 }
 
-// The time that a gate takes is not that of the element.
+// The time that a gate takes does not count as time of the element.
 func TestSlowGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &slowGate{}
@@ -513,8 +519,9 @@ func TestSlowGate(t *testing.T) {
 	})
 }
 
-// Law O1 with checkpoints: what the final one holds is kept, in a slot or not, and accepted again as restored. A gate does not
-// hold restored elements back, nor barriers.
+// Law O1 with checkpoints: elements in the final checkpoint end as Kept, whether or not
+// they have a slot, and are accepted again as restored. A gate holds back neither
+// restored elements nor barriers.
 func TestObserverOfCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -531,7 +538,7 @@ func TestObserverOfCheckpoints(t *testing.T) {
 		assert.Equal(t, map[observe.EndKind]int{observe.Kept: 2}, first.Over)
 		assert.Zero(t, first.Restored)
 
-		m.Capacity = 1 // the other one stays without a slot
+		m.Capacity = 1 // one of the elements has no slot
 		shut := &optest.Door{Tally: *optest.NewTally(t)}
 		suspend(m, shut)
 		assert.Equal(t, map[observe.EndKind]int{observe.Kept: 2}, shut.Over)
@@ -545,7 +552,8 @@ type breaksAtOnce struct{ optest.Mute }
 
 func (breaksAtOnce) Accepted(context.Context, any, bool) context.Context { panic("accepted: broken") }
 
-// Laws A3, A6: an element has its own timeout also if an observer panicked when it was accepted.
+// Laws A3, A6: an element has its own timeout even if an observer panicked when the
+// element was accepted.
 func TestOwnTimeoutAfterAnObserverThatBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Blocking(func(_ context.Context, in string) (string, error) { return in, nil })
@@ -562,7 +570,8 @@ func TestOwnTimeoutAfterAnObserverThatBreaks(t *testing.T) {
 	})
 }
 
-// The failure sink finds what observers have added also in the context of what the end of the operator cuts off.
+// In the failure sink, the contexts of elements that the end of the operator cuts off
+// also have the values of observers.
 func TestObserverContextsReachTheLastOffer(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -19,8 +19,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// recorder is an observer that records the events of each element. It panics at the start of an attempt with
-// this number.
+// recorder is an observer that records the events of each element. It panics at the start
+// of the attempt whose number is breaksAt.
 type recorder struct {
 	breaksAt int
 	begun    map[string]int
@@ -53,7 +53,7 @@ func (o *recorder) Ended(ctx context.Context, e observe.Ending) {
 	o.endings[ctx.Value(elementKey{}).(string)] = e
 }
 
-// failsAfter fails an element after the time that after says.
+// failsAfter returns a function that fails an element after the time that after returns.
 func failsAfter(after func(in string) time.Duration) asyncop.AsyncFunction[string, string] {
 	return asyncop.Func(func(_ context.Context, in string, result optest.Future) error {
 		time.AfterFunc(after(in), func() { result.CompleteExceptionally(errors.New("of " + in)) })
@@ -61,7 +61,7 @@ func failsAfter(after func(in string) time.Duration) asyncop.AsyncFunction[strin
 	})
 }
 
-// safely retries errors whose calls have had no effect, after 10 s.
+// safely returns a policy that retries errors of calls without effect, after 10 s.
 func safely() *strategies.Policy[string] {
 	safe := predicates.ByException[string](predicates.HasException, optest.SafeReason)
 	return strategies.ReasonAware(safe, strategies.ReasonStrategyFunc[string](func(context.Context, *optest.View) (strategies.Action, error) {
@@ -69,7 +69,8 @@ func safely() *strategies.Policy[string] {
 	}))
 }
 
-// Law O1: a policy that ends the goroutine of its operator leaves an outcome behind, of the element that it has judged, and of no other.
+// Law O1: a policy that ends the goroutine of its operator leaves an outcome for the
+// element that it has judged, and for no other element.
 func TestOutcomeOfAPolicyThatEndsTheGoroutine(t *testing.T) {
 	for name, policy := range map[string]*strategies.Policy[string]{"on the loop": safely().Immediate(), "beside it": safely()} {
 		t.Run(name, func(t *testing.T) {
@@ -99,8 +100,8 @@ func TestOutcomeOfAPolicyThatEndsTheGoroutine(t *testing.T) {
 	}
 }
 
-// Law O1: a function that ends the goroutine of its operator has begun an attempt, which ends with the operator, also right after the policy
-// has judged another one.
+// Law O1: a function that ends the goroutine of its operator has begun an attempt, which
+// ends with the operator, even if the policy has just judged another attempt.
 func TestAttemptOfAFunctionThatEndsTheGoroutine(t *testing.T) {
 	all := newRecorder()
 	op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(_ context.Context, in string, _ optest.Future) error {
@@ -116,7 +117,8 @@ func TestAttemptOfAFunctionThatEndsTheGoroutine(t *testing.T) {
 	require.ErrorIs(t, all.attempts["b"][0].Err, context.Canceled)
 }
 
-// Law X1: a policy that breaks before it has found a reason knows nothing of the element before, whose strategy was asked on the loop or not.
+// Law X1: a policy that breaks before it has found a reason does not use the reason of
+// the previous element, whether or not its strategy runs on the loop.
 func TestReasonOfThePolicyThatBreaks(t *testing.T) {
 	policy := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, optest.SafeReason),
 		strategies.ReasonStrategyFunc[string](func(context.Context, *optest.View) (strategies.Action, error) { return strategies.Action{}, nil }),
@@ -138,7 +140,8 @@ func TestReasonOfThePolicyThatBreaks(t *testing.T) {
 	}
 }
 
-// The time of an attempt does not include what its policy takes, whether an observer wants to know it or only its timeline.
+// The duration of an attempt does not include the time of its policy, whether it is
+// measured for an observer or only for the timeline.
 func TestDurationWithoutThePolicy(t *testing.T) {
 	for _, observed := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -160,7 +163,7 @@ func TestDurationWithoutThePolicy(t *testing.T) {
 	}
 }
 
-// Nor does it include the question to a strategy that may block, about a result.
+// Nor does it include the time of a strategy that decides about a result and may block.
 func TestDurationWithoutTheQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		policy := strategies.ReasonAware(func(v *optest.View) (predicates.Reason, bool) { return optest.SafeReason, len(v.Results) == 0 },
@@ -180,7 +183,7 @@ func TestDurationWithoutTheQuestion(t *testing.T) {
 	})
 }
 
-// What a strategy wants done before a retry is done before that one, or not at all.
+// A Before runs before its own retry, or not at all.
 func TestStepBeforeARetryThatAnObserverBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all, steps := newRecorder(), 0
@@ -203,7 +206,8 @@ func TestStepBeforeARetryThatAnObserverBreaks(t *testing.T) {
 	})
 }
 
-// An element that has a timeline is looked at closely: it is slow also if AsyncInvoke itself took the time.
+// An element that has a timeline is measured exactly: it is slow even if AsyncInvoke
+// itself took the time.
 func TestTimelineOfAnElementThatBlocksTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(ctx context.Context, in string, result optest.Future) error {
@@ -222,7 +226,7 @@ func TestTimelineOfAnElementThatBlocksTheLoop(t *testing.T) {
 	})
 }
 
-// So is one that asks for its timeline, and has succeeded at once.
+// The same applies to an element that asks for its timeline and succeeds immediately.
 func TestTimelineOfAnElementThatAsksAndBlocksTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in asking, result asyncop.ResultFuture[asking]) error {

@@ -13,9 +13,9 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/optest"
 )
 
-// ---- Stats, at any time
+// ---- Stats at any time
 
-// Every number, in a story that changes each.
+// A scenario that changes every number.
 func TestStatsTellTheStory(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -50,7 +50,7 @@ func TestStatsTellTheStory(t *testing.T) {
 		want.Exhausted, want.Failures, want.HandedOver, want.InFlight, want.Running = 1, 1, 1, 2, 2
 		require.Equal(t, want, r.Stats())
 
-		r.Advance(3 * time.Second) // c#1 and d#1 run out of their own time: c at 4 s, d, which began at 1 s, at 5 s
+		r.Advance(3 * time.Second) // c#1 and d#1 time out: c at 4 s, d, which began at 1 s, at 5 s
 		want.AttemptTimeouts, want.Attempts, want.RetriesOnError = 2, 7, 2
 		want.Running, want.WaitingForRetry, want.OldestAge = 1, 1, 5*time.Second
 		require.Equal(t, want, r.Stats())
@@ -61,7 +61,7 @@ func TestStatsTellTheStory(t *testing.T) {
 		want.Running, want.WaitingForRetry, want.OldestAge = 1, 0, 9*time.Second
 		require.Equal(t, want, r.Stats())
 
-		r.Advance(time.Second) // both its times run out at 10 s: the total counts
+		r.Advance(time.Second) // both its timeouts pass at 10 s: the total counts
 		want.Timeouts, want.Failures, want.HandedOver, want.InFlight, want.Running, want.OldestAge = 1, 3, 3, 0, 0, 0
 		require.Equal(t, want, r.Stats())
 
@@ -74,7 +74,7 @@ func TestStatsTellTheStory(t *testing.T) {
 	})
 }
 
-// The last error is that of an attempt, its timeout, or that of its element.
+// The last error is the error of an attempt, its timeout, or the error of its element.
 func TestLastErrorOfStats(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -103,7 +103,7 @@ func TestLastErrorOfStats(t *testing.T) {
 	})
 }
 
-// The age is that of the oldest element in flight, and grows while nothing happens.
+// The age belongs to the oldest element in flight, and grows while the operator is idle.
 func TestOldestAge(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -119,7 +119,8 @@ func TestOldestAge(t *testing.T) {
 	})
 }
 
-// The account balances at any time, whenever it is read while everything goes on. Not in a bubble.
+// The account balances at any time, even if it is read under load. The test does not run
+// in a bubble.
 func TestStatsBalanceAtAnyTime(t *testing.T) {
 	blocking := asyncop.Blocking(func(_ context.Context, in int) (int, error) { return in, nil })
 	fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
@@ -168,7 +169,7 @@ func TestStatsBalanceAtAnyTime(t *testing.T) {
 	require.Zero(t, op.Stats().InFlight)
 }
 
-// The limits stand beside what is in flight.
+// The statistics contain the limits as well as the numbers in flight.
 func TestStatsOfLimits(t *testing.T) {
 	fn := asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil })
 	for calls, opts := range map[int64][]asyncop.Option{7: nil, 3: {asyncop.WithMaxConcurrentCalls(3)}} {

@@ -21,7 +21,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// What becomes of the attempts of an element that fails is kept, and the failure sink has it; one that succeeds after a retry is not kept.
+// The outcomes of the attempts of a failed element are kept, and the failure sink gets
+// them. The timeline of an element that succeeds after a retry is not kept.
 func TestTimelinesOfElementsThatFail(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		shown := map[string][]observe.Step{}
@@ -66,7 +67,7 @@ func TestTimelinesOfElementsThatFail(t *testing.T) {
 	})
 }
 
-// An element whose time ran out before its first call has no timeline.
+// An element whose timeout passed before its first call has no timeline.
 func TestTimelinesOfElementsWithoutACall(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second), Opts: optest.Options(
@@ -83,7 +84,7 @@ func TestTimelinesOfElementsWithoutACall(t *testing.T) {
 	})
 }
 
-// The timeline of an element that was slow is kept although it succeeds.
+// The timeline of a slow element is kept although the element succeeds.
 func TestTimelinesOfElementsThatSucceed(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: 10 * time.Second, Strategy: optest.RetryAll(9, 2*time.Second)})
@@ -108,7 +109,7 @@ func TestTimelinesOfElementsThatSucceed(t *testing.T) {
 	})
 }
 
-// A step has the number of its results although they were retried.
+// A step has the number of its results even if they were retried.
 func TestTimelinesOfResultsThatAreRetried(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		asksAgain := func(results []string) bool { return len(results) == 2 }
@@ -131,7 +132,8 @@ func TestTimelinesOfResultsThatAreRetried(t *testing.T) {
 	})
 }
 
-// Timelines are bounded: in the steps of one, in those of a second, and in all.
+// The number of timelines is bounded per second and in all, and so is the number of steps
+// of a timeline.
 func TestTimelinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Blocking(func(_ context.Context, in int) (int, error) { return 0, fmt.Errorf("broken %d", in) })
@@ -164,7 +166,7 @@ func TestTimelinesAreBounded(t *testing.T) {
 	})
 }
 
-// Of the elements in flight, 512 have timelines.
+// At most 512 of the elements in flight have timelines.
 func TestTimelinesInFlightAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proceed := make(chan struct{})
@@ -198,7 +200,7 @@ func TestTimelinesInFlightAreBounded(t *testing.T) {
 	})
 }
 
-// A step says how the backend was.
+// A step includes the state of the backend.
 func TestTimelinesAtABackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("connection refused")
@@ -228,7 +230,7 @@ func (a asking) KeepsTimeline() bool {
 	return a > 5
 }
 
-// The timeline of an element that asks for it is kept, also after a retry.
+// The timeline of an element that asks for it is kept, even after a retry.
 func TestTimelinesOfElementsThatAsk(t *testing.T) {
 	fn := asyncop.Blocking(func(ctx context.Context, in asking) (int, error) {
 		if in%2 == 1 && asyncop.AttemptFromContext(ctx) == 1 {

@@ -22,7 +22,8 @@ type elementValue struct{}
 
 type attemptValue struct{}
 
-// giving is an observer that gives each element and each attempt a value.
+// giving is an observer that adds a value to the context of each element and of each
+// attempt.
 type giving struct{ observe.Observer }
 
 func (giving) Accepted(ctx context.Context, element any, _ bool) context.Context {
@@ -36,8 +37,8 @@ func (giving) AttemptStarted(ctx context.Context, attempt int) context.Context {
 func (giving) AttemptEnded(context.Context, observe.Outcome) {}
 func (giving) Ended(context.Context, observe.Ending)         {}
 
-// known says what user code finds in a context: the operator's value, the element's, the attempt's, the attempt's number, the
-// message.
+// known describes the values that user code finds in a context: the values of the
+// operator, the element and the attempt, the number of the attempt, and the message.
 func known(ctx context.Context) string {
 	meta, _ := message.MetaFromContext(ctx)
 	return fmt.Sprint(ctx.Value(operatorValue{}), ", ", ctx.Value(elementValue{}), ", ", ctx.Value(attemptValue{}), ", ",
@@ -46,7 +47,8 @@ func known(ctx context.Context) string {
 
 type operatorValue struct{}
 
-// valueLog notes what the logger finds in the contexts of lines about elements.
+// valueLog records the values that the logger finds in the contexts of lines about
+// elements.
 type valueLog struct {
 	slog.Handler
 	found map[string]string
@@ -60,7 +62,8 @@ func (l valueLog) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// All user code that runs for an element finds the values of its observers, its message, and the number of its attempt.
+// All user code that runs for an element finds the values of its observers, its message,
+// and the number of its attempt.
 func TestValuesReachUserCode(t *testing.T) {
 	for _, kind := range []string{"blocking strategy", "immediate strategy"} {
 		for _, batched := range []bool{false, true} {

@@ -33,7 +33,7 @@ func TestCapacityBoundsElementsInFlight(t *testing.T) {
 	}, 1, 2, 7)
 }
 
-// Law Q2: elements in back-off, and those whose retry waits for a permit.
+// Law Q2: elements in back-off, and elements whose retry waits for a permit.
 func TestCapacityCountsBackoff(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 2
@@ -54,7 +54,8 @@ func TestCapacityCountsBackoff(t *testing.T) {
 	})
 }
 
-// Law Q2: elements that are complete and not emitted: downstream takes nothing, or in order the head is not complete.
+// Law Q2: elements that are complete but not emitted hold slots: downstream is blocked
+// or, in ordered mode, the head is not complete.
 func TestCapacityCountsWhatIsCompleteAndNotEmitted(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 3
@@ -74,7 +75,8 @@ func TestCapacityCountsWhatIsCompleteAndNotEmitted(t *testing.T) {
 	})
 }
 
-// Law Q2: an element that emits several results holds its slot until the last one is taken.
+// Law Q2: an element that emits several results holds its slot until the last result is
+// taken.
 func TestSlotIsHeldUntilTheLastResult(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 1
@@ -91,7 +93,7 @@ func TestSlotIsHeldUntilTheLastResult(t *testing.T) {
 	})
 }
 
-// Law Q2: watermarks take slots; a full operator takes none.
+// Law Q2: watermarks take slots, and a full operator does not accept a watermark.
 func TestCapacityCountsWatermarks(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 3
@@ -112,7 +114,8 @@ func TestCapacityCountsWatermarks(t *testing.T) {
 	})
 }
 
-// Law Q2: elements with their timeout handler, and failed ones that the failure sink has not taken.
+// Law Q2: elements whose timeout handler runs hold slots, and so do failed elements that
+// the failure sink has not taken.
 func TestCapacityCountsHandlersAndFailures(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 2
@@ -137,7 +140,8 @@ func TestCapacityCountsHandlersAndFailures(t *testing.T) {
 	})
 }
 
-// Law Q2: a dropped element, or one without result, frees its slot without downstream.
+// Law Q2: a dropped element, or an element without a result, frees its slot without
+// downstream.
 func TestSlotsOfElementsThatEmitNothing(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithDropOnFailure(), asyncop.WithBuffer(0))})
@@ -153,13 +157,13 @@ func TestSlotsOfElementsThatEmitNothing(t *testing.T) {
 	}, 1, 2)
 }
 
-// Law Q2: retries are made on time although downstream takes nothing.
+// Law Q2: retries are made on time although downstream is blocked.
 func TestRetriesUnderBackpressure(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Minute, Strategy: optest.RetryAll(3, time.Second), Blocked: true, Opts: optest.Options(asyncop.WithBuffer(0)),
 		})
-		r.Script("a#1", optest.Upper) // stuck
+		r.Script("a#1", optest.Upper) // blocked by downstream
 		r.Script("b#1", optest.Fails)
 		r.Script("b#2", optest.Fails)
 		r.Script("b#3", optest.Upper)
@@ -172,14 +176,14 @@ func TestRetriesUnderBackpressure(t *testing.T) {
 	})
 }
 
-// Law Q2: attempt timeouts, too.
+// Law Q2: attempt timeouts also fire on time.
 func TestAttemptTimeoutsUnderBackpressure(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Minute, Strategy: optest.RetryAll(3, time.Second), Blocked: true,
 			Opts: optest.Options(asyncop.WithBuffer(0), asyncop.WithAttemptTimeout(2*time.Second)),
 		})
-		r.Script("a#1", optest.Upper) // stuck
+		r.Script("a#1", optest.Upper) // blocked by downstream
 		r.SendEach("ab")
 		r.Advance(4 * time.Second)
 		require.Equal(t, "a#1@0s b#1@0s b#2@3s", r.CallTimes())
@@ -189,7 +193,8 @@ func TestAttemptTimeoutsUnderBackpressure(t *testing.T) {
 	})
 }
 
-// Small operators do all that large ones do, only later: every element leaves once, in its order.
+// Small operators do the same work as large operators, only more slowly: every element
+// leaves once, in its order.
 func TestSmallOperatorsDoTheSameWork(t *testing.T) {
 	for _, buffer := range []int{0, 1, 64} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

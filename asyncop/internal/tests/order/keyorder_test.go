@@ -27,7 +27,8 @@ func newKeyRig(t *testing.T, s optest.Setup) *optest.Rig {
 	return optest.NewRig(t, optest.KeyMode, s)
 }
 
-// Elements of a key go one after the other, back-off included; keys do not wait for each other.
+// Elements of a key are called one after another, back-off included. Keys do not wait for
+// each other.
 func TestKeyOrderedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newKeyRig(t, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second)})
@@ -48,7 +49,8 @@ func TestKeyOrderedCalls(t *testing.T) {
 	})
 }
 
-// A blocking call that outlives its timeout keeps its key until it returns, and its permit; it does not keep its element.
+// A blocking call that outlives its timeout keeps its key and its permit until it
+// returns. It does not keep its element.
 func TestKeyOrderedBlockingCallThatOutlivesItsTimeout(t *testing.T) {
 	for name, around := range map[string]func(optest.Function) optest.Function{
 		"bare": func(fn optest.Function) optest.Function { return fn }, "wrapped": func(fn optest.Function) optest.Function { return &optest.Wrapper{Inner: fn} },
@@ -80,7 +82,8 @@ func TestKeyOrderedBlockingCallThatOutlivesItsTimeout(t *testing.T) {
 	}
 }
 
-// The same where the operator takes what is at hand: it leaves the rest in the input.
+// The same applies where the operator takes the elements that are ready: it leaves the
+// rest in the input.
 func TestMaxWaitingPerKeyOfResultsOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var op *optest.Operator
@@ -100,8 +103,9 @@ func TestMaxWaitingPerKeyOfResultsOf(t *testing.T) {
 	})
 }
 
-// Laws C1, C3 and K1: a checkpoint has what waits for its key, in input order, and restored elements wait behind those before
-// them, back-off included. A barrier gets past a busy key.
+// Laws C1, C3 and K1: a checkpoint has the elements that wait for their key, in input
+// order, and restored elements wait behind their predecessors, back-off included. A
+// barrier passes a busy key.
 func TestKeyOrderedCheckpoints(t *testing.T) {
 	for _, most := range []int{0, 1} {
 		t.Run(fmt.Sprintf("most=%d", most), func(t *testing.T) {
@@ -114,7 +118,7 @@ func TestKeyOrderedCheckpoints(t *testing.T) {
 				s.Blocked = true
 				s.Opts = append(s.Opts, asyncop.WithBuffer(0))
 				r := optest.NewCheckRig(t, optest.KeyMode, s, store)
-				go func() { // in a flow without buffers
+				go func() { // a flow without buffers
 					for _, e := range []any{"b1", "a1", "b2", "a2", optest.Mark(1), "a3"} {
 						r.Op.In() <- e
 					}
@@ -125,7 +129,7 @@ func TestKeyOrderedCheckpoints(t *testing.T) {
 				r.Advance(4 * time.Second)
 				b, done := r.Trigger(checkpoint.Periodic)
 				r.Send(b)
-				r.Unblock() // the barrier leaves before what is in flight
+				r.Unblock() // the barrier leaves before the elements in flight
 				require.NoError(t, <-done)
 				require.Equal(t, "b1#1=[B1] a1#1 b2 a2 |1| a3", optest.StateIn(t, store, codec.Default[string]()))
 				_ = r.Cut(optest.ErrBroken)
@@ -146,7 +150,8 @@ func TestKeyOrderedCheckpoints(t *testing.T) {
 	}
 }
 
-// The state of an operator without key order is good for one with it, and the other way round.
+// The state of an operator without key order can be restored by one with key order, and
+// vice versa.
 func TestKeyOrderCanBeTurnedOnAndOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
@@ -170,7 +175,8 @@ func TestKeyOrderCanBeTurnedOnAndOff(t *testing.T) {
 	})
 }
 
-// A clean end by a checkpoint's Drain calls all that wait for their key first.
+// A clean end by the Drain of a checkpoint first calls all elements that wait for their
+// key.
 func TestKeyOrderedDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := optest.NewCheckRig(t, optest.KeyMode, optest.Setup{Key: optest.FirstLetter}, nil)
@@ -185,7 +191,8 @@ func TestKeyOrderedDrain(t *testing.T) {
 	})
 }
 
-// Law A6: a key function that panics, and a key that has no order, fail their element and nothing else.
+// Law A6: a key function that panics fails its element only, and so does a key that is
+// not equal to itself or not comparable.
 func TestKeysThatBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key := func(in string) any {
@@ -230,8 +237,9 @@ func TestKeysThatBreak(t *testing.T) {
 	})
 }
 
-// Law K1 for each way to drive an operator, with calls of all lengths, retries and failures: calls of a key do not overlap, and
-// its results come in input order; keys go on beside each other.
+// Law K1 for each driver of an operator, with calls of different lengths, retries and
+// failures: calls of a key do not overlap, and its results come in input order. Different
+// keys run concurrently.
 func TestKeyOrderUnderEveryDriver(t *testing.T) {
 	const keys, n = 5, 300
 	for _, driver := range []string{"flow", "Results", "ResultsOf"} {
@@ -254,7 +262,7 @@ func TestKeyOrderUnderEveryDriver(t *testing.T) {
 						last[in%keys] = in
 						how, d := random.IntN(10), time.Duration(random.IntN(20))*time.Millisecond
 						mu.Unlock()
-						time.Sleep(d) // its own time, not that of the attempt
+						time.Sleep(d) // the duration of the call, not of the attempt
 						mu.Lock()
 						defer mu.Unlock()
 						if running[in%keys]--; running[in%keys] == 0 {

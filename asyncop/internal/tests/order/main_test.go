@@ -1,4 +1,5 @@
-// Package order_test shows in which order results leave an operator, with keys and watermarks, and how many elements have a slot.
+// Package order_test shows the order in which results leave an operator, with keys and
+// watermarks, and how many elements have a slot.
 package order_test
 
 import (
@@ -7,5 +8,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Law F1: no goroutine is left.
+// Law F1: all goroutines have ended.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// ---- Law Q1: order, and watermarks as walls.
+// ---- Law Q1: order, and watermarks as walls
 
 // Law Q1: in input order, or in the order of completion.
 func TestOrderOfOutputs(t *testing.T) {
@@ -28,11 +28,12 @@ func TestOrderOfOutputs(t *testing.T) {
 	}, 4, 16)
 }
 
-// Law Q1: the same for completions that the loop finds all at once: they count in the order in which they were handed in.
+// Law Q1: the same applies to completions that the loop finds together: they count in the
+// order in which they were posted.
 func TestOrderOfCompletionsInOneStep(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
-		r.Script("x#1", func(c *optest.Call) error { time.Sleep(time.Second); return optest.Upper(c) }) // the loop is away
+		r.Script("x#1", func(c *optest.Call) error { time.Sleep(time.Second); return optest.Upper(c) }) // the loop is busy
 		r.SendEach("abc")
 		a, b, c := r.Call("a#1"), r.Call("b#1"), r.Call("c#1")
 		r.Op.In() <- "x"
@@ -44,7 +45,8 @@ func TestOrderOfCompletionsInOneStep(t *testing.T) {
 	})
 }
 
-// Law Q1: the same if it is one call that completes them all, as one does that collects elements for a batch.
+// Law Q1: the same applies if a single call completes all elements, like a call that
+// collects elements for a batch.
 func TestOrderOfCompletionsOfABatch(t *testing.T) {
 	for _, order := range []string{"abc", "acb", "cab", "cba"} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -75,7 +77,8 @@ func TestOrderOfCompletionsOfABatch(t *testing.T) {
 	}
 }
 
-// Law Q1: in order, nothing is emitted before the head, however late it comes; without order everything but the head is.
+// Law Q1: in ordered mode no result is emitted before the head's results, however late
+// they come. In unordered mode the other elements do not wait for the head.
 func TestHeadOfLine(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, 10*time.Second)})
@@ -91,7 +94,7 @@ func TestHeadOfLine(t *testing.T) {
 	})
 }
 
-// Law Q1: nothing crosses a watermark in either direction.
+// Law Q1: results do not cross a watermark in either direction.
 func TestWatermarksAreWalls(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -108,7 +111,8 @@ func TestWatermarksAreWalls(t *testing.T) {
 	})
 }
 
-// Law Q1: watermarks with nothing before, between or after them; an idle operator passes them on at once.
+// Law Q1: watermarks without elements before, between or after them. An idle operator
+// passes them on immediately.
 func TestWatermarksAlone(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -123,7 +127,7 @@ func TestWatermarksAlone(t *testing.T) {
 	})
 }
 
-// Law Q1: many segments, completed from the last to the first.
+// Law Q1: many segments, completed from last to first.
 func TestManySegments(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -137,7 +141,8 @@ func TestManySegments(t *testing.T) {
 	})
 }
 
-// Law Q1: an element in back-off, with its timeout handler, or with a failure sink that takes nothing, holds the wall.
+// Law Q1: a watermark waits for an earlier element that is in back-off, in its timeout
+// handler, or not yet taken by the failure sink.
 func TestWatermarkWaitsForTheElementBeforeIt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(true)
@@ -158,7 +163,7 @@ func TestWatermarkWaitsForTheElementBeforeIt(t *testing.T) {
 	})
 }
 
-// Law Q1: a dropped element opens the wall.
+// Law Q1: a dropped element lets the watermark pass.
 func TestDroppedElementLetsTheWatermarkPass(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -171,7 +176,8 @@ func TestDroppedElementLetsTheWatermarkPass(t *testing.T) {
 	})
 }
 
-// Law Q1: the results of one element are split neither by a watermark nor by another element's, however slow downstream is.
+// Law Q1: the results of an element are split neither by a watermark nor by results of
+// another element, however slow downstream is.
 func TestResultsOfOneElementStayTogether(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithBuffer(0))})
@@ -185,7 +191,7 @@ func TestResultsOfOneElementStayTogether(t *testing.T) {
 			require.Equal(t, "B1", next())
 		}
 		r.Complete("c#1", "C1", "C2")
-		r.Complete("a#1", "A1", "A2") // while b's results are under way
+		r.Complete("a#1", "A1", "A2") // while b's results are being emitted
 		var got []string
 		for range 8 - map[bool]int{false: 1}[m.Ordered] {
 			got = append(got, next())
@@ -195,7 +201,7 @@ func TestResultsOfOneElementStayTogether(t *testing.T) {
 	})
 }
 
-// Law Q1: more results than the operator sends in one step, and than fit into Out.
+// Law Q1: more results than the operator sends in one step, and more than fit into Out.
 func TestManyResultsStayTogether(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		many := func(s string) []string { return strings.Fields(strings.Repeat(s+" ", 150)) }
@@ -212,7 +218,8 @@ func TestManyResultsStayTogether(t *testing.T) {
 	})
 }
 
-// Law Q1: retried, timed-out and dropped elements among others keep the input order, or that of completion.
+// Law Q1: retried, timed-out and dropped elements do not disturb the order, which is
+// input order or completion order.
 func TestOrderWithRetriesAndTimeouts(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{

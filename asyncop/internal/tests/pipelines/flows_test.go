@@ -39,7 +39,7 @@ func firstInts(n int) (ints []int) {
 // flatten makes ints of slices.
 func flatten() streams.Flow { return streamsflow.Flatten[int](1) }
 
-// one is a flow that needs nothing else.
+// one returns a step with a single flow.
 func one(f func() streams.Flow) func(from flow.Outlet) streams.Flow {
 	return func(from flow.Outlet) streams.Flow { return from.Via(f()) }
 }
@@ -140,8 +140,8 @@ var builtIns = map[string]builtIn{
 	},
 }
 
-// Every built-in flow works before and after an operator: nothing is lost, the order
-// stays if both keep it, and no goroutine is left, which the bubble checks.
+// Every built-in flow works before and after an operator: no element is lost, and the
+// order is kept if both keep it. All goroutines end, which the bubble checks.
 func TestOperator_BesideEveryBuiltInFlow(t *testing.T) {
 	for name, b := range builtIns {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestOperator_BesideEveryBuiltInFlow(t *testing.T) {
 	}
 }
 
-// An operator with a sink that takes nothing reads as much as its documentation states.
+// An operator whose sink is blocked reads as much as its documentation states.
 func TestWithBuffer_ReadAheadFollowsTheCapacity(t *testing.T) {
 	for _, c := range []struct{ capacity, buffer int }{{1, 1}, {10, 10}, {100, 100}, {1000, 128}, {20_000, 1024}} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -208,7 +208,7 @@ func TestWithBuffer_ReadAheadFollowsTheCapacity(t *testing.T) {
 				select {
 				case in <- read:
 					read++
-				case <-time.After(time.Second): // nothing else happens
+				case <-time.After(time.Second): // the pipeline is idle
 					blocked = true
 				}
 			}
@@ -217,8 +217,8 @@ func TestWithBuffer_ReadAheadFollowsTheCapacity(t *testing.T) {
 				ring *= 2
 			}
 			s := op.Stats()
-			// The slots, the buffer of results, and one that To holds. A full buffer may
-			// have a free place that the loop does not use.
+			// The slots, the buffer of results, and the result that To holds. A full
+			// buffer may have a free entry that the loop does not use.
 			require.Contains(t, []int{c.capacity + ring, c.capacity + ring + 1}, int(s.Accepted))
 			require.Equal(t, int(s.Accepted)+c.buffer+1, read, "and the buffer of In, and one that the source holds")
 			close(in)

@@ -1,4 +1,5 @@
-// Package pipelines_test tests operators and flows in pipelines of go-streams: how they are wired, how failures travel, and how To ends.
+// Package pipelines_test tests operators and flows in pipelines of go-streams: how they
+// are wired, how failures travel, and how To ends.
 package pipelines_test
 
 import (

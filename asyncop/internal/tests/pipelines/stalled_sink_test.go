@@ -75,8 +75,8 @@ func (s *numbers) Via(next streams.Flow) streams.Flow {
 // quiet writes no log.
 var quiet = slog.New(slog.DiscardHandler)
 
-// idleObserver does nothing. An operator that is observed waits for the reader of its
-// results.
+// idleObserver is an observer without effect. An operator that is observed waits for the
+// reader of its results.
 type idleObserver struct{}
 
 func (idleObserver) Accepted(context.Context, any, bool) context.Context { return nil }

@@ -92,7 +92,7 @@ func TestFailure_EndsTheStepsUpstream(t *testing.T) {
 	}
 }
 
-// A flow cancels the source itself, if it is told how.
+// A flow with WithUpstreamCancel cancels the source itself.
 func TestWithUpstreamCancel_OfAFlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, cancelSource := context.WithCancelCause(t.Context())
@@ -246,8 +246,8 @@ func TestDiscardedElementsAreLogged(t *testing.T) {
 	}, 1, 16)
 }
 
-// After a clean end, InputClosed is closed before Done. Without an upstream it is closed with
-// the operator.
+// After a clean end, InputClosed is closed before Done. Without an upstream it is closed
+// with the operator.
 func TestInputClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWait(asyncop.Blocking(identity), 0, 4)

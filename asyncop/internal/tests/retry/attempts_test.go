@@ -47,7 +47,7 @@ func TestMaxRetriesAllowsOneCallMore(t *testing.T) {
 	}
 }
 
-// countingStrategy records what it is asked.
+// countingStrategy records its calls.
 type countingStrategy struct {
 	asked []string
 	last  int // the last attempt after which it allows a retry
@@ -68,7 +68,7 @@ func (s *countingStrategy) RetryPredicate() predicates.AsyncRetryPredicate[strin
 	return predicates.RetryIf(predicates.EmptyResult[string], predicates.HasException)
 }
 
-// Law A4: a user's strategy is asked with the number of attempts made, from 1; its
+// Law A4: a user's strategy is called with the number of attempts made, from 1. Its
 // predicate is read once.
 func TestStrategyIsAskedWithTheAttemptsMade(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -82,7 +82,7 @@ func TestStrategyIsAskedWithTheAttemptsMade(t *testing.T) {
 	})
 }
 
-// The strategy is not asked about outcomes that the predicate does not match.
+// The strategy is not called for outcomes that the predicate does not match.
 func TestStrategyIsNotAskedWithoutNeed(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := &countingStrategy{last: 9}
@@ -94,7 +94,8 @@ func TestStrategyIsNotAskedWithoutNeed(t *testing.T) {
 	})
 }
 
-// Each kind of outcome has its predicate; a missing one means never.
+// Each kind of outcome has its predicate. Without a predicate, outcomes of the kind are
+// never retried.
 func TestPredicatesSeeTheirKindOfOutcome(t *testing.T) {
 	onEmpty := strategies.FixedDelay[string](1, 0).RetryIfResult(predicates.EmptyResult)
 	onError := strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(optest.ErrBroken))
@@ -154,7 +155,7 @@ func TestUnlimitedRetries(t *testing.T) {
 	})
 }
 
-// Unlimited retries without delay, answered at once, must not keep the loop from its
+// Unlimited retries without delay, answered immediately, must not keep the loop from its
 // other work.
 func TestRetriesWithoutDelayDoNotStarveTheRest(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -177,7 +178,7 @@ func TestRetriesWithoutDelayDoNotStarveTheRest(t *testing.T) {
 }
 
 // Law A4: delays depend on the element's own attempt, whatever others do (Flink keeps the
-// last delay in one field for all).
+// last delay in one field for all elements).
 func TestExponentialBackoffOfInterleavedElements(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		s := strategies.ExponentialBackoff[string](9, 100*time.Millisecond, 300*time.Millisecond, 2).
@@ -210,7 +211,7 @@ func TestExhaustedErrorIsAFailure(t *testing.T) {
 	})
 }
 
-// A result is emitted as it is, as in Flink, and counted.
+// A result is emitted unchanged, as in Flink, and counted.
 func TestExhaustedResultIsEmitted(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := strategies.FixedDelay[string](1, 0).RetryIfResult(func([]string) bool { return true })
@@ -251,7 +252,7 @@ func TestExhaustedResultAsFailure(t *testing.T) {
 	})
 }
 
-// The element whose last attempt at the end of the input stays empty has exhausted its
+// An element whose last attempt, at the end of the input, has no result has exhausted its
 // retries, too.
 func TestExhaustedAtTheEndOfInput(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

@@ -230,8 +230,8 @@ func TestCancelDuringBefore(t *testing.T) {
 	})
 }
 
-// Law A5: the end of the input finds it running: it is awaited, the call is made, and no
-// retry follows.
+// Law A5: the input ends while a Before runs. The Before is awaited, the call is made,
+// and no retry follows.
 func TestEndOfInputDuringBefore(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var b befores
@@ -252,7 +252,7 @@ func TestEndOfInputDuringBefore(t *testing.T) {
 	})
 }
 
-// A Blocking call inside of it does not take the permit of the attempt.
+// A Blocking call inside a Before does not take the permit of the attempt.
 func TestBlockingInsideBefore(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		refresh := asyncop.Blocking(func(context.Context, string) (string, error) { return "", nil })

@@ -39,7 +39,7 @@ func TestAlwaysRetry(t *testing.T) {
 	})
 }
 
-// Law A5: it does not outrank the end of the input, nor a cancel.
+// Law A5: such a reason overrides neither the end of the input nor a cancel.
 func TestAlwaysRetryAtTheEnd(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -83,8 +83,8 @@ func TestPushback(t *testing.T) {
 	})
 }
 
-// Law A5: a wait that a server demands is kept when the input ends; other back-offs get
-// their last attempt at once.
+// Law A5: a wait that a server demands is kept when the input ends, and other back-offs
+// get their last attempt immediately.
 func TestEndOfInputKeepsADemandedWait(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -96,7 +96,7 @@ func TestEndOfInputKeepsADemandedWait(t *testing.T) {
 		r.SendEach("abcd")
 		r.Fail("a#1", optest.Demand{Delay: 7 * time.Second})
 		r.Fail("b#1", optest.ErrBroken)
-		r.Fail("c#1", optest.Demand{Delay: time.Hour}) // longer than it has
+		r.Fail("c#1", optest.Demand{Delay: time.Hour}) // longer than its remaining time
 		r.Advance(time.Second)
 		r.EndInput()
 		require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@0s b#2@1s", r.CallTimes())
@@ -168,8 +168,8 @@ func TestReasonsOfACappedWaitAtTheEndOfInput(t *testing.T) {
 	})
 }
 
-// When everything fails, a budget bounds the retries to 100, 10 a second, and a fraction
-// of the first attempts, though everything is tried.
+// If all calls fail, a budget bounds the retries to 100, plus 10 a second, plus a
+// fraction of the first attempts, although every outcome would be retried.
 func TestBudgetUnderAnOutage(t *testing.T) {
 	const elements, burst, fraction = 5000, 100 + 2*10, 0.1
 	for name, base := range map[string]*optest.Policy{
@@ -201,8 +201,8 @@ func TestBudgetUnderAnOutage(t *testing.T) {
 	}
 }
 
-// One more than may wait is not retried, for whatever reason; those whose decision comes
-// later find the places of then.
+// An element beyond the number that may wait is not retried, whatever its reason. An
+// element whose decision comes later is measured against the number at that time.
 func TestMaxWaiting(t *testing.T) {
 	for name, p := range map[string]*optest.Policy{
 		"on the loop":  optest.Because(optest.SafeReason, optest.Always(true, strategies.RetryAfter(time.Second))),
@@ -325,7 +325,7 @@ func TestPoliciesAreStrategies(t *testing.T) {
 	}), "retry_test.mine is neither a *Policy nor an AsyncRetryStrategy")
 }
 
-// The time that a strategy takes is gone when its answer comes: a retry that no longer
+// The time that a strategy takes is spent when its answer comes: a retry that no longer
 // fits is not made.
 func TestSlowAnswerIsCappedToTheTimeThatIsLeft(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

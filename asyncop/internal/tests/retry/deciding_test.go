@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Ten thousand elements fail once; the strategy takes a second over every hundredth. All
-// others are done when they would have been without those.
+// Ten thousand elements fail once, and the strategy takes a second for every hundredth.
+// The other elements are done as early as without these.
 func TestSlowDecisionsHoldUpNobody(t *testing.T) {
 	const elements = 10_000
 	synctest.Test(t, func(t *testing.T) {
@@ -120,8 +120,8 @@ func TestTimeoutWhileDeciding(t *testing.T) {
 	})
 }
 
-// Law A5: a decision that comes with, or before, so little time that no attempt can
-// follow.
+// Law A5: a decision that comes at the deadline, or so shortly before it that no attempt
+// can follow.
 func TestDecisionShortOfTheDeadline(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		if m.Mock {
@@ -181,8 +181,8 @@ func TestCappedDelay(t *testing.T) {
 	}
 }
 
-// Law A5: at the end of the input, an element whose strategy is thinking gets no further
-// attempt, whatever the answer is; the answer is awaited, since it may translate the
+// Law A5: at the end of the input, an element whose strategy is deciding gets no further
+// attempt, whatever the answer is. The answer is awaited, because it may translate the
 // error.
 func TestEndOfInputWhileDeciding(t *testing.T) {
 	translated := errors.New("translated")
@@ -217,7 +217,7 @@ func TestEndOfInputWhileDeciding(t *testing.T) {
 	}
 }
 
-// With WithDrainRetries it is retried.
+// With WithDrainRetries the element is retried.
 func TestDrainWhileDeciding(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -355,7 +355,8 @@ func TestResultsOutliveTheQuestion(t *testing.T) {
 	}
 }
 
-// The time that is left is told as of the outcome, and counts the attempts before it.
+// The strategy gets the remaining time as of the outcome, after the time of earlier
+// attempts.
 func TestStrategySeesTheTimeThatIsLeft(t *testing.T) {
 	for _, atOnce := range []bool{false, true} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

@@ -91,8 +91,9 @@ func TestDeduplicatedCallsAreRepeated(t *testing.T) {
 	}
 }
 
-// The attempt timeout, too, is an outcome of a call in flight; and when the element ends,
-// it is in doubt as any other: who sends it later has no such identity.
+// An attempt timeout is also an outcome of a call in flight. When the element ends, it is
+// in doubt like any other element, because a later sender does not have the call's
+// identity.
 func TestDeduplicatedCallsThatTimeOut(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)

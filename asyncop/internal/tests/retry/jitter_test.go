@@ -96,7 +96,7 @@ func TestJitterOfAUsersStrategy(t *testing.T) {
 	}
 }
 
-// The strategy's own answer stays pure: jitter touches the wait, not the sequence.
+// Jitter changes the wait, not the strategy's sequence of delays.
 func TestJitterDoesNotAddUp(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := strategies.ExponentialBackoff[string](9, time.Second, time.Hour, 2).

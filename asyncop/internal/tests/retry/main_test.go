@@ -8,5 +8,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Law F1: no goroutine is left.
+// Law F1: all goroutines have ended.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

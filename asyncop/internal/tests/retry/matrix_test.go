@@ -16,8 +16,8 @@ import (
 )
 
 // Every combination of stage, idempotence, reason and strategy, through the whole
-// operator: who is retried, and who must not be. The right answers are spelled out per
-// strategy.
+// operator: which elements are retried, and which must not be. The right answers are
+// listed per strategy.
 func TestReasonMatrix(t *testing.T) {
 	never := optest.Always(true, strategies.Action{})
 	byStage := optest.Decides(func(_ context.Context, a *optest.View) (strategies.Action, error) {

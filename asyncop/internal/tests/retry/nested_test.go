@@ -86,8 +86,8 @@ func TestNestedOperatorsReport(t *testing.T) {
 	}
 }
 
-// An operator with observers may give its elements ids of their own, which a repeated
-// call would not find again.
+// An operator with observers may give its elements their own ids, which a repeated call
+// would not find again.
 func TestNestedOperatorsWithIDsOfTheirOwn(t *testing.T) {
 	seen := outcomeOf(t, func(ctx context.Context) {
 		within(ctx, func(ctx context.Context) { predicates.ReportSent(predicates.WithDeduplicated(ctx)) }, asyncop.WithObserver(watching{}))
@@ -141,7 +141,8 @@ func TestNestedAttemptsThatWereCutOff(t *testing.T) {
 }
 
 // Law X1: an inner operator that is cancelled cuts its calls off, and each of them may
-// have taken effect. The call around it is then as far as theirs may be.
+// have taken effect. The call around it then has the latest stage that these calls may
+// have reached.
 func TestNestedAttempts_InnerOperatorIsCancelled(t *testing.T) {
 	for name, end := range map[string]asyncop.Option{
 		"cancelled": nil,
@@ -165,8 +166,8 @@ func TestNestedAttempts_InnerOperatorIsCancelled(t *testing.T) {
 	}
 }
 
-// The members of a batch, and a handler of failures, report like a call; so does a lookup
-// that leaves a load behind.
+// The members of a batch and a handler of failures report like a call, and so does a
+// lookup that leaves a running load.
 func TestNestedBatchesHandlersAndLookups(t *testing.T) {
 	quiet := asyncop.WithLogger(slog.New(slog.DiscardHandler))
 	seen := outcomeOf(t, func(ctx context.Context) {
@@ -195,15 +196,15 @@ func TestNestedBatchesHandlersAndLookups(t *testing.T) {
 			})
 			shared := lookup.New(hangs, nil)
 			_, _ = asyncop.Map(ctx, []string{"x"}, shared, nil, asyncop.WithAttemptTimeout(time.Second), quiet)
-			synctest.Wait() // it leaves on a goroutine of its own
+			synctest.Wait() // it leaves on its own goroutine
 		})
 		assert.True(t, seen.InDoubt, "lookup")
 		synctest.Wait()
 	})
 }
 
-// A call that charges, and notifies through an inner operator, is not repeated when only
-// the second one was refused.
+// A call that charges, and notifies through an inner operator, is not repeated if only
+// the notification was refused.
 func TestNestedRequestsThatTookEffect(t *testing.T) {
 	charges := 0
 	inner := asyncop.Blocking(func(ctx context.Context, step string) (string, error) {

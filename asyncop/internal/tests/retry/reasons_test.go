@@ -14,7 +14,7 @@ var alwaysReason = predicates.NewReason("TEST_ALWAYS", true, true)
 
 var rejection = predicates.NewRejection("TEST_REJECTED")
 
-// after is a strategy that takes its time, as long as the element has some.
+// after returns a strategy that takes d to decide, or less if the element has less time.
 func after(d time.Duration, action strategies.Action) strategies.ReasonStrategy[string] {
 	return optest.Decides(func(ctx context.Context, _ *optest.View) (strategies.Action, error) {
 		t := time.NewTimer(d)
@@ -28,10 +28,10 @@ func after(d time.Duration, action strategies.Action) strategies.ReasonStrategy[
 	})
 }
 
-// befores counts what runs before retries.
+// befores counts Befores.
 type befores struct{ begun, ended atomic.Int32 }
 
-// slow takes d and then returns err.
+// slow returns a Before that takes d and then returns err.
 func (b *befores) slow(d time.Duration, err error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		b.begun.Add(1)

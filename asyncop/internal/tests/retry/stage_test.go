@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// stageRig is a rig that collects the stages that the classifier saw.
+// stageRig returns a rig and the stages that its classifier has received.
 func stageRig(t *testing.T, m optest.Mode, s optest.Setup) (r *optest.Rig, stages *[]predicates.Stage) {
 	t.Helper()
 	stages = new([]predicates.Stage)
@@ -59,7 +59,7 @@ func TestReportStage(t *testing.T) {
 	}
 }
 
-// It is found through wrappers, derived contexts and Blocking.
+// ReportStage finds the attempt through wrappers, derived contexts and Blocking.
 func TestReportStageThroughWrappers(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r, stages := stageRig(t, m, optest.Setup{Wrap: func(*optest.Hand) optest.Function {
@@ -109,7 +109,7 @@ func TestStageOfAnAttemptTimeout(t *testing.T) {
 	}
 }
 
-// Each attempt has stages of its own.
+// Each attempt has its own stages.
 func TestStagesArePerAttempt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var stages []predicates.Stage
@@ -122,7 +122,7 @@ func TestStagesArePerAttempt(t *testing.T) {
 		predicates.ReportStage(r.Call("a#1").Ctx, predicates.NetworkTime)
 		r.Fail("a#1", optest.ErrBroken)
 		predicates.ReportStage(r.Call("a#2").Ctx, predicates.ClientDispatch)
-		predicates.ReportStage(r.Call("a#1").Ctx, predicates.ResponseReceived) // of an attempt that is over
+		predicates.ReportStage(r.Call("a#1").Ctx, predicates.ResponseReceived) // the attempt has ended
 		r.Fail("a#2", optest.ErrBroken)
 		r.Complete("a#3", "A")
 		require.Equal(t, []predicates.Stage{predicates.NetworkTime, predicates.ClientDispatch, predicates.Unreported}, stages)

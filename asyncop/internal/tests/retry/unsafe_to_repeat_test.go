@@ -27,8 +27,8 @@ func timeoutOf(t *testing.T, side *optest.SideSink) *asyncop.TimeoutError {
 	return timedOut
 }
 
-// Every stage × reason of an attempt that ended before the deadline × what the element
-// does at the deadline × idempotence.
+// Every stage × reason of an attempt that ended before the deadline × state of the
+// element at the deadline × idempotence.
 func TestTimeoutInDoubtAfterAnAttempt(t *testing.T) {
 	at := map[string]struct {
 		strategy strategies.ReasonStrategy[string]
@@ -291,8 +291,8 @@ func TestFailureOfTheLastOutcome(t *testing.T) {
 	})
 }
 
-// A rejection is about its own attempt: an earlier one may have taken effect all the
-// same.
+// A rejection concerns its own attempt only: an earlier attempt may still have taken
+// effect.
 func TestRejectedInDoubtOfAnEarlierAttempt(t *testing.T) {
 	for first, inDoubt := range map[predicates.Reason]bool{optest.SafeReason: false, optest.UnsafeReason: true} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -340,12 +340,12 @@ func TestAbandonedInDoubt(t *testing.T) {
 	})
 }
 
-// onEmptyOnly looks at results only.
+// onEmptyOnly returns a strategy that examines results only.
 func onEmptyOnly() strategies.Retry[string] {
 	return strategies.FixedDelay[string](3, 0).RetryIfResult(predicates.EmptyResult)
 }
 
-// Law A6: nor is a call forgotten because the classifier broke.
+// Law A6: a call is not forgotten because the classifier broke.
 func TestFailureInDoubtWhereThePredicateBreaks(t *testing.T) {
 	for _, b := range optest.Breakages {
 		exits := b.Name == "goexit" // ends the run
@@ -381,7 +381,7 @@ func TestAbandonedResultsOfAHandler(t *testing.T) {
 	})
 }
 
-// The reason is that of the last outcome, also if that had none.
+// The reason belongs to the last outcome, even if that outcome had no reason.
 func TestAbandonedResultHasNoReason(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)

@@ -26,8 +26,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// From a source, through flows on both sides, to a sink: To returns when the sink has it
-// all.
+// From a source, through flows on both sides, to a sink. To returns when the sink has all
+// results.
 func TestPipeline(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := optest.Construct[int, int](m, optest.Slowly(0), time.Minute, optest.RetryAllOf[int](1, 0))
@@ -89,7 +89,7 @@ func TestTwoOperatorsInARow(t *testing.T) {
 	})
 }
 
-// Watermarks pass through two operators and keep their place.
+// Watermarks pass through two operators and keep their position.
 func TestWatermarksThroughTwoOperators(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		first, second := optest.Construct[int, int](m, optest.Slowly(0), 0, nil), optest.Construct[int, int](m, optest.Slowly(0), 0, nil)
@@ -112,8 +112,9 @@ func TestWatermarksThroughTwoOperators(t *testing.T) {
 	})
 }
 
-// When the second of two fails, the first ends with it. With WithUpstreamRunning it
-// continues to its end and is not blocked: the second discards what comes.
+// If the second of two operators fails, the first ends with it. With WithUpstreamRunning
+// the first continues to its end without blocking, because the second discards its
+// results.
 func TestFailureOfTheSecondOfTwoOperators(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		broken := asyncop.Func(func(_ context.Context, _ int, _ asyncop.ResultFuture[int]) error { return optest.ErrBroken })
@@ -144,7 +145,7 @@ func TestFailureOfTheSecondOfTwoOperators(t *testing.T) {
 	})
 }
 
-// The failure reaches the source if it was given a way.
+// The failure reaches the source if the operator has WithUpstreamCancel.
 func TestFailureReachesTheSource(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -310,7 +311,7 @@ func TestStrategySharedByTwoOperators(t *testing.T) {
 	})
 }
 
-// An operator inside the function of another one: contexts and permits do not mix.
+// An operator inside the function of another operator: contexts and permits do not mix.
 func TestOperatorInsideAnOperator(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		fn := asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
@@ -410,7 +411,7 @@ func TestOutStaysOpenBesideTo(t *testing.T) {
 	})
 }
 
-// An operator that has ended before its results are taken.
+// The results of an operator that has already ended can be taken.
 func TestResultsOfTheEndedAreTaken(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := optest.Construct(m, optest.UpperFunc(), time.Minute, nil)
@@ -423,8 +424,8 @@ func TestResultsOfTheEndedAreTaken(t *testing.T) {
 	})
 }
 
-// Law A6: an operator behind a flow whose function has panicked fails with that, with
-// checkpoints and without.
+// Law A6: an operator behind a flow whose function has panicked fails with that panic,
+// with checkpoints and without.
 func TestFlowBeforeTheOperatorBreaks(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for _, checks := range []bool{false, true} {

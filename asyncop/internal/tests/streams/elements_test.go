@@ -20,7 +20,7 @@ import (
 
 // ---- Elements: kinds, types, and nil
 
-// echo returns an operator that answers every element with itself.
+// echo returns an operator that returns every element as its result.
 func echo[T any](m optest.Mode, opts ...asyncop.Option) *asyncop.AsyncWaitOperator[T, T] {
 	fn := asyncop.Func(func(_ context.Context, in T, result asyncop.ResultFuture[T]) error {
 		result.Complete(in)
@@ -29,7 +29,7 @@ func echo[T any](m optest.Mode, opts ...asyncop.Option) *asyncop.AsyncWaitOperat
 	return optest.Construct[T, T](m, fn, 0, nil, opts...)
 }
 
-// through sends elements through an operator and returns what comes out.
+// through sends elements through an operator and returns its output.
 func through[IN, OUT any](op *asyncop.AsyncWaitOperator[IN, OUT], elements ...any) (out []any, err error) {
 	go func() {
 		defer close(op.In())
@@ -63,7 +63,8 @@ func TestWrongType(t *testing.T) {
 	})
 }
 
-// A wrong type is noticed while others are in flight: those are abandoned, and counted.
+// A wrong type is noticed while other elements are in flight. These are abandoned and
+// counted.
 func TestWrongTypeAbandonsTheOthers(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -77,7 +78,7 @@ func TestWrongTypeAbandonsTheOthers(t *testing.T) {
 	})
 }
 
-// nil is accepted when IN is an interface, and then is a nil of it; else it is a wrong
+// nil is accepted as a nil of type IN if IN is an interface. Otherwise it has a wrong
 // type.
 func TestNilElements(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -111,8 +112,8 @@ func TestInterfaceElements(t *testing.T) {
 	})
 }
 
-// Control elements come before the type test, also where IN is any: a Watermark is never
-// an element.
+// Control elements are recognised before the type is checked, even if IN is any: a
+// Watermark is never an element.
 func TestWatermarkWhereInIsAny(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := echo[any](m)
@@ -123,8 +124,8 @@ func TestWatermarkWhereInIsAny(t *testing.T) {
 	})
 }
 
-// A *Watermark is no watermark: it is an element where the type fits, and a wrong type
-// where not.
+// A *Watermark is not a watermark. It is an element if the type fits, and has a wrong
+// type otherwise.
 func TestPointerToAWatermarkIsAnElement(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		w := optest.Mark(1)
@@ -146,7 +147,7 @@ func TestPointerToAWatermarkIsAnElement(t *testing.T) {
 	})
 }
 
-// Where IN is Watermark itself there are no elements, only watermarks.
+// If IN is Watermark itself, there are no elements, only watermarks.
 func TestWatermarkAsElementType(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := echo[asyncop.Watermark](m)
@@ -157,7 +158,7 @@ func TestWatermarkAsElementType(t *testing.T) {
 	})
 }
 
-// A control element as a result is an error, whatever else the predicates look at.
+// A control element as a result is an error, whatever the predicates examine.
 func TestWatermarkAsResultIsAnError(t *testing.T) {
 	strategiesOfAny := map[string]strategies.Retry[any]{
 		"no retry":          nil,
@@ -183,7 +184,8 @@ func TestWatermarkAsResultIsAnError(t *testing.T) {
 	}
 }
 
-// Nor may a timeout handler return one. A pointer to one is a result like any other.
+// A timeout handler must not return one either. A pointer to a control element is an
+// ordinary result.
 func TestWatermarkFromTheHandler(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		w := optest.Mark(1)
@@ -254,8 +256,8 @@ func TestNoResultIsAnEmptyResult(t *testing.T) {
 
 // ---- Contexts: see also context_test.go
 
-// The context of an attempt carries the deadline, the number of the attempt and the
-// values of the operator's; it ends when the attempt is over, and not before.
+// The context of an attempt carries the deadline, the number of the attempt, and the
+// values of the operator's context. It ends when the attempt has ended, and not before.
 func TestAttemptContext(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -275,7 +277,7 @@ func TestAttemptContext(t *testing.T) {
 		r.Advance(time.Second)
 		second := r.Call("a#2").Ctx
 		require.Equal(t, 2, asyncop.AttemptFromContext(second))
-		requireDeadline(t, second, 39*time.Second) // the element's, which comes before the attempt's
+		requireDeadline(t, second, 39*time.Second) // the element's deadline, which precedes the attempt's
 		r.Complete("a#2", "A")
 		require.ErrorIs(t, second.Err(), context.Canceled)
 		require.NoError(t, r.End())
@@ -290,7 +292,7 @@ func requireDeadline(t *testing.T, ctx context.Context, want time.Duration) {
 	require.Equal(t, want, time.Until(deadline))
 }
 
-// The operator's own deadline counts where it is the earliest.
+// The operator's own deadline counts if it is the earliest.
 func TestContextTellsTheEarliestDeadline(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for _, d := range []time.Duration{time.Second, time.Hour} {
@@ -304,7 +306,7 @@ func TestContextTellsTheEarliestDeadline(t *testing.T) {
 	})
 }
 
-// At the deadline, a context and those derived from it end with context.DeadlineExceeded.
+// At the deadline, a context and its derived contexts end with context.DeadlineExceeded.
 func TestContextEndsAtTheDeadline(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: optest.Handled})
@@ -321,8 +323,8 @@ func TestContextEndsAtTheDeadline(t *testing.T) {
 	})
 }
 
-// Under a mock clock the context reports no deadline: real dialers would take it for the
-// past.
+// Under a mock clock the context reports no deadline, because real dialers would treat it
+// as past.
 func TestContextUnderAMockReportsNoDeadline(t *testing.T) {
 	optest.InBubble(t, optest.Mode{Ordered: true, Capacity: 1, Mock: true}, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: optest.Handled, Opts: optest.Options(asyncop.WithAttemptTimeout(time.Minute))})
@@ -343,6 +345,6 @@ func TestBlockingCallSeesTheEndOfItsContext(t *testing.T) {
 		r.Advance(time.Second)
 		require.Equal(t, "a!", r.Outputs())
 		r.SendEach("b")
-		require.ErrorIs(t, r.Cut(optest.ErrTestOver), optest.ErrTestOver) // the bubble ends: no goroutine is left
+		require.ErrorIs(t, r.Cut(optest.ErrTestOver), optest.ErrTestOver) // the bubble ends, so all goroutines have ended
 	})
 }

@@ -97,7 +97,7 @@ func (r *modelRun) barrier() string {
 	return "barrier: " + want
 }
 
-// restart cuts the run off, and begins another one from the newest checkpoint.
+// restart cuts the run off and begins another run from the newest checkpoint.
 func (r *modelRun) restart() string {
 	r.compare(r.release())
 	r.compare(r.openAll())

@@ -80,13 +80,13 @@ func FuzzOperator(f *testing.F) {
 	})
 }
 
-// runModel runs one schedule and fails t if operator and model disagree. It returns what
-// was done.
+// runModel runs one schedule and fails t if operator and model disagree. It returns the
+// history of operations.
 func runModel(t *testing.T, data []byte, name string) (history string) {
 	t.Helper()
 	r := newModelRun(data)
 	defer func() {
-		if p := recover(); p != nil { // a deadlock, or goroutines that are left
+		if p := recover(); p != nil { // a deadlock, or goroutines that have not ended
 			t.Logf("%s: %v", name, r)
 			panic(p)
 		}
@@ -122,7 +122,7 @@ func (c *modelConfig) places() int {
 	return c.buffer
 }
 
-const modelFeed = 4096 // more than a schedule sends, or gets
+const modelFeed = 4096 // more than a schedule sends or receives
 
 var errModelAgain = errors.New("again")
 
@@ -258,7 +258,7 @@ func modelResults(key string, n int) (o modeltest.Outcome) {
 	return o
 }
 
-// ---- The operator beside it
+// ---- The operator next to the model
 
 // modelInput is an element. Its fields are exported for checkpoints.
 type modelInput struct {
@@ -266,13 +266,14 @@ type modelInput struct {
 	Immediate int // in modelImmediates
 }
 
-// modelImmediates is how the first attempt of an element ends inside AsyncInvoke.
+// modelImmediates are the ways in which the first attempt of an element can end inside
+// AsyncInvoke.
 var modelImmediates = []struct {
 	completes bool
 	results   int
-	then      string // it returns an error, or panics
+	then      string // returns an error, or panics
 }{
-	{}, // it does not
+	{}, // does not end there
 	{true, 1, ""},
 	{true, 1, "again"},
 	{true, 1, "panic"},
@@ -281,7 +282,7 @@ var modelImmediates = []struct {
 	{false, 0, "panic"},
 }
 
-// atOnce returns how the first attempt ends at once, and whether it does so twice.
+// atOnce returns how the first attempt ends immediately, and whether it does so twice.
 func (in modelInput) atOnce() (o *modeltest.Outcome, twice bool) {
 	if in.Immediate == 0 {
 		return nil, false
@@ -294,7 +295,7 @@ func (in modelInput) atOnce() (o *modeltest.Outcome, twice bool) {
 	return &outcome, is.then != ""
 }
 
-// modelRun does a schedule to an operator and a model.
+// modelRun applies a schedule to an operator and a model.
 type modelRun struct {
 	*modelConfig
 	bytes  modelBytes
@@ -305,7 +306,7 @@ type modelRun struct {
 	op        *asyncop.AsyncWaitOperator[modelInput, any]
 	start     time.Time
 	cancel    context.CancelCauseFunc
-	feed      chan any // unbounded in effect; a goroutine sends it to In
+	feed      chan any // practically unbounded; a goroutine sends it to In
 	closed    bool
 	sent      []modelSent
 	host      *modelHost
@@ -331,11 +332,11 @@ type modelSent struct {
 // modelHandle is a call of the function or of its timeout handler, as the user sees it.
 type modelHandle struct {
 	ctx     context.Context
-	done    <-chan struct{} // of ctx; for every other element, since it is made when it is asked for
+	done    <-chan struct{} // Done of ctx; for every other element, because Done is made when it is asked for
 	at      time.Duration
 	result  asyncop.ResultFuture[any]
 	answer  chan modeltest.Outcome // for calls that block
-	ended   time.Duration          // when the user completed it; modeltest.Never: not
+	ended   time.Duration          // when the user completed it, or modeltest.Never
 	element int
 	attempt int
 }
@@ -351,11 +352,11 @@ func (r *modelRun) String() string {
 	return fmt.Sprintf("%+v\n%s", *r.modelConfig, strings.Join(r.ops, "\n"))
 }
 
-// modelTap reads a channel while it is open.
+// modelTap reads from a channel while the tap is open.
 type modelTap struct {
 	ch      chan any
 	reading chan bool
-	done    chan struct{} // closed when ch is
+	done    chan struct{} // closed when ch is closed
 	text    func(any) string
 
 	mu    sync.Mutex
@@ -398,7 +399,7 @@ func (t *modelTap) set(open bool) {
 	}
 }
 
-// modelSink is a sink that is not awaited.
+// modelSink is a sink that is not waited for.
 type modelSink chan any
 
 func (s modelSink) In() chan<- any   { return s }
@@ -496,7 +497,7 @@ func (r *modelRun) begin() {
 	}()
 }
 
-// takeAll takes the results by To.
+// takeAll takes the results through To.
 func (r *modelRun) takeAll() <-chan any {
 	in := make(modelSink)
 	go r.op.To(in)
@@ -524,7 +525,7 @@ func (r *modelRun) rangeOver() <-chan any {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		want := r.op.Err()
-		if want == nil && len(r.told) > 0 { // that the operator was stopped
+		if want == nil && len(r.told) > 0 { // the error that the operator was stopped
 			want = asyncop.ErrStopped
 		}
 		if !errors.Is(last, want) || last == nil && want != nil {
@@ -613,7 +614,7 @@ func modelUnpack(o modeltest.Outcome) ([]any, error) {
 	}
 }
 
-// modelClass names errors as the model does.
+// modelClass translates errors to the names of the model.
 func modelClass(err error) string {
 	var (
 		element   *asyncop.ElementError
@@ -716,7 +717,7 @@ func (r *modelRun) run() {
 func (r *modelRun) operation() string {
 	m := r.model
 	op, arg := r.bytes.next()%32, r.bytes.next()
-	if m.Held != nil && op > 23 { // see newModelConfig: a held loop allows for less
+	if m.Held != nil && op > 23 { // see newModelConfig: fewer operations are allowed while the loop is held
 		return r.release()
 	}
 	rare := r.mayEnd && arg%4 == 0
@@ -808,7 +809,7 @@ func (r *modelRun) cancelRun() string {
 }
 
 func (r *modelRun) closeInput() string {
-	if r.model.HoldNext || r.model.Held != nil { // whether a held loop sees the end or a completion first is open
+	if r.model.HoldNext || r.model.Held != nil { // it is undefined whether a held loop sees the end or a completion first
 		return r.release()
 	}
 	if !r.closed {
@@ -827,8 +828,8 @@ func (r *modelRun) mayClose() bool {
 	return m.Ended || !(r.immediate || r.Blocking && r.HeedsContext) || len(m.Source) == 0 && m.HasSlot()
 }
 
-// open lists the calls that were not answered and may still end the attempt, or that
-// block.
+// open lists the calls that were not answered and may still end the attempt, and calls
+// that block.
 func (r *modelRun) open() (open []*modeltest.Call) {
 	for _, call := range r.model.Calls {
 		blocks := r.Blocking || call.Attempt == 0
@@ -978,7 +979,7 @@ func (r *modelRun) compare(what string) {
 	}
 	if m.IsDone() || !m.Ended {
 		want, got := m.Stats(), r.op.Stats()
-		got.LastError, got.LastErrorAge, got.WaitingToLeave = nil, 0, 0 // have tests of their own
+		got.LastError, got.LastErrorAge, got.WaitingToLeave = nil, 0, 0 // have their own tests
 		r.same("stats", want, got)
 	}
 	isDone := false
@@ -1021,7 +1022,7 @@ func (r *modelRun) checkEnd() {
 	}
 }
 
-// checkLaws looks at what was observed alone.
+// checkLaws checks the laws on the observed history alone.
 func (r *modelRun) checkLaws() {
 	s := r.op.Stats()
 	r.same("A1: accepted", s.Accepted, s.Completed+s.Dropped+s.HandedOver+s.Failed+s.Abandoned)
@@ -1045,7 +1046,7 @@ func (r *modelRun) checkLaws() {
 		if h.attempt > 1 && before == nil {
 			r.report("call %s without one before", key)
 		} else if h.attempt > 1 && (!r.model.NoRetries || r.DrainRetries) {
-			// An attempt that timed out ended no earlier than that.
+			// An attempt that timed out did not end before its timeout.
 			ended := before.at + r.AttemptTimeout
 			if before.ended != modeltest.Never {
 				ended = min(before.ended, cmp.Or(ended-before.at, 1<<40)+before.at)

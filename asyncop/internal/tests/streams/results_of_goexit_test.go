@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// leavesBy is a predicate, and so on, that ends its goroutine.
+// leavesBy is a predicate, or similar user code, that ends its goroutine.
 func leavesBy[T any](T) bool { runtime.Goexit(); return true }
 
 type exitingStrategy struct {
@@ -36,8 +36,8 @@ func (s exitingStrategy) BackoffTime(attempts int) time.Duration {
 	return s.FixedDelayStrategy.BackoffTime(attempts)
 }
 
-// User code that ends the goroutine which ranges over the results ends the operator,
-// whatever it was asked about: no more than that (law A6).
+// User code that ends the goroutine which iterates over the results ends the operator and
+// has no other effect, whatever its purpose (law A6).
 func TestChainedGoexitAnywhere(t *testing.T) {
 	fixed := func() *strategies.FixedDelayStrategy[string] {
 		return strategies.FixedDelay[string](3, time.Second)
@@ -105,7 +105,7 @@ func TestChainedGoexitAnywhere(t *testing.T) {
 							go func() {
 								defer close(looped)
 								for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c", "d"})) {
-									_ = err // the last one is Err's
+									_ = err // the last error equals Err
 								}
 								exited = false
 							}()
@@ -135,7 +135,7 @@ func (endsCounted) AttemptStarted(ctx context.Context, _ int) context.Context   
 func (endsCounted) AttemptEnded(context.Context, observe.Outcome)               {}
 func (e endsCounted) Ended(context.Context, observe.Ending)                     { *e.n++ }
 
-// leavingObserver ends its goroutine at one moment.
+// leavingObserver ends its goroutine in one of its methods.
 type leavingObserver struct{ at string }
 
 func (o leavingObserver) leave(at string) {
@@ -158,7 +158,7 @@ func (o leavingObserver) Ended(context.Context, observe.Ending)         { o.leav
 func (o leavingObserver) TryAdmit() bool                                { o.leave("TryAdmit"); return true }
 func (o leavingObserver) Notify(f func())                               { f() }
 
-// The same for observers, gates, keys, timeouts and costs (law A6).
+// The same applies to observers, gates, keys, timeouts and costs (law A6).
 func TestChainedGoexitOfWhatIsAskedForEachElement(t *testing.T) {
 	plain := asyncop.WithAttemptTimeout(time.Second)
 	cases := map[string]asyncop.Option{
@@ -192,7 +192,7 @@ func TestChainedGoexitOfWhatIsAskedForEachElement(t *testing.T) {
 					go func() {
 						defer close(looped)
 						for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c", "d"})) {
-							_ = err // the last one is Err's
+							_ = err // the last error equals Err
 						}
 						exited = false
 					}()

@@ -74,7 +74,7 @@ func TestChainedWithoutARoom(t *testing.T) {
 		require.Equal(t, m.Pick("at once later third at once", "at once at once later third"), <-got)
 		require.NoError(t, op.Wait())
 		require.EqualValues(t, 1, op.Stats().Dropped)
-		if m.Ordered { // the last one waits for the one before it
+		if m.Ordered { // the last element waits for the one before it
 			require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second, time.Minute}, at)
 		} else {
 			require.Equal(t, []time.Duration{0, 0, time.Second, 2 * time.Second}, at)
@@ -153,7 +153,8 @@ func TestChainedBrokenOff(t *testing.T) {
 	}
 }
 
-// Law A6, but for Goexit: that ends the goroutine of the caller, so it ends the operator.
+// Law A6, except for Goexit, which ends the goroutine of the caller and therefore the
+// operator.
 func TestChainedCodeThatBreaks(t *testing.T) {
 	for _, b := range optest.Breakages {
 		t.Run(b.Name, func(t *testing.T) {
@@ -338,7 +339,7 @@ func TestChainedElementsEndAfterTheBody(t *testing.T) {
 	})
 }
 
-// The time of an element begins when it takes its slot (law A3): after the input has made
+// The time of an element begins when it takes its slot (law A3), after the input has made
 // it.
 func TestChainedSlowInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -388,8 +389,8 @@ func TestChainedIsUsedOnce(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// Many completions from other goroutines, with the race detector; the end comes at any
-// moment.
+// Many completions from other goroutines, for the race detector. The end comes at a
+// random time.
 func TestChainedUnderStress(t *testing.T) {
 	n := 20_000
 	if suite.Race || testing.Short() {

@@ -25,8 +25,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// forever yields numbers until it is stopped, and reports how many it yielded and that it
-// has ended.
+// forever yields numbers until it is stopped. It reports how many it has yielded, and its
+// end.
 func forever(yielded *atomic.Int64, ended chan<- struct{}) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		defer close(ended)
@@ -99,8 +99,8 @@ func TestResultsThatNobodyAsksFor(t *testing.T) {
 	}
 }
 
-// However the loop over the results ends, the operator has ended when it is left: calls
-// have lost their contexts, the function is closed, and the input has ended.
+// However the loop over the results ends, the operator has ended when the loop is left:
+// the contexts of calls have ended, the function is closed, and the input has ended.
 func TestResultsBrokenOff(t *testing.T) {
 	ways := map[string]func() (goOn bool){
 		"break":  func() bool { return false },
@@ -160,7 +160,7 @@ func TestResultsBrokenOff(t *testing.T) {
 	}
 }
 
-// closing is a function that notes that it was closed.
+// closing is a function that records that it was closed.
 type closing struct {
 	optest.Function
 	closed atomic.Bool
@@ -195,7 +195,7 @@ func TestResultsOfAnInputThatBreaks(t *testing.T) {
 	}
 }
 
-// goexitError is an error that cannot even be printed.
+// goexitError is an error whose Error method ends the goroutine.
 type goexitError struct{}
 
 func (goexitError) Error() string { runtime.Goexit(); return "" }
@@ -242,7 +242,7 @@ func TestResultsOfAnOperatorThatFails(t *testing.T) {
 	})
 }
 
-// An operator that has ended before, or is stopped from elsewhere.
+// An operator that has already ended, or that another goroutine stops.
 func TestResultsOfAnOperatorThatIsEnded(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for name, end := range map[string]func(op *optest.Operator) error{
@@ -287,7 +287,7 @@ func TestResultsOfAnOperatorThatIsEnded(t *testing.T) {
 	})
 }
 
-// A break does not wait for an input that waits for something.
+// A break does not wait for an input that is blocked.
 func TestResultsOfAnInputThatWaits(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		elements := make(chan string)
@@ -341,7 +341,7 @@ func TestResultsAndFlowsExcludeEachOther(t *testing.T) {
 	<-op.Done()
 }
 
-// Nothing is lost between goroutines that sleep and wake each other in real time.
+// No result is lost between goroutines that sleep and wake each other in real time.
 func TestRingsUnderStress(t *testing.T) {
 	runs, n := 300, 500
 	if testing.Short() || suite.Race {
@@ -401,8 +401,8 @@ func TestRingsUnderStress(t *testing.T) {
 	}
 }
 
-// Law A6: nor is the panic of an input lost that comes while the loop is in a step, so
-// that it sees the end of the input, too.
+// Law A6: a panic of the input is not lost if it comes while the loop is in a step, so
+// that the loop sees the end of the input, too.
 func TestResultsOfAnInputThatPanicsInAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		retried := make(chan struct{})

@@ -52,7 +52,7 @@ func TestResultsFromFailsWithItsInput(t *testing.T) {
 	require.Equal(t, failed, second.Err())
 	var element *asyncop.ElementError
 	require.ErrorAs(t, failed, &element)
-	// The first may fail before it has emitted what came before.
+	// The first operator may fail before it has emitted earlier results.
 	require.Equal(t, append([]string(nil), []string{"a12", "b12"}[:len(got)]...), got)
 	require.EqualValues(t, len(got), second.Stats().Accepted)
 	optest.CheckBalance(t, second.Stats())
@@ -85,7 +85,7 @@ func TestResultsFromFinishesWhatCameBeforeTheError(t *testing.T) {
 	}
 }
 
-// The loop over the last operator breaks off: so do the loops over the others.
+// When the loop over the last operator is left, the loops over the others are left, too.
 func TestResultsFromBreaksOffItsInput(t *testing.T) {
 	first, second := failsAt("none", "1"), failsAt("none", "2")
 	for v, err := range second.ResultsFrom(first.Results(slices.Values(slices.Repeat([]string{"a"}, 10_000)))) {
@@ -107,7 +107,7 @@ func TestResultsFromBreaksOffItsInput(t *testing.T) {
 	require.NoError(t, unused.Stop(t.Context()))
 }
 
-// A failure goes from operator to operator, also through a flow of weir.
+// A failure passes from operator to operator, even through a flow of weir.
 func TestFailureOfARowOfFlows(t *testing.T) {
 	for name, between := range map[string]func(streams.Flow) streams.Flow{
 		"operators": func(f streams.Flow) streams.Flow { return f },
@@ -189,7 +189,7 @@ func TestCleanEndOfARowOfFlows(t *testing.T) {
 	require.ErrorIs(t, failing.Wait(), errRow)
 }
 
-// collector is a sink that is not weir's.
+// collector is a sink that does not belong to weir.
 type collector struct {
 	in   chan any
 	got  []any

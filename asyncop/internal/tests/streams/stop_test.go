@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/optest"
 )
 
-// A Stop lets what was accepted end; the loop gets ErrStopped.
+// After a Stop, accepted elements end, and the loop gets ErrStopped.
 func TestChainedThatIsStopped(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		fn := asyncop.Func(func(_ context.Context, in string, result optest.Future) error {

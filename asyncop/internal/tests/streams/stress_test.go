@@ -85,7 +85,7 @@ func (b *stressBackend) work() {
 	}
 }
 
-// AsyncInvoke hands most calls to the goroutines and ends some itself.
+// AsyncInvoke passes most calls to the goroutines and ends some itself.
 func (b *stressBackend) AsyncInvoke(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
 	switch rand.IntN(10) {
 	case 0:
@@ -94,14 +94,14 @@ func (b *stressBackend) AsyncInvoke(ctx context.Context, in int, result asyncop.
 		return errStress
 	case 2:
 		b.requests <- stressRequest{ctx, in, result}
-		panic(errStress) // while somebody may be completing it
+		panic(errStress) // while another goroutine may be completing it
 	default:
 		b.requests <- stressRequest{ctx, in, result}
 	}
 	return nil
 }
 
-// call is the same for Blocking.
+// call does the same for Blocking.
 func (b *stressBackend) call(ctx context.Context, in int) (int, error) {
 	switch rand.IntN(10) {
 	case 0:
@@ -120,8 +120,8 @@ func (b *stressBackend) call(ctx context.Context, in int) (int, error) {
 }
 
 // TestStress starts and stops operators with random settings under random load, and
-// checks the laws that hold whatever happens: A1, A2, Q1, Q2, F1. TestMain looks for
-// goroutines that are left.
+// checks the laws that hold in every case: A1, A2, Q1, Q2, F1. TestMain checks that all
+// goroutines have ended.
 func TestStress(t *testing.T) {
 	operators := 1500
 	if suite.Race || testing.Short() {
@@ -129,7 +129,7 @@ func TestStress(t *testing.T) {
 	}
 	backend := newStressBackend(4)
 	defer backend.close()
-	slots := make(chan struct{}, 8) // at once
+	slots := make(chan struct{}, 8) // at the same time
 	var all sync.WaitGroup
 	for range operators {
 		slots <- struct{}{}
@@ -169,7 +169,7 @@ func stressOne(t *testing.T, backend *stressBackend) {
 		opts = append(opts, asyncop.WithDropOnFailure())
 	default:
 		opts = append(opts, asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
-			if rand.IntN(500) == 0 { // offered again, unless it is the end
+			if rand.IntN(500) == 0 { // offered again, unless the operator ends
 				return errStress
 			}
 			sided.Add(1)
@@ -205,7 +205,7 @@ func stressOne(t *testing.T, backend *stressBackend) {
 			}
 		}
 	}()
-	// Somebody may end it, at any moment.
+	// The operator may be ended at a random time.
 	ending := rand.IntN(6)
 	go func() {
 		time.Sleep(micros(2000))
@@ -220,7 +220,7 @@ func stressOne(t *testing.T, backend *stressBackend) {
 			_ = op.Stop(soon)
 		}
 	}()
-	// Downstream is slow at times.
+	// Downstream is sometimes slow.
 	var out []any
 	for v := range op.Out() {
 		out = append(out, v)
@@ -282,8 +282,8 @@ func stressCheck(t *testing.T, s asyncop.Stats, err error, ordered bool, element
 	assert.LessOrEqual(t, s.Completed, int64(elements), describe)
 }
 
-// Laws A2, A3 under contention: attempts that are completed, twice, at the very instant
-// of their timeout end once.
+// Laws A2, A3 under contention: attempts that are completed, twice, exactly at their
+// timeout end once.
 func TestStressCompletionsAgainstTimeouts(t *testing.T) {
 	elements := 40_000
 	if suite.Race || testing.Short() {

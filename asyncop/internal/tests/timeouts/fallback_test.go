@@ -27,8 +27,8 @@ func fallback(given *[]optest.Failure) func(context.Context, optest.Failure) ([]
 	}
 }
 
-// Law A3: whatever an element fails with, the fallback's results take its place, after
-// the last retry, and are not retried.
+// Law A3: whatever the error of an element, the fallback's results replace it after the
+// last retry, and are not retried.
 func TestHandleFailure(t *testing.T) {
 	panics := func(*optest.Call) error { panic("broken call") }
 	badPredicate := strategies.FixedDelay[string](1, 0).RetryIfException(func(error) bool { panic("broken predicate") })
@@ -102,7 +102,7 @@ func TestHandledResultsAreNotRetried(t *testing.T) {
 	})
 }
 
-// The error of a fallback takes the place of the failure: the failure policy gets it.
+// An error of a fallback replaces the failure, and the failure policy gets it.
 func TestErrorOfTheFallback(t *testing.T) {
 	errMine := errors.New("mine")
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -121,8 +121,8 @@ func TestErrorOfTheFallback(t *testing.T) {
 	})
 }
 
-// Law A3: a fallback has a limit of its own, which begins with the failure, no permit,
-// and no deadline of the element.
+// Law A3: a fallback has its own limit, which begins with the failure. It has no permit,
+// and not the deadline of the element.
 func TestFallbackHasALimitAndNoPermit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		release := make(chan struct{})
@@ -159,8 +159,8 @@ func TestFallbackHasALimitAndNoPermit(t *testing.T) {
 	})
 }
 
-// Law A6: a fallback that exceeds its limit, panics or calls runtime.Goexit leaves the
-// element with its failure.
+// Law A6: if a fallback exceeds its limit, panics or calls runtime.Goexit, the element
+// keeps its failure.
 func TestBrokenFallback(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for name, broken := range map[string]func(ctx context.Context){

@@ -28,7 +28,7 @@ var flink = []struct {
 	id     string // the name of the fault, or the issue
 	flink  string // the behavior of Flink
 	proof  func(t *testing.T, m optest.Mode)
-	follow string // where a nil proof will be
+	follow string // where a nil proof will be implemented
 }{
 	// ---- docs/from-flink.md
 
@@ -234,7 +234,7 @@ var flink = []struct {
 			r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, 999*time.Millisecond), Wrap: optest.Handled})
 			r.Script("a#1", optest.Fails)
 			r.SendEach("b")
-			r.Script("x#1", func(*optest.Call) error { time.Sleep(2 * time.Second); return nil }) // when the loop looks, both are due
+			r.Script("x#1", func(*optest.Call) error { time.Sleep(2 * time.Second); return nil }) // when the loop checks, both are due
 			r.Op.In() <- "a"
 			r.Op.In() <- "x"
 			r.Advance(time.Minute)
@@ -255,7 +255,7 @@ var flink = []struct {
 			r.Script("b#1", func(c *optest.Call) error { time.Sleep(10 * time.Second); return optest.Upper(c) })
 			r.SendEach("a")
 			a := r.Call("a#1")
-			r.Op.In() <- "b" // and the loop is away
+			r.Op.In() <- "b" // the loop is busy meanwhile
 			time.Sleep(500 * time.Millisecond)
 			a.Complete("A")
 			require.NoError(t, r.End())
@@ -266,7 +266,7 @@ var flink = []struct {
 		id:    "FLINK-13605 and FLINK-13635",
 		flink: "races of completion, timeout and the timer's cancellation",
 		proof: func(t *testing.T, m optest.Mode) {
-			for range 50 { // in the same instant, in random order
+			for range 50 { // at the same instant, in random order
 				r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: optest.Handled})
 				r.SendEach("a")
 				c := r.Call("a#1")
@@ -362,7 +362,7 @@ var flink = []struct {
 		id:    "FLINK-37243",
 		flink: "results are converted on the thread of the user's callback",
 		proof: func(t *testing.T, m optest.Mode) {
-			var inPredicate, most int // the loop's: the race detector would see others
+			var inPredicate, most int // owned by the loop, which the race detector checks
 			s := strategies.FixedDelay[string](1, 0).RetryIfResult(func([]string) bool {
 				inPredicate++
 				most = max(most, inPredicate)

@@ -34,7 +34,7 @@ func (w *around) AsyncInvoke(ctx context.Context, in string, result asyncop.Resu
 
 func (w *around) Unwrap() any { return w.AsyncFunction }
 
-// lateCall is a function whose call is late because of before; the loop comes to it a
+// lateCall returns a function whose call is late because of before. The loop handles it a
 // millisecond later.
 func lateCall(t *testing.T, before func()) optest.Function {
 	t.Helper()
@@ -116,7 +116,7 @@ func TestTimeoutHandlerThatReturnsAPanicError(t *testing.T) {
 	})
 }
 
-// Retries without a delay take no first attempt's turn as long as there are permits for
+// Retries without a delay do not delay first attempts as long as there are permits for
 // both.
 func TestFirstAttemptsBesideRetriesWithoutDelay(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -146,7 +146,7 @@ func TestFirstAttemptsBesideRetriesWithoutDelay(t *testing.T) {
 	})
 }
 
-// Beyond that, retries go first: as many as have permits.
+// Beyond that, as many retries as there are permits go first.
 func TestRetriesWithoutDelayGoFirst(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		const permits = 3
@@ -188,7 +188,7 @@ func TestNoAttemptStartsAfterABreak(t *testing.T) {
 		}()
 		for _, err := range op.Results(optest.Letters("abc")) {
 			require.NoError(t, err)
-			time.Sleep(500 * time.Millisecond) // the predicate is still at it
+			time.Sleep(500 * time.Millisecond) // the predicate still runs
 			break
 		}
 		require.Equal(t, "a#1@0s b#1@0s", h.CallTimes())

@@ -21,8 +21,8 @@ func ownTimeouts() asyncop.Option {
 	return asyncop.WithTimeoutFor(func(in string) time.Duration { return own[in] })
 }
 
-// Law A3: an element's own timeout takes the place of the operator's, be it shorter or
-// longer; it counts from the slot on.
+// Law A3: an element's own timeout, shorter or longer, replaces the operator's. It counts
+// from the time when the element takes its slot.
 func TestOwnTimeouts(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var mu sync.Mutex
@@ -54,7 +54,7 @@ func TestOwnTimeouts(t *testing.T) {
 	})
 }
 
-// Law A5: an element whose own time is over has no call.
+// Law A5: an element whose own timeout has passed is not called.
 func TestOwnTimeoutThatIsOver(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var given []optest.Failure
@@ -148,7 +148,8 @@ func TestBrokenTimeoutFor(t *testing.T) {
 	}
 }
 
-// Without own timeouts, or with the operator's, an element allocates nothing more.
+// Without own timeouts, or with own timeouts equal to the operator's, an element needs no
+// additional allocation.
 func TestOwnTimeoutsOfTheOperatorsCostNothing(t *testing.T) {
 	perElement := func(opts ...asyncop.Option) float64 {
 		keys := make([]string, 1000)

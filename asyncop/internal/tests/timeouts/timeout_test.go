@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Law A3: an element that is never answered fails at its deadline, not before.
+// Law A3: an element that is never answered fails at its deadline and not before.
 func TestTimeoutFailsTheElement(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second})
@@ -77,7 +77,8 @@ func TestTimeoutErrorTellsTheLastError(t *testing.T) {
 	})
 }
 
-// Law A3: the time begins when the slot is taken: waiting for one does not count.
+// Law A3: the time begins when the element takes its slot. Waiting for a slot does not
+// count.
 func TestTimeoutCountsFromTheSlot(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 1
@@ -90,7 +91,7 @@ func TestTimeoutCountsFromTheSlot(t *testing.T) {
 	})
 }
 
-// Law A3: but waiting for a permit does, even if no attempt was made at all.
+// Law A3: waiting for a permit counts, even if no attempt was made.
 func TestTimeoutCountsWhileWaitingForAPermit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -116,8 +117,8 @@ func TestTimeoutCountsWhileWaitingForAPermit(t *testing.T) {
 	})
 }
 
-// Laws A3, T1: a completion that was handed in at the deadline wins, even if the loop
-// comes to it later.
+// Laws A3, T1: a completion that was posted by the deadline wins, even if the loop
+// handles it later.
 func TestCompletionAtTheDeadlineWins(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -125,7 +126,7 @@ func TestCompletionAtTheDeadlineWins(t *testing.T) {
 		r.SendEach("a")
 		a := r.Call("a#1")
 		time.Sleep(500 * time.Millisecond)
-		r.Op.In() <- "b" // and the loop is away from 0.5 to 1.4 s
+		r.Op.In() <- "b" // the loop is busy from 0.5 to 1.4 s
 		time.Sleep(500 * time.Millisecond)
 		a.Complete("A")
 		r.Advance(400 * time.Millisecond)
@@ -164,8 +165,8 @@ func TestRetryableOutcomeAtTheDeadlineTimesOut(t *testing.T) {
 	})
 }
 
-// A3 in every phase in which an element waits: running, back-off, retry due but without a
-// permit, never started.
+// A3 in every phase in which an element waits: running, in back-off, due for a retry but
+// without a permit, never started.
 func TestTimeoutEndsAnElementInEveryPhase(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -219,8 +220,8 @@ func TestTimeoutDuringTheFirstBackoffThenDrain(t *testing.T) {
 	})
 }
 
-// Laws A3, A5: a loop that comes late finds a retry and the deadline after it due: the
-// deadline decides.
+// Laws A3, A5: if a late loop finds a retry and the later deadline due, the deadline
+// decides.
 func TestDeadlineGoesBeforeARetryThatCameLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, 800*time.Millisecond), Wrap: optest.Handled})
@@ -228,7 +229,7 @@ func TestDeadlineGoesBeforeARetryThatCameLate(t *testing.T) {
 		r.Script("b#1", func(*optest.Call) error { time.Sleep(600 * time.Millisecond); return nil })
 		r.SendEach("a")
 		time.Sleep(500 * time.Millisecond)
-		r.Op.In() <- "b" // and the loop is away from 500 ms to 1.1 s
+		r.Op.In() <- "b" // the loop is busy from 500 ms to 1.1 s
 		r.Advance(time.Second)
 		require.Equal(t, "a#1 b#1", r.Calls())
 		require.Equal(t, "a!@1.1s b!@1.5s", r.OutputTimes())
@@ -236,8 +237,8 @@ func TestDeadlineGoesBeforeARetryThatCameLate(t *testing.T) {
 	})
 }
 
-// Law A3: the same for the own time of an attempt: the element times out, once, and the
-// attempt's timer is gone.
+// Law A3: the same applies to an attempt timeout: the element times out once, and the
+// timer of the attempt is removed.
 func TestDeadlineGoesBeforeAnAttemptTimeoutThatCameLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -247,7 +248,7 @@ func TestDeadlineGoesBeforeAnAttemptTimeoutThatCameLate(t *testing.T) {
 		r.Script("b#1", func(*optest.Call) error { time.Sleep(600 * time.Millisecond); return nil })
 		r.SendEach("a")
 		time.Sleep(500 * time.Millisecond)
-		r.Op.In() <- "b" // and the loop is away from 500 ms to 1.1 s
+		r.Op.In() <- "b" // the loop is busy from 500 ms to 1.1 s
 		r.Advance(700 * time.Millisecond)
 		require.Equal(t, "a#1 b#1", r.Calls())
 		require.Equal(t, "a!@1.1s", r.OutputTimes())
@@ -257,8 +258,8 @@ func TestDeadlineGoesBeforeAnAttemptTimeoutThatCameLate(t *testing.T) {
 	})
 }
 
-// Laws A2, A3: an attempt that is completed in the very step that ends it, by user code
-// on the loop, ends its element once.
+// Laws A2, A3: an attempt that user code on the loop completes in the step that ends the
+// attempt ends its element once.
 func TestCompletionInTheStepOfTheTimeout(t *testing.T) {
 	for name, limit := range map[string]asyncop.Option{
 		"of the element": asyncop.WithAttemptTimeout(time.Hour), "of the attempt": asyncop.WithAttemptTimeout(time.Second),
@@ -268,7 +269,7 @@ func TestCompletionInTheStepOfTheTimeout(t *testing.T) {
 				var a *optest.Call
 				s := strategies.FixedDelay[string](0, 0).RetryIfResult(func(results []string) bool {
 					if results[0] == "B" {
-						a.Complete("A") // after the loop has looked at the clock and into the mailbox
+						a.Complete("A") // after the loop has read the clock and the mailbox
 					}
 					return false
 				})
@@ -281,7 +282,7 @@ func TestCompletionInTheStepOfTheTimeout(t *testing.T) {
 				time.Sleep(500 * time.Millisecond)
 				r.SendEach("b")
 				b := r.Call("b#1")
-				r.Op.In() <- "x" // and the loop is away from 0.5 to 1.4 s
+				r.Op.In() <- "x" // the loop is busy from 0.5 to 1.4 s
 				b.Complete("B")
 				r.Advance(900 * time.Millisecond)
 				r.Complete("x#1", "X")
@@ -296,8 +297,8 @@ func TestCompletionInTheStepOfTheTimeout(t *testing.T) {
 	}
 }
 
-// Law A3: the retry timer of an element that timed out never fires, whatever the element
-// in its slot does by then.
+// Law A3: the retry timer of an element that timed out never fires, whatever the next
+// element in its slot does by then.
 func TestTimeoutCancelsTheRetryTimer(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 1
@@ -318,7 +319,7 @@ func TestTimeoutCancelsTheRetryTimer(t *testing.T) {
 	})
 }
 
-// A3 (FLINK-40456): a timeout that meets a retry scheduled in the same moment; the
+// A3 (FLINK-40456): a timeout that meets a retry scheduled at the same instant. The
 // element must not hang.
 func TestTimeoutRacesAJustScheduledRetry(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -402,7 +403,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 	})
 }
 
-// Law A3: with the default limit, too.
+// Law A3: the same applies with the default limit.
 func TestHandlerHasALimitByDefault(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: func(h *optest.Hand) optest.Function {
@@ -417,7 +418,7 @@ func TestHandlerHasALimitByDefault(t *testing.T) {
 	})
 }
 
-// Laws A3, A6: a handler that panics or calls runtime.Goexit leaves the element to its
+// Laws A3, A6: if a handler panics or calls runtime.Goexit, the element ends with its
 // timeout.
 func TestHandlerThatPanics(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -458,7 +459,8 @@ func TestSlowHandlerHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// sortedEnds makes handlers that end in the same instant, in whatever order, comparable.
+// sortedEnds makes histories comparable whose handlers end at the same instant, in any
+// order.
 func sortedEnds(history string) string {
 	if history == "C@2s b!@4s a!@4s" {
 		return "C@2s a!@4s b!@4s"
@@ -571,7 +573,7 @@ func TestHugeTimeouts(t *testing.T) {
 	})
 }
 
-// Law A3: the longest limit of a handler, too.
+// Law A3: the longest possible limit of a handler does not overflow either.
 func TestHugeHandlerLimit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -590,9 +592,9 @@ func TestHugeHandlerLimit(t *testing.T) {
 	})
 }
 
-// A retry that could not start before the deadline is not scheduled: the element waits
-// for its deadline. One that would start at the deadline is such a one (law A5), one a
-// nanosecond earlier is not.
+// A retry that could not start before the deadline is not scheduled, and the element
+// waits for its deadline. This includes a retry that would start exactly at the deadline
+// (law A5), but not a retry a nanosecond earlier.
 func TestRetryPastTheDeadlineIsNotScheduled(t *testing.T) {
 	for delay, want := range map[time.Duration]string{
 		time.Second - 1: "a#1@0s a#2@999.999999ms",
@@ -612,7 +614,7 @@ func TestRetryPastTheDeadlineIsNotScheduled(t *testing.T) {
 	}
 }
 
-// WithEarlyTimeout ends such an element at once, which frees its slot.
+// WithEarlyTimeout ends such an element immediately, which frees its slot.
 func TestEarlyTimeout(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -699,7 +701,8 @@ func TestAttemptTimeoutIsRetried(t *testing.T) {
 	})
 }
 
-// An attempt that was completed in time is not hit by its timer, nor is the one after it.
+// The timer of an attempt that was completed in time affects neither this attempt nor the
+// next.
 func TestAttemptTimeoutIsCancelledByTheCompletion(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -717,7 +720,7 @@ func TestAttemptTimeoutIsCancelledByTheCompletion(t *testing.T) {
 	})
 }
 
-// The total timeout comes first where both are due, and counts once.
+// If both are due, the total timeout goes first and counts once.
 func TestTotalTimeoutGoesBeforeTheAttemptTimeout(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -732,8 +735,8 @@ func TestTotalTimeoutGoesBeforeTheAttemptTimeout(t *testing.T) {
 	})
 }
 
-// Law A3: the time of an element counts from its slot, also when the loop was away for
-// somebody's logger just before.
+// Law A3: the time of an element counts from its slot, even if a user's logger blocked
+// the loop just before.
 func TestTimeoutCountsFromTheSlotAfterASlowLogger(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		slow := sync.OnceFunc(func() { time.Sleep(2 * time.Second) })
@@ -768,7 +771,7 @@ func TestAttemptTimeoutCountsFromTheCall(t *testing.T) {
 	})
 }
 
-// A handler has its whole limit, whatever the loop did in the step before it.
+// A handler has its full limit, whatever the loop did earlier in the step.
 func TestHandlerLimitCountsFromItsStart(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		slow := strategies.FixedDelay[string](0, 0).RetryIfResult(func([]string) bool {
@@ -787,7 +790,7 @@ func TestHandlerLimitCountsFromItsStart(t *testing.T) {
 		r.SendEach("ab")
 		a := r.Call("a#1")
 		time.Sleep(500 * time.Millisecond)
-		r.Op.In() <- "x" // and the loop is away from 0.5 to 1.4 s
+		r.Op.In() <- "x" // the loop is busy from 0.5 to 1.4 s
 		time.Sleep(100 * time.Millisecond)
 		a.Complete("A")
 		r.Advance(860 * time.Millisecond)

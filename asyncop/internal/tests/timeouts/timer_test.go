@@ -62,7 +62,7 @@ func (ownDelay) CanRetry(int) bool                          { return true }
 func (d ownDelay) BackoffTime(n int) time.Duration          { return d(n) }
 func (ownDelay) RetryPredicate() optest.PredicatesOfStrings { return optest.ErrorsOnly }
 
-// Law T1: never early, in real time.
+// Law T1: timers are never early, in real time.
 func TestTimersAreNeverEarlyInRealTime(t *testing.T) {
 	const delay, timeout = 2 * time.Millisecond, 15 * time.Millisecond
 	last := map[int]time.Time{} // owned by the loop
@@ -93,7 +93,7 @@ func TestTimersAreNeverEarlyInRealTime(t *testing.T) {
 	require.EqualValues(t, 200, op.Stats().Timeouts)
 }
 
-// Law T1: back-offs that end in the same instant fire in the order in which they were
+// Law T1: back-offs that end at the same instant fire in the order in which they were
 // armed.
 func TestEqualBackoffsFireInArmingOrder(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
@@ -128,7 +128,7 @@ func TestEqualBackoffsArmedAtDifferentTimes(t *testing.T) {
 	})
 }
 
-// Law T1: timeouts in the same instant come in input order.
+// Law T1: timeouts at the same instant come in input order.
 func TestEqualTimeoutsFireInInputOrder(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -139,7 +139,7 @@ func TestEqualTimeoutsFireInInputOrder(t *testing.T) {
 	})
 }
 
-// Law T1: attempt timeouts in the same instant come in the order of their calls.
+// Law T1: attempt timeouts at the same instant come in the order of their calls.
 func TestEqualAttemptTimeoutsFireInArmingOrder(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -151,14 +151,13 @@ func TestEqualAttemptTimeoutsFireInArmingOrder(t *testing.T) {
 	})
 }
 
-// Law T1: a completion that was handed in until then goes before the timer of its
-// attempt.
+// Law T1: a completion that was posted by then precedes the timer of its attempt.
 func TestCompletionGoesBeforeTheAttemptTimeout(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Minute, Strategy: optest.RetryAll(1, 0), Opts: optest.Options(asyncop.WithAttemptTimeout(time.Second)),
 		})
-		r.Script("b#1", func(c *optest.Call) error { time.Sleep(time.Second); return optest.Upper(c) }) // away from 0.5 to 1.5 s
+		r.Script("b#1", func(c *optest.Call) error { time.Sleep(time.Second); return optest.Upper(c) }) // busy from 0.5 to 1.5 s
 		r.SendEach("a")
 		a := r.Call("a#1")
 		time.Sleep(500 * time.Millisecond)
@@ -171,7 +170,7 @@ func TestCompletionGoesBeforeTheAttemptTimeout(t *testing.T) {
 	})
 }
 
-// Law T1: a late loop handles what has become due meanwhile in the order of the due
+// Law T1: a late loop handles everything that has become due in the order of the due
 // times.
 func TestLateLoopFiresInOrderOfTime(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -190,7 +189,7 @@ func TestLateLoopFiresInOrderOfTime(t *testing.T) {
 	})
 }
 
-// countingClock counts what an operator asks of its clock.
+// countingClock counts the operator's calls of its clock.
 type countingClock struct {
 	clock.Clock
 	uses, armed, fired atomic.Int64
@@ -206,8 +205,8 @@ func (c *countingClock) AfterFunc(d time.Duration, f func()) *clock.Timer {
 	return c.Clock.AfterFunc(d, func() { c.fired.Add(1); f() })
 }
 
-// Law T1: an operator that waits looks at no clock and sets no timer until something is
-// due.
+// Law T1: an operator that waits neither reads the clock nor sets a timer until something
+// is due.
 func TestIdleCostsNothing(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		c := &countingClock{Clock: clock.New()}
@@ -227,8 +226,7 @@ func TestIdleCostsNothing(t *testing.T) {
 	})
 }
 
-// After the end of the input or of the operator, whatever its kind, no timer is left
-// armed.
+// After the end of the input or of the operator, however it ends, no timer is armed.
 func TestNoTimerAfterTheEnd(t *testing.T) {
 	ends := map[string]func(r *optest.Rig){
 		"end of input": func(r *optest.Rig) { r.EndInput(); r.Complete("a#1", "A"); r.Complete("b#2", "B") },
@@ -264,7 +262,7 @@ func TestNoTimerAfterTheEnd(t *testing.T) {
 
 // Law T1: a mock that is moved while the operator sets its alarm must not lose the alarm
 // (archived clock.Mock: a Reset between the choice of a timer and its tick is undone by
-// the tick). Not in a bubble: the race is the point.
+// the tick). The test does not run in a bubble, because it is about the race.
 func TestMockThatMovesAllTheTime(t *testing.T) {
 	mock := clock.NewMock()
 	fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
