@@ -124,7 +124,7 @@ func passWithCheckpoints(b *testing.B, interval time.Duration, elements, capacit
 	}
 	src := checkpoint.NewSource(c, "src", checkpointtest.NewSliceInput(make([]int, elements)))
 	calls := 0
-	var running fifo.Queue[ResultFuture[int]] // the loop's, as calls
+	var running fifo.Queue[ResultFuture[int]] // owned by the loop, like the calls
 	op := OrderedWait(Func(func(_ context.Context, v int, r ResultFuture[int]) error {
 		running.Push(r)
 		for calls++; running.Len() > capacity/2 || calls == elements && running.Len() > 0; {

@@ -24,7 +24,7 @@ import (
 
 type benchItem struct{ n int }
 
-// benchFlow makes an operator as most pipelines have one.
+// benchFlow makes an operator with typical options.
 func benchFlow(ordered bool, fn asyncop.AsyncFunction[*benchItem, *benchItem], capacity int) *asyncop.AsyncWaitOperator[*benchItem, *benchItem] {
 	retry := strategies.FixedDelay[*benchItem](3, 100*time.Millisecond).
 		RetryIfResult(predicates.EmptyResult).RetryIfException(predicates.HasException)
@@ -45,8 +45,8 @@ func benchBlocking() asyncop.AsyncFunction[*benchItem, *benchItem] {
 	return asyncop.Blocking(func(_ context.Context, it *benchItem) (*benchItem, error) { return it, nil })
 }
 
-// benchCallback completes from a few other goroutines, as a client with callbacks does.
-// done ends them.
+// benchCallback completes from a few other goroutines, like a client with callbacks. done
+// ends them.
 func benchCallback() (fn asyncop.AsyncFunction[*benchItem, *benchItem], done func()) {
 	type request struct {
 		it     *benchItem
@@ -142,7 +142,8 @@ func TestAllocationsPerElement(t *testing.T) {
 	}
 }
 
-// A million elements, in both modes, through calls that block and calls that call back.
+// A million elements, in both modes, through blocking calls and through calls with
+// callbacks.
 func TestAMillionElements(t *testing.T) {
 	if suite.Race || testing.Short() {
 		t.Skip("takes too long")

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Outside an operator a blocking function has a goroutine of its own.
+// Outside an operator, a blocking function runs on its own goroutine.
 func TestBlockingOutsideAnOperator(t *testing.T) {
 	fn := Blocking(func(_ context.Context, in int) (int, error) { return 2 * in, nil })
 	result := make(chan int)
@@ -18,7 +18,7 @@ func TestBlockingOutsideAnOperator(t *testing.T) {
 	assert.Equal(t, 42, <-result)
 }
 
-// resultFunc is a ResultFuture as a func.
+// resultFunc is a ResultFuture made of a function.
 type resultFunc[OUT any] func(results []OUT, err error)
 
 func (f resultFunc[OUT]) Complete(results ...OUT)         { f(results, nil) }

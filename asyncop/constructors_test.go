@@ -28,7 +28,7 @@ func TestConstructorsRefuseNonsense(t *testing.T) {
 		fn       optest.Function
 		timeout  time.Duration
 		capacity int
-		strategy optest.Strategy // nil: the constructor without retry
+		strategy optest.Strategy // nil means the constructor without retry
 		opts     []asyncop.Option
 		want     string
 	}{
@@ -68,7 +68,8 @@ func TestConstructorsRefuseNonsense(t *testing.T) {
 	}
 }
 
-// A panic of a named operator has the name, because a program may have many operators.
+// A panic of a named operator includes the name, because a program may have many
+// operators.
 func TestWithName_PanicsOfConstructors(t *testing.T) {
 	named := asyncop.WithName("rows")
 	require.Equal(t, `asyncop: OrderedWait "rows": nil function`, optest.PanicOf(func() {
@@ -95,7 +96,7 @@ func TestWithMaxConcurrentCalls_AboveCapacity(t *testing.T) {
 	}
 }
 
-// The constructors with retry refuse an untyped nil strategy, too.
+// The constructors with retry also refuse an untyped nil strategy.
 func TestConstructorsRefuseANilStrategy(t *testing.T) {
 	fn := optest.NewHand(t)
 	require.Contains(t, optest.PanicOf(func() {
@@ -106,7 +107,7 @@ func TestConstructorsRefuseANilStrategy(t *testing.T) {
 	}), "UnorderedWaitWithRetry: nil strategy")
 }
 
-// Options name themselves and the value.
+// The message of an option includes the option and the value.
 func TestOptionsRefuseNonsense(t *testing.T) {
 	for want, f := range map[string]func(){
 		"WithMaxConcurrentCalls: must be at least 1, got 0": func() { asyncop.WithMaxConcurrentCalls(0) },
@@ -224,8 +225,8 @@ func TestLaterOptionWins(t *testing.T) {
 
 // ---- Optional interfaces
 
-// full is a function with every optional interface, and wrapped one without any of its
-// own.
+// full is a function with every optional interface, and wrapped is a function without
+// any.
 type full struct {
 	*optest.Hand
 	events chan string
@@ -242,7 +243,7 @@ func (f *full) Timeout(_ context.Context, in string) ([]string, error) {
 	return []string{"timeout of " + in}, nil
 }
 
-// Optional interfaces are found through wrappers, the outermost first.
+// Optional interfaces are found through wrappers, starting with the outermost.
 func TestOptionalInterfacesAreFoundThroughWrappers(t *testing.T) {
 	for depth := range 3 {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -311,7 +312,7 @@ func TestOptionalInterfacesAroundBlocking(t *testing.T) {
 	})
 }
 
-// A number without a unit is a number of nanoseconds.
+// A number without a unit is taken as nanoseconds.
 func TestWarningOfATimeoutWithoutAUnit(t *testing.T) {
 	const warning = `level=WARN msg="asyncop: %s is below a millisecond: is its unit missing, as in 5*time.Second?" timeout=%v`
 	for timeout, warned := range map[time.Duration]bool{5000: true, time.Millisecond - 1: true, time.Millisecond: false, 0: false} {

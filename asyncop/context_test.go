@@ -58,7 +58,7 @@ func (h *callHolder) call(in int) heldCall {
 	return <-h.calls
 }
 
-// end ends the operator, whatever state it is in.
+// end ends the operator in any state.
 func (h *callHolder) end() {
 	h.cancel(errDown)
 	close(h.In())
@@ -74,8 +74,8 @@ func isDone(ctx context.Context) bool {
 	}
 }
 
-// The context of an attempt ends when the attempt is over, however that comes, and not
-// before; so does everything that waits for it.
+// The context of an attempt ends when the attempt has ended, however it ends, and not
+// before. Everything that waits for the context ends with it.
 func TestContextEndsWithTheAttempt(t *testing.T) {
 	ended, cancelEnded := context.WithCancel(t.Context())
 	cancelEnded()
@@ -274,7 +274,7 @@ func TestAttemptFromOtherContexts(t *testing.T) {
 	assert.Zero(t, AttemptFromContext(context.WithValue(t.Context(), contextKey("attempt"), 3)))
 }
 
-// Contexts derived from an attempt's cost no goroutine, and end with it.
+// Contexts derived from an attempt's context need no goroutine and end with it.
 func TestContextSparesGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := holdCalls(context.Background(), time.Minute)
@@ -373,7 +373,7 @@ func TestContextAfterFuncDelaysNobody(t *testing.T) {
 	})
 }
 
-// In real time: everything at once, while the attempt ends.
+// In real time, concurrently, while the attempt ends.
 func TestContextUnderContention(t *testing.T) {
 	h := holdCalls(context.Background(), time.Minute)
 	defer h.end()
@@ -411,7 +411,7 @@ func TestContextUnderContention(t *testing.T) {
 	}
 }
 
-// Open and Close see the operator's context, no attempt's.
+// Open and Close get the operator's context and no attempt's.
 func TestContextOfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		parent := context.WithValue(context.Background(), contextKey("k"), "v")

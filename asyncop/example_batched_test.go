@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// A client that looks up many keys at once. Only the key that was not answered is asked
-// for again.
+// A client that looks up many keys with one request. Only the key that was not answered
+// is asked for again.
 func ExampleBatched() {
 	names := map[int]string{1: "Ann", 2: "Bob", 3: "Cid"}
 	overloaded := true

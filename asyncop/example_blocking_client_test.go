@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// A client that blocks, here of HTTP, is called on goroutines of the operator, at most
-// five at once.
+// A blocking client, here for HTTP, is called on goroutines of the operator, at most five
+// at the same time.
 func ExampleBlocking() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "hello ", r.URL.Query().Get("name"))

@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// breaker is a circuit breaker, in as few lines as possible; failsafe-go and others have
-// real ones.
+// breaker is a minimal circuit breaker. Use failsafe-go or a similar library in a
+// program.
 type breaker struct {
 	mu       sync.Mutex
 	failures int       // guarded by mu: in a row
@@ -41,9 +41,9 @@ func (b *breaker) record(err error) {
 	}
 }
 
-// A circuit breaker by composition: the function asks the breaker before it sends, and
-// its refusal has a reason of its own. Nothing was sent, so even calls that must not
-// happen twice are tried again, after the time that the breaker needs.
+// A circuit breaker by composition: the function asks the breaker before it sends, and a
+// refusal has its own reason. Nothing was sent, so even calls that are not idempotent are
+// retried after the time that the breaker needs.
 func Example_circuitBreaker() {
 	b := &breaker{}
 	service := errors.New("service failed")

@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// An element that fails after its last retry, or whose time runs out, has a default
-// result. A key that is wrong fails all the same.
+// An element that fails after its last retry, or whose timeout passes, gets a default
+// result. An element with an invalid key still fails.
 func ExampleHandleFailure() {
 	errWrong := errors.New("no such key")
 	lookup := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {

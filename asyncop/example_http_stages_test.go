@@ -22,11 +22,11 @@ type order struct{ method, url, name string }
 // Idempotent implements predicates.Idempotent.
 func (o order) Idempotent() bool { return httpretry.IdempotentMethod(o.method) }
 
-// A server fails the first request in each stage there is. The operator repeats a PUT
-// every time, and a POST only where it is certain that the first one had no effect: it is
+// A server fails the first request in each stage. The operator repeats a PUT every time,
+// and a POST only if it is certain that the first request had no effect, so a POST is
 // never executed twice.
 func Example_httpStages() {
-	// The server executes an order when it has read it, except where it refuses to.
+	// The server executes an order when it has read it, unless it refuses the order.
 	var mu sync.Mutex
 	received, executed := map[string]int{}, map[string]int{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

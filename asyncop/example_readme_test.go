@@ -23,7 +23,7 @@ func (t Table) Get(_ context.Context, key string) (Row, error) {
 	return Row{}, asyncop.ErrNoResult
 }
 
-// lateTable is a Table whose rows are there after a while.
+// lateTable is a Table whose rows appear after a while.
 type lateTable struct{ Table }
 
 func (t lateTable) Get(ctx context.Context, key string) (Row, error) {
@@ -38,8 +38,8 @@ var (
 	keys  = []any{"LHR", "CDG"}
 )
 
-// Each key of a stream is looked up in a table; rows that are not there yet, and calls
-// that fail, are tried again.
+// Each key of a stream is looked up in a table. Rows that do not exist yet and failed
+// calls are retried.
 func Example() {
 	table := lateTable{table}
 	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) { return table.Get(ctx, key) })

@@ -18,8 +18,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Orders are posted to a server. It refuses the first one, which is sent again; it hangs
-// up after it has read the second, which may have been executed and is not sent again.
+// Orders are posted to a server. It refuses the first order, which is sent again. It
+// hangs up after it has read the second, which may have been executed and is not sent
+// again.
 func Example_reasons() {
 	var mu sync.Mutex
 	received := map[string]int{} // guarded by mu

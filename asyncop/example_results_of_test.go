@@ -9,7 +9,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// A list and calls that are short: the operator runs on the goroutine of the loop.
+// A list and short calls: the operator runs on the goroutine of the loop.
 func ExampleAsyncWaitOperator_ResultsOf() {
 	upper := asyncop.Func(func(_ context.Context, word string, result asyncop.ResultFuture[string]) error {
 		result.Complete(strings.ToUpper(word)) // a cache hit, for instance; a miss would be completed later

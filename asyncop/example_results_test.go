@@ -9,8 +9,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// A program that does not need go-streams ranges over the results: typed, and without a
-// channel.
+// A program that does not use go-streams can range over the results, which are typed and
+// need no channel.
 func ExampleAsyncWaitOperator_Results() {
 	square := asyncop.Blocking(func(_ context.Context, n int) (string, error) {
 		time.Sleep(time.Millisecond)

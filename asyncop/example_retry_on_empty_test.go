@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// A row that is not there yet is looked for again, up to three times.
+// A row that does not exist yet is looked up again, up to three times.
 func ExampleOrderedWaitWithRetry() {
 	lookup := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
 		attempt := asyncop.AttemptFromContext(ctx)

@@ -13,8 +13,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// A busy server is asked again; an error that will not go away fails the pipeline at
-// once.
+// A call to a busy server is retried. A permanent error fails the pipeline immediately.
 func ExampleOrderedWaitWithRetry_errorClass() {
 	errBusy, errUnknown := errors.New("server busy"), errors.New("unknown airport")
 	lookup := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// silent is a function whose server never answers, so that its Timeout method has to.
+// silent is a function whose server never answers, so its Timeout method is called.
 type silent struct{}
 
 func (silent) AsyncInvoke(context.Context, string, asyncop.ResultFuture[string]) error { return nil }

@@ -11,7 +11,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// Results leave as they come, here from a server that answers the newest request first.
+// Results leave in the order of completion, here from a server that answers the newest
+// request first.
 func ExampleUnorderedWait() {
 	var requests []func()
 	lookup := asyncop.Func(func(_ context.Context, id int, result asyncop.ResultFuture[string]) error {

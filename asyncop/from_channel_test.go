@@ -24,7 +24,7 @@ func TestFromChannel(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3, 4}, got)
 }
 
-// A loop that ends early takes no more than it has asked for.
+// A loop that ends early takes no more elements than it has asked for.
 func TestFromChannel_LoopEndsEarly(t *testing.T) {
 	values := make(chan int, 9)
 	for n := range 5 {

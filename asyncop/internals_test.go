@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// stubborn counts how many of it run at once, and ignores its context.
+// stubborn counts its concurrent calls and ignores its context.
 type stubborn struct {
 	running, most atomic.Int32
 	release       chan struct{}
@@ -30,8 +30,9 @@ func (s *stubborn) run() {
 	<-s.release
 }
 
-// User code that ignores its context is bounded by twice the slots, though its elements
-// do not wait for it: no more is run until some returns, and the elements fail with that.
+// User code that ignores its context is bounded by twice the slots, although its elements
+// do not wait for it. No further code runs until some returns, and the elements fail with
+// an error that reports this.
 func TestStubbornUserCodeIsBounded(t *testing.T) {
 	const slots, rounds = 10, 30
 	for name, limits := range map[string]func(*stubborn) (optest.Setup, time.Duration){
@@ -90,7 +91,7 @@ func TestStubbornUserCodeIsBounded(t *testing.T) {
 					}
 				}
 
-				// When they return, others run again.
+				// When the calls return, others run again.
 				r.Answer = func(c *optest.Call) error {
 					if c.Attempt == 1 && name != "timeout handler" {
 						return optest.ErrBroken
@@ -189,8 +190,8 @@ func checkCapacity(t *testing.T, m optest.Mode) {
 	}
 }
 
-// A function that calls a blocking one twice for one attempt, or fails after it has
-// started it, does not upset the count.
+// A function that calls a blocking function twice for one attempt, or fails after it has
+// started it, does not distort the count.
 func TestPermitsOfOddFunctions(t *testing.T) {
 	odd := map[string]func(ctx context.Context, in string, result optest.Future, blocking optest.Function) error{
 		"two calls": func(ctx context.Context, in string, result optest.Future, blocking optest.Function) error {

@@ -114,8 +114,8 @@ func TestCallsOfTheLastStepAreNotMade(t *testing.T) {
 	})
 }
 
-// Law A5: no worker is sent for calls that were offered when a cancel came: the loop
-// looks for it first.
+// Law A5: no worker is started for calls that were offered when a cancel came, because
+// the loop checks for the cancel first.
 func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
@@ -169,7 +169,7 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				d.Core().Accept("a")
 				j := d.Jobs()[0]
 				tt.late(d, mock, cancel)
-				var late error // behind a wrapper, whoever waits for the outcome gets one
+				var late error // behind a wrapper, the waiting code gets an error
 				j.Attempt.RunBlocking(j.Attempt, func(err error) { late = err })
 				synctest.Wait()
 				assert.Equal(t, tt.want, late)
@@ -189,9 +189,9 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 	}
 }
 
-// Nor is a strategy asked, anything done before a retry, or a timeout handler called, for
-// an element whose time for that is over, whose operator has been cancelled, or which is
-// left to a checkpoint, whether the loop knows or not.
+// No strategy decides, no Before runs, and no timeout handler is called for an element if
+// its time for that has passed, its operator was cancelled, or it is left to a
+// checkpoint, whether or not the loop has noticed.
 func TestNothingBeginsTooLate(t *testing.T) {
 	for what, tt := range map[string]struct {
 		phase string

@@ -26,7 +26,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// logBook is a logger that keeps its lines, without their times.
+// logBook is a logger that keeps its lines without their times.
 type logBook struct {
 	mu    sync.Mutex
 	lines bytes.Buffer // guarded by mu
@@ -50,7 +50,7 @@ func (b *logBook) logger(level slog.Level) *slog.Logger {
 	}))
 }
 
-// read returns the lines since the last time.
+// read returns the lines since its last call.
 func (b *logBook) read() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,7 +83,7 @@ func retriesTwice() *strategies.FixedDelayStrategy[int] {
 	return strategies.FixedDelay[int](2, time.Second).RetryIfException(predicates.HasException)
 }
 
-// Retries are logged at debug level, elements that failed at warn.
+// Retries are logged at debug level, failed elements at warn level.
 func TestLogLevels(t *testing.T) {
 	retries := []string{
 		`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
@@ -133,8 +133,8 @@ func breaksOnce() func(context.Context, Failure[int]) error {
 	}
 }
 
-// Retries that are alike have one line, and then one line every ten seconds, like
-// elements that fail.
+// The first of similar retries gets a line, and the others one line every ten seconds,
+// like failed elements.
 func TestWithLogger_RetriesThatAreAlike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -265,8 +265,8 @@ func TestLinesOfFailuresThatAreAlike(t *testing.T) {
 	})
 }
 
-// While a failure sink is unavailable, each element is offered again and again. The
-// offers that fail alike have one line in ten seconds, with their number.
+// While a failure sink is unavailable, each element is offered repeatedly. Offers that
+// fail for the same reason get one line every ten seconds, with their number.
 func TestWithFailureSink_LinesWhileItIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -311,7 +311,7 @@ func TestWithFailureSink_LinesWhileItIsUnavailable(t *testing.T) {
 	})
 }
 
-// A storm of failures, and of different ones, is bounded in memory, time and lines.
+// A storm of failures, even of different kinds, is bounded in memory, time and lines.
 func TestGroupsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -470,7 +470,7 @@ func TestDefaultLabel(t *testing.T) {
 	}
 }
 
-// Whole records do not belong in logs, nor in the message of the error.
+// Complete records belong neither in logs nor in the message of an error.
 func TestLogsTellNoSecrets(t *testing.T) {
 	type patient struct{ Name, Diagnosis string }
 	ann := patient{"Ann", "s3cret"}
@@ -492,7 +492,7 @@ func TestLogsTellNoSecrets(t *testing.T) {
 	})
 }
 
-// patientNumber is an element that names itself in logs and errors.
+// patientNumber is an element that labels itself in logs and errors.
 type patientNumber int
 
 var labels atomic.Int64
@@ -583,13 +583,13 @@ func TestElementLabelThatPanics(t *testing.T) {
 	})
 }
 
-// withoutLine returns text with an N for the line number of a place in a test.
+// withoutLine replaces the line numbers of test files in text by N.
 func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "_test.go:N ") }
 
 var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
-// An operator that fails is logged once, at error level, before Out closes: the caller of
-// Wait may be missing. A cancel is wanted.
+// An operator that fails is logged once, at error level, before Out closes, because the
+// program may not call Wait. A cancel is expected and not an error.
 func TestLogOfTheEnd(t *testing.T) {
 	fails := func(e any) func(t *testing.T, op *AsyncWaitOperator[int, int], cancel context.CancelCauseFunc) {
 		return func(_ *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
@@ -712,7 +712,7 @@ func TestLogOfTheEnd(t *testing.T) {
 	}
 }
 
-// Whatever a handler does with errors, the stack is written once.
+// However a handler formats errors, the stack is written once.
 func TestLogOfAPanic(t *testing.T) {
 	var text, json bytes.Buffer
 	for _, h := range []slog.Handler{slog.NewTextHandler(&text, nil), slog.NewJSONHandler(&json, nil)} {
@@ -821,7 +821,7 @@ func TestWarningOfAStrategyThatNeverRetries(t *testing.T) {
 	}
 }
 
-// Without limits the clock is not read for each element.
+// Without limits, the clock is not read for each element.
 func TestClockIsNotReadForEachElement(t *testing.T) {
 	elements := make([]int, 100)
 	synctest.Test(t, func(t *testing.T) {
@@ -839,7 +839,7 @@ func TestClockIsNotReadForEachElement(t *testing.T) {
 	})
 }
 
-// countingClock counts how often it is read.
+// countingClock counts its reads.
 type countingClock struct {
 	clock.Clock
 	readings atomic.Int64
@@ -850,7 +850,8 @@ func (c *countingClock) Since(t time.Time) time.Duration {
 	return c.Clock.Since(t)
 }
 
-// A line about a message names it: its type would not.
+// A line about a message has the id and the visit of the message, because its type does
+// not identify it.
 func TestLogNamesMessage(t *testing.T) {
 	type mail struct{ to string }
 	for name, constructor := range map[string]func(AsyncFunction[mail, int], time.Duration, int, ...Option) *AsyncWaitOperator[mail, int]{
@@ -882,7 +883,7 @@ func TestLogNamesMessage(t *testing.T) {
 	}
 }
 
-// More groups of failures than have lines of their own share a group, and make room for
+// Groups of failures beyond those with their own lines share a group, and make room for
 // others later.
 func TestWithLogger_VeryManyGroups(t *testing.T) {
 	for _, groups := range []int{mostLineGroups - 1, mostLineGroups, mostLineGroups + 1, 3 * mostLineGroups} {

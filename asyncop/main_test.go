@@ -6,5 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Law F1: no goroutine is left, in the whole package.
+// Law F1: all goroutines have ended, in the whole package.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -30,8 +30,8 @@ func firstInts(n int) []int {
 	return all
 }
 
-// Law Q1: results are in the order of the elements, whatever the order in which the calls
-// end, and 64 calls run at once.
+// Law Q1: results are in the order of the elements, in whatever order the calls end. 64
+// calls run concurrently.
 func TestMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int64
@@ -51,7 +51,7 @@ func TestMap(t *testing.T) {
 	})
 }
 
-// Options count: more calls than there would be slots.
+// Options are applied: more calls than default slots run concurrently.
 func TestMapWithManyCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -65,7 +65,7 @@ func TestMapWithManyCalls(t *testing.T) {
 	})
 }
 
-// The first failure ends it, and no call begins after it.
+// The first failure ends Map, and no call begins after it.
 func TestMapFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
@@ -88,7 +88,7 @@ func TestMapFails(t *testing.T) {
 	})
 }
 
-// The end of the context ends it.
+// The end of the context ends Map.
 func TestMapIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -139,7 +139,8 @@ func TestMapOfSeveralResults(t *testing.T) {
 	})
 }
 
-// Several goroutines may give Map the same options: it does not write behind them.
+// Several goroutines may pass the same options to Map, which does not append to their
+// slice.
 func TestMapLeavesItsOptions(t *testing.T) {
 	opts := append(make([]asyncop.Option, 0, 4), asyncop.WithName("x"))
 	_, err := asyncop.Map(t.Context(), []int{1}, asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil }), nil, opts...)

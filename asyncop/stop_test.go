@@ -49,7 +49,7 @@ func step(name string, d time.Duration, log io.Writer, opts ...asyncop.Option) *
 	return asyncop.OrderedWait(asyncop.Blocking(call), 0, 4, opts...)
 }
 
-// naturals never ends.
+// naturals is an input without an end.
 func naturals(yield func(int) bool) {
 	for n := 0; yield(n); n++ {
 	}
@@ -146,7 +146,7 @@ func TestStopAll_RefusesNil(t *testing.T) {
 	require.PanicsWithValue(t, "asyncop: StopAll: nil operator 1", func() { _ = asyncop.StopAll(t.Context(), nil) })
 }
 
-// A cancel is expected. The operators behind a cancelled one have not failed either.
+// A cancel is expected. The operators behind a cancelled operator have not failed either.
 func TestWithContext_CancelledRowLogsNoError(t *testing.T) {
 	for _, which := range []string{"all", "first", "last"} {
 		for _, inLoop := range []bool{true, false} {

@@ -11,12 +11,12 @@ import (
 var (
 	busy      = predicates.NewReason("BUSY", true, false)          // refused, so not executed
 	connLost  = predicates.NewReason("CONN_LOST", false, false)    // may have been executed
-	wrongNode = predicates.NewReason("WRONG_NODE", true, true)     // nobody wants to see this
-	notYet    = predicates.NewReason("NOT_YET_THERE", true, false) // what the application knows
+	wrongNode = predicates.NewReason("WRONG_NODE", true, true)     // callers should never see this error
+	notYet    = predicates.NewReason("NOT_YET_THERE", true, false) // known to the application only
 )
 
 // Errors and codes come first, then predicates of results. A classifier of your own is a
-// function. What none of them knows is accepted.
+// function. Outcomes that no classifier recognises are accepted.
 func ExampleClassifiers() {
 	status := func(a *predicates.Attempt[string]) (code int, ok bool) {
 		e, ok := errors.AsType[*httpError](a.Err)

@@ -13,7 +13,7 @@ type httpError struct{ Status int }
 
 func (e *httpError) Error() string { return fmt.Sprintf("http status %d", e.Status) }
 
-// Try again what the server may have got over by then, and nothing else.
+// Retry only errors from which the server may recover meanwhile.
 func Example_errors() {
 	retry := predicates.AllOf(
 		predicates.AnyOf(

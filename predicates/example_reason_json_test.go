@@ -7,7 +7,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Outside of the program a reason is its name. A reader compares it with the names of the reasons that it expects.
+// Outside of the program a reason is its name. A reader compares it with the names of the
+// reasons that it expects.
 func ExampleReason_json() {
 	out, _ := json.Marshal(map[string]any{"reason": busy, "before": predicates.ReasonSet{}.With(connLost).With(busy).With(connLost)})
 	fmt.Println(string(out))

@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Reasons by what they allow.
+// Reasons named after the retries that they allow.
 var (
 	weak   = predicates.NewReason("WEAK", false, false)
 	strong = predicates.NewReason("STRONG", true, false)

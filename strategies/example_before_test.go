@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// A strategy may do I/O, have something done before the next attempt, and say what the error means.
+// A strategy may do I/O, prepare the next attempt with a Before, and replace the error.
 func ExampleAction() {
 	staleRoute := predicates.NewReason("STALE_ROUTE", true, false)
 	errNoRoute := errors.New("no node serves this key")
@@ -38,7 +38,7 @@ func ExampleAction() {
 			fmt.Println(d.Err)
 			break
 		}
-		_ = d.Before(context.Background()) // what an operator does after the delay
+		_ = d.Before(context.Background()) // an operator calls it after the delay
 	}
 	// Output:
 	// retry after 10ms (STALE_ROUTE)

@@ -12,7 +12,8 @@ import (
 
 type robotKey struct{}
 
-// politeStrategy is best effort, except that it makes no work for robots and waits for nobody's circuit breaker.
+// politeStrategy is best effort, except that it does not retry for robots and does not
+// wait for a circuit breaker.
 type politeStrategy struct {
 	*strategies.BestEffortStrategy[string]
 }

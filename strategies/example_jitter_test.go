@@ -8,15 +8,15 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// A jitter of your own: delays end on full seconds, for a service that opens
-// its doors once a second, and spread over three of them.
+// A custom jitter: delays end on full seconds, for a service that accepts calls once a
+// second, and spread over three of them.
 func ExampleJitter() {
 	onTheSecond := func(base time.Duration, random *rand.Rand) time.Duration {
 		return base.Truncate(time.Second) + time.Duration(1+random.IntN(3))*time.Second
 	}
 	strategy := strategies.FixedDelay[string](3, 1500*time.Millisecond).WithJitter(onTheSecond)
 
-	jitter := strategy.Jitter() // which an operator applies, from a random source of its own
+	jitter := strategy.Jitter() // an operator applies it, with its own random source
 	random := rand.New(rand.NewPCG(1, 2))
 	seen := map[time.Duration]bool{}
 	for range 100 {

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// Controlled is a strategy of one's own: the delays are a table, and there are as many retries as it has entries.
+// Controlled is a custom strategy: its delays are a table, and each entry is a retry.
 type Controlled []time.Duration
 
 func (c Controlled) CanRetry(attempts int) bool             { return attempts <= len(c) }

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// What an operator does after the attempts of one element.
+// The decisions of an operator after the attempts of one element.
 func ExamplePolicy() {
 	lost := predicates.NewReason("CONNECTION_LOST", false, false)
 	policy := strategies.ReasonAware(
@@ -34,8 +34,8 @@ func ExamplePolicy() {
 	// write 3 no retry: refused (CONNECTION_LOST)
 }
 
-// Operators take a strategy that goes by the number of attempts, or a policy that goes by reasons: both say what deserves
-// another attempt.
+// Operators take a strategy that depends on the number of attempts, or a policy that
+// depends on reasons. Both decide which outcomes are retried.
 func ExampleRetry() {
 	lost := predicates.NewReason("CONNECTION_LOST", false, false)
 	for _, retry := range []strategies.Retry[string]{

@@ -53,7 +53,7 @@ func TestExponentialBackoffDelays(t *testing.T) {
 			14_641 * time.Microsecond, 16_105_100, 17_715_610, 19_487_171, 21_435_888, // nanoseconds, at last rounded
 		}},
 		{ms, 2 * ms, 1.5, []time.Duration{ms, 1500 * time.Microsecond, 2 * ms, 2 * ms}},
-		{time.Second, longest, 10, []time.Duration{ // powers of ten stay exact up to the last one that fits
+		{time.Second, longest, 10, []time.Duration{ // powers of ten stay exact up to the largest that fits
 			1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, longest, longest,
 		}},
 		{1, longest, 2, powersOfTwo()},
@@ -138,9 +138,8 @@ func TestExponentialBackoffIsBoundedAndMonotone(t *testing.T) {
 	})
 }
 
-// The delay may differ from the definition, iterated in 200-bit arithmetic, by
-
-// the error of float64: half a nanosecond, and 2⁻⁵² of the delay per step.
+// The delay may differ from the definition, iterated in 200-bit arithmetic, by the error
+// of float64: half a nanosecond, and 2⁻⁵² of the delay per step.
 func TestExponentialBackoffFollowsItsDefinition(t *testing.T) {
 	exact := func(x float64) *big.Float { return new(big.Float).SetPrec(200).SetFloat64(x) }
 	rapid.Check(t, func(t *rapid.T) {

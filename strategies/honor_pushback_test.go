@@ -46,7 +46,7 @@ func TestHonorPushback(t *testing.T) {
 	}
 }
 
-// A demand that is found by a function in more.
+// A demand can be found by a function in more.
 func TestHonorPushbackWithMore(t *testing.T) {
 	byText := func(a *attempt) (time.Duration, bool) { return time.Hour, errors.Is(a.Err, io.EOF) }
 	never := func(*attempt) (time.Duration, bool) { return decision.Never, true }

@@ -323,7 +323,7 @@ func TestJitterComesBeforeTheCapAndSparesDemandedDelays(t *testing.T) {
 	}
 }
 
-// The strategy sees the reason, and one of the three stages.
+// The strategy gets the reason and one of the three stages.
 func TestWhatTheStrategySees(t *testing.T) {
 	var saw attempt
 	p := strategies.ReasonAware(

@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// lengths is a call for many keys that notes them.
+// lengths is a call for many keys that records them.
 type lengths struct {
 	mu    sync.Mutex
 	calls [][]string

@@ -1,6 +1,6 @@
 package lookup
 
-// Joinable returns how many loads there are that lookups may join.
+// Joinable returns the number of loads that lookups may join.
 func (f *Function[K, V]) Joinable() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -24,7 +24,7 @@ type memory[K comparable, OUT any] struct {
 
 type timed[OUT any] struct {
 	entry lookup.Entry[OUT]
-	until time.Time // zero: for ever
+	until time.Time // zero means for ever
 }
 
 func newMemory[K comparable, OUT any]() *memory[K, OUT] {
@@ -63,7 +63,7 @@ func (m *memory[K, OUT]) len() int {
 	return len(m.entries)
 }
 
-// The suite is good for something: a cache that is right passes it.
+// A correct cache passes the suite.
 func TestCacheOfTheTests(t *testing.T) {
 	lookuptest.TestCache(t, func(*testing.T) (lookup.Cache[string, int], func(time.Duration)) {
 		c := newMemory[string, int]()
@@ -80,7 +80,7 @@ func TestCacheOfTheTests(t *testing.T) {
 	})
 }
 
-// future is a lookup from outside of an operator.
+// future is the future of a lookup from outside an operator.
 type future struct {
 	t       *testing.T
 	mu      sync.Mutex

@@ -20,8 +20,8 @@ import (
 
 type order struct{ id, user int }
 
-// Elements that share a value keep what is their own, whatever makes the calls and
-// whether the value comes from the cache.
+// Elements that share a value keep their own data, whatever makes the calls, and whether
+// or not the value comes from the cache.
 func TestJoin(t *testing.T) {
 	orders := []order{{1, 7}, {2, 7}, {3, 8}, {4, 7}, {5, 0}, {6, 8}}
 	for kind, users := range map[string]func(calls *atomic.Int64) asyncop.AsyncFunction[int, string]{
@@ -111,8 +111,8 @@ func TestJoinOfABatchThatFails(t *testing.T) {
 	})
 }
 
-// A join that does not return fails its element, also when it has the value from a
-// goroutine of the user's (law A6).
+// A join that does not return fails its element, even if it gets the value on a user's
+// goroutine (law A6).
 func TestJoinThatBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {

@@ -31,7 +31,7 @@ func takes(d time.Duration, calls *atomic.Int64) func(ctx context.Context, key s
 	}
 }
 
-// keysOf returns n elements of k keys, one key after the other.
+// keysOf returns n elements of k keys, one key after another.
 func keysOf(n, k int) []string {
 	keys := make([]string, n)
 	for i := range keys {
@@ -142,7 +142,7 @@ var policies = map[string]strategies.Retry[int]{
 }
 
 // The elements of a key share the attempts, however many there are and whenever they
-// come.
+// arrive.
 func TestFunction_ElementsShareRetries(t *testing.T) {
 	for name, policy := range policies {
 		for _, kind := range []string{"ordered", "unordered"} {
@@ -206,8 +206,8 @@ func TestFunction_ThrottledCallUsesUpNoRetry(t *testing.T) {
 	})
 }
 
-// The oldest element decides. When its time has run out, the next one does, and the
-// others still make no call of their own.
+// The oldest element decides. After its timeout the next element decides, and the others
+// still make no call of their own.
 func TestFunction_ElementsShareRetries_LeaderTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, timeouts atomic.Int64

@@ -83,7 +83,7 @@ func TestLookupsOfAnOperator(t *testing.T) {
 	})
 }
 
-// Elements that waited for a load that failed share its retry.
+// Elements that waited for a failed load share its retry.
 func TestWaitersRetryAndShareAgain(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(func(context.Context, string) (int, error)) asyncop.AsyncFunction[string, int]) {
 		synctest.Test(t, func(t *testing.T) {
@@ -111,8 +111,8 @@ func TestWaitersRetryAndShareAgain(t *testing.T) {
 	})
 }
 
-// A retry is not answered by a negative entry or a kept error, or there would be no use
-// in it.
+// A retry is not answered by a negative entry or a kept error, because it would be
+// useless then.
 func TestRetriesGoPastNegativeEntries(t *testing.T) {
 	for name, first := range map[string]error{"no result": asyncop.ErrNoResult, "error": errBackend} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestRetriesGoPastNegativeEntries(t *testing.T) {
 	}
 }
 
-// An element that times out fails alone, in both directions.
+// An element that times out fails alone, whether or not it has begun the load.
 func TestTimeoutsOfSharedLoads(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(func(context.Context, string) (int, error)) asyncop.AsyncFunction[string, int]) {
 		for name, timeouts := range map[string][2]time.Duration{
@@ -295,8 +295,8 @@ func TestOptionalInterfacesStayReachable(t *testing.T) {
 	})
 }
 
-// An operator that is cancelled takes its load along only if no other element waits for
-// it.
+// An operator that is cancelled ends its load only if no other element waits for the
+// load.
 func TestCancelledOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, cancelled atomic.Int64

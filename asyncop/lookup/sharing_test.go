@@ -38,7 +38,7 @@ func TestOneLoadPerKey(t *testing.T) {
 	checkFailed(t, b1, errBackend)
 	require.ErrorIs(t, b.call(0).ctx.Err(), context.Canceled, "what the load has opened is dead")
 
-	ask(t, f, t.Context(), "a") // that load is over
+	ask(t, f, t.Context(), "a") // that load has ended
 	require.Equal(t, 3, b.count())
 	b.call(2).result.Complete()
 	require.Equal(t, lookup.Stats{Misses: 4, Shared: 1, Loads: 3, LoadErrors: 1}, f.Stats())
@@ -74,8 +74,8 @@ func TestLateCompletionsOfALoad(t *testing.T) {
 	assert.ErrorContains(t, err, "nil error")
 }
 
-// One who leaves fails alone, be it the one who has begun the load; the load ends with
-// the last.
+// A lookup that leaves fails alone, even if it has begun the load. The load ends when the
+// last lookup leaves.
 func TestLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
@@ -185,8 +185,8 @@ func TestHangingLoadIsNotJoinedForEver(t *testing.T) {
 	})
 }
 
-// A panic and runtime.Goexit are outcomes of all who wait, and are kept by no cache
-// (law A6).
+// A panic and runtime.Goexit are outcomes of all waiting lookups, and are not kept in the
+// cache (law A6).
 func TestPanicOfALoad(t *testing.T) {
 	for name, end := range map[string]func(){
 		"panic":  func() { panic("boom") },
@@ -242,7 +242,7 @@ func TestPanicOfALoad(t *testing.T) {
 	}
 }
 
-// A future of a user's wrapper that breaks keeps the outcome from no other element.
+// If the future of a user's wrapper breaks, the other elements still get the outcome.
 func TestPanicOfAFuture(t *testing.T) {
 	for name, end := range map[string]func(){
 		"panic":  func() { panic("boom") },
@@ -275,7 +275,7 @@ type breaking struct {
 
 func (b *breaking) Complete(...int) { b.end() }
 
-// An error that AsyncInvoke returns is the outcome, unless it was completed before.
+// An error that AsyncInvoke returns is the outcome, unless the load was completed before.
 func TestErrorOfAsyncInvoke(t *testing.T) {
 	complete := false
 	f := lookup.New(asyncop.Func(func(_ context.Context, _ string, result asyncop.ResultFuture[int]) error {
@@ -348,8 +348,8 @@ func (h *fakeHost) context(t *testing.T) context.Context {
 	return context.WithValue(t.Context(), call.AttemptKey{}, h)
 }
 
-// The one who has begun the load is late before a worker comes to it: the call is made
-// for the others.
+// The lookup that has begun the load is late before a worker runs the call. The call is
+// made for the other lookups.
 func TestLateLeader(t *testing.T) {
 	calls := 0
 	f := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), nil)
@@ -380,8 +380,8 @@ func TestAllLate(t *testing.T) {
 	require.Equal(t, 0, f.Stats().Loading)
 }
 
-// Shared functions in a row: the inner one asks the outer one's lookups whether it is
-// late.
+// Shared functions in a row: the inner function asks the lookups of the outer function
+// whether they are late.
 func TestLateLookupsInARow(t *testing.T) {
 	calls := 0
 	inner := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), nil)

@@ -10,7 +10,8 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// statusCode stands for status.Code of google.golang.org/grpc. The server's trailer demands two seconds.
+// statusCode replaces status.Code of google.golang.org/grpc. The server's trailer demands
+// two seconds.
 func ExampleClassifier() {
 	policy := strategies.ReasonAware(
 		predicates.Classifiers(grpcretry.Classifier[string](statusCode), netretry.Classifier[string]()),

@@ -12,7 +12,8 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// A server fails in every way there is. A PUT is repeated each time; a POST only where it is certain that it was not executed.
+// A server fails in several ways. A PUT is repeated each time, a POST only if it is
+// certain that it was not executed.
 func Example() {
 	var received atomic.Int32
 	failures := map[string]http.HandlerFunc{

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// The server says when to come back, by seconds or by a date.
+// The server demands a delay, in seconds or as a date.
 func ExampleCheckResponse() {
 	policy := strategies.ReasonAware(httpretry.Classifier[string](), strategies.BestEffort[string]())
 

@@ -181,7 +181,7 @@ func TestHTTP2StreamsThatEnd(t *testing.T) {
 		"REFUSED_STREAM":                       {reset(refusedStream), lost, notSent},
 		"INTERNAL_ERROR in the body":           {inBody(internalError), lost, lost},
 		"CANCEL in the body":                   {inBody(cancelStream), lost, lost},
-		"REFUSED_STREAM in the body":           {inBody(refusedStream), lost, lost}, // a contradiction proves nothing
+		"REFUSED_STREAM in the body":           {inBody(refusedStream), lost, lost}, // a contradiction is no proof
 		"GOAWAY at the stream":                 {goAway(0, noError), lost, lost},
 		"GOAWAY at the stream, INTERNAL_ERROR": {goAway(0, internalError), lost, lost},
 		"GOAWAY below the stream":              {goAway(1, noError), lost, notSent},

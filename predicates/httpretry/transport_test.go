@@ -354,7 +354,7 @@ func TestTransportStageIsSticky(t *testing.T) {
 	}
 }
 
-// If base repeats a request, a refusal of the repetition proves nothing about the first
+// If base repeats a request, a refusal of the repetition is no proof about the first
 // request.
 func TestBaseThatRepeatsRequests(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusNotFound} {

@@ -13,7 +13,8 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// What becomes of an insert, which must not happen twice: it is retried only where the error proves that it was not sent.
+// An insert, which is not idempotent, is retried only if the error proves that it was not
+// sent.
 func ExampleClassifier() {
 	policy := strategies.ReasonAware(netretry.Classifier[string](), strategies.BestEffort[string]())
 

@@ -110,7 +110,7 @@ func TestRealReadTimeout(t *testing.T) {
 	assertReason(t, netretry.TimedOut, err)
 }
 
-// The datagram was sent before its refusal came back.
+// The datagram was sent before its refusal arrived.
 func TestRealRefusalOfADatagram(t *testing.T) {
 	l, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -49,7 +49,7 @@ func batchOf(h *Host, n int, join func(i int, ctx context.Context, a *Attempt[in
 	return b
 }
 
-// run makes the call, on a goroutine of its own.
+// run makes the call on its own goroutine.
 func (b *Batch[IN, OUT]) run(outcome func(i int, out Future[OUT])) (ins []IN) {
 	done := make(chan struct{})
 	go func() {
@@ -63,7 +63,7 @@ func (b *Batch[IN, OUT]) run(outcome func(i int, out Future[OUT])) (ins []IN) {
 	return ins
 }
 
-// posted empties the mailbox, and returns whose letters were in it.
+// posted empties the mailbox and returns the elements of its letters.
 func posted(h *Host) (all []int) {
 	for l := h.Mail.Take(); l != nil; {
 		all = append(all, int(l.Ref.Index))
@@ -116,8 +116,8 @@ func TestBatchContextEnds(t *testing.T) {
 	}
 }
 
-// The future of a wrapper keeps its place among the others, which the loop gets to know
-// before it is called: it may take its time.
+// The future of a wrapper keeps its position among the others. The loop is notified of
+// earlier outcomes before the future is called, because the future may be slow.
 func TestBatchWithFuturesOfWrappers(t *testing.T) {
 	h, _ := newHost(t)
 	b := batchOf(h, 3, func(i int, ctx context.Context, a *Attempt[int]) (context.Context, Future[int]) {
@@ -215,8 +215,8 @@ func TestBatchOfWhichNothingIsLeft(t *testing.T) {
 	require.False(t, b.Join(t.Context(), 0, nil), "it is closed")
 }
 
-// A member whose context a wrapper has derived, and ended, is not called. It is not over,
-// so it has an outcome.
+// A member is not called if its context, derived by a wrapper, has ended. The member
+// itself has not ended, so it has an outcome.
 func TestBatchWithContextsOfWrappers(t *testing.T) {
 	h, _ := newHost(t)
 	var workers sync.WaitGroup

@@ -75,7 +75,7 @@ func TestMailboxThatIsClosed(t *testing.T) {
 	runtime.KeepAlive(&m)
 }
 
-// Against a plain slice.
+// The mailbox behaves like a plain slice.
 func TestMailboxAtRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	m := Host{Sleeper: NewSleeper()}

@@ -20,13 +20,13 @@ import (
 
 var errTest = errors.New("test")
 
-// stopped is a clock that does not go.
+// stopped is a clock that stands at one time.
 type stopped time.Duration
 
 func (c *stopped) Now() time.Duration              { return time.Duration(*c) }
 func (c *stopped) Time(at time.Duration) time.Time { return time.Unix(0, int64(at)) }
 
-// newHost returns a host whose jobs run at once, on goroutines.
+// newHost returns a host that runs jobs immediately, on goroutines.
 func newHost(tb testing.TB) (*Host, *stopped) {
 	tb.Helper()
 	clock := new(stopped)
@@ -54,8 +54,8 @@ func newAttempt(h *Host) *Attempt[int] {
 	return a
 }
 
-// Law A2: of two completions at the same time, the first that claims the attempt counts,
-// also before its outcome is written.
+// Law A2: of two concurrent completions, the first that claims the attempt counts, even
+// before its outcome is written.
 func TestClaimIsForOne(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
@@ -65,8 +65,8 @@ func TestClaimIsForOne(t *testing.T) {
 	require.False(t, a.Completed())
 }
 
-// Law D6: an element that is no message has no history, although its operator runs inside
-// of a call for a message and has ended.
+// Law D6: an element that is not a message has no history, even if its operator runs
+// inside the call for a message and has ended.
 func TestHistoryAroundTheOperator(t *testing.T) {
 	around := context.WithValue(context.Background(), ctxkey.Message{}, "of another element")
 	around = context.WithValue(around, ctxkey.Delivery{}, "of another element")
@@ -103,7 +103,7 @@ func TestFirstCompletionCounts(t *testing.T) {
 }
 
 // An attempt that is completed before its function has returned to the loop posts no
-// letter, unless others are before it (law Q1).
+// letter, unless other letters precede it (law Q1).
 func TestCompleteInPlace(t *testing.T) {
 	h, _ := newHost(t)
 	a := newCalled(h)
@@ -157,8 +157,8 @@ func TestCompletionAfterTheEnd(t *testing.T) {
 	require.EqualValues(t, 2, h.Late())
 }
 
-// An attempt whose function was not called is refused; that is no completion of the
-// function's.
+// An attempt whose function was not called is refused. This does not count as a
+// completion by the function.
 func TestRefuse(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
@@ -237,7 +237,7 @@ func TestPermitComesBackOnce(t *testing.T) {
 	})
 }
 
-// The same with real goroutines.
+// The same test with real goroutines.
 func TestPermitComesBackOnceInRaces(t *testing.T) {
 	h, _ := newHost(t)
 	permits := 0

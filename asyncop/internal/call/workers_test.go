@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// jobRunner is workers in a bubble: after settle, every goroutine has done what it can.
+// jobRunner has workers in a bubble. After settle, every goroutine has gone as far as it
+// can.
 type jobRunner struct {
 	*Workers[int, int]
 	released atomic.Int64
@@ -28,7 +29,7 @@ func newJobRunner() *jobRunner {
 	return r
 }
 
-// withPermit returns a job that gives a permit back.
+// withPermit returns a job that returns a permit.
 func (r *jobRunner) withPermit(task func()) Job[int, int] {
 	return Job[int, int]{Task: func() {
 		defer r.released.Add(1)
@@ -36,7 +37,7 @@ func (r *jobRunner) withPermit(task func()) Job[int, int] {
 	}}
 }
 
-// start runs a job and returns what ends it.
+// start runs a job and returns the function that ends it.
 func (r *jobRunner) start(permit bool) (end func()) {
 	gate := make(chan struct{})
 	task := func() {
@@ -57,7 +58,7 @@ func (r *jobRunner) idleWorkers() int {
 	return r.idle
 }
 
-// goroutineID names the goroutine that calls it.
+// goroutineID names the calling goroutine.
 func goroutineID() string {
 	buf := make([]byte, 64)
 	id, _, _ := strings.Cut(string(buf[:runtime.Stack(buf, false)]), " [")
@@ -112,7 +113,7 @@ func TestWorkersRunOneJobEach(t *testing.T) {
 	})
 }
 
-// A job never waits for a job before it, whatever has been started and has ended: here at
+// A job never waits for an earlier job, whichever jobs have started and ended: here at
 // random.
 func TestWorkersNeverLetAJobWait(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
@@ -122,7 +123,7 @@ func TestWorkersNeverLetAJobWait(t *testing.T) {
 			var ends []func()
 			submitted, permits, ended := 0, 0, 0
 			for range 60 {
-				for range random.IntN(4) { // at once, while workers are still on their way to idle or to a job
+				for range random.IntN(4) { // concurrently, while workers are still on their way to a job or to being idle
 					if len(ends) > 0 && random.IntN(2) == 0 {
 						i := random.IntN(len(ends))
 						ends[i]()
@@ -156,8 +157,7 @@ func TestWorkersNeverLetAJobWait(t *testing.T) {
 	}
 }
 
-// A job that finds an idle worker on its way to another one's job gets a worker of its
-// own.
+// A job that finds an idle worker which is on its way to another job gets its own worker.
 func TestWorkersInARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
@@ -174,8 +174,8 @@ func TestWorkersInARow(t *testing.T) {
 	})
 }
 
-// Jobs that are only offered are taken by workers that come free; idle ones come for them
-// when they are sent.
+// Jobs that are only offered are taken by workers that become free. Idle workers take
+// them when Send is called.
 func TestWorkersOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
@@ -290,7 +290,7 @@ func TestWorkersEndAfterStop(t *testing.T) {
 	})
 }
 
-// In real time, with many goroutines that want jobs to be run: each runs once.
+// In real time, with many goroutines that submit jobs: each job runs once.
 func TestWorkersUnderContention(t *testing.T) {
 	r := newJobRunner()
 	defer r.Stop()

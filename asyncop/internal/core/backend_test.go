@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// house is a backend of tests: it has permits, and lets calls start in intervals.
+// house is a test backend with permits and a minimum interval between starts.
 type house struct {
 	mu       sync.Mutex
 	limit    int
@@ -26,7 +26,7 @@ type house struct {
 
 func newHouse(limit int) *house { return &house{limit: limit} }
 
-// Take takes a permit for an operator that is not there.
+// Take takes a permit for another operator.
 func (h *house) Take() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -37,7 +37,7 @@ func (h *house) Take() bool {
 	return true
 }
 
-// Release gives one back.
+// Release returns a permit.
 func (h *house) Release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,7 +87,7 @@ func (door) DoneAsking(time.Time, bool)                              {}
 func (door) Leave()                                                  {}
 func (door) WhyWaiting(time.Time, *gate.Late) (error, time.Duration) { return nil, 0 }
 
-// ear is a seat that notes when attempts end.
+// ear is a seat that records the times at which attempts end.
 type ear struct {
 	door
 	heard []time.Time
@@ -154,7 +154,7 @@ func TestBackend_PolicyBreaksBeforeTheReport(t *testing.T) {
 	}
 }
 
-// thinking is a strategy that takes its time, and allows no retry.
+// thinking is a strategy that takes some time and allows no retry.
 type thinking struct {
 	strategies.AsyncRetryStrategy[string]
 	think func()
@@ -180,7 +180,7 @@ func TestNoStartAfterADeadlineThatCameWhileThePolicyDecided(t *testing.T) {
 	r.end()
 }
 
-// scarce counts the retries that are taken out of its budget.
+// scarce counts the retries that are charged to its budget.
 type scarce struct {
 	door
 	taken int
@@ -191,8 +191,8 @@ func (s *scarce) MayRetry(time.Time) bool {
 	return true
 }
 
-// A call that has blocked the loop beyond the time of its element takes no retry out of
-// the budget.
+// A call that has blocked the loop beyond its element's deadline does not charge a retry
+// to the budget.
 func TestNoBudgetForARetryThatIsTooLate(t *testing.T) {
 	for took, want := range map[time.Duration]int{time.Second: 1, 2 * time.Minute: 0} {
 		for name, complete := range outcomesToRetry {
@@ -277,8 +277,8 @@ func TestBackend_DeadlineOfAMessageThatFailedBefore(t *testing.T) {
 	}
 }
 
-// Law A5: an attempt does not start at its deadline, either, after the cost function has
-// taken the time up to it.
+// Law A5: an attempt does not start at its deadline, even if the cost function has taken
+// the time until then.
 func TestBackend_CostTakesTheTimeUpToTheDeadline(t *testing.T) {
 	for took, want := range map[time.Duration]string{
 		time.Minute - 1: "(a#1",

@@ -30,7 +30,7 @@ type batchRig struct {
 	broken  map[string]bool // members whose call fails
 }
 
-// withBatches returns a rig whose batches have size members, or go after wait.
+// withBatches returns a rig whose batches have size members, or start after wait.
 func withBatches(
 	tb require.TestingT, size int, wait time.Duration, strategy strategies.Retry[string], change func(c *setup),
 ) *batchRig {
@@ -95,7 +95,7 @@ func (b *batchRig) step() {
 	b.emit()
 }
 
-// pass lets time pass, from one step that is due to the next.
+// pass lets time pass, from one due step to the next.
 func (b *batchRig) pass(d time.Duration) {
 	end := b.Timers.Now() + d
 	for {
@@ -115,7 +115,7 @@ func (b *batchRig) pass(d time.Duration) {
 	}
 }
 
-// returns lets the oldest call begin and return.
+// returns makes the oldest call begin and return.
 func (b *batchRig) returns() {
 	job := b.formed[0]
 	b.formed = b.formed[1:]
@@ -173,8 +173,8 @@ func TestTimersGoBeforeAFullBatch(t *testing.T) {
 	b.end()
 }
 
-// Law A5: a wrapper of the function that takes its time with one member does not let the
-// next one start at its deadline.
+// Law A5: if a wrapper of the function takes some time with one member, the next member
+// does not start at its deadline.
 func TestMemberDoesNotStartAtItsDeadline(t *testing.T) {
 	var b *batchRig
 	b = withBatches(t, 2, time.Second, nil, func(c *setup) {
@@ -209,7 +209,7 @@ func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
 	require.Zero(t, b.Running())
 }
 
-// A batch whose member ends the goroutine of the loop gives its permits back.
+// A batch returns its permits if a member ends the goroutine of the loop.
 func TestBatchBrokenOffAtTheEnd(t *testing.T) {
 	permits := newHouse(1)
 	b := withBatches(t, 2, 0, nil, nil)
@@ -240,8 +240,8 @@ func TestBatchBrokenOffAtTheEnd(t *testing.T) {
 	require.Zero(t, permits.Used())
 }
 
-// A batch waits from the first retry that is due on, or the first head of a key, and not
-// from the last one.
+// The wait of a batch begins with the first retry that is due, or with the first head of
+// a key, and not with the last.
 func TestBatchWaitsFromTheFirst(t *testing.T) {
 	t.Run("retries", func(t *testing.T) {
 		b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *setup) {
@@ -405,7 +405,8 @@ func TestBatchAtEndOfInput(t *testing.T) {
 	b.end()
 }
 
-// A restored element that was accepted before the start of the clock waits as any.
+// A restored element that was accepted before the start of the clock waits like any other
+// element.
 func TestBatchOfRestoredElements(t *testing.T) {
 	b := withBatches(t, 3, 10*time.Second, retries(3, time.Second), func(c *setup) { c.Restored.Keep = KeepSpent })
 	b.Restore(Item[string, string]{In: "a", Restored: true, First: 1, Spent: 20 * time.Second, Attempts: 1}, 0)

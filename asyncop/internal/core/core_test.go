@@ -52,8 +52,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Law Q1: a call that completes at once does not overtake completions that were taken
-// from the mailbox with the answer that started it.
+// Law Q1: a call that completes immediately does not overtake completions that were taken
+// from the mailbox together with the answer that started it.
 func TestCompletionAtOnceDoesNotOvertake(t *testing.T) {
 	refresh := strategies.ReasonStrategyFunc[string](
 		func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
@@ -120,8 +120,8 @@ func TestLateCompletions(t *testing.T) {
 	r.end()
 }
 
-// Law A3: the timeout counts from the slot on, over all attempts, and is final; the
-// element leaves although its call never ends.
+// Law A3: the timeout counts from the time when the element takes its slot, over all
+// attempts, and is final. The element leaves although its call never ends.
 func TestTimeout(t *testing.T) {
 	r := newRig(t, retries(strategies.Unlimited, 400*time.Millisecond), func(c *setup) { c.Timeout = time.Second })
 	r.feed("a b")
@@ -307,8 +307,7 @@ func TestNoAttemptTooLate(t *testing.T) {
 	})
 }
 
-// Law T1: no timer fires early; a completion that is in the mailbox goes before a timer
-// that is due.
+// Law T1: no timer fires early. A completion in the mailbox precedes a timer that is due.
 func TestTimers(t *testing.T) {
 	r := newRig(t, retries(1, time.Second), nil)
 	r.feed("a b")
@@ -322,7 +321,7 @@ func TestTimers(t *testing.T) {
 	r.idle()
 	require.Equal(t, "(a#2 (b#2", r.took(), "in the order of arming")
 	r.clock.at = r.clock.at.Add(time.Minute)
-	r.complete("a#2") // as its deadline comes
+	r.complete("a#2") // exactly at its deadline
 	r.step()
 	require.Equal(t, "!b a#2", r.took())
 	r.end()
@@ -364,8 +363,8 @@ func TestDeadlinesDuringACall(t *testing.T) {
 	}
 }
 
-// Law C1: a checkpoint has what was accepted and not settled, in input order, in both
-// modes.
+// Law C1: a checkpoint has the elements that were accepted and not settled, in input
+// order, in both modes.
 func TestItems(t *testing.T) {
 	onError := strategies.FixedDelay[string](9, 10*time.Second).RetryIfException(predicates.HasException)
 	for _, change := range []func(*setup){nil, unordered} {
@@ -413,7 +412,7 @@ func names(items []Item[string, string]) string {
 	return text[1:]
 }
 
-// Law A1: an element ends by the policy.
+// Law A1: failed elements end as the policy specifies.
 func TestFailurePolicies(t *testing.T) {
 	t.Run("hand over", func(t *testing.T) {
 		var refuse error
@@ -516,7 +515,7 @@ func TestForget(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
-// A core without limits reads the clock once a step.
+// A core without limits reads the clock once per step.
 func TestClockWithoutLimits(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*setup)

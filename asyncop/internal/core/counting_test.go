@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// sheet is a counter that writes down what it is called with.
+// sheet is a counter that records its arguments.
 type sheet struct {
 	attempts []counting.AttemptEnd
 	elements []counting.Element
@@ -35,7 +35,7 @@ func (c *sheet) Count(attempts []counting.AttemptEnd, elements []counting.Elemen
 	c.elements = append(c.elements, elements...)
 }
 
-// Many events are one call of a counter, which is all that Report has to do.
+// Many events make one call of a counter, which is made by Report.
 func TestCountersAreCalledOnceATurn(t *testing.T) {
 	c := &sheet{}
 	r := newRig(t, nil, func(cfg *setup) { cfg.Counters = []counting.Counter{c} })
@@ -69,7 +69,7 @@ func TestCountersLeaveDirectCalls(t *testing.T) {
 	r.Abandon()
 }
 
-// Law A6: a counter that breaks is logged, and the others are called all the same, once.
+// Law A6: a counter that breaks is logged, and the other counters are still called, once.
 func TestCounterBreaks(t *testing.T) {
 	for _, how := range []string{"panic", "goexit"} {
 		for at := range 2 {
@@ -112,8 +112,8 @@ func TestCounterBreaks(t *testing.T) {
 	}
 }
 
-// A burst of events is not kept for ever, and neither counters nor observers make an
-// element of a key cost an allocation.
+// The memory for a burst of events is released, and neither counters nor observers cause
+// an allocation per element of a key.
 func TestObservedElementsUseMemoryAgain(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector allocates")

@@ -23,7 +23,7 @@ var (
 	exceptionMatched = predicates.NewReason("EXCEPTION_MATCHED", false, false)
 )
 
-// recordingStrategy reports what it was asked.
+// recordingStrategy records the calls of its methods.
 type recordingStrategy struct {
 	predicate func() predicates.AsyncRetryPredicate[int]
 	retries   int
@@ -53,7 +53,7 @@ func retryPair(result predicates.ResultPredicate[int], exception predicates.Exce
 	return func() predicates.AsyncRetryPredicate[int] { return predicates.RetryIf(result, exception) }
 }
 
-// delegator is a policy as the core asks it.
+// delegator is a policy as the core calls it.
 type delegator[OUT any] struct {
 	policy *decision.Steps[OUT]
 	random *rand.Rand
@@ -67,7 +67,7 @@ func delegatorOf[OUT any](s strategies.Retry[OUT], source rand.Source) delegator
 	return delegator[OUT]{policy: decision.StepsOf(strategies.PolicyOf(s)), random: rand.New(source)}
 }
 
-// decide asks the policy as the core does, about an element without deadline.
+// decide calls the policy as the core does, for an element without a deadline.
 func decide(d *delegator[int], attempts int, results []int, err error, final bool) decision.Decision {
 	d.view = predicates.Attempt[int]{Number: attempts, Results: results, Err: err, Remaining: decision.NoDeadline}
 	return d.policy.Decide(context.Background(), &d.view, &decision.Situation{Finishing: final, Random: d.random})
@@ -99,7 +99,7 @@ func TestDelegatorOfNoRetry(t *testing.T) {
 	assert.False(t, d.policy.Errors)
 }
 
-// The missing predicate of a pair means never, and does not hide the other one.
+// A missing predicate of a pair never matches, and does not hide the other predicate.
 func TestDelegatorAsksByKind(t *testing.T) {
 	results := delegatorOf[int](&recordingStrategy{predicate: retryPair(predicates.EmptyResult, nil)}, nil)
 	assert.True(t, results.policy.Results)
@@ -159,8 +159,8 @@ func TestDelegatorRefusesANegativeBackoff(t *testing.T) {
 	assert.ErrorContains(t, dec.Err, "*core.recordingStrategy: negative BackoffTime(2): -2s")
 }
 
-// The jitter is applied to the strategy's base delay, from the injected source: equal
-// sources, equal delays.
+// The jitter is applied to the strategy's base delay, with the injected source: equal
+// sources give equal delays.
 func TestDelegatorAppliesTheJitter(t *testing.T) {
 	strategy := strategies.FixedDelay[int](strategies.Unlimited, time.Second).
 		RetryIfException(predicates.HasException).WithJitter(strategies.EqualJitter)

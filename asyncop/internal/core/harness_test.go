@@ -306,7 +306,7 @@ func (r *rig) fail(names string) {
 	}
 }
 
-// step runs a step and carries away what leaves.
+// step runs a step and removes the elements that leave.
 func (r *rig) step() {
 	r.Step()
 	r.emit()
@@ -328,7 +328,7 @@ func (r *rig) emit() {
 	}
 }
 
-// leave has the head leave, and be gone.
+// leave makes the head leave.
 func (r *rig) leave() {
 	r.Left(observe.Emitted)
 	if r.observing == nil {
@@ -348,7 +348,7 @@ func (r *rig) idle() {
 	r.emit()
 }
 
-// pass lets time pass, from one step that is due to the next.
+// pass lets time pass, from one due step to the next.
 func (r *rig) pass(d time.Duration) {
 	end := r.Timers.Now() + d
 	for r.idle(); ; r.idle() {
@@ -361,7 +361,7 @@ func (r *rig) pass(d time.Duration) {
 	}
 }
 
-// Jobs hands out the jobs, and returns how many there were.
+// Jobs hands out the jobs and returns their number.
 func (r *rig) Jobs(offer func(jobs ...call.Job[string, string])) (n int) {
 	if n = len(r.jobs); n > 0 {
 		offer(r.jobs...)
@@ -370,7 +370,7 @@ func (r *rig) Jobs(offer func(jobs ...call.Job[string, string])) (n int) {
 	return n
 }
 
-// work runs what waits for workers.
+// work runs the tasks that wait for workers.
 func (r *rig) work() {
 	for len(r.tasks) > 0 {
 		task := r.tasks[0]
@@ -380,7 +380,7 @@ func (r *rig) work() {
 	}
 }
 
-// took returns the history since it was asked last.
+// took returns the history since its last call.
 func (r *rig) took() string {
 	h := strings.Join(r.history, " ")
 	r.history = nil
@@ -409,7 +409,7 @@ func retries(n int, delay time.Duration) strategies.Retry[string] {
 		RetryIfResult(predicates.EmptyResult).RetryIfException(predicates.HasException)
 }
 
-// head3 is Head with the message that the head is.
+// head3 is Head with the message of the head.
 func (r *rig) head3() (results []string, m call.Message, control any) {
 	if results, control = r.Machine.Head(); len(results) > 0 && r.messages.Seen {
 		m = r.messages.Head()

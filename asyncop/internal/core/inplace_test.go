@@ -29,8 +29,8 @@ func atOnce(name string, a *testAttempt) error {
 	return nil
 }
 
-// Laws Q1 and Q2: calls that end at once are handled where they stand, and have slots
-// until they leave.
+// Laws Q1 and Q2: calls that end immediately are handled in place, and have slots until
+// they leave.
 func TestCallsThatEndAtOnceHaveSlots(t *testing.T) {
 	for name, change := range map[string]func(*setup){"ordered": nil, "unordered": unordered} {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestCallEndsOnAnotherGoroutine(t *testing.T) {
 	r.end()
 }
 
-// Retries and failures of calls that end at once.
+// Retries and failures of calls that end immediately.
 func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
 	r := newRig(t, retries(1, time.Second), func(c *setup) { c.AttemptTimeout = time.Second / 2 })
 	r.answer = func(name string, a *testAttempt) error {
@@ -197,8 +197,7 @@ func TestDoubtOfAllAttempts(t *testing.T) {
 	r.end()
 }
 
-// A result that asks for a retry it does not get is emitted, once the predicate was asked
-// once.
+// A result whose retry is refused is emitted after the predicate was called once.
 func TestCallThatEndsAtOnceIsExhausted(t *testing.T) {
 	r := newRig(t, retries(0, 0), nil)
 	r.answer = atOnce
@@ -210,7 +209,7 @@ func TestCallThatEndsAtOnceIsExhausted(t *testing.T) {
 	r.end()
 }
 
-// Law A6: whatever the function does after it has completed its call, or before.
+// Law A6: a function may break after it has completed its call, or before.
 func TestCallThatEndsAtOnceBreaks(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer func(name string, a *testAttempt) error
@@ -257,7 +256,7 @@ func TestCallThatEndsAtOnceExits(t *testing.T) {
 	}
 }
 
-// Law A6: a predicate that breaks on the outcome of a call that has ended at once.
+// Law A6: a predicate that breaks on the outcome of a call that has ended immediately.
 func TestPredicateBreaksOnACallThatEndsAtOnce(t *testing.T) {
 	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "exits": runtime.Goexit} {
 		for outcome, err := range map[string]error{"error": errBroken, "result": nil} {
@@ -340,7 +339,7 @@ func TestAbandonAfterCallsThatEndAtOnce(t *testing.T) {
 	}
 }
 
-// Law C1: a checkpoint holds what has ended at once and has not left.
+// Law C1: a checkpoint holds elements that have ended immediately and have not left.
 func TestItemsOfCallsThatEndAtOnce(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.answer = atOnce
@@ -406,7 +405,7 @@ func TestNoCallAtOnceThatMayNotStart(t *testing.T) {
 	require.Equal(t, 1, r.Len())
 }
 
-// The number of an attempt that ends at once is 1, and its context ends with it.
+// The number of an attempt that ends immediately is 1, and its context ends with it.
 func TestContextOfACallThatEndsAtOnce(t *testing.T) {
 	r := newRig(t, nil, nil)
 	var ctx context.Context
@@ -509,7 +508,8 @@ func TestNoDirectCallAtOnce(t *testing.T) {
 	r.end()
 }
 
-// A strategy that is asked on a worker about the result of a call that has ended at once.
+// A strategy that decides on a worker about the result of a call that has ended
+// immediately.
 func TestStrategyIsAskedAboutACallThatEndsAtOnce(t *testing.T) {
 	policy := strategies.ReasonAware(
 		predicates.ByResult[string](predicates.EmptyResult, predicates.NewReason("EMPTY", true, false)),
@@ -538,7 +538,7 @@ func TestStrategyIsAskedAboutACallThatEndsAtOnce(t *testing.T) {
 	r.end()
 }
 
-// Law A2: of several completions the first one counts, in the call and after it.
+// Law A2: of several completions the first counts, in the call and after it.
 func TestCallThatEndsAtOnceIsCompletedTwice(t *testing.T) {
 	r := newRig(t, retries(1, time.Second), nil)
 	r.answer = func(name string, a *testAttempt) error {
@@ -561,7 +561,7 @@ func TestCallThatEndsAtOnceIsCompletedTwice(t *testing.T) {
 	r.end()
 }
 
-// Law A5: a call that cancels its operator, and ends at once, is the last one.
+// Law A5: a call that cancels its operator and ends immediately is the last call.
 func TestCallThatEndsAtOnceCancels(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.answer = func(name string, a *testAttempt) error {
@@ -650,8 +650,8 @@ func TestWaitAfterACallThatBlockedTheLoop(t *testing.T) {
 	}
 }
 
-// A back-off begins after a call that has blocked the loop, also where no limit depends
-// on the clock.
+// A back-off begins after a call that has blocked the loop, even if no limit depends on
+// the clock.
 func TestBackOffAfterACallThatBlockedTheLoop(t *testing.T) {
 	for name, complete := range outcomesToRetry {
 		r := newRig(t, retryingBoth(10*time.Second), func(c *setup) { c.Timeout = 0 })

@@ -25,7 +25,7 @@ func defaultOfEven(_ context.Context, r Report[string], _ bool) ([]string, error
 	return []string{"default-" + in}, nil
 }
 
-// handOver makes a failure sink of take, which is called by work.
+// handOver sets a failure sink that calls take. The sink is called by work.
 func handOver(c *setup, take func(f Report[string])) {
 	c.OnFailure = toSink
 	c.Sink = func(_ context.Context, f Report[string]) error {
@@ -34,8 +34,8 @@ func handOver(c *setup, take func(f Report[string])) {
 	}
 }
 
-// Law K1: elements of a key go one after the other, keys do not wait for each other, and
-// results of a key leave in input order.
+// Law K1: elements of a key are called one after another, keys do not wait for each
+// other, and results of a key leave in input order.
 func TestKeyOrder(t *testing.T) {
 	r := newRig(t, retries(1, time.Second), byFirstLetter)
 	r.feed("a1 a2 b1 a3 b2")
@@ -61,7 +61,7 @@ func TestKeyOrder(t *testing.T) {
 	r.end()
 }
 
-// sorted returns the words of a history with results before calls, since they belong to
+// sorted returns the words of a history with results before calls, because they belong to
 // the same step.
 func sorted(history string) (words []string) {
 	for _, results := range []bool{true, false} {
@@ -173,7 +173,7 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 	})
 }
 
-// Law K1: an element has not ended before its failure is taken.
+// Law K1: an element ends only when its failure is taken.
 func TestFailureKeepsItsKeyUntilItIsTaken(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) {
 		byFirstLetter(c)
@@ -191,8 +191,8 @@ func TestFailureKeepsItsKeyUntilItIsTaken(t *testing.T) {
 	r.end()
 }
 
-// A call that outlives its element, or its attempt, keeps the key until it returns
-// (law K1), for retries of its own element, too. Outcomes do not wait for it.
+// A call that outlives its element or its attempt keeps the key until it returns
+// (law K1), even against retries of its own element. Outcomes do not wait for it.
 func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
 	t.Run("the attempt", func(t *testing.T) {
 		r := newRig(t, retries(1, time.Second), func(c *setup) { byFirstLetter(c); c.AttemptTimeout = 5 * time.Second })
@@ -242,8 +242,8 @@ func (r *rig) lines() map[string]*keyedLine[string, string, string] {
 	return r.setup.Keys.(*keys[string, string, string]).lines
 }
 
-// Law A5: at the end of the input all that wait for their key get their first attempts,
-// one after the other, and no retry.
+// Law A5: at the end of the input, the elements that wait for their key get their first
+// attempts, one after another, and no retry.
 func TestKeyOrderAtTheEndOfInput(t *testing.T) {
 	r := newRig(t, retries(9, time.Second), byFirstLetter)
 	r.feed("a1 a2 a3")
@@ -262,8 +262,8 @@ func TestKeyOrderAtTheEndOfInput(t *testing.T) {
 	r.end()
 }
 
-// Laws C1, C3 and K1: restored elements wait for those before them, back-off included;
-// results that were complete leave first.
+// Laws C1, C3 and K1: restored elements wait for their predecessors, back-off included.
+// Results that were complete leave first.
 func TestKeyOrderRestored(t *testing.T) {
 	r := newRig(t, retries(9, 10*time.Second), byFirstLetter)
 	r.feed("a1 b1 a2 b2")
@@ -312,7 +312,7 @@ func TestKeyOrderRestored(t *testing.T) {
 	other.end()
 }
 
-// A restored element that is behind another one keeps the attempts that it brings along.
+// A restored element that waits behind another element keeps its restored attempts.
 func TestRestoredAttemptsBehind(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.Restored.Keep = KeepSpent })
 	r.Restore(Item[string, string]{In: "a1", First: 1, Attempts: 3}, 0)
@@ -420,7 +420,7 @@ func TestKeysAreLetGoOf(t *testing.T) {
 	r.end()
 }
 
-// An element whose observer breaks keeps its place in its line.
+// An element whose observer breaks keeps its position in the line of its key.
 func TestKeyOrderAfterAnObserverBreaks(t *testing.T) {
 	o := &notebook{on: func(what string) {
 		if what == "+a1" {
@@ -437,7 +437,7 @@ func TestKeyOrderAfterAnObserverBreaks(t *testing.T) {
 	r.end()
 }
 
-// byWhole gives each element a key of its own.
+// byWhole gives each element its own key.
 func byWhole(slots int) func(c *setup) {
 	return func(c *setup) {
 		c.Queue = queue.NewUnordered[*Slot[string, string]](slots)
@@ -514,7 +514,7 @@ func liveBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// The map of the lines shrinks also if it is never empty.
+// The map of the lines shrinks even if it is never empty.
 func TestKeysShrink(t *testing.T) {
 	m := NewKeys[int, int, int](func(in int) int { return in }, unusable).(*keys[int, int, int])
 	lines := make([]*line[int, int], 10*keepSpare)
@@ -554,8 +554,8 @@ func TestKeyOrderAllocates(t *testing.T) {
 	require.Equal(t, 2.0, per(unordered), "the attempts")
 }
 
-// Members that wrappers of the function complete without the call let their keys go, also
-// if there is no call for anybody.
+// Members that wrappers of the function complete without the call release their keys,
+// even if no member is called.
 func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
 	r := withBatches(t, 2, 0, nil, func(c *setup) {
 		byFirstLetter(c)

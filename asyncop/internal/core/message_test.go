@@ -16,8 +16,8 @@ func settled(settle func(v message.Settlement)) call.Message {
 	return message.New(struct{}{}, nil, settle)
 }
 
-// Law D2: a message is acknowledged with why its element has failed, if it was dropped or
-// handed over.
+// Law D2: if the element of a message was dropped or handed over, the settlement has the
+// error with which it failed.
 func TestMessages_SettlementsOfFailures(t *testing.T) {
 	for _, policy := range []onFailure{drop, toSink} {
 		var settlements []message.Settlement
@@ -37,7 +37,7 @@ func TestMessages_SettlementsOfFailures(t *testing.T) {
 	}
 }
 
-// Law A6: a source that breaks is logged, and the others are called all the same.
+// Law A6: a source that breaks is logged, and the others are still called.
 func TestBrokenSource(t *testing.T) {
 	for name, breaks := range map[string]func(){"panic": func() { panic("broken source") }, "goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {

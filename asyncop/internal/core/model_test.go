@@ -162,7 +162,7 @@ func (p *pair) complete(t *rapid.T) {
 		o.Err = "broken"
 		a.CompleteExceptionally(errBroken)
 	}
-	if p.Blocking && !rapid.Bool().Draw(t, "runs on") { // as a wrapper does, which has more to do
+	if p.Blocking && !rapid.Bool().Draw(t, "runs on") { // like a wrapper that has further work
 		a.Returned()
 		p.Return(c)
 	}
@@ -235,7 +235,7 @@ func (p *pair) restart(t *rapid.T) {
 	}
 }
 
-// step runs a step, and compares.
+// step runs a step and compares.
 func (p *pair) step(t *rapid.T) {
 	for p.b != nil && p.StartFull() {
 		p.r.Step()
@@ -269,7 +269,7 @@ func (p *pair) step(t *rapid.T) {
 	}
 	require.Equal(t, want.LateCompletions, p.r.Host.Late())
 	got, _ := p.r.Counts()
-	// The driver's business:
+	// The driver counts these:
 	want.LateCompletions, want.Emitted, want.Capacity, want.MaxCalls, want.OldestAge, got.LastError = 0, 0, 0, 0, 0, nil
 	require.Equal(t, want, got)
 }
@@ -307,7 +307,7 @@ func (p *pair) returnBatch(t *rapid.T) {
 	require.Equal(t, want, p.b.called)
 }
 
-// checkItems compares what a checkpoint would have (law C1).
+// checkItems compares the items of a checkpoint taken now (law C1).
 func (p *pair) checkItems(t *rapid.T) {
 	want, got := []string{}, []string{}
 	for _, it := range p.Model.Items() {

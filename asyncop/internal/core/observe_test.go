@@ -85,8 +85,8 @@ func (o *notebook) Ended(ctx context.Context, end observe.Ending) {
 	})
 }
 
-// took returns what was written since it was called last. By then, the counter has got
-// the same.
+// took returns the lines since its last call, after checking that the counter got the
+// same events.
 func (o *notebook) took() string {
 	if o.tb != nil {
 		require.Equal(o.tb, o.want.attempts, o.counted.attempts)
@@ -175,8 +175,8 @@ func TestObserverOfTimeouts(t *testing.T) {
 	r.end()
 }
 
-// An attempt has ended with its own outcome, also if its element times out while the
-// strategy is asked what follows.
+// An attempt ends with its own outcome, even if its element times out while the strategy
+// decides.
 func TestObserverOfATimeoutWhileDeciding(t *testing.T) {
 	o := &notebook{}
 	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
@@ -232,7 +232,7 @@ func TestObserverThatExitsAtTheEnd(t *testing.T) {
 	require.Zero(t, permits.Used())
 }
 
-// An attempt has ended when its element is offered to the sink, which may take its time.
+// An attempt has ended when its element is offered to the sink, which may be slow.
 func TestObserverOfFailuresThatAreOffered(t *testing.T) {
 	r, o := observed(t, 0, func(c *setup) {
 		c.OnFailure, c.Sink = toSink, func(context.Context, Report[string]) error { return nil }
@@ -247,7 +247,7 @@ func TestObserverOfFailuresThatAreOffered(t *testing.T) {
 	r.end()
 }
 
-// A retry that could not start before the deadline does not follow.
+// A retry that could not start before the deadline is not reported.
 func TestObserverOfARetryThatIsTooLate(t *testing.T) {
 	r, o := observed(t, 1, func(c *setup) { c.Timeout = time.Second })
 	r.feed("a")
@@ -258,8 +258,7 @@ func TestObserverOfARetryThatIsTooLate(t *testing.T) {
 	r.end()
 }
 
-// The last attempt has ended when the handler of its failure begins, which may take its
-// time.
+// The last attempt has ended when the handler of its failure begins, which may be slow.
 func TestObserverOfHandledFailures(t *testing.T) {
 	r, o := observed(t, 0, func(c *setup) {
 		c.HandlesAll, c.Handle = true, func(context.Context, Report[string], bool) ([]string, error) { return []string{"x"}, nil }
@@ -285,14 +284,14 @@ func TestObserverOfControlElements(t *testing.T) {
 	r.end()
 }
 
-// Those that the end of the run cuts off are reported when the driver knows what becomes
-// of them.
+// Elements that the end of the run cuts off are reported when the driver has decided how
+// they end.
 func TestObserverOfTheEnd(t *testing.T) {
 	r, o := observed(t, 1, func(c *setup) { c.MaxCalls = 2 })
 	r.feed("a b c d")
 	r.complete("b#1")
 	r.calls["a#1"].Complete("1")
-	r.Step() // not carried away
+	r.Step() // not emitted
 	r.fail("c#1")
 	r.Step()
 	r.Report()
@@ -368,8 +367,8 @@ func TestObserverContexts(t *testing.T) {
 	require.Equal(t, errOver, context.Cause(derived))
 }
 
-// Law A6: an observer that breaks fails the attempt that it was called for; else it is
-// logged.
+// Law A6: an observer that breaks fails the attempt for which it was called. Without an
+// attempt, the failure is logged.
 func TestObserverBreaks(t *testing.T) {
 	for _, c := range []struct{ at, want string }{
 		{"+a", "broke it: broken"},
@@ -422,8 +421,8 @@ func TestObserverBreaks(t *testing.T) {
 	}
 }
 
-// Law O1, at random: every accepted element ends once, and each of its attempts ends
-// before. A counter gets what an observer gets, beside one and alone.
+// Law O1, at random: every accepted element ends once, after all its attempts. A counter
+// gets the same events as an observer, both beside an observer and alone.
 func TestObserverAtRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		alone := rapid.Bool().Draw(t, "alone")

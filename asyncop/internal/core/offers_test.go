@@ -12,7 +12,7 @@ import (
 )
 
 // An element that the sink does not take is offered again after 100 ms, 200 ms and so on,
-// and at last every 10 s.
+// and finally every 10 s.
 func TestOffersAreFarApartAtLast(t *testing.T) {
 	offers := 0
 	r := newRig(t, nil, func(c *setup) {
@@ -39,8 +39,9 @@ func TestOffersAreFarApartAtLast(t *testing.T) {
 	r.Abandon()
 }
 
-// Every offer of an element carries the same id, also the last one, and each element has
-// an id of its own: a sink that stored an element without learning of it stores it once.
+// Every offer of an element, including the last, carries the same id, and each element
+// has its own id. A sink that has stored an element without noticing can thus store it
+// only once.
 func TestHandOver_OffersOfAnElementHaveOneID(t *testing.T) {
 	ids := map[string][]string{}
 	r := newRig(t, nil, func(c *setup) {
@@ -74,8 +75,8 @@ func TestHandOver_OffersOfAnElementHaveOneID(t *testing.T) {
 	require.NotEqual(t, ids["a"][0], ids["b"][0])
 }
 
-// A call of the sink that has waited for a worker until the run was over is not made: the
-// last offer is.
+// A call of the sink that has waited for a worker until the end of the run is not made.
+// The last offer is made.
 func TestOfferThatIsLate(t *testing.T) {
 	var taken []error
 	r := newRig(t, nil, func(c *setup) {

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// own gives "a" 10 s and "n" a negative timeout; the others have the minute of the rig.
+// own gives "a" 10 s and "n" a negative timeout. The other elements have the rig's
+// timeout of a minute.
 func own(in string) time.Duration {
 	return map[string]time.Duration{"a": 10 * time.Second, "n": -1}[in]
 }
@@ -103,8 +104,8 @@ func TestRestoredFirstAttempt(t *testing.T) {
 	}
 }
 
-// A new element that has not been called yet was never called, although it has a deadline
-// of its own.
+// A new element that has not been called yet counts as never called, although it has its
+// own deadline.
 func TestOwnTimeoutIsNoRestart(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) { c.TimeoutFor, c.MaxCalls = own, 1 })
 	r.feed("b a")
@@ -121,8 +122,9 @@ func TestOwnTimeoutIsNoRestart(t *testing.T) {
 	r.end()
 }
 
-// A restored element whose own time is over times out at once, unless that would fail the
-// run at every restart: then it has the least part of the operator's timeout.
+// A restored element whose own timeout has passed times out immediately, unless that
+// would fail the run at every restart. Then it has the least part of the operator's
+// timeout.
 func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
 	for _, keep := range []Keep{KeepNothing, KeepSpent, KeepSince} {
 		for policy, want := range map[onFailure]time.Duration{drop: 0, failRun: 12 * time.Second} {
@@ -144,8 +146,8 @@ func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
 	}
 }
 
-// Law C3: a restored element that has spent all of its time has the least part of it, if
-// its timeout would fail the run: every restart would fail, too.
+// Law C3: a restored element that has spent all of its time gets the least part of it if
+// its timeout would fail the run. Otherwise every restart would fail, too.
 func TestRestoredTimeThatIsSpent(t *testing.T) {
 	for policy, want := range map[onFailure]string{drop: "!a", failRun: "(a#2 a#2"} {
 		r := newRig(t, retries(9, 0), func(c *setup) {

@@ -27,7 +27,8 @@ type wild struct {
 	seed uint64
 }
 
-// chance returns a number below n that depends on the seed and the name of a call only.
+// chance returns a number below n that depends only on the seed, what and the name of a
+// call.
 func (w *wild) chance(what, name string, n int) int {
 	h := fnv.New64a()
 	fmt.Fprint(h, w.seed, what, name)
@@ -79,7 +80,7 @@ func (w *wild) behave(name string, a *testAttempt) error {
 	return nil
 }
 
-// leave carries away one thing.
+// leave removes one result or control element.
 func (w *wild) leave() {
 	results, control := w.Head()
 	switch {
@@ -180,9 +181,8 @@ func newWild(tb require.TestingT, seed uint64) *wild {
 	return w
 }
 
-// Whatever calls, predicates, handlers and sinks do, in whatever order: each element is
-// in one state (law A1), has a slot as long as it is there (law Q2), and no permit is
-// lost.
+// Whatever calls, predicates, handlers and sinks do, in any order: each element is in one
+// state (law A1) and has a slot until it leaves (law Q2), and no permit is lost.
 func TestCallsThatEndInManyWays(t *testing.T) {
 	for seed := range uint64(150) {
 		w := newWild(t, seed)

@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// The state of an operator, in all that it can have (law W4).
+// The state of an operator with all its possible parts (law W4).
 func TestFormatOfAState(t *testing.T) {
 	s := testCodec(t, true)
 	want := testSnapshots()[3]

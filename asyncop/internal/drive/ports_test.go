@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// idleDriver returns a driver that was not started, of an operator without any option.
+// idleDriver returns a driver that was not started, of an operator without options.
 func idleDriver(t *testing.T) *Driver[int, int] {
 	t.Helper()
 	return New(Config[int, int]{
@@ -29,8 +29,8 @@ func idleDriver(t *testing.T) *Driver[int, int] {
 	})
 }
 
-// echo is a user whose function returns its element. The driver calls no other methods
-// of it than these.
+// echo is a user whose function returns its element. The driver calls only these methods
+// of it.
 type echo struct{ User[int, int] }
 
 func (echo) Invoke(_ context.Context, in int, a *call.Attempt[int]) error { a.Complete(in); return nil }

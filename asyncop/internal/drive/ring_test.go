@@ -12,11 +12,11 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// A ring is a queue of bounded length, whatever its indices are.
+// A ring is a queue of bounded length, whatever the values of its indices.
 func TestRingIsAQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRing[int](rapid.IntRange(0, 9).Draw(t, "places"))
-		start := rapid.SampledFrom([]uint64{0, 3, ^uint64(0) - 2}).Draw(t, "start") // they run over
+		start := rapid.SampledFrom([]uint64{0, 3, ^uint64(0) - 2}).Draw(t, "start") // the indices wrap around
 		r.head.Store(start)
 		r.tail.Store(start)
 		r.ahead, r.limit = start, start+uint64(len(r.buf))
@@ -85,9 +85,8 @@ func TestRingBetweenGoroutines(t *testing.T) {
 	}
 }
 
-// A reader that has made room and is about to wake the loop may be stopped for so long
-// that the loop has filled the ring again, and gone to sleep after the wake-up. It is
-// woken once more.
+// A reader that has freed an entry and is about to wake the loop may be suspended until
+// the loop has filled the ring again and gone to sleep. The loop is woken once more.
 func TestLoopIsWokenAgain(t *testing.T) {
 	woken := 0
 	o := newOutlet[int](4, false, func() { woken++ })
@@ -104,8 +103,8 @@ func TestLoopIsWokenAgain(t *testing.T) {
 	}
 }
 
-// Values are brought for free slots, and for as many as become free before the first
-// comes, if as many came.
+// Values are asked for: as many as there are free slots, and as many more as became free
+// before the first value came, if that many values came.
 func TestRoomForWhatIsBrought(t *testing.T) {
 	const slots = 10
 	for name, of := range map[string]struct{ busy, brought, freed, later, want int }{
@@ -142,8 +141,8 @@ func TestRoomForWhatIsBrought(t *testing.T) {
 
 const all = -1
 
-// bring asks for room, has slots become free before the first value comes, and puts as
-// many values as come: all that it has asked for, or fewer.
+// bring asks for values, frees slots before the first value comes, and puts come values,
+// at most as many as it has asked for. It returns the number that it has asked for.
 func bring(t *testing.T, in *inlet[int], freed, come int) (asked int) {
 	t.Helper()
 	asked = in.awaitSlots(t.Context())
@@ -158,8 +157,8 @@ func bring(t *testing.T, in *inlet[int], freed, come int) (asked int) {
 	return asked
 }
 
-// An estimate grows from round to round while all comes that is asked for, and an idle
-// time does not count.
+// An estimate grows from round to round as long as all values that were asked for come.
+// An idle time does not count.
 func TestRoomAfterAnIdleTime(t *testing.T) {
 	const slots = 100
 	in := newInlet[int](4 * slots)

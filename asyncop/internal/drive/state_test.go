@@ -36,7 +36,7 @@ func testItems() []core.Item[string, int] {
 	}
 }
 
-// completed is an item with results.
+// completed returns an item with results.
 func completed(in string, attempts int32, results ...int) core.Item[string, int] {
 	it := core.Item[string, int]{In: in, Attempts: attempts}
 	it.SetResults(results)
@@ -92,8 +92,8 @@ func TestStateWithoutAnObserverIsNotLarger(t *testing.T) {
 	require.Equal(t, sizes[0]+int64(1+len("state")+len(testItems())-1), sizes[3], "a byte for each small number, and none for the watermark")
 }
 
-// A watermark has its place in a checkpoint in whatever zone it is: MarshalBinary of
-// package time has no bytes for some.
+// A watermark is saved in any time zone, although MarshalBinary of package time cannot
+// encode some zones.
 func TestStateHasWatermarksOfAllZones(t *testing.T) {
 	s := testCodec(t, false)
 	for _, offset := range []int{0, 3600, -75, -61, -119, 1, -1, 19 * 3600} {
@@ -161,7 +161,7 @@ func FuzzState(f *testing.F) {
 		}
 		again, err := s.Encode(read)
 		if err != nil {
-			return // a time zone that cannot be written
+			return // a time zone that cannot be encoded
 		}
 		items := read.Items
 		if bytes.HasPrefix(b, schemas) && !slices.ContainsFunc(items, func(it core.Item[string, int]) bool { return it.Kind == core.Control }) {
