@@ -90,7 +90,7 @@ func newSchedule(t *testing.T, seed uint64) *schedule {
 	return s
 }
 
-// begin is where calls begin.
+// begin checks the laws when a call begins, and returns its duration and its error.
 func (s *schedule) begin(c *simCall) (time.Duration, error) {
 	stats := s.Stats()
 	s.running++
@@ -100,7 +100,7 @@ func (s *schedule) begin(c *simCall) (time.Duration, error) {
 	require.Equal(s, s.running, stats.InUse)
 	s.starts = append(s.starts, start{s.elapsed(), c.cost})
 	if stats.State == backend.Probing {
-		if s.lastTry == c.element { // law B4: no other element waits, or all others came too late
+		if s.lastTry == c.element { // law B4: no other element could try in the meantime
 			require.GreaterOrEqual(s, s.elapsed()-s.tryAgain, time.Second, "law B4")
 		}
 		s.lastTry = c.element
@@ -122,7 +122,8 @@ func (s *schedule) begin(c *simCall) (time.Duration, error) {
 	return took, nil
 }
 
-// end is where calls end. A permit was released just now, and may have been reserved.
+// end is called when a call has ended, and reports whether its element is done. The
+// permit of the call is free, or already reserved for another seat.
 func (s *schedule) end(c *simCall, err error, _ bool) bool {
 	s.running--
 	s.tryAgain = s.elapsed()
@@ -243,7 +244,7 @@ func randomSchedule(t *testing.T, seed uint64) {
 	require.Zero(t, s.Stats().InUse)
 	require.Zero(t, s.Stats().Waiting)
 	sum, most := 0.0, slices.Max(s.costs)
-	for i, from := 0, 0; s.rate > 0 && i < len(s.starts); i++ { // no second has more than the rate and a twentieth, and the last call
+	for i, from := 0, 0; s.rate > 0 && i < len(s.starts); i++ { // each second has at most the rate and a twentieth, and the last call
 		for sum += s.starts[i].cost; s.starts[from].at <= s.starts[i].at-time.Second; from++ {
 			sum -= s.starts[from].cost
 		}
@@ -251,7 +252,7 @@ func randomSchedule(t *testing.T, seed uint64) {
 	}
 }
 
-// Law B3: operators that wait are served in turn, whatever each has waiting.
+// Law B3: operators that wait are served in turn, however many elements each of them has.
 func TestOperatorsTakeTurns(t *testing.T) {
 	for name, opts := range map[string][]backend.Option{
 		"limit":          {backend.Limit(4)},

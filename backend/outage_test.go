@@ -100,11 +100,11 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 		done := 0
 		sink := sinkFunc(func(ms []message.Message[string]) {
 			good := messages - 2*messages/200
-			if done += len(ms); drained == 0 && done >= good-good/100 { // messages that tried the service in vain wait in layers
+			if done += len(ms); drained == 0 && done >= good-good/100 { // messages whose calls failed in the outage wait in layers
 				drained = time.Since(begun)
 			}
 			if done == good {
-				time.AfterFunc(24*time.Hour, cancel) // only failing messages are left to try the service: they keep the backend down, and wait
+				time.AfterFunc(24*time.Hour, cancel) // the remaining messages fail: their probes keep the backend down, and they wait
 			}
 		})
 		summary, err := delivery.Run(ctx, in, op, sink, delivery.WithLogger(silent))

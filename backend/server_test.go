@@ -16,8 +16,9 @@ import (
 	"github.com/weirflow/weir/backend"
 )
 
-// The limit that is found for a real server with a queue keeps its workers busy, also
-// when there are half as many. In real time, so it runs with WEIR_LONG=1 only.
+// The limit that Adaptive finds for a real server with a queue keeps its workers busy,
+// also when half of the workers are removed. It needs real time, so it runs only with
+// WEIR_LONG=1.
 func TestAdaptiveAtARealServer(t *testing.T) {
 	if os.Getenv("WEIR_LONG") == "" {
 		t.Skip("takes a minute of real time: WEIR_LONG=1")

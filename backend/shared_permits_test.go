@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A lent permit is released while another call of its operator waits. That call runs on
-// the permit around it from then on, and its wait counts there.
+// A lent permit is released while another call of its operator waits. From then on this
+// call runs on the permit around the operator, and its wait counts there.
 func TestPermits_PassOnToACallThatWaits(t *testing.T) {
 	x := newPermits()
 	outside, inside := &seat{calls: 1}, &seat{lent: 1}

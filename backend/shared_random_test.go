@@ -139,8 +139,8 @@ type fleetTest struct {
 	limit   int
 	engine  *lossyKeeper
 	service *limited
-	// A failover happens with a chance of 1 in failovers at each opportunity; 0 means never.
-	// Failovers stop growth, so with many of them little else happens.
+	// A failover happens with a chance of 1 in failovers at each opportunity; 0 means
+	// never. Failovers stop growth, so with many of them little else happens.
 	failovers int
 
 	fleet  []*fleetProcess
@@ -342,7 +342,7 @@ func (f *fleetTest) disturb() {
 		until := upTo(20 * time.Second)
 		p.link.set(&p.link.cut, until)
 		p.link.set(&p.link.paused, until)
-	case 3: // killed: the engine does not see it again, and it does not obey its lease's end by itself
+	case 3: // killed: it does not reach the engine again, and its running calls continue
 		p.link.set(&p.link.cut, time.Now().Add(time.Hour))
 		f.killed = append(f.killed, p)
 		f.fleet = append(f.fleet[:i], f.fleet[i+1:]...)

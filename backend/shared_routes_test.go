@@ -32,8 +32,8 @@ func (o pausesAtStart) AttemptStarted(ctx context.Context, _ int) context.Contex
 func (o pausesAtStart) AttemptEnded(context.Context, observe.Outcome) {}
 func (o pausesAtStart) Ended(context.Context, observe.Ending)         {}
 
-// Law B5: a call checks the lease directly before it begins, whichever way it begins. The
-// process is paused with permits in its hand, and meanwhile another process gets them.
+// Law B5: a call checks the lease directly before it begins, for each kind of function.
+// The process is paused while it holds permits, and meanwhile another process gets them.
 func TestShared_PausedBeforeTheCall(t *testing.T) {
 	const limit = 4
 	for _, route := range []string{"blocking", "calling by itself", "batch", "lookup", "lookup of a batch", "hedge", "nested"} {

@@ -47,8 +47,8 @@ func lateRun(
 
 func answerAtOnce(context.Context, time.Duration, int) error { return nil }
 
-// Law A3: elements that wait for the rate run out of time before their first call, or
-// with the option do not.
+// Law A3: elements that wait for the rate run out of time before their first call. With
+// the option they do not.
 func TestWithTimeoutFromFirstAttempt_Rate(t *testing.T) {
 	rate := []backend.Option{backend.Rate(10, time.Second)}
 	done, failed, _ := lateRun(t, 100, 2*time.Second, answerAtOnce, rate)
@@ -61,9 +61,9 @@ func TestWithTimeoutFromFirstAttempt_Rate(t *testing.T) {
 	require.InDelta(t, 10, took.Seconds(), 0.2)
 }
 
-// In an outage of 37 s a stream waits, also the elements whose calls met its beginning. A
-// call that is refused each time ends all the same: its time begins anew three times at
-// most.
+// In an outage of 37 s the elements of a stream wait, even if their calls met its
+// beginning. An element whose call is refused each time ends nevertheless: its time
+// begins anew at most three times.
 func TestWithTimeoutFromFirstAttempt_Outage(t *testing.T) {
 	serve := func(_ context.Context, at time.Duration, _ int) error {
 		time.Sleep(100 * time.Millisecond)

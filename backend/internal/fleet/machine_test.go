@@ -29,7 +29,7 @@ type member struct {
 	*fleet.Machine
 	id        string
 	local     fleet.Local
-	suspended time.Duration // its monotonic clock is behind by so much
+	suspended time.Duration // how far its monotonic clock is behind
 	*record
 }
 
@@ -223,8 +223,8 @@ func TestMachine_LossWhileItsLeaseEnded(t *testing.T) {
 	}
 }
 
-// A limit that is lowered while a claim waits for notice also lowers the claim: only what
-// the others leave of the new limit may be used.
+// A limit that is lowered while a claim waits for notice also lowers the claim: the
+// process may use only the permits of the new limit that other processes leave free.
 func TestMachine_LimitLoweredWhileAClaimWaits(t *testing.T) {
 	r := &record{}
 	first, second := newMember(r, "a", time.Second), newMember(r, "b", time.Second)

@@ -75,7 +75,7 @@ type sim struct {
 	made      int             // processes so far
 	most      int             // calls at the same time
 
-	losesAnswers bool // of the engine, and delays some
+	losesAnswers bool // the engine loses some answers, and delays others
 }
 
 func newSim(seed uint64, limit int, longest time.Duration, n int) *sim {
@@ -360,7 +360,7 @@ func (s *sim) growWithoutNotice() {
 }
 
 // failoverWithFaults makes a failover that loses writes, and disturbs some processes at
-// the same time: that is when the protocol is most easily misled.
+// the same time, because then the protocol is most easily misled.
 func (s *sim) failoverWithFaults() {
 	lost := s.between(tick, []time.Duration{fleet.Period, 3 * time.Second}[s.IntN(2)])
 	s.failover(lost, s.upTo([]time.Duration{0, fleet.Period, 8 * time.Second}[s.IntN(3)]))
@@ -420,7 +420,7 @@ func calm(t *testing.T, s *sim, seed uint64) {
 			busy++
 		}
 	}
-	if busy <= s.limit { // otherwise permits move on all the time
+	if busy <= s.limit { // otherwise permits move from process to process all the time
 		require.Equal(t, s.limit, sum, "seed %d: %v", seed, shares)
 	}
 	for _, p := range s.processes {
@@ -561,8 +561,8 @@ func TestMachine_LostGrowthOfAKilledProcess(t *testing.T) {
 	}
 }
 
-// Law B5: the time of an entry of another process counts from the end of the read, and
-// the own lease from the start of the step.
+// Law B5: the time of an entry of another process counts from the end of the read, and a
+// process's own lease from the start of its step.
 func TestMachine_SlowRead(t *testing.T) {
 	m := fleet.New("a")
 	table := fleet.Table{Members: map[string]fleet.Member{"b": {Share: 10, Beat: 1, Longest: time.Second}}}
