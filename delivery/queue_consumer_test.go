@@ -20,9 +20,9 @@ import (
 type topics struct {
 	mu       sync.Mutex
 	stored   map[string][]store.Message
-	put      func(queue string, ms []store.Message) error // nil: they are stored
+	put      func(queue string, ms []store.Message) error // nil if all messages are stored
 	consumed store.Consumption
-	begin    func(ctx context.Context) error // nil: it begins at once
+	begin    func(ctx context.Context) error // nil if it begins at once
 	rejected []error
 	sent     bool
 	value    string

@@ -206,8 +206,8 @@ func TestQueuePutAll_AfterTheAcknowledgement(t *testing.T) {
 	})
 }
 
-// A worker whose lease has ended, and whose message another worker has, hands the failure
-// over all the same: if the other worker dies, the message is not lost.
+// A worker whose lease has ended, and whose message another worker has taken, hands the
+// failure over nevertheless: if the other worker dies, the message is not lost.
 func TestQueueTakeFailure_AfterAnotherWorkerTookTheMessage(t *testing.T) {
 	engine := memory.Open()
 	orders := delivery.NewQueue[charged](engine, "orders", delivery.RetryAfter(time.Minute), delivery.WithLease(time.Hour), noLog)

@@ -478,7 +478,7 @@ func TestRunWithASinkThatSettles(t *testing.T) {
 	})
 }
 
-// slow takes so many seconds for a number.
+// slow takes i+1 seconds for the number i.
 func slow(ctx context.Context, i int) (string, error) {
 	select {
 	case <-time.After(time.Duration(i+1) * time.Second):

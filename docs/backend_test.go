@@ -110,7 +110,7 @@ func Example_backendTenants() {
 	// charged <nil>
 }
 
-// Shop a floods the queue, and messages of b are called all the same.
+// Shop a floods the queue, and messages of shop b are called nevertheless.
 func Example_backendFairQueue() {
 	engine := memory.Open()
 	pay := backend.New("payments", backend.Limit(1))

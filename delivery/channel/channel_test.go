@@ -55,7 +55,7 @@ func TestDelays(t *testing.T) {
 		for _, want := range []string{"b", "a"} {
 			synctest.Wait()
 			mock.Add(time.Second - 1)
-			ms[3].Ack() // it looks again
+			ms[3].Ack() // the source checks its delays again
 			ms = ms[1:]
 			synctest.Wait()
 			select {

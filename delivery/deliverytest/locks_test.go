@@ -100,7 +100,7 @@ func TestRunLocksFindsWhatIsWrong(t *testing.T) {
 			found := map[string]bool{}
 			for _, r := range lockRules {
 				if r.name == "many at once" {
-					continue // some wrong locks never end it
+					continue // with some wrong locks this rule would not end
 				}
 				mock := clock.NewMock()
 				m := memory.Open(memory.WithClock(mock)).Locks()

@@ -275,7 +275,7 @@ func TestRunSource(t *testing.T) {
 	RunSource(t, func(*testing.T) Queue[string] { return channelQueue() }, strconv.Itoa)
 }
 
-// Each rule finds the faults that it is for.
+// Each rule finds its faults.
 func TestRunSourceFindsFaults(t *testing.T) {
 	const worker = "a worker (delivery.Run) does each message, and releases what it does not finish"
 	for wrong, names := range map[string][]string{

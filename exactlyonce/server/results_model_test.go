@@ -18,7 +18,7 @@ import (
 
 // modelRequest is a request in a model of Results.
 type modelRequest struct {
-	handlers map[*server.Call]bool // empty: it does not run
+	handlers map[*server.Call]bool // empty if the request does not run
 	driver   *server.Call
 	waiting  map[*server.Call]bool
 	err      error // of the driver that left

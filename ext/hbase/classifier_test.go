@@ -100,7 +100,7 @@ func TestMutate_NotSent(t *testing.T) {
 	}
 }
 
-// The server reads only the beginning of the request. The attempt ends all the same,
+// The server reads only the beginning of the request. The attempt ends nevertheless,
 // after gohbase has stopped writing.
 func TestMutate_TimeoutWhileWriting(t *testing.T) {
 	hbase.SetWriteGrace(t, 10*time.Millisecond)

@@ -95,7 +95,7 @@ func testRows(t *testing.T, client gohbase.Client) {
 	}
 }
 
-// A row that comes late is looked up again, as in FLIP-232.
+// A row that does not exist yet is looked up again, as in FLIP-232.
 func testEmptyResult(t *testing.T, client gohbase.Client) {
 	get := gets(client, "t")
 	var once sync.Once

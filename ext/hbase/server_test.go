@@ -31,12 +31,12 @@ const (
 // cannot be made to return.
 type fakeServer struct {
 	listener         net.Listener
-	exception, stack string // empty exception: ends the connection
+	exception, stack string // if exception is empty, the server ends the connection
 
 	received1 chan struct{} // closed by the first request
 	stopped   chan struct{} // closed at the end of the test
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	requests int
 	conns    []net.Conn
 }
@@ -150,7 +150,7 @@ func (s *fakeServer) received() int {
 // regionOnly is a client of one region, with gohbase's own connection. Its SendRPC
 // repeats a request after the errors after which gohbase repeats it.
 type regionOnly struct {
-	gohbase.Client // nil: only SendRPC is called
+	gohbase.Client // nil, because only SendRPC is called
 
 	address string
 	refused error // the error of SendRPC in place of a request, or nil

@@ -211,7 +211,7 @@ func (r *reader) published() ([]string, error) {
 	}
 }
 
-// TestOutput runs the suite: with calls that fail at each moment, with and without an
+// TestOutput runs the suite: with calls that fail at each step, with and without an
 // effect.
 func TestOutput(t *testing.T) {
 	t.Parallel()

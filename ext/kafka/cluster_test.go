@@ -33,7 +33,7 @@ import (
 type cluster struct {
 	t     testing.TB
 	addrs []string
-	fake  *kfake.Cluster // nil: it is a real one
+	fake  *kfake.Cluster // nil if the Kafka is real
 	admin *kgo.Client
 }
 

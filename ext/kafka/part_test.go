@@ -102,7 +102,8 @@ func TestAPutThatHangsHoldsUpNoCommit(t *testing.T) {
 	eventually(t, func() bool { return c.committed("orders", 0).At == 1 }, "the other one is committed")
 }
 
-// TestAPartitionIsLostDuringAPut checks that the next one is put all the same, once.
+// TestAPartitionIsLostDuringAPut checks that the next dead letter is put nevertheless,
+// once.
 func TestAPartitionIsLostDuringAPut(t *testing.T) {
 	for _, err := range []error{nil, errors.New("no room")} {
 		t.Run(fmt.Sprint(err), func(t *testing.T) {

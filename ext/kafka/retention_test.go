@@ -54,7 +54,7 @@ func TestEngine_TopicThatWouldLoseMessages(t *testing.T) {
 	for name, of := range map[string]struct {
 		topic   string
 		configs map[string]string
-		want    string // "": it is taken
+		want    string // part of the error; "" if the topic is accepted
 	}{
 		"dead letters, age":        {"q-dead", map[string]string{"retention.ms": "604800000"}, "retention.ms=-1"},
 		"dead letters, default":    {"q-dead", nil, "retention.ms=-1"},

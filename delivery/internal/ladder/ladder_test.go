@@ -237,9 +237,9 @@ func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
 	flip := strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(errRefused))
 	named := strategies.ReasonAware(predicates.Named[string](), strategies.BestEffort[string]())
 	for name, tt := range map[string]struct {
-		strategy strategies.Retry[string] // nil: no retries
+		strategy strategies.Retry[string] // nil means no retries
 		err      error
-		dead     store.Cause // "": it is in the layer
+		dead     store.Cause // "" if the message is in the layer
 	}{
 		"the service restarts":                {flip, fmt.Errorf("post: %w", io.EOF), ""},
 		"connection refused":                  {flip, refused, ""},

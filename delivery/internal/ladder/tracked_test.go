@@ -363,7 +363,7 @@ func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 func TestFailuresUnderAFlipStrategy(t *testing.T) {
 	for name, change := range map[string]struct {
 		strategy strategies.Retry[string]
-		want     []store.Cause // empty: it is in the layer
+		want     []store.Cause // of the dead letter; empty if the message is in the layer
 	}{
 		"its predicate asked": {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.HasException), nil},
 		"it did not":          {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(io.EOF)), []store.Cause{store.UnsafeToRepeat}},

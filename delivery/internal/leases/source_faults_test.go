@@ -270,7 +270,8 @@ func TestADeadLetterThatCannotBeStoredHoldsUpNoNack(t *testing.T) {
 	}
 }
 
-// bounded is a store whose calls take a second, and at most so many leases.
+// bounded is a store whose calls of Done take a second. most is the highest number of
+// leases of a call.
 type bounded struct {
 	*memory.Engine
 	most int

@@ -24,8 +24,8 @@ import (
 // startS3 starts an S3 server on loopback, which ends with the test, and returns the URL
 // of an empty bucket.
 //
-// The server is versitygw, above a directory. It honours If-None-Match, but looks and
-// writes in two steps: so no test here lets two stores write at the same moment.
+// The server is versitygw, above a directory. It honours If-None-Match, but checks and
+// writes in two steps, so the tests here do not let two stores write at the same time.
 func startS3(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("CI") == "" && os.Getenv("WEIR_REQUIRE_S3") == "" {

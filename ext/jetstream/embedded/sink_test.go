@@ -116,7 +116,7 @@ func TestSource_StreamIsRecreatedWhileItRuns(t *testing.T) {
 	publish(t, js, stream, "after")
 	var m message.Message[string]
 	require.Eventually(t, func() bool {
-		ms, err := s.Receive(bounded(t), 1) // at first the error of a consumer that is gone
+		ms, err := s.Receive(bounded(t), 1) // returns an error at first, because the old consumer was removed
 		if err == nil {
 			m = ms[0]
 		}
