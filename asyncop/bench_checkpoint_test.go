@@ -15,9 +15,9 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 )
 
-// BenchmarkCheckpoint takes checkpoints with n elements in flight, into a directory. ns/op is
-// the time from the trigger until the checkpoint is complete. pause-ns is the part of it that
-// the loop spends on copying, and file-B the size of the file.
+// BenchmarkCheckpoint takes checkpoints with n elements in flight, into a directory.
+// ns/op is the time from the trigger until the checkpoint is complete. pause-ns is the
+// part of it that the loop spends on copying, and file-B the size of the file.
 //
 //	go test ./asyncop -run '^$' -bench Checkpoint -benchtime 10x
 func BenchmarkCheckpoint(b *testing.B) {
@@ -85,8 +85,8 @@ func (f barriers) Completed(uint64)              {}
 func (f barriers) Aborted(uint64, error)         {}
 
 // BenchmarkCheckpointThroughput passes a million elements, with half of the 10,000 slots
-// always taken. It alternates runs with checkpoints into a directory every 100 ms and runs
-// without checkpoints, because machines are noisy. lost-% compares the medians.
+// always taken. It alternates runs with checkpoints into a directory every 100 ms and
+// runs without checkpoints, because machines are noisy. lost-% compares the medians.
 //
 //	go test ./asyncop -run '^$' -bench CheckpointThroughput -benchtime 15x
 func BenchmarkCheckpointThroughput(b *testing.B) {

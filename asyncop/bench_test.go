@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Small benchmarks of the operator alone, with timeout and retry armed. bench/ has the large
-// benchmarks and compares them with other libraries.
+// Small benchmarks of the operator alone, with timeout and retry armed. bench/ has the
+// large benchmarks and compares them with other libraries.
 //
 //	go test -bench . -run '^$' -count 10 ./asyncop | benchstat -col /flow -
 

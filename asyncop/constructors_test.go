@@ -213,7 +213,6 @@ func (ownPredicates) RetryPredicate() optest.PredicatesOfStrings {
 	return predicates.RetryIf[string](nil, nil)
 }
 
-// The later of two options of a kind wins.
 func TestLaterOptionWins(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithMaxConcurrentCalls(2))})

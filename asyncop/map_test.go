@@ -88,7 +88,6 @@ func TestMapFails(t *testing.T) {
 	})
 }
 
-// The end of the context ends Map.
 func TestMapIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -14,8 +14,8 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// BenchmarkAtOnce measures the cost of an element whose call completes immediately, without
-// a driver, with a step every 128 elements.
+// BenchmarkAtOnce measures the cost of an element whose call completes immediately,
+// without a driver, with a step every 128 elements.
 //
 //	go test ./asyncop/internal/core -run '^$' -bench AtOnce
 func BenchmarkAtOnce(b *testing.B) {

@@ -51,7 +51,6 @@ func TestCallsAreBoundedApartFromSlots(t *testing.T) {
 	})
 }
 
-// The default limit is the capacity.
 func TestDefaultCallLimitIsTheCapacity(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -97,7 +96,6 @@ func TestCallbackGivesItsPermitBackWithTheAttempt(t *testing.T) {
 	})
 }
 
-// An element in back-off has no permit.
 func TestBackoffHoldsNoPermit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -114,7 +112,6 @@ func TestBackoffHoldsNoPermit(t *testing.T) {
 	})
 }
 
-// Retries go before first attempts, the oldest element first.
 func TestRetriesGoFirstTheOldestBeforeTheOthers(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -140,7 +137,6 @@ func TestRetriesGoFirstTheOldestBeforeTheOthers(t *testing.T) {
 	})
 }
 
-// An element that has just been accepted does not overtake waiting elements.
 func TestNewElementsDoNotOvertake(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -246,7 +242,6 @@ func TestBlockingCallThatHeedsItsContext(t *testing.T) {
 	})
 }
 
-// A blocking call returns its permit however it ends.
 func TestBlockingCallGivesItsPermitBackHoweverItEnds(t *testing.T) {
 	forEachBlocking(t, func(t *testing.T, m optest.Mode, around func(optest.Function) optest.Function) {
 		r := optest.NewRig(t, m, optest.Setup{

@@ -224,7 +224,6 @@ func TestOverflowIsExact(t *testing.T) {
 	}
 }
 
-// An aborted checkpoint ends the overflow.
 func TestAbortedCheckpointEndsTheOverflow(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewCheckRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithBuffer(0))}, nil)

@@ -213,7 +213,6 @@ func TestGatesHoldRestoredElementsWithoutNumbers(t *testing.T) {
 	})
 }
 
-// A control element does not wait for the gates.
 func TestGatesLetWatermarksPass(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()

@@ -54,7 +54,6 @@ func TestRestoreIntoSmallerCapacity(t *testing.T) {
 	}, 2)
 }
 
-// Restored elements do not count as overflow.
 func TestRestoredElementsAreNoOverflow(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -72,7 +71,6 @@ func TestRestoredElementsAreNoOverflow(t *testing.T) {
 	}, 1)
 }
 
-// A clean end while restored elements wait for slots.
 func TestDrainDuringRestore(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()

@@ -124,7 +124,6 @@ func TestPredicatesSeeTheirKindOfOutcome(t *testing.T) {
 	}
 }
 
-// The result predicate sees all results of the attempt at once.
 func TestResultPredicateSeesAllResults(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var seen []string
@@ -195,7 +194,6 @@ func TestExponentialBackoffOfInterleavedElements(t *testing.T) {
 
 // ---- Exhausted retries
 
-// An error goes to the failure policy.
 func TestExhaustedErrorIsAFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(2, time.Second)})

@@ -58,7 +58,6 @@ func TestJitterSpreadsRetries(t *testing.T) {
 	})
 }
 
-// Without jitter, delays are exact.
 func TestNoJitterByDefault(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for _, d := range retryDelays(t, m, optest.RetryAll(1, time.Second)) {

@@ -109,7 +109,6 @@ func TestStageOfAnAttemptTimeout(t *testing.T) {
 	}
 }
 
-// Each attempt has its own stages.
 func TestStagesArePerAttempt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var stages []predicates.Stage

@@ -49,7 +49,6 @@ func TestPipeline(t *testing.T) {
 	})
 }
 
-// To waits for the completion of the sink.
 func TestToAwaitsTheSink(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := echo[string](m)
@@ -73,7 +72,6 @@ func (s *sleepySink) AwaitCompletion() {
 	s.completed.Store(true)
 }
 
-// Two operators in a row.
 func TestTwoOperatorsInARow(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		first := optest.Construct[int, int](m, optest.Slowly(1000), time.Minute, nil)
@@ -244,7 +242,6 @@ func TestFlowsAfterAnOperator(t *testing.T) {
 	})
 }
 
-// An operator for each key.
 func TestOperatorInsideKeyed(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		keyed := flow.NewKeyed(func(i int) int { return i % 3 }, func() streams.Flow {
@@ -411,7 +408,6 @@ func TestOutStaysOpenBesideTo(t *testing.T) {
 	})
 }
 
-// The results of an operator that has already ended can be taken.
 func TestResultsOfTheEndedAreTaken(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := optest.Construct(m, optest.UpperFunc(), time.Minute, nil)
