@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 var jobRules = []storeRule{
@@ -369,6 +370,7 @@ func jobCancelKey(b *storeBench) {
 	b.ok(err, "Claim")
 	next := moved[0].Message
 	next.Meta.Visit++
+	next.Meta.Put = storearg.OriginOfPut("q-retry-1", &next.Meta, moved[0].Position, moved[0].Lease.Entry) // as a source sets it
 	b.ok(b.inspector().Move(b.ctx, store.Move{Lease: moved[0].Lease, Queue: "q-retry-2", Message: next}), "Move")
 	job = p.finish(job.ID, nil)
 	b.must(job.State() == "done" && job.Done == 12 && job.Skipped == 0, "the job is %s and has done %+v", job.State(), job.Progress)

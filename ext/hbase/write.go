@@ -73,12 +73,12 @@ func (w *write) closeStalled() {
 	if w.writingTo() == nil {
 		return
 	}
-	grace := time.NewTimer(writeGrace)
-	defer grace.Stop()
+	grace, end := context.WithTimeout(context.WithoutCancel(w.limited), writeGrace)
+	defer end()
 	select {
 	case <-w.returned:
 		return
-	case <-grace.C:
+	case <-grace.Done():
 	}
 	connection := w.writingTo()
 	if connection == nil {
