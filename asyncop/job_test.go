@@ -136,7 +136,7 @@ func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 
 // Law A5: the caller checks on its own whether the call may begin, because the loop may
 // not have noticed a cancel yet, or may be busy at the deadline. The permit is returned,
-// and the completion does not count as late.
+// and no completion counts as late.
 func TestCallsThatAreLateAreNotMade(t *testing.T) {
 	for name, tt := range map[string]struct {
 		late func(d *drive.Driver[string, string], mock *clock.Mock, cancel func())

@@ -354,8 +354,8 @@ func TestTransportStageIsSticky(t *testing.T) {
 	}
 }
 
-// If base repeats a request, a refusal of the repetition is no proof about the first
-// request.
+// If base repeats a request, a refusal of the repetition does not prove anything about
+// the first request.
 func TestBaseThatRepeatsRequests(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusNotFound} {
 		for _, lost := range []bool{false, true} {

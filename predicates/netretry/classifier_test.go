@@ -219,7 +219,7 @@ func TestClassifierOf(t *testing.T) {
 	assert.PanicsWithValue(t, "netretry: ClassifierOf: nil kind", func() { netretry.ClassifierOf[int](nil) })
 }
 
-// R3: a refused dial is no proof about the errors that are joined with it.
+// R3: a refused dial does not prove anything about the errors that are joined with it.
 func TestJoinedErrors(t *testing.T) {
 	refused := op("dial", syscallError("connect", syscall.ECONNREFUSED))
 	unknown := errors.New("FATAL: terminating connection (SQLSTATE 57P01)")

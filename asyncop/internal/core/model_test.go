@@ -336,8 +336,8 @@ func (p *pair) history() string {
 }
 
 // The core follows the laws for every order of events: A1 to A5, Q1, Q2, T1, C1 and, if
-// it is keyed, K1. At the end all elements have ended, so none was starved, and all lines
-// of keys are empty.
+// it is keyed, K1. At the end all elements have ended, so none was starved, and no key
+// has a line.
 func TestTheCoreFollowsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := newPair(t)

@@ -13,7 +13,7 @@ func own(in string) time.Duration {
 	return map[string]time.Duration{"a": 10 * time.Second, "n": -1}[in]
 }
 
-// Law A3: an element's own deadline fires in time order, whatever the order of the
+// Law A3: elements' own deadlines pass in the order of time, whatever the order of the
 // elements. Watermarks and control elements between them have no effect.
 func TestOwnTimeoutsComeInAnyOrder(t *testing.T) {
 	due := map[string]time.Duration{"a": 3 * time.Second, "b": time.Second, "c": 2 * time.Second}

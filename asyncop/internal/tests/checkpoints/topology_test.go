@@ -161,7 +161,7 @@ var refusedTopologies = []struct {
 	name  string
 	build func(p *plumbing)
 	text  string
-	early bool // fails before any checkpoint is taken
+	early bool // no checkpoint is taken
 }{
 	{"fan-out, flows, merge", func(p *plumbing) {
 		b := flow.FanOut(p.source, 2)

@@ -64,8 +64,8 @@ func TestObserverHearsEveryEnd(t *testing.T) {
 	})
 }
 
-// Law O1: a success, even without results, reports the outcome of an earlier attempt that
-// may have taken effect.
+// Law O1: a success, even without results, resolves the doubt about an earlier attempt
+// that may have taken effect.
 func TestObserverOfASuccessAfterDoubt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		o := optest.NewTally(t)

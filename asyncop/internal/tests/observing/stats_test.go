@@ -169,7 +169,7 @@ func TestStatsBalanceAtAnyTime(t *testing.T) {
 	require.Zero(t, op.Stats().InFlight)
 }
 
-// The statistics contain the limits as well as the numbers in flight.
+// The statistics contain the limits as well as the current numbers.
 func TestStatsOfLimits(t *testing.T) {
 	fn := asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil })
 	for calls, opts := range map[int64][]asyncop.Option{7: nil, 3: {asyncop.WithMaxConcurrentCalls(3)}} {

@@ -126,7 +126,7 @@ func TestBeforeThatFails(t *testing.T) {
 func TestTimeoutsDuringBefore(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		if m.Mock {
-			return // the code before the call sleeps
+			return // the Before sleeps
 		}
 		var b befores
 		var stages []predicates.Stage

@@ -143,8 +143,8 @@ func TestDecisionShortOfTheDeadline(t *testing.T) {
 	})
 }
 
-// R30, R31: the timeout is 2.5 s. A delay of 1 s that would pass it is cut to the
-// remaining time, and no call follows. With early timeouts there is no wait at all.
+// R30, R31: the timeout is 2.5 s. After 2 s, a delay of 1 s is cut to the remaining time,
+// and no call follows. With early timeouts there is no wait at all.
 func TestCappedDelay(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		for _, reason := range []predicates.Reason{optest.SafeReason, alwaysReason} {

@@ -14,7 +14,7 @@ var alwaysReason = predicates.NewReason("TEST_ALWAYS", true, true)
 
 var rejection = predicates.NewRejection("TEST_REJECTED")
 
-// after returns a strategy that takes d to decide, or less if the element has less time.
+// after returns a strategy that takes d to decide, or fails when its context ends.
 func after(d time.Duration, action strategies.Action) strategies.ReasonStrategy[string] {
 	return optest.Decides(func(ctx context.Context, _ *optest.View) (strategies.Action, error) {
 		t := time.NewTimer(d)
