@@ -124,7 +124,7 @@ func decode(stored []byte) (Response, error) {
 	return r, nil
 }
 
-// Send writes the response. Its headers replace those of w with the same name.
+// Send writes the response. Its headers replace headers of w with the same name.
 func (r Response) Send(w http.ResponseWriter) {
 	maps.Copy(w.Header(), r.Header.Clone())
 	w.WriteHeader(r.Status)

@@ -269,7 +269,7 @@ func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Co
 	return context.WithValue(ctx, ctxkey.Tracked{}, e)
 }
 
-// numberLocked gives e a number, or the reason why it has none.
+// numberLocked gives e a number, or the reason for its refusal.
 func (t *Tracker) numberLocked(e *element) {
 	switch {
 	case t.config.Refuse && t.incomplete >= t.config.Window:

@@ -129,10 +129,10 @@ func (t *Tracker) Number(ctx context.Context) int64 {
 }
 
 // Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and
-// the time when the first of its incomplete requests was sent, or the current time if
-// none was. It goes into the same checkpoint as the elements that have not ended, each
-// with its number ([Tracker.Number]), and must be taken at the same moment. Checkpoints
-// have ascending numbers; they need not all complete.
+// the time when the first of its incomplete requests was sent, or the current time if it
+// has sent no such request. It goes into the same checkpoint as the elements that have
+// not ended, each with its number ([Tracker.Number]), and must be taken at the same time.
+// Checkpoints have ascending numbers; they need not all complete.
 //
 // The input after those elements must have the same order after a restart, so that each
 // element gets the same number again. (An element in another's place would get the
@@ -163,8 +163,8 @@ func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 }
 
 // Completed reports that a checkpoint is stored. It releases the numbers of elements that
-// had ended before its snapshot, including those of earlier checkpoints that did not
-// complete.
+// had ended before its snapshot, including elements that had ended before an earlier
+// snapshot whose checkpoint did not complete.
 func (t *Tracker) Completed(checkpoint uint64) {
 	t.mu.Lock()
 	t.saved.durable = t.saved.durable || t.saved.asked && checkpoint >= t.saved.first
@@ -178,7 +178,8 @@ func (t *Tracker) Completed(checkpoint uint64) {
 }
 
 // requestLocked returns the function that requests a checkpoint, if a checkpoint would
-// let elements in: the first one, or one that releases numbers. Otherwise it returns nil.
+// let elements in: the first checkpoint, or a checkpoint that releases numbers. Otherwise
+// it returns nil.
 func (t *Tracker) requestLocked() func() {
 	s := &t.saved
 	if s.request == nil || s.requested || t.hasNumberLocked() || len(s.ended) == 0 && (s.durable || s.asked) {

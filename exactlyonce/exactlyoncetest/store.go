@@ -415,7 +415,7 @@ func (b *bench[TX]) oldAnswers() {
 		b.state(s, stale, request(c, 5))
 		b.state(s, stale, request(c, 1))
 		b.state(s, completed, request(c, 3))
-		for _, never := range []int64{2, 4, 6} { // a slow request loses nothing and holds back no others
+		for _, never := range []int64{2, 4, 6} { // a slow request stays new, and does not hold back others
 			b.state(s, isNew, request(c, never))
 		}
 		assert.ErrorIs(b, b.put(s, request(c, 5), answer), exactlyonce.ErrStale)

@@ -17,7 +17,7 @@
 //		switch {
 //		case errors.Is(err, provider.ErrDeclined): // definite: it is stored and given again
 //			return keys.JSON(http.StatusPaymentRequired, "card declined")
-//		case err != nil: // not definite: sent and not stored, the next attempt goes on from here
+//		case err != nil: // not definite: sent and not stored, the next attempt continues here
 //			return exactlyonce.Response{Status: http.StatusServiceUnavailable}, err
 //		}
 //		return run.Finish(ctx, func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error) {

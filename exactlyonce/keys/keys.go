@@ -143,7 +143,7 @@ func (k *Keys) Operation(name string, handler func(ctx context.Context, run *Run
 	return o
 }
 
-// operation returns the named operation, or nil if there is none.
+// operation returns the named operation, or nil if it does not exist.
 func (k *Keys) operation(name string) *Operation {
 	k.mu.Lock()
 	defer k.mu.Unlock()

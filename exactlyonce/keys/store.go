@@ -280,7 +280,7 @@ func (r *Run) load(ctx context.Context) error {
 	if known == nil {
 		return fmt.Errorf("keys: request %s has been removed", r.id)
 	}
-	if known.done { // by another run, or by this one whose COMMIT had no answer
+	if known.done { // by another run, or by this run if its COMMIT had no answer
 		response := &exactlyonce.Response{}
 		if err := response.Decode(known.response); err != nil {
 			return err

@@ -37,8 +37,8 @@ type Call struct {
 	ended   bool    // guarded by Results.mu
 }
 
-// IsNew reports whether the attempt has found nothing, so that its caller has to run the
-// request. It does not change.
+// IsNew reports whether the attempt has found neither an answer nor a running attempt, so
+// that its caller has to run the request. It does not change.
 func (c *Call) IsNew() bool { return c.state == stateNew }
 
 // IsCompleted reports whether the attempt has found the stored answer, which Wait

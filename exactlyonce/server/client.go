@@ -43,7 +43,7 @@ type client struct {
 	answered  int64           // the highest answered number, even if the answer is gone
 	forgot    time.Duration   // requests first sent earlier may have had an answer that is forgotten
 	running   int             // records in progress
-	pages     map[int64]*page // by sequence number / pageSize; none is empty
+	pages     map[int64]*page // by sequence number / pageSize; without empty pages
 	count     int             // of records
 	evicted   evicted
 	found     bool // Records were asked about this client

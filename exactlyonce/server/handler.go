@@ -47,8 +47,8 @@ type HandlerConfig struct {
 	RetryAfter time.Duration
 
 	// MaxBody bounds the body of a tracked request, which is read before its handler
-	// runs. A request with a longer body gets 413, one whose body does not come in time
-	// or whole 408. Default 1 MiB.
+	// runs. A request with a longer body gets 413. A request whose body arrives late or
+	// incomplete gets 408. Default 1 MiB.
 	MaxBody int64
 
 	// Logger logs failures that clients do not see: errors of Records, and stored

@@ -25,7 +25,8 @@ type handlerContext struct {
 
 var _ context.Context = (*handlerContext)(nil)
 
-// Deadline returns none, because the caller's may pass while others wait.
+// Deadline reports no deadline, because the deadline of the caller may pass while other
+// attempts wait.
 func (*handlerContext) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
 func (h *handlerContext) Done() <-chan struct{} { return h.open().Done() }

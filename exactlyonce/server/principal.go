@@ -238,7 +238,7 @@ func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client
 		} else if r.tombQueue.Len() > 0 && (now-r.tombQueue.Peek().heard)/tombstoneAge >= silence ||
 			pressed && r.tombQueue.Len() > 0 && now-r.tombQueue.Peek().heard >= silence { // of any principal
 			if at := r.tombQueue.Pop(); r.isCurrent(at) {
-				r.forgot = max(r.forgot, now-silence) // not before it was heard
+				r.forgot = max(r.forgot, now-silence) // not before the client's last request
 				of := r.principals[at.key.scope]
 				if r.dropTombstone(of, at.key); of != p {
 					r.leave(of)
@@ -268,7 +268,7 @@ func (r *Results) forgetClient(c *client) {
 		r.use(p, ofBytes, tombstoneCost)
 		r.tombstones[c.key] = tombstone{c.heard, before, c.forgot}
 		r.tombQueue.Push(dated{c.key, c.heard})
-		if r.tombQueue.Len() > 2*len(r.tombstones)+64 { // most clients have come back
+		if r.tombQueue.Len() > 2*len(r.tombstones)+64 { // most of these clients have returned
 			var queue fifo.Queue[dated]
 			for at := range r.tombQueue.All() {
 				if r.isCurrent(at) {
@@ -285,8 +285,8 @@ func (r *Results) forgetClient(c *client) {
 	r.use(p, ofBytes, -clientCost-c.evicted.cost())
 }
 
-// isCurrent reports whether at is the current tombstone. Its client may have come back
-// and been forgotten again.
+// isCurrent reports whether at is the current tombstone. Its client may have returned,
+// and may have been forgotten again.
 func (r *Results) isCurrent(at dated) bool {
 	e, ok := r.tombstones[at.key]
 	return ok && e.heard == at.heard

@@ -51,7 +51,7 @@ type Config struct {
 	MaxAnswer int
 	// MaxWaiters bounds the attempts that wait for a running attempt; more get
 	// ErrInProgress, as do attempts that do not fit into the half of MaxBytes of their
-	// principal. Default 16; negative: none waits.
+	// principal. Default 16. If it is negative, attempts do not wait.
 	MaxWaiters int
 
 	// Evict removes the answer of the principal that was asked for least recently, or its
@@ -122,16 +122,16 @@ type Results struct {
 	clients    map[clientKey]*client
 	forgot     time.Duration           // as client.forgot, for unknown clients
 	tombstones map[clientKey]tombstone // clients that were forgotten
-	tombQueue  fifo.Queue[dated]       // tombstones, roughly the oldest first, including some whose clients are back
+	tombQueue  fifo.Queue[dated]       // tombstones, roughly the oldest first, including some whose clients have returned
 	principals map[string]*principal
 	silent     list[principal, *principal] // principals with clients, the longest silent first
-	busy       list[client, *client]       // clients with running requests; Records have to be told of the first ones first
+	busy       list[client, *client]       // clients with running requests, in the order in which Records must be notified of them
 	most       [bounds]*principal          // a principal that uses more than half of a bound is here
 	used       [bounds]int64               // of the bounds
 	slabs      slabs                       // the memory of records
 	lagging    map[*client]struct{}        // have records below their mark
 	marks      map[clientKey]int64         // not yet acknowledged to Records
-	asked      map[askedKey]struct{}       // requests whose answers were asked for, not yet told to Records
+	asked      map[askedKey]struct{}       // requests whose answers were asked for, not yet reported to Records
 	timer      *clock.Timer                // not nil while it is set
 	closed     bool                        // set by Close
 	stats      Stats                       // including current values
@@ -620,8 +620,8 @@ func (r *Results) noteAsked(req exactlyonce.Request) {
 	}
 }
 
-// note keeps a mark for Records, or, if before is 0, that a client was heard. If there is
-// no room, a later request brings it.
+// note keeps a mark for Records or, if before is 0, the fact that a client was active. If
+// there is no room, a later request of the client notes it.
 func (r *Results) note(key clientKey, before int64) (fits bool) {
 	last, known := r.marks[key]
 	if fits = known || len(r.marks) < r.config.MaxClients; fits {
