@@ -313,8 +313,8 @@ func (s *Engine) ignoreOther(err error) error {
 	return err
 }
 
-// logOther logs a message of another program. It belongs to no queue, and blocks none
-// (law D4).
+// logOther logs a message of another program. The message does not belong to a queue, and
+// does not block any queue (law D4).
 func logOther(logger *slog.Logger, err error) {
 	logger.Warn("weir: ignored a message that another program published to the stream of the engine", "error", err)
 }

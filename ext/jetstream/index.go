@@ -42,7 +42,7 @@ type index struct {
 	dropped int             // number of dropped items in order
 	whys    map[string]*why // shared by items
 	seen    uint64          // received up to this sequence number
-	wanted  uint64          // must be received up to this: the last message at the opening, or a later one of this engine
+	wanted  uint64          // must be received up to this: the last message at the opening, or a later message of this engine
 	passed  uint64          // up to this a Take no longer waits, although the messages must come
 	changed chan struct{}   // closed, and replaced, after a change
 	err     error           // why no more messages are received
@@ -264,7 +264,7 @@ func (ix *index) count(match func(it *item) bool) (c store.Counts) {
 }
 
 // refresh updates an item after its subject was read. had is the sequence number in the
-// index; r is the server's message, or nil if there is none.
+// index; r is the server's message, or nil if the server has no message.
 func (ix *index) refresh(identity string, had uint64, r *record) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -335,9 +335,9 @@ const (
 	expiry    = 10 * time.Second
 )
 
-// sync waits until the index has the messages from its opening, and those that this
-// engine has published. If all is true, it returns an error if no more come; otherwise it
-// continues without them.
+// sync waits until the index has the messages from its opening, and the messages that
+// this engine has published. If all is true, it returns an error if no more messages
+// come; otherwise it continues without them.
 func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
 	begun, before := s.clock.Now(), uint64(0)
 	for {
@@ -376,9 +376,9 @@ func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
 	}
 }
 
-// goOn notes that messages need not be waited for: those that the leader does not have,
-// and if all is false, after a while, the rest. It returns true if all is true and the
-// wait was too long.
+// goOn notes that sync need not wait for messages that the leader does not have and, if
+// all is false, after a while, for the rest. It returns true if all is true and the wait
+// was too long.
 func (ix *index) goOn(last, wanted uint64, waited time.Duration, all bool) (late bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

@@ -93,8 +93,8 @@ func NewSource[T any](js jetstream.JetStream, c codec.Codec[T], config SourceCon
 	}
 }
 
-// source is a [delivery.Source]. Receive starts a fetch if none is under way, and waits
-// for its first messages. It does not interrupt a fetch, because the server would
+// source is a [delivery.Source]. Receive starts a fetch unless a fetch is under way, and
+// waits for its first messages. It does not interrupt a fetch, because the server would
 // redeliver the messages only after their AckWait: messages that arrive after Receive has
 // returned are for the next Receive.
 type source[T any] struct {

@@ -90,7 +90,7 @@ func (s *Engine) takeSome(ctx context.Context, ix *index, queue string, items []
 	return taken, errors.Join(append(errs, err)...)
 }
 
-// leaseAll leases messages that were read: in one transaction if none has changed.
+// leaseAll leases messages that were read: in one transaction if they have not changed.
 func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*record, now uint64, lease time.Duration) (taken []store.Leased, _ error) {
 	ms := make([]*nats.Msg, len(rs))
 	for i, r := range rs {

@@ -134,7 +134,7 @@ func (m *member) assigned(_ context.Context, client *kgo.Client, parts map[strin
 }
 
 // fetched begins with partitions. The client calls it again with the same partitions if
-// its context ended, so it skips those that are here.
+// its context ended, so it skips partitions that are here.
 func (m *member) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	var news []partitionID
 	now := m.clock.Now()
@@ -241,8 +241,8 @@ func (g *Group) commit(ctx context.Context, id partitionID, offset int64, leader
 // epochPrefix marks metadata with an epoch, and its version.
 const epochPrefix = "e1."
 
-// epochAfter returns a higher epoch than the one in metadata, and at least the time in
-// milliseconds.
+// epochAfter returns an epoch that is higher than the epoch in metadata, and at least the
+// time in milliseconds.
 func epochAfter(metadata *string, now time.Time) uint64 {
 	var before uint64
 	if metadata != nil {

@@ -136,8 +136,8 @@ func (in *input[T]) Seek(position []byte) error {
 }
 
 // Lag implements [checkpoint.Lagger]. It counts offsets. While downstream takes no
-// elements, nothing is fetched: then it asks the brokers for the end, at most once in 15
-// s, and a later call has the answer.
+// elements, the input does not fetch. Then Lag asks the brokers for the end, at most once
+// in 15 s, and a later call has the answer.
 func (in *input[T]) Lag() int64 {
 	return in.lag.now(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lagWait)

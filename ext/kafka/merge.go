@@ -226,9 +226,9 @@ func (m *merge) flush(ctx context.Context) error {
 	return err
 }
 
-// send sends the batch in one transaction. If the broker refuses it as too large, nothing
-// was sent, and the caller sends each record alone. Then a record that is refused leaves
-// the batch.
+// send sends the batch in one transaction. If the broker refuses it as too large, no
+// record was sent, and the caller sends each record alone. Then a record that is refused
+// leaves the batch.
 func (m *merge) send(ctx context.Context, alone bool) error {
 	if err := m.client.BeginTransaction(); err != nil {
 		return err

@@ -265,7 +265,7 @@ func (o *output[T]) published(ctx context.Context, base, target int64) (int64, e
 	switch {
 	case err != nil:
 		return 0, o.error("ordinal", err)
-	case !known && o.seen && o.tried == base: // this run has published nothing since, and a later run would have ended it
+	case !known && o.seen && o.tried == base: // this run has published no records since, and a later run would have ended it
 		return base, nil
 	case !known:
 		return 0, o.error("ordinal", fmt.Errorf("it is forgotten: whether the records %d to %d are published cannot be known", base+1, target))

@@ -28,7 +28,7 @@ func Ping(ctx context.Context, client *kgo.Client) error {
 		return err
 	}
 	// The client has not seen the answer, and would send each request that any broker can
-	// answer to a random address. So it forgets the addresses before the one that has
+	// answer to a random address. So it forgets the addresses before the address that has
 	// answered, and gets the addresses of all brokers from there. Its requests that wait
 	// for a silent broker are repeated.
 	seeds, _ := client.OptValue(kgo.SeedBrokers).([]string)

@@ -127,7 +127,7 @@ const (
 )
 
 // resetEach is the least time between two resets of the pool. Connections made since the
-// last reset need none.
+// last reset do not need another one.
 const resetEach = time.Second
 
 // repeat runs f, and repeats it after errors that may be due to the connection. These

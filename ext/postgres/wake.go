@@ -216,7 +216,7 @@ type hub struct {
 	running bool
 	hears   bool // it listens: a source need not poll
 	closed  bool
-	changed chan struct{}      // capacity 1: tells run to look at the sources
+	changed chan struct{}      // capacity 1: makes run look at the sources
 	stop    context.CancelFunc // ends run
 	ended   sync.WaitGroup     // run
 }

@@ -83,7 +83,8 @@ func (r *Refused) add(position int64, now time.Time) (wait time.Duration, ok boo
 
 // Lease is a call that leases messages, and that a single message can make fail.
 type Lease[M any] struct {
-	// All leases the messages that the call chooses, except those of [Refused.Except].
+	// All leases the messages that the call chooses, except the messages of
+	// [Refused.Except].
 	All func() ([]M, error)
 	// Find returns the positions of the messages that All chooses.
 	Find func() ([]int64, error)

@@ -21,7 +21,7 @@
 // [Records] is an exactlyonce.Store. It writes a record in three ways:
 //
 //	Put   joins a transaction of yours
-//	Run   calls your function in a transaction, commits it, and finds the answer when that of COMMIT was lost
+//	Run   calls your function in a transaction, commits it, and finds the answer if the reply to COMMIT was lost
 //	Exec  runs one statement; calls of many goroutines share a transaction, and so its COMMIT
 //
 // # Guarantees

@@ -29,7 +29,7 @@ func reasonsOf(codes ...string) map[string]predicates.Reason {
 // refused are the classes of SQLSTATEs of statements that would fail again.
 var refused = []string{"0A", "21", "22", "23", "28", "3D", "3F", "42", "44", "54", "P0"}
 
-// lost are the SQLSTATEs with which a server ends a connection. They do not tell whether
+// lost are the SQLSTATEs with which a server ends a connection. They do not show whether
 // it had executed the statement.
 var lost = []string{"57P01", "57P02", "57P04", "57P05", "25P03"}
 

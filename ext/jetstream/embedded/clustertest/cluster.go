@@ -134,7 +134,7 @@ func Start(c Config) (*Cluster, error) {
 	return all, nil
 }
 
-// freePorts returns addresses for listeners. Their ports are below those of outgoing
+// freePorts returns addresses for listeners. Their ports are below the range of outgoing
 // connections, so a server that was killed finds its ports free when it restarts.
 func freePorts(n int) (addresses []string, err error) {
 	var open []io.Closer
