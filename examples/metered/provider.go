@@ -122,8 +122,8 @@ func (p *provider) add(change func(c *counts)) {
 	change(&p.count)
 }
 
-// take takes a call and its tokens from the limits. If they are exceeded, it takes
-// nothing and returns the time to wait.
+// take takes a call and its tokens from the limits. If a limit would be exceeded, it
+// takes neither, and returns the time to wait.
 func (p *provider) take(tokens int) time.Duration {
 	now := time.Now()
 	call, used := p.calls.ReserveN(now, 1), p.tokens.ReserveN(now, tokens)

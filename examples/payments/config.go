@@ -42,7 +42,7 @@ func schemeOf(engine string) string {
 
 func (c config) scheme() string { return schemeOf(c.Engine) }
 
-// url returns the URL of the engine, or "" if it has none.
+// url returns the URL of the engine, or "" if it has no URL.
 func (c config) url() string {
 	if strings.Contains(c.Engine, "://") {
 		return c.Engine

@@ -15,7 +15,7 @@ const (
 	// After a failed dial, Gets to that server fail at once for this time instead of
 	// queueing behind hopeless dials.
 	failedFor = 25 * time.Millisecond
-	// A server that owes answers and sends nothing for this time counts as dead.
+	// A server that owes answers and sends no data for this time counts as dead.
 	silence = 5 * time.Second
 )
 
@@ -28,7 +28,7 @@ type Result struct {
 // Empty reports whether the store has no such row.
 func (r Result) Empty() bool { return len(r.cells) == 0 }
 
-// Value returns the value of a column (family:qualifier), or "" if it has none.
+// Value returns the value of a column (family:qualifier), or "" if the row lacks it.
 func (r Result) Value(column string) string {
 	for _, c := range r.cells {
 		if c.Column == column {

@@ -16,7 +16,7 @@ import (
 )
 
 // deadLetters keeps the flights that were given up, each with its history, as the dead
-// letters of a queue in a SQLite file. A nil one keeps none.
+// letters of a queue in a SQLite file. If it is nil, it discards them.
 type deadLetters struct {
 	input  string
 	engine *sqlite.Engine
