@@ -138,8 +138,8 @@ func taken(context.Context, asyncop.Failure[int]) error { return nil }
 
 func itoa(_ context.Context, i int) (string, error) { return strconv.Itoa(i), nil }
 
-// Regression (law W2): a result that the sink can never take was called again every 10 s
-// for ever, and others in its batch were held up.
+// Regression (law W2): the call for a result that the sink can never take was repeated
+// every 10 s for ever, and other results in its batch were delayed.
 func TestASinkThatCanNeverTakeAResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, good := newList(20, false), &collected{}

@@ -295,7 +295,7 @@ func (o *outage) Update(ctx context.Context, f func(context.Context, store.Tx) e
 	return o.Engine.Update(ctx, f)
 }
 
-// The number of similar failures has its line after a minute, also if the store is back.
+// The number of similar failures is logged after a minute, even if the store works again.
 func TestWork_LineAboutFailuresAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder // written by Work only

@@ -255,7 +255,8 @@ func TestE8NothingIncomplete(t *testing.T) {
 	require.Equal(t, "1", replay(t, r, request(1)))
 }
 
-// A slow request prevents no other one from being removed, by the mark or by age (X3).
+// A slow request does not prevent other requests from being removed, by the mark or by
+// age (X3).
 func TestE9SlowRequestPinsNothingButItself(t *testing.T) {
 	r, mock := newResults(t, server.Config{AnswerAge: time.Minute})
 	slow := begin(t, r, request(1))

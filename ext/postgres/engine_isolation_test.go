@@ -22,8 +22,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// With a default of REPEATABLE READ the database rolls back statements for the sake of
-// others. Each call is tried again.
+// With a default of REPEATABLE READ the database rolls back statements because of other
+// transactions. Each call is tried again.
 func TestEngine_DefaultOfRepeatableRead(t *testing.T) {
 	address := newDatabase(pgtest.Start(t), "isolation", "UTF8")
 	u, err := url.Parse(address)

@@ -62,7 +62,7 @@ func TestLocksForgetNames(t *testing.T) {
 	mock.Add(24 * time.Hour)
 	require.NoError(t, l.Extend(t.Context(), killed, time.Minute), "nobody else has it")
 	mock.Add(2 * time.Minute)
-	kept := acquire("kept") // all that is old goes, in steps
+	kept := acquire("kept") // all old rows are removed, in steps
 	acquire("kept, too")
 	var rows int
 	require.NoError(t, db.Reader().QueryRowContext(t.Context(), "SELECT count(*) FROM weir_locks WHERE name <> ''").Scan(&rows))
