@@ -123,7 +123,10 @@ func (e *TimeoutError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
 // AttemptTimeoutError is the outcome of an attempt that took longer than
 // [WithAttemptTimeout] allows. It matches context.DeadlineExceeded. Exception predicates
-// decide on a retry, as for other errors.
+// or classifiers decide on a retry, as for other errors. netretry.Classifier and
+// classifiers that include it (httpretry, pgretry, couchbase, hbase) name it
+// netretry.TimedOut, or netretry.NotSent if they have proof that the call was not sent.
+// With grpcretry and sqliteretry, chain netretry.Classifier behind them.
 type AttemptTimeoutError struct {
 	Limit   time.Duration // the attempt timeout
 	Attempt int           // from 1

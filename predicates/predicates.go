@@ -149,9 +149,19 @@ var (
 	CircuitBreakerOpen = NewReason("CIRCUIT_BREAKER_OPEN", true, false)
 )
 
-// NewReason returns the reason with this name and these properties. It panics if name is
-// empty, or if alwaysRetry is set without allowsNonIdempotentRetry: that would repeat
-// calls that may have taken effect without asking the strategy.
+// NewReason returns the reason with this name and these properties.
+//
+//   - allowsNonIdempotentRetry: the call has certainly not taken effect, so even a call
+//     that must not happen twice may be repeated. For a call that may be repeated
+//     anyway, such as a read under strategies.Policy.Idempotent, it makes no difference.
+//   - alwaysRetry: the call is repeated without asking the strategy, until the time runs
+//     out. With false, the strategy decides whether and when.
+//
+// So the reason of a read whose row is not there yet is NewReason("ABSENT", true, false).
+//
+// NewReason panics if name is empty, or if alwaysRetry is set without
+// allowsNonIdempotentRetry: that would repeat calls that may have taken effect without
+// asking the strategy.
 func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 	if name == "" {
 		panic("predicates: NewReason: empty name")

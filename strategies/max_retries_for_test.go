@@ -3,7 +3,9 @@ package strategies_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -90,6 +92,44 @@ func TestWithMaxRetriesFor_Operator(t *testing.T) {
 			}
 			require.Equal(t, c.calls, calls)
 			require.Equal(t, c.fails, failure != nil, "%v", failure)
+		})
+	}
+}
+
+// An element that stays without a result leaves without a failure when its retries are
+// used up. Without a limit it times out.
+func TestWithMaxRetriesFor_EmptyResult(t *testing.T) {
+	absent := predicates.NewReason("ABSENT", true, false)
+	classify := predicates.Classifiers(predicates.ByResult(predicates.EmptyResult[string], absent), httpretry.Classifier[string]())
+	unlimited := strategies.ReasonAware(classify, nil).Idempotent()
+	for name, c := range map[string]struct {
+		policy *strategies.Policy[string]
+		calls  int // 0 means any number
+	}{
+		"no classifier of results": {strategies.ReasonAware(httpretry.Classifier[string](), nil).Idempotent(), 1},
+		"3 retries":                {unlimited.WithMaxRetriesFor(absent, 3), 4},
+		"unlimited":                {unlimited, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				calls := 0
+				call := asyncop.Blocking(func(context.Context, string) (string, error) {
+					calls++
+					return "", asyncop.ErrNoResult
+				})
+				op := asyncop.OrderedWaitWithRetry(call, time.Minute, 1, c.policy)
+				var failure error
+				for _, err := range op.Results(slices.Values([]string{"a"})) {
+					failure = err
+				}
+				if c.calls == 0 {
+					var timeout *asyncop.TimeoutError
+					require.ErrorAs(t, failure, &timeout)
+					return
+				}
+				require.NoError(t, failure)
+				require.Equal(t, c.calls, calls)
+			})
 		})
 	}
 }
