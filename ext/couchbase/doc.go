@@ -11,9 +11,28 @@
 //	policy := strategies.ReasonAware(couchbase.Classifier[Row](), nil)
 //
 // Pass the context of the call to gocb (gocb.GetOptions.Context), and limit an attempt by
-// gocb's Timeout or asyncop.WithAttemptTimeout. gocb's default for key-value operations
-// is 2.5 s. If a deadline of your own context ends a call, gocb returns
-// ErrRequestCanceled, which is final.
+// gocb's Timeout. gocb's default for key-value operations is 2.5 s. A timeout of gocb has
+// more details than asyncop.WithAttemptTimeout, whose error is TIMED_OUT_IN_FLIGHT.
+// gocb returns ErrRequestCanceled, which is final, if a deadline of your own context ends
+// a call. After an attempt timeout the operator ignores that error, because the attempt
+// has already ended.
+//
+// # Documents that do not exist
+//
+// ErrDocumentNotFound is a rejection (KV_STATUS_0x01), which fails the element. To
+// continue without the document, return asyncop.ErrNoResult instead: the attempt
+// completes with an empty result, which Classifier does not retry. To retry it, give it a
+// reason:
+//
+//	absent := predicates.NewReason("ABSENT", true, false)
+//	classify := predicates.Classifiers(
+//		predicates.ByResult(predicates.EmptyResult[Row], absent),
+//		couchbase.Classifier[Row]())
+//	policy := strategies.ReasonAware(classify, nil).Idempotent().
+//		WithMaxRetriesFor(absent, 3)
+//
+// After three retries the element leaves without a result. Without a limit it is retried
+// until its timeout, and fails.
 //
 // # Reasons
 //
@@ -111,6 +130,23 @@
 //	query, analytics     with Readonly set in their options
 //	search, views        all
 //	management           reads (HTTP GET)
+//
+// By the RFC, no write is idempotent. If the answer to a write is lost, a repetition does
+// this:
+//
+//	Insert                    is refused because of its own document (ErrDocumentExists)
+//	Replace with a CAS        is refused because of its own change (ErrCasMismatch)
+//	Remove                    is refused (ErrDocumentNotFound), or without a CAS removes a
+//	                          document that was inserted later
+//	Upsert, Replace           overwrites later writes of others
+//	Increment, Append, …      takes effect twice
+//
+// Such a refusal is a rejection, named by its status, and the failure stays in doubt: an
+// earlier attempt may have taken effect. You may call an Insert idempotent if its id
+// belongs to a single element, the document is not removed meanwhile, and your function
+// treats ErrDocumentExists as success. If others insert under the same id, read the
+// document and compare. You may call an Upsert idempotent if its document has a single
+// writer, and at most one call for it runs at a time.
 //
 // # Limits
 //

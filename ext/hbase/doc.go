@@ -16,8 +16,18 @@
 // # Empty results
 //
 // A row that does not exist, and a range without rows, complete the attempt without a
-// result, so predicates.EmptyResult asks for another attempt. With a policy, make a
-// reason of it: predicates.ByResult(predicates.EmptyResult[string], reason).
+// result. Classifier names only errors, so the element leaves without a result after a
+// single call. To retry it, give the empty result a reason:
+//
+//	absent := predicates.NewReason("ABSENT", true, false)
+//	classify := predicates.Classifiers(
+//		predicates.ByResult(predicates.EmptyResult[string], absent),
+//		hbase.Classifier[string]())
+//	policy := strategies.ReasonAware(classify, nil).Idempotent().
+//		WithMaxRetriesFor(absent, 3)
+//
+// After three retries the element leaves without a result. Without a limit it is retried
+// until its timeout, and fails.
 //
 // # Retries of gohbase
 //
