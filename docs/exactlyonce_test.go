@@ -282,6 +282,7 @@ func Example_exactlyOnceSeveralServers() {
 	}
 	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(send), time.Minute, 100,
 		strategies.ReasonAware(httpretry.Classifier[string](), nil),
+		asyncop.WithAttemptTimeout(10*time.Second), // if a server hangs, the next attempt goes to the other server
 		asyncop.WithObserver(caller.NewTracker(caller.Config{})))
 	for answer, err := range op.Results(slices.Values([]string{"withdrawal 17"})) {
 		fmt.Println(answer, err)
