@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,74 +25,99 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// mortal is the store of a process that is killed: its later calls have no effect.
+// mortal is the store of a process that is killed: nothing that it calls then arrives.
 type mortal struct {
 	store.Inspector
-	killed atomic.Bool
+
+	mu       sync.RWMutex // held while a call runs: a call ends before the kill, or is refused
+	isKilled bool         // guarded by mu
 }
 
 var errKilled = errors.New("killed")
 
-func (m *mortal) err() error {
-	if m.killed.Load() {
+// begin begins a call, which ends with mu.RUnlock if begin returns nil.
+func (m *mortal) begin() error {
+	m.mu.RLock()
+	if m.isKilled {
+		m.mu.RUnlock()
 		return errKilled
 	}
 	return nil
 }
 
+func (m *mortal) kill() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.isKilled = true
+}
+
+func (m *mortal) wasKilled() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.isKilled
+}
+
 func (m *mortal) Put(ctx context.Context, queue string, ms ...store.Message) error {
-	if err := m.err(); err != nil {
+	if err := m.begin(); err != nil {
 		return err
 	}
+	defer m.mu.RUnlock()
 	return m.Inspector.Put(ctx, queue, ms...)
 }
 
 func (m *mortal) HandOver(ctx context.Context, moves ...store.Move) error {
-	if err := m.err(); err != nil {
+	if err := m.begin(); err != nil {
 		return err
 	}
+	defer m.mu.RUnlock()
 	return m.Inspector.HandOver(ctx, moves...)
 }
 
 func (m *mortal) Take(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
-	if err := m.err(); err != nil {
+	if err := m.begin(); err != nil {
 		return nil, err
 	}
+	defer m.mu.RUnlock()
 	return m.Inspector.Take(ctx, queue, limit, lease)
 }
 
 func (m *mortal) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error) {
-	if err := m.err(); err != nil {
+	if err := m.begin(); err != nil {
 		return nil, err
 	}
+	defer m.mu.RUnlock()
 	return m.Inspector.Claim(ctx, queue, f, p, lease)
 }
 
 func (m *mortal) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
-	if err := m.err(); err != nil {
+	if err := m.begin(); err != nil {
 		return err
 	}
+	defer m.mu.RUnlock()
 	return m.Inspector.Extend(ctx, d, leases...)
 }
 
 func (m *mortal) Done(ctx context.Context, leases ...store.Lease) error {
-	if err := m.err(); err != nil {
+	if err := m.begin(); err != nil {
 		return err
 	}
+	defer m.mu.RUnlock()
 	return m.Inspector.Done(ctx, leases...)
 }
 
 func (m *mortal) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
-	if err := m.err(); err != nil {
+	if err := m.begin(); err != nil {
 		return err
 	}
+	defer m.mu.RUnlock()
 	return m.Inspector.Release(ctx, delay, leases...)
 }
 
 func (m *mortal) Move(ctx context.Context, moves ...store.Move) error {
-	if err := m.err(); err != nil {
+	if err := m.begin(); err != nil {
 		return err
 	}
+	defer m.mu.RUnlock()
 	return m.Inspector.Move(ctx, moves...)
 }
 
@@ -139,7 +163,9 @@ func TestTheOrderOfAKeyAfterKills(t *testing.T) {
 						s := &mortal{Inspector: memory}
 						if run < kills {
 							time.AfterFunc(time.Duration(random.IntN(2000))*time.Millisecond, func() {
-								s.killed.Store(!gently)
+								if !gently {
+									s.kill()
+								}
 								stop()
 							})
 						}
@@ -168,7 +194,7 @@ func workOnKeys(ctx context.Context, t *testing.T, s *mortal, all *calls, stop f
 		meta, _ := message.MetaFromContext(ctx)
 		all.note(ctx, i)
 		time.Sleep(time.Duration(50+10*(i%20)) * time.Millisecond)
-		if s.killed.Load() {
+		if s.wasKilled() {
 			return 0, errKilled
 		}
 		if i%20 == 0 && meta.Visit <= 1 || i%60 == 0 && meta.Visit <= 2 {
@@ -179,7 +205,7 @@ func workOnKeys(ctx context.Context, t *testing.T, s *mortal, all *calls, stop f
 	op := asyncop.UnorderedWaitWithRetry(call, time.Minute, 100, strategies.PolicyOf(strategies.NoRetry[int]()).Idempotent(),
 		asyncop.WithFailureSink(l.Take), asyncop.WithLogger(quiet))
 	sink := sinkOf(func(ms []message.Message[int]) error {
-		if s.killed.Load() {
+		if s.wasKilled() {
 			return errKilled
 		}
 		all.mu.Lock()
@@ -194,7 +220,7 @@ func workOnKeys(ctx context.Context, t *testing.T, s *mortal, all *calls, stop f
 	})
 	first := leases.NewSource(s, "work", "dead", codec.JSON[int](), options...)
 	_, err = delivery.Run(ctx, l.Source(first), op, sink, delivery.WithDrain(0), delivery.WithLogger(quiet))
-	if !s.killed.Load() {
+	if !s.wasKilled() {
 		require.NoError(t, err)
 	}
 }
