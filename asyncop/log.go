@@ -160,14 +160,22 @@ func (s *frontend[IN, OUT]) LogSourcePanic(err error) {
 
 // LogDecision reports an outcome with a reason to retry, and whether it is retried.
 func (s *frontend[IN, OUT]) LogDecision(r core.Report[IN], d decision.Decision, again bool) {
-	msg, counted, noRetry := "asyncop: retry", "retries", d.NoRetryReason.String()
+	isAskedFor := d.NoRetryReason == decision.Retried
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts)}
-	if d.NoRetryReason == decision.Retried {
-		attrs, noRetry = append(attrs, slog.Duration("delay", max(d.Delay, d.Demanded))), "not before the deadline"
+	if isAskedFor {
+		attrs = append(attrs, slog.Duration("delay", max(d.Delay, d.Demanded)))
 	}
 	attrs = append(attrs, slog.String("reason", d.Reason.String()), slog.Any("error", d.Err))
+	msg := "asyncop: retry"
+	counted := "retries"
 	if !again {
-		msg, counted, attrs = "asyncop: no retry", "elements", append(attrs, slog.String("no_retry", noRetry))
+		msg = "asyncop: no retry"
+		counted = "elements"
+		noRetry := d.NoRetryReason.String()
+		if isAskedFor {
+			noRetry = "not before the deadline"
+		}
+		attrs = append(attrs, slog.String("no_retry", noRetry))
 	}
 	group, _ := s.groupOf(d.Err, d.Reason, &s.groups.decisions)
 	s.logGroup(r, slog.LevelDebug, msg, group, counted, func() []slog.Attr { return attrs })

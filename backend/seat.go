@@ -583,7 +583,7 @@ func (p *seat) DoneAsking(now time.Time, isShort bool) {
 	b.mu.Lock()
 	defer b.unlock()
 	p.asleep, p.wants = false, 0
-	if p.reserved > 0 || p.gave || !isShort { // otherwise nothing has changed for the other seats
+	if p.reserved > 0 || p.gave || !isShort { // otherwise the other seats are not affected
 		b.drop(p, p.reserved)
 		p.gave = false
 		if !isShort {

@@ -214,7 +214,9 @@ func (x *permits) lend(around, p *permit) {
 	root.waiting += p.waiting
 	root.waitingLent += p.waiting // calls with p wait with a lent permit now
 	root.lentCalls += p.lentCalls + p.own
-	p.waiting, p.waitingLent, p.lentCalls = 0, 0, 0
+	p.waiting = 0
+	p.waitingLent = 0
+	p.lentCalls = 0
 	x.count(p)
 	x.count(root)
 	around.inner += p.own

@@ -226,7 +226,9 @@ func (s *server) start(r *http.Request) (string, error) {
 		if f.Key == "" {
 			return "", wrong("Which key? The address names none.")
 		}
-		spec.Do, spec.Family, spec.Filter = store.Purge, true, store.Filter{Key: f.Key}
+		spec.Do = store.Purge
+		spec.Family = true
+		spec.Filter = store.Filter{Key: f.Key}
 	}
 	if spec.Do == store.Merge {
 		spec.To = q.Get("to")

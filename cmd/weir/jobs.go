@@ -268,13 +268,16 @@ written anew, keep a hash elsewhere.`,
 
 // logRow returns a line of the log as a row.
 func logRow(l jobs.Line) []string {
-	id, do, queue, done := strconv.Itoa(l.Job.ID), actionOf(l.Job.Spec), l.Job.Queue, strconv.Itoa(l.Job.Done)
-	if b := l.Backend; b != nil {
-		if id, do, queue, done = "", "backend", b.Backend, ""; b.Limit != nil {
-			done = strconv.Itoa(*b.Limit)
+	about := []string{strconv.Itoa(l.Job.ID), actionOf(l.Job.Spec), l.Job.Queue, strconv.Itoa(l.Job.Done)}
+	if l.Backend != nil {
+		limit := ""
+		if l.Backend.Limit != nil {
+			limit = strconv.Itoa(*l.Backend.Limit)
 		}
+		about = []string{"", "backend", l.Backend.Backend, limit}
 	}
-	return []string{strconv.Itoa(l.N), when(l.At), l.Event, id, do, queue, done, l.By, l.Why, l.Hash[:8]}
+	row := append([]string{strconv.Itoa(l.N), when(l.At), l.Event}, about...)
+	return append(row, l.By, l.Why, l.Hash[:8])
 }
 
 func (a *app) workers() *cobra.Command {

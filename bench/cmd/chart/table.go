@@ -14,8 +14,7 @@ type line struct {
 	cells []cell // in the order of bench.Series
 }
 
-// cell compares a row of weir in both modes. none is true if the workload has no such
-// row.
+// cell compares a row of weir in both modes. If the workload lacks the row, none is true.
 type cell struct {
 	none               bool
 	ordered, unordered bench.Comparison

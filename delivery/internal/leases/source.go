@@ -373,7 +373,9 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 			// It is not admitted again, since its key counts it already. The new lease may
 			// be lost as well, and counts again. Another worker may have chosen a provider.
 			s.lose(other)
-			other.lease, other.until, other.lost = l.Lease, until, false
+			other.lease = l.Lease
+			other.until = until
+			other.lost = false
 			provider := l.Meta.Provider
 			other.provider.Store(&provider)
 		case !s.admit(l.Meta.Key):
