@@ -17,10 +17,10 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// fleetShare is the share of a process of a limit that it shares with other processes. A
-// goroutine renews the share by the steps of package fleet, and sets the limit of the
-// backend to it. The goroutine starts with the first seat, and ends when all seats have
-// left and their calls have ended.
+// fleetShare is this process's share of a limit that several processes share. A goroutine
+// renews the share by the steps of package fleet, and sets the limit of the backend to
+// it. The goroutine starts with the first seat, and ends when all seats have left and
+// their calls have ended.
 //
 //	off ─▶ attending ─▶ off        when the last seat has left
 //	          │   ▲
@@ -41,14 +41,14 @@ type fleetShare struct {
 	seats     int           // seats that have not left
 	isRunning bool          // the goroutine
 	ended     chan struct{} // closed by the goroutine when it ends
-	peak      int           // permits that the process could have used, at most, since the last step
+	peak      int           // the highest need since the last step
 	told      int           // the need in the last step
 	waits     int           // calls that wait for the lease before they are made
-	changed   chan struct{} // closed when such a call may be made; then replaced
+	changed   chan struct{} // closed and replaced when such a call should check again
 	why       error         // error of the engine in the last step, or nil
 	busy      time.Duration // when the process last needed a permit
 
-	joined bool // the goroutine's: the table may have an entry of the process
+	joined bool // owned by the goroutine: the table may have an entry of the process
 }
 
 // source is the source of the calls that may start. The zero source allows no calls.
@@ -119,7 +119,7 @@ func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 	return longest
 }
 
-// wake makes the goroutine look at once.
+// wake makes the goroutine take its next step early: see pause.
 func (f *fleetShare) wake() {
 	select {
 	case f.kick <- struct{}{}:
@@ -212,7 +212,8 @@ func (f *fleetShare) refresh() {
 	}
 }
 
-// notify wakes the calls that wait for the lease, which look whether they may be made.
+// notify wakes the calls that wait for the lease, which then check again whether they may
+// begin.
 func (f *fleetShare) notify() {
 	if f.waits > 0 {
 		close(f.changed)
@@ -344,7 +345,7 @@ func (f *fleetShare) setLimit(n int) {
 	f.wake()
 }
 
-// run is the goroutine.
+// run takes the steps until all seats have left. It is the goroutine of the share.
 func (f *fleetShare) run() {
 	b := f.backend
 	for {
@@ -461,9 +462,9 @@ func (f *fleetShare) answered(err error) {
 	b := f.backend
 	switch {
 	case err != nil && f.why == nil:
-		b.logBecause(err.Error(), slog.LevelWarn, "backend: the engine of its shared limit does not answer")
+		b.logBecause(err.Error(), slog.LevelWarn, "backend: the engine of the shared limit does not answer")
 	case err == nil && f.why != nil:
-		b.logBecause("", slog.LevelInfo, "backend: the engine of its shared limit answers again")
+		b.logBecause("", slog.LevelInfo, "backend: the engine of the shared limit answers again")
 	}
 	f.why = err
 }

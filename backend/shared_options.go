@@ -35,7 +35,7 @@ const unknownCall = time.Minute
 //
 // The goroutine that holds the share ends when all operators of the backend have ended.
 // The end of the last operator waits until the share is given up, for a second at most.
-// It panics if keeper is nil.
+// Shared panics if keeper is nil.
 func Shared(keeper store.Keeper) Option {
 	if keeper == nil {
 		panic("backend: Shared: nil keeper")
@@ -53,15 +53,15 @@ func WithoutEngine(n int) Option {
 	return func(s *settings) { s.withoutEngine = n }
 }
 
-// LongestCall is how long a call to the service runs at most, for [Shared]. When a
-// process dies, its permits move to others 5 s and this time later, or the longest such
-// time of the processes. If calls run for longer, the service may get as many calls above
-// the limit. The default is the longest timeout of the operators: of an attempt, or else
-// of an element; twice as long for lookups, because an element may join a call just
-// before the first one times out. An operator without a timeout, or with timeouts of its
-// elements only, counts as a minute. A call that ignores its context may run for longer
-// than its timeout. More than a year counts as a year. It has no effect without Shared.
-// It panics if d is not positive.
+// LongestCall sets the longest time that a call to the service takes, for [Shared]. When
+// a process dies, its permits move to others after 5 s plus the longest such time of all
+// processes. Calls that run for longer may come on top of the limit. The default is the
+// longest timeout of the operators: of an attempt, or else of an element; twice as long
+// for lookups, because an element may join a call just before the first one times out. An
+// operator without a timeout, or with asyncop.WithTimeoutFor and no attempt timeout,
+// counts as a minute. A call that ignores its context may run for longer than its
+// timeout. More than a year counts as a year. It has no effect without Shared. It panics
+// if d is not positive.
 func LongestCall(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("backend: LongestCall: not positive: %v", d))

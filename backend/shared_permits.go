@@ -15,8 +15,8 @@ type permits struct {
 	counted int // permits with isCounted
 }
 
-// permit is the permit of a call, or lent by the permit of a call around its operator.
-// Calls count at the root.
+// permit allows one call at a time. It is taken from the share, or lent by the permit of
+// the call in which its operator runs. Calls are counted at the root.
 type permit struct {
 	stamp  gate.Stamp
 	seat   *seat   // nil for an additional permit of a call
@@ -28,7 +28,7 @@ type permit struct {
 	own         int     // calls that have begun with it and not ended
 	inner       int     // calls with permits that it has lent
 	waiting     int     // calls with it, and with permits lent by it, that wait for the lease; of a root
-	waitingLent int     // the latter
+	waitingLent int     // of these, calls with permits lent by it; of a root
 	lentCalls   int     // calls that have begun with permits lent by it and not ended; of a root
 	isCounted   bool    // a call may be at the service, or may begin at any time; of a root
 	calledFunc  bool    // a function that makes its calls by itself was called
@@ -88,7 +88,7 @@ func (x *permits) find(stamp gate.Stamp) *permit {
 // that waits for the lease is not at the service, and neither is a call around it.
 func (x *permits) running() int { return x.counted }
 
-// count counts p in running, or no longer. Each change of a root calls it.
+// count updates whether running includes p. It is called after each change of a root.
 func (x *permits) count(p *permit) {
 	counts := x.all[p.stamp] == p && p.root == p && x.mayRun(p)
 	switch {
@@ -196,8 +196,8 @@ func (x *permits) passOn(released *permit) {
 	}
 }
 
-// lend lends the permit around to a permit that was a root. around is nil if that permit
-// was released.
+// lend turns p, which was a root, into a permit lent by around. around is nil if the
+// lending permit was released.
 func (x *permits) lend(around, p *permit) {
 	p.isLent, p.around = true, around
 	if around == nil {

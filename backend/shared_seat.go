@@ -54,7 +54,7 @@ func (p *sharedSeat) Leave() {
 	p.fleet.leave()
 }
 
-var errNoShare = errors.New("the share of this process in the limit of its fleet is 0 at present")
+var errNoShare = errors.New("this process has no share of the fleet's limit at present")
 
 // WhyWaiting implements gate.Seat.
 func (p *sharedSeat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer

@@ -559,7 +559,7 @@ func firstCall(t *testing.T, engine store.Keeper, calls int) time.Duration {
 	return took
 }
 
-// The documentation has these times.
+// docs/fleet.md states these times.
 func TestShared_FirstCallOfANewProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := newEngine(t)

@@ -92,7 +92,7 @@ func (s *server) keyTable(key keyFilter) *keyTable {
 			break
 		}
 		dropped.drop()
-		delete(s.byKeys, other) // any one
+		delete(s.byKeys, other) // an arbitrary table
 	}
 	t = &keyTable{}
 	t.life, t.drop = context.WithCancel(s.ctx)

@@ -63,7 +63,7 @@ func openDeadDirectory(files vfs.FS, path string, note func(format string, args 
 		return d, nil
 	}
 	if _, held := errors.AsType[*vfs.HeldError](err); held {
-		return nil, fmt.Errorf("%s is in use: stop the program that writes it, and import it then: %w", path, err)
+		return nil, fmt.Errorf("%s is in use: stop the program that writes it, then import it: %w", path, err)
 	}
 	if errors.Is(err, syscall.EROFS) {
 		note("%s is on a read-only file system and is read without its lock: check that no program writes it from elsewhere.", path)
@@ -140,7 +140,7 @@ func (d *deadDirectory) messages() iter.Seq2[store.Message, error] {
 		}
 		damaged := damagedLetters + damagedReplay
 		if damaged > 0 {
-			yield(store.Message{}, fmt.Errorf("%s has damaged parts, %d in all, which stay there: all other dead letters were read", d.path, damaged))
+			yield(store.Message{}, fmt.Errorf("%s has damaged parts, %d in all, which were not imported: all other dead letters were read", d.path, damaged))
 		}
 	}
 }
@@ -169,7 +169,7 @@ func (d *deadDirectory) file(name string, found func(raw []byte, m store.Message
 			d.note("%s is damaged: %d bytes at byte %d cannot be read", path, p.length, p.offset)
 		},
 		torn: func(p deadPiece) {
-			d.note("%s ends with %d bytes that a crash has torn; they were never reported as stored", path, p.length)
+			d.note("%s ends with %d bytes of a line that a crash cut short; it was never reported as stored", path, p.length)
 		},
 	}
 	err = scan.read(file)

@@ -52,7 +52,7 @@ func TestDeadImport_Directory(t *testing.T) {
 
 	r = run("dead", "import", "dead letters", "--queue", "orders-dead", "--create").ok(t)
 	require.Equal(t, "5 messages read: 5 new\n", r.stdout)
-	require.Contains(t, r.stderr, "ends with 29 bytes that a crash has torn")
+	require.Contains(t, r.stderr, "ends with 29 bytes of a line that a crash cut short")
 	require.Contains(t, r.stderr, filepath.Join("dead letters", "damaged.jsonl"))
 	exported := run("dead", "export").ok(t).stdout
 	var ids []string

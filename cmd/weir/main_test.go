@@ -345,7 +345,7 @@ func TestEndOfARequestWithAKey(t *testing.T) {
 	assert.Equal(t, exitUsage, asked.status)
 	assert.Contains(t, asked.stderr, `End the request "key-2" of "alice" (book_ride, at ride_created, runs: 1)?`)
 
-	assert.Equal(t, result{"The request is ended\n", "", 0}, end("--user", "alice", "--key", "key-2", "--reason", "the ride was booked by phone", "--yes"))
+	assert.Equal(t, result{"The request has been ended\n", "", 0}, end("--user", "alice", "--key", "key-2", "--reason", "the ride was booked by phone", "--yes"))
 	assert.NotContains(t, execute(t, command(t, dir, "requests")).stdout, "key-2")
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)

@@ -19,10 +19,10 @@ func (a *app) requests() *cobra.Command {
 		Use: "requests", Short: "Show requests with idempotency keys that are not finished", Args: none,
 		Long: `Show requests with idempotency keys that are not finished, the oldest first. The
 program's completer takes them up again until their retention is over. weir
-requests end ends one that nobody finishes.
+requests end ends a request that no program will finish.
 
-POINT is the last step that is done, RUNS how often the request was begun,
-LOCKED since when one has its lock.`,
+POINT is the last step that was completed, RUNS the number of times that the
+request was begun, LOCKED the time since which a run has held its lock.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if q.limit < 0 {
 				return usagef("--max %d must not be negative", q.limit)
@@ -56,7 +56,7 @@ func (a *app) requestsEnd() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "end --reason TEXT", Short: "End a request that nobody finishes", Args: none,
-		Long: `End a request that nobody finishes, after you have looked what became of its
+		Long: `End a request that no program will finish. Check first what became of its
 steps. No step of it runs afterwards, and later attempts get an answer with
 status 410 that gives the reason.`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -107,7 +107,7 @@ func (a *app) endRequest(ctx context.Context, db *database, q requestsQuery, rea
 	if err := db.keys.End(ctx, k.ID, response); err != nil {
 		return err
 	}
-	return a.print("The request is ended\n")
+	return a.print("The request has been ended\n")
 }
 
 // requestsQuery holds the flags that select requests.

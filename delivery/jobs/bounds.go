@@ -12,10 +12,10 @@ import (
 // mostOrigins limits the queues in bounds.Puts.
 const mostOrigins = 100
 
-// bounds tell the messages of a family of queues that were put before a job started from
-// later messages. A message that was put before is at most at Last in the queue where it
-// was at the start. If it has moved to another queue since then, the origin of its put
-// ([message.Meta].Put) is at most at Puts.
+// bounds distinguish the messages of a family of queues that were put before a job
+// started from messages that were put later. A message that was put before is at most at
+// Last in the queue where it was at the start. If it has moved to another queue since
+// then, the origin of its put ([message.Meta].Put) is at most at Puts.
 type bounds struct {
 	Last map[string]int64 `json:"last,omitempty"` // by queue: the position of the last message
 	// By the origin of puts without its position, such as "orders/": the highest

@@ -16,17 +16,17 @@ import (
 // workers, and their failures and results are not stored (law W5).
 //
 // Older jobs of the queue run first: pause or cancel a job that takes long.
-// [Jobs.Matching] counts the messages before. Messages that are put after the start
-// stay, also if they fail while the job runs or is paused, and so reach a layer or
-// the dead letters. The job follows a message that was put before and moves to
-// another queue of these. It does not find two kinds of messages that move while it
-// runs, and that stay: messages that a merge sends back to the queue, and messages
-// whose queue is not on this engine, such as a topic of Kafka, and that reach their
-// first layer. CancelKey lists the messages of the key that are not dead letters
-// before it returns. It returns an error for an engine that is not a [store.Keeper].
+// [Jobs.Matching] counts the messages beforehand. Messages that are put after the start
+// stay, even if they reach a layer or the dead letters while the job runs or is paused.
+// The job finds messages that were put before the start even if they move to another of
+// these queues, with two exceptions, which stay: messages that a merge sends back to the
+// queue while the job runs, and messages of a queue that is not on this engine, such as a
+// topic of Kafka, if they reach their first layer while the job runs. CancelKey lists the
+// messages of the key that are not dead letters before it returns. It returns an error
+// for an engine that is not a [store.Keeper].
 func (j *Jobs) CancelKey(ctx context.Context, queue, key, by, why string) (Job, error) {
 	if key == "" {
-		return Job{}, errors.New("jobs: which key is to be cancelled? It is empty")
+		return Job{}, errors.New("jobs: CancelKey: empty key")
 	}
 	return j.Start(ctx, Spec{Do: store.Purge, Queue: queue, Family: true, Filter: store.Filter{Key: key}, By: by, Why: why})
 }
@@ -131,8 +131,8 @@ func readCancelled(r store.Record) cancelledKeys {
 	return c
 }
 
-// noteCancelled tells the workers of a queue that messages of a key were removed. With
-// isShort the record has no keys, so workers look for all of their messages.
+// noteCancelled records for the workers of a queue that messages of a key were removed.
+// With isShort the record has no keys, so workers look up all of their messages.
 func noteCancelled(ctx context.Context, tx store.Tx, queue, key string, isShort bool) error {
 	r := store.Record{Kind: kindCancelled, Name: queue}
 	var c cancelledKeys

@@ -30,8 +30,8 @@ type KeyFilter struct {
 //
 // It reads the keys of all messages once. For a million messages of ten thousand keys
 // that takes less than a second on SQLite and PostgreSQL. Keys returns an error if the
-// engine is not a [store.KeyCounter], as JetStream and Kafka, or if the name is the name
-// of a layer or of dead letters.
+// engine is not a [store.KeyCounter], such as JetStream or Kafka, or if the name is the
+// name of a layer or of dead letters.
 func Keys(ctx context.Context, e store.Engine, queue string, f KeyFilter) ([]store.KeyCounts, error) {
 	counter, ok := e.(store.KeyCounter)
 	if !ok {
@@ -43,7 +43,7 @@ func Keys(ctx context.Context, e store.Engine, queue string, f KeyFilter) ([]sto
 		return nil, fmt.Errorf("jobs: a %T does not list its queues: it is not a store.Inspector", e)
 	}
 	if f.Max < 0 {
-		return nil, fmt.Errorf("jobs: at most %d keys: must not be negative", f.Max)
+		return nil, fmt.Errorf("jobs: KeyFilter.Max is %d: must not be negative", f.Max)
 	}
 	of, err := familyOf(ctx, inspector, queue)
 	if err != nil {
@@ -72,7 +72,7 @@ func (f family) ordered() []string {
 	return names
 }
 
-// familyOf returns the queues of a queue. The name must not be the name of a queue that
+// familyOf returns the family of a queue. The name must not be the name of a queue that
 // belongs to another queue.
 func familyOf(ctx context.Context, s store.Inspector, queue string) (family, error) {
 	if base := baseOf(queue); base != queue {

@@ -63,7 +63,7 @@ func TestKeys_Refused(t *testing.T) {
 	_, err := jobs.Keys(t.Context(), struct{ store.Inspector }{s}, "orders", jobs.KeyFilter{})
 	require.ErrorContains(t, err, "does not count by key: it is not a store.KeyCounter. Use SQLite or PostgreSQL")
 	_, err = jobs.Keys(t.Context(), s, "orders", jobs.KeyFilter{Max: -1})
-	require.ErrorContains(t, err, "at most -1 keys")
+	require.ErrorContains(t, err, "KeyFilter.Max is -1: must not be negative")
 	for _, name := range []string{"orders-retry-1", "orders-dead", "orders-blocked"} {
 		_, err = jobs.Keys(t.Context(), s, name, jobs.KeyFilter{})
 		require.ErrorContains(t, err, `belongs to queue "orders": name that queue`)

@@ -9,11 +9,11 @@ import (
 type KeyCounter interface {
 	Lister
 
-	// CountKeys returns counts for up to q.Max keys that have messages in the queues of q.
-	// Keys with more waiting messages come first, then keys with more dead letters, then
-	// the others in the byte order of the keys. Messages without a key are not counted. It
-	// reads the queues in one statement, without their payloads, and needs memory for
-	// twice q.Max keys.
+	// CountKeys returns counts for up to q.Max keys that have messages in the queues of
+	// q. Keys with more waiting messages come first, then keys with more dead letters,
+	// then the others in the byte order of the keys. Messages without a key are not
+	// counted. It does not read payloads. An engine on a database reads the queues in one
+	// statement, and needs memory for twice q.Max keys.
 	CountKeys(ctx context.Context, q KeyQuery) ([]KeyCounts, error)
 }
 

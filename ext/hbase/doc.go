@@ -57,8 +57,8 @@
 //
 // "n" marks reasons that allow a retry of calls that must not happen twice. They are
 // proofs for writes of [Mutate] only. An error of another request may follow repetitions
-// inside gohbase, so the reasons keep their names but lose the "n", and a rejection is no
-// reason at all.
+// inside gohbase, so the reasons keep their names but lose the "n", and a rejection has
+// no reason.
 //
 //	error of gohbase                        reason                         n
 //	NotServingRegionException               HBASE_NOT_SERVING_REGION       n
@@ -73,9 +73,9 @@
 //	gohbase.ErrCannotFindRegion             HBASE_REGION_NOT_FOUND         n
 //	RetryImmediatelyException               HBASE_RETRY_IMMEDIATELY
 //	IOException: … log is closed            HBASE_LOG_CLOSED
-//	UnknownScannerException and its kin     HBASE_SCANNER_LOST
+//	UnknownScannerException and similar     HBASE_SCANNER_LOST
 //	connection ended (region.ServerError)   CONNECTION_LOST_IN_FLIGHT
-//	context deadline, write not sent        REQUEST_NOT_SENT               n
+//	write not sent: deadline, connection    REQUEST_NOT_SENT               n
 //	context deadline                        TIMED_OUT_IN_FLIGHT
 //	gohbase.TableNotFound                   HBASE_TABLE_NOT_FOUND          rejection
 //	NoSuchColumnFamilyException             HBASE_NO_SUCH_COLUMN_FAMILY    rejection

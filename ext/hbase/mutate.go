@@ -16,9 +16,9 @@ import (
 
 // Mutate returns a function that writes a row: a put, a delete, an increment or an
 // append. request makes the request for an element, with the given context. An attempt
-// sends it at most once, and ends with either of the contexts if request uses another one.
-// result makes the result of the response, whose cells are the new values of an increment
-// or append, and which is empty for other writes.
+// sends it at most once. If the request has another context, the attempt also ends with
+// that context. result makes the result of the response, whose cells are the new values
+// of an increment or append, and which is empty for other writes.
 //
 // timeout limits an attempt; 0 means no limit. Use it in place of
 // asyncop.WithAttemptTimeout: an attempt that ends here reports whether its request was
@@ -75,8 +75,7 @@ func limited(ctx context.Context, timeout time.Duration) (context.Context, conte
 // and whether it was refused.
 func sendOnce(ctx context.Context, sender gohbase.RPCClient, mutation *hrpc.Mutate) (*hrpc.Result, error) {
 	w := newWrite(ctx, mutation)
-	defer w.end()
-	defer close(w.returned)
+	defer w.finish()
 	message, err := sender.SendRPC(w)
 	answer, ok := w.answer()
 	switch {

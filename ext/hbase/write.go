@@ -34,7 +34,8 @@ type write struct {
 	limited context.Context // ends with the attempt, the context of the mutation, or a call of end
 	end     func()
 
-	returned chan struct{} // closed when SendRPC has returned
+	returned  chan struct{} // closed when SendRPC has returned
+	stopWatch func() bool   // keeps closeStalled from running
 
 	mu         sync.Mutex      // guards the fields below
 	current    context.Context // limited, or a child of it in which gohbase traces the request
@@ -49,17 +50,25 @@ type write struct {
 	ends  [2]chan hrpc.RPCResult // of the result: one is the server's, one is SendRPC's
 }
 
-// newWrite returns a write of m for a call of SendRPC. The caller must call end.
+// newWrite returns a write of m for a call of SendRPC. The caller must call
+// finish.
 func newWrite(ctx context.Context, m *hrpc.Mutate) *write {
 	limited, cancel := context.WithCancel(m.Context())
 	stop := context.AfterFunc(ctx, cancel)
-	end := func() {
+	w := &write{Mutate: m, attempt: ctx, limited: limited, current: limited, returned: make(chan struct{})}
+	w.stopWatch = context.AfterFunc(limited, w.closeStalled)
+	w.end = func() {
 		stop()
 		cancel()
 	}
-	w := &write{Mutate: m, attempt: ctx, limited: limited, end: end, current: limited, returned: make(chan struct{})}
-	context.AfterFunc(limited, w.closeStalled)
 	return w
+}
+
+// finish releases the resources of w after SendRPC has returned.
+func (w *write) finish() {
+	close(w.returned)
+	w.stopWatch() // before end, which would start closeStalled
+	w.end()
 }
 
 // writeGrace is how long gohbase may continue to write a request after its attempt should

@@ -9,8 +9,8 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// A FailureLog has a line for similar failures once a minute, and at most failureGroups
-// groups of them.
+// A FailureLog writes one line per minute for similar failures, in about failureGroups
+// groups.
 const (
 	failurePeriod = time.Minute
 	failureGroups = 10

@@ -8,7 +8,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// IsPointsTo reports whether a header has the name [store.HeaderPointsTo], in any case.
+// IsPointsTo reports whether a header has the name [store.HeaderPointsTo], ignoring upper
+// and lower case.
 func IsPointsTo(name string) bool { return strings.EqualFold(name, store.HeaderPointsTo) }
 
 // DropPointsTo removes [store.HeaderPointsTo] from a message that has its bytes. A client

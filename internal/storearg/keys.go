@@ -17,7 +17,7 @@ const maxQueues = 400
 func KeyQuery(q store.KeyQuery) error {
 	switch {
 	case q.Max < 1:
-		return fmt.Errorf("store: at most %d keys: must be at least 1", q.Max)
+		return fmt.Errorf("store: KeyQuery.Max is %d: must be at least 1", q.Max)
 	case len(q.Queues) == 0 || len(q.Queues) > maxQueues:
 		return fmt.Errorf("store: counts by key of %d queues: must be 1 to %d", len(q.Queues), maxQueues)
 	}

@@ -16,21 +16,21 @@
 //
 //   - The recorded share is never below the number of running calls. A process that must
 //     release permits stops starting calls, and releases the permits as its calls end.
-//   - A claim is written on condition of the version of the table, so two processes cannot
-//     claim the same permits.
+//   - A claim is written only if the version of the table has not changed, so two
+//     processes cannot claim the same permits.
 //   - A claim is used when all other members have written since. Each of them has then
 //     recorded its own share after it has seen the claim. So it does not matter which
 //     writes a failover of the engine loses, or how long it takes: of two processes that
 //     claim the same permits, the later one finds the claim of the other, or finds that
 //     its own writes were lost.
-//   - A member may be dead and never write. Then a witness must have written, which was a
-//     member before the last write of the silent one.
+//   - A member may be dead and never write. Then it is enough that a witness has written:
+//     a member that had joined before the last write of the silent one.
 //   - A process that has just joined uses no permit for [Settling], in which processes
 //     whose entries were lost record them again.
 //   - After the end of its lease a process has no share, and grows from zero.
-//   - The entry of another process counts until it has not changed for its lease and the
-//     longest call of all, by the monotonic clock of the reader. A reader that has missed
-//     steps measures this time anew.
+//   - The entry of another process counts until it has been unchanged for [Lease] plus the
+//     longest call of all processes, by the monotonic clock of the reader. A reader that
+//     has missed steps measures this time anew.
 //   - A process that finds that the engine has lost writes marks its entry as stopped,
 //     for its lease and the longest call of all. Meanwhile no process grows: a process
 //     that was killed may have had a share that was lost.
@@ -38,6 +38,6 @@
 // Permits are divided by need: a process that needs fewer permits than an equal part gets
 // as many as it needs, and the others share the rest. Permits that are left over are
 // divided among the processes that need any. If there are fewer permits than processes,
-// the processes take turns: a process that has had a permit for some seconds gets the
-// highest ticket, and low tickets come first.
+// the processes take turns: a process that has had a permit for at least four seconds
+// gets the highest ticket, and low tickets come first.
 package fleet

@@ -23,8 +23,8 @@ const (
 	Silent = 2500 * time.Millisecond
 	// steady is the longest time from the start of a step to the read of the next one,
 	// for a process that vouches for others. It is shorter than Silent: a process that
-	// others took for silent does not vouch. The answer of a step may be late, so the
-	// time when it came does not matter.
+	// others may have taken for silent must not vouch. The time counts from the start of
+	// the step, because its answer may be late.
 	steady = 2 * time.Second
 	// MaxLongest bounds the longest call, so that sums of times do not overflow.
 	MaxLongest = 365 * 24 * time.Hour
@@ -47,7 +47,7 @@ type Local struct {
 	IsPaced bool          // the next call waits for a rate
 }
 
-// Machine is a process in its fleet. It is not safe for concurrent use.
+// Machine is the state of a process in its fleet. It is not safe for concurrent use.
 type Machine struct {
 	id string
 
@@ -60,7 +60,7 @@ type Machine struct {
 
 	claimedAt int64 // version of the write that recorded the part of claim beyond share
 
-	// The steps that have all succeeded, without a long time between two of them.
+	// The latest series of successful steps without a long gap.
 	settles bool          // there is at least one
 	since   time.Duration // when the first of them was committed
 	joined  int64         // the version that it has written
@@ -69,7 +69,7 @@ type Machine struct {
 	committed int64 // beat of the last write that is known to have happened
 	tried     int64 // beat of the last write
 	seen      map[string]sighting
-	stopped   time.Duration // the process does not grow before, because the engine has lost writes
+	stopped   time.Duration // until when the share does not grow, because the engine has lost writes
 
 	// The turn, while there are fewer permits than processes.
 	ticket   int64

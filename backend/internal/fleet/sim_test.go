@@ -360,7 +360,7 @@ func (s *sim) growWithoutNotice() {
 }
 
 // failoverWithFaults makes a failover that loses writes, and disturbs some processes at
-// the same time, because then the protocol is most easily misled.
+// the same time, because the protocol is most likely to fail then.
 func (s *sim) failoverWithFaults() {
 	lost := s.between(tick, []time.Duration{fleet.Period, 3 * time.Second}[s.IntN(2)])
 	s.failover(lost, s.upTo([]time.Duration{0, fleet.Period, 8 * time.Second}[s.IntN(3)]))

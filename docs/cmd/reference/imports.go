@@ -141,7 +141,11 @@ func importsOf(page string, sources []source) string {
 		b.WriteString("The snippets are parts of ")
 	}
 	for i, name := range slices.Sorted(maps.Keys(files)) {
-		if i > 0 {
+		switch {
+		case i == 0:
+		case i == len(files)-1:
+			b.WriteString(" and ")
+		default:
 			b.WriteString(", ")
 		}
 		fmt.Fprintf(&b, "[%s](%s)", strings.TrimPrefix(name, "../"), name)

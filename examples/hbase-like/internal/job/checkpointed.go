@@ -129,7 +129,7 @@ func (c *checkpointed) prove(j *job, s *cli.Summary, err error) (*cli.Summary, e
 		err = errInterrupted
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w\nstart again with the same flags to go on from the last checkpoint in %s", err, j.cfg.Checkpoint)
+		return nil, fmt.Errorf("%w\nstart again with the same flags to continue from the last checkpoint in %s", err, j.cfg.Checkpoint)
 	}
 	accepted := int64(0)
 	for _, st := range s.Lookups {

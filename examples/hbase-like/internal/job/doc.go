@@ -2,7 +2,8 @@
 // checkpoints, and cut into partitions that several processes share. It starts the store,
 // draws the progress, handles interrupts, and proves that each flight came out once.
 //
-// job.go has the steps that all runs share. stream.go, checkpointed.go and partition.go
-// have only the differences: the input and the output, the end of a run after an
-// interrupt, and the proof.
+// job.go has the steps that all runs share. stream.go and checkpointed.go have the
+// differences: the input and the output, the end of a run after an interrupt, and the
+// proof. partitioned.go starts the workers of a partitioned run, and partition.go is a
+// worker.
 package job

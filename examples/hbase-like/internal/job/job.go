@@ -95,7 +95,8 @@ type mode interface {
 	interrupt(j *job)
 	// prove completes the summary after a run that ended with err.
 	prove(j *job, s *cli.Summary, err error) (*cli.Summary, error)
-	// close releases what open has opened, if begin was not called, and the directory.
+	// close releases the directory, and also the input and the output if begin was not
+	// called.
 	close() error
 }
 

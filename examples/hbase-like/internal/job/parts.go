@@ -28,7 +28,8 @@ type Pipeline struct {
 // NewPipeline makes a pipeline of its parts. Each operator gets the options.
 type NewPipeline func(parts *Parts, more ...asyncop.Option) *Pipeline
 
-// Parts has the configuration, the client and the ledger, which a run gives its pipeline.
+// Parts holds the configuration, the client and the ledger that a run passes to its
+// pipeline.
 type Parts struct {
 	cli.Config
 	Client *hclient.Client

@@ -52,8 +52,8 @@ func (m *stream) open(j *job) (err error) {
 	return err
 }
 
-// option makes an operator that stops accepting before the end of the input cancel the
-// source.
+// option returns the option that cancels the source if an operator stops accepting before
+// the end of the input.
 func (m *stream) option() asyncop.Option { return asyncop.WithUpstreamCancel(m.endSource) }
 
 func (m *stream) begin(j *job) (err error) {
