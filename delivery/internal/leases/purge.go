@@ -104,8 +104,7 @@ func (s *Source[T]) OnPurge(f func()) {
 }
 
 // LookForPurged implements [settle.PurgeFinder]. It extends the leases: the store refuses
-// the leases of messages that were purged. It leaves out settled messages, which the
-// recorder may be settling in the store just now: recording them finds a purge as well.
+// the leases of messages that were purged.
 func (s *Source[T]) LookForPurged(ctx context.Context, key string) {
 	s.mu.Lock()
 	s.looks++ // before the messages are read, so that a take that runs looks again
@@ -114,7 +113,7 @@ func (s *Source[T]) LookForPurged(ctx context.Context, key string) {
 }
 
 func (s *Source[T]) lookInFlight(ctx context.Context, key string) {
-	s.extendSome(ctx, func(h *held) bool { return h.settlement == nil && (key == "" || h.message.Meta.Key == key) })
+	s.extendSome(ctx, func(h *held) bool { return key == "" || h.message.Meta.Key == key })
 }
 
 // looksBegun returns how many calls of LookForPurged have begun.
