@@ -232,7 +232,7 @@ func (m *Machine) startAnew() {
 // write.
 func (m *Machine) Leave(read Table) Table {
 	m.drop()
-	next := Table{Members: maps.Clone(read.Members)}
+	next := Table{Members: maps.Clone(read.Members), later: read.later}
 	delete(next.Members, m.id)
 	return next
 }
@@ -250,7 +250,7 @@ func (m *Machine) drop() {
 // counts for the longest call of all members, because it may have noticed the claim of
 // another process with longer calls, whose entry the engine has lost.
 func (m *Machine) counted(now Instant, read Table, longest time.Duration) Table {
-	next := Table{Members: make(map[string]Member, len(read.Members)+1)}
+	next := Table{Members: make(map[string]Member, len(read.Members)+1), later: read.later}
 	for id, x := range read.Members {
 		s, ok := m.seen[id]
 		if !ok || s.beat != x.Beat {

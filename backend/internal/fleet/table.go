@@ -2,13 +2,20 @@ package fleet
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
+
+	"github.com/weirflow/weir/internal/unknown"
 )
 
-// Table is the record that the processes of a fleet share.
+// Table is the record that the processes of a fleet share. Each process writes all of it,
+// so a table and its entries keep what a process of a later version has added (law W4).
 type Table struct {
 	Members map[string]Member `json:"members"` // by the id of the process
+
+	later map[string]string // JSON members of a later version
 }
 
 // Member is the entry of a process.
@@ -21,6 +28,60 @@ type Member struct {
 	Ticket  int64         `json:"ticket"`            // low tickets come first if there are fewer permits than members
 	Longest time.Duration `json:"longest"`           // of its calls, in nanoseconds
 	Stopped bool          `json:"stopped,omitempty"` // the process has found that the engine lost writes: no process may grow
+
+	later map[string]string // JSON members of a later version
+}
+
+// The JSON members that this version knows.
+var (
+	tableFields  = unknown.Kind{Known: []string{"members"}}
+	memberFields = unknown.Kind{Known: []string{"share", "need", "beat", "written", "joined", "ticket", "longest", "stopped"}}
+)
+
+// MarshalJSON returns the table as it is stored.
+func (t Table) MarshalJSON() ([]byte, error) {
+	type plain Table
+	text, err := json.Marshal(plain(t))
+	if err != nil {
+		return nil, err
+	}
+	return tableFields.Append(text, t.later), nil
+}
+
+// UnmarshalJSON reads the output of MarshalJSON.
+func (t *Table) UnmarshalJSON(text []byte) error {
+	type plain Table
+	var read plain
+	later, err := tableFields.Unmarshal(text, &read)
+	if err != nil {
+		return fmt.Errorf("fleet: table: %w", err)
+	}
+	*t = Table(read)
+	t.later = later
+	return nil
+}
+
+// MarshalJSON returns the entry as it is stored.
+func (x Member) MarshalJSON() ([]byte, error) {
+	type plain Member
+	text, err := json.Marshal(plain(x))
+	if err != nil {
+		return nil, err
+	}
+	return memberFields.Append(text, x.later), nil
+}
+
+// UnmarshalJSON reads the output of MarshalJSON.
+func (x *Member) UnmarshalJSON(text []byte) error {
+	type plain Member
+	var read plain
+	later, err := memberFields.Unmarshal(text, &read)
+	if err != nil {
+		return fmt.Errorf("fleet: entry: %w", err)
+	}
+	*x = Member(read)
+	x.later = later
+	return nil
 }
 
 // needy is a member that needs permits.
