@@ -1,6 +1,7 @@
 package jobs_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -124,4 +125,61 @@ func TestCancelKey_MessagesOfAnotherQueue(t *testing.T) {
 	moves(t, e, "orders", "orders-retry-1")
 	require.Equal(t, 3, end().Done)
 	require.Equal(t, "new baskets", idsOf(t, e, "orders-retry-1"))
+}
+
+// listing is an engine that calls a function before each List of a queue.
+type listing struct {
+	*memory.Engine
+	queue  string
+	before func()
+}
+
+func (l *listing) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	if queue == l.queue && l.before != nil {
+		l.before()
+	}
+	return l.Engine.List(ctx, queue, f, p)
+}
+
+// A job ends although a message of the key reaches the queue in each of its steps.
+func TestCancelKey_KeyThatFailsFasterThanAStep(t *testing.T) {
+	const most = 50 // far more than the job lists a queue
+	for _, queue := range []string{"orders", "orders-blocked", "orders-retry-1", "orders-dead"} {
+		t.Run(queue, func(t *testing.T) {
+			e := &listing{Engine: memory.Open(), queue: queue}
+			puts(t, e, "old ", "orders", "orders-blocked", "orders-retry-1", "orders-dead")
+			end := pausedCancel(t, e)
+			later := 0
+			e.before = func() {
+				if later < most {
+					puts(t, e, fmt.Sprint("new ", later, " "), queue)
+					later++
+				}
+			}
+			require.Equal(t, jobs.Progress{Done: 4}, end().Progress)
+			require.Less(t, later, most)
+			require.NotContains(t, idsOf(t, e.Engine, queue), "old")
+		})
+	}
+}
+
+// In an outage, a message returns to the last layer, or to the queue if it has no layers.
+func TestCancelKey_MessageThatReturnsToItsQueue(t *testing.T) {
+	for _, queue := range []string{"orders", "orders-retry-1"} {
+		t.Run(queue, func(t *testing.T) {
+			e := &listing{Engine: memory.Open(), queue: queue}
+			puts(t, e, "old ", "orders")
+			if queue != "orders" {
+				moves(t, e.Engine, "orders", queue)
+			}
+			end := pausedCancel(t, e)
+			e.before = func() {
+				e.before = nil
+				puts(t, e, "new ", queue)
+				moves(t, e.Engine, queue, queue)
+			}
+			require.Equal(t, 1, end().Done)
+			require.Equal(t, "new "+queue, idsOf(t, e.Engine, queue))
+		})
+	}
 }

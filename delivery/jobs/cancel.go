@@ -19,10 +19,10 @@ import (
 // [Jobs.Matching] counts the messages beforehand. Messages that are put after the start
 // stay, even if they reach a layer or the dead letters while the job runs or is paused.
 // The job finds messages that were put before the start even if they move to another of
-// these queues, with two exceptions, which stay: messages that a merge sends back to the
-// queue while the job runs, and messages of a queue that is not on this engine, such as a
-// topic of Kafka, if they reach their first layer while the job runs. CancelKey lists the
-// messages of the key that are not dead letters before it returns. It returns an error
+// these queues, with two exceptions, which may stay: messages that a merge sends back to
+// the queue while the job runs, and messages of a queue that is not on this engine, such
+// as a topic of Kafka, if they reach their first layer while the job runs. CancelKey lists
+// the messages of the key that are not dead letters before it returns. It returns an error
 // for an engine that is not a [store.Keeper].
 func (j *Jobs) CancelKey(ctx context.Context, queue, key, by, why string) (Job, error) {
 	if key == "" {
@@ -62,26 +62,48 @@ func (j *Jobs) Matching(ctx context.Context, s Spec) ([]QueueCount, error) {
 	return counts, nil
 }
 
-// following returns the queue that a job continues with when it has processed a queue, or
-// "" if it was the last. Messages move in this order, so the job meets a message that was
-// handed over while it ran.
-func (j *Jobs) following(ctx context.Context, job *Job) (string, error) {
+// pass is a pass of a job over the messages of a queue.
+type pass struct {
+	queue        string
+	after, until int64 // the positions: after is exclusive, until inclusive
+	isAgain      bool  // the second pass over the queue
+}
+
+// following returns the pass that follows the pass that a job has ended, or nil if that
+// was the last. A job of a family makes two passes over each of its queues, in the order
+// of rankOf. Each ends at the position of the last message there when it begins. So the
+// job ends even if messages are put faster than it lists them, and it finds messages that
+// move while it runs:
+//   - A message that moves to a later queue does so before the passes over its own queue
+//     have ended, so the passes over the later queue include it.
+//   - In an outage a message returns to the same queue. The second pass includes the
+//     messages that have returned during the first.
+func (j *Jobs) following(ctx context.Context, job *Job) (*pass, error) {
 	isFull := job.Max > 0 && job.Done >= job.Max
 	if !job.Family || isFull {
-		return "", nil
+		return nil, nil
+	}
+	queue := job.queue()
+	if !job.Again {
+		n, err := j.engine.Count(ctx, queue, job.Filter)
+		if err != nil {
+			return nil, err
+		}
+		if n.Last > job.Until {
+			return &pass{queue: queue, after: job.Until, until: n.Last, isAgain: true}, nil
+		}
 	}
 	of, err := familyOf(ctx, j.engine, job.Queue)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	here, next := rankOf(job.queue()), ""
-	for _, queue := range of.all() {
-		isLater := rankOf(queue) > here
-		if isLater && (next == "" || rankOf(queue) < rankOf(next)) {
-			next = queue
+	for _, later := range of.ordered() {
+		if rankOf(later) > rankOf(queue) {
+			n, err := j.engine.Count(ctx, later, job.Filter)
+			return &pass{queue: later, until: n.Last}, err
 		}
 	}
-	return next, nil
+	return nil, nil
 }
 
 // rankOf returns the place of a queue in its family: the queue, blocked messages, layers,

@@ -218,7 +218,7 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 	if err != nil {
 		return job, 0, err
 	}
-	following := ""
+	var following *pass
 	if len(entries) == 0 {
 		following, err = j.following(ctx, &job)
 		if err != nil {
@@ -234,8 +234,8 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 			return nil
 		}
 		next.Error, next.Runner = "", j.runner
-		if following != "" {
-			next.In, next.After = following, 0
+		if following != nil {
+			next.In, next.After, next.Until, next.Again = following.queue, following.after, following.until, following.isAgain
 			return j.write(ctx, tx, &next, "", "", "")
 		}
 		if len(entries) == 0 {
@@ -269,6 +269,7 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 	return next, again, err
 }
 
+// entries returns the messages of the next step of a job: none at the end of its pass.
 func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, error) {
 	if job.Rate > 0 {
 		size = max(1, min(size, int(min(job.Rate, stepSize)))) // a second's worth
@@ -276,16 +277,10 @@ func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, e
 	if job.Max > 0 {
 		size = min(size, job.Max-job.Done)
 	}
-	page := store.Page{After: job.After, Until: job.Until, Max: size}
-	if job.queue() != job.Queue {
-		page.Until = 0 // messages may have been handed over to this queue since the start: see Bounds
-	} else if job.Until <= job.After {
+	if size < 1 || job.Until <= job.After {
 		return nil, nil
 	}
-	if size < 1 {
-		return nil, nil
-	}
-	return j.engine.List(ctx, job.queue(), job.Filter, page)
+	return j.engine.List(ctx, job.queue(), job.Filter, store.Page{After: job.After, Until: job.Until, Max: size})
 }
 
 // count notes what was done to entries, and returns how long to wait.
