@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	mathrand "math/rand/v2"
 	"reflect"
 	"sync"
@@ -45,7 +44,8 @@ type fleetShare struct {
 	told      int           // the need in the last step
 	waits     int           // calls that wait for the lease before they are made
 	changed   chan struct{} // closed and replaced when such a call should check again
-	why       error         // error of the engine in the last step, or nil
+	fault     fault
+	why       error         // error of the step that found the fault, or nil
 	busy      time.Duration // when the process last needed a permit
 
 	joined bool // owned by the goroutine: the table may have an entry of the process
@@ -105,7 +105,8 @@ func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 	starts := !f.isRunning
 	if starts {
 		f.isRunning, f.ended = true, make(chan struct{})
-		f.busy, f.why = b.now(), nil
+		f.busy = b.now()
+		f.fault, f.why = noFault, nil
 		go f.run()
 	}
 	b.mu.Unlock()
@@ -191,7 +192,7 @@ func (f *fleetShare) refresh() {
 	switch {
 	case isLeased:
 		from, n = source{isLeased: true, lease: f.machine.Leases()}, f.machine.Share(now)
-	case f.why != nil && b.withoutEngine > 0:
+	case f.fault == noEngine && b.withoutEngine > 0:
 		from, n = source{isAlone: true}, b.withoutEngine
 	}
 	hasChanged := from != f.source
@@ -426,13 +427,13 @@ func (f *fleetShare) step() time.Duration {
 			f.recorded = longest
 			f.notify()
 		}
-		f.answered(nil)
+		f.note(nil)
 		f.peak = b.used
 	case errors.Is(err, store.ErrChanged): // other processes were faster: the lease stays as it is
-		f.answered(nil)
+		f.note(nil)
 	default:
 		f.machine.Fail()
-		f.answered(err)
+		f.note(err)
 	}
 	f.refresh()
 	switch {
@@ -457,18 +458,6 @@ func (f *fleetShare) local(need int) fleet.Local {
 	}
 }
 
-// answered notes whether the engine has answered, and logs a change.
-func (f *fleetShare) answered(err error) {
-	b := f.backend
-	switch {
-	case err != nil && f.why == nil:
-		b.logBecause(err.Error(), slog.LevelWarn, "backend: the engine of the shared limit does not answer")
-	case err == nil && f.why != nil:
-		b.logBecause("", slog.LevelInfo, "backend: the engine of the shared limit answers again")
-	}
-	f.why = err
-}
-
 // stepOut removes the entry of the process, which makes no calls. If that fails, the
 // entry counts until its lease has ended.
 func (f *fleetShare) stepOut() {
@@ -482,7 +471,7 @@ func (f *fleetShare) stepOut() {
 			return read
 		}
 		next := f.machine.Leave(read)
-		f.why = nil
+		f.fault, f.why = noFault, nil
 		f.refresh()
 		return next
 	})
@@ -532,7 +521,7 @@ func (f *fleetShare) read(ctx context.Context, tx store.Tx) (r store.Record, t f
 	r = records[0]
 	err = json.Unmarshal([]byte(r.Value), &t)
 	if err != nil {
-		return r, t, fmt.Errorf("backend %s: the record with the shares of its fleet is not readable: %w", f.backend.name, err)
+		return r, t, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	return r, t, nil
 }

@@ -2,8 +2,6 @@ package backend
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/weirflow/weir/internal/gate"
@@ -54,22 +52,19 @@ func (p *sharedSeat) Leave() {
 	p.fleet.leave()
 }
 
-var errNoShare = errors.New("this process has no share of the fleet's limit at present")
-
 // WhyWaiting implements gate.Seat.
 func (p *sharedSeat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	b := p.seat.backend
 	b.mu.Lock()
 	hasShare := b.limit > 0 || p.fleet.limit == 0 || b.state != Up
-	why := p.fleet.why
-	b.mu.Unlock()
-	switch {
-	case hasShare:
-		return p.seat.WhyWaiting(now, l)
-	case why != nil:
-		return fmt.Errorf("backend %s: %w: its engine does not answer: %w", b.name, errNoShare, why), firstPause
+	if !hasShare {
+		err = p.fleet.whyNoShare()
 	}
-	return fmt.Errorf("backend %s: %w", b.name, errNoShare), firstPause
+	b.mu.Unlock()
+	if hasShare {
+		return p.seat.WhyWaiting(now, l)
+	}
+	return err, firstPause
 }
 
 // BeginCall implements gate.Leased.

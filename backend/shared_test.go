@@ -41,11 +41,13 @@ func (s *counted) call(ctx context.Context, in int) (int, error) {
 	}
 }
 
-// flakyKeeper is an engine that does not answer while it is down.
+// flakyKeeper is an engine that does not answer while it is down, and on which other
+// processes are faster while outpaced is set.
 type flakyKeeper struct {
 	store.Keeper
-	down    atomic.Bool
-	updates atomic.Int64
+	down     atomic.Bool
+	outpaced atomic.Bool
+	updates  atomic.Int64
 }
 
 var errEngineDown = errors.New("the engine is down")
@@ -55,7 +57,13 @@ func (k *flakyKeeper) Update(ctx context.Context, f func(context.Context, store.
 	if k.down.Load() {
 		return errEngineDown
 	}
-	return k.Keeper.Update(ctx, f)
+	return k.Keeper.Update(ctx, func(ctx context.Context, tx store.Tx) error {
+		err := f(ctx, tx)
+		if err == nil && k.outpaced.Load() {
+			return store.ErrChanged
+		}
+		return err
+	})
 }
 
 // worker is an operator at a backend of its own, as in a process of a fleet.
