@@ -74,10 +74,10 @@ type Job struct {
 	// Where it is. A later version may know actions and filters that this version does
 	// not.
 	Format int       `json:"format"`
-	In     string    `json:"in,omitempty"`    // with Family: the queue of the next step; "" means Queue
-	Again  bool      `json:"again,omitempty"` // with Family: this is the second pass over In
-	After  int64     `json:"after,omitempty"` // the position of the last step
-	Until  int64     `json:"until,omitempty"` // the position at which the pass ends
+	In     string    `json:"in,omitempty"`     // with Family: the queue of the next step; "" means Queue
+	Again  bool      `json:"again,omitempty"`  // with Family: this is the second pass over In
+	After  int64     `json:"after,omitempty"`  // the position of the last step
+	Until  int64     `json:"until,omitempty"`  // the position at which the pass ends
 	Next   time.Time `json:"next,omitzero"`    // the earliest time of the next step, because of Rate
 	Bounds *bounds   `json:"bounds,omitempty"` // with Family: the messages that were put before the start
 

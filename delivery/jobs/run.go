@@ -235,7 +235,8 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 		}
 		next.Error, next.Runner = "", j.runner
 		if following != nil {
-			next.In, next.After, next.Until, next.Again = following.queue, following.after, following.until, following.isAgain
+			next.In, next.Again = following.queue, following.isAgain
+			next.After, next.Until = following.after, following.until
 			return j.write(ctx, tx, &next, "", "", "")
 		}
 		if len(entries) == 0 {
@@ -269,7 +270,8 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 	return next, again, err
 }
 
-// entries returns the messages of the next step of a job: none at the end of its pass.
+// entries returns the messages of the next step of a job. There are no messages at the end
+// of its pass.
 func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, error) {
 	if job.Rate > 0 {
 		size = max(1, min(size, int(min(job.Rate, stepSize)))) // a second's worth
