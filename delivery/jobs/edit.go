@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
+	"github.com/weirflow/weir/internal/settle"
 )
 
 // editedFrom is a header of messages that [Jobs.Edit] has made: the id of the message
@@ -49,10 +50,10 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		m := &entry.Message
 		failed.Afresh(&m.Meta, now)
 		m.Meta.UnsafeToRepeat, m.Meta.Request, m.Meta.Remembered = false, "", time.Time{}
+		settle.DropPointsTo(&m.Meta) // it has bytes now
 		if m.Meta.Headers == nil {
 			m.Meta.Headers = map[string]string{}
 		}
-		delete(m.Meta.Headers, store.HeaderPointsTo) // it has bytes now
 		m.Meta.Headers[editedFrom] = e.Meta.ID
 		m.Meta.ID, m.Payload, m.Cause, m.Delay = editedID(e.Meta.ID, payload), payload, "", 0
 		done, err := tx.Edit(ctx, store.Edit{Do: store.Merge, Queue: queue, Entry: entry, To: to})

@@ -60,3 +60,19 @@ func TestEdit(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, next.ID, job.ID)
 }
+
+// A client may have set the header with another spelling.
+func TestEdit_HeaderOfAPointerInAnotherCase(t *testing.T) {
+	s := memory.Open()
+	headers := map[string]string{"weir-points-to": "elsewhere", "WEIR-Points-To": "there", "Trace": "7"}
+	meta := message.Meta{ID: "o/1", Headers: headers}
+	require.NoError(t, s.Put(t.Context(), "orders-dead", store.Message{Meta: meta, Payload: []byte(`1`), Cause: store.Permanent}))
+	list, err := s.List(t.Context(), "orders-dead", store.Filter{}, store.Page{Max: 2})
+	require.NoError(t, err)
+	_, err = jobsOf(t, s).Edit(t.Context(), "orders-dead", list[0], "orders", nil, "ann", "empty is right")
+	require.NoError(t, err)
+	sent, err := s.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 2})
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"Trace": "7", "Edited-From": "o/1"}, sent[0].Meta.Headers)
+	require.Len(t, list[0].Meta.Headers, 3, "the entry of the caller")
+}
