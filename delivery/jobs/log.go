@@ -135,8 +135,10 @@ func readLine(r store.Record, before Line) (l Line, err error) {
 	return l, nil
 }
 
-// stored returns the line with the names of its record.
+// stored returns the line as its record has it: with the stored names, and without the
+// bounds of the job, which may be long and are in the record of the job.
 func (l Line) stored() Line {
+	l.Job.Bounds = nil
 	if l.Backend == nil {
 		return l
 	}
