@@ -398,6 +398,7 @@ func jobCancelKey(b *storeBench) {
 		{Do: store.Merge, Queue: "q-dead", To: "q", Family: true}, {Do: store.Purge, Queue: "q-dead", Family: true}, {Do: store.Purge, Queue: "q-retry-1", Family: true},
 	} {
 		bad.By, bad.Why = "ann", "test"
+		bad.Filter.Key = key
 		_, err := p.Start(b.ctx, bad)
 		b.must(err != nil, "Start of %+v is no error", bad)
 	}

@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -23,11 +22,8 @@ import (
 // the queue while the job runs, and messages of a queue that is not on this engine, such
 // as a topic of Kafka, if they reach their first layer while the job runs. CancelKey lists
 // the messages of the key that are not dead letters before it returns. It returns an error
-// for an engine that is not a [store.Keeper].
+// if the key is empty, and for an engine that is not a [store.Keeper].
 func (j *Jobs) CancelKey(ctx context.Context, queue, key, by, why string) (Job, error) {
-	if key == "" {
-		return Job{}, errors.New("jobs: CancelKey: empty key")
-	}
 	return j.Start(ctx, Spec{Do: store.Purge, Queue: queue, Family: true, Filter: store.Filter{Key: key}, By: by, Why: why})
 }
 

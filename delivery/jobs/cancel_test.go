@@ -253,3 +253,11 @@ func TestFormatOfCancelledKeys(t *testing.T) {
 		require.Equal(t, "orders a, orders b\x00ö", cancelled())
 	})
 }
+
+func TestStart_FamilyWithoutAKey(t *testing.T) {
+	j := jobsOf(t, memory.Open())
+	_, err := j.Start(t.Context(), jobs.Spec{Do: store.Purge, Queue: "orders", Family: true, By: "ann", Why: "test"})
+	require.EqualError(t, err, "jobs: Family is for the messages of a key, and Filter.Key is empty: set it to the key")
+	_, same := j.CancelKey(t.Context(), "orders", "", "ann", "test")
+	require.Equal(t, err, same)
+}

@@ -40,7 +40,8 @@ type Spec struct {
 
 	// Of a Purge: also the messages in the layers of Queue, in its queue of blocked messages
 	// and among its dead letters, and end the calls that run for them: see
-	// [Jobs.CancelKey]. Queue must not be the name of such a queue.
+	// [Jobs.CancelKey]. Queue must not be the name of such a queue, and Filter.Key is
+	// required.
 	Family bool `json:"family,omitempty"`
 
 	By  string `json:"by"`  // who ordered it
@@ -144,6 +145,8 @@ func (s *Spec) check() error {
 		return fmt.Errorf("jobs: To, MaxMerges, UnsafeToRepeat and LeaveLapsed are for a merge, and not for a %s", s.Do)
 	case s.Family && s.Do != store.Purge:
 		return fmt.Errorf("jobs: Family is for a purge, and not for a %s", s.Do)
+	case s.Family && s.Filter.Key == "":
+		return errors.New("jobs: Family is for the messages of a key, and Filter.Key is empty: set it to the key")
 	case s.Family && baseOf(s.Queue) != s.Queue:
 		return fmt.Errorf("jobs: queue %q belongs to queue %q: name that queue, whose layers and dead letters are included", s.Queue, baseOf(s.Queue))
 	case s.Max < 0 || s.MaxMerges < 0 || !(s.Rate >= 0):

@@ -56,11 +56,11 @@ type Config struct {
 
 	// Cancelled, if it is not nil, is called by [Jobs.Work] when a job with
 	// [Spec].Family has removed messages: with the queue of the job, and the key of its
-	// filter, or "" if it has none, or if the key is not known. It is called within about
-	// a second, perhaps several times for a job. On an engine that cannot announce a
-	// change ([store.Keeper].Watch), such as JetStream and SQLite, Work reads whether
-	// there are such jobs once a second while Busy returns true: one record for each
-	// queue that had a cancelled key. A nil Busy is always true.
+	// filter, or "" if the key is not known. It is called within about a second, perhaps
+	// several times for a job. On an engine that cannot announce a change
+	// ([store.Keeper].Watch), such as JetStream and SQLite, Work reads whether there are
+	// such jobs once a second while Busy returns true: one record for each queue that had
+	// a cancelled key. A nil Busy is always true.
 	Cancelled func(queue, key string)
 	Busy      func() bool
 }
