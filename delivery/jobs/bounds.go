@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -9,7 +10,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// mostOrigins limits the queues in bounds.Puts.
+// mostOrigins limits the origins in bounds.Puts, since they are part of the record of the
+// job.
 const mostOrigins = 100
 
 // bounds distinguish the messages of a family of queues that were put before a job
@@ -40,7 +42,11 @@ func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filte
 			}
 			for i := range entries {
 				after = entries[i].Position
-				b.note(queue, &entries[i])
+				if !b.note(queue, &entries[i]) {
+					return nil, 0, fmt.Errorf("jobs: the messages of key %q of queue %q come from more than %d sources, so it would not be known "+
+						"whether a message that moves was put before: purge the queue, its layers and its dead letters one after another, "+
+						"with a filter of the key", f.Key, of.waiting[0], mostOrigins)
+				}
 			}
 			total += len(entries)
 			isLast = len(entries) < page
@@ -56,14 +62,14 @@ func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filte
 	return b, total + n.Messages, nil
 }
 
-// note notes a message of a queue.
-func (b *bounds) note(queue string, e *store.Entry) {
+// note notes a message of a queue. It returns false if there are too many origins.
+func (b *bounds) note(queue string, e *store.Entry) bool {
 	b.Last[queue] = max(b.Last[queue], e.Position)
 	origin, position := originOf(queue, e)
-	_, isKnown := b.Puts[origin]
-	if position > 0 && (isKnown || len(b.Puts) < mostOrigins) {
+	if position > 0 {
 		b.Puts[origin] = max(b.Puts[origin], position)
 	}
+	return len(b.Puts) <= mostOrigins
 }
 
 // includes reports whether a message of a queue was put before the job started. It
@@ -80,14 +86,16 @@ func (b *bounds) includes(queue string, e *store.Entry) bool {
 }
 
 // originOf returns the origin of the put of a message without its position, and the
-// position, or 0 if the origin has no position that can be compared.
+// position, or 0 if the origin has no position that can be compared. Parts of a message,
+// such as "orders//17#2", have the position of the message.
 func originOf(queue string, e *store.Entry) (origin string, position int64) {
 	put := storearg.OriginOfPut(queue, &e.Meta, e.Position, "")
 	slash := strings.LastIndexByte(put, '/')
 	if slash < 0 { // it is hashed
 		return "", 0
 	}
-	position, err := strconv.ParseInt(put[slash+1:], 10, 64)
+	number, _, _ := strings.Cut(put[slash+1:], "#")
+	position, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
 		return "", 0
 	}

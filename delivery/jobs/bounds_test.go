@@ -183,3 +183,36 @@ func TestCancelKey_MessageThatReturnsToItsQueue(t *testing.T) {
 		})
 	}
 }
+
+// The origin of a part of a message is the origin of the message, with "#" and the number
+// of the part.
+func TestCancelKey_PartsOfMessages(t *testing.T) {
+	e := memory.Open()
+	put := func(id, origin string) {
+		m := ofKey(id, "c7")
+		m.Meta.Put = origin
+		require.NoError(t, e.Put(t.Context(), "orders-retry-1", m))
+	}
+	put("old 1", "baskets//17#2")
+	put("old 2", "baskets//17#3#1")
+	end := pausedCancel(t, e)
+	put("new", "baskets//18#1")
+	moves(t, e, "orders-retry-1", "orders-retry-2")
+	require.Equal(t, 2, end().Done)
+	require.Equal(t, "new", idsOf(t, e, "orders-retry-2"))
+}
+
+func TestCancelKey_ManyOrigins(t *testing.T) {
+	e := memory.Open()
+	for i := range 101 {
+		puts(t, e, "", fmt.Sprint("source", i))
+		moves(t, e, fmt.Sprint("source", i), "orders")
+		_, err := jobsOf(t, e).CancelKey(t.Context(), "orders", "c7", "ann", "left")
+		if i < 100 {
+			require.NoError(t, err)
+			continue
+		}
+		require.EqualError(t, err, `jobs: the messages of key "c7" of queue "orders" come from more than 100 sources, so it would not be known `+
+			`whether a message that moves was put before: purge the queue, its layers and its dead letters one after another, with a filter of the key`)
+	}
+}

@@ -18,11 +18,16 @@ import (
 // [Jobs.Matching] counts the messages beforehand. Messages that are put after the start
 // stay, even if they reach a layer or the dead letters while the job runs or is paused.
 // The job finds messages that were put before the start even if they move to another of
-// these queues, with two exceptions, which may stay: messages that a merge sends back to
-// the queue while the job runs, and messages of a queue that is not on this engine, such
-// as a topic of Kafka, if they reach their first layer while the job runs. CancelKey lists
-// the messages of the key that are not dead letters before it returns. It returns an error
-// if the key is empty, and for an engine that is not a [store.Keeper].
+// these queues while it runs, with these exceptions, which may stay:
+//   - messages that a merge sends back to the queue,
+//   - messages of a queue that is not on this engine, such as a topic of Kafka, if they
+//     reach their first layer,
+//   - messages whose origin ([message.Meta].Put) does not end with a number, or has more
+//     than 200 bytes and is stored as a hash ([message.Origin.ID]).
+//
+// CancelKey lists the messages of the key that are not dead letters before it returns. It
+// returns an error if the key is empty, if these messages come from more than 100
+// sources, such as queues or partitions, and for an engine that is not a [store.Keeper].
 func (j *Jobs) CancelKey(ctx context.Context, queue, key, by, why string) (Job, error) {
 	return j.Start(ctx, Spec{Do: store.Purge, Queue: queue, Family: true, Filter: store.Filter{Key: key}, By: by, Why: why})
 }
