@@ -169,7 +169,7 @@ func countVisits(quorum string, keys []string, take func(visits uint64)) error {
 			return hrpc.NewGetStr(ctx, "airports", key, hrpc.Families(map[string][]string{"info": {"name"}}))
 		},
 		func(_ string, row *hrpc.Result) (string, error) {
-			return string(row.Cells[0].Value), nil // there is one: an absent row is no result
+			return string(row.Cells[0].Value), nil // never empty: an absent row is an empty result
 		})
 	absent := predicates.NewReason("ABSENT", true, false)
 	classify := predicates.Classifiers(predicates.ByResult(predicates.EmptyResult[string], absent), hbase.Classifier[string]())
