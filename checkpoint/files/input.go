@@ -251,7 +251,7 @@ func (in *CSVInput) readHeader() error {
 	in.begin(filePosition{offset: mark})
 	in.header, err = in.Next()
 	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("checkpoint: %s has no header: its first record must name the columns", in.file.Name())
+		return fmt.Errorf("checkpoint: %s does not have a header: its first record must name the columns", in.file.Name())
 	}
 	return err
 }

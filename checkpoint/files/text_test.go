@@ -183,7 +183,7 @@ func TestOpenCSV_EmptyFile(t *testing.T) {
 		path := written(t, text)
 		_, err := files.OpenCSV(path)
 		require.ErrorContains(t, err, path)
-		require.ErrorContains(t, err, "no header")
+		require.ErrorContains(t, err, "does not have a header")
 	}
 }
 
