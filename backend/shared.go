@@ -45,7 +45,7 @@ type fleetShare struct {
 	waits     int           // calls that wait for the lease before they are made
 	changed   chan struct{} // closed and replaced when such a call should check again
 	fault     fault
-	why       error         // error of the step that found the fault, or nil
+	why       error         // error of the last step with the fault, or nil
 	busy      time.Duration // when the process last needed a permit
 
 	joined bool // owned by the goroutine: the table may have an entry of the process
@@ -430,7 +430,7 @@ func (f *fleetShare) step() time.Duration {
 		f.note(nil)
 		f.peak = b.used
 	case errors.Is(err, store.ErrChanged): // other processes were faster: the lease stays as it is
-		f.note(nil)
+		f.note(err)
 	default:
 		f.machine.Fail()
 		f.note(err)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+
+	"github.com/weirflow/weir/delivery/store"
 )
 
 // fault is why a step has not renewed the share.
@@ -13,10 +15,11 @@ const (
 	noFault    fault = iota
 	noEngine         // the engine does not answer
 	unreadable       // the engine answers, but this version cannot read the table
+	outpaced         // the engine answers, but other processes were faster in all tries
 )
 
 var (
-	errNoShare    = errors.New("this process has no share of the fleet's limit at present")
+	errNoShare    = errors.New("at present this process does not have a share of the fleet's limit")
 	errUnreadable = errors.New("unknown format of the record with the shares: update weir if a later version has written it")
 )
 
@@ -27,21 +30,29 @@ func faultOf(err error) fault {
 		return noFault
 	case errors.Is(err, errUnreadable):
 		return unreadable
+	case errors.Is(err, store.ErrChanged):
+		return outpaced
 	}
 	return noEngine
 }
 
-// note notes the error of a step, or nil, and logs a change of the fault.
+// note notes the error of a step, or nil, and logs a change of the fault. After an outage
+// of the engine, a step in which other processes were faster does not end the fault.
 func (f *fleetShare) note(err error) {
-	before := f.fault
-	f.fault, f.why = faultOf(err), err
+	before, now := f.fault, faultOf(err)
+	if before == noEngine && now == outpaced {
+		return
+	}
+	f.fault, f.why = now, err
 	b := f.backend
 	switch {
-	case f.fault == before:
-	case f.fault == noEngine:
+	case now == before:
+	case now == noEngine:
 		b.logBecause(err.Error(), slog.LevelWarn, "backend: the engine of the shared limit does not answer")
-	case f.fault == unreadable:
+	case now == unreadable:
 		b.logBecause(err.Error(), slog.LevelWarn, "backend: the record of the shared limit cannot be read")
+	case now == outpaced:
+		b.logBecause(err.Error(), slog.LevelWarn, "backend: other processes renew their shares of the limit faster")
 	case before == noEngine:
 		b.logBecause("", slog.LevelInfo, "backend: the engine of the shared limit answers again")
 	default:
@@ -52,11 +63,14 @@ func (f *fleetShare) note(err error) {
 // whyNoShare returns the reason for which calls wait for a share.
 func (f *fleetShare) whyNoShare() error {
 	name := f.backend.name
-	switch f.fault {
-	case noEngine:
+	isLeased := f.machine.IsLeased(f.instant())
+	switch {
+	case f.fault == noEngine:
 		return fmt.Errorf("backend %s: %w: its engine does not answer: %w", name, errNoShare, f.why)
-	case unreadable:
+	case f.fault == unreadable:
 		return fmt.Errorf("backend %s: %w: %w", name, errNoShare, f.why)
+	case f.fault == outpaced && !isLeased:
+		return fmt.Errorf("backend %s: %w: in %d tries to renew it, other processes were faster", name, errNoShare, stepTries)
 	}
 	return fmt.Errorf("backend %s: %w", name, errNoShare)
 }

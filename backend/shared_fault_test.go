@@ -80,7 +80,7 @@ func TestWithoutEngine_UnreadableRecord(t *testing.T) {
 		before := service.calls.Load()
 		time.Sleep(10 * time.Second)
 		require.Equal(t, before, service.calls.Load())
-		require.Contains(t, whyWaiting(t, w.Backend), "backend payments: this process has no share of the fleet's limit at present: "+
+		require.Contains(t, whyWaiting(t, w.Backend), "backend payments: at present this process does not have a share of the fleet's limit: "+
 			"unknown format of the record with the shares: update weir if a later version has written it: ")
 		require.Equal(t, 1, log.count("backend: the record of the shared limit cannot be read"))
 
@@ -98,6 +98,55 @@ func TestWithoutEngine_UnreadableRecord(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		require.Equal(t, 10, w.Stats().Limit)
 		require.Equal(t, 1, log.count("backend: the share of the limit is renewed again"))
+		w.stop()
+		time.Sleep(time.Minute)
+	})
+}
+
+// While other processes are always faster, the process loses its lease although the
+// engine answers, so WithoutEngine allows no calls.
+func TestShared_OtherProcessesAreFaster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const (
+			noShare  = "backend payments: at present this process does not have a share of the fleet's limit"
+			begins   = "backend: other processes renew their shares of the limit faster"
+			ends     = "backend: the share of the limit is renewed again"
+			isDown   = "backend: the engine of the shared limit does not answer"
+			isUp     = "backend: the engine of the shared limit answers again"
+			outpaced = ": in 20 tries to renew it, other processes were faster"
+		)
+		keeper := &flakyKeeper{Keeper: newEngine(t)}
+		service, log := &counted{takes: 100 * time.Millisecond}, new(lockedLog)
+		w := startWorker(t, service, 10000, keeper, backend.Limit(10), backend.WithoutEngine(1), log.option())
+		time.Sleep(5 * time.Second)
+		keeper.outpaced.Store(true)
+		time.Sleep(3 * time.Second)
+		require.Equal(t, 10, w.Stats().Limit, "its lease has not ended")
+		require.Equal(t, 1, log.count(begins))
+		time.Sleep(5 * time.Second)
+		require.Zero(t, w.Stats().Limit)
+		require.Equal(t, noShare+outpaced, whyWaiting(t, w.Backend))
+
+		keeper.down.Store(true)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, 1, w.Stats().Limit)
+		keeper.down.Store(false)
+		time.Sleep(5 * time.Second)
+		require.Zero(t, log.count(isUp), "no step has succeeded yet")
+		require.Equal(t, 1, log.count(isDown))
+		require.Equal(t, 1, log.count(begins))
+		require.Equal(t, 1, w.Stats().Limit)
+
+		keeper.outpaced.Store(false)
+		time.Sleep(4 * time.Second)
+		require.Equal(t, 10, w.Stats().Limit)
+		require.Equal(t, 1, log.count(isUp))
+		keeper.outpaced.Store(true)
+		time.Sleep(time.Second)
+		keeper.outpaced.Store(false)
+		time.Sleep(time.Second)
+		require.Equal(t, 2, log.count(begins))
+		require.Equal(t, 1, log.count(ends))
 		w.stop()
 		time.Sleep(time.Minute)
 	})

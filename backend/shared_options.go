@@ -46,10 +46,11 @@ func Shared(keeper store.Keeper) Option {
 // WithoutEngine lets each process run n calls at a time while the engine of [Shared] does
 // not answer. These calls come on top of the limit, so with m processes the service gets
 // up to n·m calls, beside calls whose processes still have a lease. A process first uses
-// its share until its lease ends, after 5 s. If the engine answers, but a later version of
-// weir has written the record with the shares in a format that this version cannot read,
-// there are no such calls. The default is 0: then calls wait for the engine. It has no
-// effect without Shared. It panics if n is negative.
+// its share until its lease ends, after 5 s. It makes no such calls if the engine answers,
+// but other processes are always faster in writing the record with the shares, or a later
+// version of weir has written it in a format that this version cannot read. The default
+// is 0: then calls wait for the engine. It has no effect without Shared. It panics if n
+// is negative.
 func WithoutEngine(n int) Option {
 	mustNotBeNegative("WithoutEngine", n)
 	return func(s *settings) { s.withoutEngine = n }
