@@ -191,7 +191,7 @@ func (e *ElementError) cutOff() string {
 		return ", not retried since the input has ended (see WithDrainRetries)"
 	case e.NoRetryReason == strategies.OverBudget || e.NoRetryReason == strategies.TooManyWaiting:
 		return fmt.Sprintf(", not retried: %v", e.NoRetryReason)
-	case e.NoRetryReason == strategies.Refused && e.policy != nil && e.policy.NeedsElement(): // otherwise the retries are used up
+	case e.NoRetryReason == strategies.Refused && e.policy != nil && e.policy.HasReasons(): // otherwise the retries are used up
 		why := fmt.Sprintf(", not retried after %v", e.Reason)
 		usedUp := e.retries > 0 && e.Attempts > e.retries
 		if !usedUp && !e.Reason.AllowsNonIdempotentRetry() && e.UnsafeToRepeat() {

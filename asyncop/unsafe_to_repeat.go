@@ -10,15 +10,16 @@ import (
 type policy interface {
 	// IsIdempotent is user code.
 	IsIdempotent(element any) bool
-	// WantedRepeat reports whether a predicate without reasons asked for a repeat.
-	WantedRepeat(noRetry strategies.NoRetryReason) bool
-	// NeedsElement reports whether the policy has reasons.
-	NeedsElement() bool
+	// AllowsRepeat reports whether a FLIP-232 predicate asked for a retry that was not
+	// made, and so allows to repeat the call.
+	AllowsRepeat(noRetry strategies.NoRetryReason) bool
+	// HasReasons reports whether the policy has reasons.
+	HasReasons() bool
 }
 
 // unsafeToRepeat implements Failure.UnsafeToRepeat.
 func unsafeToRepeat(inDoubt bool, noRetry strategies.NoRetryReason, p policy, element any) bool {
-	if !inDoubt || p != nil && p.WantedRepeat(noRetry) {
+	if !inDoubt || p != nil && p.AllowsRepeat(noRetry) {
 		return false
 	}
 	return !isIdempotent(p, element)

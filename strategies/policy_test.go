@@ -116,7 +116,7 @@ func TestPolicyOfLooksAtWhatHasAPredicate(t *testing.T) {
 		p := strategies.PolicyOf(tt.strategy)
 		assert.Equal(t, tt.results, decision.StepsOf(p).Results)
 		assert.Equal(t, tt.errors, decision.StepsOf(p).Errors)
-		assert.False(t, decision.StepsOf(p).NeedsElement())
+		assert.False(t, decision.StepsOf(p).HasReasons())
 		assert.True(t, decision.StepsOf(p).AtOnce)
 	}
 	assert.PanicsWithValue(t, "strategies: PolicyOf: nil <nil>", func() { strategies.PolicyOf[string](nil) })
@@ -149,7 +149,7 @@ func TestPolicyIsARetry(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
 	var carried strategies.Retry[string] = aware
 	assert.Same(t, aware, strategies.PolicyOf(carried))
-	assert.True(t, decision.StepsOf(aware).NeedsElement())
+	assert.True(t, decision.StepsOf(aware).HasReasons())
 	_, isStrategy := carried.(strategies.AsyncRetryStrategy[string])
 	assert.False(t, isStrategy)
 

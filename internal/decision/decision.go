@@ -30,11 +30,11 @@ const (
 	OverBudget                          // of retries
 	TooManyWaiting                      // elements, for a retry
 	Failed                              // the policy has failed
-	Retried                             // there is another attempt, after Delay, unless Capped
+	Retried                             // another attempt is made after Delay; see Capped for an exception
 )
 
-// askedFor reports whether the policy had a reason for the retry that was not made.
-func askedFor(v NoRetryReason) bool {
+// hadReason reports whether there was a reason for the retry that was not made.
+func hadReason(v NoRetryReason) bool {
 	switch v {
 	case Refused, Finishing, OverBudget, TooManyWaiting:
 		return true
@@ -54,11 +54,12 @@ type Decision struct {
 
 	// Delay is the wait before the retry, at most the time that the element has left.
 	Delay time.Duration
-	// Capped reports that Delay was cut to the time that the element has left. No retry
-	// is made, because no attempt starts at the deadline (law A5), unless the element
-	// waits for the end of an outage (WithTimeoutFromFirstAttempt), or the input ends
-	// first: then it gets one more attempt. Otherwise the element ends at its deadline,
-	// or at once with WithEarlyTimeout.
+	// Capped reports that the retry would come at the deadline or later, where no attempt
+	// starts (law A5), so Delay was cut to the time that the element has left. The
+	// element waits for its deadline as in a back-off, and times out there, or at once
+	// with WithEarlyTimeout. Two events during this wait give it an attempt all the same.
+	// The end of the input gives one last attempt to each element in back-off. An outage
+	// of the backend removes the deadline (WithTimeoutFromFirstAttempt).
 	Capped bool
 	// NeedsBudget reports that the retry must be taken from the retry budget, if there is
 	// one. It is false for a retry that will not be made, and for a reason that is always

@@ -1,5 +1,3 @@
-// Package decision decides whether an attempt is retried: see Steps.Decide. Package
-// strategies makes the Steps of a policy.
 package decision
 
 import (
@@ -17,6 +15,11 @@ import (
 // Steps are a policy in the form that operators use. They are immutable, and safe for
 // concurrent use if their functions are.
 type Steps[OUT any] struct {
+	// ByAttempts means that the policy was made of a FLIP-232 strategy, an
+	// AsyncRetryStrategy, which has no reasons: see HasReasons. Its Classify knows the
+	// attempts that a predicate asks to repeat, and no others.
+	ByAttempts bool
+
 	Classify      predicates.Classifier[OUT] // nil if the policy considers no attempt
 	Results       bool                       // attempts with results are considered; otherwise they are accepted without Decide
 	Errors        bool                       // attempts with errors are considered
@@ -24,7 +27,6 @@ type Steps[OUT any] struct {
 	Strategy      func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
 	Asked         any                                                       // the user's strategy, for messages and MaxRetriesOf
 	AtOnce        bool                                                      // Strategy is known not to block
-	ByAttempts    bool                                                      // made of an AsyncRetryStrategy, which needs only number, results and error
 	NoRetry       bool                                                      // made of strategies.NoRetry
 	Jitter        func(base time.Duration, random *rand.Rand) time.Duration // nil if there is none
 	MaxWaiting    int                                                       // 0 means no bound
@@ -59,10 +61,10 @@ func (p *Steps[OUT]) LimitOf(reason predicates.Reason) int {
 	return slices.IndexFunc(p.MaxRetries, func(m MaxRetriesFor) bool { return m.Reason == reason })
 }
 
-// NeedsElement reports whether the policy looks at more of an attempt than its number,
-// results and error. If not, the other fields of the attempt may be zero, except for
-// Remaining.
-func (p *Steps[OUT]) NeedsElement() bool { return !p.ByAttempts }
+// HasReasons reports whether the attempts of the policy have reasons. A policy without
+// reasons reads only the number, results, error and Remaining of an attempt, so its other
+// fields may be zero. Its actions have no step Before.
+func (p *Steps[OUT]) HasReasons() bool { return !p.ByAttempts }
 
 // IsIdempotent reports whether the call for input may happen twice.
 func (p *Steps[OUT]) IsIdempotent(input any) bool {
@@ -77,18 +79,18 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 // neither a backend nor a budget. An operator calls the steps itself:
 //
 //  1. [Steps.FindReason] asks the classifier.
-//  2. [Steps.DecideAtOnce] decides without the strategy. If the classifier has
-//     named no reason, or a rejection, the attempt is accepted. If retries have
-//     ended ([Finishing]), there is none; a strategy that depends on attempts alone
-//     is asked all the same, and the attempt is [Refused] if it refuses. It is also
-//     Refused if the element has had all its retries for this reason. A reason that
-//     is always retried has the controlled back-off, and the strategy is not asked.
+//  2. [Steps.DecideAtOnce] decides some cases without the strategy. If the classifier
+//     has named no reason, or a rejection, the attempt is accepted. If retries have
+//     ended, the decision is [Finishing], except with a FLIP-232 strategy: it is asked
+//     first, so that an element that has had all its retries is [Refused], and does not
+//     count as cut by the end of the input. If the element has had all its retries for
+//     this reason, the decision is Refused. A reason that is always retried has the
+//     controlled back-off.
 //  3. [Steps.Ask] asks the strategy, which may block. A refusal is [Refused]. An
 //     error or a panic is [Failed], and joined to the error of the attempt.
 //  4. [Steps.Conclude] applies the bounds on the delay and on waiting elements, then
-//     the jitter, and cuts the delay to the time that the element has left. A retry
-//     that is cut is not made, unless the element waits for the end of an outage, or
-//     the input ends before its deadline.
+//     the jitter, and cuts the delay to the time that the element has left: see
+//     [Decision.Capped].
 //  5. The operator takes the retry from its budget, if Decision.NeedsBudget is set.
 //
 // Decide is called for attempts that the policy considers (Results, Errors). It sets
@@ -121,7 +123,7 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 			err = guard.Recovered("strategies", value)
 		}
 	}()
-	if !p.ByAttempts { // otherwise no code looks at it
+	if p.HasReasons() { // otherwise no code reads a.Idempotent
 		a.Idempotent = a.Idempotent || p.IsIdempotent(a.Input) || isDeduplicated(a)
 	}
 	r, isKnown := p.Classify(a)
@@ -136,26 +138,28 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 // FindReason.
 //
 // The reason is a.Reason. If the classifier has no reasons, or does not know the error of
-// the attempt, it is the reason that the error has of itself: by predicates.WithReason, by
-// the status of an HTTP response, or by an error of a connection. Then a.Stage is set if
-// the error proves a stage. The result is zero if there is no such reason.
+// the attempt, it is the reason that the error has of itself: by predicates.WithReason,
+// by the status of an HTTP response, or by an error of a connection. In this case a.Stage
+// is set if the error proves a stage. The result is zero if there is no such reason.
 func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
-	hasReasons := !p.ByAttempts
+	isClassified := isKnown && p.HasReasons()
+	mayAskError := a.Err != nil && p.ReasonOfError != nil && !isPlain(a.Err)
 	switch {
-	case a.Err != nil && p.ReasonOfError != nil && !(hasReasons && isKnown) && !isPlain(a.Err):
+	case !isClassified && mayAskError:
 		return p.askError(a, isKnown)
-	case hasReasons:
-		return a.Reason
+	case p.HasReasons():
+		return a.Reason // zero if the classifier does not know the attempt
 	}
 	return predicates.Reason{}
 }
 
-// askError returns the reason that the error of an attempt has of itself, or zero. If a
-// predicate without reasons asks for a retry although the error is a rejection, the
-// predicate counts: the result has the name of the rejection, and is not a rejection.
+// askError returns the reason that the error of an attempt has of itself, or zero. If
+// isKnown is set, a FLIP-232 predicate asks for a retry. It counts even if the error is a
+// rejection: then the result has the name of the rejection, and is not a rejection.
 //
-// It looks at the error on another goroutine: in an operator without a strategy, an error
-// whose methods panic or call runtime.Goexit concerns its element only. It is a function
+// The methods of the error run on another goroutine. So if they panic or call
+// runtime.Goexit in an operator without a strategy, only the element fails (law A6). With
+// a strategy, the classifier has called them on the loop before. askError is a function
 // of its own because it allocates.
 func (p *Steps[OUT]) askError(a *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
 	_ = guard.Call(func() error {
@@ -181,10 +185,10 @@ func (p *Steps[OUT]) Considers(err error) bool {
 	return p.Errors
 }
 
-// WantedRepeat reports whether a predicate of a FLIP-232 strategy asked for another
-// attempt that was not made. Such a predicate states that the call may be repeated. The
-// reasons of a reason-aware strategy do not.
-func (p *Steps[OUT]) WantedRepeat(v NoRetryReason) bool { return p.ByAttempts && askedFor(v) }
+// AllowsRepeat reports whether a FLIP-232 predicate has allowed to repeat the call of an
+// element that ended with v: it asked for a retry, which was not made. The reason of a
+// policy with reasons does not allow this.
+func (p *Steps[OUT]) AllowsRepeat(v NoRetryReason) bool { return p.ByAttempts && hadReason(v) }
 
 // FindPushback returns the wait that a server demands, or 0. [Never] means that the
 // server must not be called again. A panic of the error or of a result is returned as an
@@ -210,7 +214,7 @@ func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d
 		a.Stage = predicates.NetworkTime // the safe assumption
 	}
 	switch {
-	case now.Finishing && !p.ByAttempts:
+	case now.Finishing && p.HasReasons(): // for others, Conclude decides this after the strategy was asked
 		d.NoRetryReason = Finishing
 		return d, true
 	case len(p.MaxRetries) > 0 && p.isUsedUp(a):
@@ -230,7 +234,7 @@ func (p *Steps[OUT]) isUsedUp(a *predicates.Attempt[OUT]) bool {
 }
 
 // isDeduplicated reports whether all servers of a call recognise its requests when they
-// are repeated (law X1). The operator's attempt, which the values of a contain, knows it.
+// are repeated (law X1). The values of a contain the operator's attempt, which knows it.
 func isDeduplicated[OUT any](a *predicates.Attempt[OUT]) bool {
 	attempt, ok := a.Value(ctxkey.Stage{}).(deduplicatedAttempt)
 	return ok && attempt.Deduplicated()

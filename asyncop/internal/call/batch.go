@@ -142,9 +142,9 @@ func (b *Batch[IN, OUT]) Close() bool {
 // result of call completes the element at i. A panic or runtime.Goexit in call fails all
 // elements (law A6).
 func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
-	defer func() { // even if a future ends the goroutine; last, so that the members' slots are free before the permit
+	defer func() { // runs even if a future ends the goroutine, and last, so that the members' slots are free before the permit
 		b.returned.Store(true)
-		b.host.LeaveSeat(b.Stamp)
+		b.host.FreeBackendPermit(b.Stamp)
 		b.host.freed.Add(1)
 		b.host.WakeUp()
 	}()
@@ -172,8 +172,10 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 	b.deliver(b.outs, b.ctxs, outcome)
 }
 
-// beginCall is [Host.beginCall]. It waits as long as the call of any element waits: these
-// calls may last longer than the members. Afterwards all are late if it had no success.
+// beginCall calls [Host.beginCall] with the contexts of the elements, one after the
+// other, until one succeeds. Each attempt waits until its context ends, which may be
+// later than the end of the member. If no attempt succeeds, all contexts have ended, and
+// leaveOutLate removes all elements.
 func (b *Batch[IN, OUT]) beginCall() (end func()) {
 	for _, ctx := range b.ctxs {
 		end, err := b.host.beginCall(ctx, b.Stamp)

@@ -94,8 +94,8 @@ func (t *Token) AfterFunc(f func()) (stop func() bool) {
 }
 
 // parent returns the context with the values. For package context the cause of the end is
-// a value: it is the operator's cause only if the operator has ended the attempt, and
-// message.ErrPurged if it did so because of a purge.
+// a value: it is the operator's cause only if the operator has ended the attempt. After a
+// purge of the message the cause is message.ErrPurged.
 func (t *Token) parent() context.Context {
 	if t.state.Load()&(contextEnded|expired|completed) != contextEnded {
 		return t.Host.Values

@@ -1,6 +1,8 @@
 // Package call has the state that goroutines share while an operator runs: the calls, and
-// the mailbox that brings their results to the loop. State of the loop alone is in the
-// packages above.
+// the mailbox that brings their results to the loop. State that only the loop uses is in
+// packages core and drive.
+//
+// Comments name laws, such as A2. DESIGN.md lists them in section 3.
 //
 //   - A [Token] ties code that runs elsewhere to the element that waits for it. It is the
 //     context of the code, and its letter to the loop. An [Attempt] is the token of a
@@ -17,12 +19,31 @@
 // letters find no slot (law A2). The phase of the element determines the meaning of a
 // letter, so letters need no kind.
 //
+// # Completion in place
+//
+// A function may complete its attempt while AsyncInvoke runs on the loop. Such an attempt
+// needs no letter, because the loop looks at it when AsyncInvoke returns
+// ([Token.EndInvoke]). Two bits of the attempt decide whether it posts a letter: the loop
+// sets invokeEnded in EndInvoke, and the goroutine that completes the attempt sets
+// inPlace in publish, if the mailbox is empty. There are three cases:
+//
+//	in place   inPlace was set first: no letter, and EndInvoke returns true
+//	after      invokeEnded was set first: a letter
+//	behind     the mailbox was not empty, so inPlace was not set: a letter
+//
+// Both goroutines set their bit by an atomic Or, which returns the bits that were set
+// before, so they agree on which bit was first. In the case behind, the attempts with
+// letters in the mailbox were complete before this one, and come first (law Q1): when
+// AsyncInvoke returns, the loop reads the mailbox (core.Machine.invoked).
+//
 // # Permits
 //
-// The permit of an attempt becomes free when the loop has released the attempt and its
-// function does not run. The goroutine that sets the last bit of this condition frees the
-// permit: the loop in [Token.Release] and [Token.Cut], or the goroutine of a call when
-// the call completes or its function returns. Bits are not cleared, so this happens once.
+// The operator's permit of an attempt becomes free when the loop has released the attempt
+// and its function does not run. The backend's permit becomes free when the attempt has
+// ended and its function does not run, without the loop. The goroutine that sets the last
+// bit of a condition frees the permit: the loop in [Token.Release] and [Token.Cut], or
+// the goroutine of a call when the call completes or its function returns. Bits are not
+// cleared, so this happens once.
 //
 // # Contexts
 //
@@ -34,16 +55,18 @@
 //	AttemptKey       the attempt       nil               outer                a blocking call keeps its permit
 //	CostKey          its cost          shared by its     outer                calls report costs
 //	                                   members
-//	ReservationKey   its outcome       outer             outer                an attempt without a permit has one
+//	ReservationKey   its reservation,  outer             outer                an attempt without a permit has one
+//	                 or nil
 //	BatchKey         a member: its     outer             outer                the function joins the batch
 //	                 batch; or outer
 //	BackendKey       its stamp for     its stamp for     outer                a call lends its permit to operators inside of it
 //	                 its own; or outer its own; or outer
 //	ctxkey.Stage     the attempt       all its members   outer                clients report stages and requests
 //	ctxkey.Borrow    the attempt       nil               outer                a batch makes one call
-//	ctxkey.Members   none              contexts of its   outer                members of an outer call are not its own
+//	ctxkey.Members   nil               contexts of its   outer                members of an outer call are not its own
 //	                                   members
-//	ctxkey.Message   its history       none              its history          an outer message belongs to another element
+//	ctxkey.Message   its history, or   nil               its history, or nil  an outer message belongs to another element
+//	                 nil
 //
 // ctxkey.Delivery is treated as ctxkey.Message: it returns the handle of the message.
 // Outer is the context of a call that the operator runs inside of, if there is one.

@@ -46,8 +46,9 @@ var ErrNil = errors.New("asyncop: CompleteExceptionally was called with a nil er
 // Panicked returns an error for the result of recover; nil means runtime.Goexit.
 func Panicked(recovered any) error { return guard.Recovered("asyncop", recovered) }
 
-// OffLoop runs user code that may block briefly, on another goroutine, and waits for it.
-// A panic or runtime.Goexit becomes an error (law A6).
+// OffLoop runs user code, which may block briefly, on another goroutine, and waits for
+// it. So runtime.Goexit does not end the goroutine of the loop: it becomes an error, as a
+// panic does (law A6).
 func OffLoop(f func() error) error { return guard.Call(f, Panicked) }
 
 // Clock reads an operator's clock. Instants are durations since its start.
@@ -56,8 +57,8 @@ type Clock interface {
 	Time(at time.Duration) time.Time
 }
 
-// LeaveSeat frees the backend's permit of a call that has ended.
-func (h *Host) LeaveSeat(stamp gate.Stamp) {
+// FreeBackendPermit frees the backend's permit of a call that has ended.
+func (h *Host) FreeBackendPermit(stamp gate.Stamp) {
 	if h.Seat != nil {
 		h.Seat.Release(stamp)
 	}
@@ -78,8 +79,8 @@ func (h *Host) beginCall(ctx context.Context, stamp gate.Stamp) (end func(), err
 	return func() { h.Lease.EndCall(begun) }, nil
 }
 
-// RestSeat notifies the backend that the operator starts no further attempt.
-func (h *Host) RestSeat() {
+// DoneAsking notifies the backend that the operator starts no attempt in this step.
+func (h *Host) DoneAsking() {
 	if h.Seat != nil {
 		h.Seat.DoneAsking(h.Clock.Time(h.Clock.Now()), false)
 	}
@@ -112,7 +113,7 @@ func (h *Host) TakeFreed() int {
 // zero Ref refers to no element.
 type Ref struct {
 	Index      uint32
-	Stamp      gate.Stamp // of a call at a backend; it fits in here
+	Stamp      gate.Stamp // of a call at a backend; here it costs no memory
 	Generation uint64
 }
 

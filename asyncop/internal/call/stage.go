@@ -20,7 +20,7 @@ func ReporterIn(ctx context.Context) Reporter {
 	return r
 }
 
-// NotDeduplicated reports requests as not deduplicated.
+// NotDeduplicated passes all requests on as not deduplicated.
 type NotDeduplicated struct{ Reporter }
 
 // ReportSent implements Reporter.
@@ -36,47 +36,55 @@ type Stages Token
 
 var _ Reporter = (*Stages)(nil)
 
-// ReportStage sets the bit of stage. The latest bit counts. For a call around the
-// operator it is one request of several.
+// ReportStage sets the bit of stage. The latest bit counts.
+//
+// A call around the operator makes several calls, and the stage of one call is not the
+// stage of all. So the call around counts a request in place of the stages sent and
+// answered. This request is not taken back.
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
-	if before&bit != bit && bit&(sent|answered) != 0 && t.Host.Around != nil {
+	isFirst := before&(sent|answered) == 0
+	if isFirst && bit&(sent|answered) != 0 && t.Host.Around != nil {
 		t.Host.Around.ReportSent(false)
 	}
 }
 
-// update changes the state by to, unless to returns false or the attempt has ended. It
-// returns the previous state.
-func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, updated bool) {
+// update sets the state to the result of next, unless next returns false or the attempt
+// has ended. It returns the state from before, and reports whether the state was set.
+func (t *Stages) update(next func(s uint32) (uint32, bool)) (before uint32, updated bool) {
 	for {
 		s := t.state.Load()
-		next, changes := to(s)
+		to, changes := next(s)
 		if s&contextEnded != 0 || !changes {
 			return s, false
 		}
-		if t.state.CompareAndSwap(s, next) {
+		if t.state.CompareAndSwap(s, to) {
 			return s, true
 		}
 	}
 }
 
-// ReportSent counts a request, up to a maximum that calls do not reach. The server of a
+// ReportSent counts a request, and reports whether it can be taken back. The server of a
 // deduplicated request recognises repetitions.
+//
+// The counter has room for 254 requests, more than calls make. The next request fills it.
+// A full counter stays full, because it has lost the number of requests.
 func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
-	one, all := counter(deduplicated)
-	before, counted := t.update(func(s uint32) (uint32, bool) { return s + one, s&all != all })
-	counted = counted && (before+one)&all != all
+	one, full := counter(deduplicated)
+	before, updated := t.update(func(s uint32) (uint32, bool) { return s + one, s&full != full })
+	counted = updated && (before+one)&full != full
 	if t.Host.Around != nil {
 		counted = t.Host.Around.ReportSent(deduplicated) || counted
 	}
 	return counted
 }
 
-// ReportRefused uncounts a request that ReportSent has counted for the attempt.
+// ReportRefused takes back a request that ReportSent has counted for the attempt. A full
+// counter does not change: see ReportSent.
 func (t *Stages) ReportRefused(deduplicated bool) {
-	one, all := counter(deduplicated)
-	t.update(func(s uint32) (uint32, bool) { return s - one, s&all != all && s&all != 0 })
+	one, full := counter(deduplicated)
+	t.update(func(s uint32) (uint32, bool) { return s - one, s&full != full && s&full != 0 })
 	if t.Host.Around != nil {
 		t.Host.Around.ReportRefused(deduplicated)
 	}
@@ -93,8 +101,9 @@ func deduplicatedIn(state uint32) bool {
 	return state&deduplicatedRequests != 0 && state&(requests|sent) == 0
 }
 
-// counter returns the value of one request and the mask of its counter.
-func counter(deduplicated bool) (one, all uint32) {
+// counter returns the value of one request, and the bits of its counter, which are all
+// set when it is full.
+func counter(deduplicated bool) (one, full uint32) {
 	if deduplicated {
 		return deduplicatedRequest, deduplicatedRequests
 	}

@@ -54,16 +54,17 @@ const (
 	// member: the attempt has no permits. It belongs to a Batch, which has them, or it
 	// has a Reservation.
 	member
-	// postsLetter: AsyncInvoke is not running on the loop, so a completion posts a
-	// letter. It may be missing if the attempt completed in place.
-	postsLetter
-	// inPlace: the attempt completed with an empty mailbox, while AsyncInvoke seemed to be
-	// running on the loop. It completed in place if postsLetter was not set before.
+	// invokeEnded and inPlace: see Completion in place in the package documentation.
+	// invokeEnded: AsyncInvoke has returned, or is called later.
+	invokeEnded
+	// inPlace: the attempt completed with an empty mailbox, and its goroutine had not
+	// seen invokeEnded.
 	inPlace
 	// completesByReturning: weir's wrapper completes the attempt when the user's function
-	// has returned. So its completion sets returned as well.
+	// has returned. So the completion sets returned as well.
 	completesByReturning
-	// borrowed: the outcome comes from a call for another element, or from a cache.
+	// borrowed: the attempt made no call. Its outcome comes from a call for another
+	// element or from a cache, or the step before its call has failed.
 	borrowed
 	// uncalled: the function was not called, so a late completion does not count.
 	uncalled
@@ -79,17 +80,15 @@ const (
 	reports                     = dispatching | sent | answered | requests | deduplicatedRequests
 )
 
-// EndInvoke notes that AsyncInvoke has returned, or is not called yet, so a completion
-// posts a letter from now on. It reports whether the attempt has completed in place. Then
-// it has no letter, and comes before the letters in the mailbox. Otherwise its letter is
-// in the mailbox, or will be posted.
+// EndInvoke notes that AsyncInvoke has returned, or is called later. It reports whether
+// the attempt has completed in place, without a letter. Otherwise its letter is in the
+// mailbox, or will be posted. See Completion in place in the package documentation.
 func (t *Token) EndInvoke() (isInPlace bool) {
-	isInPlace = t.state.Load()&inPlace != 0
-	if !isInPlace {
-		before := t.state.Or(postsLetter) // publish looks for it when it sets inPlace
-		isInPlace = before&inPlace != 0
+	if t.state.Load()&inPlace != 0 { // a read is cheaper than Or
+		return true
 	}
-	return isInPlace
+	before := t.state.Or(invokeEnded)
+	return before&inPlace != 0
 }
 
 // Carry sets the message in the context of a new token, unless the token was created with
@@ -102,8 +101,8 @@ func (t *Token) Carry(m Message) {
 
 var _ ctxkey.Borrower = (*Token)(nil)
 
-// Borrow notes that the outcome comes from a call for another element, or from a cache,
-// so it is no evidence about the backend.
+// Borrow notes that the attempt makes no call, so it is no evidence about the backend:
+// see borrowed.
 func (t *Token) Borrow() { t.state.Or(borrowed) }
 
 // Borrowed reports whether Borrow was called.
@@ -130,41 +129,40 @@ func (t *Token) claimUncalled() bool {
 	return t.state.Or(claimed|uncalled)&(claimed|contextEnded) == 0
 }
 
-// publish completes a token whose results or error are written, and posts its letter. It
-// is late if the token has ended. A token that completes while the loop calls its
-// function needs no letter if the mailbox is empty, because the loop looks at it when the
-// function returns (law Q1).
+// publish completes a token whose results or error are written. If the token had ended
+// before, the completion is late. Otherwise publish posts the letter of the token, unless
+// the token completes in place: see the package documentation.
 func (t *Token) publish() {
 	bits := completed | contextEnded
 	switch s := t.state.Load(); {
-	case s&completesByReturning != 0:
+	case s&completesByReturning != 0: // a blocking call, on a worker
 		bits |= returned
-	case s&postsLetter == 0 && t.Host.Mail.Empty():
+	case s&invokeEnded == 0 && t.Host.Mail.Empty():
 		bits |= inPlace
 	}
 	before := t.state.Or(bits)
 	if t.Host.Seat != nil {
-		t.freeSeat(before, bits)
+		t.freeBackendPermit(before, bits)
 	}
 	if before&contextEnded != 0 {
 		if before&uncalled == 0 {
 			t.Host.late.Add(1)
 		}
-		t.freePermit(before, bits)
+		t.freeOperatorPermit(before, bits)
 		return
 	}
 	if s := t.signal.Load(); s != nil {
 		s.fire()
 	}
-	isInPlace := bits&inPlace != 0 && before&postsLetter == 0 // EndInvoke may have come between Load and Or
+	isInPlace := bits&inPlace != 0 && before&invokeEnded == 0 // EndInvoke may have come between Load and Or
 	if !isInPlace {
 		t.Host.Post(&t.Letter, &t.Letter)
 	}
 }
 
-// Finish ends the token and posts its letter. The goroutine that did the work calls it
-// afterwards. If completes is set, the work completes the element, and counts as late if
-// the token had ended before (law A2).
+// Finish ends the token and posts its letter. The goroutine that did the work of the
+// token calls Finish at the end of the work. If completes is set, the work completes the
+// element, and counts as late if the token had ended before (law A2).
 func (t *Token) Finish(completes bool) {
 	bits := contextEnded
 	if completes {
@@ -204,7 +202,7 @@ func (t *Token) endLate(late error) {
 		bits |= expired
 	}
 	before := t.state.Or(bits)
-	t.freeSeat(before, bits)
+	t.freeBackendPermit(before, bits)
 	if before&contextEnded == 0 {
 		t.endContext()
 	}
@@ -234,7 +232,7 @@ func (t *Token) cut(bits uint32) Released {
 		before := t.state.Load()
 		set := bits
 		if before&contextEnded != 0 {
-			set &^= expired // it just completed: Err keeps its result
+			set &^= expired // the context has ended by the completion: Err keeps its result
 		}
 		if t.state.CompareAndSwap(before, before|set) {
 			if before&completed != 0 {
@@ -306,24 +304,25 @@ func (t *Token) tryOccupy() bool {
 // be called.
 func (t *Token) Returned() {
 	before := t.state.Or(returned)
-	t.freeSeat(before, returned)
-	t.freePermit(before, returned)
+	t.freeBackendPermit(before, returned)
+	t.freeOperatorPermit(before, returned)
 }
 
 // HasReturned reports whether that function has returned.
 func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 
-// freeSeat frees the backend's permit if setting bits does. It does not wait for the
-// loop. Handlers have no number and no permit.
-func (t *Token) freeSeat(before, bits uint32) {
+// freeBackendPermit frees the backend's permit if the permit becomes free by setting
+// bits. This does not wait for the loop. Handlers have no number and no permit.
+func (t *Token) freeBackendPermit(before, bits uint32) {
 	if t.Host.Seat != nil && t.Number != 0 && becomesFree(before, bits, contextEnded) {
 		t.Host.Seat.Release(t.Ref.Stamp)
 	}
 }
 
-// freePermit frees the operator's permit if setting bits does, from another goroutine
-// than the loop.
-func (t *Token) freePermit(before, bits uint32) {
+// freeOperatorPermit frees the operator's permit if the permit becomes free by setting
+// bits. The caller is another goroutine than the loop's, which takes the permit by
+// Host.TakeFreed.
+func (t *Token) freeOperatorPermit(before, bits uint32) {
 	if becomesFree(before, bits, released) {
 		t.Host.freed.Add(1)
 		t.Host.WakeUp()
@@ -393,7 +392,9 @@ func (a *Attempt[OUT]) Value(key any) any {
 		return (*Stages)(&a.Token)
 	case CostKey, ctxkey.Borrow:
 		return &a.Token
-	case ctxkey.Members, ReservationKey: // of a call around the operator
+	case ctxkey.Members: // the members in the operator's context belong to a call around it
+		return nil
+	case ReservationKey: // an attempt with a reservation has a context around it: see WithReservation
 		return nil
 	}
 	return a.Token.Value(key)
@@ -450,10 +451,11 @@ func (a *Attempt[OUT]) CheckLate() (late error) {
 	return late
 }
 
-// RunBlocking runs task on a goroutine of the operator. ctx is the context of the call,
-// which may last longer than the attempt. late is the reason why task must not make the
-// call, or nil. If ctx has ended, task must not make it either. The call keeps the attempt's permit until task returns,
-// unless the attempt ended before.
+// RunBlocking runs task, which makes a call, on a goroutine of the operator. ctx is the
+// context of the call, which may last longer than the attempt. late is the reason why
+// task must not make the call, or nil. If ctx has ended, task must not make the call
+// either. The call keeps the attempt's permit until task returns, unless the attempt has
+// ended before RunBlocking.
 func (a *Attempt[OUT]) RunBlocking(ctx context.Context, task func(late error)) {
 	occupies := a.tryOccupy()
 	a.Host.Run(func() {

@@ -160,8 +160,8 @@ func (g *Machine[IN, OUT]) IsSpent() bool {
 }
 
 // taken returns the cost that the current attempt of s has taken from the rate: 0 after a
-// refund. A member that joins a batch takes 0 unless the operator has Cost. A call takes
-// 1 if the operator has no Cost.
+// refund, otherwise the cost by the function of Cost. Without this function a call takes
+// 1, and a member that joins a batch 0.
 func (b *atBackend[IN, OUT]) taken(s *Slot[IN, OUT]) float64 {
 	of := b.requests.get(s.index)
 	switch {
@@ -207,8 +207,8 @@ func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
 }
 
 // askCost asks user functions for the cost and the tenant of the next attempt of s, once
-// per attempt even if it is refused often. If a function panics, s has failed. If they
-// have used up the time of s, the attempt does not start.
+// for each attempt, even if the attempt is refused often. If a function panics, s has
+// failed. If the functions have used up the time of s, the attempt does not start.
 func (b *atBackend[IN, OUT]) askCost(s *Slot[IN, OUT]) permission {
 	if !b.HasCost && !b.HasTenant {
 		return granted
@@ -267,9 +267,9 @@ func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 	s.retry |= Demanded
 }
 
-// opensAt returns when to ask again: Now, an instant, or Never if the backend wakes the
-// operator when it may ask, or if the budget is spent.
-func (b *atBackend[IN, OUT]) opensAt() time.Duration {
+// asksAgainAt returns when to ask again: Now, an instant, or Never if the backend wakes
+// the operator when it may ask, or if the budget is spent.
+func (b *atBackend[IN, OUT]) asksAgainAt() time.Duration {
 	if b.isSpent {
 		return Never // the run ends when all calls have ended
 	}
@@ -342,9 +342,11 @@ func (b *atBackend[IN, OUT]) whyWaited(s *Slot[IN, OUT]) (why error, wait time.D
 	late.Throttled = s.attempts > 0 && !b.isVisited(s)
 	if s.attempts > 0 {
 		late.Begun = g.Timers.Time(s.last)
+		// If the service has answered other calls since the message failed before, the
+		// message itself may be the cause: see gate.ErrAnswered.
 		ctx := g.contextForReport(s)
-		if ctx != g.Host.Values {
-			_ = call.OffLoop(func() error { // an observer may have made the context
+		if ctx != g.Host.Values { // otherwise there is no message
+			_ = call.OffLoop(func() error { // to read the context of an observer is to run user code
 				meta, _ := message.MetaFromContext(ctx)
 				late.Failed = meta.LastFailure
 				return nil

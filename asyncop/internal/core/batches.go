@@ -37,9 +37,10 @@ func (b *Batches[IN, OUT]) isComplete() bool {
 	return b.core.startable() >= b.MaxSize || b.ended || b.core.State().FreeSlots == 0 && b.core.Queue.Head() == nil
 }
 
-// startsAt returns when the next batch may start: Now if it is complete or has waited,
-// otherwise MaxWait after its oldest element became ready to start. All retries count
-// from the first of them. With key order so do all first attempts.
+// startsAt returns when the next batch may start: Now if it is complete or has waited for
+// MaxWait, otherwise the end of this wait. For first attempts, the wait begins when the
+// oldest fresh element was accepted. For retries, it begins when the first of the ready
+// retries became ready; with key order, the same holds for first attempts.
 func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	g, since := b.core, Never
 	if g.keys != nil {
@@ -84,9 +85,9 @@ func (b *Batches[IN, OUT]) startFull() (sent bool) {
 	return sent
 }
 
-// start starts a batch with s as its first member, and reports whether it became a job.
-// The other members follow in the order of nextStart. While members get their permits and
-// begin, the batch is Machine.forming.
+// start starts a batch with s as its first member. It returns the permission of s, and
+// reports whether the batch became a job. The other members follow in the order of
+// nextStart. While members get their permits and begin, the batch is Machine.forming.
 func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	g := b.core
 	if g.lookups != nil && g.lookups.start(s) {
@@ -126,7 +127,7 @@ func (b *Batches[IN, OUT]) send() (sent bool) {
 		return true
 	}
 	g.permits++
-	g.Host.LeaveSeat(formed.Stamp)
+	g.Host.FreeBackendPermit(formed.Stamp)
 	if g.keys != nil {
 		g.keys.freeReturned() // a batch without a call has returned
 	}

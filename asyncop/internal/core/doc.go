@@ -2,6 +2,8 @@
 // retries, deadlines, and the contents of a checkpoint. It has no loop, no input or
 // output channel, and no logger.
 //
+// Comments name laws, such as A5. DESIGN.md lists them in section 3.
+//
 // # Owner
 //
 // The driver's goroutine owns a [Machine] and everything in it. Calls run on other

@@ -31,8 +31,8 @@ type handlerCall[OUT any] struct {
 	err     error
 }
 
-// rescue calls the handler for s, which has failed, and reports whether it did. If it
-// did, returned or exceeded continues.
+// rescue calls the handler for s, which has failed, and reports whether it has called it.
+// If so, returned or exceeded continues.
 func (h *handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool) (called bool) {
 	if !timedOut && !h.All {
 		return false
@@ -72,8 +72,9 @@ func (h *handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
 	h.finish(s, c, h.ErrLimit)
 }
 
-// finish ends s with the answer of its handler or, if broke is not nil, with a failure.
-// Then it does not read the answer, because the handler may still be writing it.
+// finish ends s with the answer of its handler. If broke is not nil, finish ends s with a
+// failure, and does not read the answer, because a handler that has exceeded its limit
+// may still be writing it.
 func (h *handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broke error) {
 	g := h.core
 	g.Timers.Cancel(&s.timer)

@@ -15,7 +15,12 @@ type Item[IN, OUT any] struct {
 	Rest any // see Kind
 
 	// The state of a restored element; zero for an element from upstream.
-	First    int64         // start of the first attempt that counts, in Unix nanoseconds; 0 before it
+
+	// First is the start of the first attempt that counts, in Unix nanoseconds. 0 means
+	// that no attempt was made, in this run or an earlier one. If only earlier runs have
+	// made attempts, and these do not count (KeepNothing), First is the start of this
+	// run.
+	First    int64
 	Spent    time.Duration // of its timeout
 	Wait     time.Duration // the rest of the back-off at the checkpoint, or 0
 	Attempts int32         // that count as made: an attempt that will be repeated does not
@@ -76,7 +81,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 	}
 	it.In = s.in
 	it.Spent, it.Attempts = g.now-s.accepted, s.attempts
-	if s.attempts > 0 || s.doubt != noDoubt || s.knowsFirst {
+	if s.attempts > 0 || s.doubt != noDoubt || s.knowsFirst { // doubt without attempts is from an earlier run: see Restore
 		it.First = sinceEpoch(start, s.first)
 	}
 	switch {
@@ -94,7 +99,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 			it.Wait, it.Retry = due-g.now, s.retry
 		}
 	case s.phase == fresh || s.phase == behind || s.phase == ready:
-		// Its attempts have ended, before the restart if it was restored.
+		// No attempt is repeated: the next one has not begun.
 	case it.Attempts > 0: // preparing, running, deciding, handling or failing
 		it.Attempts-- // its last attempt is repeated with the same number
 	}
@@ -187,8 +192,11 @@ func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 
 // restoreFromScratch sets the deadline of an element that keeps only the rest of its
 // back-off. If the back-off leaves too little of the timeout for an attempt, the element
-// gets more time. Its first attempt is then recorded as beginning at the end of the
-// back-off, so that after another restart its time counts from there.
+// gets more time.
+//
+// In this case, its first attempt is recorded as beginning at the end of the back-off.
+// The next run may count the time since the first attempt (KeepSince), and the wait
+// before it must not use up this time.
 func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], timeout time.Duration) {
 	left := g.extendFor(it, timeout, timeout)
 	switch {

@@ -175,7 +175,7 @@ func (o *keyOrder[IN, OUT]) leavePhase(s *Slot[IN, OUT], p phase) {
 // mayBeCalled reports whether s is the first of its line, and no call holds its key.
 func (o *keyOrder[IN, OUT]) mayBeCalled(s *Slot[IN, OUT]) bool {
 	p := o.positions.get(s.index)
-	return p.line == nil || p.prev == nil && p.line.calls == 0
+	return p.prev == nil && p.line.calls == 0
 }
 
 // leaveLine removes s, which has ended, from its line. The next elements complete as well
@@ -187,8 +187,9 @@ func (o *keyOrder[IN, OUT]) leaveLine(s *Slot[IN, OUT]) {
 		return
 	}
 	o.unlink(s)
-	if p.prev != nil { // s was dropped, has failed the run, or was released, behind others; p is its position before unlink
-		return
+	wasFirst := p.prev == nil // p is a copy from before unlink
+	if !wasFirst {
+		return // s was dropped, has failed the run, or was released, while it was behind others
 	}
 	for l.first != nil && l.first.phase == done {
 		g.Queue.Complete(l.first.entry)

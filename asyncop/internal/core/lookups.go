@@ -41,9 +41,11 @@ type lineage struct {
 }
 
 // start makes s wait if its key waits for a retry. Otherwise it starts an attempt of s if
-// the attempt needs no call of its own. It reports whether it did either. The wait comes
-// first, because a call that has just failed may still be joined, and s would then fail
-// after the decision about this call.
+// the attempt needs no call of its own. It reports whether it did either.
+//
+// The wait comes first, because the function may still let s join a call that has just
+// failed. The attempt of s would begin after the decision about this call, so the
+// decision would not count for s (see share), and s would get a retry of its own.
 func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	g := l.core
 	if !g.checkBegin(s) {
@@ -108,7 +110,7 @@ func (l *lookups[IN, OUT]) find(s *Slot[IN, OUT], isNew bool) (found *lineage) {
 	return found
 }
 
-// waitForRetry makes s wait for the retry of its key, and reports whether it did. If the
+// waitForRetry makes s wait for the retry of its key, and reports whether s waits. If the
 // call for the key is complete and its letter was not read yet, s waits for the next
 // step. While a worker asks the strategy about the first failure of a key, other elements
 // of the key start calls of their own.
@@ -181,9 +183,9 @@ func (l *lookups[IN, OUT]) attemptEnded(s *Slot[IN, OUT], t *call.Token) {
 	}
 }
 
-// share replaces d, the decision about the last attempt of s, by the decision of its
-// lineage, and reports whether there is one. The decision counts for attempts that began
-// before it.
+// share replaces d, the decision about the last attempt of s, by the decision of the
+// lineage of s. It reports whether the lineage has a decision that counts: it counts for
+// attempts that began before the decision.
 func (l *lookups[IN, OUT]) share(s *Slot[IN, OUT], d *decision.Decision) bool {
 	g := l.core
 	of := l.states.get(s.index)
@@ -248,7 +250,8 @@ func (l *lookups[IN, OUT]) leave(s *Slot[IN, OUT]) {
 }
 
 // startOthers starts the attempts that need no call of their own, while the backend
-// refuses calls. Otherwise they would wait for the elements before them.
+// refuses calls. Otherwise such attempts would wait for the elements before them, which
+// need a call.
 func (l *lookups[IN, OUT]) startOthers() {
 	g := l.core
 	changes := l.Changes()

@@ -175,16 +175,16 @@ type Machine[IN, OUT any] struct {
 	odd    timers.Heap[*Slot[IN, OUT]] // live deadlines out of input order
 
 	now      time.Duration // the last reading of the clock
-	slept    bool          // since then the driver may have slept
-	ranCode  bool          // since then user code has run
+	slept    bool          // since that reading the driver may have slept
+	ranCode  bool          // since that reading user code has run
 	isExact  bool          // limits or back-offs depend on the time that user code takes
 	timesAll bool          // measure the duration of each attempt, also if it succeeded
 
-	looksClosely bool // the policy looks at more than the number, results and error of an attempt
-	asksWorkers  bool // the strategy may block, so a worker asks it
-	noRetries    bool // retries have ended (law A5)
-	abandoned    bool // Abandon was called
-	sawPurge     bool // EndPurged was called: messages may be purged
+	hasReasons  bool // decision.Steps.HasReasons; without reasons, attempts need fewer fields, and retries have no step before them
+	asksWorkers bool // the strategy may block, so a worker asks it
+	noRetries   bool // retries have ended (law A5)
+	abandoned   bool // Abandon was called
+	sawPurge    bool // EndPurged was called: messages may be purged
 
 	unread     *call.Letter            // letters from the mailbox that are not handled yet
 	attemptEnd attemptEnd              // of the attempt that ended last, until reportEnd
@@ -209,7 +209,7 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g.asked = newPerSlot[*question[OUT]](g)
 	g.handled = newPerSlot[*handlerCall[OUT]](g)
 	g.state.FailedIn = g.Host.Values
-	g.looksClosely = c.Policy.NeedsElement()
+	g.hasReasons = c.Policy.HasReasons()
 	g.asksWorkers = !c.Policy.AtOnce && !c.Policy.NoRetry
 	if g.MaxCalls == 0 {
 		g.MaxCalls = g.Queue.Cap()
@@ -355,7 +355,9 @@ func (g *Machine[IN, OUT]) Step() {
 		g.backend.isShort = false
 	}
 	if g.batches != nil && g.batches.startFull() {
-		return // the worker gets the batch before completions are read, which may take as long as a short call
+		// The worker gets the batch now. To read completions first may take as long as a
+		// short call. The next step, which follows at once, reads them.
+		return
 	}
 	g.unread = g.Host.Mail.Take()
 	g.readLetters()
@@ -393,9 +395,9 @@ const (
 	Never = call.NoDeadline
 )
 
-// Next returns when the next step is due: an instant, Now, or Never. Letters wake the
-// driver earlier, so the driver must announce its sleep before it calls Next. Otherwise
-// it could miss a letter.
+// Next returns when the next step is due: an instant, Now, or Never. A letter wakes the
+// driver earlier, but only if the driver has announced its sleep. So the driver announces
+// it before it calls Next, or it could miss a letter.
 func (g *Machine[IN, OUT]) Next() time.Duration {
 	g.tick()
 	g.view = predicates.Attempt[OUT]{} // an idle core keeps no results
@@ -440,7 +442,7 @@ func (g *Machine[IN, OUT]) startsAt() time.Duration {
 		}
 	}
 	if g.backend != nil {
-		return g.backend.opensAt()
+		return g.backend.asksAgainAt()
 	}
 	return Now
 }
@@ -500,9 +502,9 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 }
 
 // The loop calls each piece of user code in a small function, whose deferred function
-// turns a panic into an error (law A6). broke returns this error. recovered is nil if the
-// code has ended the goroutine of the loop. Then the run ends, and the deferred functions
-// of the loop finish the operator.
+// turns a panic into an error (law A6). broke returns this error. If recovered is nil,
+// the code has called runtime.Goexit, which ends the goroutine of the loop: broke makes
+// the run end, and the deferred functions of the loop finish the operator.
 func (g *Machine[IN, OUT]) broke(name string, recovered any) error {
 	err := call.Panicked(recovered)
 	if recovered == nil {

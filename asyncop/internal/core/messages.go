@@ -29,7 +29,7 @@ type Messages[IN, OUT any] struct {
 	Seen        bool                  // there was a message; before, the core skips messages
 	next        call.Message          // of the next accepted element
 	attached    perSlot[call.Message] // of elements, without their values
-	carried     bool                  // some of several results of the head were emitted, with parts of its message
+	carried     bool                  // the head has several results, and some were emitted with parts of its message
 	settlements fifo.Queue[settlement]
 }
 
@@ -61,7 +61,7 @@ func (m *Messages[IN, OUT]) isPurged(s *Slot[IN, OUT]) bool {
 }
 
 // releaseAfter releases the message of s for redelivery after wait. It reports whether s
-// has a message that is not settled.
+// had a message that was not settled.
 func (m *Messages[IN, OUT]) releaseAfter(s *Slot[IN, OUT], why error, wait time.Duration) bool {
 	return m.settle(m.attached.get(s.index), message.Settlement{Kind: message.Released, Delay: wait, Err: why})
 }
@@ -71,9 +71,10 @@ func (m *Messages[IN, OUT]) Head() call.Message {
 	return m.attached.get(m.core.Queue.Head().Value.index)
 }
 
-// HeadWithResults returns the message of the head, whose results leave next, or zero. A
-// call has succeeded then, so the message must not be sent back without care if a sink
-// never takes a result, unless the call is idempotent.
+// HeadWithResults returns the message of the head, whose results leave next, or zero. If
+// a sink can never take a result, the message becomes a dead letter, although its call
+// has succeeded. Unless the call is idempotent, HeadWithResults notes this in the
+// message, and the dead letter is marked as unsafe to repeat.
 func (m *Messages[IN, OUT]) HeadWithResults() call.Message {
 	s := m.core.Queue.Head().Value
 	msg := m.attached.get(s.index)
@@ -162,8 +163,8 @@ func (m *Messages[IN, OUT]) Release(msg call.Message) {
 }
 
 // settle queues a settlement, and reports whether the message was pending. The message
-// stays pending until Settle, so ended may queue another settlement of a message that was
-// rejected or released. The first takes effect (law D2).
+// stays pending until Settle. So for a message that was rejected or released before its
+// element ended, ended queues a second settlement. The first takes effect (law D2).
 func (m *Messages[IN, OUT]) settle(msg call.Message, v message.Settlement) (isPending bool) {
 	isPending = msg.Pending()
 	if isPending {

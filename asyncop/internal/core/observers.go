@@ -38,7 +38,7 @@ type Track struct {
 	ctx     context.Context // of the element, from Accepted
 	attempt context.Context // of the attempt, or nil
 	call    context.Context // of the call, or nil
-	broken  error           // of an observer that panicked in Accepted
+	broken  error           // of an observer that panicked in Accepted; every attempt fails with it
 }
 
 // note is an event for observers.
@@ -54,8 +54,8 @@ func (o *Observing[IN, OUT]) forget() {
 	o.attempts, o.elements = nil, nil
 }
 
-// accepted calls the observers for a new element. If one panics, the other observers are
-// still called, and each attempt of the element fails.
+// accepted calls the observers for a new element. If an observer panics, the others are
+// still called, and every attempt of the element will fail: see started.
 func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT], i introduction) {
 	var r *Track
 	if n := len(o.spare); n > 0 {

@@ -29,7 +29,7 @@ import (
 //
 // judge reports the attempt to the backend after it has found the reason. An attempt with
 // results that the policy does not consider is reported without judge, and settled. If
-// several optional parts take part in a step, the order of the calls is their order of
+// several optional parts take part in a step, the part that is called first has
 // precedence.
 
 // Accept takes a slot for in, and starts its first attempt if a permit is free. There
@@ -73,8 +73,9 @@ type introduction struct {
 }
 
 // introduce shows a new element to the optional parts, and reports whether it continues.
-// If user code panics, the element has failed. If an observer panics, each attempt of the
-// element fails.
+// If the key function or the function of the timeout panics, the element has failed. If
+// an observer panics, the element continues, and every attempt of it will fail: see
+// Track.broken.
 func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
 	if g.messages.Seen {
 		g.messages.attach(s) // first: the observers see the message
@@ -211,7 +212,7 @@ func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
 func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	var before beforeRetry
 	if s.phase == ready {
-		if g.looksClosely { // otherwise there is no step before the retry
+		if g.hasReasons { // otherwise retries have no step before them
 			before = g.before.take(s.index)
 		}
 		g.ready.Cancel(&s.timer)
@@ -282,7 +283,7 @@ func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 		return
 	}
 	g.state.Stats.WaitingForRetry--
-	if g.looksClosely {
+	if g.hasReasons {
 		if of := g.reasons.get(s.index); !of.last.IsZero() {
 			g.reasons.ref(s.index).retried = of.retried.With(of.last)
 		}
@@ -322,7 +323,7 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	if g.observing != nil {
 		ctx = g.observing.contextOf(s, own)
 	}
-	if g.Direct && ctx == context.Context(a) {
+	if g.Direct && ctx == context.Context(a) { // see Config.Direct
 		a.Occupy(true) // until the worker completes it
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
@@ -376,10 +377,11 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) conte
 	return own
 }
 
-// invoked continues after the function has returned. If the attempt is complete, it ends
-// at once, but after the attempts whose letters were posted before (law Q1). Then its own
-// letter is in the mailbox behind theirs. It is read now, unless letters are being read or
-// a batch is being formed.
+// invoked continues after the function has returned. An attempt that has completed in
+// place is concluded at once. If the attempt is complete and has a letter, other letters
+// may be before it in the mailbox (law Q1): package call describes this under Completion
+// in place. Then the loop reads the mailbox now. If it is reading letters or forming a
+// batch, it reads the mailbox in the next step.
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
 	isInPlace := a.EndInvoke()
@@ -451,7 +453,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
 	v.Stage, v.InDoubt = end.Stage, end.InDoubt
 	v.Idempotent = false // FindReason sets it, and the reason
 	v.ReasonRetries = 0
-	if g.looksClosely {
+	if g.hasReasons { // otherwise the policy does not read these fields
 		v.Input = s.in
 		v.Values = g.context(s, a)
 		v.Reasons = g.reasons.get(s.index).retried
@@ -474,7 +476,8 @@ func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT], end *call.Released) 
 
 // endAttempt ends the attempt of s. No other function does. It frees the permits of the
 // operator and the backend, unless a function of the attempt is still running, whose
-// goroutine then frees them. A completion has freed the permit of the backend before.
+// goroutine then frees them. If the attempt is complete, the goroutine that completed it
+// has freed the permit of the backend.
 func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.Released) {
 	a := s.attempt
 	switch how {
@@ -503,7 +506,7 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], how howEnded) (end call.
 		g.keys.attemptEnded(s, end)
 	}
 	if end.BackendPermit {
-		g.Host.LeaveSeat(a.Ref.Stamp)
+		g.Host.FreeBackendPermit(a.Ref.Stamp)
 	}
 	return end
 }
@@ -557,7 +560,7 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	// Step 2: report the attempt to the backend.
 	if g.backend != nil {
 		var pushback time.Duration
-		if err == nil && g.Policy.Considers(v.Err) { // otherwise the backend looks for one
+		if err == nil && g.Policy.Considers(v.Err) { // otherwise the backend asks the error: see gate.Evidence.Pushback
 			pushback, err = decision.FindPushback(v)
 		}
 		j.isReported = true
@@ -574,19 +577,21 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 	}
 	if !isDecided && !g.asksWorkers {
 		ctx := g.Host.Life
-		if g.looksClosely { // the context has the values of the attempt
+		if g.hasReasons { // the context has the values of the attempt
 			ctx = call.WithEnd(g.context(s, t), g.Host.Life)
 		}
 		d = g.Policy.Conclude(v, g.Policy.Ask(ctx, v), now)
 		isDecided = true
 	}
 	returned = true
-	// Step 4: set the doubt, before s ends or reaches its deadline.
-	proof := failureReason // that the attempt had no effect, if it is such a reason
+	// Step 4: set the doubt, before s ends or reaches its deadline. A reason that allows
+	// to repeat any call leaves no doubt: see addDoubt. An attempt with results has no
+	// reason of a failure, so the reason for its retry counts.
+	reason := failureReason
 	if v.Err == nil {
-		proof = v.Reason
+		reason = v.Reason
 	}
-	s.addDoubt(proof, v.Stage, isDeduplicated)
+	s.addDoubt(reason, v.Stage, isDeduplicated)
 	if s.doubt == deduplicated && isRefused(g.context(s, t)) {
 		s.doubt = noDoubt
 	}
@@ -598,11 +603,12 @@ func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated
 }
 
 // readSituation sets the times of v, and returns the other state that the policy looks
-// at. Only a policy that looks closely needs the current time. For other policies the last
-// reading of the clock is enough, although Remaining may be too long: backOff reads the
-// clock before it checks whether the retry comes too late.
+// at. Only a policy with reasons reads Elapsed and Remaining in user code, so it needs
+// the current time. For other policies the last reading of the clock is enough, although
+// Remaining may be too long: backOff reads the clock before it checks whether the retry
+// comes too late.
 func (g *Machine[IN, OUT]) readSituation(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) *decision.Situation {
-	if g.looksClosely {
+	if g.hasReasons {
 		g.tick()
 	}
 	v.Remaining, v.Elapsed = decision.NoDeadline, g.now-s.accepted
@@ -641,10 +647,10 @@ func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judgi
 	g.failElement(s, guard.Join(err, g.attemptEnd.err), false)
 }
 
-// updateAfterReport updates v after reportToBackend, which has read the clock. With the
-// time from before a call that blocked the loop, a retry that comes too late would be
-// taken from the budget. The number becomes the number of attempts that count: see
-// forgiven.
+// updateAfterReport updates v after reportToBackend, which has read the clock. If
+// Remaining was measured before user code that has blocked the loop, it is too long: the
+// policy would not notice that a retry comes too late, and the retry would use the
+// budget. The number becomes the number of attempts that count: see atBackend.forgiven.
 func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
 	if s.due != Never { // Remaining stays NoDeadline otherwise
 		v.Remaining = max(0, s.due-g.now)
@@ -653,10 +659,10 @@ func (g *Machine[IN, OUT]) updateAfterReport(s *Slot[IN, OUT], v *predicates.Att
 	g.ranCode = true // the policy runs next
 }
 
-// applyDecision carries out the decision of the policy, or the decision about another
-// element with the same key, whose attempt made the call. Before a retry it takes the
-// retry from the budget of the backend, unless the retry is free. A retry that will not be
-// made does not use the budget.
+// applyDecision carries out the decision of the policy or, with lookups, the decision
+// that was made about another element of the same key: see lookups.share. Before a retry
+// it takes the retry from the budget of the backend, unless the retry is free. A retry
+// that will not be made does not use the budget.
 func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, isFree bool) {
 	mayShare := g.lookups != nil && g.attemptEnd.err != nil
 	isShared := mayShare && g.lookups.share(s, d)
@@ -750,7 +756,10 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	g.enter(s, backoff)
 	g.state.Stats.WaitingForRetry++
 	left := max(0, s.due-g.now)
-	isTooLate := s.due != Never && d.Delay >= left && !(g.backend != nil && g.backend.mayWaitOut(s))
+	isTooLate := s.due != Never && d.Delay >= left // d.Capped is from an earlier reading of the clock
+	if isTooLate && g.backend != nil && g.backend.mayWaitOut(s) {
+		isTooLate = false
+	}
 	if isTooLate {
 		g.reportEnd(s, false, 0)
 		d.Delay = left // for the log line
@@ -765,15 +774,16 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	case d.Delay == 0 && !isTooLate:
 		g.retryNow(s)
 	default:
-		// If it is too late for a retry, this timer is due at the deadline or, if a server
-		// demanded a longer wait, after it. The deadline goes first, so the timer fires
-		// only if waitOut has removed the deadline.
+		// If it is too late for a retry, this timer is due at the deadline or, if a
+		// server demanded a longer wait, after it. The deadline goes first, and s times
+		// out. Only if the backend goes down before, waitOut removes the deadline, and
+		// the timer fires.
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
 	}
 }
 
 // putOff makes s, which cannot start yet, wait as in a back-off. Other elements may
-// start.
+// start. A fresh element waits for its first attempt, a ready element for its retry.
 func (g *Machine[IN, OUT]) putOff(s *Slot[IN, OUT], until time.Duration) {
 	if s.phase == ready {
 		g.ready.Cancel(&s.timer)
@@ -860,7 +870,7 @@ func (g *Machine[IN, OUT]) endWait(s *Slot[IN, OUT]) {
 		if s.retry&putOff == 0 { // otherwise it does not wait for a retry
 			g.state.Stats.WaitingForRetry--
 		}
-	default: // fresh and behind need no work here, and the other phases have no live deadline
+	default: // fresh or behind: no timer or question to end
 	}
 }
 
@@ -908,7 +918,7 @@ func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay tim
 	g.attemptEnd = attemptEnd{}
 }
 
-// complete lets s leave the queue when its turn in the order of the queue comes.
+// complete lets s leave the queue as soon as the order of the queue allows it.
 func (g *Machine[IN, OUT]) complete(s *Slot[IN, OUT]) {
 	g.Queue.Complete(s.entry)
 	if g.keys != nil {
@@ -1000,7 +1010,7 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 // contextForReport returns the context of s: the context from its observers, or the
 // operator's with its message.
 func (g *Machine[IN, OUT]) contextForReport(s *Slot[IN, OUT]) context.Context {
-	if len(g.Observers) > 0 { // there may be counters only
+	if len(g.Observers) > 0 { // g.observing may have only counters
 		return g.observing.contextForReport(s)
 	}
 	return g.messages.Context(s)
@@ -1040,7 +1050,7 @@ func (g *Machine[IN, OUT]) Left(how observe.EndKind) {
 	if s == g.oldest {
 		g.oldest = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
 	}
-	g.messages.carried = false
+	g.messages.carried = false // it describes the head
 	g.Queue.Pop()
 	g.slots.putBack(s)
 }

@@ -39,7 +39,7 @@ type offer struct {
 	// Written before done is closed.
 	err            error
 	refused        bool          // the sink can never take the element
-	unsafeToRepeat bool          // refused, and the call of the element may have taken effect and must not be repeated
+	unsafeToRepeat bool          // refused, and the call of the element may have taken effect, is not idempotent, and no predicate allows to repeat it
 	done           chan struct{} // closed when the call has returned
 }
 
@@ -56,14 +56,14 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	o.err = h.core.User.HandOver(ctx, r)
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
-	if o.refused && r.InDoubt && !h.core.Policy.WantedRepeat(r.NoRetryReason) {
+	if o.refused && r.InDoubt && !h.core.Policy.AllowsRepeat(r.NoRetryReason) {
 		o.unsafeToRepeat = true // stays true if IsIdempotent panics, to be safe
 		_ = call.OffLoop(func() error { o.unsafeToRepeat = !h.core.Policy.IsIdempotent(r.Element); return nil })
 	}
 }
 
-// take makes s, which has failed, wait for its offer. With key order s first waits until
-// it is the first of its key.
+// take makes s, which has failed, wait for its offer to the sink. With key order, the
+// offer waits until s is the first of its line.
 func (h *HandOver[IN, OUT]) take(s *Slot[IN, OUT]) {
 	g := h.core
 	g.enter(s, failing)
@@ -154,8 +154,8 @@ func (h *HandOver[IN, OUT]) Await() {
 	}
 }
 
-// WasTaken reports whether the sink took s, which Abandon has returned, while the run
-// ended. It is called after Await.
+// WasTaken reports whether the sink took s, which Abandon has returned, in the call that
+// ran when the run ended. It is called after Await.
 func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 	return h.running != nil && h.running.err == nil && h.offers.get(s.index) == h.running
 }

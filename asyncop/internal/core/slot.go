@@ -38,7 +38,7 @@ type Slot[IN, OUT any] struct {
 	doubt      doubt                  // whether an attempt may have taken effect
 	noRetry    decision.NoRetryReason // why there was no retry, if there was a reason for one
 	hasLimit   bool                   // its deadline is out of input order: see limit
-	knowsFirst bool                   // first was set by a restore
+	knowsFirst bool                   // first was set when the element was restored, so the next attempt does not set it
 }
 
 // doubt records whether an attempt may have taken effect, and whether servers recognise a
@@ -73,8 +73,9 @@ const (
 // phase is the state of an element. Machine.takeSlot sets the first phase, Machine.enter
 // all others.
 //
-//	           ┌──────────── preparing ◀──────────┐
-//	           ▼                                  │
+//	        preparing
+//	           ▲ │
+//	           │ ▼
 //	fresh ─▶ running ─┬─▶ deciding ─▶ backoff ─▶ ready
 //	           ▲      │                           │
 //	           │      └─ results ─▶ done          │
@@ -87,8 +88,12 @@ const (
 // Until the phase handling, failing or done, the deadline of the element is live: see
 // firstLive. Not every element has all phases. It has:
 //
+//   - preparing: if a step comes before the call of an attempt that has begun: the step of
+//     a retry (strategies.Action.Before), or the wait for a lease (law B5). A member of a
+//     batch stays in phase running meanwhile.
 //   - deciding: if the strategy may block
-//   - preparing: if the retry has a step before it (strategies.Action.Before)
+//   - backoff: before a retry. An element that is put off goes there from fresh or ready:
+//     see Machine.putOff.
 //   - handling: if there is a handler for its failure
 //   - failing: if there is a failure sink
 //   - behind: with key order, before fresh, until the element is the first of its line.
@@ -101,9 +106,9 @@ const (
 	controlElement      phase = iota // a watermark, or a barrier that keeps its place in the queue
 	fresh                            // waits for a permit for its first attempt; timer: with key order, its position among the first elements of all lines
 	behind                           // waits for an element of its key, or for a call that still holds the key
-	preparing                        // a step before its attempt runs on a worker; attempt: the next; timer: its timeout
+	preparing                        // a step before its call runs on a worker; attempt: its call; timer: the timeout of the attempt
 	running                          // attempt: its call; timer: the timeout of the attempt
-	deciding                         // its strategy is asked on a worker
+	deciding                         // a worker asks the strategy whether to retry it
 	backoff                          // waits for its retry, or for its deadline if the retry would be too late; timer: the retry
 	ready                            // waits for a permit for its retry; timer: its position by age, unless a call holds its key
 	handling                         // a handler of its failure runs on a worker; timer: its limit
@@ -162,7 +167,7 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 		g.unbegun--
 	}
 	s.phase = p
-	if p != preparing && p != running { // otherwise the attempt continues
+	if p != preparing && p != running { // otherwise s waits for the letter of the same attempt
 		s.generation = 0
 	}
 	if s == g.fresh { // with key order, leavePhase has moved this cursor already
@@ -189,8 +194,8 @@ type limit[IN, OUT any] struct {
 	timer timers.Timer[*Slot[IN, OUT]] // position among the other limits
 }
 
-// limit sets a deadline of its own for s, which is the newest element unless FromAttempt
-// is set. total is its whole timeout.
+// limit sets a deadline of its own for s. total is the whole timeout of s. s is the
+// newest element, unless FromAttempt is set: then there are no deadlines in input order.
 func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 	own := &limit[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s
@@ -203,7 +208,8 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 }
 
 // addDoubt adds the doubt about an attempt of s, unless the attempt was not sent or its
-// reason proves that it had no effect.
+// reason allows to repeat any call: the attempt had no effect, or a FLIP-232 predicate
+// asks to repeat a result.
 func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stage, isDeduplicated bool) {
 	switch {
 	case stage == predicates.ClientDispatch || reason.AllowsNonIdempotentRetry():

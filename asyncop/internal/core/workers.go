@@ -18,12 +18,12 @@ import (
 var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
 	"they ignore the ends of their contexts")
 
-// runOnWorker runs do with ctx on a worker, unless t has ended before a worker gets to
-// it. Afterwards it calls then with the error of do. The element of t may continue before
-// do returns, but do counts as running until it returns. If twice as many functions as
-// slots are running, runOnWorker returns false and does not run do.
+// runOnWorker runs do with ctx on a worker, and calls after with the error of do. If
+// t has ended before the worker begins, it calls neither. The element of t may continue
+// before do returns, but do counts as running until it returns. If twice as many
+// functions as slots are running, runOnWorker returns false and does not run do.
 func (g *Machine[IN, OUT]) runOnWorker(
-	ctx context.Context, t *call.Token, do func(ctx context.Context) error, then func(err error),
+	ctx context.Context, t *call.Token, do func(ctx context.Context) error, after func(err error),
 ) bool {
 	running := &g.Host.Tasks
 	if running.Load() >= 2*int64(g.Queue.Cap()) { // only the loop adds
@@ -36,7 +36,7 @@ func (g *Machine[IN, OUT]) runOnWorker(
 		defer func() { // even if do ends its goroutine
 			running.Add(-1)
 			if !isLate {
-				then(err)
+				after(err)
 			}
 		}()
 		if !isLate {
@@ -126,12 +126,14 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 
 // ---- Steps before a retry
 
-// prepare runs the step of a strategy before a retry. The attempt has its permit, and its
+// prepare runs a step before the call of an attempt that has begun: the step of a
+// strategy before a retry, or the wait for a lease. The attempt has its permit, and its
 // timeouts hold. If the step fails, so does the attempt, which was not sent. prepare
-// reports whether the call is made now: a member of a batch continues with its batch,
-// which waits for the step.
+// reports whether the function is called now. This is so for a member of a batch: the
+// batch waits for the step before its call. For other attempts, prepared continues after
+// the step.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
-	a.EndInvoke() // completions post a letter from now on
+	a.EndInvoke() // the function is called later, so completions post a letter from now on
 	isMember := g.batches != nil
 	var succeeded chan struct{} // of a member: closed after the step, unless it failed
 	if isMember {
@@ -140,10 +142,10 @@ func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], befor
 	} else {
 		g.enter(s, preparing)
 	}
-	then := func(err error) {
+	after := func(err error) {
 		switch {
 		case err != nil:
-			a.Borrow() // without a call
+			a.Borrow() // without a call, the attempt is no evidence for the backend
 			a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err})
 		case isMember:
 			close(succeeded)
@@ -151,9 +153,9 @@ func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], befor
 			a.Post()
 		}
 	}
-	started := g.runOnWorker(g.context(s, &a.Token), &a.Token, before, then)
+	started := g.runOnWorker(g.context(s, &a.Token), &a.Token, before, after)
 	if !started {
-		then(errTooManyTasks)
+		after(errTooManyTasks)
 	}
 	return isMember
 }
@@ -166,8 +168,9 @@ func (g *Machine[IN, OUT]) prepared(s *Slot[IN, OUT]) {
 	}
 	g.tick()
 	g.EndIfCancelled() // the driver may not have noticed the cancel (law A5)
-	if g.state.Failure == nil && g.now < s.attempt.Until {
-		g.enter(s, running)
-		g.invoke(s, s.attempt)
+	if g.state.Failure != nil || g.now >= s.attempt.Until {
+		return // the end of the run or a timer ends the attempt
 	}
+	g.enter(s, running)
+	g.invoke(s, s.attempt)
 }

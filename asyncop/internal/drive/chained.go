@@ -11,9 +11,9 @@ type ChainedRange[IN, OUT any] struct {
 	Yield func(OUT, error) bool
 }
 
-// switchesGoroutine gives the core to a goroutine that ranges over the results, if there
-// is one. The goroutine of the loop ends then.
-func (d *Driver[IN, OUT]) switchesGoroutine() bool {
+// switchGoroutine gives the core to a goroutine that ranges over the results, if there is
+// one, and reports whether it has done so. If so, the goroutine of the loop must end.
+func (d *Driver[IN, OUT]) switchGoroutine() bool {
 	a := d.attached.Load()
 	if a.moved == nil || d.failed() || d.mustStop() {
 		return false

@@ -39,8 +39,8 @@ type checkpointing[IN, OUT any] struct {
 	seen          uint64 // the newest barrier that has arrived
 	budget        budgetSum
 	backlogFilled time.Duration                   // when the backlog was filled
-	arrived       *participant.Barrier            // has arrived, and is not handled yet
-	passing       fifo.Queue[participant.Barrier] // handled, and emitted first
+	arrived       *participant.Barrier            // the barrier that has arrived and is not handled yet, or nil
+	passing       fifo.Queue[participant.Barrier] // handled barriers, which are emitted before elements
 	encoding      sync.WaitGroup                  // waits for states that are being encoded
 	lost          sharedError                     // the error of encoding the state of the final barrier; set by the goroutine that encodes
 	pause         time.Duration                   // duration of the last copy
@@ -151,8 +151,9 @@ func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 // leastSpare allows for elements that arrive before the copy.
 const leastSpare = 1024
 
-// Pending implements participant.Participant. It allocates the memory for the copy, so
-// that the loop does not wait for it.
+// Pending implements participant.Participant. It announces a barrier. It also allocates
+// the memory for the copy of the items in flight, so that the loop does not wait for
+// this.
 func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 	if b.Kind != participant.EndOfInput {
 		counts, _, _ := k.d.published.get()
@@ -227,10 +228,10 @@ func (d *Driver[IN, OUT]) awaitStart() {
 	}
 }
 
-// mayOverflow reports whether an item may be read past the capacity, to reach a barrier or
-// the marker. There is no limit if the source sends the barrier next, or after one more
-// element. Otherwise the item after MaxOverflow others is still read, because it may be
-// the barrier itself.
+// mayOverflow reports whether an item may be read past the capacity, to reach a barrier
+// or the marker of the end of the input. There is no limit if the source sends the
+// barrier or the marker next, or after one more element. Otherwise up to MaxOverflow
+// items are read, and then one more, because it may be the barrier itself.
 func (d *Driver[IN, OUT]) mayOverflow() bool {
 	if d.failed() {
 		return false
@@ -256,8 +257,9 @@ func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	d.passBarrier()
 }
 
-// passedMarker reports the end of the input if next is the marker: all earlier elements
-// have left.
+// passedMarker is called when next, a value from the queue, was emitted. If next is the
+// marker of the end of the input, all earlier elements have left, so passedMarker reports
+// the end to the coordinator.
 func (k *checkpointing[IN, OUT]) passedMarker(next any) {
 	if b, ok := next.(participant.Barrier); ok {
 		k.encoding.Go(func() { b.Report(k.d.Name, nil, nil) })
@@ -312,7 +314,8 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
 	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
 	s.Numbers = slices.AppendSeq(s.Numbers, d.checks.restoredNumbers.All())
-	s.Numbers = s.Numbers[:len(s.Items)] // the items of the overflow have the number 0, as the rest of the memory
+	numOverflow := len(s.Items) - len(s.Numbers)
+	s.Numbers = append(s.Numbers, make([]int64, numOverflow)...) // items of the overflow have number 0
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }
 
@@ -368,7 +371,11 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 // ended. Out is closed after that, and a checkpoint.Sink waits for it. It is an error if
 // an element arrives instead: the barrier has overtaken it on another branch (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
-	if !d.final || d.checks.expected.barrier.Load() != d.checks.seen { // the barrier is not the coordinator's
+	isAnnounced := d.checks.expected.barrier.Load() == d.checks.seen // by Pending, and not aborted since
+	if !d.final || !isAnnounced {
+		// The coordinator announces its barriers, and its source closes In after the
+		// final one. This barrier is from elsewhere, or its checkpoint was aborted, which
+		// ends the run.
 		return nil
 	}
 	for d.input != inputClosed {
@@ -413,9 +420,8 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	}
 }
 
-// isRedelivered reports whether an element that was cut off is redelivered: by the source
-// of its message, or in the next run of a stream with checkpoints. Such an element has
-// not failed.
+// isRedelivered reports whether an element that Abandon has returned is redelivered: by
+// the source of its message, or in the next run of a stream with checkpoints.
 func (d *Driver[IN, OUT]) isRedelivered(e *core.Slot[IN, OUT]) bool {
 	return d.checks != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }

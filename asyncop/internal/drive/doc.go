@@ -3,6 +3,8 @@
 // ring in place of its Out (Via, To), the rings of Results, or the caller's goroutine
 // (ResultsOf).
 //
+// Comments name laws, such as C1. DESIGN.md lists them in section 3.
+//
 //   - driver.go: a [Driver] is the loop. Each step looks for signals, runs a step of the core,
 //     accepts elements, handles a barrier and emits results. If there was no work, the loop
 //     parks.

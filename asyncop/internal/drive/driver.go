@@ -141,7 +141,10 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	}
 	d.host.Around = call.ReporterIn(cfg.Context)
 	if d.host.Around != nil && len(cfg.Core.Observers) > 0 {
-		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around} // observers may give each element its own id
+		// If the call around the operator is repeated, it makes new elements. Observers
+		// may give them new ids, under which servers do not recognise the repeated
+		// requests.
+		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around}
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
 	d.timers = timers.NewService[*core.Slot[IN, OUT]](cfg.Clock, func() {
@@ -195,7 +198,7 @@ func (d *Driver[IN, OUT]) loop() {
 		d.life = running
 	}
 	for d.step() {
-		if d.switchesGoroutine() {
+		if d.switchGoroutine() {
 			return
 		}
 	}
@@ -217,9 +220,9 @@ func (d *Driver[IN, OUT]) open() {
 	}
 }
 
-// step runs a step of the loop, and reports whether there is another. It sends workers for
-// the calls that the last step has offered, before it starts and offers new ones: see
-// offerJobs.
+// step runs a step of the loop, and reports whether there is another. A blocking call
+// gets its worker in two steps: the step that starts the call offers it to workers that
+// become free, and the next step sends a worker for it if it still waits. See offerJobs.
 func (d *Driver[IN, OUT]) step() bool {
 	d.giveWay()
 	d.User.FlushLines(false)
@@ -228,7 +231,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	switch {
 	case d.failed():
 	case d.suspended():
-		d.host.RestSeat()
+		d.host.DoneAsking()
 	default:
 		d.sendWorkers()
 		d.core.Step()
@@ -247,8 +250,9 @@ func (d *Driver[IN, OUT]) step() bool {
 		busy = busy || hasJobs
 	}
 	slots := d.core.State().Len
-	hasEmitted := d.emitSome() // elements without results leave, too, without being emitted
-	busy = busy || hasEmitted || d.core.State().Len < slots
+	hasEmitted := d.emitSome()
+	haveLeft := d.core.State().Len < slots // elements without results leave, too
+	busy = busy || hasEmitted || haveLeft
 	if d.allLeft() {
 		return false
 	}
@@ -285,7 +289,7 @@ func (d *Driver[IN, OUT]) checkSignals() {
 		d.endInput()
 	}
 	a := d.attached.Load()
-	if a.moved == nil { // otherwise switchesGoroutine switches the port, and this goroutine ends
+	if a.moved == nil { // otherwise switchGoroutine switches the port, and this goroutine ends
 		d.switchPort(a)
 	}
 }
@@ -307,8 +311,8 @@ func (d *Driver[IN, OUT]) mustStop() bool {
 	return d.stopping.Load() && d.life < ending && d.input == inputOpen
 }
 
-// park sleeps until there is work. Letters posted after Parked is set wake it, and
-// setAlarm sees earlier ones.
+// park sleeps until there is work. Letters that are posted after Parked is set wake it.
+// setAlarm notices earlier letters.
 func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
 	if !d.signalled() && !d.current.port.lookForWork() && !d.mayObserve() && (d.suspended() || d.setAlarm()) {
@@ -335,10 +339,10 @@ func (d *Driver[IN, OUT]) setAlarm() bool {
 }
 
 // offerJobs offers the started calls to workers that become free, and reports whether
-// there were any. Sending a worker costs a switch of goroutines, so sendWorkers does it
-// one step later, for calls that are still waiting. Workers are sent at once for a batch,
-// which is worth a switch, and if a loop body runs on this goroutine, because it may take
-// long.
+// there were started calls. To send a worker costs a switch of goroutines, so sendWorkers
+// does it one step later, for calls that are still waiting. Workers are sent at once for
+// a batch, which is worth a switch, and if a loop body runs on this goroutine, because
+// the body may take long.
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = len(d.jobs)
 	hasJobs := d.offered > 0

@@ -41,7 +41,7 @@ func (d *Driver[IN, OUT]) finish() {
 	}
 	kept := d.suspended() && cause == nil // the final checkpoint has the elements in flight
 	onRequest = onRequest || cause != nil && d.User.EndedOnRequest(cause)
-	toOffer, numCutOff := d.endAbandoned(abandoned, kept)
+	forSink, numCutOff := d.endAbandoned(abandoned, kept)
 	err := cause
 	if cause != nil && numCutOff > 0 {
 		err = d.User.AbandonedError(cause, by == core.ByElement, onRequest, numCutOff)
@@ -69,7 +69,7 @@ func (d *Driver[IN, OUT]) finish() {
 		a.port.close()
 	}
 	d.settleMessages()
-	d.endSink(cause, toOffer)
+	d.endSink(cause, forSink)
 	if closeErr := d.close(); closeErr != nil { // closed before if the end was clean
 		d.User.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 	}
@@ -165,12 +165,14 @@ func (d *Driver[IN, OUT]) forget() {
 	}
 }
 
-// endAbandoned ends the elements that Abandon has returned. If kept is set, the final
-// checkpoint has all of them, and they are not offered. Otherwise failed elements end later,
-// after their last offer to the failure sink. It returns the number of elements if the run
-// has cut them off, and the elements to offer. Redelivered elements are not offered unless
-// they have failed.
-func (d *Driver[IN, OUT]) endAbandoned(abandoned []*core.Slot[IN, OUT], kept bool) (toOffer []*core.Slot[IN, OUT], numCutOff int) {
+// endAbandoned ends the elements that Abandon has returned. It returns the elements that
+// endSink handles, and the number of elements that the run has cut off. There are three
+// cases:
+//
+//	kept      the final checkpoint has all elements: they end as Kept
+//	cut off   the element ends as Abandoned, and endSink offers it, unless it is redelivered
+//	failed    the element waits for the failure sink, and ends in endSink
+func (d *Driver[IN, OUT]) endAbandoned(abandoned []*core.Slot[IN, OUT], kept bool) (forSink []*core.Slot[IN, OUT], numCutOff int) {
 	for _, e := range abandoned {
 		if kept {
 			d.core.Ended(e, observe.Kept)
@@ -178,14 +180,14 @@ func (d *Driver[IN, OUT]) endAbandoned(abandoned []*core.Slot[IN, OUT], kept boo
 		}
 		hasFailed := e.WaitsForSink()
 		if hasFailed || !d.isRedelivered(e) {
-			toOffer = append(toOffer, e)
+			forSink = append(forSink, e)
 		}
 		if !hasFailed {
 			d.core.Ended(e, observe.Abandoned)
 			numCutOff++
 		}
 	}
-	return toOffer, numCutOff
+	return forSink, numCutOff
 }
 
 // sinkLimit is the time that the failure sink has for the last offers, after a running
@@ -194,22 +196,23 @@ const sinkLimit = 30 * time.Second
 
 var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)
 
-// endSink waits for the sink. Then it offers each failed element that was not taken once
-// more, and each element that was cut off (law A1), except redelivered ones. Failed
-// elements that the sink does not take are abandoned.
-func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) {
+// endSink waits for the running call of the sink. Then it offers each element of
+// endAbandoned once (law A1), unless that call has taken it. A failed element that is
+// redelivered is not offered again. It comes here only because that call may have taken
+// it. Failed elements that the sink does not take end as Abandoned.
+func (d *Driver[IN, OUT]) endSink(cause error, forSink []*core.Slot[IN, OUT]) {
 	if d.sink == nil {
 		return
 	}
 	d.sink.Await()
 	ctx, cancel := context.WithCancelCause(d.host.Values)
 	defer cancel(nil)
-	if len(abandoned) > 0 {
+	if len(forSink) > 0 {
 		timer := d.Clock.AfterFunc(sinkLimit, func() { cancel(errSinkLimit) })
 		defer timer.Stop()
 	}
 	lost := 0
-	for _, e := range abandoned {
+	for _, e := range forSink {
 		failed, taken := e.WaitsForSink(), d.sink.WasTaken(e)
 		if !taken && failed && d.isRedelivered(e) {
 			d.core.Ended(e, observe.Abandoned)

@@ -50,7 +50,7 @@ func TestSwitchPort_LoopAttachesBetweenLookAndSwitch(t *testing.T) {
 	d.attach(&attachment[int, int]{port: &bodyPort[int, int]{flowPort: flowPort[int, int]{d}}, moved: make(chan struct{})})
 	d.switchPort(flow) // as checkSignals continues
 	require.Same(t, flow, d.current)
-	require.True(t, d.switchesGoroutine(), "the next step")
+	require.True(t, d.switchGoroutine(), "the next step")
 	require.Same(t, d.attached.Load(), d.current)
 	d.finish()
 	<-d.done

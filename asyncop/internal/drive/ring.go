@@ -101,13 +101,13 @@ type inlet[T any] struct {
 	// feeder sets it.
 	surplus atomic.Int64
 
-	// Owned by the feeder. They describe the last fetch, which begins when awaitSlots
-	// returns.
+	// Owned by the feeder. They describe the last fetch, which began when awaitSlots
+	// returned.
 	asked      int    // the result of awaitSlots
-	firstTail  uint64 // tail at its begin
-	firstUntil uint64 // until at its begin
-	freed      int    // slots that became free before its first value was put
-	hasNoValue bool   // no value was put yet
+	firstTail  uint64 // tail at the start of the fetch
+	firstUntil uint64 // until at the start of the fetch
+	freed      int    // slots that became free before the first value of the fetch was put
+	hasNoValue bool   // no value of the fetch was put yet
 }
 
 func newInlet[T any](size int) inlet[T] {
@@ -157,18 +157,23 @@ func (i *inlet[T]) freeSlots() int {
 // awaitSlots waits until there is a slot for a value, and returns the number of values to
 // fetch, or 0 if values are no longer taken or ctx has ended. The feeder calls it.
 //
-// Slots become free while values are fetched, so awaitSlots asks for more values than
-// there are free slots:
+// Slots become free while values are fetched. The surplus is an estimate of their number:
+// the number of slots that became free during the last fetch, before its first value was
+// put. Slots that became free later do not count, because the surplus would grow by
+// itself. awaitSlots asks for the surplus twice:
 //
-//	result = free slots + 2 × surplus
+//	result = free slots + surplus for this fetch + surplus for the next fetch
 //
-// The surplus is the number of slots that became free during the last fetch, before its
-// first value was put. Slots that became free later do not count, because the surplus
-// would grow by itself.
+// The first surplus fills the slots that become free during this fetch. The values of the
+// second one are left in the ring then, without slots, and fill the slots that become
+// free during the next fetch. Otherwise these slots would be empty until the next fetch
+// returns. So up to surplus values may be without slots when a fetch begins, and
+// freeSlots is negative then: awaitSlots returns as soon as freeSlots + surplus > 0.
 //
-// The surplus is limited, because many slots become free during an idle time. The limit is
-// the number of values of the last fetch or, if all values came that were asked for, this
-// number plus twice the last surplus.
+// The surplus is limited, because many slots become free during an idle time. The limit
+// is the number of values of the last fetch. If all values came that were asked for,
+// twice the last surplus is added, so that the surplus can grow: at a steady speed a
+// fetch may have only surplus + 1 values.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	limit := int(tail - i.firstTail) //nolint:gosec // counts that are close to each other
@@ -181,7 +186,7 @@ func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	for !i.ring.stopped.Load() && ctx.Err() == nil {
 		free := i.freeSlots()
 		if free+surplus > 0 {
-			i.asked = free + 2*surplus
+			i.asked = free + surplus + surplus
 			i.firstTail = tail
 			i.firstUntil = i.until.Load()
 			i.freed = 0

@@ -246,13 +246,13 @@ var mutants = []mutant{
 	},
 	{
 		"a retry is due at the deadline", "A5", "core/path.go",
-		`d.Delay >= left &&`,
-		`d.Delay > left &&`,
+		`d.Delay >= left // d.Capped`,
+		`d.Delay > left // d.Capped`,
 	},
 	{
 		"an element that ends behind others of its key lets the first one continue", "O1", "core/keys.go",
-		`if p.prev != nil { // s was`,
-		`if p.prev != nil && false { // s was`,
+		`if !wasFirst {`,
+		`if !wasFirst && false {`,
 	},
 	{
 		"a backend hears of a call for each element that has shared it", "B4", "core/path.go",
@@ -261,8 +261,8 @@ var mutants = []mutant{
 	},
 	{
 		"what could not be prepared is an answer of the backend", "B4", "core/workers.go",
-		`			a.Borrow() // without a call`,
-		`			_ = a // without a call`,
+		`			a.Borrow() // without a call,`,
+		`			_ = a // without a call,`,
 	},
 	{
 		"a back-off without a limit begins before a call that has blocked the loop", "A5", "core/machine.go",
@@ -325,9 +325,9 @@ var mutants = []mutant{
 	},
 	{
 		"an attempt that asks for a retry leaves no doubt", "X1", "core/path.go",
-		`	s.addDoubt(proof, v.Stage, isDeduplicated)
+		`	s.addDoubt(reason, v.Stage, isDeduplicated)
 	if s.doubt == deduplicated && isRefused(`,
-		`	_ = proof
+		`	_ = reason
 	if s.doubt == deduplicated && isRefused(`,
 	},
 	{
@@ -464,8 +464,8 @@ var mutants = []mutant{
 	},
 	{
 		"a call begins at its deadline after what its strategy wanted done first", "A5", "core/workers.go",
-		`g.state.Failure == nil && g.now < s.attempt.Until`,
-		`g.state.Failure == nil`,
+		`g.state.Failure != nil || g.now >= s.attempt.Until`,
+		`g.state.Failure != nil`,
 	},
 	{
 		"the end of an attempt is told again at the end of its element", "O1", "core/path.go",
@@ -699,8 +699,8 @@ var mutants = []mutant{
 	},
 	{
 		"a completion in place goes before what is in the mailbox", "Q1", "call/token.go",
-		`s&postsLetter == 0 && t.Host.Mail.Empty():`,
-		`s&postsLetter == 0:`,
+		`s&invokeEnded == 0 && t.Host.Mail.Empty():`,
+		`s&invokeEnded == 0:`,
 	},
 	{
 		"an operator that has ended takes what comes later into its mailbox", "F1", "core/ending.go",
