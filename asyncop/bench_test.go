@@ -144,7 +144,7 @@ func TestAllocationsPerElement(t *testing.T) {
 
 // A million elements, in both modes, through blocking calls and through calls with
 // callbacks.
-func TestAMillionElements(t *testing.T) {
+func TestOperator_MillionElements(t *testing.T) {
 	if suite.Race || testing.Short() {
 		t.Skip("takes too long")
 	}

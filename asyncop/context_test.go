@@ -268,7 +268,7 @@ func TestContextValues(t *testing.T) {
 	})
 }
 
-func TestAttemptFromOtherContexts(t *testing.T) {
+func TestAttemptFromContext_OtherContexts(t *testing.T) {
 	assert.Zero(t, AttemptFromContext(context.Background()))
 	assert.Zero(t, AttemptFromContext(t.Context()))
 	assert.Zero(t, AttemptFromContext(context.WithValue(t.Context(), contextKey("attempt"), 3)))

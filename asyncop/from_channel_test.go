@@ -37,3 +37,16 @@ func TestFromChannel_LoopEndsEarly(t *testing.T) {
 	}
 	require.Len(t, values, 3)
 }
+
+func TestFromSlice(t *testing.T) {
+	next := asyncop.FromSlice([]string{"a", "b"})
+	for _, want := range []string{"a", "b"} {
+		v, ok := next()
+		require.True(t, ok)
+		require.Equal(t, want, v)
+	}
+	for range 2 {
+		_, ok := next()
+		require.False(t, ok)
+	}
+}

@@ -116,7 +116,7 @@ func TestCallsOfTheLastStepAreNotMade(t *testing.T) {
 
 // Law A5: no worker is started for calls that were offered when a cancel came, because
 // the loop checks for the cancel first.
-func TestNoWorkerIsSentAfterACancel(t *testing.T) {
+func TestBlocking_NoWorkerAfterCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
 		fn := Blocking(func(context.Context, string) (string, error) { calls.Add(1); return "", nil })
@@ -192,7 +192,7 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 // No strategy decides, no Before runs, and no timeout handler is called for an element if
 // its time for that has passed, its operator was cancelled, or it is left to a
 // checkpoint, whether or not the loop has noticed.
-func TestNothingBeginsTooLate(t *testing.T) {
+func TestOperator_NothingBeginsTooLate(t *testing.T) {
 	for what, tt := range map[string]struct {
 		phase string
 		limit time.Duration

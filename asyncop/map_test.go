@@ -122,7 +122,7 @@ func TestMapWithRetries(t *testing.T) {
 }
 
 // An element has as many results as its call returns. A dropped element has no results.
-func TestMapOfSeveralResults(t *testing.T) {
+func TestMap_BlockingMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		results, err := asyncop.Map(t.Context(), firstInts(5), asyncop.BlockingMany(func(_ context.Context, n int) ([]int, error) {
 			if n == 3 {

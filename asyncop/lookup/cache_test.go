@@ -26,7 +26,7 @@ type answers struct {
 }
 
 // Results, negative entries and errors each have their own rules.
-func TestRules(t *testing.T) {
+func TestWithTTL_WithMissTTL_WithErrorTTL(t *testing.T) {
 	found, none, failed := answers{results: []int{1}}, answers{}, answers{err: errBackend}
 	for name, test := range map[string]struct {
 		opts  []lookup.Option

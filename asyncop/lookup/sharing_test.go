@@ -23,7 +23,7 @@ import (
 
 var errBackend = errors.New("backend failed")
 
-func TestOneLoadPerKey(t *testing.T) {
+func TestFunctionStats_OneLoadPerKey(t *testing.T) {
 	b := new(backend)
 	f := lookup.New(b, nil)
 	a1, a2 := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
@@ -144,7 +144,7 @@ func (w *watched) AfterFunc(func()) (stop func() bool) {
 
 // A lookup leaves no watch on a context that outlives it, whether it is answered
 // immediately or later.
-func TestNothingStaysBehindInTheContext(t *testing.T) {
+func TestFunction_LeavesNoWatchOnTheContext(t *testing.T) {
 	b := new(backend)
 	f := lookup.New(b, nil)
 	ctx := &watched{Context: t.Context()}
@@ -291,7 +291,7 @@ func TestErrorOfAsyncInvoke(t *testing.T) {
 
 // Keys that are not equal to themselves cannot be shared, and leave no entry behind. Keys
 // that cannot be compared fail their element.
-func TestOddKeys(t *testing.T) {
+func TestFunction_OddKeys(t *testing.T) {
 	calls := 0
 	count := asyncop.Func(func(_ context.Context, _ float64, result asyncop.ResultFuture[int]) error {
 		calls++
@@ -364,7 +364,7 @@ func TestLateLeader(t *testing.T) {
 
 // If all waiting lookups are late, no call is made (law A5), and the next lookup does not
 // wait for it.
-func TestAllLate(t *testing.T) {
+func TestFunction_AllLookupsAreLate(t *testing.T) {
 	calls := 0
 	f := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), nil)
 	leader, other, next := new(fakeHost), new(fakeHost), new(fakeHost)

@@ -167,7 +167,7 @@ func (s thinking) CanRetry(int) bool {
 
 // Law A5: the time that the policy takes after the report to the backend counts for
 // waiting elements.
-func TestNoStartAfterADeadlineThatCameWhileThePolicyDecided(t *testing.T) {
+func TestBackend_DeadlineWhileThePolicyDecides(t *testing.T) {
 	var r *rig
 	strategy := thinking{strategies.FixedDelay[string](1, 0).RetryIfResult(predicates.ResultPredicate[string](func([]string) bool { return true })), func() {
 		r.clock.at = r.clock.at.Add(2 * time.Minute)
@@ -193,7 +193,7 @@ func (s *scarce) MayRetry(time.Time) bool {
 
 // A call that has blocked the loop beyond its element's deadline does not charge a retry
 // to the budget.
-func TestNoBudgetForARetryThatIsTooLate(t *testing.T) {
+func TestRetryBudget_RetryThatIsTooLate(t *testing.T) {
 	for took, want := range map[time.Duration]int{time.Second: 1, 2 * time.Minute: 0} {
 		for name, complete := range outcomesToRetry {
 			s := &scarce{door: door{newHouse(9)}}

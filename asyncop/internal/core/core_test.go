@@ -225,7 +225,7 @@ func TestAttempts(t *testing.T) {
 // Law A5: no attempt starts at the deadline, after a cancel or after the end of the
 // element. After the end of the input, an element that waits for a permit gets its first
 // attempt, and an element in back-off gets one more attempt immediately.
-func TestNoAttemptTooLate(t *testing.T) {
+func TestAttempt_NoneTooLate(t *testing.T) {
 	few := func(c *setup) { c.MaxCalls = 1 }
 	t.Run("deadline", func(t *testing.T) {
 		r := newRig(t, nil, few)

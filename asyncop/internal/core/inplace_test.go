@@ -377,7 +377,7 @@ func TestItemsKeepTheResultsOfCallsThatEndAtOnce(t *testing.T) {
 }
 
 // Law A5: no call starts after a cancel, or without a permit.
-func TestNoCallAtOnceThatMayNotStart(t *testing.T) {
+func TestCallAtOnce_MayNotStart(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) { c.MaxCalls = 1 })
 	var first *testAttempt
 	r.answer = func(name string, a *testAttempt) error {
@@ -490,7 +490,7 @@ func TestTimesOfCallsThatEndAtOnce(t *testing.T) {
 }
 
 // Direct calls are made by workers.
-func TestNoDirectCallAtOnce(t *testing.T) {
+func TestDirect_NotCalledAtOnce(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) { c.Direct = true })
 	r.feed("a b")
 	require.Equal(t, 2, r.Queue.Len())

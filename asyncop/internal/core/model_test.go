@@ -338,7 +338,7 @@ func (p *pair) history() string {
 // The core follows the laws for every order of events: A1 to A5, Q1, Q2, T1, C1 and, if
 // it is keyed, K1. At the end all elements have ended, so none was starved, and no key
 // has a line.
-func TestTheCoreFollowsItsModel(t *testing.T) {
+func TestCore_FollowsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := newPair(t)
 		t.Repeat(map[string]func(*rapid.T){

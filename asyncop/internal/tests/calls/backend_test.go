@@ -83,7 +83,7 @@ func TestOperatorsShareABackend(t *testing.T) {
 
 // An outage uses up no retries: one that is longer than all back-offs together loses no
 // element, and the service gets few calls.
-func TestAnOutageUsesUpNoRetries(t *testing.T) {
+func TestWithBackend_OutageUsesUpNoRetries(t *testing.T) {
 	for _, blocking := range []bool{false, true} {
 		t.Run(fmt.Sprint(blocking), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestPoisonFails(t *testing.T) {
 }
 
 // Attempts during an outage use up no retries, up to three times per element.
-func TestAnOutageIsForgivenThreeTimes(t *testing.T) {
+func TestWithBackend_OutageIsForgivenThreeTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
 		b.Hold("migration")
@@ -363,7 +363,7 @@ func TestBackendOptionsThatMakeNoSense(t *testing.T) {
 
 // The body of a loop over results may wait for another operator at the same backend,
 // because no permit is kept for the loop meanwhile.
-func TestABodyMayWaitForAnotherOperator(t *testing.T) {
+func TestResults_BodyWaitsForAnotherOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("shared", backend.Limit(1))
 		var s service
@@ -424,7 +424,7 @@ func TestCostsThatMakeNoSense(t *testing.T) {
 
 // A batch costs as much as its members together and counts as one call, whatever the
 // outcomes of its members.
-func TestABatchIsOneCall(t *testing.T) {
+func TestWithBackend_BatchIsOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		b := backend.New("batches", backend.Rate(100, time.Second), backend.RetryBudget(0), backend.WithLogger(slog.New(slog.DiscardHandler)))

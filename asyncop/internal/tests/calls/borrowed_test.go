@@ -38,7 +38,7 @@ func (r *rows) Delete(key int)                   { r.of.Delete(key) }
 
 // Law B4: only calls are reported to a backend. A call that several elements have waited
 // for is reported once, even if they have given up, and a cache hit is not reported.
-func TestABackendHearsOfCallsAlone(t *testing.T) {
+func TestWithBackend_OnlyCallsAreReported(t *testing.T) {
 	quiet := backend.WithLogger(slog.New(slog.DiscardHandler))
 	for name, call := range map[string]func(ctx context.Context) error{
 		"lost":     func(context.Context) error { return errUnavailable },
@@ -85,7 +85,7 @@ func TestABackendHearsOfCallsAlone(t *testing.T) {
 
 // Law B4: a batch of retries whose Before failed makes no call, and therefore does not
 // answer a probe.
-func TestABatchThatCouldNotBePreparedIsNoAnswer(t *testing.T) {
+func TestWithBackend_BatchWhoseBeforeFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("users", backend.WithLogger(slog.New(slog.DiscardHandler)))
 		var calls atomic.Int64
@@ -114,7 +114,7 @@ func TestABatchThatCouldNotBePreparedIsNoAnswer(t *testing.T) {
 
 // Elements that wait for the same call do not each use up retry budget, because one
 // repetition serves all of them.
-func TestOneLostCallCostsTheBudgetOneRetry(t *testing.T) {
+func TestRetryBudget_SharedCallCostsOneRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
 		b := backend.New("users", backend.RetryBudget(0), backend.WithLogger(slog.New(slog.DiscardHandler)))
@@ -187,7 +187,7 @@ type breakingValues struct{ context.Context }
 func (breakingValues) Value(any) any { panic("broken") }
 
 // Law A6: a timeout with a backend reads the context of an observer, which may break.
-func TestAnObserverThatBreaksAtATimeout(t *testing.T) {
+func TestWithObserver_BreaksAtATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return nil }), time.Second, 10,
 			retried(1), asyncop.WithBackend(backend.New("x")), asyncop.WithObserver(breaking{}), asyncop.WithDropOnFailure(),
@@ -201,7 +201,7 @@ func TestAnObserverThatBreaksAtATimeout(t *testing.T) {
 
 // Law B4: a call that begins late and is cut off by the end of its element's time is not
 // evidence against a service that answers other calls meanwhile.
-func TestABackendHearsNothingOfACallThatIsCutOff(t *testing.T) {
+func TestWithBackend_CallThatIsCutOffIsNotReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		first, second time.Duration // durations of calls that begin immediately; the third call begins after the first has ended, and hangs
 		lost          int64

@@ -267,7 +267,7 @@ func TestPermitOfACallThatOutlivesItsOperator(t *testing.T) {
 }
 
 // Operators that are cancelled at random times lose no permit.
-func TestNoPermitIsLost(t *testing.T) {
+func TestWithBackend_CancelsLoseNoPermit(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(*gauge, time.Duration) asyncop.AsyncFunction[int, int]) {
 		permits := optest.Limited(3)
 		var all gauge

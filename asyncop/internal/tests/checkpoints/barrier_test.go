@@ -297,7 +297,7 @@ func TestSuspendBarrierLeavesEverythingToTheCheckpoint(t *testing.T) {
 
 // While a suspend barrier waits for downstream, no call starts, and events have no
 // effect, because all elements are processed again after the restart.
-func TestNothingBeginsAfterASuspendBarrier(t *testing.T) {
+func TestSuspend_NoCallAfterTheBarrier(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
 		handled := 0
@@ -327,7 +327,7 @@ func TestNothingBeginsAfterASuspendBarrier(t *testing.T) {
 }
 
 // Nor does a blocking call of an element that was accepted in the step of the barrier.
-func TestNoBlockingCallBeginsAfterASuspendBarrier(t *testing.T) {
+func TestSuspend_NoBlockingCallAfterTheBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
 		require.NoError(t, err)

@@ -422,7 +422,7 @@ func TestCheckpointedObserverThatBreaks(t *testing.T) {
 	})
 }
 
-func TestOneObserverHasAState(t *testing.T) {
+func TestWithObserver_OneHasAState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		two := optest.Options(asyncop.WithObserver(&numberer{}), asyncop.WithObserver(optest.NewTally(t)), asyncop.WithObserver(&numberer{}), asyncop.WithName("op"))
 		c := optest.Must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore()))

@@ -141,7 +141,7 @@ func TestRetryStateNumbers(t *testing.T) {
 }
 
 // Law A4: the largest possible number of attempts does not wrap around.
-func TestMostAttemptsThereAre(t *testing.T) {
+func TestRestore_LargestNumberOfAttempts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		state, err := stateWithAttempts[string, string]("a", math.MaxInt32)
 		require.NoError(t, err)

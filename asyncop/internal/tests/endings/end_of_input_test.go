@@ -197,7 +197,7 @@ func TestEndOfInputIsNoticedWhenASlotIsFree(t *testing.T) {
 }
 
 // With WithDrainRetries, waiting retries and the retries after them run to their end.
-func TestDrainRetries(t *testing.T) {
+func TestWithDrainRetries(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Minute, Strategy: optest.RetryAll(3, 10*time.Second), Opts: optest.Options(asyncop.WithDrainRetries()),
@@ -220,7 +220,7 @@ func TestDrainRetries(t *testing.T) {
 
 // Law A5: with WithDrainRetries, an element that waits for its deadline continues to
 // wait.
-func TestDrainRetriesAwaitsTheDeadline(t *testing.T) {
+func TestWithDrainRetries_AwaitsTheDeadline(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Second, Strategy: optest.RetryAll(3, 10*time.Second), Wrap: optest.Handled,
@@ -249,7 +249,7 @@ func TestEndOfEmptyInput(t *testing.T) {
 
 // Law A5: an element that has waited for a permit until its deadline is not called,
 // neither after the deadline nor exactly at it.
-func TestNoAttemptStartsAtTheDeadline(t *testing.T) {
+func TestAttempt_NotStartedAtTheDeadline(t *testing.T) {
 	for _, away := range []time.Duration{500 * time.Millisecond, 600 * time.Millisecond} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 			r := optest.NewRig(t, m, optest.Setup{
@@ -275,7 +275,7 @@ func TestNoAttemptStartsAtTheDeadline(t *testing.T) {
 // ---- A5: no attempt starts after a cancel
 
 // Law A5: after a cancel an element is not called, whatever its phase was.
-func TestNoAttemptStartsAfterACancel(t *testing.T) {
+func TestCancel_NoAttemptAfterIt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(true)
 		r := optest.InEveryPhase(t, m, side)
@@ -291,7 +291,7 @@ func TestNoAttemptStartsAfterACancel(t *testing.T) {
 }
 
 // Law A5: no attempt starts after a failure either.
-func TestNoAttemptStartsAfterAFailure(t *testing.T) {
+func TestFailure_NoAttemptAfterIt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := strategies.FixedDelay[string](9, time.Second).RetryIfException(predicates.ErrorIs(optest.ErrBroken))
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: s, Opts: optest.Options(asyncop.WithMaxConcurrentCalls(3))})
@@ -307,7 +307,7 @@ func TestNoAttemptStartsAfterAFailure(t *testing.T) {
 
 // Law A5: attempts that wait for the permit which the failure releases do not start
 // either.
-func TestNoWaitingAttemptStartsAfterAFailure(t *testing.T) {
+func TestFailure_NoWaitingAttemptAfterIt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithMaxConcurrentCalls(1))})
 		r.SendEach("ab")
@@ -319,7 +319,7 @@ func TestNoWaitingAttemptStartsAfterAFailure(t *testing.T) {
 
 // Law A5: elements that would be accepted or started in the step in which the operator is
 // cancelled are not called.
-func TestNoAttemptStartsInTheStepOfTheCancel(t *testing.T) {
+func TestCancel_NoAttemptInItsStep(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.Script("a#1", func(*optest.Call) error {
@@ -337,7 +337,7 @@ func TestNoAttemptStartsInTheStepOfTheCancel(t *testing.T) {
 }
 
 // Law A5: the same for elements that wait for permits.
-func TestNoWaitingAttemptStartsInTheStepOfTheCancel(t *testing.T) {
+func TestCancel_NoWaitingAttemptInItsStep(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Minute, Strategy: optest.RetryAll(9, time.Second),

@@ -115,7 +115,7 @@ func requireErr(t *testing.T, want, got error) {
 // with the cause, unless its input has ended. The contexts of elements in flight end. The
 // function is opened and closed once. Later elements are discarded and counted until In
 // is closed. Then all goroutines of the operator have ended, which the bubble checks.
-func TestEveryEnding(t *testing.T) {
+func TestOperator_EveryEnding(t *testing.T) {
 	for _, ending := range endings {
 		t.Run(ending.name, func(t *testing.T) {
 			optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

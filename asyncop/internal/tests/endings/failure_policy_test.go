@@ -31,7 +31,7 @@ import (
 
 // By default the first failure fails the pipeline immediately. Nothing is emitted after
 // it, not even complete results that wait for their predecessors.
-func TestNothingIsEmittedAfterAFailure(t *testing.T) {
+func TestFailure_NothingIsEmittedAfterIt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithBuffer(0))})
 		r.Send("a", "b", "c", optest.Mark(1), "d")
@@ -49,7 +49,7 @@ func TestNothingIsEmittedAfterAFailure(t *testing.T) {
 }
 
 // The same applies to results that were posted before the failure, in the same step.
-func TestNothingIsEmittedInTheStepOfAFailure(t *testing.T) {
+func TestFailure_NothingIsEmittedInItsStep(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.Script("x#1", func(*optest.Call) error { time.Sleep(time.Second); return nil }) // the loop is busy
@@ -276,7 +276,7 @@ func TestCancelWithABlockedFailureSink(t *testing.T) {
 
 // A wrong type does not count as a failure of an element. It fails the pipeline under
 // every policy.
-func TestWrongTypeFailsThePipelineUnderEveryPolicy(t *testing.T) {
+func TestFailurePolicy_WrongType(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
 		for _, policy := range [][]asyncop.Option{{asyncop.WithDropOnFailure()}, {asyncop.WithFailureSink(side.Take)}} {

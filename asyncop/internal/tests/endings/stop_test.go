@@ -141,7 +141,7 @@ func TestStopOfAFullOperator(t *testing.T) {
 // Law A5: no attempt starts after a cancel, even if the loop is busy and the operator's
 // own context has not ended: the context of Stop has ended, or the loop over the results
 // was left.
-func TestNoAttemptStartsAfterStopHasCancelled(t *testing.T) {
+func TestStop_NoAttemptAfterItsCancel(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Hour, Strategy: optest.SlowPredicate("A"), Opts: optest.Options(asyncop.WithMaxConcurrentCalls(1))})
 		r.SendEach("ab")

@@ -389,7 +389,7 @@ func (l *line) sink(refusals int, refuse func() error) {
 
 // Laws A1, D1, D2: every message is settled exactly once, however its element ends: by
 // the operator or, if it was emitted, by its receiver.
-func TestEveryMessageIsSettledOnce(t *testing.T) {
+func TestMessages_SettledOnce(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(ends)) {
 		t.Run(name, func(t *testing.T) {
 			forEachLine(t, func(l *line) {

@@ -339,7 +339,7 @@ func TestObserverContextsReachBlockingCalls(t *testing.T) {
 }
 
 // Several observers are called in order. If one breaks, the others are still called.
-func TestSeveralObservers(t *testing.T) {
+func TestWithObserver_Several(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		first, second := optest.NewTally(t), optest.NewTally(t)

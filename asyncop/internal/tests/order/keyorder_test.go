@@ -84,7 +84,7 @@ func TestKeyOrderedBlockingCallThatOutlivesItsTimeout(t *testing.T) {
 
 // The same applies where the operator takes the elements that are ready: it leaves the
 // rest in the input.
-func TestMaxWaitingPerKeyOfResultsOf(t *testing.T) {
+func TestWithMaxWaitingPerKey_ResultsOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var op *optest.Operator
 		most := int64(0)

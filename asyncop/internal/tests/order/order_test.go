@@ -128,7 +128,7 @@ func TestWatermarksAlone(t *testing.T) {
 }
 
 // Law Q1: many segments, completed from last to first.
-func TestManySegments(t *testing.T) {
+func TestOrderedWait_ManySegments(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.Send("a", optest.Mark(1), "b", optest.Mark(2), "c", optest.Mark(3), "d")
@@ -164,7 +164,7 @@ func TestWatermarkWaitsForTheElementBeforeIt(t *testing.T) {
 }
 
 // Law Q1: a dropped element lets the watermark pass.
-func TestDroppedElementLetsTheWatermarkPass(t *testing.T) {
+func TestWithDropOnFailure_WatermarkPasses(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithDropOnFailure())})
 		r.Send("a", optest.Mark(1), "b")
@@ -202,7 +202,7 @@ func TestResultsOfOneElementStayTogether(t *testing.T) {
 }
 
 // Law Q1: more results than the operator sends in one step, and more than fit into Out.
-func TestManyResultsStayTogether(t *testing.T) {
+func TestOrderedWait_ManyResultsStayTogether(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		many := func(s string) []string { return strings.Fields(strings.Repeat(s+" ", 150)) }
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithBuffer(3))})

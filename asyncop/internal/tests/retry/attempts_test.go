@@ -227,7 +227,7 @@ func TestExhaustedResultIsEmitted(t *testing.T) {
 }
 
 // WithExhaustedAsFailure makes such an element fail instead.
-func TestExhaustedResultAsFailure(t *testing.T) {
+func TestWithExhaustedAsFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
 		r := optest.NewRig(t, m, optest.Setup{
@@ -252,7 +252,7 @@ func TestExhaustedResultAsFailure(t *testing.T) {
 
 // An element whose last attempt, at the end of the input, has no result has exhausted its
 // retries, too.
-func TestExhaustedAtTheEndOfInput(t *testing.T) {
+func TestWithExhaustedAsFailure_EndOfInput(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
 		r := optest.NewRig(t, m, optest.Setup{

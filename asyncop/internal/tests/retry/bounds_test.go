@@ -121,7 +121,7 @@ func TestEndOfInputKeepsADemandedWait(t *testing.T) {
 
 // A retry that was cut by the deadline does not count as a retry, neither in the log nor
 // in Reasons.
-func TestARetryCutByTheDeadlineIsNone(t *testing.T) {
+func TestStats_RetryCutByTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
 		logger := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: optest.WithoutTime}))

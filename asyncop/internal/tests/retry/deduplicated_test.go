@@ -21,7 +21,7 @@ func (charge) Idempotent() bool { return false }
 
 // A call that is deduplicated is repeated in flight, without a setting. A request of the
 // same call that is not deduplicated prevents this (law X1).
-func TestDeduplicatedCallsAreRepeated(t *testing.T) {
+func TestWithDeduplicated_CallsAreRepeated(t *testing.T) {
 	for name, tt := range map[string]struct {
 		report  func(ctx context.Context)
 		retried bool

@@ -58,7 +58,7 @@ func TestJitterSpreadsRetries(t *testing.T) {
 	})
 }
 
-func TestNoJitterByDefault(t *testing.T) {
+func TestStrategies_NoJitterByDefault(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for _, d := range retryDelays(t, m, optest.RetryAll(1, time.Second)) {
 			require.Equal(t, time.Second, d)

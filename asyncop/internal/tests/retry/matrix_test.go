@@ -98,7 +98,7 @@ func TestReasonMatrix(t *testing.T) {
 }
 
 // The arguments of a strategy, attempt by attempt, on the loop and off it.
-func TestWhatAStrategySees(t *testing.T) {
+func TestStrategy_Arguments(t *testing.T) {
 	for _, atOnce := range []bool{true, false} {
 		optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 			var seen []string

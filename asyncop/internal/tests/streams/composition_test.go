@@ -72,7 +72,7 @@ func (s *sleepySink) AwaitCompletion() {
 	s.completed.Store(true)
 }
 
-func TestTwoOperatorsInARow(t *testing.T) {
+func TestVia_TwoOperators(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		first := optest.Construct[int, int](m, optest.Slowly(1000), time.Minute, nil)
 		second := optest.Construct[int, int](m, optest.Slowly(1000), time.Minute, nil)
@@ -337,7 +337,7 @@ func TestOperatorInsideAnOperator(t *testing.T) {
 
 // Results from before the call of Via or To go first. Results that were promised to one
 // receiver cannot be taken by another.
-func TestWhoTakesTheResults(t *testing.T) {
+func TestOperator_ResultsHaveOneReceiver(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		op := optest.Construct(m, optest.UpperFunc(), time.Minute, nil, asyncop.WithBuffer(4))
 		for _, e := range []string{"a", "b", "c"} {

@@ -45,7 +45,7 @@ func through[IN, OUT any](op *asyncop.AsyncWaitOperator[IN, OUT], elements ...an
 
 // An element of a wrong type fails the pipeline with an error that names both types,
 // never with a panic.
-func TestWrongType(t *testing.T) {
+func TestElement_WrongType(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for _, wrong := range []any{1, []byte("a"), optest.ErrBroken, struct{}{}, (*string)(nil), nil} {
 			op := echo[string](m)
@@ -65,7 +65,7 @@ func TestWrongType(t *testing.T) {
 
 // A wrong type is noticed while other elements are in flight. These are abandoned and
 // counted.
-func TestWrongTypeAbandonsTheOthers(t *testing.T) {
+func TestElement_WrongTypeAbandonsOthers(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.Send("a", "b", 3)
@@ -215,7 +215,7 @@ func TestNilResults(t *testing.T) {
 }
 
 // BlockingMany and ErrNoResult allow any number of results, including 0.
-func TestResultsOfBlockingCalls(t *testing.T) {
+func TestBlockingMany_AnyNumberOfResults(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		many := asyncop.BlockingMany(func(_ context.Context, n int) ([]int, error) {
 			if n == 0 {
@@ -233,7 +233,7 @@ func TestResultsOfBlockingCalls(t *testing.T) {
 
 // A result of ErrNoResult is empty, so predicates.EmptyResult sees it, and exception
 // predicates do not.
-func TestNoResultIsAnEmptyResult(t *testing.T) {
+func TestErrNoResult_IsAnEmptyResult(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Minute, Strategy: strategies.FixedDelay[string](1, time.Second).RetryIfResult(predicates.EmptyResult),

@@ -294,7 +294,7 @@ func TestCancelWhileTheFallbackRuns(t *testing.T) {
 }
 
 // The end of the input and Stop wait for a fallback.
-func TestTheEndWaitsForTheFallback(t *testing.T) {
+func TestWithFallback_EndWaits(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Wrap: func(h *optest.Hand) optest.Function {
 			return asyncop.HandleFailure(asyncop.Blocking(func(context.Context, string) (string, error) { return "", optest.ErrBroken }),

@@ -585,7 +585,7 @@ var flink = []struct {
 }
 
 // Every item of the table, in both orders.
-func TestWhatFlinkGotWrong(t *testing.T) {
+func TestTimeout_WhatFlinkGotWrong(t *testing.T) {
 	for _, item := range flink {
 		t.Run(item.id, func(t *testing.T) {
 			if item.proof == nil {

@@ -177,7 +177,7 @@ func TestRetriesWithoutDelayGoFirst(t *testing.T) {
 	})
 }
 
-func TestNoAttemptStartsAfterABreak(t *testing.T) {
+func TestAttempt_NotStartedAfterABreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := optest.NewHand(t)
 		op := asyncop.OrderedWaitWithRetry[string, string](h, time.Hour, 8, optest.SlowPredicate("B"), asyncop.WithMaxConcurrentCalls(1))
@@ -197,7 +197,7 @@ func TestNoAttemptStartsAfterABreak(t *testing.T) {
 
 // Law A5: an attempt does not start at the deadline or after a cancel that came while a
 // logger handled a dropped element.
-func TestNoAttemptStartsTooLateAfterALogger(t *testing.T) {
+func TestWithLogger_NoAttemptTooLateAfterIt(t *testing.T) {
 	for name, away := range map[string]func(r *optest.Rig){
 		"deadline": func(r *optest.Rig) { time.Sleep(2 * time.Second) },
 		"cancel":   func(r *optest.Rig) { r.Cancel(optest.ErrBroken) },

@@ -574,7 +574,7 @@ func TestHugeTimeouts(t *testing.T) {
 }
 
 // Law A3: the longest possible limit of a handler does not overflow either.
-func TestHugeHandlerLimit(t *testing.T) {
+func TestWithHandlerLimit_Huge(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Second, Opts: optest.Options(asyncop.WithHandlerLimit(math.MaxInt64)),
@@ -615,7 +615,7 @@ func TestRetryPastTheDeadlineIsNotScheduled(t *testing.T) {
 }
 
 // WithEarlyTimeout ends such an element immediately, which frees its slot.
-func TestEarlyTimeout(t *testing.T) {
+func TestWithEarlyTimeout(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Second, Strategy: optest.RetryAll(9, 400*time.Millisecond), Wrap: optest.Handled,
@@ -635,7 +635,7 @@ func TestEarlyTimeout(t *testing.T) {
 }
 
 // The error reports whether the timeout was early, with and without a handler.
-func TestEarlyTimeoutError(t *testing.T) {
+func TestWithEarlyTimeout_Error(t *testing.T) {
 	panics := optest.WithHandler(func(context.Context, string) ([]string, error) { panic("no answer") })
 	for name, wrap := range map[string]func(*optest.Hand) optest.Function{"no handler": nil, "handler": panics} {
 		for _, early := range []bool{false, true} {
@@ -665,7 +665,7 @@ func TestEarlyTimeoutError(t *testing.T) {
 
 // WithEarlyTimeout treats a retry that would start at the deadline as too late, but not
 // an earlier retry.
-func TestEarlyTimeoutOfARetryAtTheDeadline(t *testing.T) {
+func TestWithEarlyTimeout_RetryAtTheDeadline(t *testing.T) {
 	for delay, want := range map[time.Duration]string{time.Second: "a!@0s", time.Second - 1: "a!@1s"} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 			r := optest.NewRig(t, m, optest.Setup{
@@ -772,7 +772,7 @@ func TestAttemptTimeoutCountsFromTheCall(t *testing.T) {
 }
 
 // A handler has its full limit, whatever the loop did earlier in the step.
-func TestHandlerLimitCountsFromItsStart(t *testing.T) {
+func TestWithHandlerLimit_CountsFromTheStart(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		slow := strategies.FixedDelay[string](0, 0).RetryIfResult(func([]string) bool {
 			time.Sleep(50 * time.Millisecond)

@@ -140,7 +140,7 @@ func TestEqualTimeoutsFireInInputOrder(t *testing.T) {
 }
 
 // Law T1: attempt timeouts at the same instant come in the order of their calls.
-func TestEqualAttemptTimeoutsFireInArmingOrder(t *testing.T) {
+func TestWithAttemptTimeout_EqualOnesFireInArmingOrder(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Minute, Strategy: optest.RetryAll(1, 0), Opts: optest.Options(asyncop.WithAttemptTimeout(time.Second)),
@@ -227,7 +227,7 @@ func TestIdleCostsNothing(t *testing.T) {
 }
 
 // After the end of the input or of the operator, however it ends, no timer is armed.
-func TestNoTimerAfterTheEnd(t *testing.T) {
+func TestTimers_NoneAfterTheEnd(t *testing.T) {
 	ends := map[string]func(r *optest.Rig){
 		"end of input": func(r *optest.Rig) { r.EndInput(); r.Complete("a#1", "A"); r.Complete("b#2", "B") },
 		"failure":      func(r *optest.Rig) { r.Fail("b#2", optest.ErrBroken) },
