@@ -51,7 +51,7 @@ func (e *shaky) Records(ctx context.Context, kind, after string, limit int) ([]s
 
 // A worker is ready when it receives and its engine answers, and alive until it has
 // returned.
-func TestMonitorOfAQueue(t *testing.T) {
+func TestMonitorStatusAndServeHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := &shaky{Keeper: memory.Open()}
 		q, texts := delivery.NewQueue[int](engine, "numbers"), delivery.NewQueue[string](engine, "texts")
@@ -123,7 +123,7 @@ func TestMonitorOfAQueue(t *testing.T) {
 }
 
 // A probe that has left does not show the state of the engine.
-func TestMonitorWithAProbeThatLeaves(t *testing.T) {
+func TestWithMonitor_ProbeThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := &shaky{Keeper: memory.Open()}
 		engine.hangs.Store(true)
@@ -146,7 +146,7 @@ func TestMonitorWithAProbeThatLeaves(t *testing.T) {
 }
 
 // A fault of the source or the service makes a worker not ready, and so does its end.
-func TestMonitorSaysWhatIsWrong(t *testing.T) {
+func TestMonitorReady_Faults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
 		numbers := newList(1000, true)

@@ -50,7 +50,7 @@ func TestOptions_WrongArguments(t *testing.T) {
 	}
 }
 
-func TestNewQueue_WrongOptions(t *testing.T) {
+func TestWithFairByKey_BesideKeyOrder(t *testing.T) {
 	engine := memory.Open()
 	require.PanicsWithValue(t, "delivery: NewQueue: option 2 is nil", func() {
 		delivery.NewQueue[int](engine, "q", noLog, nil)
@@ -74,7 +74,7 @@ func TestWithCodec_TypeOfAnotherQueue(t *testing.T) {
 }
 
 // The layers of several options are joined, and of other options the last one counts.
-func TestQueueOptions_SeveralOfAKind(t *testing.T) {
+func TestWithLayersAndRetryAfter_SeveralOfAKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := delivery.NewQueue[job](memory.Open(), "q", noLog, delivery.WithMaxDepth(5), delivery.RetryAfter(time.Minute),
 			delivery.WithLayers(delivery.Layer{Delay: time.Hour}), delivery.WithMaxDepth(1))
@@ -107,7 +107,7 @@ func TestWithLogger_QueueAndRun(t *testing.T) {
 }
 
 // Both a queue and a worker use the clock of the same option.
-func TestWithClock_QueueAndRun(t *testing.T) {
+func TestWithClock_QueueEncodeAndRun(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	now := delivery.WithClock(mock)

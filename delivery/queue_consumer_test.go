@@ -144,7 +144,7 @@ func TestQueuePut_ToAConsumer(t *testing.T) {
 
 // After a Put that stored a part of a batch, stored messages are acknowledged, messages
 // that can never be stored are rejected, and the rest stays the caller's (laws D1, W2).
-func TestAConsumerStoresSomeOfABatch(t *testing.T) {
+func TestConsumer_StoresAPartOfABatch(t *testing.T) {
 	failed := errors.New("no leader")
 	e := &topics{put: func(string, []store.Message) error {
 		return &store.PutError{Errs: []error{nil, failed, message.ErrRefused}}
@@ -171,7 +171,7 @@ type charged struct{ Amount int }
 
 // Failed messages go to the layers with their bytes as received; messages that cannot be
 // decoded are rejected.
-func TestAConsumerKeepsWhatItReceived(t *testing.T) {
+func TestConsumer_KeepsTheBytes(t *testing.T) {
 	const whole = `{"Amount":7,"Note":"a field that the type lacks"}`
 	e := &topics{value: whole}
 	q := delivery.NewQueue[charged](e, "orders", delivery.RetryAfter(time.Minute))
@@ -203,7 +203,7 @@ func TestAConsumerKeepsWhatItReceived(t *testing.T) {
 
 // An engine that is slow to begin is not asked again by each Receive, which others may
 // end all the time (law D4). It is asked again after an error, and a Close ends it.
-func TestAConsumerThatIsSlowToBegin(t *testing.T) {
+func TestConsumer_SlowToBegin(t *testing.T) {
 	begun, release := 0, make(chan error)
 	e := &topics{value: `"v"`, begin: func(ctx context.Context) error {
 		begun++

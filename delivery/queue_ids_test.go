@@ -47,7 +47,7 @@ func (d *doubtful) HandOver(ctx context.Context, moves ...store.Move) error {
 
 // Regression: a message without an id got a new one at each try, so a Put that took
 // effect and failed doubled it.
-func TestAPutInDoubtOfWhatHasNoID(t *testing.T) {
+func TestQueuePut_InDoubtWithoutAnID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := &doubtful{Engine: memory.Open(), left: 3}
 		jobs, results := delivery.NewQueue[job](engine, "jobs", noLog), delivery.NewQueue[string](engine, "results", noLog)

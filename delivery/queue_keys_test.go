@@ -47,7 +47,7 @@ func inLayer(id string, visit int, delay time.Duration) store.Message {
 
 // Regression: a message that waits in a layer of another version of the program did not
 // block later messages of its key.
-func TestTheOrderOfAKeyBehindALayerOfAnotherVersion(t *testing.T) {
+func TestWithKeepKeyOrder_LayerOfAnotherVersion(t *testing.T) {
 	for what, after := range map[string]time.Duration{"before the worker": 0, "while it works": time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			engine := memory.Open()
@@ -66,7 +66,7 @@ func TestTheOrderOfAKeyBehindALayerOfAnotherVersion(t *testing.T) {
 
 // Regression: no provider could be chosen for a message of a layer, or of those behind
 // it.
-func TestTheProviderOfAMessageInOrder(t *testing.T) {
+func TestWithKeepKeyOrder_Provider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), delivery.WithKeepKeyOrder(100), noLog)
@@ -114,7 +114,7 @@ func (w *waking) Wake(ctx context.Context, _ string, wake func(misses bool)) err
 }
 
 // Regression: with the order of keys the layers were polled, though the engine wakes.
-func TestAnIdleWorkerThatKeepsTheOrder(t *testing.T) {
+func TestWithKeepKeyOrder_IdleWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := &waking{Engine: memory.Open(), takes: map[string]int{}}
 		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), delivery.WithKeepKeyOrder(100), noLog)
@@ -137,7 +137,7 @@ func TestReceiveBesideASourceInOrder(t *testing.T) {
 }
 
 // A worker whose engine is closed ends, and its error names the queue.
-func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
+func TestRun_EngineIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), noLog)
@@ -151,7 +151,7 @@ func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 // A message of a layer that a person makes due keeps its visits and its place before the
 // others of its key. Regression (law D1): a merge into its queue lost it, because it was
 // taken for a redelivery of the message in the layer.
-func TestAMessageOfALayerThatRunsNow(t *testing.T) {
+func TestWithKeepKeyOrder_MessageMadeDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour, 10*time.Hour), delivery.WithKeepKeyOrder(100), noLog)
@@ -199,7 +199,7 @@ func (unwoken) Wake(ctx context.Context, _ string, _ func(misses bool)) error {
 
 // Regression (law D4): a held message that a worker had taken before made the next worker
 // that keeps the order wait for it, and take no message.
-func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
+func TestWithKeepKeyOrder_HeldMessage(t *testing.T) {
 	for what, late := range map[string]bool{"before the worker": false, "before its lease has ended": true} {
 		synctest.Test(t, func(t *testing.T) {
 			engine := unwoken{memory.Open()} // it looks only after the message was held
@@ -236,7 +236,7 @@ func logTo(log *bytes.Buffer) delivery.QueueOption {
 
 // Regression: messages that waited behind others of their key stayed for ever, in
 // silence, when the next version of the program did not have WithKeepKeyOrder.
-func TestAVersionThatDropsTheOrderOfKeys(t *testing.T) {
+func TestWithKeepKeyOrder_DroppedByAVersion(t *testing.T) {
 	for what, fair := range map[string][]delivery.QueueOption{"the oldest first": nil, "keys in rounds": {delivery.WithFairByKey(1)}} {
 		synctest.Test(t, func(t *testing.T) {
 			engine := memory.Open()
@@ -268,7 +268,7 @@ func TestAVersionThatDropsTheOrderOfKeys(t *testing.T) {
 
 // A version with WithKeepKeyOrder does not take parked messages for messages of another
 // version, and a version without has no reason to warn.
-func TestTheOrderOfKeysWithoutAnotherVersion(t *testing.T) {
+func TestWithKeepKeyOrder_OneVersion(t *testing.T) {
 	for what, order := range map[string][]delivery.QueueOption{"with": {delivery.WithKeepKeyOrder(100)}, "without": nil} {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
@@ -298,7 +298,7 @@ func TestTheOrderOfKeysWithoutAnotherVersion(t *testing.T) {
 
 // Messages that wait in layers when a version adds WithKeepKeyOrder block later messages
 // of their keys.
-func TestAVersionThatAddsTheOrderOfKeys(t *testing.T) {
+func TestWithKeepKeyOrder_AddedByAVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		before := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), noLog)
@@ -313,7 +313,7 @@ func TestAVersionThatAddsTheOrderOfKeys(t *testing.T) {
 
 // In a rollout, workers with and without WithKeepKeyOrder share a queue for a while. Each
 // message is done once, whoever goes first.
-func TestARolloutThatDropsOrAddsTheOrderOfKeys(t *testing.T) {
+func TestWithKeepKeyOrder_Rollout(t *testing.T) {
 	with := []delivery.QueueOption{delivery.WithKeepKeyOrder(100)}
 	for what, versions := range map[string][2][]delivery.QueueOption{"drops": {with, nil}, "adds": {nil, with}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -360,7 +360,7 @@ func TestARolloutThatDropsOrAddsTheOrderOfKeys(t *testing.T) {
 // layer and put back into the queue was taken for a redelivery of the message in the
 // layer, and acknowledged without a call. A merge of the dead letter that it has made is
 // such a message, too.
-func TestAMessageThatAnotherVersionHasTakenFromItsLayer(t *testing.T) {
+func TestWithKeepKeyOrder_TakenByAnotherVersion(t *testing.T) {
 	for what, back := range map[string]message.Meta{
 		"an outage without layers": {ID: "first", Key: "k", Visit: 2},
 		"a merge":                  {ID: "first", Key: "k", Merges: 1},

@@ -128,7 +128,7 @@ func TestQueueOfAWorker(t *testing.T) {
 
 // A message past its deadline is not called. A message whose next visit would be after
 // its deadline does not wait.
-func TestQueueKeepsDeadlines(t *testing.T) {
+func TestDeadline_KeptByQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		jobs := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), noLog)
@@ -221,7 +221,7 @@ func TestQueueBesideAnotherSource(t *testing.T) {
 }
 
 // A bounded queue refuses more, and its worker waits until there is room (law D5).
-func TestQueueWithABound(t *testing.T) {
+func TestWithMaxDepth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		in, out := delivery.NewQueue[job](engine, "in"), delivery.NewQueue[string](engine, "out", delivery.WithMaxDepth(10))
@@ -354,7 +354,7 @@ func TestQueueIsASink(t *testing.T) {
 
 // The chosen provider is stored before it is called, and is known at every visit, on
 // every worker.
-func TestQueueKeepsTheProvider(t *testing.T) {
+func TestQueueSetProvider_Kept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		jobs := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), noLog)
@@ -427,7 +427,7 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 }
 
 // Two workers of one process share a queue.
-func TestTwoRunsOfAQueue(t *testing.T) {
+func TestRun_TwoRunsOfAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		in, out := delivery.NewQueue[job](engine, "in"), delivery.NewQueue[string](engine, "out")

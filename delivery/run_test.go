@@ -140,7 +140,7 @@ func itoa(_ context.Context, i int) (string, error) { return strconv.Itoa(i), ni
 
 // Regression (law W2): the call for a result that the sink can never take was repeated
 // every 10 s for ever, and other results in its batch were delayed.
-func TestASinkThatCanNeverTakeAResult(t *testing.T) {
+func TestRun_SinkThatCanNeverTakeAResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, good := newList(20, false), &collected{}
 		calls := 0
@@ -171,7 +171,7 @@ func withoutTime(s delivery.Summary) delivery.Summary {
 	return s
 }
 
-func TestRunToTheEndOfTheSource(t *testing.T) {
+func TestWithBatch_ToTheEndOfTheSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, sink := newList(500, false), &collected{}
 		op := operator(func(ctx context.Context, i int) (string, error) {
@@ -571,7 +571,7 @@ func TestRun_Releases(t *testing.T) {
 }
 
 // WithDrain(0) releases all messages at once.
-func TestRunWithoutATimeToDrain(t *testing.T) {
+func TestWithDrain_Zero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(1500*time.Millisecond, cancel)

@@ -100,7 +100,7 @@ func TestClockThatGoesOn(t *testing.T) {
 }
 
 // A nacked message goes before the values in the channel, and the end waits for it.
-func TestOrderAndEnd(t *testing.T) { synctest.Test(t, testOrderAndEnd) }
+func TestSource_OrderAndEnd(t *testing.T) { synctest.Test(t, testOrderAndEnd) }
 
 func testOrderAndEnd(t *testing.T) {
 	c := feed("a", "b", "c")

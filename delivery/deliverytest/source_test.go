@@ -315,7 +315,7 @@ func TestRunSourceFindsFaults(t *testing.T) {
 }
 
 // A source that ends the goroutine, as a failing require does, is a failure and no hang.
-func TestWithinGoexit(t *testing.T) {
+func TestWithin_Goexit(t *testing.T) {
 	_, err := within(time.Minute, "Close", func(context.Context) (int, error) { runtime.Goexit(); return 0, nil })
 	require.EqualError(t, err, "Close has ended its goroutine")
 }

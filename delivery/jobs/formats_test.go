@@ -114,7 +114,7 @@ func readRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) (r recor
 
 // Law W4: a worker of the version before, beside this one, reads the orders and reports
 // of this one, and this one reads its.
-func TestBackendOrder_StoredNames(t *testing.T) {
+func TestResumeBackend_StoredNames(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
 	engine := memory.Open(memory.WithClock(mock))

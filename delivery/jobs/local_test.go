@@ -168,7 +168,7 @@ func TestLocalJobsOfTwoQueues(t *testing.T) {
 }
 
 // A job that cannot continue reports why, and continues when it can.
-func TestAStepThatFails(t *testing.T) {
+func TestLocal_StepThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open(memory.Limit(12))
 		for i := range 10 {
@@ -217,7 +217,7 @@ func (t fullTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
 }
 
 // A message that the engine refuses stays, and does not block others.
-func TestARefusedMessage(t *testing.T) {
+func TestLocal_RefusedMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
 		for i := range 20 {

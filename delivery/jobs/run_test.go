@@ -17,6 +17,7 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 func merge(rate float64) jobs.Spec {
@@ -32,7 +33,7 @@ func jobsOf(t *testing.T, e store.Engine) *jobs.Jobs {
 
 // Regression: a job with a low rate that was cancelled or paused delayed the next job of
 // its queue until its wait was over, up to a day.
-func TestAJobBehindOneThatWasStopped(t *testing.T) {
+func TestJobsRun_JobBehindAStoppedJob(t *testing.T) {
 	for _, stop := range []func(j *jobs.Jobs, ctx context.Context, id int, by, why string) (jobs.Job, error){(*jobs.Jobs).Cancel, (*jobs.Jobs).Pause} {
 		synctest.Test(t, func(t *testing.T) {
 			s := memory.Open()
@@ -68,7 +69,7 @@ func (broken) List(context.Context, string, store.Filter, store.Page) ([]store.E
 }
 
 // The error of a job has no password: more people read jobs than URLs of databases.
-func TestTheErrorOfAJobHasNoSecrets(t *testing.T) {
+func TestJobsRun_ErrorHasNoSecrets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
 		require.NoError(t, s.Put(t.Context(), "dead", letter(1)))
@@ -86,7 +87,7 @@ func TestTheErrorOfAJobHasNoSecrets(t *testing.T) {
 }
 
 // A low rate is kept, although the job checks meanwhile whether it was stopped.
-func TestALowRate(t *testing.T) {
+func TestJobsRun_LowRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
 		for i := range 4 {
@@ -104,7 +105,7 @@ func TestALowRate(t *testing.T) {
 
 // Law J2: a line of the log that was changed is noticed. Regression: a loop over the log
 // that ended early, when its context had ended or the next line was changed, panicked.
-func TestALogThatIsReadInPart(t *testing.T) {
+func TestLog_ReadInPart(t *testing.T) {
 	s := memory.Open()
 	j := jobsOf(t, s)
 	for range 2 {
@@ -144,7 +145,7 @@ func (s *stopping) Claim(ctx context.Context, queue string, f store.Filter, p st
 // Regression: on an engine that keeps no jobs, a step that was under way moved its
 // messages after the job had been stopped, and did not count them: a job did more than
 // its Max.
-func TestAStepOfAJobThatWasStopped(t *testing.T) {
+func TestJobsPauseAndResume_StepUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
 		for i := range 10 {
@@ -193,7 +194,7 @@ func TestAStepOfAJobThatWasStopped(t *testing.T) {
 
 // Regression: if others had added a line to the log, a job that could not write its end
 // retried without a pause.
-func TestAJobThatCannotWriteTheLog(t *testing.T) {
+func TestJobsRun_LogCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Engine: memory.Open()}
 		j := jobsOf(t, s)
@@ -235,7 +236,7 @@ func (c *counting) Update(ctx context.Context, f func(context.Context, store.Tx)
 
 // Law J1: a process that dies between two transactions leaves the messages and the
 // progress of its job as one step has left them.
-func TestAJobWhoseProcessDies(t *testing.T) {
+func TestJobsRun_ProcessDies(t *testing.T) {
 	for last := 1; ; last++ {
 		died := false
 		synctest.Test(t, func(t *testing.T) {
@@ -318,7 +319,7 @@ func TestWork_LineAboutFailuresAfterAnOutage(t *testing.T) {
 
 // Regression (law D4): one job that could not be read stopped all jobs of an engine, and
 // the heartbeats of its workers.
-func TestAJobThatCannotBeRead(t *testing.T) {
+func TestJobsRun_JobThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
 		for i := range 10 {
@@ -376,7 +377,7 @@ func TestAJobThatCannotBeRead(t *testing.T) {
 
 // Regression (law D4): an unreadable order hid the orders for the backends behind it from
 // workers, and no backend could be held.
-func TestABackendOrderThatCannotBeRead(t *testing.T) {
+func TestBackendOrders_OneCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.Open()
 		j := jobsOf(t, s)
@@ -403,7 +404,7 @@ func TestABackendOrderThatCannotBeRead(t *testing.T) {
 
 // Regression: a worker whose context ended while its heartbeat was on the way stayed in
 // the list for two minutes.
-func TestAWorkerThatEndsDuringItsHeartbeat(t *testing.T) {
+func TestWorkers_EndsDuringItsHeartbeat(t *testing.T) {
 	e := &lastWords{Engine: memory.Open()}
 	j := jobsOf(t, e)
 	ctx, end := context.WithCancel(t.Context())
@@ -436,7 +437,7 @@ func (e *lastWords) Update(ctx context.Context, f func(context.Context, store.Tx
 
 // Law W4: an order of a later version keeps what this one does not know, whatever is
 // ordered.
-func TestABackendOrderOfALaterVersion(t *testing.T) {
+func TestLimitBackend_OrderOfALaterVersion(t *testing.T) {
 	s := memory.Open()
 	j := jobsOf(t, s)
 	const later = `"share":{"of":[1,2.50]},"until":"noon"`
@@ -460,7 +461,7 @@ func TestABackendOrderOfALaterVersion(t *testing.T) {
 
 // A hold reaches workers within two seconds, even on an engine that does not announce
 // changes.
-func TestAHoldReachesWorkersWithoutAWatcher(t *testing.T) {
+func TestHoldBackend_WithoutAWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := jobsOf(t, struct{ store.Keeper }{memory.Open()})
 		ctx, end := context.WithCancel(t.Context())
@@ -574,5 +575,40 @@ func TestJobsRun_FullDisk(t *testing.T) {
 				require.Empty(t, e.job.Error)
 			})
 		})
+	}
+}
+
+func TestJobState(t *testing.T) {
+	now := time.Now()
+	for want, job := range map[string]jobs.Job{
+		"running":   {},
+		"paused":    {Paused: true},
+		"done":      {Ended: now},
+		"cancelled": {Cancelled: true, Ended: now, Paused: true},
+	} {
+		require.Equal(t, want, job.State())
+	}
+}
+
+// A message in doubt, and a lapsed message, stay in place unless the job was told to take
+// them.
+func TestSpecLeaveInPlace(t *testing.T) {
+	now := time.Now()
+	inDoubt := &store.Entry{Message: store.Message{Meta: message.Meta{ID: "1"}, Cause: store.UnsafeToRepeat}}
+	lapsed := &store.Entry{Message: store.Message{Meta: message.Meta{ID: "2"}, Cause: store.Lapsed}}
+	failed := &store.Entry{Message: store.Message{Meta: message.Meta{ID: "3"}, Cause: store.Exhausted}}
+	for name, c := range map[string]struct {
+		spec jobs.Spec
+		want jobs.Progress
+	}{
+		"by default":            {jobs.Spec{}, jobs.Progress{Unsafe: 1}},
+		"lapsed messages, too":  {jobs.Spec{LeaveLapsed: true}, jobs.Progress{Unsafe: 1, Lapsed: 1}},
+		"calls in doubt repeat": {jobs.Spec{UnsafeToRepeat: true}, jobs.Progress{}},
+	} {
+		var p jobs.Progress
+		require.Equal(t, c.want.Unsafe == 1, c.spec.LeaveInPlace(inDoubt, now, &p), name)
+		require.Equal(t, c.want.Lapsed == 1, c.spec.LeaveInPlace(lapsed, now, &p), name)
+		require.False(t, c.spec.LeaveInPlace(failed, now, &p), name)
+		require.Equal(t, c.want, p, name)
 	}
 }

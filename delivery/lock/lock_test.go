@@ -75,7 +75,7 @@ func (e *extensions) Extend(ctx context.Context, g lock.Grant, lease time.Durati
 }
 
 // Regression: the ticker was made on a goroutine that may run later than f.
-func TestHoldExtendsFromTheStart(t *testing.T) {
+func TestHoldWithClock_ExtendsFromTheStart(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.NewMock()

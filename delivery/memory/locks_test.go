@@ -22,7 +22,7 @@ func TestLocks(t *testing.T) {
 }
 
 // Law W3: an unused name is forgotten, but its fencing numbers keep rising.
-func TestForgetsNamesOfLocks(t *testing.T) {
+func TestLocks_ForgetNames(t *testing.T) {
 	mock := clock.NewMock()
 	engine := memory.Open(memory.WithClock(mock))
 	m := engine.Locks()

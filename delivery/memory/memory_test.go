@@ -15,12 +15,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestOption_WrongValues(t *testing.T) {
+func TestLimitAndWithClock_WrongValues(t *testing.T) {
 	require.PanicsWithValue(t, "memory: Limit: 0 is less than 1", func() { memory.Limit(0) })
 	require.PanicsWithValue(t, "memory: WithClock: nil clock", func() { memory.WithClock(nil) })
 }
 
-func TestMemory(t *testing.T) {
+func TestOpen_Conforms(t *testing.T) {
 	deliverytest.RunStore(t, func(*testing.T) deliverytest.StoreSetup {
 		mock := clock.NewMock()
 		mock.Set(time.Unix(1_700_000_000, 0))

@@ -172,7 +172,7 @@ func TestIdleRelayBacksOff(t *testing.T) {
 	})
 }
 
-func TestOneRelayWorksAndAnotherTakesOver(t *testing.T) {
+func TestRelay_AnotherTakesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		_, err := w.locks.Acquire(t.Context(), "outbox", "one that was killed", 10*time.Second)
@@ -414,7 +414,7 @@ func TestRelayRefusesAWrongConfig(t *testing.T) {
 }
 
 // Law D1: only the published message is removed, and not another message with its id.
-func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
+func TestRelay_MergeWhileTheSameIDIsPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.stage(0, "a")
@@ -435,7 +435,7 @@ func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 
 // A message with the id of a published message, in the same part of the queue, keeps its
 // delay (law D3).
-func TestAMessageWithTheSameIDThatIsNotDue(t *testing.T) {
+func TestRelay_SameIDThatIsNotDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.stage(0, "a")
@@ -460,7 +460,7 @@ func (w *world) refuse(poison ...string) {
 }
 
 // Laws D4 and W2.
-func TestAMessageThatIsRefusedStopsNoOther(t *testing.T) {
+func TestRelay_RefusedMessageStopsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		poison := []string{"p1", "p2", "p3", "p4", "p5"} // more than a batch
@@ -495,7 +495,7 @@ func TestAMessageThatIsRefusedStopsNoOther(t *testing.T) {
 }
 
 // In an outage no message is refused, however long it lasts.
-func TestAnOutageBuriesNothing(t *testing.T) {
+func TestRelay_OutageMakesNoDeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.stage(0, numbers(20)...)
@@ -573,7 +573,7 @@ func (p processLocks) Release(ctx context.Context, g lock.Grant) error {
 
 // Regression (laws D4, W2): a message that kills the relay's process stopped the outbox
 // for ever.
-func TestAMessageThatKillsItsRelay(t *testing.T) {
+func TestRelay_MessageThatKillsItsProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.stage(0, numbers(50)...)
@@ -622,7 +622,7 @@ func (a ahead) List(ctx context.Context, queue string, f store.Filter, p store.P
 
 // A failed message keeps its place, whatever the store's clock, and its lease does not
 // count as the lease of a relay that died.
-func TestWhatFailsKeepsItsPlace(t *testing.T) {
+func TestRelay_FailedMessageKeepsItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.stage(0, numbers(10)...)
@@ -656,7 +656,7 @@ func TestRelayLeavesWhatIsHeld(t *testing.T) {
 }
 
 // The report of a relay shows its work and its errors, as the report of a worker does.
-func TestWhatARelaySaysOfItself(t *testing.T) {
+func TestRelay_Report(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.stage(0, "1", "2")
@@ -716,7 +716,7 @@ func (d damaged) Claim(ctx context.Context, queue string, f store.Filter, p stor
 
 // Laws D4, W2: a message that is damaged in the store is not published, and does not
 // block others. A relay waited for it for ever.
-func TestADamagedMessageStopsNoOther(t *testing.T) {
+func TestRelay_DamagedMessageStopsNoOther(t *testing.T) {
 	for what, instead := range map[string]map[string]string{
 		"whose id is damaged": {"0": "row 1", "2": "row 3", "9": "row 10"},
 		"whose id is left":    {"0": "0", "2": "2", "9": "9"},

@@ -11,7 +11,7 @@ import (
 )
 
 // People see one name, and workers of earlier versions read the other.
-func TestCause_StoredAndShownNames(t *testing.T) {
+func TestCauseNamed_StoredAndShownNames(t *testing.T) {
 	for cause, shown := range map[store.Cause]string{
 		store.Permanent: "permanent", store.UnsafeToRepeat: "unsafe to repeat", "of a later version": "of a later version", "": "",
 	} {

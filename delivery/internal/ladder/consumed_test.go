@@ -41,7 +41,7 @@ func (r lateReceiver) Close(ctx context.Context) error {
 
 // Law D4: a receiver that an engine opens after the source was closed is closed too, or
 // it would keep messages from others.
-func TestAReceiverThatComesAfterClose(t *testing.T) {
+func TestSource_ReceiverAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		late := &lateConsumer{Engine: s, begin: make(chan struct{}), receiver: make(lateReceiver)}

@@ -62,7 +62,7 @@ func TestHeldMessagesOfAKey(t *testing.T) {
 
 // Laws D1, D4: a new message of a key is held behind an earlier message that has returned
 // from its layer, and is not mistaken for a redelivery of that message.
-func TestANewMessageBehindOneOfALayer(t *testing.T) {
+func TestKeys_NewMessageBehindOneOfALayer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		l := build(t, blocking(memory))
@@ -163,7 +163,7 @@ func (s *moody) Release(ctx context.Context, d time.Duration, leases ...store.Le
 
 // A store that fails does not change the order of a key, and loses no message:
 // settlements that were not recorded are recorded later.
-func TestTheOrderOfAKeyWhenTheStoreFails(t *testing.T) {
+func TestKeys_StoreFails(t *testing.T) {
 	for _, queue := range []string{"blocked", "1m"} {
 		synctest.Test(t, func(t *testing.T) {
 			_, memory := config()

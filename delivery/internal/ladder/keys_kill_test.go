@@ -142,7 +142,7 @@ func (c *calls) note(ctx context.Context, n int) {
 // Workers are killed and started again at once, while messages of a queue wait in layers,
 // behind others of their key, and in memory. No message of a key is called after a later
 // one, and all are done.
-func TestTheOrderOfAKeyAfterKills(t *testing.T) {
+func TestKeys_Kills(t *testing.T) {
 	const keys, n = 50, 1000
 	const kills = settle.MaxLapses - 1 // more could make a dead letter of a message that is in flight at each of them
 	for name, gently := range map[string]bool{"killed": false, "stopped": true} {

@@ -104,7 +104,7 @@ func blocking(s store.Store) ladder.Config[string] {
 
 // Law D4: with Blocked a message is not called before all earlier messages of its key are
 // done or dead, whatever fails, even over kills; and other keys continue.
-func TestAKeyIsBlocked(t *testing.T) {
+func TestKeys_Blocked(t *testing.T) {
 	seeds := uint64(2)
 	if s := os.Getenv("WEIR_SEEDS"); s != "" {
 		seeds, _ = strconv.ParseUint(s, 10, 64)
@@ -251,7 +251,7 @@ func TestBlockedMessagesAreBounded(t *testing.T) {
 }
 
 // Other keys, and messages without a key, continue meanwhile (law D4).
-func TestOtherKeysGoOn(t *testing.T) {
+func TestKeys_OtherKeysContinue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		l := build(t, blocking(memory))
@@ -301,7 +301,7 @@ func (s *stuck) HandOver(ctx context.Context, moves ...store.Move) error {
 
 // Law D4: a later message of a key is not put behind a message whose hand-over is not
 // certain yet, since that may be redelivered.
-func TestTheOrderOfAKeyWhenAHandOverFails(t *testing.T) {
+func TestKeys_HandOverFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		s := &stuck{memory, "1m", make(chan struct{})}
@@ -366,7 +366,7 @@ func (s *late) HandOver(ctx context.Context, moves ...store.Move) (err error) {
 
 // Law D4: a hand-over that fails after its message has returned and waits in the next
 // layer does not free the key.
-func TestTheOrderOfAKeyWhenAHandOverFailsLate(t *testing.T) {
+func TestKeys_HandOverFailsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		s := &late{Engine: memory, fail: make(chan struct{})}
@@ -400,7 +400,7 @@ func TestTheOrderOfAKeyWhenAHandOverFailsLate(t *testing.T) {
 
 // A hand-over that fails when its message is settled frees the key for messages parked
 // meanwhile.
-func TestAHandOverFailsAfterTheSettlement(t *testing.T) {
+func TestKeys_HandOverFailsAfterTheSettlement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		s := &stuck{memory, "1m", make(chan struct{})}
@@ -449,7 +449,7 @@ func (h *halfListed) List(ctx context.Context, queue string, f store.Filter, p s
 // Messages of an earlier process are counted once, even if a message is in two layers,
 // because the process was killed between a hand-over and the acknowledgement, and even if
 // the first count fails. So new messages are received when the others are done.
-func TestWhatWasLeftIsCountedOnce(t *testing.T) {
+func TestKeys_MessagesOfAnEarlierProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		c := blocking(&halfListed{memory, "1h"})
@@ -479,7 +479,7 @@ func TestWhatWasLeftIsCountedOnce(t *testing.T) {
 
 // Laws D1, D2: if the source returns a message that is already in the store, it is
 // delivered once, both while it waits and while it is called.
-func TestAMessageThatItsSourceGivesAgain(t *testing.T) {
+func TestKeys_MessageThatIsReceivedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		c := blocking(memory)
@@ -506,7 +506,7 @@ func TestAMessageThatItsSourceGivesAgain(t *testing.T) {
 
 // Laws D4, D5: messages that cannot be parked hold back new messages, but not messages of
 // layers, whose end makes room.
-func TestAMessageThatCannotBeParked(t *testing.T) {
+func TestKeys_MessageThatCannotBeParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		f := &faulty{Engine: memory, queue: "blocked"}
@@ -543,7 +543,7 @@ func TestAMessageThatCannotBeParked(t *testing.T) {
 
 // The order of a key holds for one source: a second source of the ladder is refused, and
 // another worker on its queues is reported.
-func TestTwoWorkersWithBlocked(t *testing.T) {
+func TestKeys_TwoWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		l := build(t, blocking(memory))
@@ -576,7 +576,7 @@ func TestTwoWorkersWithBlocked(t *testing.T) {
 
 // A nacked message is redelivered before later messages of its key, and does not count
 // for MaxBlocked.
-func TestTheOrderOfAKeyAfterANack(t *testing.T) {
+func TestKeys_Nack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		c := blocking(memory)
@@ -675,7 +675,7 @@ func TestParkedMessagesThatAreFarFromEachOther(t *testing.T) {
 
 // Law D3: a parked message that is nacked is redelivered when its delay is over, and is
 // not looked for all the time until then.
-func TestAParkedMessageIsNacked(t *testing.T) {
+func TestKeys_ParkedMessageIsNacked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		s := &looks{Engine: memory, queue: "blocked"}
@@ -714,7 +714,7 @@ func (noExtend) Extend(context.Context, time.Duration, ...store.Lease) error { r
 
 // Law D2: a message whose lease ends while it is called is still one, and the next of its
 // key comes when it is done: for its first visit, since it has only waited.
-func TestALeaseThatEnds(t *testing.T) {
+func TestKeys_LeaseThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		c := blocking(noExtend{memory})
@@ -769,7 +769,7 @@ func TestBlockedMessagesArePurged(t *testing.T) {
 }
 
 // The end of the first source waits for parked messages without predecessors.
-func TestTheEndWaitsForWhatIsParked(t *testing.T) {
+func TestKeys_EndWaitsForParkedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		put(t, memory, "blocked", "a1")
@@ -786,7 +786,7 @@ func TestTheEndWaitsForWhatIsParked(t *testing.T) {
 
 // Law D4: a message that is late in its layer, because others use its bound, still
 // precedes later messages of its key.
-func TestAMessageThatIsLate(t *testing.T) {
+func TestKeys_MessageThatIsLateInItsLayer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		c := blocking(memory)
@@ -813,7 +813,7 @@ func TestAMessageThatIsLate(t *testing.T) {
 // Regression (law D4): with a first source, a key has one message in flight of both
 // sources, and the waiting messages of both are bounded. The queue's own messages did not
 // obey that.
-func TestTheQueuesOwnMessagesBesideAFirstSource(t *testing.T) {
+func TestKeys_OwnMessagesBesideAFirstSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		c := blocking(memory)
@@ -862,7 +862,7 @@ func TestTheQueuesOwnMessagesBesideAFirstSource(t *testing.T) {
 
 // Law D4: the same over a kill: the queue delivers first what the worker before has
 // taken, also beside a first source.
-func TestTheQueuesOwnMessagesThatAKilledWorkerHad(t *testing.T) {
+func TestKeys_OwnMessagesThatAKilledWorkerHad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		put(t, memory, "new", "a1", "a2", "b1")
@@ -880,7 +880,7 @@ func TestTheQueuesOwnMessagesThatAKilledWorkerHad(t *testing.T) {
 
 // A message that looks like a redelivery, since its id waits in a layer, is not dropped
 // in silence: it may be another message.
-func TestAMessageThatIsTakenForARedelivery(t *testing.T) {
+func TestKeys_MessageThatLooksLikeARedelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		c := blocking(memory)
@@ -903,7 +903,7 @@ func TestAMessageThatIsTakenForARedelivery(t *testing.T) {
 
 // Law W5: a later put under the id of a message that waits in a layer is another message.
 // It waits behind it.
-func TestASecondPutUnderTheIDOfAMessageThatWaits(t *testing.T) {
+func TestKeys_SecondPutUnderTheIDOfAWaitingMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		l := build(t, blocking(memory))
@@ -933,7 +933,7 @@ func TestASecondPutUnderTheIDOfAMessageThatWaits(t *testing.T) {
 // Laws D1, D2: a new message with the id of a message that waits in a layer is a
 // redelivery, unless it has had a later visit. Then another worker, which keeps no order,
 // has taken it from the layer: it is parked behind the waiting messages.
-func TestALaterVisitOfAMessageThatWaits(t *testing.T) {
+func TestKeys_LaterVisitOfAWaitingMessage(t *testing.T) {
 	again := func(visit int) func(m *message.Meta) { // of one put, merged once before
 		return func(m *message.Meta) { m.Visit, m.Merges, m.Put = visit, 1, "first//1" }
 	}

@@ -91,7 +91,7 @@ func dead(t *testing.T, s store.Inspector) []store.Entry {
 
 // Laws D3, D6: a message that always fails climbs the layers, and is merged to begin
 // anew.
-func TestAMessageClimbsTheLadder(t *testing.T) {
+func TestLadder_MessageThatAlwaysFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		l := build(t, c)
@@ -174,7 +174,7 @@ type onlyOnce string
 
 func (onlyOnce) Idempotent() bool { return false }
 
-func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
+func TestLadder_HopelessMessages(t *testing.T) {
 	s := memory.Open()
 	l, err := ladder.New(ladder.Config[onlyOnce]{
 		Store: s, Codec: codec.JSON[onlyOnce](), Main: "new", DeadLetters: "dead", Layers: []ladder.Layer{{Queue: "1m", Delay: time.Minute}},
@@ -207,7 +207,7 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 
 // With layers, users expect that a failure waits in a layer. So the first call in doubt
 // that becomes a dead letter is explained in the log.
-func TestACallInDoubtIsExplainedOnce(t *testing.T) {
+func TestLadder_CallInDoubtIsExplainedOnce(t *testing.T) {
 	for layers, want := range []int{0, 1} {
 		c, s := config()
 		var lines bytes.Buffer
@@ -230,7 +230,7 @@ func (twice) Idempotent() bool { return true }
 // Only an error that is known to be permanent makes a dead letter at the first visit. An
 // operator knows too little: its strategy may have been asked about one error only, and
 // the service restarts.
-func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
+func TestLadder_UnknownErrorIsNotPermanent(t *testing.T) {
 	declined := predicates.NewRejection("CARD_DECLINED")
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	unsent := func(err error) error { return &predicates.StageError{Stage: predicates.ClientDispatch, Err: err} }
@@ -365,7 +365,7 @@ func (s *takes) Take(ctx context.Context, queue string, limit int, lease time.Du
 
 // A layer with a rate does not deliver the messages of a second at once, and an empty
 // layer is not asked at each Receive of new messages.
-func TestALayerIsAskedForALittle(t *testing.T) {
+func TestLayer_AskedForALittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()
 		s := &takes{Engine: memory, n: map[string]int{}}
@@ -402,7 +402,7 @@ func TestALayerIsAskedForALittle(t *testing.T) {
 }
 
 // Regression: whatever a worker asked for, it got 100 new messages at most.
-func TestAsManyNewMessagesAsAskedFor(t *testing.T) {
+func TestSource_AsManyNewMessagesAsAskedFor(t *testing.T) {
 	c, s := config()
 	for i := range 300 {
 		require.NoError(t, s.Put(t.Context(), "new", store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}, Payload: []byte(`"new"`)}))
@@ -432,7 +432,7 @@ func (b *broken) Receive(ctx context.Context, n int) ([]message.Message[string],
 }
 
 // An error of one input is returned, and loses no message of the others.
-func TestAnInputFails(t *testing.T) {
+func TestSource_InputFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		l := build(t, c)
@@ -478,7 +478,7 @@ func (l *leaving) Receive(ctx context.Context, n int) ([]message.Message[string]
 
 // Law A6: a source that panics, or ends the goroutine, in Receive has failed, and does
 // not block the others.
-func TestAnInputPanics(t *testing.T) {
+func TestSource_InputPanics(t *testing.T) {
 	for name, leave := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -498,7 +498,7 @@ func TestAnInputPanics(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheFirstSource(t *testing.T) {
+func TestSource_EndOfTheFirstSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		l := build(t, c)
@@ -602,7 +602,7 @@ func TestCloseWhileALayerIsFull(t *testing.T) {
 }
 
 // A dead letter is logged in one line, by the operator.
-func TestADeadLetterIsLoggedOnce(t *testing.T) {
+func TestLadder_DeadLetterIsLoggedOnce(t *testing.T) {
 	c, s := config()
 	c.Layers = nil // else the first call in doubt is explained
 	l := build(t, c)
@@ -624,7 +624,7 @@ func TestADeadLetterIsLoggedOnce(t *testing.T) {
 
 // Laws B2 and W2: a message whose visits are used up waits once more while its backend is
 // down, a bounded number of times.
-func TestAnOutageMakesNoDeadLetter(t *testing.T) {
+func TestLadder_OutageMakesNoDeadLetter(t *testing.T) {
 	closed := asyncop.Failure[string]{Element: "a", Err: asyncop.ErrBackendDown, BackendDown: true, Attempts: 1}
 	answered := closed
 	answered.OthersAnswered = true
@@ -679,7 +679,7 @@ func (slowEnd) Close(ctx context.Context) error {
 
 // Regression: a source that closes slowly took the time of those behind it, whose
 // messages were not released, and counted as lapsed.
-func TestASourceThatClosesSlowly(t *testing.T) {
+func TestSource_ClosesSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		m, err := leases.Encode(c.Codec, "a", message.Meta{ID: "a", Visit: 1})
@@ -705,7 +705,7 @@ func (panicky) Close(context.Context) error { panic("broken source") }
 
 // Law A6: a source that panics in Close makes Close return an error, and does not end the
 // process.
-func TestASourceThatBreaksWhenClosed(t *testing.T) {
+func TestSource_BreaksWhenClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := config()
 		source := build(t, c).Source(panicky{&journal{}})

@@ -21,7 +21,7 @@ import (
 // Short waits stay in the operator. An element leaves it if its next delay is long, or if
 // too many wait (law D4): not as a delayed result, but as a failure, so an ordered
 // operator continues.
-func TestWhatLeavesTheOperator(t *testing.T) {
+func TestLadder_ElementsThatLeaveTheOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		c.Layers = c.Layers[:1]
@@ -66,7 +66,7 @@ func TestWhatLeavesTheOperator(t *testing.T) {
 
 // FLIP-232's formula: elements that wait for retries take slots. A bound on their share
 // lets the rest continue (law D4).
-func TestTheShareOfSlotsThatWait(t *testing.T) {
+func TestLadder_ShareOfSlotsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		c.Layers = c.Layers[:1]

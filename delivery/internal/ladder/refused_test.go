@@ -73,7 +73,7 @@ func raw(text string) []byte {
 // Regression (law W2): a message that cannot be parked, because the store refuses it for
 // good, goes to the dead letters. It blocked the queue for ever. Law W4: the parked
 // messages have their bytes as received.
-func TestAMessageThatIsRefusedWhereItIsParked(t *testing.T) {
+func TestKeys_MessageThatIsRefusedWhereItIsParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		large := "a2" + strings.Repeat("x", 20)
@@ -103,7 +103,7 @@ func TestAMessageThatIsRefusedWhereItIsParked(t *testing.T) {
 }
 
 // Law W2: a message that comes too late is a dead letter with its bytes as received.
-func TestAMessageThatIsTooLateHasItsBytes(t *testing.T) {
+func TestSource_TooLateMessageHasItsBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()
 		putRaw(t, memory, "new", func(m *message.Meta) { m.Deadline = time.Now() }, "a1")
@@ -120,7 +120,7 @@ func TestAMessageThatIsTooLateHasItsBytes(t *testing.T) {
 // Regression (law W2): a message that is too late, and does not fit among the dead
 // letters, stays where it is, and its dead letter reports that. It was tried again each
 // second, for ever.
-func TestAMessageThatIsTooLateAndTooLarge(t *testing.T) {
+func TestSource_MessageTooLateAndTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()
 		c.Store = small{memory, "dead"}

@@ -158,7 +158,7 @@ func never(*http.Request) bool  { return false }
 // and number and with a higher attempt, so it has one effect. This holds even if the
 // worker was killed before it handed the message over, and only its source knows the
 // message.
-func TestACallInDoubtKeepsItsID(t *testing.T) {
+func TestInDoubt_CallKeepsItsID(t *testing.T) {
 	c, s := config()
 	c.Layers = []ladder.Layer{{Queue: "1m", Delay: 4 * time.Second}}
 	c.Remembers = 10 * time.Minute
@@ -292,7 +292,7 @@ func one(t *testing.T, source delivery.Source[string]) message.Message[string] {
 // A call stays in doubt over visits without evidence about it, and its time does not
 // begin anew. A message that returns too late is not called. Its merge must be requested,
 // and is another request.
-func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
+func TestInDoubt_RememberedForATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		c.Remembers = 62 * time.Minute
@@ -416,7 +416,7 @@ func (f *faulty) HandOver(ctx context.Context, moves ...store.Move) error {
 
 // Law D4: a message that is too late and cannot be stored among the dead letters does not
 // delay the messages of its batch. It stays in its layer until it can be stored.
-func TestOneThatCannotBeBuriedHoldsUpNoOther(t *testing.T) {
+func TestInDoubt_MessageThatCannotBeADeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		f := &faulty{Engine: s, queue: "dead"}
@@ -458,7 +458,7 @@ func (panicking) Unwrap() error { panic("no error to look into") }
 // A call in doubt enters a layer only if it is remembered for longer than all layers
 // before its last visit can last: jitter and a wait that the server demands included, and
 // without a sum that is too large for a Duration.
-func TestHowLongACallMustBeRemembered(t *testing.T) {
+func TestInDoubt_HowLongItMustBeRemembered(t *testing.T) {
 	const longest = math.MaxInt64
 	for name, change := range map[string]struct {
 		layers    []ladder.Layer
@@ -508,7 +508,7 @@ func TestHowLongACallMustBeRemembered(t *testing.T) {
 }
 
 // A layer's delay that cannot get longer is kept as it is.
-func TestALayerWithoutEnd(t *testing.T) {
+func TestInDoubt_LayerWithoutEnd(t *testing.T) {
 	c, s := config()
 	c.Layers = []ladder.Layer{{Queue: "1m", Delay: math.MaxInt64, Jitter: 1}}
 	take(t, build(t, c), message.New("a", &message.Meta{ID: "a"}, func(message.Settlement) {}))
@@ -520,7 +520,7 @@ func TestALayerWithoutEnd(t *testing.T) {
 
 // Law X1: a call in doubt stays marked, even if a later visit is refused for good, or the
 // call of another operator gets into doubt as well: there is room for one id.
-func TestWhatStaysInDoubt(t *testing.T) {
+func TestInDoubt_StaysInDoubt(t *testing.T) {
 	for name, second := range map[string]func(t *testing.T, l *ladder.Ladder[string], m message.Message[string]){
 		"refused for good": func(t *testing.T, l *ladder.Ladder[string], m message.Message[string]) {
 			f := exhausted("a")

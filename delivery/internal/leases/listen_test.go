@@ -27,7 +27,7 @@ func (deaf) Wake(context.Context, string, func(bool)) error {
 }
 
 // Regression: an engine's failure to listen was not reported.
-func TestAnEngineThatCannotListen(t *testing.T) {
+func TestSource_EngineThatCannotListen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := deaf{memory.Open()}
 		var log bytes.Buffer
@@ -67,7 +67,7 @@ func (l losing) Wake(ctx context.Context, _ string, wake func(misses bool)) erro
 }
 
 // Law W2: a source that need not poll does so once its engine can no longer listen.
-func TestAnEngineThatListensNoMore(t *testing.T) {
+func TestSource_EngineThatNoLongerListens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := losing{memory.Open(), new(atomic.Bool)}
 		s := leases.NewSource(engine, "q", "dead", codec.JSON[int](), leases.WithLogger(slog.New(slog.DiscardHandler)))

@@ -224,7 +224,7 @@ func (full) Move(context.Context, ...store.Move) error { return store.ErrFull }
 
 // Law D3: a dead letter that cannot be stored does not delay nacks, neither while a
 // worker runs nor when it ends.
-func TestADeadLetterThatCannotBeStoredHoldsUpNoNack(t *testing.T) {
+func TestSource_DeadLetterThatCannotBeStored(t *testing.T) {
 	for name, ends := range map[string]bool{"while it runs": false, "when it ends": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -284,7 +284,7 @@ func (b *bounded) Done(ctx context.Context, leases ...store.Lease) error {
 }
 
 // Settlements that come at once are all recorded, in calls of a bounded size.
-func TestManySettlementsAtOnce(t *testing.T) {
+func TestSource_ManySettlementsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bounded{Engine: memory.Open()}
 		const n = 3500

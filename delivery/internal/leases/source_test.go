@@ -154,7 +154,7 @@ func TestRejectedIsADeadLetter(t *testing.T) {
 
 // Regression (laws D4, W2): a message that killed its process stopped the queue for ever,
 // and its batch died with it each time.
-func TestWhatKillsItsProcess(t *testing.T) {
+func TestSource_MessageThatKillsItsProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := memory.Open()
 		tries := map[string]int{}
@@ -207,7 +207,7 @@ func TestWhatKillsItsProcess(t *testing.T) {
 }
 
 // A slow message delays the others no longer than its head start.
-func TestAHeadStart(t *testing.T) {
+func TestSource_HeadStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := memory.Open()
 		put(t, memory, "a", "b", "c")
