@@ -91,7 +91,7 @@ func (f parcels) PutAll(_ context.Context, ms []message.Message[parcel]) error {
 // Law B3: if a tenant floods a queue 100 : 1, the p99 of the other tenants is at most 1.5
 // times their p99 without the flood, provided that the queue takes by tenant and the
 // operator is unordered. With a FIFO queue it is more than 10 times as long.
-func TestATenantThatFloods(t *testing.T) {
+func TestTenant_Floods(t *testing.T) {
 	byTenant := []delivery.QueueOption{delivery.WithFairByKey(5)}
 	for name, c := range map[string]struct {
 		fairness

@@ -29,7 +29,7 @@ import (
 // half of that answers 503 for ever. The load never exceeds the limits, also on the way
 // back, and 99 of 100 good messages are done in 1.2 times the ideal time after the
 // outage. With WEIR_LONG=1 there are 100,000 messages at 500 a second.
-func TestAnHourOfOutage(t *testing.T) {
+func TestBackend_HourOfOutage(t *testing.T) {
 	for name, layers := range map[string][]time.Duration{"without layers": nil, "with a short one": {10 * time.Second}, "with two": {time.Minute, 10 * time.Minute}} {
 		if suite.Race && len(layers) != 1 {
 			continue
@@ -133,7 +133,7 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 
 // Regression (law B2): a message that had waited for the end of an outage, and had no
 // time in the ramp, became a dead letter at its last visit.
-func TestADeadlineInARampMakesNoDeadLetter(t *testing.T) {
+func TestRamp_DeadlineMakesNoDeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		defer func() { require.NoError(t, engine.Close()) }()
@@ -171,7 +171,7 @@ func (f sinkFunc) PutAll(_ context.Context, ms []message.Message[string]) error 
 // Regression: elements that have waited for most of their time go first on the way back,
 // and are cut off by their own deadlines. The service is not the cause: a backend that
 // counted them as lost went down again and again, and never recovered.
-func TestAServiceComesBackToElementsThatHaveLittleTime(t *testing.T) {
+func TestRamp_ElementsWithLittleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		b := backend.New("x", backend.Limit(50), backend.WithLogger(silent))
@@ -240,7 +240,7 @@ func TestAdaptiveWithFewLosses(t *testing.T) {
 
 // A service that hangs is noticed, although all its elements have waited for most of
 // their time: it does not answer any of them.
-func TestAServiceThatHangsBehindABacklog(t *testing.T) {
+func TestBackend_HangsBehindABacklog(t *testing.T) {
 	for _, limit := range []int{1, 10} {
 		synctest.Test(t, func(t *testing.T) {
 			begun := time.Now()

@@ -165,7 +165,7 @@ func TestOldLossesAreNoRelapse(t *testing.T) {
 }
 
 // The rate saves up no calls while the backend is down.
-func TestNoBurstAfterAnOutage(t *testing.T) {
+func TestRate_NoBurstAfterAnOutage(t *testing.T) {
 	o := newBench(t, backend.Rate(1000, time.Second)).attach()
 	o.lose()
 	o.clock.Add(time.Hour)
@@ -188,7 +188,7 @@ func TestNoBurstAfterAnOutage(t *testing.T) {
 }
 
 // A backend that is held by hand stays held until Resume, which tries the service first.
-func TestByHand(t *testing.T) {
+func TestHold_ByHand(t *testing.T) {
 	b := newBench(t)
 	o := b.attach()
 	running := o.start()
@@ -508,7 +508,7 @@ func TestSetAsideForTwoAndALowerLimit(t *testing.T) {
 
 // A backend that is up again hands out all permits of its limit, whichever call has
 // noticed the end of the ramp.
-func TestTheEndOfARampWakes(t *testing.T) {
+func TestRamp_EndWakes(t *testing.T) {
 	for name, look := range map[string]func(c *call){
 		"an outcome": func(c *call) {
 			c.o.seat.AttemptEnded(c.o.clock.Now(), &gate.Evidence{Begun: c.begun, Element: c.attempt.Element})

@@ -479,7 +479,7 @@ func TestStartErrors(t *testing.T) {
 
 // A participant that is registered after the start fails the run: otherwise its part of
 // the pipeline would silently run without checkpoints.
-func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
+func TestCoordinator_ParticipantAfterTheStart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
 	require.NoError(t, os.WriteFile(path, []byte("of an earlier run\n"), 0o600))
 	for want, late := range map[string]func(c *Coordinator){
@@ -535,7 +535,7 @@ func TestNumbersGoOnPastDamagedCheckpoints(t *testing.T) {
 	require.EqualValues(t, 3, must(c.Trigger(t.Context())))
 }
 
-func TestCoordinatorConcurrency(t *testing.T) {
+func TestCoordinatorTriggerWithInterval_Concurrent(t *testing.T) {
 	a, b := &fake{name: "a"}, &fake{name: "b"}
 	c := startWith(t, checkpointtest.NewMemoryStore(), []Option{WithInterval(time.Microsecond)}, a, b)
 	var wg sync.WaitGroup

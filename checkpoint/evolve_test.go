@@ -144,7 +144,7 @@ func TestBeginningIsBounded(t *testing.T) {
 
 // A participant without a state in the checkpoint is refused, unless WithNewParticipants
 // names it.
-func TestNewParticipants(t *testing.T) {
+func TestWithNewParticipants(t *testing.T) {
 	store := checkpointtest.NewMemoryStore()
 	require.NoError(t, store.Save(t.Context(), &Snapshot{ID: 4, States: map[string]participant.State{"a": {{1}}}}))
 	restart := func(opts ...Option) (c *Coordinator, resumes [2]bool, err error) {

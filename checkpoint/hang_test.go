@@ -200,7 +200,7 @@ func (h brokenHandler) Enabled(context.Context, slog.Level) bool  { return true 
 func (h brokenHandler) Handle(context.Context, slog.Record) error { h.breaks(); return nil }
 
 // A6: the run continues if a log handler panics.
-func TestLoggerThatBreaks(t *testing.T) {
+func TestWithLogger_LoggerThatBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
 		bubble(t, name, func(t *testing.T) {
 			store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(1, errors.New("full"))}

@@ -65,7 +65,7 @@ func untilDone(ctx context.Context, _ *Snapshot) error {
 
 // The context of a Save ends after the timeout, and when Close has waited for
 // closePatience.
-func TestSaveThatHangs(t *testing.T) {
+func TestWithTimeout_SaveThatHangs(t *testing.T) {
 	take := map[string]func(c *Coordinator) error{
 		"periodic": func(c *Coordinator) error { _, err := c.Trigger(context.Background()); return err },
 		"final":    func(c *Coordinator) error { return c.Finish(context.Background(), Suspend) },
@@ -388,7 +388,7 @@ func TestStoreThatPanics(t *testing.T) {
 	}
 }
 
-func TestStats(t *testing.T) {
+func TestStatsWithClock(t *testing.T) {
 	bubble(t, "all of them", func(t *testing.T) {
 		mock := clock.NewMock()
 		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore()}
@@ -432,7 +432,7 @@ func TestStats(t *testing.T) {
 	})
 }
 
-func TestTolerableFailures(t *testing.T) {
+func TestWithTolerableFailures(t *testing.T) {
 	trigger := func(c *Coordinator) { _, _ = c.Trigger(context.Background()) }
 	bubble(t, "in a row", func(t *testing.T) {
 		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(2, errTest)}
@@ -468,7 +468,7 @@ func TestTolerableFailures(t *testing.T) {
 }
 
 // In JSON an error is a text without the secrets of URLs, and no other field is missing.
-func TestStatsAsJSON(t *testing.T) {
+func TestStats_AsJSON(t *testing.T) {
 	s := Stats{Completed: 2, Failed: 3, FailedInRow: 1, LastID: 2, LastSize: 7, LastDuration: time.Second, UnderWay: 4}
 	text, err := json.Marshal(s)
 	require.NoError(t, err)

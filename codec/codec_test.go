@@ -154,7 +154,7 @@ func TestSchemasTellCodecsApart(t *testing.T) {
 }
 
 // JSON stored by another program has no schema.
-func TestJSONWithoutASchema(t *testing.T) {
+func TestWithSchema_JSONWithoutASchema(t *testing.T) {
 	for _, schema := range [][]byte{nil, {}} {
 		c, err := codec.WithSchema(codec.JSON[flight](), schema)
 		require.NoError(t, err)
@@ -311,7 +311,7 @@ func TestDefaultRefusesWhatIsReadInAnotherWay(t *testing.T) {
 }
 
 // These are the documented losses of Default.
-func TestWhatDefaultDoesNotKeep(t *testing.T) {
+func TestDefault_DocumentedLosses(t *testing.T) {
 	type row struct {
 		Number json.Number
 		Raw    json.RawMessage
@@ -399,7 +399,7 @@ func TestDefaultCodecAcrossVersions(t *testing.T) {
 }
 
 // The documented losses of the other codecs.
-func TestWhyNotGobOrJSON(t *testing.T) {
+func TestGobAndJSON_DocumentedLosses(t *testing.T) {
 	type doc struct {
 		Empty  []int
 		Nil    []int

@@ -19,7 +19,7 @@ type order struct {
 }
 
 // A value, with its schema in front (law W4).
-func TestFormatsOfCodecs(t *testing.T) {
+func TestSchemaOf_FormatsOfCodecs(t *testing.T) {
 	want := order{5, "<Ä & B>", golden.At, []byte{0, 255}, map[string]string{"a": "1", "b": "2"}}
 	for name, c := range map[string]codec.Codec[order]{"json": codec.JSON[order](), "default": codec.Default[order]()} {
 		schema := codec.SchemaOf(c)

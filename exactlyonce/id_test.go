@@ -68,7 +68,7 @@ func TestIDIsWrittenAndRead(t *testing.T) {
 	require.Equal(t, got, back.ID, "left as it is")
 }
 
-func TestInvalidIDs(t *testing.T) {
+func TestValidate_InvalidIDs(t *testing.T) {
 	valid := exactlyonce.ID{Client: client, Sequence: 5, Attempt: 1, First: 5, Step: "s"}
 	require.NoError(t, valid.Validate())
 	for what, change := range map[string]func(id *exactlyonce.ID){
@@ -126,7 +126,7 @@ func drawID(t *rapid.T) exactlyonce.ID {
 	return id
 }
 
-func TestEveryIDIsReadAsWritten(t *testing.T) {
+func TestID_ReadAsWritten(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id := drawID(t)
 		got, err := parseID(id.String())

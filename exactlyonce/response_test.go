@@ -30,7 +30,7 @@ func TestDamagedResponse(t *testing.T) {
 	}
 }
 
-func TestResponseIsStoredAndRead(t *testing.T) {
+func TestResponseEncode_StoredAndRead(t *testing.T) {
 	for _, resp := range []exactlyonce.Response{
 		{Status: 200},
 		{Status: 999, Body: []byte("x")},
@@ -50,7 +50,7 @@ func TestResponseIsStoredAndRead(t *testing.T) {
 }
 
 // Damaged bytes are refused, or read as a response that is stored as the same bytes.
-func FuzzDecodeResponse(f *testing.F) {
+func FuzzDecodeResponse_Send(f *testing.F) {
 	f.Add(exactlyonce.Response{Status: 200, Header: http.Header{"A": {"1", "2"}, "Set-Cookie": {"x"}}, Body: []byte("x")}.Encode())
 	f.Add([]byte{1, 200, 1, 1, 1, 'A', 1, 0})
 	f.Fuzz(func(t *testing.T, stored []byte) {

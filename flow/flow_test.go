@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestFlowsPassControlElements(t *testing.T) {
+func TestFlowOut_ControlElements(t *testing.T) {
 	w, b := queue.Watermark{Timestamp: time.Unix(1, 0)}, participant.NewBarrier(1, participant.Periodic, nil)
 	first := flow.NewMap(func(n int) int { return n * 10 })
 	last := first.Via(flow.NewFilter(func(n int) bool { return n != 20 })).Via(flow.NewFlatMap(func(n int) []any { return []any{n, nil} }))
@@ -42,7 +42,7 @@ func (r run) Report(uint64, string, participant.State, error) {}
 func (r run) Fail(name string, reason error)                  { r.failed <- reason }
 
 // A flow that fails also fails the run whose barriers it passes, with the same error.
-func TestFailureEndsTheRun(t *testing.T) {
+func TestFlowErr_FailureEndsTheRun(t *testing.T) {
 	r := run{make(chan error, 1)}
 	f := flow.NewMap(func(n int) int { return 10 / n })
 	go func() {

@@ -90,7 +90,7 @@ func TestMessagesOfAnyType(t *testing.T) {
 
 // A function typed on messages receives them with their history, and passes the
 // acknowledgement on itself.
-func TestFunctionsOnMessages(t *testing.T) {
+func TestMapFilterFlatMap_FunctionsOnMessages(t *testing.T) {
 	type messages = message.Message[string]
 	l := ledger{}
 	first := flow.NewMap(func(m messages) message.Message[int] { return message.With(m, len(m.Meta().ID)) })
@@ -228,7 +228,7 @@ func TestFailuresStayAmongUs(t *testing.T) {
 
 // Law D1: if a source breaks while a message is released, the other messages are still
 // released.
-func TestASourceThatBreaksWhenAFlowFails(t *testing.T) {
+func TestFlow_SourceBreaksWhenItFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := flow.NewMap(func(string) string { panic("boom") })
 		var settled []string

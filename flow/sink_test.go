@@ -45,7 +45,7 @@ func TestSink_FunctionOnMessages(t *testing.T) {
 
 // Law D1: a sink that fails releases the message in hand and later messages, and ends the
 // upstream steps.
-func TestSink_Fails(t *testing.T) {
+func TestSinkWithName_Fails(t *testing.T) {
 	full := errors.New("disk full")
 	for name, write := range map[string]func(s string) error{
 		"disk full": func(s string) error { return map[string]error{"bad": full}[s] },
@@ -88,7 +88,7 @@ func TestSink_UpstreamFails(t *testing.T) {
 }
 
 // Law C2: a sink refuses streams with checkpoints.
-func TestSink_Checkpoints(t *testing.T) {
+func TestSinkAwaitCompletion_Checkpoints(t *testing.T) {
 	r := run{make(chan error, 1)}
 	sink := flow.NewSink(func(int) error { return nil })
 	sink.In() <- participant.NewBarrier(1, participant.Periodic, r)

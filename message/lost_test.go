@@ -28,7 +28,7 @@ func collect(t *testing.T, settlements <-chan message.Settlement) message.Settle
 
 var lost = message.Settlement{Kind: message.Failed, Err: message.ErrLost}
 
-func TestLostMessageIsFound(t *testing.T) {
+func TestFindLost(t *testing.T) {
 	settlements := make(chan message.Settlement, 10)
 	source := func() message.Message[int] {
 		return message.FindLost(message.New(1, nil, func(v message.Settlement) { settlements <- v }))

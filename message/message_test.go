@@ -50,15 +50,21 @@ func settle[T any](m message.Message[T], v message.Settlement) {
 		m.Nack(v.Delay)
 	case message.Rejected:
 		m.Reject(v.Err)
-	case message.Released, message.HandedOver:
+	case message.Released:
+		if v.Delay == 0 {
+			m.Release()
+		} else {
+			m.Settle(v)
+		}
+	case message.HandedOver:
 		m.Settle(v)
 	}
 }
 
 // D2: the first settlement counts, on whichever copy.
-func TestSettledOnce(t *testing.T) {
-	for _, first := range []message.Settlement{done, failed(time.Second), rejected} {
-		for _, second := range []message.Settlement{done, failed(0), rejected} {
+func TestAckNackRejectReleaseSettle_FirstCounts(t *testing.T) {
+	for _, first := range []message.Settlement{done, failed(time.Second), rejected, released(0), handed} {
+		for _, second := range []message.Settlement{done, failed(0), rejected, released(0), handed} {
 			m, settlements := settled(1)
 			other := message.With(m, "other")
 			require.True(t, m.Pending() && other.Pending())
@@ -249,7 +255,7 @@ func TestFromElement(t *testing.T) {
 }
 
 // A message costs one pointer, and a new value in it does not allocate.
-func TestCost(t *testing.T) {
+func TestWith_Cost(t *testing.T) {
 	require.Equal(t, unsafe.Sizeof(uintptr(0)), unsafe.Sizeof(message.Message[struct{}]{}))
 	require.Equal(t, 2*unsafe.Sizeof(uintptr(0)), unsafe.Sizeof(message.Message[uintptr]{}))
 	m, _ := settled(5)
@@ -278,7 +284,7 @@ func TestSettlement_String(t *testing.T) {
 	}
 }
 
-func TestMetaInContext(t *testing.T) {
+func TestContextWithMeta_MetaFromContext(t *testing.T) {
 	_, ok := message.MetaFromContext(context.Background())
 	require.False(t, ok)
 	m, ok := message.MetaFromContext(message.ContextWithMeta(context.Background(), message.Meta{Visit: 2}))
@@ -288,7 +294,7 @@ func TestMetaInContext(t *testing.T) {
 
 // A call for a message has succeeded and must not be repeated: every rejection of a result
 // reports that, and no other settlement does.
-func TestNoteUnsafeToRepeat(t *testing.T) {
+func TestWatch_NoteUnsafeToRepeat(t *testing.T) {
 	for name, settle := range map[string]func(m message.Message[int]){
 		"the message":       func(m message.Message[int]) { m.Reject(errTest) },
 		"another value":     func(m message.Message[int]) { message.With(m, "x").Reject(errTest) },

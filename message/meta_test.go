@@ -40,7 +40,7 @@ func TestStep_FormerNamesOfStates(t *testing.T) {
 	}
 }
 
-func TestHeaders(t *testing.T) {
+func TestToHeaders_AndBack(t *testing.T) {
 	h, err := full.ToHeaders()
 	require.NoError(t, err)
 	want := map[string]string{
@@ -278,7 +278,7 @@ func TestDamagedHeaders(t *testing.T) {
 }
 
 // Different origins have different ids, also hostile ones.
-func TestOriginID(t *testing.T) {
+func TestOriginIDAndIDIn(t *testing.T) {
 	require.Empty(t, message.Origin{}.ID())
 	ids := make(map[string]message.Origin)
 	names := []string{"", "a", "/", "%2F", "a/", "#1", "ä", "\xff", " ", "sha256:", strings.Repeat("x", 300), strings.Repeat("x", 301)}

@@ -48,7 +48,7 @@ func plain(ctx context.Context, p partitions.Partition) error {
 
 // A monitor and the engine report the partitions of a worker, their states and lag, and
 // the partitions without an owner.
-func TestMonitor(t *testing.T) {
+func TestMonitorStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		cut := &trouble{Locks: engine.Locks()}
@@ -117,7 +117,7 @@ func TestMonitor(t *testing.T) {
 
 // A partition of another worker has an owner. When that worker dies, the partition is
 // unowned until another worker acquires it.
-func TestMonitorOfTwoWorkers(t *testing.T) {
+func TestMonitorStatus_TwoWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		var monitors [2]partitions.Monitor

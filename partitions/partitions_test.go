@@ -454,7 +454,7 @@ func (l hangingLock) Acquire(ctx context.Context, name, owner string, lease time
 
 // If a partition cannot be acquired, because its lock or an earlier pipeline hangs, the
 // worker keeps its other partitions.
-func TestOneThatCannotBeTaken(t *testing.T) {
+func TestRun_PartitionThatCannotBeTaken(t *testing.T) {
 	for name, hang := range map[string]bool{"lock": true, "handler": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -487,7 +487,7 @@ func TestOneThatCannotBeTaken(t *testing.T) {
 
 // A partition that is being given up is not acquired again before it has been released,
 // even if its lease has ended. After that it is acquired, and stays.
-func TestNotTakenWhileRevoked(t *testing.T) {
+func TestRun_NotTakenWhileRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := memory.Open().Locks()
 		cut := &trouble{Locks: locks}

@@ -91,7 +91,7 @@ func codeOf(a *predicates.Attempt[string]) (int, bool) {
 	return 0, false
 }
 
-func TestByCode(t *testing.T) {
+func TestClassifier_ByCode(t *testing.T) {
 	table := map[int]predicates.Reason{503: reasonA, 404: none, 'b': reasonB}
 	c := predicates.ByCode(codeOf, table)
 	delete(table, 503)
@@ -105,7 +105,7 @@ func TestByCode(t *testing.T) {
 	knowsNot(t, c, endedWith("503"))
 }
 
-func TestByExceptionAndByResult(t *testing.T) {
+func TestClassifier_ByExceptionAndByResult(t *testing.T) {
 	exception := predicates.ByException[string](predicates.ErrorIs(errBusy), reasonA)
 	names(t, exception, failedWith(errBusy), reasonA)
 	knowsNot(t, exception, failedWith(errOther))

@@ -118,7 +118,7 @@ func TestCombinatorsPanic(t *testing.T) {
 	}
 }
 
-func TestCombinatorsObeyDeMorgan(t *testing.T) {
+func TestAllOfAndAnyOf_DeMorgan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		answers := rapid.SliceOfN(rapid.Bool(), 1, 6).Draw(t, "answers")
 		ps := constants(answers)

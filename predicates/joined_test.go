@@ -107,7 +107,7 @@ func TestNamedJoinedErrors(t *testing.T) {
 	names(t, c, failedWith(predicates.WithReason(errors.Join(io.EOF, errOther), strong)), strong) // it applies to both
 }
 
-func TestEachError(t *testing.T) {
+func TestJoined_EachError(t *testing.T) {
 	var seen []string
 	c := decision.EachError(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
 		seen = append(seen, fmt.Sprint(a.Err))
@@ -138,7 +138,7 @@ func TestEachError(t *testing.T) {
 }
 
 // The stage of an error applies to this error, a reported stage applies to all errors.
-func TestEachErrorHasItsOwnStage(t *testing.T) {
+func TestJoined_OwnStage(t *testing.T) {
 	var seen []predicates.Stage
 	c := decision.EachError(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
 		seen = append(seen, a.Stage)
@@ -171,7 +171,7 @@ func TestEachErrorHasItsOwnStage(t *testing.T) {
 }
 
 // R3: the request of an error that no classifier knows may have taken effect.
-func TestAnUnknownErrorBesideOthersIsTheUnsafeSide(t *testing.T) {
+func TestJoined_UnknownErrorBesideOthers(t *testing.T) {
 	strongByName := predicates.NewReason("STRONG", false, false)
 	table := predicates.ByException[string](predicates.ErrorIs(errBusy), strong)
 	for name, c := range map[string]classifier{

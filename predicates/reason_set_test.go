@@ -15,7 +15,7 @@ import (
 )
 
 // R10, and a defect of a client that keeps a sorted search over unsorted reasons.
-func TestReasonSetOfABA(t *testing.T) {
+func TestReasonSetSlice_OfABA(t *testing.T) {
 	var s predicates.ReasonSet
 	assert.True(t, s.IsEmpty())
 	assert.Equal(t, "{}", s.String())
@@ -54,7 +54,7 @@ func drawReasons(t *rapid.T, label string) []predicates.Reason {
 	})).Draw(t, label)
 }
 
-func TestReasonSetIsASet(t *testing.T) {
+func TestReasonSetAllAndLen_IsASet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		added := drawReasons(t, "added")
 		model := map[predicates.Reason]bool{}

@@ -59,7 +59,7 @@ func TestReasonsAreEqualByValue(t *testing.T) {
 	assert.LessOrEqual(t, unsafe.Sizeof(reasonA), unsafe.Sizeof(uintptr(0)), "a reason costs a pointer")
 }
 
-func TestNewReasonPanics(t *testing.T) {
+func TestNewReasonAndNewRejection_Panics(t *testing.T) {
 	assert.PanicsWithValue(t, "predicates: NewReason: empty name", func() { predicates.NewReason("", true, false) })
 	assert.PanicsWithValue(t, "predicates: NewRejection: empty name", func() { predicates.NewRejection("") })
 	assert.PanicsWithValue(t, "predicates: NewReason: X: alwaysRetry without allowsNonIdempotentRetry",

@@ -26,7 +26,7 @@ func TestWithStageReporter(t *testing.T) {
 	assert.Len(t, outer, 3)
 }
 
-func TestReportWhereNobodyListens(t *testing.T) {
+func TestReportStageReportSentAndRefused_NoReporter(t *testing.T) {
 	predicates.ReportStage(t.Context(), predicates.NetworkTime)
 	predicates.ReportSent(t.Context()).Refused()
 	predicates.SentRequest{}.Refused()

@@ -43,7 +43,7 @@ func TestAnyResult(t *testing.T) {
 	}
 }
 
-func TestAnyResultPanicsWithoutCondition(t *testing.T) {
+func TestAnyResult_WithoutCondition(t *testing.T) {
 	assert.PanicsWithValue(t, "predicates: AnyResult: nil condition", func() {
 		predicates.AnyResult[row](nil)
 	})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -187,12 +188,12 @@ func TestUnknownTotal(t *testing.T) {
 }
 
 // An estimate may be too low.
-func TestMoreThanTotal(t *testing.T) {
+func TestLine_MoreThanTotal(t *testing.T) {
 	out := shown(t, progress.Line{Style: progress.Bar}, &job{State: progress.State{Total: 10}, rate: 20}, time.Second)
 	assert.Equal(t, "100 %  20 of 10, 20/s", drawings(out)[9])
 }
 
-func TestOff(t *testing.T) {
+func TestLineStart_Off(t *testing.T) {
 	assert.Empty(t, shown(t, progress.Line{Style: progress.Off}, &job{}, time.Minute))
 	assert.Panics(t, func() { progress.Line{Out: &bytes.Buffer{}, Sample: (&job{}).sample, Style: "loud"}.Start() })
 	assert.Panics(t, func() { progress.Line{Out: &bytes.Buffer{}}.Start() })
@@ -210,7 +211,7 @@ func TestFile(t *testing.T) {
 	assert.Equal(t, "0 in 0.0s\n", string(b))
 }
 
-func TestOfAnOperator(t *testing.T) {
+func TestOf_Operator(t *testing.T) {
 	err := errors.New("late")
 	s := progress.Of(observe.Stats{Completed: 5, Dropped: 2, HandedOver: 1, InFlight: 3, RetriesOnError: 4, RetriesOnResult: 5, LastError: err})
 	assert.Equal(t, progress.State{Done: 8, Failed: 3, InFlight: 3, Retries: 9, LastError: err}, s)
@@ -291,4 +292,16 @@ func TestOf_CompleteElementsThatWait(t *testing.T) {
 		assert.EqualValues(t, 6, s.Done)
 		assert.Zero(t, s.InFlight)
 	})
+}
+
+func TestStyleOn(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	require.NoError(t, err)
+	defer file.Close()
+	for _, out := range []io.Writer{file, &bytes.Buffer{}} {
+		require.Equal(t, progress.Plain, progress.Auto.On(out), "it is no terminal")
+		require.Equal(t, progress.Plain, progress.Style("").On(out))
+		require.Equal(t, progress.Bar, progress.Bar.On(out))
+		require.Equal(t, progress.Off, progress.Off.On(out))
+	}
 }

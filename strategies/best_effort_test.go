@@ -12,7 +12,7 @@ import (
 )
 
 // R18
-func TestDelaysOfBestEffort(t *testing.T) {
+func TestBestEffortWithBackoff_Delays(t *testing.T) {
 	delay := func(s *strategies.BestEffortStrategy[string], number int) time.Duration {
 		a := failedAttempt(number)
 		a.Reason = allowing

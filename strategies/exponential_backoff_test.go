@@ -89,7 +89,7 @@ func powersOfTwo() []time.Duration {
 	return append(ds, longest, longest)
 }
 
-func TestExponentialBackoffFarOut(t *testing.T) {
+func TestExponentialBackoffTime_FarOut(t *testing.T) {
 	growing := strategies.ExponentialBackoff[int](strategies.Unlimited, ms, time.Hour, 1.0001)
 	constant := strategies.ExponentialBackoff[int](strategies.Unlimited, ms, time.Hour, 1)
 	zero := strategies.ExponentialBackoff[int](strategies.Unlimited, 0, time.Hour, 2)

@@ -78,7 +78,7 @@ func TestJitterSparesPushback(t *testing.T) {
 
 // A policy obeys the delay of the server with any strategy, unless IgnorePushback is
 // used.
-func TestPolicyHeedsPushback(t *testing.T) {
+func TestPolicyIgnorePushback_Pushback(t *testing.T) {
 	const own = 100 * ms
 	decideOn := func(p *strategies.Policy[string], demand time.Duration) decision.Decision {
 		a := failedAttempt(1)

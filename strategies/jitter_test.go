@@ -30,7 +30,7 @@ var jitters = []struct {
 	{"proportional 1", strategies.ProportionalJitter(1), func(base time.Duration) (low, high time.Duration) { return 0, 2 * base }},
 }
 
-func TestJitterStaysInBounds(t *testing.T) {
+func TestFullJitterEqualJitterProportionalJitter_Bounds(t *testing.T) {
 	for _, tt := range jitters {
 		t.Run(tt.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {

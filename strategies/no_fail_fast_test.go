@@ -16,7 +16,7 @@ import (
 
 // R21: no exported strategy fails fast. NoRetry does not count: it switches retries and
 // classification off.
-func TestNoExportedFailFast(t *testing.T) {
+func TestStrategies_NoneFailsFast(t *testing.T) {
 	failFast := regexp.MustCompile(`(?i)fail_?fast|never_?retry|fast_?fail`)
 	exported := 0
 	for _, dir := range []string{".", "../predicates"} {

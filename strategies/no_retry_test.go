@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-func TestNoRetryConforms(t *testing.T) {
+func TestNoRetry_Conforms(t *testing.T) {
 	strategiestest.Run(t, strategies.NoRetry[int])
 }
 

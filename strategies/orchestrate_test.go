@@ -180,7 +180,7 @@ func TestCap(t *testing.T) {
 }
 
 // R12: the zero Action refuses a retry, and RetryAfter(0) retries at once.
-func TestZeroDelayIsADelay(t *testing.T) {
+func TestRetryAfter_ZeroDelay(t *testing.T) {
 	var asked int
 	d := decision.StepsOf(strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(0), nil))).
 		Decide(t.Context(), failedAttempt(1), &decision.Situation{})
@@ -189,7 +189,7 @@ func TestZeroDelayIsADelay(t *testing.T) {
 	assert.Equal(t, strategies.Action{}, strategies.Action{})
 }
 
-func TestNoReasonMeansAccept(t *testing.T) {
+func TestOrchestrate_NoReason(t *testing.T) {
 	var asked int
 	strategy := failFast(&asked)
 	no := func(*attempt) (predicates.Reason, bool) { return allowing, false }
@@ -267,7 +267,7 @@ type backwards struct {
 
 func (backwards) BackoffTime(int) time.Duration { return -time.Second }
 
-func TestTranslation(t *testing.T) {
+func TestActionWithError_Translation(t *testing.T) {
 	var asked int
 	better := errors.New("better")
 	for _, action := range []strategies.Action{
@@ -282,7 +282,7 @@ func TestTranslation(t *testing.T) {
 	}
 }
 
-func TestBeforeIsHandedOn(t *testing.T) {
+func TestActionWithBefore_PassedOn(t *testing.T) {
 	var asked int
 	called := false
 	action := strategies.RetryAfter(0).WithBefore(func(context.Context) error { called = true; return io.EOF })
@@ -324,7 +324,7 @@ func TestJitterComesBeforeTheCapAndSparesDemandedDelays(t *testing.T) {
 }
 
 // The strategy gets the reason and one of the three stages.
-func TestWhatTheStrategySees(t *testing.T) {
+func TestOrchestrate_Arguments(t *testing.T) {
 	var saw attempt
 	p := strategies.ReasonAware(
 		func(a *attempt) (predicates.Reason, bool) {
@@ -362,7 +362,7 @@ func TestErrorsOnly(t *testing.T) {
 	assert.Equal(t, strategiestest.Decision{}, strategiestest.Decide(p, attempt{Results: []string{"x"}}))
 }
 
-func TestMaxWaiting(t *testing.T) {
+func TestPolicyWithMaxWaiting(t *testing.T) {
 	for _, r := range []predicates.Reason{allowing, always} {
 		p := strategies.ReasonAware(say(r), nil).WithMaxWaiting(2)
 		for waiting, want := range []decision.NoRetryReason{decision.Retried, decision.Retried, decision.TooManyWaiting, decision.TooManyWaiting} {
@@ -376,7 +376,7 @@ func TestMaxWaiting(t *testing.T) {
 		func() { strategies.ReasonAware(say(allowing), nil).WithMaxWaiting(-1) })
 }
 
-func TestMaxDelay(t *testing.T) {
+func TestPolicyWithMaxDelay(t *testing.T) {
 	for _, c := range []struct {
 		policy *strategies.Policy[string]
 		err    error

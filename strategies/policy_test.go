@@ -137,7 +137,7 @@ type nilPredicate struct{}
 func (*nilPredicate) ResultPredicate() predicates.ResultPredicate[string] { panic("nil") }
 func (*nilPredicate) ExceptionPredicate() predicates.ExceptionPredicate   { panic("nil") }
 
-func TestPolicyOfTakesTheJitter(t *testing.T) {
+func TestPolicyOf_WithJitter(t *testing.T) {
 	s := strategies.FixedDelay[string](3, 0)
 	assert.Nil(t, decision.StepsOf(strategies.PolicyOf[string](s)).Jitter)
 	assert.NotNil(t, decision.StepsOf(strategies.PolicyOf[string](s.WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException))).Jitter)
@@ -169,7 +169,7 @@ func TestPolicyIsARetry(t *testing.T) {
 
 // A type that embeds a policy is not a policy. With the other two methods it is a
 // strategy with the predicate of the policy.
-func TestWhatEmbedsAPolicy(t *testing.T) {
+func TestPolicy_Embedded(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
 	for _, r := range []strategies.Retry[string]{once{aware}, &once{aware}} {
 		assert.PanicsWithValue(t, fmt.Sprintf("strategies: PolicyOf: %T is neither a *Policy nor an AsyncRetryStrategy", r),
@@ -205,7 +205,7 @@ func TestPolicyBuildersReturnCopies(t *testing.T) {
 }
 
 // R7: false by default, per operator, per element. The method of the element decides.
-func TestIdempotence(t *testing.T) {
+func TestPolicyIdempotentAndIdempotentIf(t *testing.T) {
 	p := strategies.ReasonAware(say(forbidden), nil)
 	assert.False(t, decision.StepsOf(p).IsIdempotent("x"))
 	assert.False(t, decision.StepsOf(p).IsIdempotent(nil))
@@ -227,7 +227,7 @@ type element bool
 
 func (e element) Idempotent() bool { return bool(e) }
 
-func TestDecidesAtOnce(t *testing.T) {
+func TestPolicyImmediate_DecidesAtOnce(t *testing.T) {
 	best := strategies.BestEffort[string]()
 	custom := decide(func(context.Context, *attempt) (strategies.Action, error) { return strategies.Action{}, nil })
 	tests := []struct {
@@ -286,7 +286,7 @@ func TestReasonStrategyConstructorsPanic(t *testing.T) {
 }
 
 // R3: a user's classifier sees each joined error, and an unknown error counts as unsafe.
-func TestPolicyOfJoinedErrors(t *testing.T) {
+func TestPolicyHarmless_JoinedErrors(t *testing.T) {
 	busy, sentinel := errors.New("busy"), errors.New("lookup failed")
 	refused := predicates.NewReason("REFUSED", true, false)
 	own := func(a *attempt) (predicates.Reason, bool) { return refused, errors.Is(a.Err, busy) }

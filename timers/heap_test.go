@@ -122,7 +122,7 @@ func checkHeap(t require.TestingT, h *Heap[int], m *heapModel, pool []Timer[int]
 }
 
 // Law T1: earliest first, equal due times in arming order.
-func TestHeapAgainstModel(t *testing.T) {
+func TestHeapPeek_AgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { replayHeap(t, rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "ops")) })
 
 	r := rand.NewPCG(1, 2) // longer schedules than rapid usually draws
@@ -195,7 +195,7 @@ func TestCancelMovesTheLastItemUp(t *testing.T) {
 	}
 }
 
-func TestExtremeDueTimes(t *testing.T) {
+func TestHeapNext_ExtremeDueTimes(t *testing.T) {
 	var h Heap[int]
 	dues := []time.Duration{math.MaxInt64, 0, math.MinInt64, -1, 1}
 	for _, due := range dues {

@@ -106,7 +106,7 @@ func TestPopDueIsNeverEarly(t *testing.T) {
 	})
 }
 
-func TestInstants(t *testing.T) {
+func TestServiceNowAndTime_Instants(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		start := b.clock.Mock.Now()
 		assert.Zero(t, b.Now())
@@ -136,7 +136,7 @@ func TestIdleServiceSetsNoAlarm(t *testing.T) {
 	})
 }
 
-func TestOneAlarmServesManyTimers(t *testing.T) {
+func TestService_OneAlarm(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 1000 {
 			b.arm("", 10*ms+time.Duration(i))

@@ -51,7 +51,7 @@ func names(t *testing.T, dir string) []string {
 	return out
 }
 
-func TestDirStoreFiles(t *testing.T) {
+func TestDirStore_FilesAndSize(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	d := openTest(t, dir)
 	assert.Equal(t, dir, d.Dir())

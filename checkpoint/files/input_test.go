@@ -39,7 +39,7 @@ func TestFileInputsAreClosedTwice(t *testing.T) {
 
 // An error names the line of the file even after Seek, and the following records can be
 // read.
-func TestACSVErrorNamesTheLineOfTheFile(t *testing.T) {
+func TestCSV_ErrorNamesTheLine(t *testing.T) {
 	path := t.TempDir() + "/in"
 	require.NoError(t, os.WriteFile(path, []byte("a,b\n1,1\n2,2\n3\n4,4\n"), 0o600))
 	in := must(OpenCSV(path))

@@ -172,7 +172,7 @@ func TestFileOutputWithOverwriteKeepsNothing(t *testing.T) {
 	require.Equal(t, map[string]string{"/out/": "", outputPath: ""}, fsys.Files())
 }
 
-func TestFileOutputLock(t *testing.T) {
+func TestLineOutput_Lock(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
 	unlock := must(NewLineOutput(path).Lock())

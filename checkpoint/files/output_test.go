@@ -237,7 +237,7 @@ func TestFileOutputSurvivesCrashesOfRestore(t *testing.T) {
 	t.Logf("%d disks, %d after restore", len(disks), len(checked))
 }
 
-func TestFileOutputErrors(t *testing.T) {
+func TestLineOutput_Errors(t *testing.T) {
 	path := t.TempDir() + "/out"
 	o := NewLineOutput(path)
 	require.NoError(t, o.FreshStart(ctx))

@@ -54,7 +54,7 @@ func (c *copier) close(t *testing.T) {
 
 // If two runs with different checkpoints have the same output, the second is refused
 // until the first has ended, and does not change the output.
-func TestTwoRunsWithOneOutput(t *testing.T) {
+func TestOutput_TwoRuns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	first := newCopier(checkpointtest.NewMemoryStore(), path, make(chan string))
 	require.NoError(t, first.Start())
@@ -104,7 +104,7 @@ func TestOutputIsFreeWhenCloseReturns(t *testing.T) {
 
 // If two sinks of a run have the same output, Start refuses the second and does not
 // change the file.
-func TestTwoSinksWithOneOutput(t *testing.T) {
+func TestOutput_TwoSinks(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
 	t.Chdir(dir)

@@ -16,7 +16,7 @@ import (
 
 // Checkpoints of another job with the same names, or that do not fit the input, are
 // refused, and the output stays unchanged.
-func TestWrongCheckpointsDoNotTouchTheOutput(t *testing.T) {
+func TestOutput_WrongCheckpoints(t *testing.T) {
 	lines := func(word string, n int) (s string) {
 		for i := range n {
 			s += fmt.Sprintf("%s %d\n", word, i)
@@ -65,7 +65,7 @@ func TestWrongCheckpointsDoNotTouchTheOutput(t *testing.T) {
 }
 
 // All outputs are checked before any is changed.
-func TestNoOutputIsTouchedIfOneIsRefused(t *testing.T) {
+func TestOutput_NoneIsChangedIfOneIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(dir+"/in", []byte("one\n"), 0o600))
 	store := checkpointtest.NewMemoryStore()
@@ -91,7 +91,7 @@ func TestNoOutputIsTouchedIfOneIsRefused(t *testing.T) {
 }
 
 // The same at a fresh start: if one output refuses, the others are not emptied.
-func TestNoOutputIsEmptiedIfOneIsRefused(t *testing.T) {
+func TestOutput_NoneIsEmptiedIfOneIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(dir+"/a", []byte("of a\n"), 0o600))
 	require.NoError(t, os.WriteFile(dir+"/b", []byte("of b\n"), 0o600))

@@ -21,7 +21,7 @@ func positions() codec.Codec[position] { return codec.Default[position]() }
 
 var somewhere = position{"flights", map[int32]int64{0: 12, 1: 1 << 40}}
 
-func TestStateOfOneValue(t *testing.T) {
+func TestMarshalState_BytesAndSizeOfOneValue(t *testing.T) {
 	for name, c := range map[string]codec.Codec[position]{
 		"default": positions(), "JSON": codec.JSON[position](), "Gob": codec.Gob[position](),
 	} {
@@ -68,7 +68,7 @@ func TestStateNoticesEveryCut(t *testing.T) {
 }
 
 // A6: an error or a panic of a codec becomes an error.
-func TestStateOfACodecThatFails(t *testing.T) {
+func TestMarshalState_CodecThatFails(t *testing.T) {
 	trouble := errors.New("not this one")
 	_, err := participant.MarshalState(codec.Func(
 		func(dst []byte, _ int) ([]byte, error) { return append(dst, "half"...), trouble },

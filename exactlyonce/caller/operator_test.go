@@ -182,7 +182,7 @@ func TestRestoredElementsWithoutTheirNumbers(t *testing.T) {
 }
 
 // Elements that the final checkpoint keeps for the next run are not complete.
-func TestKeptElements(t *testing.T) {
+func TestTrackerEnded_KeptElements(t *testing.T) {
 	tracker := fresh(t, 0)
 	tracker.Snapshot(1)
 	tracker.Completed(1)

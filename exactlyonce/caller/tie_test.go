@@ -43,7 +43,7 @@ func (l *loses) RoundTrip(req *http.Request) (*http.Response, error) {
 // A tracked call is repeated after a loss in flight, without any setting, even for an
 // element that must not be called twice. Other requests of the call, and STALE, prevent
 // that (X1).
-func TestTheTie(t *testing.T) {
+func TestTie(t *testing.T) {
 	type step struct{ path, step string }
 	for name, tt := range map[string]struct {
 		steps   []step

@@ -31,7 +31,7 @@ func restored(t require.TestingT, state []byte, numbers ...int64) *Tracker {
 
 // Before a checkpoint holds the identity, requests must not be sent under it, because a
 // restart would not know them (X1).
-func TestNothingIsSentBeforeTheFirstCheckpoint(t *testing.T) {
+func TestTracker_NoRequestBeforeTheFirstCheckpoint(t *testing.T) {
 	tracker := fresh(t, 0)
 	require.False(t, tracker.TryAdmit())
 	_, err := NextID(tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1))
@@ -82,7 +82,7 @@ func TestNumbersAreReleasedByCheckpoints(t *testing.T) {
 }
 
 // Checkpoints that never complete use no memory (X3).
-func TestFailingCheckpointsCostNothing(t *testing.T) {
+func TestTrackerSnapshot_FailingCheckpointsCostNothing(t *testing.T) {
 	tracker := fresh(t, 2)
 	tracker.Snapshot(1)
 	tracker.Completed(1)

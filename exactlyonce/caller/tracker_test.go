@@ -41,7 +41,7 @@ func mustID(t require.TestingT, ctx context.Context) exactlyonce.ID {
 
 // All attempts have the same id, except for the attempt number and the first incomplete
 // number.
-func TestTrackerNumbersElements(t *testing.T) {
+func TestTrackerAcceptedAndClient_NumbersElements(t *testing.T) {
 	tracker := NewTracker(Config{Clock: clock.NewMock()})
 	c := tracker.Client()
 	require.False(t, c.IsZero())
@@ -64,7 +64,7 @@ func TestTrackerNumbersElements(t *testing.T) {
 }
 
 // Attempts before a restart are counted.
-func TestTrackerCountsAttempts(t *testing.T) {
+func TestTrackerAttemptStarted_CountsAttempts(t *testing.T) {
 	tracker := NewTracker(Config{})
 	ctx := tracker.Accepted(t.Context(), nil, false)
 	require.Equal(t, 3, mustID(t, tracker.AttemptStarted(ctx, 3)).Attempt)
@@ -134,7 +134,7 @@ func TestTrackerTellsAges(t *testing.T) {
 	require.Zero(t, age(named, merged, 1), "it is a new request")
 }
 
-func TestTrackerSteps(t *testing.T) {
+func TestWithStep(t *testing.T) {
 	tracker := NewTracker(Config{})
 	element := tracker.Accepted(t.Context(), nil, false)
 	for n := range 3 {
@@ -160,7 +160,7 @@ func TestTrackerSteps(t *testing.T) {
 
 // A request without an identity fails clearly: the context of a call for many elements is
 // not a member's context.
-func TestRequestsWithoutAnIdentity(t *testing.T) {
+func TestNextID_WithoutAnIdentity(t *testing.T) {
 	tracker, other := NewTracker(Config{}), NewTracker(Config{})
 	element := tracker.Accepted(t.Context(), nil, false)
 	batch, cancel := context.WithCancel(context.Background())
@@ -202,7 +202,7 @@ func TestRequestsWithoutAnIdentity(t *testing.T) {
 	require.ErrorContains(t, err, "element 1 has ended")
 }
 
-func TestTrackerHoldsTheInputBack(t *testing.T) {
+func TestTrackerTryAdmitAndNotify_Window(t *testing.T) {
 	tracker := NewTracker(Config{Window: 2})
 	called := 0
 	tracker.Notify(func() { called++ })
@@ -257,7 +257,7 @@ func TestTrackerRefuses(t *testing.T) {
 }
 
 // Law X3: a slow request keeps its own number, but does not hold back later ones.
-func TestOneSlowRequestPinsOnlyItself(t *testing.T) {
+func TestTracker_SlowRequestKeepsOnlyItsNumber(t *testing.T) {
 	tracker := NewTracker(Config{Window: 4})
 	slow := tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1)
 	for range 100_000 {

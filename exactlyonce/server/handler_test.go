@@ -756,7 +756,7 @@ func TestHandlerBoundsBodies(t *testing.T) {
 
 // Law X1: a refusal that another server could replace by a success does not end the doubt
 // about earlier attempts.
-func TestHandler_KeptRefusals(t *testing.T) {
+func TestHandler_KeepsRefusal(t *testing.T) {
 	const kept = "Exactly-Once-Kept"
 	for name, tt := range map[string]struct {
 		hasRecords, puts bool
@@ -866,7 +866,7 @@ func TestHandlerWithRecords(t *testing.T) {
 }
 
 // A handler that is no longer the driver does not answer.
-func TestHandlerLosesItsRole(t *testing.T) {
+func TestTakeOver_HandlerLosesItsRole(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	h := r.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		call, err := r.TakeOver(attempt(1, 9))

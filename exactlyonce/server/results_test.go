@@ -108,7 +108,7 @@ func replay(t *testing.T, r *server.Results, req exactlyonce.Request) string {
 }
 
 // X1: an attempt finds NEW, IN_PROGRESS, COMPLETED or STALE, and the handler runs once.
-func TestFourStates(t *testing.T) {
+func TestResults_FourStates(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	call := begin(t, r, request(1))
 	require.True(t, call.IsDriver())
@@ -223,7 +223,7 @@ func TestE6IdentityUsedAgain(t *testing.T) {
 
 // The server also bounds the number of requests: see the tests of the limits. This test
 // is about waiting attempts.
-func TestE7TooManyOutstanding(t *testing.T) {
+func TestE7Track_TooManyOutstanding(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxWaiters: 2, MaxRecords: 4})
 	begin(t, r, request(1))
 	begin(t, r, request(2))
@@ -301,7 +301,7 @@ func TestE10LowerNumberAfterCollection(t *testing.T) {
 
 // When the last handler leaves, waiting attempts get its error and the next attempt is
 // NEW.
-func TestE11NoDriverIsLost(t *testing.T) {
+func TestE11IsDriver_NoneIsLost(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	client1 := begin(t, r, request(1))
 	replica, err := r.TakeOver(attempt(1, 9))
@@ -372,7 +372,7 @@ func TestE12OldHandlerFailsAfterTheAnswer(t *testing.T) {
 
 // An answer that may not be given is an error and is counted. Fail after the end of a
 // call is neither.
-func TestE13MisuseIsAnError(t *testing.T) {
+func TestE13CallComplete_Misuse(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	call := begin(t, r, request(1))
 	waits := attach(t, r, request(1))
@@ -480,7 +480,7 @@ func TestE16LongPartition(t *testing.T) {
 }
 
 // An answer is STALE at its age even without a collection.
-func TestAgeWithoutACollection(t *testing.T) {
+func TestResultsStats_AgeWithoutACollection(t *testing.T) {
 	hand := &handClock{Clock: clock.New()}
 	r, _ := newResults(t, server.Config{AnswerAge: time.Hour, Clock: hand})
 	complete(t, r, request(1), "x")
@@ -826,7 +826,7 @@ func TestLimitsEvictTheAnswerItself(t *testing.T) {
 
 // X3: removed answers with many gaps cost a client a bounded number of spans. Requests
 // given up for that are STALE, not NEW.
-func TestManyGapsAreBounded(t *testing.T) {
+func TestResults_ManyGaps(t *testing.T) {
 	r, mock := newResults(t, server.Config{AnswerAge: time.Minute})
 	for seq := int64(2); seq <= 20_000; seq += 2 {
 		complete(t, r, request(seq), "")
@@ -957,7 +957,7 @@ func TestClientThatWasSilent(t *testing.T) {
 
 // X1: a request of a completely forgotten client is STALE forever. A request first sent
 // later is NEW.
-func TestOldAttemptOfAForgottenClient(t *testing.T) {
+func TestCollect_OldAttemptOfAForgottenClient(t *testing.T) {
 	aged := func(seq int64, age time.Duration) exactlyonce.Request {
 		req := attempt(seq, 2)
 		req.Age = age
@@ -1087,7 +1087,7 @@ func TestPrincipalWithManyMarks(t *testing.T) {
 
 // X3: of many principals the longest silent makes room, not the newest, whatever the
 // newest runs.
-func TestManyPrincipalsMakeRoom(t *testing.T) {
+func TestResults_ManyPrincipals(t *testing.T) {
 	of := func(scope string) exactlyonce.Request {
 		req := request(1)
 		req.Scope = scope

@@ -19,7 +19,7 @@ import (
 
 // The stored text of an error has no secrets of URLs, because more people read histories
 // than messages.
-func TestAHistoryHasNoSecrets(t *testing.T) {
+func TestHistory_NoSecrets(t *testing.T) {
 	meta := failed.History(t.Context(), asyncop.Failure[int]{Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)
 }
@@ -33,7 +33,7 @@ func TestHistory_PointerHeaderOfAClient(t *testing.T) {
 
 // A server that sends a point in time where seconds are meant does not put a message away
 // for decades.
-func TestADemandIsADayAtMost(t *testing.T) {
+func TestDemanded_OneDayAtMost(t *testing.T) {
 	for demanded, want := range map[time.Duration]time.Duration{
 		0: 0, time.Hour: time.Hour, 24 * time.Hour: 24 * time.Hour, 25 * time.Hour: 24 * time.Hour, math.MaxInt64: 24 * time.Hour,
 	} {

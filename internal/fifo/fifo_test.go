@@ -48,7 +48,7 @@ func replay(t require.TestingT, ops []byte) {
 	}
 }
 
-func TestAgainstModel(t *testing.T) {
+func TestQueue_AgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { replay(t, rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "ops")) })
 }
 
@@ -61,7 +61,7 @@ func FuzzQueue(f *testing.F) {
 }
 
 // Growth at every position of the head.
-func TestGrowsAtEveryOffset(t *testing.T) {
+func TestQueue_GrowsAtEveryOffset(t *testing.T) {
 	for offset := range 40 {
 		var q Queue[int]
 		for i := range offset {

@@ -31,7 +31,7 @@ func start(failures int) (r *settle.Recorder, record func(context.Context) error
 
 // A settlement that was recorded in the end is not a failure: a worker that has outlived
 // an outage of its server ends without an error.
-func TestAFailureThatWasMadeGood(t *testing.T) {
+func TestRecorder_FailureThatWasRecordedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, record := start(1)
 		r.Kick()
@@ -46,7 +46,7 @@ func TestAFailureThatWasMadeGood(t *testing.T) {
 	})
 }
 
-func TestAFailureThatStays(t *testing.T) {
+func TestRecorder_FailureThatStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, record := start(1000)
 		r.Kick()

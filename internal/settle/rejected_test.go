@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-func TestWhyAMessageWasRejectedHasNoSecrets(t *testing.T) {
+func TestRejected_ReasonHasNoSecrets(t *testing.T) {
 	var meta message.Meta
 	settle.Rejected(&meta, message.Settlement{Kind: message.Rejected, Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)
@@ -62,7 +62,7 @@ func TestRejected_PointerHeaderOfAClient(t *testing.T) {
 }
 
 // Law W2: a dead letter that fits without its timeline keeps its bytes.
-func TestAShorterHistoryHasNoTimeline(t *testing.T) {
+func TestRejected_ShorterHistory(t *testing.T) {
 	meta := message.Meta{ID: "a", Timeline: []message.Step{{Visit: 1, Attempt: 1}}}
 	tries := 0
 	whole, err := settle.Bury(meta, "here", func(meta message.Meta, _ bool) error {

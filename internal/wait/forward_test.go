@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestGoesOnWhenTheMachinesClockIsSetBack(t *testing.T) {
+func TestForward_ClockIsSetBack(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1000, 0))
 	c := NewForward(mock)
@@ -24,7 +24,7 @@ func TestGoesOnWhenTheMachinesClockIsSetBack(t *testing.T) {
 	require.Equal(t, time.Unix(1002, 0), c.Now())
 }
 
-func TestAtLeast(t *testing.T) {
+func TestForward_AtLeast(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1000, 0))
 	c := NewForward(mock)

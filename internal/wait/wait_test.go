@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestForReturnsWhenTheTimeHasPassed(t *testing.T) {
+func TestFor_TimeHasPassed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		require.NoError(t, For(t.Context(), clock.New(), time.Minute))
@@ -19,7 +19,7 @@ func TestForReturnsWhenTheTimeHasPassed(t *testing.T) {
 	})
 }
 
-func TestForReturnsTheCauseOfItsContext(t *testing.T) {
+func TestFor_CauseOfItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("gone")
 	mock := clock.NewMock()

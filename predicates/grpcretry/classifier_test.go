@@ -32,7 +32,7 @@ func statusCode(err error) code {
 }
 
 // Literally the table of the package documentation.
-func TestCodes(t *testing.T) {
+func TestReasonsByCode(t *testing.T) {
 	type row struct{ sent, unsent predicates.Reason }
 	table := map[code]row{
 		3:  {grpcretry.InvalidArgument, predicates.Reason{}},
@@ -74,7 +74,7 @@ func TestCodes(t *testing.T) {
 	assert.PanicsWithValue(t, "grpcretry: Code: nil function", func() { grpcretry.Classifier[string, code](nil) })
 }
 
-func TestTableOfOnesOwn(t *testing.T) {
+func TestCode_OwnTable(t *testing.T) {
 	aborted := predicates.NewReason("ABORTED", true, false)
 	c := predicates.Classifiers(
 		predicates.ByCode(grpcretry.Code[string](statusCode), map[code]predicates.Reason{10: aborted, 8: {}}),
@@ -87,7 +87,7 @@ func TestTableOfOnesOwn(t *testing.T) {
 }
 
 // A6, with several values as in gRPC-Go.
-func TestPushback(t *testing.T) {
+func TestWithPushback(t *testing.T) {
 	tests := []struct {
 		values []string
 		want   time.Duration
@@ -157,7 +157,7 @@ func TestJoinedErrors(t *testing.T) {
 }
 
 // A message that is too large is too large for a retry, too.
-func TestTooLarge(t *testing.T) {
+func TestClassifier_TooLarge(t *testing.T) {
 	c := grpcretry.Classifier[string](statusCode)
 	for text, permanent := range map[string]bool{
 		"trying to send message larger than max (9 vs. 4)":                   true, // Go

@@ -27,7 +27,7 @@ func classify[OUT any](a *predicates.Attempt[OUT]) predicates.Reason {
 }
 
 // Literally the tables of the package documentation; all other statuses have no reason.
-func TestStatuses(t *testing.T) {
+func TestReasons_Statuses(t *testing.T) {
 	table := map[int]struct {
 		reason        predicates.Reason
 		name          string
@@ -95,7 +95,7 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-func TestOtherOutcomes(t *testing.T) {
+func TestClassifier_OtherOutcomes(t *testing.T) {
 	assert.Equal(t, none, classify(&predicates.Attempt[int]{Results: []int{503}}))
 	assert.Equal(t, none, classify(&predicates.Attempt[*http.Response]{}))
 	assert.Equal(t, none, classify(&predicates.Attempt[*http.Response]{Results: []*http.Response{nil}}))

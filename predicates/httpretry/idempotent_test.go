@@ -9,7 +9,7 @@ import (
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
-func TestIdempotent(t *testing.T) {
+func TestIdempotentMethod(t *testing.T) {
 	methods := map[string]bool{
 		"": true, "GET": true, "HEAD": true, "OPTIONS": true, "TRACE": true, "PUT": true, "DELETE": true,
 		"POST": false, "PATCH": false, "CONNECT": false, "get": false, "PROPFIND": false,

@@ -12,7 +12,7 @@ import (
 )
 
 // The headers with which metered services demand a delay.
-func TestCheckResponse_HeadersOfRateLimits(t *testing.T) {
+func TestCheckResponseRetryPushback_HeadersOfRateLimits(t *testing.T) {
 	const date = "Thu, 01 Jan 2026 00:00:00 GMT"
 	for name, tt := range map[string]struct {
 		status int

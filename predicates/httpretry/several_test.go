@@ -79,7 +79,7 @@ func TestJoinedErrors(t *testing.T) {
 	assert.Equal(t, httpretry.TooManyRequests, reason)
 }
 
-func TestSeveralResponses(t *testing.T) {
+func TestClassifier_SeveralResponses(t *testing.T) {
 	responses := func(codes ...int) *predicates.Attempt[*http.Response] {
 		a := &predicates.Attempt[*http.Response]{}
 		for _, code := range codes {

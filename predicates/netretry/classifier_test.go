@@ -42,7 +42,7 @@ func syscallError(name string, errno syscall.Errno) error {
 	return os.NewSyscallError(name, errno)
 }
 
-func TestKinds(t *testing.T) {
+func TestKindOf(t *testing.T) {
 	tests := []struct {
 		err  error
 		want netretry.Kind

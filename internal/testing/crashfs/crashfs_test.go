@@ -39,7 +39,7 @@ func images(f *FS) []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-func TestNothingIsSureWithoutSync(t *testing.T) {
+func TestFS_WithoutSync(t *testing.T) {
 	f := New()
 	file := create(t, f, "/a", "xy")
 	assert.Equal(t, []string{"", "/a=", "/a=\x00\x00", "/a=\x00y", "/a=x", "/a=x\x00", "/a=xy"}, images(f))
@@ -92,7 +92,7 @@ func TestDirectoriesNeedTheirParents(t *testing.T) {
 }
 
 // If the contents of two files are uncertain, each is torn while the other is old or new.
-func TestTwoFilesAreTornInTurn(t *testing.T) {
+func TestFS_TwoFilesAreTornInTurn(t *testing.T) {
 	f := New()
 	create(t, f, "/a", "ab")
 	create(t, f, "/b", "cd")
@@ -157,7 +157,7 @@ func TestFaults(t *testing.T) {
 }
 
 // After a failed Sync another Sync does not help, but writing again does.
-func TestAFailedSyncIsForEver(t *testing.T) {
+func TestFS_FailedSync(t *testing.T) {
 	f := New()
 	file := create(t, f, "/a", "A")
 	require.NoError(t, f.SyncDir("/"))

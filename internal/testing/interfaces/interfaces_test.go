@@ -39,7 +39,7 @@ func TestAssertions_NameTheirInterface(t *testing.T) {
 	assert.Greater(t, files, 500)
 }
 
-func TestAnonymousAssertions(t *testing.T) {
+func TestInterfaces_AnonymousAssertions(t *testing.T) {
 	t.Parallel()
 	const text = `package p
 
