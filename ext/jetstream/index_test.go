@@ -49,7 +49,7 @@ func closed() chan struct{} {
 
 // Regression (law W3): an index of a queue that is only taken from kept every message
 // that the queue ever had.
-func TestAnIndexForgetsWhatIsGone(t *testing.T) {
+func TestIndex_ForgetsRemovedMessages(t *testing.T) {
 	ix := newIndex(closed())
 	for seq := uint64(1); seq < 10_000; seq += 2 {
 		r := &record{subject: "q." + strconv.FormatUint(seq, 10), seq: seq, state: state{kind: waiting, position: seq}}
@@ -68,7 +68,7 @@ func TestAnIndexForgetsWhatIsGone(t *testing.T) {
 
 // Regression: a Take does not wait long for a server that is behind. A count after it
 // took the messages that had arrived until then for all messages.
-func TestACountWaitsForWhatATakeHasNotWaitedFor(t *testing.T) {
+func TestIndex_CountAfterATake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix := newIndex(closed())
 		ix.seen, ix.wanted = 5, 10
@@ -100,7 +100,7 @@ func come(ix *index, seq uint64) {
 
 // While the client replaces a consumer, with servers that do not answer, a call ends with
 // its context, or with an error.
-func TestACallEndsWhileAConsumerIsReplaced(t *testing.T) {
+func TestIndex_CallWhileAConsumerIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		replaced := make(chan struct{})
 		ix := newIndex(replaced)
@@ -155,7 +155,7 @@ func (iterator) Stop() {}
 
 // While the client replaces the consumer of an unused index, a call for another queue
 // does not wait for it. Close ends it.
-func TestACallDoesNotWaitForTheEndOfAnIndex(t *testing.T) {
+func TestIndex_CallDoesNotWaitForAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		replaced := make(chan struct{})
 		old := newIndex(replaced)

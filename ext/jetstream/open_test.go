@@ -35,7 +35,7 @@ func TestOpen_ExplainsMissingPlace(t *testing.T) {
 	})
 }
 
-func TestHowLongOpenWaits(t *testing.T) {
+func TestOpen_HowLongItWaits(t *testing.T) {
 	unplaced := &jetstream.APIError{Code: 400, ErrorCode: 10005, Description: "no suitable peers for placement"}
 	for name, of := range map[string]struct {
 		err         error

@@ -142,7 +142,7 @@ func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 }
 
 // A layer waits as long as a server demands (law D3), and at least its own delay.
-func TestALayerHeedsTheServer(t *testing.T) {
+func TestLayer_DemandedWait(t *testing.T) {
 	c := newCluster(t, 1, "orders-retry-1")
 	r := queueOn(c.engine(), "orders", delivery.Layer{Delay: time.Minute})
 	for i, demand := range []time.Duration{time.Hour, time.Second} {
@@ -161,7 +161,7 @@ func TestALayerHeedsTheServer(t *testing.T) {
 
 // Regression (law D4): a failure whose partition lacks replicas in sync does not delay
 // others. Its put never ended.
-func TestAPartitionThatTakesNothing(t *testing.T) {
+func TestLayer_PartitionThatTakesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "orders-retry-1")
 	wait := func(e *Engine) any { return e.producer.client.OptValue(kgo.RecordDeliveryTimeout) }
@@ -188,7 +188,7 @@ func TestAPartitionThatTakesNothing(t *testing.T) {
 }
 
 // Law W4: a worker finds a layer that another version of the program adds while it runs.
-func TestALayerThatIsAddedLater(t *testing.T) {
+func TestLayer_AddedLater(t *testing.T) {
 	c := newCluster(t, 1, "orders", "orders-retry-1", "orders-dead")
 	mock := clock.NewMock()
 	e := c.engine(WithCommitInterval(time.Hour), WithClientOptions(kgo.MetadataMinAge(10*time.Millisecond)))
@@ -219,7 +219,7 @@ func TestALayerThatIsAddedLater(t *testing.T) {
 
 // Law W4: a record of a later version is delivered, and its unknown parts are passed on:
 // to the dead letters, with a merge, and by a sink.
-func TestARecordOfALaterVersion(t *testing.T) {
+func TestRecord_LaterVersion(t *testing.T) {
 	c := newCluster(t, 1, "orders", "orders-dead", "again", "next")
 	r := &kgo.Record{Topic: "orders", Value: []byte("v"), Headers: []kgo.RecordHeader{
 		header("Weir-Tenant", []byte("north%20")), header("Weir-Meta-later", []byte(`{"a":1}`)),
@@ -298,7 +298,7 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 // Regression (law W2): the content of headers can be stored. A message whose headers were
 // too long, or whose number of visits was the highest, reached neither the dead letters
 // nor the layers, and blocked its partition.
-func TestWhatHeadersSayCanBeStored(t *testing.T) {
+func TestRecord_HeadersCanBeStored(t *testing.T) {
 	for name, headers := range map[string][]kgo.RecordHeader{
 		"spring": {
 			header(springTopic, bytes.Repeat([]byte("t"), 1025)), header(springPartition, []byte{0, 0, 0, 1}), header(springOffset, []byte{1}),

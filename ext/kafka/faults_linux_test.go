@@ -23,10 +23,10 @@ import (
 	"github.com/weirflow/weir/delivery"
 )
 
-// TestATransactionThatTheBrokersEnd freezes an output in its transaction for longer than
-// transaction.timeout.ms: the brokers abort it, so the output has lost its place, and the
-// next run publishes what is in the checkpoint, once (law C1).
-func TestATransactionThatTheBrokersEnd(t *testing.T) {
+// TestOutput_TransactionThatTheBrokersEnd freezes an output in its transaction for longer
+// than transaction.timeout.ms: the brokers abort it, so the output has lost its place,
+// and the next run publishes what is in the checkpoint, once (law C1).
+func TestOutput_TransactionThatTheBrokersEnd(t *testing.T) {
 	all := ownBrokers(t, 1)
 	c := clusterOf(t, all)
 	require.NoError(t, c.CreateTopic("invoices", 1, nil))
@@ -72,10 +72,10 @@ func TestATransactionThatTheBrokersEnd(t *testing.T) {
 	assert.Equal(t, numbers(10), published)
 }
 
-// TestAFullDisk fills the disk of a broker while a worker works. The broker ends.
+// TestSource_FullDisk fills the disk of a broker while a worker works. The broker ends.
 // When there is room again and the broker is started, the worker continues, and no
 // message is lost (laws D1, D5).
-func TestAFullDisk(t *testing.T) {
+func TestSource_FullDisk(t *testing.T) {
 	const n = 3000
 	all := ownBrokers(t, 1)
 	b := all[0]

@@ -405,10 +405,10 @@ func (j *job) order(parts int32, each int) {
 	require.NoError(j.t, j.c.write("orders", int(parts), values...))
 }
 
-// TestAFrozenWorkerChangesNothing checks law P1: a worker that was frozen for longer than
+// TestGroup_FrozenWorker checks law P1: a worker that was frozen for longer than
 // its session, in the middle of its calls, checkpoints and transactions, neither
 // publishes nor commits when it continues.
-func TestAFrozenWorkerChangesNothing(t *testing.T) { // its sessions are short: not beside others
+func TestGroup_FrozenWorker(t *testing.T) { // its sessions are short: not beside others
 	j := newJob(t, 1, 2*time.Millisecond)
 	j.order(1, 200)
 	reader := j.c.reader()
@@ -485,9 +485,9 @@ func TestStaticMembers(t *testing.T) {
 	}
 }
 
-// TestAStaticSource has a source with its own name close and return while another source
-// has the rest: only unsettled messages are redelivered.
-func TestAStaticSource(t *testing.T) {
+// TestSource_StaticMember has a source with its own name close and return while another
+// source has the rest: only unsettled messages are redelivered.
+func TestSource_StaticMember(t *testing.T) {
 	c := newCluster(t, 2, "orders")
 	named := func(name string) sourceOption {
 		return withClient(kgo.InstanceID(name), kgo.SessionTimeout(5*time.Second))
@@ -564,7 +564,7 @@ func (j *job) run(rebalances int, meanwhile func(i int)) {
 }
 
 // A partition may be lost before its handler is called.
-func TestAPartitionThatIsLostAtOnce(t *testing.T) {
+func TestGroup_PartitionIsLostAtOnce(t *testing.T) {
 	m := &member{has: map[partitionID]*share{}} // its handler is nil: it would panic
 	require.NoError(t, m.give(t.Context(), partitionID{"orders", 0}))
 }

@@ -143,7 +143,7 @@ func TestWithTopics_MessagesAsReceived(t *testing.T) {
 
 // A record whose value cannot be decoded becomes a dead letter with its bytes, and does
 // not delay others.
-func TestWhatCannotBeDecoded(t *testing.T) {
+func TestSource_CannotBeDecoded(t *testing.T) {
 	c := newCluster(t, 1, "orders", "orders-dead")
 	c.produce("orders", 1, "1", "x", "2")
 	s := delivery.NewQueue[int](c.engine(), "orders", delivery.WithCodec(codec.JSON[int]()), delivery.WithLogger(silent)).Source(nil)

@@ -70,8 +70,8 @@ func TestUnreadableHoldUpNothing(t *testing.T) {
 	assert.Equal(t, "2", ms[0].Meta().ID)
 }
 
-// TestOneThatCannotBePutHoldsUpNoOther checks law D4.
-func TestOneThatCannotBePutHoldsUpNoOther(t *testing.T) {
+// TestPart_PutFails checks law D4.
+func TestPart_PutFails(t *testing.T) {
 	var b box
 	s := owner(t, withDeadLetters(func(ctx context.Context, ms ...store.Message) error {
 		if ms[0].Meta.ID == "0" {
@@ -86,8 +86,8 @@ func TestOneThatCannotBePutHoldsUpNoOther(t *testing.T) {
 	eventually(t, func() bool { return len(b.all()) == 2 }, "the others are put")
 }
 
-// TestAPutThatHangsHoldsUpNoCommit checks law D4.
-func TestAPutThatHangsHoldsUpNoCommit(t *testing.T) {
+// TestPart_PutHangs checks law D4.
+func TestPart_PutHangs(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	release := make(chan struct{})
 	defer close(release)
@@ -102,9 +102,9 @@ func TestAPutThatHangsHoldsUpNoCommit(t *testing.T) {
 	eventually(t, func() bool { return c.committed("orders", 0).At == 1 }, "the other one is committed")
 }
 
-// TestAPartitionIsLostDuringAPut checks that the next dead letter is put nevertheless,
+// TestPart_LostDuringAPut checks that the next dead letter is put nevertheless,
 // once.
-func TestAPartitionIsLostDuringAPut(t *testing.T) {
+func TestPart_LostDuringAPut(t *testing.T) {
 	for _, err := range []error{nil, errors.New("no room")} {
 		t.Run(fmt.Sprint(err), func(t *testing.T) {
 			putting, release := make(chan struct{}), make(chan struct{})
@@ -183,9 +183,9 @@ func TestJoins(t *testing.T) {
 	s.mu.Unlock()
 }
 
-// TestALogThatWasCut has other records arrive at offsets that were read before, while a
-// message of one of them is still being processed.
-func TestALogThatWasCut(t *testing.T) {
+// TestPart_LogThatWasCut has other records arrive at offsets that were read before, while
+// a message of one of them is still being processed.
+func TestPart_LogThatWasCut(t *testing.T) {
 	s := owner(t)
 	read := func(at int64, offsets ...int64) {
 		p := kgo.FetchPartition{Partition: 0}
@@ -232,7 +232,7 @@ func TestDelaysOfWhatHasNotArrivedStay(t *testing.T) {
 // wait only until the time in their header, which their next owner reads too. With their
 // delays the metadata had no room, and the next owner made all messages wait for the last
 // of them.
-func TestTheTimeInAHeaderIsNotCommitted(t *testing.T) {
+func TestPart_TimeInAHeader(t *testing.T) {
 	p := &part{progress: offsets.New(0, nil), entries: map[int64]*entry{}}
 	begun := time.Unix(1_800_000_000, 0)
 	for o := range int64(1000) {
@@ -253,10 +253,10 @@ func TestMillisecondsRoundUp(t *testing.T) {
 	}
 }
 
-// TestAPauseEndsWithItsPartition gives a partition up while pauseAndResume runs. A pause
+// TestPart_PauseEndsWithIt gives a partition up while pauseAndResume runs. A pause
 // outlives an assignment in the client, so the next assignment would not fetch. The
 // client is kept busy with other pauses.
-func TestAPauseEndsWithItsPartition(t *testing.T) {
+func TestPart_PauseEndsWithIt(t *testing.T) {
 	s := owner(t, withMetadataLimit(minMetadata))
 	others := map[string][]int32{"others": make([]int32, 1000)}
 	for i := range others["others"] {
@@ -289,8 +289,8 @@ func TestAPauseEndsWithItsPartition(t *testing.T) {
 	busy.Wait()
 }
 
-// TestACommitLeavesOutWhatIsLost checks law P1.
-func TestACommitLeavesOutWhatIsLost(t *testing.T) {
+// TestPart_CommitWithoutLostPartitions checks law P1.
+func TestPart_CommitWithoutLostPartitions(t *testing.T) {
 	c := newCluster(t, 2, "orders")
 	s := c.source("orders", withCommitInterval(time.Hour))
 	eventually(t, func() bool { return owned(s) == 2 }, "it has the partitions")
@@ -305,7 +305,7 @@ func TestACommitLeavesOutWhatIsLost(t *testing.T) {
 	assert.EqualValues(t, 10, c.committed("orders", 1).At)
 }
 
-func TestNothingIsCommittedTwice(t *testing.T) {
+func TestPart_NothingIsCommittedTwice(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, "0")
 	s := c.source("orders", withCommitInterval(time.Hour))

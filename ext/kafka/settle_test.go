@@ -96,9 +96,9 @@ func TestSource_TwoRecordsUnderOneID(t *testing.T) {
 	assert.ElementsMatch(t, []string{`"address A"`, `"address B"`, `"address C"`}, payloads(stored))
 }
 
-// TestARecordWithoutHeadersIsCheap checks that only the strings of its place, id and key
+// TestRecord_WithoutHeadersIsCheap checks that only the strings of its place, id and key
 // are made.
-func TestARecordWithoutHeadersIsCheap(t *testing.T) {
+func TestRecord_WithoutHeadersIsCheap(t *testing.T) {
 	r := &kgo.Record{Topic: "orders", Partition: 12, Offset: 345678, Key: []byte("key")}
 	assert.LessOrEqual(t, testing.AllocsPerRun(100, func() {
 		if m, err := metaOf(r, ""); err != nil || m.ID != "orders/12/345678" {
@@ -107,8 +107,8 @@ func TestARecordWithoutHeadersIsCheap(t *testing.T) {
 	}), 5.0)
 }
 
-// TestARecordIsCheapToWrite checks that the headers of a record share their memory.
-func TestARecordIsCheapToWrite(t *testing.T) {
+// TestRecord_CheapToWrite checks that the headers of a record share their memory.
+func TestRecord_CheapToWrite(t *testing.T) {
 	meta := message.Meta{ID: "a", Key: "k", Origin: message.Origin{Source: "a", Partition: "1", Position: "2"}, Provider: "p", Headers: map[string]string{"h": "v"}}
 	headers := testing.AllocsPerRun(100, func() {
 		_, err := meta.ToHeaders()
@@ -204,7 +204,7 @@ func TestRecordsThatAreRemoved(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(l.String(), "removed from the log"))
 }
 
-func TestADroppedSourceLosesNothing(t *testing.T) {
+func TestSource_Dropped(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "orders")
 	c.produce("orders", 2, numbers(20)...)
@@ -243,9 +243,9 @@ func drop(s *testSource) {
 	s.closing.Do(func() { close(s.left) })
 }
 
-// TestAFrozenSourceChangesNothing checks law P1: a source that was frozen for longer than
+// TestSource_Frozen checks law P1: a source that was frozen for longer than
 // its session does not commit when it continues, not even a commit that it had begun.
-func TestAFrozenSourceChangesNothing(t *testing.T) {
+func TestSource_Frozen(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, numbers(10)...)
@@ -334,9 +334,9 @@ func TestPushesBack(t *testing.T) {
 	eventually(t, func() bool { return c.committed("orders", 0).At == 2000 }, "it goes on")
 }
 
-// TestWhatWaitsIsBounded checks that messages that wait for their time do not fill the
-// memory (law D5).
-func TestWhatWaitsIsBounded(t *testing.T) {
+// TestSource_WaitingMessagesAreBounded checks that messages that wait for their time do
+// not fill the memory (law D5).
+func TestSource_WaitingMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, numbers(3*maxHeld)...)
@@ -352,9 +352,9 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 	assert.LessOrEqual(t, len(s.parts[partitionID{"orders", 0}].entries), maxHeld+maxPoll)
 }
 
-// TestTheBytesOfWhatWaitsAreBounded checks that large messages that wait do not fill the
+// TestSource_WaitingBytesAreBounded checks that large messages that wait do not fill the
 // memory, and that the source continues when they are done.
-func TestTheBytesOfWhatWaitsAreBounded(t *testing.T) {
+func TestSource_WaitingBytesAreBounded(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	large := strings.Repeat("x", 450_000) // also the key
@@ -398,9 +398,9 @@ func receiveSome(t *testing.T, s *testSource, n int) []message.Message[string] {
 	return ms
 }
 
-// TestWhatIsResumedWaitsForNoOther checks that a partition that was full continues soon,
+// TestSource_ResumedPartition checks that a partition that was full continues soon,
 // even if another partition has no new records.
-func TestWhatIsResumedWaitsForNoOther(t *testing.T) {
+func TestSource_ResumedPartition(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "orders")
 	c.produce("orders", 1, numbers(300)...)
@@ -445,7 +445,7 @@ func TestRejectedIsSettledBehindItsDeadLetter(t *testing.T) {
 // Law W2: a message of nearly a megabyte that fails does not fit into a layer or the dead
 // letters with its history. It is stored with less of it, or as a pointer to its record,
 // and does not block the position.
-func TestADeadLetterThatDoesNotFit(t *testing.T) {
+func TestSource_DeadLetterThatDoesNotFit(t *testing.T) {
 	c := newCluster(t, 1, "orders", "group-retry-1", "group-dead", "again")
 	client := c.client(kgo.ProducerBatchMaxBytes(4<<20), kgo.ProducerBatchCompression(kgo.NoCompression()))
 	short, full := strings.Repeat("s", 998_000), strings.Repeat("f", 1_000_500)

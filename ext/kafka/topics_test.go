@@ -91,7 +91,7 @@ func TestMissingTopicOfGroup(t *testing.T) {
 
 type noPartitions struct{ partitions.Handler }
 
-func TestNoBroker(t *testing.T) {
+func TestOpen_NoBroker(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, listener.Close()) // the address is free now
@@ -108,7 +108,7 @@ func TestNoBroker(t *testing.T) {
 
 // A wrong password ends the start with its reason, and the error does not contain the
 // password. A start waits for brokers that do not answer.
-func TestAWrongPasswordEndsTheStart(t *testing.T) {
+func TestOpen_WrongPassword(t *testing.T) {
 	t.Parallel()
 	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "admin", "admin"))
 	require.NoError(t, err)

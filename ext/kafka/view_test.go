@@ -120,7 +120,7 @@ func TestView(t *testing.T) {
 
 // Markers of transactions and aborted records at the end of a partition do not block a
 // view.
-func TestAViewOfTransactions(t *testing.T) {
+func TestView_Transactions(t *testing.T) {
 	c := newCluster(t, 1, "dead")
 	p := c.client(kgo.TransactionalID("t"), kgo.DefaultProduceTopic("dead"))
 	for _, end := range []kgo.TransactionEndTry{kgo.TryCommit, kgo.TryAbort} {
@@ -132,7 +132,7 @@ func TestAViewOfTransactions(t *testing.T) {
 }
 
 // A view of a layer shows what its workers have not settled.
-func TestAViewOfALayer(t *testing.T) {
+func TestView_Layer(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, numbers(10)...)
 	s := c.source("orders")
@@ -255,7 +255,7 @@ func TestKilledMergesOfATopic(t *testing.T) {
 
 // Of two concurrent merges the later continues, and does not repeat entries that the
 // other has sent.
-func TestTwoMergesOfATopic(t *testing.T) {
+func TestMerge_TwoOfATopic(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "dead", "orders")
 	c.letters(20)
@@ -289,7 +289,7 @@ func TestTwoMergesOfATopic(t *testing.T) {
 
 // A merge with an older view repeats no entry after another merge has merged more than
 // that view has.
-func TestAMergeBehindALaterOne(t *testing.T) {
+func TestMerge_BehindALaterMerge(t *testing.T) {
 	c := newCluster(t, 1, "dead", "orders")
 	c.letters(20)
 	older := c.view("dead", "")
@@ -308,7 +308,7 @@ func TestAMergeBehindALaterOne(t *testing.T) {
 
 // A view that is opened while a merge is under way does not show again what was merged
 // before.
-func TestAViewDuringAMerge(t *testing.T) {
+func TestView_DuringAMerge(t *testing.T) {
 	c := newCluster(t, 1, "dead", "orders")
 	c.letters(30)
 	merged, err := c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders", Filter: store.Filter{Provider: "south"}}, nil)
@@ -322,7 +322,7 @@ func TestAViewDuringAMerge(t *testing.T) {
 }
 
 // A merge ends with an error before it forgets sent entries.
-func TestAMergeWithTooManyGaps(t *testing.T) {
+func TestMerge_TooManyGaps(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "dead", "orders")
 	var ms []store.Message
@@ -351,7 +351,7 @@ func TestAMergeWithTooManyGaps(t *testing.T) {
 
 // A topic was deleted and created again: the group's offset, from the longer log of the
 // former topic, hides no entries.
-func TestATopicThatWasMadeAgain(t *testing.T) {
+func TestView_TopicThatWasMadeAgain(t *testing.T) {
 	c := newCluster(t, 1, "dead")
 	c.letters(5)
 	before := kadm.Offsets{}

@@ -118,7 +118,7 @@ func (p *patience) TraceQueryStart(ctx context.Context, conn *pgx.Conn, _ pgx.Tr
 
 // Regression: a process that was frozen in a transaction kept its changed rows locked for
 // hours.
-func TestTheServerWaitsHalfAMinuteForAnUpdate(t *testing.T) {
+func TestEngine_ServerWaitsForAnUpdate(t *testing.T) {
 	config, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
 	var p patience

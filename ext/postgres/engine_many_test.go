@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
-func TestManyMessages(t *testing.T) {
+func TestEngine_ManyMessages(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
@@ -19,7 +19,7 @@ func TestManyMessages(t *testing.T) {
 	storebench.Many(t, s)
 }
 
-func TestATenantThatFloods(t *testing.T) {
+func TestEngine_TenantThatFloods(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)

@@ -16,7 +16,7 @@ import (
 )
 
 // The user has forgotten to call Migrate.
-func TestNotMigrated(t *testing.T) {
+func TestOpen_NotMigrated(t *testing.T) {
 	ctx := t.Context()
 	pool := connect(t, schemas(t)(t))
 	s := postgres.New(pool)

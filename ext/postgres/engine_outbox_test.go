@@ -242,7 +242,7 @@ func TestOutbox(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
+func TestEngine_MergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)

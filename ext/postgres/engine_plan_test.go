@@ -136,7 +136,7 @@ func TestStatementsUseAnIndex(t *testing.T) {
 
 // Finding the messages of a key does not look at messages of other keys: a worker with an
 // order of keys asks for each key that is freed.
-func TestAFilterOfAKeyUsesAnIndex(t *testing.T) {
+func TestEngine_FilterOfAKeyUsesAnIndex(t *testing.T) {
 	pool, plans := explained(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
@@ -167,7 +167,7 @@ func TestAFilterOfAKeyUsesAnIndex(t *testing.T) {
 
 // Regression: the next page of a key looked at all messages of the key, so the time of a
 // job with many pages grew with their square.
-func TestTheNextPageOfAKeyGoesByPosition(t *testing.T) {
+func TestEngine_NextPageOfAKey(t *testing.T) {
 	pool, plans := explained(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)

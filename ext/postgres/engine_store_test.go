@@ -83,7 +83,7 @@ func TestStore(t *testing.T) {
 
 // No call waits longer than its context for a server that hangs: a worker must be able to
 // end.
-func TestAServerThatHangs(t *testing.T) {
+func TestEngine_HangingServer(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
@@ -150,7 +150,7 @@ func TestSource(t *testing.T) {
 }
 
 // Law D3.
-func TestTheDatabasesClockDecides(t *testing.T) {
+func TestEngine_ClockOfTheDatabase(t *testing.T) {
 	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()), "again")

@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
-func TestAWorkerWithoutTables(t *testing.T) {
+func TestEngine_WithoutTables(t *testing.T) {
 	queues := postgres.New(connect(t, schemas(t)(t)))
 	defer func() { require.NoError(t, queues.Close()) }()
 	storebench.WithoutTables(t, queues, "postgres.Engine.Migrate")

@@ -38,7 +38,7 @@ func woken(ctx context.Context, s store.Waker, queue string) (wakes <-chan struc
 }
 
 // Regression: a message that was released before it was due came up to 20 s late.
-func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
+func TestWake_MessageReleasedBeforeItIsDue(t *testing.T) {
 	url := schemas(t)(t)
 	s, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 
 // Regression: of messages put together, only the first was announced, and a message with
 // a delay was up to 20 s late.
-func TestADelayBesideAnImmediateMessage(t *testing.T) {
+func TestWake_DelayBesideAnImmediateMessage(t *testing.T) {
 	url := schemas(t)(t)
 	open := func() *postgres.Engine {
 		s, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
@@ -118,7 +118,7 @@ func errorsOf(errs ...error) error {
 }
 
 // Regression: a worker waited for ever for the messages of an engine that was closed.
-func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
+func TestWake_EngineIsClosed(t *testing.T) {
 	s, err := postgres.Open(t.Context(), schemas(t)(t), postgres.WithLogger(quiet))
 	require.NoError(t, err)
 	wakes, ended := woken(t.Context(), s, "q")
@@ -154,7 +154,7 @@ func (c garbled) Close() error {
 }
 
 // Regression: a connection that could not listen stayed open.
-func TestAConnectionThatCannotListen(t *testing.T) {
+func TestWake_ConnectionThatCannotListen(t *testing.T) {
 	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
 	var open atomic.Int32
@@ -250,7 +250,7 @@ func (d *deaf) Read(b []byte) (int, error) {
 
 // Regression: behind a pooler of transactions a worker waited for notifications that
 // never arrive, instead of polling with a warning.
-func TestAPoolerHidesNotifications(t *testing.T) {
+func TestWake_PoolerHidesNotifications(t *testing.T) {
 	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
 	c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -271,7 +271,7 @@ func TestAPoolerHidesNotifications(t *testing.T) {
 // Regression: behind a pooler of transactions, a message of the same process stopped the
 // polling of a source that did not listen yet, for up to three seconds for each try to
 // listen.
-func TestASourceThatDoesNotListenYetPolls(t *testing.T) {
+func TestWake_SourceThatDoesNotListenYet(t *testing.T) {
 	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
 	c.MaxConns = 1

@@ -85,7 +85,7 @@ func arrivals(t *testing.T, q *delivery.Queue[int]) <-chan time.Time {
 // An idle worker makes at most one transaction in ten seconds, with all of its layers. A
 // new message starts at once, no matter how it was put, and one listening connection
 // serves all queues of a process.
-func TestAnIdleWorker(t *testing.T) {
+func TestWake_IdleWorker(t *testing.T) {
 	server := pgtest.Start(t)
 	c, err := pgxpool.ParseConfig(server.URL())
 	require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestOpen(t *testing.T) {
 
 // Regression: a delayed message of a long transaction was announced with its delay from
 // the commit, and came up to 20 s late.
-func TestADelayedMessageOfALongTransaction(t *testing.T) {
+func TestWake_DelayedMessageOfALongTransaction(t *testing.T) {
 	const delay = 3 * time.Second
 	server := pgtest.Start(t)
 	engine, err := postgres.Open(t.Context(), server.URL())

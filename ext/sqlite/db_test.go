@@ -351,7 +351,7 @@ func TestWriteAfterClose(t *testing.T) {
 }
 
 // Two processes are two DBs: neither sees SQLITE_BUSY.
-func TestTwoDBs(t *testing.T) {
+func TestDB_Two(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	var dbs [2]*DB
 	for i := range dbs {

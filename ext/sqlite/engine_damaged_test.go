@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
-func TestADamagedRow(t *testing.T) {
+func TestEngine_DamagedRow(t *testing.T) {
 	for what, meta := range map[string]string{"a member": `{"id":"b","visit":"x","reasons":3}`, "the id": `{"id":"%zz"}`, "all": `3`} {
 		t.Run(what, func(t *testing.T) {
 			db := open(t, filepath.Join(t.TempDir(), "queues.db"))

@@ -19,7 +19,7 @@ import (
 
 // Many messages wait, a million with WEIR_LONG=1. Memory stays flat, no message is early,
 // and all are delivered when they are due.
-func TestManyWaiting(t *testing.T) {
+func TestEngine_ManyWaiting(t *testing.T) {
 	n := 5000
 	if os.Getenv("WEIR_LONG") != "" {
 		n = 1_000_000
@@ -64,8 +64,8 @@ func TestManyWaiting(t *testing.T) {
 	require.Zero(t, c.Messages)
 }
 
-// TestATenantThatFloods is durable: each commit waits for the disk.
-func TestATenantThatFloods(t *testing.T) {
+// TestEngine_TenantThatFloods is durable: each commit waits for the disk.
+func TestEngine_TenantThatFloods(t *testing.T) {
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
 	require.NoError(t, err)
 	defer db.Close()
@@ -75,8 +75,8 @@ func TestATenantThatFloods(t *testing.T) {
 	storebench.Fair(t, s)
 }
 
-// TestManyMessages is durable with WEIR_LONG: each commit waits for the disk.
-func TestManyMessages(t *testing.T) {
+// TestEngine_ManyMessages is durable with WEIR_LONG: each commit waits for the disk.
+func TestEngine_ManyMessages(t *testing.T) {
 	var opts []sqlite.Option
 	if os.Getenv("WEIR_LONG") == "" {
 		opts = append(opts, sqlite.WithSynchronousNormal())

@@ -15,7 +15,7 @@ import (
 )
 
 // The user has forgotten to call Migrate.
-func TestNotMigrated(t *testing.T) {
+func TestOpen_NotMigrated(t *testing.T) {
 	ctx := t.Context()
 	db, err := sqlite.OpenDB(ctx, filepath.Join(t.TempDir(), "empty.db"))
 	require.NoError(t, err)

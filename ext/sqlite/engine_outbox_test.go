@@ -240,7 +240,7 @@ func TestRelaysKilled(t *testing.T) {
 	require.Len(t, seen, messages+1)
 }
 
-func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
+func TestEngine_MergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")))
 	defer s.Close()
 	storebench.Merged(t, s, s.Locks())

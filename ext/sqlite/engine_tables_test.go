@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
-func TestAWorkerWithoutTables(t *testing.T) {
+func TestEngine_WithoutTables(t *testing.T) {
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()

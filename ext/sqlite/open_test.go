@@ -65,7 +65,7 @@ func TestOpen(t *testing.T) {
 }
 
 // Writes to a removed file would be lost with it.
-func TestAFileThatIsRemovedOrReplaced(t *testing.T) {
+func TestOpen_FileRemovedOrReplaced(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file that is open stays on Windows")
 	}

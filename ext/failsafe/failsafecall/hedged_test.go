@@ -79,7 +79,7 @@ type reading bool
 func (r reading) Idempotent() bool { return bool(r) }
 
 // Only calls that may happen twice are hedged; others are refused, and not made.
-func TestOnlyRepeatableCallsAreHedged(t *testing.T) {
+func TestHedged_OnlyRepeatableCalls(t *testing.T) {
 	yes := func(context.Context, reading) bool { return true }
 	var calls atomic.Int64
 	call := func(context.Context, reading) (int, error) { calls.Add(1); return 1, nil }

@@ -198,7 +198,7 @@ func (charge) Idempotent() bool { return false }
 
 // A tracked call that was lost in flight is repeated without a setting, unless the
 // attempt has sent another request, or the call is STALE (X1).
-func TestTheTie(t *testing.T) {
+func TestTie(t *testing.T) {
 	for name, tt := range map[string]struct {
 		methods []string // as many calls; the last one is answered by code and result, the first time
 		code    codes.Code

@@ -339,7 +339,7 @@ func TestStages(t *testing.T) {
 
 // A function that makes two calls: the first is not repeated because the second was not
 // sent.
-func TestTwoCalls(t *testing.T) {
+func TestServer_TwoCalls(t *testing.T) {
 	service := newService()
 	up := dial(t, startServer(t, service).address)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

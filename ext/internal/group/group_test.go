@@ -131,7 +131,7 @@ func TestParallel(t *testing.T) {
 	})
 }
 
-func TestEachRunsOnce(t *testing.T) {
+func TestGroup_EachRunsOnce(t *testing.T) {
 	const n = 2000
 	for _, parallel := range []int{0, 3} {
 		counts := make([]int, n)

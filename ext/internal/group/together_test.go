@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheFaultOfOneValueIsItsOwn(t *testing.T) {
+func TestTogether_FaultOfOneValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
 		bad := errors.New("bad")
@@ -43,7 +43,7 @@ func TestTheFaultOfOneValueIsItsOwn(t *testing.T) {
 	})
 }
 
-func TestOneThatFailsAloneDoesNotRunAgain(t *testing.T) {
+func TestTogether_ValueThatFailsAlone(t *testing.T) {
 	ran := 0
 	g := NewTogether(10, 1, func(_ context.Context, take func() []int) error {
 		ran += len(take())
@@ -54,7 +54,7 @@ func TestOneThatFailsAloneDoesNotRunAgain(t *testing.T) {
 	require.Equal(t, 1, ran)
 }
 
-func TestOneThatWaitsLeaves(t *testing.T) {
+func TestTogether_WaitingCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
 		g := NewTogether(1, 1, func(_ context.Context, take func() []int) error {
@@ -77,7 +77,7 @@ func TestOneThatWaitsLeaves(t *testing.T) {
 }
 
 // A batch that no caller waits for ends: a server may hang.
-func TestABatchWhoseCallersHaveLeft(t *testing.T) {
+func TestTogether_AllCallersHaveLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{}, 1)
 		g := NewTogether(2, 1, func(ctx context.Context, take func() []int) error {

@@ -135,7 +135,7 @@ func (f refusedFuture) Err() <-chan error          { return f.err }
 
 // The output and the sink repeat publications that the server refuses because it is still
 // storing messages with the same ids.
-func TestWhatIsBeingStored(t *testing.T) {
+func TestOutput_ServerStillStores(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	sink := sinkTo(t, &storing{js, 3}, stream, stream)

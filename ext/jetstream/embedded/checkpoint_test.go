@@ -456,7 +456,7 @@ func TestInputOfAServerThatDoesNotAnswer(t *testing.T) {
 
 // Of a stream with AllowDirect, too, the leader is asked: a replica may be behind, and
 // the documented permissions suffice.
-func TestTheLeaderIsAsked(t *testing.T) {
+func TestInput_LeaderIsAsked(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.AllowDirect = true })
 	publish(t, js, stream+".a", "1")

@@ -89,7 +89,7 @@ func newMessage(id string) store.Message { return store.Message{Meta: message.Me
 
 // An iterator that replaces its consumer misses a Stop. The store can be closed
 // nevertheless.
-func TestAnIndexThatIsNotStopped(t *testing.T) {
+func TestEngine_IndexThatIsNotStopped(t *testing.T) {
 	b := &breaking{JetStream: connect(t, fresh(t))}
 	b.deaf.Store(true)
 	s := openStore(t, b, newStore(t, b))
@@ -106,7 +106,7 @@ func TestAnIndexThatIsNotStopped(t *testing.T) {
 }
 
 // A queue whose index has failed is read again.
-func TestAnIndexThatFails(t *testing.T) {
+func TestEngine_IndexThatFails(t *testing.T) {
 	b := &breaking{JetStream: connect(t, fresh(t))}
 	s := openStore(t, b, newStore(t, b))
 	require.NoError(t, s.Put(t.Context(), "q", newMessage("a")))
@@ -127,7 +127,7 @@ func TestAnIndexThatFails(t *testing.T) {
 
 // A server that has lost the end of a stream stops no queue. Servers that sync do not
 // lose it.
-func TestAServerThatWentBack(t *testing.T) {
+func TestEngine_ServerThatLostTheEnd(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
 	dialer := &switchable{}
 	open := func() *embedded.Server {
@@ -212,7 +212,7 @@ func (m behindMsg) Metadata() (*jetstream.MsgMetadata, error) {
 
 // An input does not end before its stream, even if the server reports no pending
 // messages.
-func TestTheEndByAServerThatIsBehind(t *testing.T) {
+func TestInput_EndByAServerThatIsBehind(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	publish(t, js, stream+".a", "1", "2")
@@ -312,7 +312,7 @@ func TestSource_WorkerThatWasCutOff(t *testing.T) {
 }
 
 // A grant ends with its lock, even if the same owner acquires the lock again.
-func TestAnOldGrantOfTheSameOwner(t *testing.T) {
+func TestLock_OldGrantOfTheSameOwner(t *testing.T) {
 	js := connect(t, fresh(t))
 	l := openStore(t, js, newStore(t, js)).Locks()
 	old, err := l.Acquire(t.Context(), "a", "me", time.Minute)

@@ -31,7 +31,7 @@ func overwrite(t *testing.T, js jetstream.JetStream, name string, seq uint64, ch
 
 // Regression (laws D4, W2): one damaged message made Take and List of its whole queue
 // fail. It goes to the dead letters with its bytes.
-func TestADamagedMessage(t *testing.T) {
+func TestEngine_DamagedMessage(t *testing.T) {
 	for what, damaged := range map[string][]byte{"its head": []byte("\x05{ : }payload"), "its length": []byte("\xff\xff"), "all": {}} {
 		t.Run(what, func(t *testing.T) {
 			js := connect(t, fresh(t))
@@ -75,7 +75,7 @@ func TestADamagedMessage(t *testing.T) {
 
 // The same if another program has overwritten a message: it is no longer in the queue,
 // and blocks no other message.
-func TestAMessageThatAnotherProgramHasReplaced(t *testing.T) {
+func TestEngine_MessageThatAnotherProgramHasReplaced(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)
 	s := openStore(t, js, name)

@@ -29,7 +29,7 @@ func (b brimful) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.
 
 // Regression: in a full stream, a message that is done was deleted without a mark, and
 // the indexes of other processes counted it for ever.
-func TestOthersHearOfARemovalFromAFullStream(t *testing.T) {
+func TestEngine_RemovalFromAFullStream(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)
 	worker, other := openStore(t, brimful{js}, name), openStore(t, js, name)
@@ -58,7 +58,7 @@ func TestOthersHearOfARemovalFromAFullStream(t *testing.T) {
 // Regression (law D5): servers of a replicated stream that is full refuse even a
 // publication that replaces a message. So no message could be taken, and no lease
 // extended.
-func TestAFullStreamIsDrained(t *testing.T) {
+func TestEngine_FullStream(t *testing.T) {
 	t.Parallel()
 	_, js := startCluster(t, clustertest.Config{Servers: 3})
 	for what, limit := range map[string]func(*jetstream.StreamConfig){

@@ -254,7 +254,7 @@ func TestKilledWorkersAndServersOnOneStream(t *testing.T) {
 // A server whose disk is full may block the streams that it leads, but loses no message
 // (laws D1, D5). They continue at the latest when it returns, here with an empty
 // directory and room.
-func TestAFullDiskOfOneServer(t *testing.T) {
+func TestCluster_FullDiskOfOneServer(t *testing.T) {
 	t.Parallel()
 	const room, full = 8 << 20, 1
 	c, err := clustertest.Start(clustertest.Config{Dir: t.TempDir(), Servers: 3, Disks: map[int]int64{full: room}})
@@ -296,7 +296,7 @@ func TestAFullDiskOfOneServer(t *testing.T) {
 
 // A server that pauses again and again, for example because its disk is slow, costs only
 // time.
-func TestASlowServer(t *testing.T) {
+func TestCluster_SlowServer(t *testing.T) {
 	t.Parallel()
 	c, js := startCluster(t, clustertest.Config{Servers: 3})
 	makeQueues(t, js, 3)

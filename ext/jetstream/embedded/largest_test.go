@@ -46,7 +46,7 @@ func putLargest(t *testing.T, s *weirjs.Engine, queue string) {
 // Regression (laws D4, W2): a message just under the server's max_payload was accepted by
 // Put, and then did not fit into a transaction. No Take of several messages returned any,
 // and no job could change it.
-func TestTheLargestMessageOfAQueue(t *testing.T) {
+func TestEngine_LargestMessage(t *testing.T) {
 	js := connect(t, fresh(t, withLargest(largest)))
 	s := openStore(t, js, newStore(t, js))
 	putLargest(t, s, "q")
@@ -66,7 +66,7 @@ func TestTheLargestMessageOfAQueue(t *testing.T) {
 
 // Laws D4, W2, W4: the same message, put by a version without that bound, or before
 // max_payload was lowered.
-func TestAMessageThatFitsIntoNoTransaction(t *testing.T) {
+func TestEngine_MessageThatFitsIntoNoTransaction(t *testing.T) {
 	dir := t.TempDir()
 	before := start(t, dir, withLargest(largest))
 	js := connect(t, before)

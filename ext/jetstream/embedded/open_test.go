@@ -226,7 +226,7 @@ func TestOpenThroughAProxyWithoutAServer(t *testing.T) {
 
 // A closed connection does not reconnect, so a worker that continued would be idle for
 // ever.
-func TestAClosedConnectionIsPermanent(t *testing.T) {
+func TestOpen_ClosedConnectionIsPermanent(t *testing.T) {
 	t.Parallel()
 	js := connect(t, fresh(t))
 	e, err := weirjs.New(t.Context(), js, weirjs.WithLogger(quiet()))

@@ -203,7 +203,7 @@ func TestPublishedAndReceived(t *testing.T) {
 
 // Regression (law D1): the result of a message has its id, and is stored even if both are
 // in one stream. The server took it for the message, and dropped it.
-func TestAResultInTheStreamOfItsMessage(t *testing.T) {
+func TestSink_ResultInTheStreamOfItsMessage(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	order, receipt := message.New("order", &message.Meta{ID: "17"}, nil), message.New("receipt", &message.Meta{ID: "17"}, nil)
@@ -221,7 +221,7 @@ func TestAResultInTheStreamOfItsMessage(t *testing.T) {
 
 // Law W4: a message of a later version is delivered, and its unknown parts are passed on,
 // as in a rolling upgrade.
-func TestAMessageOfALaterVersion(t *testing.T) {
+func TestSource_MessageOfALaterVersion(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream, next := newStream(t, js), newStream(t, js)
 	m := nats.NewMsg(stream)
@@ -245,7 +245,7 @@ func TestAMessageOfALaterVersion(t *testing.T) {
 }
 
 // A damaged header of weir's makes a message undecodable; its sound headers are kept.
-func TestADamagedHeader(t *testing.T) {
+func TestSource_DamagedHeader(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	m := nats.NewMsg(stream)
@@ -265,7 +265,7 @@ func TestADamagedHeader(t *testing.T) {
 	require.Contains(t, letters[0].Meta.LastError, `Weir-Visit: "many"`)
 }
 
-func TestWhatCannotBePublishedIsRefused(t *testing.T) {
+func TestSink_RefusesWhatCannotBePublished(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	put := func(s *weirjs.Sink[string], meta message.Meta) error {
@@ -295,7 +295,7 @@ func TestWhatCannotBePublishedIsRefused(t *testing.T) {
 }
 
 // A worker waits for room then.
-func TestAStreamThatIsFull(t *testing.T) {
+func TestSink_StreamThatIsFull(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 3, jetstream.DiscardNew })
 	var ms []message.Message[string]
@@ -306,7 +306,7 @@ func TestAStreamThatIsFull(t *testing.T) {
 }
 
 // More than a connection's window of unconfirmed messages is no error.
-func TestAPutThatIsStalled(t *testing.T) {
+func TestSink_StalledPut(t *testing.T) {
 	t.Parallel()
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
@@ -400,7 +400,7 @@ func TestEngine_OneIDOnTwoSubjects(t *testing.T) {
 }
 
 // A Receive of many messages returns with the first message, without waiting for more.
-func TestAMessageAlone(t *testing.T) {
+func TestSource_MessageAlone(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	s := newSource(t, js, stream, time.Minute)
@@ -424,7 +424,7 @@ func TestAMessageAlone(t *testing.T) {
 }
 
 // Law D3: a delay holds over restarts of the server, which keeps it in whole seconds.
-func TestADelayOverARestartOfTheServer(t *testing.T) {
+func TestSource_DelayOverARestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	server := start(t, dir)
@@ -460,7 +460,7 @@ func TestADelayOverARestartOfTheServer(t *testing.T) {
 	}
 }
 
-func TestASourceOutlivesItsServer(t *testing.T) {
+func TestSource_OutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	first, err := embedded.Start(dir, embedded.Config{Logger: quiet()})
@@ -518,7 +518,7 @@ func TestConsumersThatDoNotFit(t *testing.T) {
 	}
 }
 
-func TestAConsumerThatIsGone(t *testing.T) {
+func TestSource_ConsumerWasDeleted(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	s := newSource(t, js, stream, time.Minute)

@@ -51,7 +51,7 @@ func connect(t *testing.T, s *embedded.Server, opts ...nats.Option) jetstream.Je
 	return js
 }
 
-func TestKeepsItsStreams(t *testing.T) {
+func TestServer_KeepsItsStreams(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
 	nc, err := s.Connect()
@@ -74,7 +74,7 @@ func TestKeepsItsStreams(t *testing.T) {
 	require.Equal(t, "one", string(m.Data))
 }
 
-func TestADirectoryHasOneServer(t *testing.T) {
+func TestServer_DirectoryHasOneServer(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
 	_, err := embedded.Start(dir, embedded.Config{Logger: quiet()})
@@ -93,7 +93,7 @@ func TestServerOptionsAreTheLastWord(t *testing.T) {
 	nc.Close()
 }
 
-func TestWrongArguments(t *testing.T) {
+func TestServer_WrongArguments(t *testing.T) {
 	_, err := embedded.Start("", embedded.Config{})
 	require.Error(t, err)
 	_, err = embedded.Start(t.TempDir(), embedded.Config{Logger: quiet(), Options: func(o *server.Options) { o.ServerName = "a b" }})
@@ -101,7 +101,7 @@ func TestWrongArguments(t *testing.T) {
 }
 
 // A port that is taken is an error at once.
-func TestAPortThatIsTaken(t *testing.T) {
+func TestServer_PortIsTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -137,7 +137,7 @@ func TestClustersThatCannotBe(t *testing.T) {
 
 // Confirmed messages are on other servers of a cluster: they stay when a server is lost
 // with its directory.
-func TestAClusterKeepsWhatAServerLoses(t *testing.T) {
+func TestCluster_ServerIsLost(t *testing.T) {
 	t.Parallel()
 	c, js := startCluster(t, clustertest.Config{Servers: 3})
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}, Replicas: 3})

@@ -248,7 +248,7 @@ func TestSourceOverAStore(t *testing.T) {
 	m.Ack()
 }
 
-func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
+func TestEngine_MergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	js := connect(t, fresh(t))
 	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
@@ -258,7 +258,7 @@ func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 
 // A merge and a count are one pass over a queue, and a second count reads no messages:
 // 100,000 dead letters take less than a minute.
-func TestManyDeadLetters(t *testing.T) {
+func TestEngine_ManyDeadLetters(t *testing.T) {
 	n := 5000
 	if os.Getenv("WEIR_LONG") != "" {
 		n = 100_000
@@ -303,7 +303,7 @@ func TestManyDeadLetters(t *testing.T) {
 
 // Removals by another process are counted, and an index whose connection was broken is
 // rebuilt.
-func TestCountsOfAnotherProcess(t *testing.T) {
+func TestEngine_RemovalsByAnotherProcess(t *testing.T) {
 	srv := fresh(t)
 	js := connect(t, srv)
 	name := newStore(t, js)

@@ -104,7 +104,7 @@ func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 
 // A request whose answer was lost fails after the timeout of the client, also if its
 // caller would wait for longer.
-func TestALostAnswerIsNotWaitedFor(t *testing.T) {
+func TestEngine_LostAnswerIsNotAwaited(t *testing.T) {
 	t.Parallel()
 	type things struct {
 		*weirjs.Engine
@@ -173,7 +173,7 @@ func TestALostAnswerIsNotWaitedFor(t *testing.T) {
 
 // A removal whose answer was lost has taken effect: its lease is not lost, and a purge
 // counts the message.
-func TestARemovalWhoseAnswerIsLost(t *testing.T) {
+func TestEngine_RemovalWhoseAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	for what, remove := range map[string]func(s *weirjs.Engine, leases []store.Lease) error{
 		"done": func(s *weirjs.Engine, leases []store.Lease) error { return s.Done(t.Context(), leases...) },

@@ -128,7 +128,7 @@ func TestMetrics(t *testing.T) {
 }
 
 // A provider that discards metrics is not an error.
-func TestNoMetrics(t *testing.T) {
+func TestMetrics_Discarded(t *testing.T) {
 	metrics, err := weirotel.NewMetrics("rows", noop.NewMeterProvider())
 	require.NoError(t, err)
 	op := asyncop.OrderedWait(asyncop.Func(double), 0, 4, asyncop.WithObserver(metrics))

@@ -285,7 +285,7 @@ func TestMessageAsChildOfItsSender(t *testing.T) {
 
 // Headers that name no trace make no link, least of all to the span around the operator;
 // nor do elements that are no messages.
-func TestNoLink(t *testing.T) {
+func TestTraces_NoLink(t *testing.T) {
 	for name, ctx := range map[string]func(context.Context) context.Context{
 		"no headers": func(ctx context.Context) context.Context { return withMeta(ctx, nil) },
 		"others":     func(ctx context.Context) context.Context { return withMeta(ctx, map[string]string{"a": "b"}) },

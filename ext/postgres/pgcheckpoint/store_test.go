@@ -176,7 +176,7 @@ func (p *patience) TraceBatchStart(ctx context.Context, conn *pgx.Conn, _ pgx.Tr
 // Regression: a process that was frozen during a Save kept the next owner of its pipeline
 // waiting for hours. Later, a checkpoint that took more than a minute to arrive was never
 // saved.
-func TestTheServerWaitsAMinuteForASave(t *testing.T) {
+func TestStore_ServerWaitsForASave(t *testing.T) {
 	var p patience
 	stores := &pgcheckpoint.Stores{Pool: connect(t, pgtest.Start(t).URL(), &p)}
 	require.NoError(t, stores.Migrate(t.Context()))

@@ -180,7 +180,7 @@ func TestJoinedErrors(t *testing.T) {
 }
 
 // Errors after another request of the call was sent.
-func TestAfterAnotherRequest(t *testing.T) {
+func TestClassifier_AfterAnotherRequest(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error
 		want predicates.Reason

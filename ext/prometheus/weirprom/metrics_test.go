@@ -211,7 +211,7 @@ func TestNativeHistograms(t *testing.T) {
 
 // Operators with names of their own share a registry; a second collector of the same name
 // is refused.
-func TestSeveralOperators(t *testing.T) {
+func TestCollector_SeveralOperators(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	for i, name := range []string{"rows", "users"} {
 		metrics := weirprom.New(name)
@@ -234,7 +234,7 @@ func double(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
 
 // One collector for several operators: it adds the gauges of running operators, and keeps
 // the counters of operators that have ended, but not the operators.
-func TestOneCollectorForOperatorsOneAfterTheOther(t *testing.T) {
+func TestCollector_OperatorsOneAfterTheOther(t *testing.T) {
 	metrics := weirprom.New("rows")
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)

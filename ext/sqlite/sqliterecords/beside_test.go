@@ -14,7 +14,7 @@ import (
 
 // The answers and the queues are in one database, whichever came first: once both had a
 // table weir_records.
-func TestBesideQueues(t *testing.T) {
+func TestRecords_BesideQueues(t *testing.T) {
 	for name, queuesFirst := range map[string]bool{"queues first": true, "answers first": false} {
 		t.Run(name, func(t *testing.T) {
 			db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "both.db"))

@@ -151,7 +151,7 @@ func TestRunErrors(t *testing.T) {
 var _ sqliterecords.Tx = (*sql.Tx)(nil)
 
 // The user has forgotten to call Migrate.
-func TestNotMigrated(t *testing.T) {
+func TestRecords_NotMigrated(t *testing.T) {
 	ctx := t.Context()
 	db, err := sqlite.OpenDB(ctx, filepath.Join(t.TempDir(), "empty.db"))
 	require.NoError(t, err)

@@ -24,7 +24,7 @@ func TestGapsDoNotBlock(t *testing.T) {
 	assert.Empty(t, p.Encode(nil, 4096))
 }
 
-func TestWhatIsSettledAboveDoesNotArrive(t *testing.T) {
+func TestOffsets_SettledAbove(t *testing.T) {
 	p := New(0, nil)
 	for o := range int64(10) {
 		require.True(t, p.Arrive(o))
@@ -213,7 +213,7 @@ func TestDelaysAreRoundedUp(t *testing.T) {
 	}
 }
 
-func TestTooLittleRoomLeavesOutTheLast(t *testing.T) {
+func TestOffsets_TooLittleRoom(t *testing.T) {
 	p := New(0, nil)
 	for o := range int64(1000) {
 		p.Arrive(o)
