@@ -1,5 +1,5 @@
-// Package laws_test checks docs/laws.md, which lists the laws of DESIGN.md with the tests
-// that name them.
+// Package laws_test checks docs/laws.md, which lists the laws of DESIGN.md with a test for
+// each.
 //
 // A test names a law in its comment: "Law A2: …", "(law A2)" or "laws A2, A3 and Q1".
 package laws_test
@@ -13,9 +13,9 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	slashpath "path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -35,6 +35,51 @@ var (
 	isTest   = regexp.MustCompile(`^(Test|Fuzz)[^a-z]`)
 )
 
+// shown has the test that docs/laws.md links for each law: the test that shows best what
+// the law means.
+var shown = map[string]string{
+	"A1": "asyncop/internal/tests/endings.TestElementsEndInOneWay",
+	"A2": "asyncop/internal/tests/endings.TestConcurrentCompletionsCountOnce",
+	"A3": "asyncop/internal/tests/timeouts.TestTimeoutIsTheTotalOverAllAttempts",
+	"A4": "asyncop/internal/tests/retry.TestStrategyIsAskedWithTheAttemptsMade",
+	"A5": "asyncop/internal/tests/endings.TestCancel_NoAttemptAfterIt",
+	"A6": "asyncop/internal/tests/endings.TestUserCodeThatBreaksEndsItsElement",
+	"B1": "backend.TestLawsUnderRandomSchedules",
+	"B2": "backend.TestBackend_HourOfOutage",
+	"B3": "backend.TestOperatorsTakeTurns",
+	"B4": "backend.TestBackendComesBack",
+	"B5": "backend.TestShared_RandomSchedules",
+	"B6": "backend.TestBackend_Throttled",
+	"C1": "asyncop/internal/tests/checkpoints.TestCheckpointHoldsWhatIsNotSettled",
+	"C2": "flow.TestMerge_Checkpoints",
+	"C3": "asyncop/internal/tests/checkpoints.TestFailedRunsCanBeRestarted",
+	"D1": "asyncop/internal/tests/messages.TestMessages_SettledOnce",
+	"D2": "asyncop/internal/tests/messages.TestMessages_SettledOnce",
+	"D3": "delivery/internal/ladder.TestLadder_MessageThatAlwaysFails",
+	"D4": "delivery/internal/ladder.TestKeys_OtherKeysContinue",
+	"D5": "delivery.TestRunWithASinkThatIsFull",
+	"D6": "delivery/internal/ladder.TestLadder_MessageThatAlwaysFails",
+	"F1": "asyncop/internal/tests/endings.TestCancelUnderBackpressure",
+	"J1": "delivery/jobs.TestJobsRun_ProcessDies",
+	"J2": "console/tests.FuzzHandler_ReaderChangesNothing",
+	"J3": "console/tests.TestHostileMessages",
+	"K1": "asyncop/internal/tests/order.TestKeyOrderUnderEveryDriver",
+	"O1": "asyncop/internal/tests/observing.TestObserverHearsEveryEnd",
+	"P1": "partitions.TestLeasesAtRandom",
+	"Q1": "asyncop/internal/tests/order.TestOrderOfOutputs",
+	"Q2": "asyncop/internal/tests/order.TestCapacityBoundsElementsInFlight",
+	"T1": "timers.TestServiceAgainstModel",
+	"W1": "delivery.TestQueueOfAWorker",
+	"W2": "delivery.TestRunWithAMessageThatTheSinkNeverTakes",
+	"W3": "backend.TestTenantsAreForgotten",
+	"W4": "message.TestHeadersAndMembersOfALaterVersion",
+	"W5": "delivery.TestRun_TwoPutsUnderOneID",
+	"W6": "delivery.TestNewQueue_TypeThatTheCodecChanges",
+	"X1": "ext/sqlite.TestKilledWorkersChargeOnce",
+	"X2": "ext/sqlite/sqliterecords.TestKilledServers",
+	"X3": "exactlyonce/server.TestMarksAreBounded",
+}
+
 // Every law has a test, tests name only existing laws, and docs/laws.md is up to date. To
 // write it:
 //
@@ -45,14 +90,18 @@ func TestLawsHaveTests(t *testing.T) {
 	require.NoError(t, err)
 	tests := testsOfLaws(t)
 	var table strings.Builder
-	table.WriteString("# Laws and their tests\n\nThe laws are those of [DESIGN.md](../DESIGN.md#3-laws). This page is generated: " +
-		"`go test ./internal/testing/laws -update`.\n\n| law | it begins | tests that name it |\n|---|---|---|\n")
+	table.WriteString("# Laws and their tests\n\nThe laws of [DESIGN.md](../DESIGN.md#3-laws), each with a test that shows it. All tests of law A1:\n\n" +
+		"```sh\ngrep -rnE '\\b[Ll]aws? [^:.]*\\bA1\\b' --include='*_test.go' .\n```\n\n" +
+		"This page is generated: `go test ./internal/testing/laws -update`.\n\n| law | it begins | test |\n|---|---|---|\n")
 	for _, m := range law.FindAllStringSubmatch(string(design), -1) {
+		name := m[1]
 		text := strings.Join(strings.Fields(m[2]), " ")
 		text = strings.TrimRight(cmp.Or(sentence.FindString(text), text), " :.")
-		assert.NotEmpty(t, tests[m[1]], "law %s has no test that names it", m[1])
-		fmt.Fprintf(&table, "| **%s** | %s | %s |\n", m[1], text, strings.Join(tests[m[1]], "<br>"))
-		delete(tests, m[1])
+		assert.NotEmpty(t, tests[name], "law %s has no test that names it", name)
+		file, isOfLaw := tests[name][shown[name]]
+		assert.True(t, isOfLaw, "%q does not name law %s: choose another test in shown", shown[name], name)
+		fmt.Fprintf(&table, "| **%s** | %s | [%s](../%s) |\n", name, text, testName(shown[name]), file)
+		delete(tests, name)
 	}
 	assert.Empty(t, tests, "tests of laws that DESIGN.md does not have")
 
@@ -65,10 +114,14 @@ func TestLawsHaveTests(t *testing.T) {
 	assert.Equal(t, table.String(), strings.ReplaceAll(string(written), "\r\n", "\n"), "docs/laws.md has drifted: write it with -update")
 }
 
-// testsOfLaws returns the names of the tests that name a law, by law and sorted.
-func testsOfLaws(t *testing.T) map[string][]string {
+// testName returns the name without its package.
+func testName(test string) string { return test[strings.LastIndex(test, ".")+1:] }
+
+// testsOfLaws returns the tests that name a law, by law: the file of each test by its
+// package and name, such as "queue.TestConformance".
+func testsOfLaws(t *testing.T) map[string]map[string]string {
 	t.Helper()
-	tests := map[string][]string{}
+	tests := map[string]map[string]string{}
 	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
 			return err
@@ -77,7 +130,8 @@ func testsOfLaws(t *testing.T) map[string][]string {
 		if err != nil {
 			return err
 		}
-		dir, err := filepath.Rel(root, filepath.Dir(path))
+		relative, err := filepath.Rel(root, path)
+		relative = filepath.ToSlash(relative)
 		for _, decl := range file.Decls {
 			f, ok := decl.(*ast.FuncDecl)
 			if !ok || f.Recv != nil || f.Doc == nil || !isTest.MatchString(f.Name.Name) {
@@ -85,15 +139,14 @@ func testsOfLaws(t *testing.T) map[string][]string {
 			}
 			for _, laws := range mention.FindAllString(f.Doc.Text(), -1) {
 				for _, l := range number.FindAllString(laws, -1) {
-					tests[l] = append(tests[l], "`"+filepath.ToSlash(dir)+"`."+f.Name.Name)
+					if tests[l] == nil {
+						tests[l] = map[string]string{}
+					}
+					tests[l][slashpath.Dir(relative)+"."+f.Name.Name] = relative
 				}
 			}
 		}
 		return err
 	}))
-	for l, names := range tests {
-		slices.Sort(names)
-		tests[l] = slices.Compact(names)
-	}
 	return tests
 }
