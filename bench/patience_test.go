@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMoreTimeToParkOnABusyMachine(t *testing.T) {
+func TestPatience_BusyMachine(t *testing.T) {
 	for _, test := range []struct {
 		base, needed time.Duration
 		want         []time.Duration

@@ -60,7 +60,7 @@ func TestPeerTitle(t *testing.T) {
 	}
 }
 
-func TestBadResults(t *testing.T) {
+func TestResults_Bad(t *testing.T) {
 	for text, want := range map[string]string{
 		"| row |": "invalid character",
 		`[{"group":"W1","impl":"x","median":{"cpu-ns/elem":1}}]`: "W1, x: no ns/elem",

@@ -163,7 +163,7 @@ func TestCallsAreChecked(t *testing.T) {
 		"element 0: 0 calls, want 1")
 }
 
-func TestOneInTenFails(t *testing.T) {
+func TestRows_OneInTenFails(t *testing.T) {
 	for block := range 1000 {
 		failing := 0
 		for i := range 10 {

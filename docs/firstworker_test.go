@@ -104,7 +104,7 @@ func (r inARow) Stop(ctx context.Context) error {
 	return errors.Join(r.price.Stop(ctx), r.charge.Stop(ctx))
 }
 
-func TestSeveralKindsAndTwoOperators(t *testing.T) {
+func TestFirstWorker_SeveralKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
@@ -167,7 +167,7 @@ func (t receiptsTable) PutAll(ctx context.Context, receipts []message.Message[st
 	})
 }
 
-func TestTheResultOfAMessage(t *testing.T) {
+func TestFirstWorker_ResultOfAMessage(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "receipts.db"))

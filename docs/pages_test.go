@@ -105,7 +105,7 @@ func goBlocks(page string) (blocks []string) {
 }
 
 // The README is read by people who do not know yet whether they want to read more.
-func TestTheReadmeIsShort(t *testing.T) {
+func TestReadme_IsShort(t *testing.T) {
 	require.LessOrEqual(t, len(strings.Fields(prose(t, "../README.md"))), 1_000, "words")
 }
 

@@ -90,7 +90,7 @@ func (s *sent) PutAll(ctx context.Context, ms []message.Message[string]) error {
 	return nil
 }
 
-func TestAWorkerWithoutAServer(t *testing.T) {
+func TestTesting_WorkerWithoutAServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		orders := delivery.NewQueue[string](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))

@@ -161,7 +161,7 @@ func TestJobsEscape(t *testing.T) {
 }
 
 // A step that fails is repeated forever, and the waiting user sees the reason.
-func TestAStepThatFails(t *testing.T) {
+func TestJobs_StepThatFails(t *testing.T) {
 	dir := seed(t)
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)

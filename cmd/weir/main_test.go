@@ -610,7 +610,7 @@ func TestOneLine(t *testing.T) {
 }
 
 // The command creates neither databases nor tables.
-func TestWrongDatabase(t *testing.T) {
+func TestOpen_WrongDatabase(t *testing.T) {
 	dir := t.TempDir()
 	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
 	r := run("dead", "list")
@@ -640,7 +640,7 @@ func TestWrongDatabase(t *testing.T) {
 }
 
 // Errors never contain passwords in any form.
-func TestNoPasswords(t *testing.T) {
+func TestErrors_NoPasswords(t *testing.T) {
 	dir := t.TempDir()
 	for _, url := range []string{
 		"postgres://u:s3cr3t%2Fpw@127.0.0.1:1/d", "postgres://u:s3cr3t@127.0.0.1:1/d?application_name=a@b",
@@ -657,7 +657,7 @@ func TestNoPasswords(t *testing.T) {
 }
 
 // Errors stored by other programs are shown without the secrets of URLs.
-func TestNoSecretsOfStoredErrors(t *testing.T) {
+func TestDead_NoSecretsOfStoredErrors(t *testing.T) {
 	dir := t.TempDir()
 	s, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
@@ -721,7 +721,7 @@ func TestFit(t *testing.T) {
 }
 
 // The command knows every cause, because filters accept only known causes.
-func TestAllCausesAreKnown(t *testing.T) {
+func TestCauses_AllAreKnown(t *testing.T) {
 	source, err := os.ReadFile("../../delivery/store/message.go")
 	require.NoError(t, err)
 	var causes []string

@@ -138,7 +138,7 @@ var asked = map[string]func(t *testing.T) store.Keeper{
 }
 
 // The questions of somebody at three in the morning, each on a real page.
-func TestTheSevenQuestions(t *testing.T) {
+func TestPages_SevenQuestions(t *testing.T) {
 	for name, open := range asked {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they wait for updates of pages
@@ -270,7 +270,7 @@ func pages(t *testing.T, e store.Keeper) []string {
 
 // Pages fit widths from 360 to 1,920 pixels, and axe-core finds no barriers for users, in
 // light and dark.
-func TestEverybodyCanUseIt(t *testing.T) {
+func TestPages_WidthsAndBarriers(t *testing.T) {
 	e := onSQLite(t)
 	paths := pages(t, e)
 	db := e.(*sqlite.Engine).DB()

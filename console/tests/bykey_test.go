@@ -33,7 +33,7 @@ func ofKey(key string, n int) (ms []store.Message) {
 // hostileKey is a key that would be markup, control a terminal, and hide text.
 const hostileKey = "<script>alert(1)</script>\x00\x1b[31m\u202egnp.exe \xff"
 
-func TestByKey(t *testing.T) {
+func TestHandlerByKey(t *testing.T) {
 	e := memory.Open()
 	require.NoError(t, e.Put(t.Context(), "orders", ofKey("large", 7)...))
 	require.NoError(t, e.Put(t.Context(), "orders-retry-1", ofKey(hostileKey, 3)...))
@@ -66,7 +66,7 @@ func TestByKey(t *testing.T) {
 	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/bykey?queue=orders&contains="+strings.Repeat("x", 2000), nil).Code)
 }
 
-func TestByKey_MoreKeysThanFit(t *testing.T) {
+func TestHandlerByKey_MoreKeysThanFit(t *testing.T) {
 	e := memory.Open()
 	for i := range 150 {
 		require.NoError(t, e.Put(t.Context(), "orders", ofKey(fmt.Sprint("customer ", i), 1)...))
@@ -77,7 +77,7 @@ func TestByKey_MoreKeysThanFit(t *testing.T) {
 	assert.Contains(t, text, "These 100 keys have most waiting messages")
 }
 
-func TestByKey_EngineWithoutCounts(t *testing.T) {
+func TestHandlerByKey_EngineWithoutCounts(t *testing.T) {
 	e := memory.Open()
 	require.NoError(t, e.Put(t.Context(), "orders", ofKey("a", 1)...))
 	h := handler(t, console.Config{Engine: struct{ store.Inspector }{e}, Authorize: role(console.Reader, "")})
@@ -116,7 +116,7 @@ func (e *slowKeys) CountKeys(ctx context.Context, q store.KeyQuery) ([]store.Key
 }
 
 // People who try filters do not keep the engine busy: counts take a tenth of the time.
-func TestByKey_RestsBetweenCounts(t *testing.T) {
+func TestHandlerByKey_RestsBetweenCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &slowKeys{Engine: memory.Open(), takes: 5 * time.Second}
 		require.NoError(t, e.Put(t.Context(), "orders", ofKey("a", 1)...))
@@ -141,7 +141,7 @@ func TestByKey_RestsBetweenCounts(t *testing.T) {
 
 // The second filter is counted after the rest, however long that is, and the groups of
 // dead letters are counted meanwhile.
-func TestByKey_SecondFilterAfterALongCount(t *testing.T) {
+func TestHandlerByKey_SecondFilterAfterALongCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &slowKeys{Engine: memory.Open(), takes: 20 * time.Second}
 		require.NoError(t, e.Put(t.Context(), "orders", ofKey("a", 1)...))
@@ -169,7 +169,7 @@ func TestByKey_SecondFilterAfterALongCount(t *testing.T) {
 }
 
 // Filters that were dropped do not wait for their counts.
-func TestByKey_DroppedFilters(t *testing.T) {
+func TestHandlerByKey_DroppedFilters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &slowKeys{Engine: memory.Open(), takes: 5 * time.Second}
 		require.NoError(t, e.Put(t.Context(), "orders", ofKey("a", 1)...))
@@ -186,14 +186,14 @@ func TestByKey_DroppedFilters(t *testing.T) {
 	})
 }
 
-func TestByKey_CountsThatFail(t *testing.T) {
+func TestHandlerByKey_CountsThatFail(t *testing.T) {
 	e := &slowKeys{Engine: memory.Open(), err: errors.New("the index is damaged <b>")}
 	h := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "")})
 	becomes(t, h, "/bykey?queue=orders", "The messages cannot be counted by key: the index is damaged &lt;b&gt;")
 }
 
 // A person sees how many messages of a key there are in each queue, and cancels them.
-func TestByKey_Cancel(t *testing.T) {
+func TestHandlerByKey_Cancel(t *testing.T) {
 	e := memory.Open()
 	key := "<b>\u202e7"
 	require.NoError(t, e.Put(t.Context(), "orders", ofKey(key, 3)...))

@@ -226,7 +226,7 @@ func TestDeadLetters(t *testing.T) {
 	})
 }
 
-func TestWhatHappensIfItIsRepeated(t *testing.T) {
+func TestMessage_WhatHappensIfItIsRepeated(t *testing.T) {
 	e := memory.Open()
 	put(t, e, 1)
 	h := handler(t, console.Config{Engine: e})
@@ -377,7 +377,7 @@ func TestLayers(t *testing.T) {
 	})
 }
 
-func TestAnEditedPayload(t *testing.T) {
+func TestActions_EditedPayload(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		put(t, e, 0)
 		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
@@ -543,7 +543,7 @@ func stripped(text string) string {
 	}
 }
 
-func TestWhoGetsIn(t *testing.T) {
+func TestHandler_WhoGetsIn(t *testing.T) {
 	e := memory.Open()
 	put(t, e, 1)
 	from := func(h http.Handler, method, host, remote string, header ...string) int {
@@ -594,7 +594,7 @@ func TestWhoGetsIn(t *testing.T) {
 }
 
 // While an engine does not answer, the last numbers are shown, and marked as such.
-func TestAnEngineThatFails(t *testing.T) {
+func TestHandler_EngineThatFails(t *testing.T) {
 	e := memory.Open()
 	put(t, e, 1)
 	mock := clock.NewMock()

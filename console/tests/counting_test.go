@@ -103,7 +103,7 @@ func TestGroupsThatTakeLong(t *testing.T) {
 }
 
 // A queue that cannot be counted does not hide the others.
-func TestAQueueThatCannotBeCounted(t *testing.T) {
+func TestCounting_QueueThatCannotBeCounted(t *testing.T) {
 	e := &counting{bad: "bills-dead", slow: "mails-dead"}
 	during(t, e, func(t *testing.T, get func(string) string) {
 		for _, queue := range []string{"bills-dead", "mails-dead"} {

@@ -23,7 +23,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// killed is the name of the children of TestAKilledConsole.
+// killed is the name of the children of TestHandler_KilledDuringAJob.
 const killed = "console"
 
 func TestMain(m *testing.M) {
@@ -53,7 +53,7 @@ func serve(path string) error {
 // Laws J1, J2: a console that is killed at any step of a job, or while it begins one,
 // neither loses nor doubles a message, and leaves one line in the log for a person's
 // action. The next console continues when a person opens it who may act.
-func TestAKilledConsole(t *testing.T) {
+func TestHandler_KilledDuringAJob(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queues.db")
 	e, err := sqlite.Open(t.Context(), path, sqlite.WithLogger(quiet))
 	require.NoError(t, err)

@@ -58,7 +58,7 @@ type leaving struct {
 func (l *leaving) Flush() { l.leave() }
 
 // Law J2: a reader cannot change anything, by any request to any route.
-func FuzzAReaderChangesNothing(f *testing.F) {
+func FuzzHandler_ReaderChangesNothing(f *testing.F) {
 	e := onSQLite(f)
 	put(f, e, 3)
 	j, err := jobs.New(e, jobs.Config{Logger: quiet})
@@ -104,7 +104,7 @@ func FuzzAReaderChangesNothing(f *testing.F) {
 
 // The pages of a queue of many dead letters: 100,000, and with WEIR_LONG=1 a million.
 // They are made while the groups are counted.
-func TestManyDeadLetters(t *testing.T) {
+func TestHandler_ManyDeadLetters(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it puts 100,000 messages")
 	}

@@ -32,7 +32,7 @@ func execute(t *testing.T, args ...string) (status int, stdout, stderr string) {
 }
 
 // Servers and workers are killed, and each order is charged once.
-func TestChargedOnce(t *testing.T) {
+func TestCluster_ChargedOnce(t *testing.T) {
 	t.Parallel()
 	status, out, errOut := execute(t, "-orders", "300", "-for", "8s", "-view", "plain")
 	require.Equal(t, show.ExitOK, status, out+errOut)

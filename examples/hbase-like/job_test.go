@@ -102,7 +102,7 @@ func TestTimeouts(t *testing.T) {
 	assert.Contains(t, o.stdout, `airport "XQQ": 1 flight, timed out (line 2)`)
 }
 
-func TestNoRetries(t *testing.T) {
+func TestJob_NoRetries(t *testing.T) {
 	t.Parallel()
 	o := runJob(lines(t, 0)[0]+flight("XQQ", "LAX"), "-in", "-", "-faults=false", "-retries", "0")
 	assert.Equal(t, exitOK, o.status)
@@ -121,7 +121,7 @@ func TestOutputToStdout(t *testing.T) {
 }
 
 // An input error is reported with file and line, and the flights before it are kept.
-func TestBadInput(t *testing.T) {
+func TestJob_BadInput(t *testing.T) {
 	t.Parallel()
 	l := lines(t, 3)
 	out := filepath.Join(t.TempDir(), "out.csv")
@@ -152,7 +152,7 @@ func TestBadInput(t *testing.T) {
 	assert.Equal(t, 5, strings.Count(readFile(t, in), "\n"), "the input is untouched")
 }
 
-func TestNoFlights(t *testing.T) {
+func TestJob_NoFlights(t *testing.T) {
 	t.Parallel()
 	for _, progress := range []string{"plain", "bar"} {
 		out, errs := newBuffer(), newBuffer()

@@ -54,7 +54,7 @@ func TestPartitioned(t *testing.T) {
 }
 
 // A second job on the same directory fails with a message.
-func TestTwoPartitionedJobs(t *testing.T) {
+func TestPartitioned_TwoJobs(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	first, err := files.OpenDir(filepath.Join(dir, "job"))

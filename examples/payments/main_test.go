@@ -37,7 +37,7 @@ func execute(t *testing.T, args ...string) (status int, stdout, stderr string) {
 }
 
 // On each engine each order is charged once, despite kills and lost answers.
-func TestChargedOnce(t *testing.T) {
+func TestPayments_ChargedOnce(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{onSQLite, onEmbedded, onKafka} {
 		t.Run(engine, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestChargedOnce(t *testing.T) {
 }
 
 // On a JetStream server elsewhere, the run removes its data at the end.
-func TestOnAServer(t *testing.T) {
+func TestPayments_OnAServer(t *testing.T) {
 	t.Parallel()
 	s, err := embedded.Start(t.TempDir(), embedded.Config{Logger: quiet, Options: func(o *server.Options) {
 		o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT
@@ -94,7 +94,7 @@ func TestOnAServer(t *testing.T) {
 }
 
 // Without a server the command reports an error.
-func TestNoServer(t *testing.T) {
+func TestPayments_NoServer(t *testing.T) {
 	status, _, errOut := execute(t, "-engine", "nats://127.0.0.1:1", "-limit", "500ms", "-progress", "off")
 	assert.Equal(t, show.ExitFailed, status)
 	assert.Contains(t, errOut, "payments: -engine nats://127.0.0.1:1: ")
@@ -105,7 +105,7 @@ func TestNoServer(t *testing.T) {
 
 // An engine that fails to answer for a while, for example while a broker restarts, does
 // not end the run.
-func TestPatiently(t *testing.T) {
+func TestPayments_Patience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away, tries := errors.New("not the leader"), 0
 		n, err := patiently(t.Context(), func(context.Context) (int, error) {

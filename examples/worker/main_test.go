@@ -40,7 +40,7 @@ func start(t *testing.T, dir string, numbers ...string) *exec.Cmd {
 
 // A killed worker continues after a restart: each order is packed, and there is one
 // parcel for each.
-func TestAWorkerThatIsKilledGoesOn(t *testing.T) {
+func TestWorker_Killed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var numbers []string
@@ -78,7 +78,7 @@ func TestAWorkerThatIsKilledGoesOn(t *testing.T) {
 
 // The tutorial's repair of a dead letter: export it, edit it, import it into the queue,
 // and remove it.
-func TestTheRepairOfADeadLetter(t *testing.T) {
+func TestWorker_RepairOfADeadLetter(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	command := filepath.Join(dir, "weir")

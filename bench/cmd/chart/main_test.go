@@ -60,7 +60,7 @@ func TestTable(t *testing.T) {
 }
 
 // Without a measurement of every peer there is no ratio.
-func TestNoRatioWithoutAllPeers(t *testing.T) {
+func TestRatio_WithoutAllPeers(t *testing.T) {
 	s := fake()
 	s.results = append(s.results[:2], s.results[3:]...) // pool+failsafe
 	require.Equal(t, "\nNot measured yet: W0.\n", table(s))

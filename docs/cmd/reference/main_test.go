@@ -21,7 +21,7 @@ func write(t *testing.T, root, name, text string) {
 }
 
 // A change of a comment makes the pages stale until they are written anew.
-func TestAChangedComment(t *testing.T) {
+func TestPages_ChangedComment(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, "go.mod", "module example.com/m\n")
 	write(t, root, "docs/reference/x", "")

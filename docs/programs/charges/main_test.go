@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 // Service and worker are killed in the middle, and started again: each order is charged
 // once, and has its receipt.
-func TestEitherSideIsKilled(t *testing.T) {
+func TestCharges_EitherProcessIsKilled(t *testing.T) {
 	const orders = 40
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

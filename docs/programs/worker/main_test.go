@@ -15,7 +15,7 @@ import (
 )
 
 // As the README states, an order that fails waits for a minute, and later for an hour.
-func TestAnOrderThatFailsWaitsInLayers(t *testing.T) {
+func TestWorker_OrderThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		orders := delivery.NewQueue[order](memory.Open(), "orders", delivery.RetryAfter(time.Minute, time.Hour))
 		receipts := delivery.NewQueue[string](memory.Open(), "receipts")

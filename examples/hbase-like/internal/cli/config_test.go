@@ -71,7 +71,7 @@ func TestFormatOfOutput(t *testing.T) {
 	}
 }
 
-func TestNonsenseIsRefused(t *testing.T) {
+func TestConfig_Nonsense(t *testing.T) {
 	for line, want := range map[string]string{
 		"-mode sorted":    "-mode sorted: must be ordered or unordered",
 		"-capacity 0":     "-capacity 0: must be at least 1",

@@ -66,7 +66,7 @@ func TestReadFromOtherPrograms(t *testing.T) {
 	assert.Equal(t, 5, got[1].Line)
 }
 
-func TestBadInputTellsFileAndLine(t *testing.T) {
+func TestFlights_ErrorNamesFileAndLine(t *testing.T) {
 	const header, good = "date,delay,distance,origin,destination\n", "2001/01/01 00:47,66,1750,DTW,LAS\n"
 	for name, c := range map[string]struct{ in, want string }{
 		"empty":          {"", "f.csv:1: empty: a header with the columns date, delay, distance, origin, destination is needed"},
@@ -122,7 +122,7 @@ func TestEmbeddedData(t *testing.T) {
 	assert.Less(t, longer, len(all)/50, "distances and great circles agree")
 }
 
-func TestBadAirports(t *testing.T) {
+func TestAirports_Bad(t *testing.T) {
 	const header = "iata,name,city,state,country,latitude,longitude\n"
 	for in, want := range map[string]string{
 		"iata,name\n": `a.csv:1: missing column "city" (the header has iata, name)`,

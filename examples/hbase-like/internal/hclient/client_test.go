@@ -103,7 +103,7 @@ func TestGet(t *testing.T) {
 	assert.Equal(t, Stats{Gets: 5, Locates: 3, Dials: 4}, c.Stats(), "one connection a server, one look-up a region")
 }
 
-func TestManyGetsShareConnections(t *testing.T) {
+func TestClient_ManyGetsShareConnections(t *testing.T) {
 	s := startStore(t, store.Config{Servers: 3, Splits: []string{"ROW0500", "ROW1000"}, MaxLatency: 5 * time.Millisecond})
 	const rows = 1500
 	for i := range rows {
@@ -193,7 +193,7 @@ func TestCrashedServerIsFoundAgain(t *testing.T) {
 }
 
 // While a server is known to be unreachable, Gets fail without dialing.
-func TestGoneServerIsNotDialedForEveryGet(t *testing.T) {
+func TestGet_UnreachableServerIsNotDialed(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, ln.Close())
@@ -405,7 +405,7 @@ func TestRegionCache(t *testing.T) {
 
 // All faults at once, until all rows were read: every Get calls back exactly once, and
 // goleak finds no leak.
-func TestGetsSurviveTrouble(t *testing.T) {
+func TestGet_AllFaultsAtOnce(t *testing.T) {
 	faults := store.DefaultFaults(5)
 	faults.EventEvery = 60
 	faults.MaxLag, faults.DownFor, faults.SlowFor, faults.SlowBy, faults.Transition = // on busy machines rows are late anyway

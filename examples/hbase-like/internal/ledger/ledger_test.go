@@ -139,7 +139,7 @@ func TestLossesAndProblemsAreBounded(t *testing.T) {
 	assert.Equal(t, "and 90 more problems", b.Problems[10])
 }
 
-func TestManyLossesAreSummedUp(t *testing.T) {
+func TestLedger_ManyLossesAreSummedUp(t *testing.T) {
 	l, f := open(true, 50)
 	for _, flight := range f {
 		l.GivenUp(flight, fmt.Errorf("flight %d", flight.Seq))
@@ -194,7 +194,7 @@ func TestQuantiles(t *testing.T) {
 	assert.Zero(t, empty.Balance().Latency)
 }
 
-func TestFromManyGoroutines(t *testing.T) {
+func TestLedger_ManyGoroutines(t *testing.T) {
 	l, f := open(false, 1000)
 	var all sync.WaitGroup
 	for _, flight := range f {

@@ -130,7 +130,7 @@ func TestServersRefuseWhatTheyDoNotDo(t *testing.T) {
 	assert.Equal(t, wire.StatusError, region.Status)
 }
 
-func TestNonsenseEndsTheConnection(t *testing.T) {
+func TestStore_NonsenseEndsTheConnection(t *testing.T) {
 	c := start(t, store.Config{Servers: 1})
 	p := dial(t, c.Regions()[0].Server)
 	_, err := p.nc.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
@@ -140,7 +140,7 @@ func TestNonsenseEndsTheConnection(t *testing.T) {
 	assert.Equal(t, wire.StatusResult, get(t, c.Regions()[0], "ATL").Status, "the server lives on")
 }
 
-func TestManyCallsShareAConnection(t *testing.T) {
+func TestStore_ManyCallsShareAConnection(t *testing.T) {
 	c := start(t, store.Config{Servers: 1, MinLatency: time.Millisecond, MaxLatency: 20 * time.Millisecond})
 	const calls = 200
 	region := c.Regions()[0]
