@@ -123,7 +123,7 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 			err = guard.Recovered("strategies", value)
 		}
 	}()
-	if p.HasReasons() { // otherwise no code reads a.Idempotent
+	if !p.ByAttempts { // otherwise no code reads a.Idempotent
 		a.Idempotent = a.Idempotent || p.IsIdempotent(a.Input) || isDeduplicated(a)
 	}
 	r, isKnown := p.Classify(a)
@@ -142,12 +142,13 @@ func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (isKnown bool, err e
 // by the status of an HTTP response, or by an error of a connection. In this case a.Stage
 // is set if the error proves a stage. The result is zero if there is no such reason.
 func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown bool) predicates.Reason {
-	isClassified := isKnown && p.HasReasons()
+	hasReasons := !p.ByAttempts
+	isClassified := isKnown && hasReasons
 	mayAskError := a.Err != nil && p.ReasonOfError != nil && !isPlain(a.Err)
 	switch {
 	case !isClassified && mayAskError:
 		return p.askError(a, isKnown)
-	case p.HasReasons():
+	case hasReasons:
 		return a.Reason // zero if the classifier does not know the attempt
 	}
 	return predicates.Reason{}
@@ -214,7 +215,7 @@ func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d
 		a.Stage = predicates.NetworkTime // the safe assumption
 	}
 	switch {
-	case now.Finishing && p.HasReasons(): // for others, Conclude decides this after the strategy was asked
+	case now.Finishing && !p.ByAttempts: // for a FLIP-232 strategy, Conclude decides this after the strategy was asked
 		d.NoRetryReason = Finishing
 		return d, true
 	case len(p.MaxRetries) > 0 && p.isUsedUp(a):
