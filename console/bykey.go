@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -41,7 +42,7 @@ func (s *server) byKey(r *http.Request) (view, error) {
 		return view{}, wrong("The filter has %d bytes: at most %d are allowed.", len(d.Contains), longestFilter)
 	}
 	d.Queue, _ = roleOf(d.Queue, false)
-	d.Dead = d.Queue + "-dead"
+	d.Dead = storearg.DeadOf(d.Queue)
 	if visible(d.Contains) == d.Contains {
 		d.Field = d.Contains
 	}

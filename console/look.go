@@ -81,22 +81,25 @@ func readWorker(w jobs.Worker, now time.Time) worker {
 	return r
 }
 
-// roleOf returns the queue that a name belongs to, and the role of the name there: see
-// delivery.Queue.
-func roleOf(name string, dead bool) (base, role string) {
-	if base, ok := strings.CutSuffix(name, "-dead"); ok {
+// roleOf returns the queue that a name belongs to, and the words for its role there.
+// hasCauses reports that its messages have causes, so that it has dead letters under a
+// name of the program's own: then base is "".
+func roleOf(name string, hasCauses bool) (base, role string) {
+	part := storearg.PartOf(name)
+	switch part.Role {
+	case storearg.RoleDead:
+		return part.Queue, "dead letters"
+	case storearg.RoleBlocked:
+		return part.Queue, "blocked"
+	case storearg.RoleLayer:
+		return part.Queue, "layer"
+	case storearg.RoleMain:
+	}
+	base, isOfOutbox := strings.CutSuffix(name, outboxDead)
+	switch {
+	case isOfOutbox && base != "":
 		return base, "dead letters"
-	}
-	if base, ok := strings.CutSuffix(name, outboxDead); ok && base != "" {
-		return base, "dead letters"
-	}
-	if base, ok := strings.CutSuffix(name, "-blocked"); ok {
-		return base, "blocked"
-	}
-	if base, n := storearg.Layer(name); n > 0 {
-		return base, "layer"
-	}
-	if dead {
+	case hasCauses:
 		return "", "dead letters"
 	}
 	return name, "queue"

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -78,13 +77,6 @@ type Queue[T any] struct {
 	closed bool      // Receive has ended
 }
 
-// Suffixes of the names of queues that belong to a queue.
-const (
-	retrySuffix   = "-retry-"
-	deadSuffix    = "-dead"
-	blockedSuffix = "-blocked"
-)
-
 // NewQueue returns a queue on an engine. It does not call the engine: the first Put makes
 // the queue. It panics if
 //
@@ -126,7 +118,7 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 	if err := storearg.Queue(name); err != nil {
 		panic("delivery: NewQueue: " + err.Error())
 	}
-	if _, n := storearg.Layer(name); n > 0 || strings.HasSuffix(name, deadSuffix) || strings.HasSuffix(name, blockedSuffix) {
+	if storearg.PartOf(name).Role != storearg.RoleMain {
 		panic(fmt.Sprintf("delivery: NewQueue: the name %q is of the layers or dead letters of a queue", name))
 	}
 	if strings.TrimSpace(name) != name || strings.ContainsFunc(name, unicode.IsControl) {
@@ -153,21 +145,21 @@ func NewQueue[T any](engine store.Engine, name string, opts ...QueueOption) *Que
 		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
 	}
 	c := ladder.Config[T]{
-		Store: engine, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.idempotencyWindow,
-		IsLayer: func(layer string) bool { of, n := storearg.Layer(layer); return of == name && n > 0 },
+		Store: engine, Codec: q.codec, Main: name, DeadLetters: storearg.DeadOf(name), Remembers: set.idempotencyWindow,
+		IsLayer: func(layer string) bool { return isLayer(storearg.PartOf(layer), name) },
 		Clock:   set.clock, Logger: set.logger,
 		Options: []leases.SourceOption{leases.WithLease(cmp.Or(set.lease, leases.DefaultLease)), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
 	}
 	for i, l := range set.layers {
 		c.Layers = append(c.Layers, ladder.Layer{
-			Queue: name + retrySuffix + strconv.Itoa(i+1), Delay: l.Delay, Jitter: l.Jitter, MaxConcurrent: l.MaxConcurrent, Rate: l.Rate,
+			Queue: storearg.LayerOf(name, i+1), Delay: l.Delay, Jitter: l.Jitter, MaxConcurrent: l.MaxConcurrent, Rate: l.Rate,
 		})
 	}
 	if canLook {
 		c.Others = set.others(looks, name)
 	}
 	if set.keepKeyOrder > 0 {
-		c.Blocked, c.MaxBlocked = name+blockedSuffix, set.keepKeyOrder
+		c.Blocked, c.MaxBlocked = storearg.BlockedOf(name), set.keepKeyOrder
 	}
 	if set.fairByKey {
 		byKey, _ := engine.(store.ByKey) // missing has looked for it
@@ -188,10 +180,11 @@ func (s *queueSettings) others(looks store.Inspector, queue string) func(context
 	return func(ctx context.Context) (others []string, err error) {
 		names, err := looks.Queues(ctx)
 		for _, name := range names {
-			if of, n := storearg.Layer(name); of == queue && n > len(s.layers) {
+			part := storearg.PartOf(name)
+			if isLayer(part, queue) && part.Layer > len(s.layers) {
 				others = append(others, name)
 			}
-			if name == queue+blockedSuffix && s.keepKeyOrder == 0 {
+			if name == storearg.BlockedOf(queue) && s.keepKeyOrder == 0 {
 				others = append(others, name)
 				once.Do(func() {
 					s.logger.Warn("weir: messages wait behind others of their key, and this version of the program does not have WithKeepKeyOrder: "+
@@ -203,11 +196,16 @@ func (s *queueSettings) others(looks store.Inspector, queue string) func(context
 	}
 }
 
+// isLayer reports whether a part of a family is a layer of a queue.
+func isLayer(part storearg.Part, queue string) bool {
+	return part.Role == storearg.RoleLayer && part.Queue == queue
+}
+
 // Name returns the name of the queue.
 func (q *Queue[T]) Name() string { return q.name }
 
 // DeadLetters returns the name of its dead letters.
-func (q *Queue[T]) DeadLetters() string { return q.name + deadSuffix }
+func (q *Queue[T]) DeadLetters() string { return storearg.DeadOf(q.name) }
 
 // Engine returns the engine of the queue.
 func (q *Queue[T]) Engine() store.Engine { return q.engine }
@@ -548,7 +546,7 @@ func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	names, err := looks.Queues(ctx)
 	errs = append(errs, err)
 	for _, name := range names {
-		if of, n := storearg.Layer(name); of == q.name && n > 0 || name == q.name+blockedSuffix {
+		if isLayer(storearg.PartOf(name), q.name) || name == storearg.BlockedOf(q.name) {
 			c.Retrying += count(name).Messages
 		}
 	}

@@ -26,7 +26,7 @@ import (
 
 const (
 	pageSize  = 1000   // messages per read
-	deadQueue = "dead" // the end of the name of each queue of dead letters
+	deadQueue = "dead" // the queue of dead letters of earlier versions
 )
 
 func (a *app) dead() *cobra.Command {
@@ -80,9 +80,9 @@ func deadToFill(ctx context.Context, c *cobra.Command, db *database) (string, er
 	return "", whichQueue(ofDeadLetters(queues))
 }
 
-// ofDeadLetters returns the queues whose names end with "-dead".
+// ofDeadLetters returns the queues that are the dead letters of a queue.
 func ofDeadLetters(queues []string) []string {
-	return slices.DeleteFunc(queues, func(q string) bool { return !strings.HasSuffix(q, "-"+deadQueue) })
+	return slices.DeleteFunc(queues, func(q string) bool { return storearg.PartOf(q).Role != storearg.RoleDead })
 }
 
 // whichQueue returns the error of a command without --queue, with the possible names.

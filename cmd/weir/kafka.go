@@ -143,8 +143,9 @@ func (k *topics) known(ctx context.Context) ([]string, error) {
 	}
 	known := slices.Collect(maps.Keys(offsets))
 	for topic := range topics {
-		queue, _ := storearg.Layer(topic)
-		if _, committed := offsets[topic]; queue == k.group && !committed {
+		part := storearg.PartOf(topic)
+		isRead := part.Queue == k.group && (part.Role == storearg.RoleMain || part.Role == storearg.RoleLayer)
+		if _, committed := offsets[topic]; isRead && !committed {
 			known = append(known, topic)
 		}
 	}

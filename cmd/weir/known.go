@@ -11,20 +11,6 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// mainOf returns the queue to which a layer, dead letters, or messages blocked behind
-// others of their key belong (law W1), or the name itself.
-func mainOf(queue string) string {
-	if of, n := storearg.Layer(queue); n > 0 {
-		return of
-	}
-	for _, suffix := range []string{"-" + deadQueue, "-blocked"} {
-		if of, ok := strings.CutSuffix(queue, suffix); ok {
-			return of
-		}
-	}
-	return queue
-}
-
 // mustExist returns an error if neither messages nor workers of the database belong to
 // the queue or its main queue, because the name is probably mistyped. In a database
 // without queues and workers it returns nil, because the queue may be empty.
@@ -42,7 +28,7 @@ func mustExist(ctx context.Context, s queues, queue string) error {
 		return err
 	}
 	names = append(names, read...)
-	isSame := func(name string) bool { return name == queue || mainOf(name) == mainOf(queue) }
+	isSame := func(name string) bool { return storearg.PartOf(name).Queue == storearg.PartOf(queue).Queue }
 	if len(names) == 0 || slices.ContainsFunc(names, isSame) {
 		return nil
 	}
@@ -63,7 +49,7 @@ func mustExist(ctx context.Context, s queues, queue string) error {
 // isRead reports whether an empty queue is a valid target of a merge: a worker reads it,
 // or the dead letters are its own.
 func isRead(ctx context.Context, s queues, from, to string) (bool, error) {
-	if from != to && mainOf(from) == to {
+	if from != to && storearg.PartOf(from).Queue == to {
 		return true, nil
 	}
 	read, err := s.workersRead(ctx)

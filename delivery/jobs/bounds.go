@@ -27,8 +27,8 @@ type bounds struct {
 
 // readBounds returns the bounds of the messages of a family that match a filter now,
 // and their number. It lists the messages, except the dead letters, which do not move
-// on. Messages move in the order of rankOf, so a message that moves meanwhile is
-// found in the next queue.
+// on. It lists the queues in the order in which messages move, so a message that moves
+// meanwhile is found in the next queue.
 func readBounds(ctx context.Context, s store.Inspector, of family, f store.Filter) (b *bounds, total int, err error) {
 	b = &bounds{Last: map[string]int64{}, Puts: map[string]int64{}}
 	for _, queue := range of.ordered() {

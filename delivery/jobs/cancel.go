@@ -72,7 +72,7 @@ type pass struct {
 
 // following returns the pass that follows the pass that a job has ended, or nil if that
 // was the last. A job of a family makes two passes over each of its queues, in the order
-// of rankOf. Each ends at the position of the last message there when it begins. So the
+// in which messages move. Each ends at the position of the last message there when it begins. So the
 // job ends even if messages are put faster than it lists them, and it finds messages that
 // move while it runs:
 //   - A message that moves to a later queue does so before the passes over its own queue
@@ -99,28 +99,12 @@ func (j *Jobs) following(ctx context.Context, job *Job) (*pass, error) {
 		return nil, err
 	}
 	for _, later := range of.ordered() {
-		if rankOf(later) > rankOf(queue) {
+		if storearg.PartOf(later).Compare(storearg.PartOf(queue)) > 0 {
 			n, err := j.engine.Count(ctx, later, job.Filter)
 			return &pass{queue: later, until: n.Last}, err
 		}
 	}
 	return nil, nil
-}
-
-// rankOf returns the place of a queue in its family: the queue, blocked messages, layers,
-// dead letters.
-func rankOf(queue string) int {
-	const dead = int(^uint(0) >> 1)
-	_, layer := storearg.Layer(queue)
-	switch {
-	case layer > 0:
-		return 1 + layer
-	case baseOf(queue) == queue:
-		return 0
-	case baseOf(queue)+blockedSuffix == queue:
-		return 1
-	}
-	return dead
 }
 
 // Limits of the record of the cancelled keys of a queue: a transaction reads and

@@ -147,8 +147,9 @@ func (s *Spec) check() error {
 		return fmt.Errorf("jobs: Family is for a purge, and not for a %s", s.Do)
 	case s.Family && s.Filter.Key == "":
 		return errors.New("jobs: Family is for the messages of a key, and Filter.Key is empty: set it to the key")
-	case s.Family && baseOf(s.Queue) != s.Queue:
-		return fmt.Errorf("jobs: queue %q belongs to queue %q: name that queue, whose layers and dead letters are included", s.Queue, baseOf(s.Queue))
+	case s.Family && storearg.PartOf(s.Queue).Role != storearg.RoleMain:
+		return fmt.Errorf("jobs: queue %q belongs to queue %q: name that queue, whose layers and dead letters are included",
+			s.Queue, storearg.PartOf(s.Queue).Queue)
 	case s.Max < 0 || s.MaxMerges < 0 || !(s.Rate >= 0):
 		return fmt.Errorf("jobs: Max %d, MaxMerges %d and Rate %v must not be negative", s.Max, s.MaxMerges, s.Rate)
 	}
@@ -159,10 +160,11 @@ func (s *Spec) check() error {
 		if err := storearg.Queue(s.To); err != nil {
 			return fmt.Errorf("jobs: To: %w", err)
 		}
-		if queue, n := storearg.Layer(s.Queue); n > 0 && queue == s.To {
+		from := storearg.PartOf(s.Queue)
+		if from.Role == storearg.RoleLayer && from.Queue == s.To {
 			return fmt.Errorf("jobs: %q is a layer of %q: its messages keep their visits and their order if they are made due", s.Queue, s.To)
 		}
-		if s.Queue == s.To+"-blocked" {
+		if from.Role == storearg.RoleBlocked && from.Queue == s.To {
 			return fmt.Errorf("jobs: messages of %q wait for earlier messages of their keys: a merge would break that order", s.Queue)
 		}
 	}

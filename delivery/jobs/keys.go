@@ -1,21 +1,15 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-const (
-	deadSuffix    = "-dead"
-	blockedSuffix = "-blocked"
-	defaultKeys   = 50
-)
+const defaultKeys = 50
 
 // KeyFilter chooses keys: see [Keys].
 type KeyFilter struct {
@@ -65,44 +59,29 @@ type family struct {
 // all returns the names of the queues of a family.
 func (f family) all() []string { return append(slices.Clone(f.waiting), f.dead) }
 
-// ordered returns the names in the order in which messages move: see rankOf.
+// ordered returns the names in the order in which messages move.
 func (f family) ordered() []string {
 	names := f.all()
-	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(rankOf(a), rankOf(b)) })
+	slices.SortFunc(names, func(a, b string) int { return storearg.PartOf(a).Compare(storearg.PartOf(b)) })
 	return names
 }
 
 // familyOf returns the family of a queue. The name must not be the name of a queue that
 // belongs to another queue.
 func familyOf(ctx context.Context, s store.Inspector, queue string) (family, error) {
-	if base := baseOf(queue); base != queue {
+	base := storearg.PartOf(queue).Queue
+	if base != queue {
 		return family{}, fmt.Errorf("jobs: queue %q belongs to queue %q: name that queue, whose layers and dead letters are included", queue, base)
 	}
 	names, err := s.Queues(ctx)
 	if err != nil {
 		return family{}, err
 	}
-	f := family{waiting: []string{queue}, dead: queue + deadSuffix}
+	f := family{waiting: []string{queue}, dead: storearg.DeadOf(queue)}
 	for _, name := range names {
-		if name != queue && name != f.dead && baseOf(name) == queue {
+		if name != queue && name != f.dead && storearg.PartOf(name).Queue == queue {
 			f.waiting = append(f.waiting, name)
 		}
 	}
 	return f, nil
-}
-
-// baseOf returns the queue to which a layer, dead letters or blocked messages belong, or
-// the name itself.
-func baseOf(name string) string {
-	base, n := storearg.Layer(name)
-	if n > 0 {
-		return base
-	}
-	for _, suffix := range []string{deadSuffix, blockedSuffix} {
-		base, ok := strings.CutSuffix(name, suffix)
-		if ok && base != "" {
-			return base
-		}
-	}
-	return name
 }

@@ -20,8 +20,6 @@ const (
 	cleanupPolicy  = "cleanup.policy"
 	retentionAge   = "retention.ms"
 	retentionBytes = "retention.bytes"
-
-	deadSuffix = "-dead"
 )
 
 type setting struct{ key, value string }
@@ -32,7 +30,7 @@ type setting struct{ key, value string }
 // keeps its settled records would grow without end (law W3).
 func newTopic(topic string) []setting {
 	settings := []setting{{cleanupPolicy, "delete"}, {retentionBytes, "-1"}}
-	if strings.HasSuffix(topic, deadSuffix) {
+	if storearg.PartOf(topic).Role == storearg.RoleDead {
 		settings = append(settings, setting{retentionAge, "-1"})
 	}
 	return settings
@@ -41,11 +39,11 @@ func newTopic(topic string) []setting {
 // required returns the configuration without which the engine refuses an existing topic.
 // The limits of a queue's own topic are up to its owner.
 func required(topic string) []setting {
-	_, layer := storearg.Layer(topic)
-	if layer == 0 && !strings.HasSuffix(topic, deadSuffix) {
-		return []setting{{cleanupPolicy, "delete"}}
+	role := storearg.PartOf(topic).Role
+	if role == storearg.RoleLayer || role == storearg.RoleDead {
+		return newTopic(topic)
 	}
-	return newTopic(topic)
+	return []setting{{cleanupPolicy, "delete"}}
 }
 
 // check returns an error for topics whose configuration lets the brokers remove messages

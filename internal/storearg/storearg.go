@@ -1,6 +1,6 @@
 // Package storearg helps to implement and call stores (delivery/store): checks of the
-// arguments of their methods, the limit of bytes of a call, and [Each], which lists a
-// queue.
+// arguments of their methods, the limit of bytes of a call, the names of the queues that
+// belong to a queue ([PartOf]), and [Each], which lists a queue.
 package storearg
 
 import (
@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -154,22 +153,6 @@ func Queue(queue string) error {
 	default:
 		return nil
 	}
-}
-
-const retry = "-retry-"
-
-// Layer returns the queue and the number of a layer. For a name that is not a layer, n is
-// 0 and queue is name (law W1).
-func Layer(name string) (queue string, n int) {
-	i := strings.LastIndex(name, retry)
-	if i < 0 {
-		return name, 0
-	}
-	n, err := strconv.Atoi(name[i+len(retry):])
-	if err != nil || n < 1 {
-		return name, 0
-	}
-	return name[:i], n
 }
 
 // IsLost reports whether an error is a *store.LeaseError.
