@@ -20,6 +20,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 const (
@@ -27,7 +28,6 @@ const (
 	editedFrom = "Edited-From"
 	aFew       = 3                // messages of a first try
 	slowly     = 10               // messages a second, unless the person sets another rate
-	maxMerges  = 5                // as jobs.Start has it
 	again      = 10 * time.Second // a second click
 	many       = 1000             // or more: assumed if the messages are not counted
 	noWhy      = "Say why: the reason stands in the log of actions, for those who come after you."
@@ -166,8 +166,8 @@ func (s *server) countOf(ctx context.Context, d *confirmData, f *store.Filter) (
 	return n, err
 }
 
-// forecast counts the messages that a merge leaves in place unless the person chooses
-// otherwise. It counts as many as it can read in a quarter of the time for a page.
+// forecast counts the messages in doubt, and to be looked at first, about which a merge
+// or a purge warns. It counts as many as it can read in a quarter of the time for a page.
 func (s *server) forecast(ctx context.Context, d *confirmData, f store.Filter) error {
 	if d.Many {
 		d.Partly = true
@@ -175,13 +175,39 @@ func (s *server) forecast(ctx context.Context, d *confirmData, f store.Filter) e
 	}
 	counting, cancel := context.WithTimeout(ctx, queryTime/4)
 	defer cancel()
-	counts, err := jobs.Forecast(counting, s.engine, d.Queue, f, s.Clock.Now())
-	d.Unsafe, d.Lapsed = counts[store.RepeatInDoubt], counts[store.RepeatLookFirst]
+	var err error
+	if d.Do == "merge" {
+		err = s.forecastMerge(counting, d, f)
+	} else {
+		err = s.forecastPurge(counting, d, f)
+	}
 	if err != nil && counting.Err() != nil && ctx.Err() == nil {
 		d.Partly = true
 		return nil
 	}
 	return err
+}
+
+// forecastMerge counts the messages that stay unless the person chooses otherwise.
+func (s *server) forecastMerge(ctx context.Context, d *confirmData, f store.Filter) error {
+	p, err := jobs.Forecast(ctx, s.engine, jobs.Spec{Queue: d.Queue, Filter: f, LeaveLapsed: true}, s.Clock.Now())
+	d.Unsafe, d.Lapsed = p.Unsafe, p.Lapsed
+	return err
+}
+
+// forecastPurge counts the messages whose calls may have taken effect.
+func (s *server) forecastPurge(ctx context.Context, d *confirmData, f store.Filter) error {
+	now := s.Clock.Now()
+	return storearg.Each(ctx, s.engine, d.Queue, f, func(e store.Entry) error {
+		switch e.Repetition(now) {
+		case store.RepeatInDoubt:
+			d.Unsafe++
+		case store.RepeatLookFirst:
+			d.Lapsed++
+		default:
+		}
+		return nil
+	})
 }
 
 // seen returns a time before which the present matches have arrived: an action leaves
@@ -259,7 +285,7 @@ func (s *server) once(ctx context.Context, spec jobs.Spec) (job jobs.Job, isSame
 		return jobs.Job{}, false, err
 	}
 	if spec.Do == store.Merge {
-		spec.MaxMerges = maxMerges
+		spec.MaxMerges = jobs.DefaultMaxMerges // as in the list
 	}
 	for _, job := range list {
 		if s.Clock.Since(job.Begun).Abs() < again && sameSpec(job.Spec, spec) {
@@ -395,7 +421,7 @@ func (s *server) edit(r *http.Request) (string, error) {
 		return "", wrong("%s", noWhy)
 	case e.Cause == "":
 		return "", wrong("Only dead letters are edited: a worker may take this one at any time.")
-	case e.Meta.UnsafeToRepeat && q.Get("unsafe") != "yes":
+	case mayHaveTakenEffect(&e) && q.Get("unsafe") != "yes":
 		return "", wrong("A call for it may have taken effect. If it may happen a second time, say so in the form.")
 	case e.Repetition(s.Clock.Now()) == store.RepeatLookFirst && q.Get("lapsed") != "yes":
 		return "", wrong("Its workers died or hung while they had it. If you have looked how far they came, say so in the form.")

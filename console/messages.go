@@ -304,6 +304,7 @@ type messageData struct {
 	Payload     string
 	Cut         bool
 	Editable    string // the payload, if it can be edited
+	IsUnsafe    bool   // a call for it may have taken effect
 	LookFirst   bool   // its workers died while they had it
 	IDText      bool   // the id is UTF-8, so that jobs can name it
 }
@@ -318,6 +319,7 @@ func (s *server) message(r *http.Request) (view, error) {
 	d.Base, d.Role = roleOf(queue, e.Cause != "")
 	if d.Role == "dead letters" {
 		d.Repeat = repeated(&e, s.Clock.Now())
+		d.IsUnsafe = mayHaveTakenEffect(&e)
 		d.LookFirst = e.Repetition(s.Clock.Now()) == store.RepeatLookFirst
 		if text := string(e.Payload); s.keeps && (e.Schema == nil || hasJSONCodec(&e)) && len(text) <= maxEdited && visible(text) == text {
 			d.Editable = text

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -34,9 +35,15 @@ func repeated(e *store.Entry, now time.Time) repetition {
 		}}
 	}
 	if e.Meta.Merges > 0 {
-		r.Lines = append(r.Lines, fmt.Sprintf("It was sent back %s already. A job leaves it here after 5.", count(e.Meta.Merges, "time")))
+		r.Lines = append(r.Lines, fmt.Sprintf("It was sent back %s already. A job leaves it here after %d.", count(e.Meta.Merges, "time"), jobs.DefaultMaxMerges))
 	}
 	return r
+}
+
+// mayHaveTakenEffect reports whether a call for a dead letter may have taken effect, even
+// if its service recognizes the request: an edited message makes another request.
+func mayHaveTakenEffect(e *store.Entry) bool {
+	return e.Meta.UnsafeToRepeat || e.Cause == store.UnsafeToRepeat
 }
 
 func safe(e *store.Entry) repetition {

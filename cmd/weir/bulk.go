@@ -259,7 +259,7 @@ weir dead show says of each message whether it may be repeated.
 	b.flags(a, c)
 	c.Flags().StringVar(&b.spec.To, "to", "", "the `QUEUE` that they return to")
 	c.Flags().BoolVar(&b.all, "all", false, "every dead letter of the queue, as without a choice")
-	c.Flags().IntVar(&b.spec.MaxMerges, "max-merges", 5, "leave those that were merged `N` times already")
+	c.Flags().IntVar(&b.spec.MaxMerges, "max-merges", jobs.DefaultMaxMerges, "leave those that were merged `N` times already")
 	c.Flags().BoolVar(&b.spec.UnsafeToRepeat, "unsafe-to-repeat", false, "also those whose call may have taken effect: it is repeated")
 	a.renamed(c, "outcome-unknown", "unsafe-to-repeat")
 	c.Flags().BoolVar(&b.lapsed, "lapsed", false, "also those whose workers died or hung while they had them")
@@ -336,20 +336,22 @@ func (a *app) warnOfRepeats(ctx context.Context, db *database, b *bulk) error {
 	if b.spec.Do != store.Merge || b.yes {
 		return nil
 	}
-	counts, err := jobs.Forecast(ctx, db.store, b.spec.Queue, b.spec.Filter, a.clock.Now())
+	careful := b.spec
+	careful.UnsafeToRepeat, careful.LeaveLapsed = false, true
+	counts, err := jobs.Forecast(ctx, db.store, careful, a.clock.Now())
 	if err != nil {
 		return err
 	}
-	warn := func(r store.Repetition, goes bool, why, flag string) {
-		switch n := counts[r]; {
+	warn := func(n int, goes bool, why, flag string) {
+		switch {
 		case n > 0 && goes:
 			a.note("%s: %s. They are sent back, too (%s)", messages(n), why, flag)
 		case n > 0:
 			a.note("%s: %s. They stay (%s sends them back, too)", messages(n), why, flag)
 		}
 	}
-	warn(store.RepeatInDoubt, b.spec.UnsafeToRepeat, "in doubt, since a call may have taken effect", "--unsafe-to-repeat")
-	warn(store.RepeatLookFirst, b.lapsed, "lapsed, since their workers died or hung. A call may have taken effect", "--lapsed")
+	warn(counts.Unsafe, b.spec.UnsafeToRepeat, "in doubt, since a call may have taken effect", "--unsafe-to-repeat")
+	warn(counts.Lapsed, b.lapsed, "lapsed, since their workers died or hung. A call may have taken effect", "--lapsed")
 	return nil
 }
 

@@ -399,6 +399,37 @@ func TestActions_EditedPayload(t *testing.T) {
 	})
 }
 
+// Another program may have put a dead letter that is in doubt by its cause alone. Its
+// calls would happen twice, so the form asks.
+func TestEdit_InDoubtByItsCause(t *testing.T) {
+	e := memory.Open()
+	require.NoError(t, e.Put(t.Context(), "orders-dead", store.Message{Meta: message.Meta{ID: "7"}, Payload: []byte("text"), Cause: store.UnsafeToRepeat}))
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	letter := page(t, h, "/message?queue=orders-dead&position=1")
+	require.Contains(t, letter, "the call for it may happen a second time")
+	form := url.Values{"why": {"a typing error"}, "to": {"orders"}, "new": {"yes"}, "payload": {"other"}}
+	w := submitted(t, h, letter, "/edit", form)
+	require.Equal(t, http.StatusUnprocessableEntity, w.Code)
+	form.Set("unsafe", "yes")
+	w = submitted(t, h, letter, "/edit", form)
+	require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+}
+
+// The page announces for a merge what the job will do: a message in doubt that was sent
+// back five times stays in any case. Before a purge it counts, since its call may have
+// taken effect.
+func TestConfirm_InDoubtAndSentBackTooOften(t *testing.T) {
+	e := memory.Open()
+	for merges, id := range []string{"a", "b", "c", "d", "e", "f"} {
+		require.NoError(t, e.Put(t.Context(), "orders-dead", store.Message{
+			Meta: message.Meta{ID: id, UnsafeToRepeat: true, Merges: merges}, Cause: store.UnsafeToRepeat,
+		}))
+	}
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	require.Contains(t, page(t, h, "/start?do=merge&queue=orders-dead"), "Of these, 5 may have taken effect already.")
+	require.Contains(t, page(t, h, "/start?do=purge&queue=orders-dead"), "Of these, 6 may have taken effect already.")
+}
+
 // A queue's default codec is JSON: a payload that is not JSON is refused, and the edited
 // message keeps the schema, so that the queue can decode it.
 func TestEdit_DefaultCodec(t *testing.T) {

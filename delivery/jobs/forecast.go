@@ -8,18 +8,21 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// Forecast counts the messages of a queue that match f by whether they may be sent back:
-// see [store.Message.Repetition]. A merge leaves messages in place that are in doubt or
-// to be looked at first, unless its Spec asks for them. now is the time for which it is
-// asked. s is a [store.Inspector]; two of its methods are enough.
+// Forecast counts what a merge would do with the messages of its queue if it ran at the
+// time now: Done counts the messages that it would send back, and the other fields count
+// the messages that would stay ([Spec.SendsBack]). Of spec it uses Queue, Filter,
+// MaxMerges, UnsafeToRepeat and LeaveLapsed. s is a [store.Inspector]; two of its methods
+// are enough.
 //
-// Forecast reads all of them, page by page. If ctx ends meanwhile, it returns the counts
-// so far, and an error.
-func Forecast(ctx context.Context, s store.Lister, queue string, f store.Filter, now time.Time) (map[store.Repetition]int, error) {
-	counts := map[store.Repetition]int{}
-	err := storearg.Each(ctx, s, queue, f, func(e store.Entry) error {
-		counts[e.Repetition(now)]++
+// Forecast reads all of the messages, page by page. If ctx ends meanwhile, it returns the
+// counts so far, and an error.
+func Forecast(ctx context.Context, s store.Lister, spec Spec, now time.Time) (Progress, error) {
+	var p Progress
+	err := storearg.Each(ctx, s, spec.Queue, spec.Filter, func(e store.Entry) error {
+		if spec.SendsBack(&e, now, &p) {
+			p.Done++
+		}
 		return nil
 	})
-	return counts, err
+	return p, err
 }

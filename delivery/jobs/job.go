@@ -14,8 +14,6 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-const defaultMaxMerges = 5
-
 // Spec specifies a job. Do, Queue, By and Why are required, and To for a Merge.
 type Spec struct {
 	Do    store.Action `json:"do"`
@@ -27,7 +25,7 @@ type Spec struct {
 	Rate   float64      `json:"rate,omitempty"`  // messages a second; 0 means no limit
 
 	// Of a Merge: an entry that was merged so often stays, which ends the loop of a
-	// message that fails each time; 0 means 5.
+	// message that fails each time; 0 means [DefaultMaxMerges].
 	MaxMerges int `json:"maxMerges,omitempty"`
 	// Of a Merge: include entries in doubt ([store.RepeatInDoubt]). Their calls may have
 	// taken effect, and would be repeated under another id. Entries that the server still

@@ -114,7 +114,7 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 		return Job{}, err
 	}
 	if s.Do == store.Merge {
-		s.MaxMerges = cmp.Or(s.MaxMerges, defaultMaxMerges)
+		s.MaxMerges = cmp.Or(s.MaxMerges, DefaultMaxMerges)
 	}
 	if _, ok := j.engine.(*local); ok && (s.Do == store.Hold || s.Do == store.Release) {
 		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is not a store.Keeper", s.Do)

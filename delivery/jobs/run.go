@@ -314,21 +314,6 @@ func (j *Jobs) skip(ctx context.Context, job Job, e store.Entry, cause error) (J
 	return next, 0, err
 }
 
-// LeaveInPlace decides whether a merge leaves an entry in place at the time now, because
-// its call is in doubt or a person should look first: see [store.Message.Repetition]. It
-// counts such an entry in p, and returns true.
-func (s *Spec) LeaveInPlace(e *store.Entry, now time.Time, p *Progress) bool {
-	switch r := e.Repetition(now); {
-	case r == store.RepeatInDoubt && !s.UnsafeToRepeat:
-		p.Unsafe++
-		return true
-	case r == store.RepeatLookFirst && s.LeaveLapsed:
-		p.Lapsed++
-		return true
-	}
-	return false
-}
-
 // plan returns the edits of entries, and counts the entries that stay.
 func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 	for _, e := range entries {
@@ -337,14 +322,7 @@ func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 		}
 		edit := store.Edit{Do: j.Do, Queue: j.queue(), Entry: e, To: j.To}
 		if j.Do == store.Merge {
-			switch {
-			case e.PointsTo() != "":
-				j.Skipped++
-				continue
-			case j.LeaveInPlace(&e, now, &j.Progress):
-				continue
-			case e.Meta.Merges >= j.MaxMerges:
-				j.Looping++
+			if !j.SendsBack(&e, now, &j.Progress) {
 				continue
 			}
 			m := e.Clone()

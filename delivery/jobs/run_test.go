@@ -17,7 +17,6 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/message"
 )
 
 func merge(rate float64) jobs.Spec {
@@ -587,28 +586,5 @@ func TestJobState(t *testing.T) {
 		"cancelled": {Cancelled: true, Ended: now, Paused: true},
 	} {
 		require.Equal(t, want, job.State())
-	}
-}
-
-// A message in doubt, and a lapsed message, stay in place unless the job was told to take
-// them.
-func TestSpecLeaveInPlace(t *testing.T) {
-	now := time.Now()
-	inDoubt := &store.Entry{Message: store.Message{Meta: message.Meta{ID: "1"}, Cause: store.UnsafeToRepeat}}
-	lapsed := &store.Entry{Message: store.Message{Meta: message.Meta{ID: "2"}, Cause: store.Lapsed}}
-	failed := &store.Entry{Message: store.Message{Meta: message.Meta{ID: "3"}, Cause: store.Exhausted}}
-	for name, c := range map[string]struct {
-		spec jobs.Spec
-		want jobs.Progress
-	}{
-		"by default":            {jobs.Spec{}, jobs.Progress{Unsafe: 1}},
-		"lapsed messages, too":  {jobs.Spec{LeaveLapsed: true}, jobs.Progress{Unsafe: 1, Lapsed: 1}},
-		"calls in doubt repeat": {jobs.Spec{UnsafeToRepeat: true}, jobs.Progress{}},
-	} {
-		var p jobs.Progress
-		require.Equal(t, c.want.Unsafe == 1, c.spec.LeaveInPlace(inDoubt, now, &p), name)
-		require.Equal(t, c.want.Lapsed == 1, c.spec.LeaveInPlace(lapsed, now, &p), name)
-		require.False(t, c.spec.LeaveInPlace(failed, now, &p), name)
-		require.Equal(t, c.want, p, name)
 	}
 }

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,10 +20,7 @@ import (
 	"github.com/weirflow/weir/internal/failed"
 )
 
-const (
-	defaultMaxMerges = 5
-	mergeBatch       = 500 // entries of a transaction
-)
+const mergeBatch = 500 // entries of a transaction
 
 // mergeGroup returns the group whose offsets record which entries of a topic were merged.
 // It is also the transactional id of merges.
@@ -40,7 +36,7 @@ func mergeGroup(topic string) string { return "weir-merge-" + topic }
 //
 // Each entry returns once for readers that read only committed records, as a worker does,
 // even when a merge is killed or two run at once: the later merge ends the other, which
-// returns an error. Skipped is always 0.
+// returns an error. Skipped counts pointers (store.Message.PointsTo).
 //
 // Entries merged at the beginning of a partition are then removed from the topic. Entries
 // merged behind a kept entry are remembered by the group: brokers forget that after
@@ -60,7 +56,6 @@ func (v *View) Merge(ctx context.Context, c jobs.Spec, progress func(jobs.Progre
 	case c.Max < 0 || c.MaxMerges < 0 || c.Rate < 0 || math.IsNaN(c.Rate):
 		return jobs.Progress{}, v.error(fmt.Errorf("merge: Max %d, MaxMerges %d and Rate %v must not be negative", c.Max, c.MaxMerges, c.Rate))
 	}
-	c.MaxMerges = cmp.Or(c.MaxMerges, defaultMaxMerges)
 	m := &merge{Spec: c, progress: progress, clock: v.clock, view: v, id: mergeGroup(v.topic)}
 	err := m.run(ctx)
 	if ctx.Err() != nil && err != nil {
@@ -162,13 +157,7 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record, in incarna
 	case e.Cause == store.Undecodable && isDamaged(r):
 		m.damaged = append(m.damaged, fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset))
 		return true, nil
-	case e.PointsTo() != "":
-		m.done.Skipped++
-		return true, nil
-	case m.LeaveInPlace(&e, m.clock.Now(), &m.done):
-		return true, nil
-	case e.Meta.Merges >= m.MaxMerges:
-		m.done.Looping++
+	case !m.SendsBack(&e, m.clock.Now(), &m.done):
 		return true, nil
 	case !track.Room(m.view.metadata, r.Offset):
 		return false, fmt.Errorf("partition %d: the group cannot remember more gaps before offset %d: merge or purge the messages there first", p.id, r.Offset)
