@@ -49,7 +49,12 @@ var errClosed = errors.New("ladder: the source is closed")
 // With [Config.Blocked] a ladder has one source at a time: Source panics before the
 // previous one is closed.
 func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
-	s := &source[T]{ladder: l, clock: l.c.Clock, inFlight: leases.NewKeysInFlight(), closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1)}
+	s := &source[T]{
+		ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1), broken: make(chan error, 1),
+		shared: []leases.SourceOption{
+			leases.WithKeysInFlight(leases.NewKeysInFlight()), leases.WithHeadStarts(leases.NewHeadStarts()),
+		},
+	}
 	if l.c.Blocked != "" {
 		s.keys = newKeys[T](l.c)
 		s.keys.wake = []func(){func() { settle.Wake(s.settled) }}
@@ -64,9 +69,9 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 		l.adopted.Store(any(other.ladder), nil)
 	}
 	if first == nil {
-		s.inputs = []*input[T]{{kind: leading, source: l.main(s.inFlight)}}
+		s.inputs = []*input[T]{{kind: leading, source: l.main(s.shared)}}
 	} else {
-		s.inputs = []*input[T]{leads, {kind: beside, source: l.main(s.inFlight)}}
+		s.inputs = []*input[T]{leads, {kind: beside, source: l.main(s.shared)}}
 	}
 	l.open.Store(s, nil)
 	_, hasLeases := l.c.Store.(store.Store)
@@ -84,17 +89,17 @@ func (l *Ladder[T]) Source(first Source[T], wrapped ...Source[T]) Source[T] {
 
 // main returns a source of the queue of new messages: on a [store.Consumer] it has the
 // layers as well.
-func (l *Ladder[T]) main(inFlight *leases.KeysInFlight) Source[T] {
+func (l *Ladder[T]) main(shared []leases.SourceOption) Source[T] {
 	if s, ok := l.c.Store.(store.Store); ok {
-		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, l.sourceOptions(inFlight)...)
+		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, l.sourceOptions(shared)...)
 	}
 	return newConsumed(l)
 }
 
-// sourceOptions returns the options of the sources of the ladder's queues, which share
-// the counts of messages in flight by key.
-func (l *Ladder[T]) sourceOptions(inFlight *leases.KeysInFlight) []leases.SourceOption {
-	return append(slices.Clip(l.c.Options), leases.WithOwner(l), leases.WithEngine(l.c.Store), leases.WithKeysInFlight(inFlight))
+// sourceOptions returns the options of the sources of the ladder's queues. shared are the
+// options that are the same for all inputs of a source.
+func (l *Ladder[T]) sourceOptions(shared []leases.SourceOption) []leases.SourceOption {
+	return slices.Concat(l.c.Options, shared, []leases.SourceOption{leases.WithOwner(l), leases.WithEngine(l.c.Store)})
 }
 
 // add adds a queue of the store to the inputs.
@@ -104,7 +109,7 @@ func (s *source[T]) add(queue string, rate float64, limit int) {
 	if s.keyed != nil {
 		from = s.keyed
 	}
-	in := leases.NewSource(from, queue, c.DeadLetters, c.Codec, s.ladder.sourceOptions(s.inFlight)...)
+	in := leases.NewSource(from, queue, c.DeadLetters, c.Codec, s.ladder.sourceOptions(s.shared)...)
 	in.OnPurge(s.onPurge)
 	s.inputs = append(s.inputs, &input[T]{kind: returning, queue: queue, source: in, rate: rate, limit: limit})
 }
@@ -196,11 +201,11 @@ type source[T any] struct {
 	clock   clock.Clock
 	closing sync.Once
 
-	inFlight *leases.KeysInFlight // of all inputs
-	closed   chan struct{}
-	settled  chan struct{} // capacity 1; to Receive: a message of a layer was settled
-	broken   chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
-	flying   atomic.Int64  // unsettled messages of all but the leading input, including messages in rest
+	shared  []leases.SourceOption // of all inputs: the messages in flight by key, and the head starts
+	closed  chan struct{}
+	settled chan struct{} // capacity 1; to Receive: a message of a layer was settled
+	broken  chan error    // capacity 1; to Receive: a message cannot be handed over until a person helps
+	flying  atomic.Int64  // unsettled messages of all but the leading input, including messages in rest
 
 	mu      sync.Mutex  // guards inputs, since addOtherQueues adds some and Close closes all, and onPurge
 	inputs  []*input[T] // otherwise owned by Receive

@@ -27,8 +27,8 @@ const DefaultLease = 30 * time.Second
 const (
 	defaultMaxPoll = 100 * time.Millisecond
 	minPoll        = 5 * time.Millisecond
-	never          = 100 * 365 * 24 * time.Hour
-	maxRecorded    = 1000 // settlements that are recorded at once
+	never          = 24 * time.Hour // a wait that the store ends: it wakes the source
+	maxRecorded    = 1000           // settlements that are recorded at once
 )
 
 var errSourceClosed = errors.New("weir: the source is closed")
@@ -45,8 +45,8 @@ var errSourceClosed = errors.New("weir: the source is closed")
 //
 // A message whose lease has ended may have killed its process. It is returned alone. The
 // next message follows when it is settled, or after a head start of 100 ms to 5 s, which
-// grows with the number of its ended leases. After five ended leases it goes to the dead
-// letters.
+// grows with the number of its ended leases. Sources can share head starts
+// ([WithHeadStarts]). After five ended leases a message goes to the dead letters.
 //
 // The Visit of a message that Receive returns is one more than the visits that are
 // stored. If a message that is in flight here is taken again, because its lease had
@@ -65,22 +65,25 @@ type Source[T any] struct {
 	woken     atomic.Bool // the store wakes the source, so it need not poll
 
 	receiving chan struct{} // capacity 1: held by a Receive
-	takesOne  bool          // the next take asks for one message, because a suspect was taken last; owned by the Receive
 	left      []int64       // positions that Resume has found, and that were not taken yet; owned by the Receive
 	after     string        // the round continues after this key; owned by the Receive
 
-	// releasing has capacity 1, and is a lock that is held during calls of the store. The
-	// recorder holds it while it releases messages, until they are removed from held.
-	// take holds it while it adds the messages that it has taken to held. Otherwise a
-	// message that was released and taken again at once would still be in held: take
-	// would join it to the delivery that has ended, and not deliver it.
+	// takesOne makes the next take ask for one message, because the last take has found a
+	// suspect. Suspects often follow each other, since all messages of a process that died
+	// are suspects. A message that is taken beside a suspect is released, and is then
+	// behind others. Owned by the Receive.
+	takesOne bool
+
+	// releasing has capacity 1, and is a lock. The recorder holds it while it releases
+	// messages in the store, until they are removed from held. take holds it after it has
+	// taken messages from the store, while it adds them to held. Otherwise a message that
+	// was released and taken again at once would still be in held: take would join it to
+	// the delivery that has ended, and not deliver it.
 	releasing chan struct{}
 
 	mu      sync.Mutex
 	held    map[string]*held // by store.Lease.Entry
 	settled []*held          // of those, with a settlement
-	suspect *held            // in flight after a lease of it has ended; or nil
-	alone   time.Time        // end of the head start of suspect; before, no other message is taken unless suspect is settled
 	lost    int              // leases: see LeasesLost
 	onPurge func()           // see OnPurge; nil if it is not set
 	looks   int              // calls of LookForPurged that have begun
@@ -96,8 +99,10 @@ type sourceSettings struct {
 	byKey    store.ByKey   // nil without rounds of keys
 	most     int           // messages of a key in flight, or 0 without a limit
 	inFlight *KeysInFlight // used if most is not 0
-	owner    any           // of the handles of messages
-	engine   store.Engine
+
+	headStarts *HeadStarts
+	owner      any // of the handles of messages
+	engine     store.Engine
 }
 
 // SourceOption changes a setting of [NewSource].
@@ -170,6 +175,9 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	if src.inFlight == nil {
 		src.inFlight = NewKeysInFlight()
 	}
+	if src.headStarts == nil {
+		src.headStarts = NewHeadStarts()
+	}
 	src.recorder = settle.Start(set.clock, set.lease, errSourceClosed, settle.Hooks{
 		Extend: src.extend, Record: func(ctx context.Context) (time.Duration, error) { return src.record(ctx, false) }, Failed: func(err error) {
 			set.logger.Warn("weir: settlements of messages could not be recorded and are tried again", "queue", queue, "error", err)
@@ -203,11 +211,12 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		if err := s.recorder.Failure(); err != nil {
 			return nil, err
 		}
-		if d := s.headStart(); d > 0 {
+		left := s.headStarts.left(s.clock.Now(), s.again)
+		if left > 0 {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			s.wait(ctx, d)
+			s.wait(ctx, left)
 			continue
 		}
 		// Even if ctx has ended, Receive returns due messages. Then it only does not wait
@@ -254,20 +263,6 @@ func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// headStart returns how long a message whose leases have ended is still alone, or 0.
-func (s *Source[T]) headStart() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.suspect == nil {
-		return 0
-	}
-	d := s.alone.Sub(s.clock.Now())
-	if d <= 0 {
-		s.suspect = nil
-	}
-	return max(0, d)
-}
-
 // take takes messages. An interrupted Take may have leased some, which would have to wait
 // for the end of their leases. So the context of Receive does not end it, and Close waits
 // for it. found is true even if no message is to be delivered.
@@ -276,15 +271,14 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 		n = 1
 	}
 	asked, looks := s.clock.Now(), s.looksBegun()
-	taken, err := s.takeNext(s.recorder.Calls, n)
+	taken, isLeft, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil || len(taken) == 0 {
 		return nil, false, err
 	}
 	s.releasing <- struct{}{}
 	defer func() { <-s.releasing }()
 	until := asked.Add(s.lease)
-	s.takesOne = false // unless deliver finds a suspect
-	taken, back := s.choose(taken, until)
+	taken, back := s.choose(taken, isLeft, until)
 	if len(back) > 0 {
 		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !storearg.IsLost(err) {
 			s.logger.Warn("weir: messages could not be released, and are redelivered when their leases end", "queue", s.queue, "error", err)
@@ -319,13 +313,6 @@ func (s *Source[T]) deliver(l *store.Leased, until time.Time) (m message.Message
 		s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
 		return m, false
 	}
-	if l.Lapses > 0 {
-		s.takesOne = true
-		s.mu.Lock()
-		s.suspect = h
-		s.alone = s.clock.Now().Add(settle.HeadStart(l.Lapses))
-		s.mu.Unlock()
-	}
 	value, err := s.decode(l)
 	if err != nil {
 		s.logger.Warn("weir: a message cannot be decoded and goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
@@ -358,11 +345,15 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload, encod
 
 // choose returns the messages to deliver, and the leases to be released. A
 // message that is in flight here stays in flight with its new lease, and is not delivered
-// again (law D2). A suspect, which is a message whose leases have ended, is delivered
-// alone, because it may kill its process and would take others along (law D4). Messages
-// with too many ended leases only pass through deliver, to be rejected. A message of a
-// key at its limit is released, and the next take leaves out the key.
-func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []store.Leased, back []store.Lease) {
+// again (law D2). Messages with too many ended leases only pass through deliver, to be
+// rejected. A message of a key at its limit is released, and the next take leaves out the
+// key.
+//
+// A suspect is delivered alone, and begins its head start: see [HeadStarts]. If another
+// source has begun a head start since take looked, the suspects are released. But a
+// suspect that Resume has found (isLeft) is delivered in any case, since it would lose its
+// place.
+func (s *Source[T]) choose(taken []store.Leased, isLeft bool, until time.Time) (chosen []store.Leased, back []store.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var suspects, others []store.Leased
@@ -388,14 +379,21 @@ func (s *Source[T]) choose(taken []store.Leased, until time.Time) (chosen []stor
 			others = append(others, l)
 		}
 	}
+	s.takesOne = len(suspects) > 0
 	if len(suspects) == 0 {
 		return append(chosen, others...), back
 	}
-	for _, l := range append(suspects[1:], others...) {
+	first := &suspects[0]
+	begins := s.headStarts.begin(suspectOf(first.Lease, s.queue), s.clock.Now(), settle.HeadStart(first.Lapses))
+	deliver, release := []store.Leased{*first}, append(suspects[1:], others...)
+	if !begins && !isLeft {
+		deliver, release = others, suspects
+	}
+	for _, l := range release {
 		s.landed(l.Meta.Key)
 		back = append(back, l.Lease)
 	}
-	return append(chosen, suspects[0]), back
+	return append(chosen, deliver...), back
 }
 
 // hold notes a message.
@@ -411,24 +409,19 @@ func (s *Source[T]) settle(h *held, v message.Settlement) {
 	switch {
 	case s.held[h.lease.Entry] != h: // the source was closed
 	case h.isGone.Load():
-		// It is recorded as done although it is gone: a store that keeps the order of keys
-		// must notice that the key is free.
+		// Its settlement is replaced: done needs no bytes of the message, and a store that
+		// keeps the order of keys must notice that the key is free.
 		h.settlement = &message.Settlement{Kind: message.Done}
 		s.settled = append(s.settled, h)
 	default:
 		h.settlement = &v
 		s.settled = append(s.settled, h)
 	}
-	alone := s.suspect == h
-	if alone {
-		s.suspect = nil
-	}
+	ended := suspectOf(h.lease, s.queue)
 	s.landed(h.message.Meta.Key)
 	s.mu.Unlock()
 	s.recorder.Kick()
-	if alone {
-		settle.Wake(s.again)
-	}
+	s.headStarts.end(ended)
 }
 
 // Close implements delivery.Source.

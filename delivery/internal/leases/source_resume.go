@@ -55,24 +55,26 @@ func (s *Source[T]) Resume(ctx context.Context) (puts []AcceptedPut, err error) 
 }
 
 // takeNext takes messages: first the messages that an earlier source has left, when their
-// leases have ended, and then others. It takes the former one at a time, because a
+// leases have ended (isLeft), and then others. It takes the former one at a time, because a
 // message that is taken beside a suspect is released, and would lose its place (see
 // choose).
-func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error) {
+func (s *Source[T]) takeNext(ctx context.Context, n int) (taken []store.Leased, isLeft bool, err error) {
 	for len(s.left) > 0 {
 		claimed, isLeased, err := s.claimLeft(ctx, s.left[0])
 		if err != nil || isLeased {
-			return nil, err
+			return nil, false, err
 		}
 		s.left = s.left[1:]
 		if len(claimed) > 0 {
-			return claimed, nil
+			return claimed, true, nil
 		}
 	}
 	if s.byKey != nil {
-		return s.takeByKey(ctx, n)
+		taken, err = s.takeByKey(ctx, n)
+	} else {
+		taken, err = s.store.Take(ctx, s.queue, n, s.lease)
 	}
-	return s.store.Take(ctx, s.queue, n, s.lease)
+	return taken, false, err
 }
 
 // claimLeft takes the message at a position, which an earlier source has left. isLeased

@@ -227,6 +227,40 @@ func TestSource_HeadStart(t *testing.T) {
 	})
 }
 
+// Law D4: sources that share head starts deliver one suspect at a time, even if both take
+// at the same time. The next one follows after the head start, or when the first is
+// settled.
+func TestHeadStarts_OfTwoSources(t *testing.T) {
+	for _, settled := range []time.Duration{30 * time.Millisecond, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			memory := memory.Open()
+			shared := leases.WithHeadStarts(leases.NewHeadStarts())
+			begun := time.Now()
+			delivered := make(chan time.Duration, 2)
+			for _, queue := range []string{"q", "q-retry-1"} {
+				m, err := leases.Encode(codec.JSON[string](), "value", message.Meta{ID: "a"})
+				require.NoError(t, err)
+				require.NoError(t, memory.Put(t.Context(), queue, m))
+				_, err = memory.Take(t.Context(), queue, 1, time.Second)
+				require.NoError(t, err)
+				s := leases.NewSource(memory, queue, "dead", codec.JSON[string](), quiet, shared)
+				t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) }) //nolint:usetesting // the context of the test has ended
+				time.AfterFunc(time.Second, func() {
+					ms, err := s.Receive(t.Context(), 10)
+					if err != nil || len(ms) != 1 {
+						t.Errorf("received %d messages, error %v", len(ms), err)
+						return
+					}
+					delivered <- time.Since(begun) - time.Second
+					time.AfterFunc(settled, ms[0].Ack)
+				})
+			}
+			require.Zero(t, <-delivered)
+			require.Equal(t, min(settled, 100*time.Millisecond), <-delivered)
+		})
+	}
+}
+
 // failing is a store that cannot write for some time.
 type failing struct {
 	store.Inspector

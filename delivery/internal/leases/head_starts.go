@@ -1,0 +1,78 @@
+package leases
+
+import (
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/settle"
+)
+
+// HeadStarts gives suspects a head start, one after the other. A suspect is a message
+// whose lease has ended: it may have killed its process, and would take along the
+// messages that are delivered beside it (law D4). During its head start, which ends when
+// it is settled, no other message is taken. The sources of a queue and of its layers
+// share a HeadStarts. Safe for concurrent use.
+type HeadStarts struct {
+	mu      sync.Mutex // guards the fields below
+	suspect suspect    // the message that has a head start, or the zero value
+	until   time.Time  // when the head start ends at the latest
+	waiting map[chan struct{}]bool
+}
+
+// suspect names a message in the engine.
+type suspect struct{ queue, entry string }
+
+func suspectOf(l store.Lease, queue string) suspect { return suspect{queue, l.Entry} }
+
+// NewHeadStarts returns a HeadStarts without a suspect.
+func NewHeadStarts() *HeadStarts { return &HeadStarts{waiting: map[chan struct{}]bool{}} }
+
+// WithHeadStarts makes a source share the head starts of other sources. By default a
+// source has its own.
+func WithHeadStarts(h *HeadStarts) SourceOption {
+	return func(set *sourceSettings) { set.headStarts = h }
+}
+
+// begin gives s a head start. It returns false while another message has a head start.
+func (h *HeadStarts) begin(s suspect, now time.Time, d time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.isRunning(now) {
+		return false
+	}
+	h.suspect = s
+	h.until = now.Add(d)
+	return true
+}
+
+// left returns how long no message may be taken, or 0. If it does not return 0, it
+// remembers wake, and sends to it when the head start ends early.
+func (h *HeadStarts) left(now time.Time, wake chan struct{}) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.isRunning(now) {
+		return 0
+	}
+	h.waiting[wake] = true
+	return h.until.Sub(now)
+}
+
+// isRunning reports whether a message has a head start. Called with mu held.
+func (h *HeadStarts) isRunning(now time.Time) bool {
+	return h.suspect != suspect{} && h.until.After(now)
+}
+
+// end ends the head start of a message that was settled, if it has one.
+func (h *HeadStarts) end(s suspect) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.suspect != s {
+		return
+	}
+	h.suspect = suspect{}
+	for wake := range h.waiting {
+		settle.Wake(wake)
+	}
+	clear(h.waiting)
+}
