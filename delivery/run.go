@@ -91,7 +91,10 @@ type Operator[IN, OUT any] interface {
 //     refused result is put again, after 100 ms and then twice as long each time, up to
 //     10 s. After ten tries, or at once if PutAll returns [message.ErrRefused], its
 //     message is rejected: it ends among the dead letters of its source. There it is
-//     unsafe to repeat if its call is not idempotent, since the call has succeeded.
+//     unsafe to repeat if its call is not idempotent, since the call has succeeded. A try
+//     counts if the sink has taken other results since the last try, or returns an error
+//     like the one that it has returned while it took others. So an outage of the sink
+//     rejects no result, unless its errors look like that.
 //   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait,
 //     and are put again after the same times, until the sink takes them. The calls are
 //     not repeated: the operator blocks on its results, so Run stops receiving. PutAll

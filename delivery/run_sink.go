@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
 const (
 	putsInARow = 3  // results that fail alone, one after the other, before the sink counts as down
-	maxRefused = 10 // counted tries of a result that the sink does not take while it takes others
+	maxRefused = 10 // counted tries of a result that the sink refuses: see noteFailedTry
 )
 
 // fill puts results into the sink until all results have come and are put. When the
@@ -69,16 +70,27 @@ type refusal[OUT any] struct {
 	message message.Message[OUT]
 	tries   int           // tries that count, since the sink was up
 	puts    int           // filling.puts at the last try
+	last    string        // the error of the last try, as [counting.Alike] returns it
+	whileUp string        // last of a try after which the sink has taken other results; set if tries is not 0
 	wait    time.Duration // between the last try and the next one
 	due     time.Time     // of the next try
 }
 
-// noteFailedTry notes a try of r that has failed. It counts the try only if the sink was
-// up, since results must not be rejected because of an outage (law D5).
-func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], now time.Time) {
-	hasTakenOthers := f.puts > r.puts   // since the last try
-	isStillUp := r.tries > 0 && !f.down // it was up at an earlier try, and is not known to be down now
-	if hasTakenOthers || isStillUp {
+// noteFailedTry notes a try of r that has failed. It counts the try if the sink was up,
+// since results must not be rejected because of an outage (law D5). The sink was up if it
+// has taken others since the last try.
+//
+// If there were no others, only the error shows whether the sink refuses r or is down. The
+// sink counts as up if the error is like the error of a try while it was up. Otherwise a
+// refused result that is the last one would never be rejected (law W2).
+func (r *refusal[OUT]) noteFailedTry(f *filling[OUT], err error, now time.Time) {
+	hasTakenOthers := f.puts > r.puts // since the last try
+	if hasTakenOthers {
+		r.whileUp = r.last
+	}
+	r.last = counting.Alike(guard.Text(err))
+	isRefusedAgain := !f.down && r.tries > 0 && r.last == r.whileUp
+	if hasTakenOthers || isRefusedAgain {
 		r.tries++
 	}
 	r.puts = f.puts
@@ -186,7 +198,7 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 				rest = append(rest, r)
 				continue
 			}
-			r.noteFailedTry(f, w.clock.Now())
+			r.noteFailedTry(f, err, w.clock.Now())
 			if r.tries == maxRefused {
 				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", message.ErrRefused, r.tries, err))
 				continue
@@ -247,7 +259,8 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 // sink has taken a result of that call.
 func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[OUT], hasTaken bool, err error) error {
 	var failed []message.Message[OUT]
-	sure := 0 // failed[:sure] were refused while the sink was up: it has taken another result after them
+	var errs []error // of failed
+	sure := 0        // failed[:sure] were refused while the sink was up: it has taken another result after them
 	for i := range some {
 		if w.working.Err() != nil || !hasTaken && i == putsInARow {
 			f.left = slices.Concat(some[i:], rest, failed) // the next time, others come first
@@ -264,6 +277,7 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 			return alone
 		default:
 			failed = append(failed, some[i])
+			errs = append(errs, alone)
 			err = alone
 		}
 	}
@@ -277,18 +291,19 @@ func (w *worker[IN, OUT]) putEach(f *filling[OUT], some, rest []message.Message[
 	if len(failed) > 0 {
 		w.logger.Warn("delivery: the sink refuses some results, which are put again", slog.Any("error", err),
 			slog.Int("messages", len(failed)), slog.String("first", failed[0].Meta().ID))
-		f.refuse(failed, sure, w.clock.Now())
+		f.refuse(failed, errs, sure, w.clock.Now())
 	}
 	return nil
 }
 
-// refuse adds results to refused. The put that has just failed counts as a try of the
-// first sure results.
-func (f *filling[OUT]) refuse(failed []message.Message[OUT], sure int, now time.Time) {
+// refuse adds results to refused, which have failed with errs. The put that has just
+// failed counts as a try of the first sure results.
+func (f *filling[OUT]) refuse(failed []message.Message[OUT], errs []error, sure int, now time.Time) {
 	for i, m := range failed {
-		r := refusal[OUT]{message: m, puts: f.puts, wait: firstWait, due: now.Add(firstWait)}
+		r := refusal[OUT]{message: m, puts: f.puts, last: counting.Alike(guard.Text(errs[i])), wait: firstWait, due: now.Add(firstWait)}
 		if i < sure {
 			r.tries = 1
+			r.whileUp = r.last
 		}
 		f.refused = append(f.refused, r)
 	}

@@ -344,6 +344,49 @@ func TestRunWithASinkThatGoesDownInABatch(t *testing.T) {
 	}
 }
 
+// Regression (law D5): if the sink went down after it had refused a result, and no other
+// result was left to show that, the message of the result was rejected.
+func TestRun_SinkGoesDownAfterItRefusedAResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, begun, took := newList(20, false), time.Now(), map[string]bool{}
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+			isRefused := slices.ContainsFunc(ms, func(m message.Message[string]) bool { return m.Value == "7" })
+			switch since := time.Since(begun); {
+			case isRefused && since < time.Second:
+				return fmt.Errorf("row 7 conflicts with transaction %d", since)
+			case since >= time.Second && since < time.Hour:
+				return errors.New("connection refused")
+			}
+			for _, m := range ms {
+				took[m.Value] = true
+			}
+			return nil
+		})
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 20, Done: 20}, withoutTime(summary))
+		require.Len(t, took, 20)
+	})
+}
+
+// Law W2: a refused result that is the last one is rejected, even if the numbers in the
+// errors differ.
+func TestRun_SinkRefusesTheLastResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, tries := newList(20, false), 0
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+			if !slices.ContainsFunc(ms, func(m message.Message[string]) bool { return m.Value == "7" }) {
+				return nil
+			}
+			tries++
+			return fmt.Errorf("row 7 is too long, request %d", tries)
+		})
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 20, Done: 19, Rejected: 1}, withoutTime(summary))
+	})
+}
+
 // Law W2: if a refused result is the last one, the sink's refusal is recognized with the
 // next results.
 func TestRunWithALastResultThatTheSinkNeverTakes(t *testing.T) {
