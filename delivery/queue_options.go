@@ -67,8 +67,8 @@ func WithLayers(layers ...Layer) QueueOption {
 
 // RetryAfter adds a layer for each delay. A message waits for up to a fifth longer, so
 // that the messages of an outage do not return all at once. Without layers, each failure
-// that the operator does not retry is a dead letter. RetryAfter panics if a delay is not
-// positive.
+// that the operator does not retry is a dead letter, except in an outage of a backend: see
+// below. RetryAfter panics if a delay is not positive.
 //
 // A failure whose call may have taken effect becomes a dead letter at once, with layers
 // as well, except in two cases: a second call does no harm, according to the strategy or
@@ -79,8 +79,9 @@ func WithLayers(layers ...Layer) QueueOption {
 // released, and its visit does not count. If it was called and then waited for its
 // backend until its time ran out ([asyncop.ErrBackendDown]), it has failed. With its
 // visits used up, it waits in the last layer again, or for a minute in the queue if it
-// has no layers. It becomes a dead letter after 100 visits in all, or after its second
-// visit too many if the service has answered others since the visit before.
+// has no layers. It becomes a dead letter after 100 visits in all. With n layers, it also
+// becomes one after visit n+2 or a later visit if the service has answered others since
+// the visit before.
 func RetryAfter(delays ...time.Duration) QueueOption {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {

@@ -71,9 +71,10 @@ type Operator[IN, OUT any] interface {
 // Calls that run when the time is over get a context that has ended. Its cause
 // (context.Cause) matches [asyncop.ErrStopped], and so differs from the cause of a
 // timeout. Run returns after they have ended. So a program can then close its engine, and
-// the clients that calls use. A call that ignores its context for more than three
-// seconds, or at most six, runs on when Run returns: then the error of Run matches
-// [ErrCallsRun], and names the messages. This holds for the functions of asyncop.Blocking
+// the clients that calls use. Run waits for three seconds after it has closed the source,
+// but no longer than six seconds after the contexts have. If calls that ignore their
+// contexts run even then, the error of Run matches [ErrCallsRun], and names the messages.
+// This holds for the functions of asyncop.Blocking
 // and asyncop.Batched, and for operators of package asyncop. weir does not know the
 // goroutines that an asyncop.Func starts.
 //

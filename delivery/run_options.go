@@ -54,8 +54,9 @@ func newRunSettings(opts []RunOption) runSettings {
 //
 // The sink gets the results at hand, so a result does not wait for others; up to n
 // results may wait for the sink. Run receives only as many messages as the operator has
-// free slots, and two for each slot that became free while it received the last ones. So
-// a worker does not keep messages from other workers that it cannot process.
+// free slots, and some more for the slots that become free meanwhile
+// ([asyncop.AsyncWaitOperator.AwaitSlots]). So a worker does not keep messages from other
+// workers that it cannot process.
 func WithBatch(n int) RunOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithBatch: %d is less than 1", n))
@@ -96,17 +97,24 @@ func WithDrain(d time.Duration) RunOption {
 // with one key has another key and fails as well. If all messages have the same key, the
 // guard never stops the worker: a backend (asyncop.WithBackend) notices an outage there.
 //
-// After a second, Run receives a tenth of the window, by default ten messages. If enough
-// of them, or of their keys, are answered, it resumes; if not, it tries again after two
-// seconds, four, and then each five seconds. It also resumes if a whole window of these
-// messages has one key and fails, by default after 42 to 50 seconds, since the other keys
-// may be up; it takes longer if Receive returns fewer messages, as with WithFairByKey. It
-// logs both. So by default an outage of an hour costs some 7,000 failed visits. If
-// hundreds of messages of a key follow each other, it costs about twice as many, and
-// about once a minute as many as the operator has slots. Messages wait for up to five
-// seconds after it. To Run, a batch of bad messages whose error is unknown looks like an
-// outage: such a batch passes with two messages a second. Let the function name the
-// errors that are permanent.
+// After a second, Run receives a probe: a tenth of the window, by default ten messages. If
+// enough of them, or of their keys, are answered, it resumes. If not, it sends the next
+// probe after two seconds, four, and then every five seconds. So by default an outage of
+// an hour costs some 7,000 failed visits, and messages wait for up to five seconds after
+// its end.
+//
+// If all messages of the probes have one key, and most fail, other keys may be up. So Run
+// also resumes after a whole window of such messages. By default these are ten probes,
+// with pauses of 42 s in all, or of 50 s if Run has stopped shortly before: then even the
+// first pause is five seconds. It takes longer if Receive returns fewer messages, as with
+// WithFairByKey. If hundreds of messages of a key follow each other, Run thus resumes
+// about once a minute in an outage. The outage then costs about twice as many failed
+// visits, and as many as the operator has slots each time. Run logs each stop, each probe
+// and why it resumes.
+//
+// To Run, a batch of bad messages whose error is unknown looks like an outage: such a
+// batch passes with two messages a second. Let the function name the errors that are
+// permanent.
 func WithFloodGuard(share float64, window int) RunOption {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("delivery: WithFloodGuard: a share of %v of a window of %d: want a share above 0 and at most 1, and a window of at least 1",

@@ -17,15 +17,18 @@
 //
 // # Guarantees
 //
-//   - Each message is affected once, even if processes are killed at any point: up to 500 messages and the progress of the job are changed in a
-//     transaction.
-//   - A job affects messages that were in its queue when it started. Messages that arrive later, or are redelivered, are left alone. PostgreSQL
-//     gives a message its place before its transaction commits, so a message that a transaction of that moment puts may be affected, too, and is
-//     not in [Job.Total].
-//   - Messages that a worker has at that moment are left alone and counted as skipped, except that a purge removes them all the same: when their
-//     calls end, the worker stores neither their failures nor their results on this engine (see delivery.Run). [Jobs.CancelKey] also ends these
-//     calls. A merge also skips a message whose
-//     id, visit and merges the other queue has already.
+//   - Each message is affected once, even if processes are killed at any point: the
+//     changes of a step, which are up to 499 messages and the progress of the job, are
+//     one transaction.
+//   - A job affects messages that were in its queue when it started. Messages that arrive
+//     later, or are redelivered, are left alone. PostgreSQL gives a message its position
+//     before its transaction commits. So a message of a transaction that runs at the
+//     start of the job may be affected, too, and is not in [Job.Total].
+//   - Messages that a worker has at the time of a step are left alone, and counted as
+//     skipped. But a purge removes them: when their calls end, the worker stores neither
+//     their failures nor their results on this engine (see delivery.Run).
+//     [Jobs.CancelKey] also ends these calls. A merge also skips a message if the other
+//     queue has one with its identity ([store.Identity]).
 //   - At most [Spec.Rate] messages a second, by the clock of the engine.
 //
 // # The log

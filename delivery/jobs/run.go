@@ -230,7 +230,7 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 	change := func(ctx context.Context, tx store.Tx) error {
 		now := tx.Now().UTC()
 		next, again = job, job.Next.Sub(now)
-		if again > 0 { // another process has made a step just now
+		if again > 0 { // too early: another process has made the last step, or the clocks differ
 			return nil
 		}
 		next.Error, next.Runner = "", j.runner

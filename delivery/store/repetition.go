@@ -58,8 +58,9 @@ func (r Repetition) String() string {
 // The cause UnsafeToRepeat counts as a Meta.UnsafeToRepeat that is true: a dead letter
 // may have been written by another program that sets only the cause.
 //
-// A job sends back messages that are in doubt, or to be looked at first, only if its Spec
-// asks for them.
+// A merge leaves messages in doubt in place unless its Spec asks for them
+// (jobs.Spec.UnsafeToRepeat). It sends back messages that are to be looked at first unless
+// its Spec leaves them in place (LeaveLapsed), as the command and the console do.
 func (m *Message) Repetition(now time.Time) Repetition {
 	isRemembered := m.Meta.Remembered.After(now)
 	switch {

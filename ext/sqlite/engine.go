@@ -177,7 +177,9 @@ const columns = `position, fence, due, cause, meta, schema, payload`
 // sized has the position of a message and the size of its payload, for takeThese.
 const sized = `position, coalesce(length(payload), 0) AS size`
 
-// positionsDue selects due messages in the order of their times.
+// positionsDue selects due messages in the order of their times. It does not need $1,
+// which is always empty: the condition is there because the driver requires that a query
+// has each argument of takeThese.
 const positionsDue = `SELECT ` + sized + ` FROM weir_messages WHERE queue = $2 AND at <= $3 AND $1 = ''` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4`
 
 // ofLease is the condition of a lease that is not lost: see leaseArgs.
@@ -268,8 +270,8 @@ func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit
 }
 
 // takeThese leases the messages that a query chooses at the time of the transaction
-// (law D3): of $1 in the queue $2, at $3, up to $4. The query names each of them. It
-// counts the leases that have ended (law W2).
+// (law D3): of $1 in the queue $2, at $3, up to $4. The query must have each of these
+// parameters. takeThese counts the leases that have ended (law W2).
 func (s *Engine) takeThese(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)

@@ -35,7 +35,8 @@ const positionsOfKeys = `SELECT m.position AS position, coalesce(length(payload)
 	JOIN weir_messages AS m ON m.position IN (SELECT position FROM weir_messages WHERE` + dueOfKey + storesql.ExceptRefused + ` ORDER BY at, position LIMIT $4)
 	ORDER BY keys.id`
 
-// positionsWithoutKey searches only the oldest messages.
+// positionsWithoutKey searches only the oldest messages. It does not need $1, which is
+// always empty: see positionsDue.
 const positionsWithoutKey = `SELECT ` + sized + ` FROM (
 		SELECT position, payload, meta FROM weir_messages WHERE queue = $2 AND at <= $3` + storesql.ExceptRefused + ` ORDER BY at, position LIMIT ` + storesql.OldestLooked + `
 	) WHERE meta->>'key' IS NULL AND $1 = '' LIMIT $4`

@@ -85,13 +85,14 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 	return to, nil
 }
 
-// waits reports whether a message waits for the end of an outage although its visits are
-// used up: it was called, has failed, and then waited in vain for its backend. (A message
-// that was not called is released by the operator, and does not come here.)
+// waits reports whether a message whose visits are used up waits for the end of an outage:
+// its call has failed, and then it has waited for its backend until its time ran out. (The
+// operator releases a message that was not called, so it does not come here.)
 //
-// The first visit too many, n+1, always waits: the failure before it may not have been
-// part of an outage. Later visits wait only if the service has not answered other
-// messages meanwhile.
+// With n layers, visit n+1 is the first that is too many. OthersAnswered is true if the
+// service has answered other messages since the visit before. The outage may have begun
+// after that, so a message waits after visit n+1 in any case. After later visits it waits
+// only if the service has not answered others.
 func (r *Router[T]) waits(visit int, f asyncop.Failure[T]) bool {
 	n := len(r.Layers)
 	canWait := f.BackendDown && visit <= outageVisits && (n > 0 || r.Returns)
@@ -120,7 +121,7 @@ func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], befor
 	if isTracked {
 		request = element.Carried()
 	}
-	losesID := isTracked && request == ""
+	losesID := isTracked && request == "" // the tracker does not give the next visit the same id
 	switch {
 	case !f.Deduplicated || losesID || r.Remembers == 0: // the server would not recognise a repeat
 		meta.Remembered = time.Time{}

@@ -18,9 +18,8 @@ import (
 // Otherwise HandOver uses what the source has found before, and a purge may come in
 // between. The caller settles the message in flight as if ms[i] had been put.
 //
-// A message that is gone although its lease was not extended in time may have been
-// settled by another worker. HandOver does not put it either, since that worker has
-// stored the outcome.
+// If the lease of a message had ended before the message was gone, another worker may have
+// settled it. HandOver does not put it either, since that worker has stored the outcome.
 func HandOver(ctx context.Context, engine store.Engine, queue string, ms []store.Message, from []message.Delivery) (isGone []bool, err error) {
 	looks, canLook := engine.(store.Inspector)
 	moves := make([]store.Move, 0, len(ms))
@@ -152,8 +151,8 @@ func (s *Source[T]) noteGone(ctx context.Context, h *held) {
 	}
 }
 
-// findPurged returns which of messages were purged: their leases are lost, although they
-// had not ended.
+// findPurged returns the messages of lost that were purged: they are no longer in the
+// queue, and their leases have not ended, so no other worker can have settled them.
 func (s *Source[T]) findPurged(ctx context.Context, lost []*held) (purged []*held) {
 	looks, ok := s.store.(store.Inspector)
 	if !ok {

@@ -70,9 +70,10 @@ func (s *Source[T]) extendSome(ctx context.Context, choose func(*held) bool) {
 // noteLost notes messages whose leases are lost. A message that was purged is gone. Other
 // messages stay in flight: if they are delivered again, the redelivery joins them.
 //
-// A message that was settled since its lease was to be extended is left to the recorder,
-// which may have settled it in the store before. So is a message that this source has
-// taken again since then.
+// The recorder handles a message that was settled since extendSome asked for its lease:
+// the lease may be lost because the recorder has settled the message in the store. A
+// message that this source has taken again since then has a newer lease, and is left out,
+// too.
 func (s *Source[T]) noteLost(ctx context.Context, lost map[store.Lease]*held, err error) {
 	purged := s.findPurged(ctx, slices.Collect(maps.Values(lost)))
 	s.mu.Lock()

@@ -2,12 +2,13 @@ package leases
 
 import "time"
 
-// forGood is the delay of a message that is set aside: it stays in its queue, and is no
-// longer taken. Its dead letter points to it, or the log names it.
+// forGood is the delay of a message that is set aside: about 100 years. The message stays
+// in its queue, and is no longer taken. Its dead letter points to it, or the log names it.
+// No engine stores that it was set aside: its due time alone shows it (IsSetAside).
 const forGood = 100 * 365 * 24 * time.Hour
 
-// longestNack limits the delay of a message that a user releases or nacks, so that it is
-// not taken for a message that was set aside.
+// longestNack limits the delay of a message that a user releases or nacks to about 25
+// years, so that IsSetAside does not return true for it.
 const longestNack = forGood / 4
 
 // SetsAside reports whether a source that releases a message with this delay sets the
@@ -15,6 +16,7 @@ const longestNack = forGood / 4
 func SetsAside(delay time.Duration) bool { return delay >= forGood }
 
 // IsSetAside reports whether a message that is due at this time in a layer, or behind
-// others of its key, was set aside for good. Other messages there are due within the
-// delay of their layer.
+// others of its key, was set aside for good. It returns true for the first 50 years after
+// that. Other messages there are due within the delay of their layer, or within
+// longestNack.
 func IsSetAside(due, now time.Time) bool { return due.Sub(now) > forGood/2 }
