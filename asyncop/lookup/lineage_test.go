@@ -315,6 +315,34 @@ func TestFunction_ElementsShareRetries_Batched(t *testing.T) {
 	})
 }
 
+// An element waits for the retry of its key, although it is due in a batch of other keys.
+func TestFunction_ElementsShareRetries_LaterMemberOfABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var calls []time.Duration // for the key "a"
+		f := lookup.New(asyncop.Batched(func(_ context.Context, keys []string) ([]asyncop.Result[int], error) {
+			results := make([]asyncop.Result[int], len(keys))
+			for i, key := range keys {
+				if key == "a" {
+					calls = append(calls, time.Since(start))
+				}
+				if key == "a" && len(calls) == 1 {
+					results[i].Err = errBackend
+				}
+			}
+			time.Sleep(time.Second)
+			return results, nil
+		}, 2, time.Minute), nil)
+		retry := strategies.FixedDelay[int](3, 10*time.Second).RetryIfException(predicates.HasException)
+		op := asyncop.UnorderedWaitWithRetry(f, time.Minute, 10, retry, silent, asyncop.WithMaxConcurrentCalls(1), asyncop.WithDrainRetries())
+		// All wait while the first batch runs. Then "a" fails in a batch with "e", and is due
+		// again in a batch with "b".
+		require.Equal(t, 6, collect(t, op.Results(slices.Values([]string{"c", "d", "a", "e", "b", "a"}))))
+		require.Len(t, calls, 2)
+		require.GreaterOrEqual(t, calls[1]-calls[0], 11*time.Second, "a second and the delay of the retry")
+	})
+}
+
 // Elements that wait for a call of this run count as running when the budget is spent.
 func TestFunction_BudgetEndsAfterAllWhoWaitForACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // as if it were the only error of the attempt. The answer is the [WeakestOf] their
 // reasons, and the stage is their latest.
 //
-//	an error of several                             the permissions of the other errors
+//	if one of the errors                            the permissions of the other errors
 //	has a reason                                    stay, if this reason has them, too
 //	has a rejection                                 stay: its request had no effect
 //	has no reason, or no classifier knows it        are lost: it may have had an effect

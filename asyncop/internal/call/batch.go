@@ -173,8 +173,8 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 }
 
 // beginCall calls [Host.beginCall] with the contexts of the elements, one after the
-// other, until one succeeds. Each attempt waits until its context ends, which may be
-// later than the end of the member. If no attempt succeeds, all contexts have ended, and
+// other, until one succeeds. Each of these calls may wait until its context ends, which
+// may be later than the end of the member. If all fail, all contexts have ended, and
 // leaveOutLate removes all elements.
 func (b *Batch[IN, OUT]) beginCall() (end func()) {
 	for _, ctx := range b.ctxs {

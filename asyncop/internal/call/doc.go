@@ -57,10 +57,10 @@
 //	                                   members
 //	ReservationKey   its reservation,  outer             outer                an attempt without a permit has one
 //	                 or nil
-//	BatchKey         a member: its     outer             outer                the function joins the batch
-//	                 batch; or outer
-//	BackendKey       its stamp for     its stamp for     outer                a call lends its permit to operators inside of it
-//	                 its own; or outer its own; or outer
+//	BatchKey         its batch, or     outer             outer                the function joins the batch
+//	                 outer
+//	BackendKey       its stamp, or     its stamp, or     outer                a call lends its permit to operators inside of it;
+//	                 outer             outer                                  outer if the key names another backend
 //	ctxkey.Stage     the attempt       all its members   outer                clients report stages and requests
 //	ctxkey.Borrow    the attempt       nil               outer                a batch makes one call
 //	ctxkey.Members   nil               contexts of its   outer                members of an outer call are not its own

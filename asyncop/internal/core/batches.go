@@ -102,6 +102,9 @@ func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
 	g.forming.Stamp = g.stamp
 	g.begin(s)
 	for s = g.nextStart(); s != nil && g.forming.Len() < size && g.state.Failure == nil; s = g.nextStart() {
+		if g.lookups != nil && g.lookups.start(s) {
+			continue
+		}
 		member := g.takePermit(s)
 		if member == refused {
 			break

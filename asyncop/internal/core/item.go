@@ -194,9 +194,9 @@ func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
 // back-off. If the back-off leaves too little of the timeout for an attempt, the element
 // gets more time.
 //
-// In this case, its first attempt is recorded as beginning at the end of the back-off.
-// The next run may count the time since the first attempt (KeepSince), and the wait
-// before it must not use up this time.
+// In this case, its first attempt is recorded as beginning at the end of the back-off: a
+// later run with KeepSince counts the time since the first attempt, and this wait must not
+// use it up.
 func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], timeout time.Duration) {
 	left := g.extendFor(it, timeout, timeout)
 	switch {

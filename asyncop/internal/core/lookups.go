@@ -62,9 +62,12 @@ func (l *lookups[IN, OUT]) start(s *Slot[IN, OUT]) bool {
 	if g.backend != nil {
 		g.backend.chargeNoRate(s)
 	}
+	forming := g.forming
+	g.forming = nil // the attempt is not a member of a batch
 	l.reserved = r
 	g.begin(s)
 	l.reserved = nil
+	g.forming = forming
 	return true
 }
 

@@ -164,7 +164,9 @@ func (o *Observing[IN, OUT]) callStarted(r *Track, number int) (err error) {
 	return nil
 }
 
-// contextOf returns own with the values of observers for the element and its attempt.
+// contextOf returns own with the values of observers for the element and its attempt. own
+// is an attempt for its call and its observers, and a token for other user code, such as
+// the policy.
 func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) context.Context {
 	r := o.tracks.get(s.index)
 	if r == nil || len(o.core.Observers) == 0 {

@@ -134,7 +134,7 @@ func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
 // the step.
 func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
 	a.EndInvoke() // the function is called later, so completions post a letter from now on
-	isMember := g.batches != nil
+	isMember := g.forming != nil
 	var succeeded chan struct{} // of a member: closed after the step, unless it failed
 	if isMember {
 		succeeded = make(chan struct{})

@@ -170,6 +170,9 @@ func (i *inlet[T]) freeSlots() int {
 // returns. So up to surplus values may be without slots when a fetch begins, and
 // freeSlots is negative then: awaitSlots returns as soon as freeSlots + surplus > 0.
 //
+// For example, 10 slots are free and the surplus is 4: 18 values are fetched. Meanwhile 4
+// more slots become free, so 4 of the values have to wait for a slot.
+//
 // The surplus is limited, because many slots become free during an idle time. The limit
 // is the number of values of the last fetch. If all values came that were asked for,
 // twice the last surplus is added, so that the surplus can grow: at a steady speed a
