@@ -212,6 +212,12 @@ func (p protocol) Report() gate.Report {
 	if s.State == Down || s.State == Probing {
 		r.Since = b.epoch.Add(b.troubled) // between probes the state changes several times a minute
 	}
+	for _, s := range b.spans {
+		r.States = append(r.States, gate.StateSpan{State: s.state.String(), Since: b.epoch.Add(s.since)})
+	}
+	if len(r.States) == 0 {
+		r.States = []gate.StateSpan{{State: Up.String(), Since: b.epoch}}
+	}
 	return r
 }
 

@@ -54,6 +54,8 @@ type health struct {
 
 	answeredAt time.Duration // the last answer, or 0
 
+	spans []span // the last states, the oldest first; empty before the first transition
+
 	// The ramp takes the time of [Ramp], but at most half as long as the trouble before
 	// it. So a short overload costs little, and a backend that goes down again and again
 	// gets the whole ramp.
@@ -65,6 +67,32 @@ type health struct {
 	pace  pace   // of the starts while the backend is up
 	calls window // the last calls, in the order of their ends
 	onset onset  // the calls that started after a loss
+}
+
+// span is a state that the backend was in. Down and Probing are one span.
+type span struct {
+	state State
+	since time.Duration
+}
+
+// mostSpans bounds the spans that a backend keeps.
+const mostSpans = 32
+
+// noteSpan notes a state for people who look at the last ones.
+func (h *health) noteSpan(s State, t time.Duration) {
+	if len(h.spans) == 0 {
+		h.spans = append(h.spans, span{state: Up})
+	}
+	last := h.spans[len(h.spans)-1].state
+	isOutage := s == Down || s == Probing
+	wasOutage := last == Down || last == Probing
+	if s == last || isOutage && wasOutage {
+		return
+	}
+	if len(h.spans) == mostSpans {
+		h.spans = append(h.spans[:0], h.spans[1:]...)
+	}
+	h.spans = append(h.spans, span{state: s, since: t})
 }
 
 // probe is the element of a seat that tries the service.
@@ -89,6 +117,7 @@ func (b *Backend) advance(t time.Duration) {
 
 func (b *Backend) enter(s State, t time.Duration) {
 	b.state, b.since = s, t
+	b.noteSpan(s, t)
 	if s == Up {
 		b.why = ""
 	}

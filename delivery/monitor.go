@@ -72,11 +72,12 @@ type Status struct {
 	//	receiving  also while it waits for messages, or for room in its operator
 	//	failing    the last Receive has failed, and is tried again
 	//	flooded    the flood guard has stopped it (WithFloodGuard)
+	//	paused     people have paused its queue (jobs.Jobs.PauseQueue)
 	//	draining   it has stopped receiving
 	//	ended      Run has returned
 	State string
-	// Err is the reason why it fails, is flooded, drains or has ended; nil if it was
-	// asked to.
+	// Err is the reason why it fails, is flooded, is paused, drains or has ended; nil if
+	// it was asked to drain or end.
 	Err error
 }
 
@@ -94,14 +95,15 @@ func (m *Monitor) Status() Status {
 	return m.before.plus(m.run())
 }
 
-// Ready returns nil if the worker receives and its engines answer, else the reason. It
+// Ready returns nil if the worker receives, or people have paused its queue, and its
+// engines answer, else the reason. It
 // asks the engines that keep jobs, at most once in ten seconds while they answer, for two
 // seconds at most. Other sources and sinks are not asked: a source that fails shows in
 // Receive.
 func (m *Monitor) Ready(ctx context.Context) error {
 	s := m.Status()
 	switch {
-	case s.State == "receiving":
+	case s.State == "receiving", s.State == "paused": // a rollout does not wait for the end of a pause
 		return m.ask(ctx)
 	case s.Err != nil:
 		return fmt.Errorf("delivery: the worker is %s: %w", s.State, s.Err)
@@ -236,6 +238,7 @@ func (w *worker[IN, OUT]) status() Status {
 	if refusals != nil {
 		refused = refusals.SettlementsRefused()
 	}
+	pause := w.pausing.err()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := Status{
@@ -256,6 +259,8 @@ func (w *worker[IN, OUT]) status() Status {
 		}
 	case w.failing != nil && (w.asked.IsZero() || w.clock.Since(w.asked) < lastWait): // later it waits for messages
 		s.State, s.Err = "failing", w.failing
+	case pause != nil:
+		s.State, s.Err = "paused", pause
 	case w.flood.stopped:
 		s.State, s.Err = "flooded", w.flood.err
 	case !w.asks:

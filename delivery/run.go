@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,6 +118,14 @@ type Operator[IN, OUT any] interface {
 // If the messages of a key were cancelled (jobs.Jobs.CancelKey), Run looks for purged
 // messages of the key at once, or within a second on an engine that cannot announce that.
 //
+// # Pauses
+//
+// People can pause a queue (jobs.Jobs.PauseQueue, `weir queue pause`, or its page in the
+// console) if its engine keeps jobs. Within two seconds Run stops receiving its messages,
+// and releases the messages that op has not taken. It finishes the others, with their
+// retries. It receives again when the queue is resumed. Run reads the orders before it
+// receives its first message; if it cannot read them, it receives, and reads them again.
+//
 // # Jobs
 //
 // Where the queue of source or sink is on an engine that keeps jobs, Run runs the jobs of
@@ -141,6 +150,9 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.begun = w.clock.Now()
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
 	w.working, w.releaseAll = context.WithCancelCause(context.WithoutCancel(ctx))
+	if slices.ContainsFunc(engines, func(h hosted) bool { return h.reads != "" }) {
+		w.pausing = newPausing(w.receiving)
+	}
 	w.monitor.begin(w.status, engines, w.clock)
 	w.open()
 	defer func() { summary, err = w.end(ctx, err) }() // also if Messages panics, for example because the operator is in use already
@@ -192,9 +204,10 @@ type worker[IN, OUT any] struct {
 	feed  chan struct{}
 	ended chan struct{} // closed by run when the operator, its input and the sink have ended
 
-	close  func() error              // closes the source, once
-	purges settle.PurgeFinder        // the source, or nil if it does not find purged messages
-	cutAt  atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not
+	close   func() error              // closes the source, once
+	purges  settle.PurgeFinder        // the source, or nil if it does not find purged messages
+	pausing *pausing                  // nil if the source is not a queue of an engine that keeps jobs
+	cutAt   atomic.Pointer[time.Time] // when calls were first cut off; nil if they were not
 
 	sourceErr error // written by the input; read after run has returned
 	sinkErr   error // written by fill; read after run has returned

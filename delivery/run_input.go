@@ -32,6 +32,7 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	var since time.Time // the source fails; zero if it does not
 	wait := firstWait
 	for w.receiving.Err() == nil {
+		receiving := w.awaitResume()
 		isProbe := w.flooded()
 		if isProbe && !w.pause() {
 			return
@@ -40,7 +41,7 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 		if n == 0 {
 			return
 		}
-		if !isProbe && w.flooded() { // the flood began while freeSlots waited: pause first
+		if !isProbe && w.flooded() || receiving.Err() != nil { // since freeSlots or pause waited
 			continue
 		}
 		var probe chan probeEnd
@@ -50,7 +51,7 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 		}
 		asked := w.clock.Now()
 		w.ask(asked)
-		ms, err := w.source.Receive(w.receiving, n)
+		ms, err := w.source.Receive(receiving, n)
 		if w.clock.Since(asked) > connectWait {
 			since, wait = time.Time{}, firstWait
 		}
@@ -76,6 +77,9 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 				w.logger.Warn("delivery: the source has failed", slog.Any("error", err))
 			}
 			return
+		case receiving.Err() != nil: // people have paused the queue
+			w.answered(nil)
+			continue
 		case since.IsZero():
 			since = w.clock.Now()
 		case w.clock.Since(since) >= sourceWait:
@@ -106,7 +110,7 @@ func (w *worker[IN, OUT]) freeSlots() int {
 // returns false if the operator takes no more.
 func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(message.Message[IN], error) bool) bool {
 	for i, m := range ms {
-		if w.receiving.Err() != nil || !probe && w.flooded() {
+		if w.receiving.Err() != nil || w.paused() || !probe && w.flooded() {
 			release(ms[i:])
 			return true
 		}

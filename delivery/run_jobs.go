@@ -107,6 +107,9 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 			defer w.mu.Unlock()
 			w.offsets[i] = d
 		}}
+		if h.reads != "" {
+			config.QueuesPaused = func(paused []jobs.QueueOrder, err error) { w.takePauses(h.reads, paused, err) }
+		}
 		if w.purges != nil && h.reads != "" {
 			config.Busy = func() bool { return w.unsettled() > 0 }
 			config.Cancelled = func(queue, key string) {
@@ -118,6 +121,9 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 		j, err := jobs.New(h.engine, config)
 		if err != nil {
 			w.logger.Warn("delivery: this worker does not run jobs", slog.Any("error", err))
+			if h.reads != "" {
+				w.takePauses(h.reads, nil, err)
+			}
 			continue
 		}
 		working.Go(func() { // ends with ctx
@@ -146,7 +152,7 @@ const mostGroups = 5
 
 // about returns the worker's report.
 func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
-	about := jobs.Worker{Queues: h.queues, Reads: h.reads}
+	about := jobs.Worker{Queues: h.queues, Reads: h.reads, Paused: h.reads != "" && w.paused()}
 	w.mu.Lock()
 	counts := struct {
 		Summary
@@ -174,9 +180,21 @@ func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 		}
 	}
 	if b := w.backend(); b != nil {
-		about.Backends = []jobs.Backend{jobs.Backend(b.Report())}
+		about.Backends = []jobs.Backend{reportOf(b)}
 	}
 	return about
+}
+
+// reportOf returns the report of a backend.
+func reportOf(b gate.Backend) jobs.Backend {
+	r := b.Report()
+	report := jobs.Backend{
+		Name: r.Name, State: r.State, Why: r.Why, Since: r.Since, Until: r.Until, Limit: r.Limit, InUse: r.InUse, Waiting: r.Waiting,
+	}
+	for _, s := range r.States {
+		report.States = append(report.States, jobs.BackendState(s))
+	}
+	return report
 }
 
 // backend returns the backend of the operator, or nil if it has no backend that takes

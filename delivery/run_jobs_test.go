@@ -146,6 +146,9 @@ func TestRunSteersItsBackend(t *testing.T) {
 			require.Len(t, w.Backends, 1)
 			require.WithinDuration(t, held, w.Backends[0].Since, 0)
 			w.Backends[0].Since, w.Backends[0].Waiting = time.Time{}, 0
+			require.Len(t, w.Backends[0].States, 2)
+			require.Equal(t, []string{"up", "held"}, []string{w.Backends[0].States[0].State, w.Backends[0].States[1].State})
+			w.Backends[0].States = nil
 			require.Equal(t, jobs.Backend{Name: "pay", State: "held", Why: "they migrate (ann)", Limit: 2}, w.Backends[0])
 		}
 		_, err = j.ResumeBackend(t.Context(), "pay", "ann", "done")

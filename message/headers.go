@@ -32,6 +32,7 @@ const (
 	headerRemembered     = "Weir-Remembered"
 	headerProvider       = "Weir-Provider"
 	headerMerges         = "Weir-Merges"
+	headerMergeJob       = "Weir-Merge-Job"
 )
 
 // ours has the lower-case names of the headers that this version writes. A later version
@@ -82,8 +83,8 @@ type count struct {
 	value *int
 }
 
-func (m *Meta) counts() [3]count {
-	return [...]count{{headerVisit, &m.Visit}, {headerAttempts, &m.Attempts}, {headerMerges, &m.Merges}}
+func (m *Meta) counts() [4]count {
+	return [...]count{{headerVisit, &m.Visit}, {headerAttempts, &m.Attempts}, {headerMerges, &m.Merges}, {headerMergeJob, &m.MergeJob}}
 }
 
 type instant struct {
@@ -124,6 +125,7 @@ func (m *Meta) instants() [5]instant {
 //	Weir-Remembered        2026-11-24T09:00:00Z
 //	Weir-Provider          acquirer-2
 //	Weir-Merges            1
+//	Weir-Merge-Job         17
 //
 // Weir-Outcome-Unknown is the header of UnsafeToRepeat, and Weir-Way the header of
 // Timeline, under the names that earlier versions read.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 	"time"
 
@@ -63,7 +64,7 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 		s.Reasons = append(s.Reasons, readable(r))
 	}
 	members, headers := metaMembers.Split(m.Headers)
-	s.Headers = make(map[string]string, len(headers)+3) // omitted if it is empty
+	s.Headers = make(map[string]string, len(headers)+4) // omitted if it is empty
 	for name, value := range headers {
 		s.Headers[escape(name, "")] = escape(value, "")
 	}
@@ -74,6 +75,9 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	}
 	if m.Put != "" {
 		s.Headers[headerPut] = storedHeader(m.Put)
+	}
+	if m.MergeJob != 0 {
+		s.Headers[headerMergeJob] = strconv.Itoa(m.MergeJob)
 	}
 	if len(m.Timeline) > 0 {
 		s.Headers[headerTimeline] = storedHeader(timelineText(m.Timeline))

@@ -41,7 +41,7 @@ func (m *Meta) fit() error {
 	for _, f := range []struct {
 		name  string
 		value int
-	}{{"Visit", m.Visit}, {"Attempts", m.Attempts}, {"Merges", m.Merges}} {
+	}{{"Visit", m.Visit}, {"Attempts", m.Attempts}, {"Merges", m.Merges}, {"MergeJob", m.MergeJob}} {
 		if f.value < 0 {
 			return fmt.Errorf("%s is %d", f.name, f.value)
 		}

@@ -76,6 +76,10 @@ type Meta struct {
 	Provider string
 	// Merges counts the returns from the dead letters.
 	Merges int
+	// MergeJob is the id of the job (package jobs) that returned it last, or 0 if it is
+	// not known. The line of the log with this number has who started the job, and why.
+	// Its stored name is Weir-Merge-Job.
+	MergeJob int
 
 	// Headers are the user's headers. At most 1 MiB, names included, in a stored form.
 	// Names that begin with "Weir-" are reserved: such a header was written by a later

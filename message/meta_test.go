@@ -27,7 +27,7 @@ var full = message.Meta{
 		{Visit: 2, Attempt: 3, Begun: time.Date(2026, 11, 23, 9, 5, 0, 0, time.UTC), Backend: "down", Error: "503 größer\n<than> 100%25 "},
 	},
 	UnsafeToRepeat: true, Request: `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
-	Remembered: time.Date(2026, 11, 24, 9, 0, 0, 5, time.UTC), Provider: "acquirer-2", Merges: 1,
+	Remembered: time.Date(2026, 11, 24, 9, 0, 0, 5, time.UTC), Provider: "acquirer-2", Merges: 1, MergeJob: 17,
 	Headers: map[string]string{"Traceparent": "00-01", "binary": "\xff\x00"},
 }
 
@@ -64,6 +64,7 @@ func TestToHeaders_AndBack(t *testing.T) {
 		"Weir-Remembered":      "2026-11-24T09:00:00.000000005Z",
 		"Weir-Provider":        "acquirer-2",
 		"Weir-Merges":          "1",
+		"Weir-Merge-Job":       "17",
 		"Traceparent":          "00-01",
 		"binary":               "\xff\x00",
 	}
@@ -120,13 +121,13 @@ func TestJSON(t *testing.T) {
 		"visit":2,"attempts":4,"firstFailure":"2026-11-23T09:00:00Z","lastFailure":"2026-11-23T09:00:01.000000001Z",
 		"due":"2026-11-23T09:01:00Z","lastError":"503 größer\nthan that ","reasons":["unavailable","a,b","timeout"],
 		"outcomeUnknown":true,"request":"\"0af7651916cd43dd8448eb211c80319c\";seq=1;attempt=4","remembered":"2026-11-24T09:00:00.000000005Z",
-		"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","binary":"%FF%00"}}`, string(b))
+		"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","Weir-Merge-Job":"17","binary":"%FF%00"}}`, string(b))
 	var got message.Meta
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, old, got)
 	b, err = json.Marshal(full)
 	require.NoError(t, err)
-	require.Contains(t, string(b), `"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","Weir-Way":"[{`)
+	require.Contains(t, string(b), `"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","Weir-Merge-Job":"17","Weir-Way":"[{`)
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, full, got)
 	b, err = json.Marshal(message.Meta{LastError: "a\xff\x00b"})
@@ -232,6 +233,7 @@ func TestLimits(t *testing.T) {
 		{message.Meta{Visit: -1}, "Visit is -1"},
 		{message.Meta{Attempts: -1}, "Attempts is -1"},
 		{message.Meta{Merges: -1}, "Merges is -1"},
+		{message.Meta{MergeJob: -1}, "MergeJob is -1"},
 		{message.Meta{Due: year}, "Due: the year is 10000"},
 		{message.Meta{Headers: map[string]string{"weir-id": "1"}}, `the name "weir-id"`},
 		{message.Meta{Headers: map[string]string{"": "1"}}, `the name ""`},

@@ -232,6 +232,7 @@ func jobMerge(b *storeBench) {
 	want := full("7")
 	want.Meta.UnsafeToRepeat, want.Meta.Visit, want.Meta.Attempts, want.Meta.Merges, want.Cause = false, 0, 0, 2, ""
 	want.Meta.Request, want.Meta.Remembered = "", time.Time{}
+	want.Meta.MergeJob = job.ID
 	b.must(same(got[8].Message, want), "a merged message is %+v", got[8].Message)
 	b.must(got[0].Meta.UnsafeToRepeat && got[0].Meta.Request != "", "a call that is remembered returned without its request: %+v", got[0].Meta)
 	left := entryIDs(b.list("dead", store.Filter{}, everything))

@@ -3,17 +3,13 @@ package jobs
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/counting"
-	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/unknown"
-	"github.com/weirflow/weir/internal/wait"
 )
 
 // Backend is the state of a service as a worker that calls it reports it: see package
@@ -27,6 +23,17 @@ type Backend struct {
 	Limit   int       `json:"limit"` // calls at a time; -1 means no limit
 	InUse   int       `json:"inUse"`
 	Waiting int       `json:"waiting"` // operators
+
+	// States are up to 32 states that the backend was in, the oldest first. The last is
+	// the present state. Down and probing count as a single state, an outage. It is empty
+	// if the worker runs an earlier version.
+	States []BackendState `json:"states,omitempty"`
+}
+
+// BackendState is a state that a backend was in, up to the next one.
+type BackendState struct {
+	State string    `json:"state"`
+	Since time.Time `json:"since"` // by the worker's clock
 }
 
 // BackendOrder is an order of people to the backends with a name, in all workers. It
@@ -185,66 +192,4 @@ func orders(ctx context.Context, from reader) (list []BackendOrder, err error) {
 		return nil
 	})
 	return list, err
-}
-
-const readEach = time.Second // orders and cancelled keys, if there is no notice of a change
-
-// watch passes on orders for backends and cancelled keys, until ctx ends. steer is nil if
-// the worker has no backend.
-func (j *Jobs) watch(ctx context.Context, steer func(BackendOrder)) {
-	changed := make(chan struct{}, 1)
-	wake := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	watched := make(chan struct{})
-	go func() { // ends with ctx
-		defer close(watched)
-		for ctx.Err() == nil {
-			_ = j.engine.Watch(ctx, wake) // it is tried again
-			if steer != nil || j.Busy == nil || j.Busy() {
-				wake()
-			}
-			_ = wait.For(ctx, j.Clock, readEach)
-		}
-	}()
-	defer func() { <-watched }()
-	failures := counting.NewFailureLog(j.Logger, j.Clock, "jobs: this worker cannot read the orders for its backends, or which keys were cancelled")
-	defer failures.Flush()
-	cancellations := &cancellations{jobs: j}
-	for {
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-		var err error
-		if steer != nil {
-			err = j.passOrders(ctx, steer)
-		}
-		if j.Cancelled != nil {
-			err = errors.Join(err, cancellations.pass(ctx))
-		}
-		if err != nil && ctx.Err() == nil {
-			failures.Add(err)
-		}
-		failures.FlushDue()
-		if steer == nil && guard.IsPermanent(err) { // the table is missing, or this user has no right to it
-			<-ctx.Done()
-			return
-		}
-	}
-}
-
-// passOrders passes on all orders for backends.
-func (j *Jobs) passOrders(ctx context.Context, steer func(BackendOrder)) error {
-	list, err := orders(ctx, j.engine)
-	for _, o := range list {
-		if !o.At.IsZero() {
-			steer(o)
-		}
-	}
-	return err
 }

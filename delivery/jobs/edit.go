@@ -48,7 +48,12 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		entry := e
 		entry.Message = e.Clone()
 		m := &entry.Message
+		_, lines, _, err := headOf(ctx, tx)
+		if err != nil {
+			return err
+		}
 		failed.Afresh(&m.Meta, now)
+		m.Meta.MergeJob = lines + 1
 		m.Meta.UnsafeToRepeat, m.Meta.Request, m.Meta.Remembered = false, "", time.Time{}
 		settle.DropPointsTo(&m.Meta) // it has bytes now
 		if m.Meta.Headers == nil {
@@ -62,10 +67,6 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		}
 		if !done[0] {
 			return errNotFree
-		}
-		_, lines, _, err := headOf(ctx, tx)
-		if err != nil {
-			return err
 		}
 		job = Job{ID: lines + 1, Spec: spec, Progress: Progress{Done: 1}, Total: 1, Begun: now, Ended: now, Format: spec.format()}
 		text, err := json.Marshal(job)

@@ -29,6 +29,8 @@ const (
 	kindWorker = "worker"
 
 	kindCancelled = "cancelled" // the last keys that were cancelled, by queue
+	kindPaused    = "paused"    // the queues that people have paused
+	kindGroups    = "groups"    // the last groups of dead letters that were counted, by queue
 )
 
 const (
@@ -63,6 +65,13 @@ type Config struct {
 	// a cancelled key. A nil Busy is always true.
 	Cancelled func(queue, key string)
 	Busy      func() bool
+
+	// QueuesPaused, if it is not nil, is called by [Jobs.Work] with the queues that people
+	// have paused ([Jobs.PauseQueue]): at the start, within about a second of each change,
+	// and perhaps again. With an error they could not be read, and the last orders hold.
+	// On an engine that cannot announce a change, Work reads them once a second. It must
+	// not block.
+	QueuesPaused func(paused []QueueOrder, err error)
 }
 
 // Jobs are the jobs of an engine. Safe for concurrent use.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"iter"
 	"strconv"
 	"strings"
@@ -18,12 +19,14 @@ import (
 type Line struct {
 	N     int       `json:"n"` // from 1
 	At    time.Time `json:"at"`
-	Event string    `json:"event"` // start, pause, resume, cancel, end; of a backend: hold, resume, limit
+	Event string    `json:"event"` // start, pause, resume, cancel, end; of a backend: hold, resume, limit; of a queue: pause, resume
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
-	Job   Job       `json:"job,omitzero"` // as it was then; zero if Backend is set
-	// Backend is the order to a backend; nil for a line about a job.
+	Job   Job       `json:"job,omitzero"` // as it was then; zero if Backend or Queue is set
+	// Backend is the order to a backend; nil for other lines.
 	Backend *BackendOrder `json:"backend,omitempty"`
+	// Queue is the order to the workers of a queue; nil for other lines.
+	Queue *QueueOrder `json:"queue,omitempty"`
 	// Hash is the SHA-256 of the line and of the hash of the line before, in hexadecimal.
 	Hash string `json:"-"`
 }
@@ -97,6 +100,35 @@ func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 		}
 	}
 }
+
+// LogLine returns a line of the log by its number, such as the id of a job for its start.
+// It checks the line against the line before, not the whole log. The error matches
+// [fs.ErrNotExist] if there is no such line.
+func (j *Jobs) LogLine(ctx context.Context, n int) (Line, error) {
+	rs, err := j.engine.Records(ctx, kindLine, lineName(max(0, n-2)), 2)
+	if err != nil {
+		return Line{}, err
+	}
+	var before Line
+	if n > 1 && len(rs) > 0 && rs[0].Name == lineName(n-1) {
+		before.N = n - 1
+		before.Hash, _, _ = strings.Cut(rs[0].Value, " ")
+		rs = rs[1:]
+	}
+	if n < 1 || len(rs) == 0 || rs[0].Name != lineName(n) {
+		return Line{}, missingLineError(n)
+	}
+	return readLine(rs[0], before)
+}
+
+// missingLineError is the error for an unknown line.
+type missingLineError int
+
+func (n missingLineError) Error() string {
+	return fmt.Sprintf("jobs: the log does not have a line %d", int(n))
+}
+
+func (missingLineError) Is(target error) bool { return target == fs.ErrNotExist }
 
 // checkEnd returns an error if the last line that was read cannot be the end of the log.
 // Another line may have been written since.

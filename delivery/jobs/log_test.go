@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,4 +63,32 @@ func TestLog_OldLineWithBounds(t *testing.T) {
 		ids = append(ids, l.Job.ID)
 	}
 	require.Equal(t, []int{1, 2}, ids)
+}
+
+// A line is found by its number, and a line that was changed is refused.
+func TestJobs_LogLine(t *testing.T) {
+	e := memory.Open()
+	j, err := jobs.New(e, jobs.Config{})
+	require.NoError(t, err)
+	for i := range 3 {
+		_, err = j.PauseQueue(t.Context(), "orders", "ann", fmt.Sprint("reason ", i+1))
+		require.NoError(t, err)
+	}
+	for n := 1; n <= 3; n++ {
+		line, err := j.LogLine(t.Context(), n)
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint("reason ", n), line.Why)
+		require.Equal(t, n, line.N)
+	}
+	for _, n := range []int{-1, 0, 4, 100} {
+		_, err = j.LogLine(t.Context(), n)
+		require.ErrorIs(t, err, fs.ErrNotExist, n)
+	}
+	list, err := e.Records(t.Context(), "log", "", 10)
+	require.NoError(t, err)
+	changed := list[1]
+	changed.Value = strings.ReplaceAll(changed.Value, "ann", "eve")
+	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, changed) }))
+	_, err = j.LogLine(t.Context(), 2)
+	require.ErrorContains(t, err, "line 2 of the log was changed")
 }

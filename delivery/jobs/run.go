@@ -327,6 +327,7 @@ func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 			}
 			m := e.Clone()
 			failed.Afresh(&m.Meta, now)
+			m.Meta.MergeJob = j.ID
 			m.Cause, m.Delay = "", 0
 			edit.Entry.Message = m
 		}

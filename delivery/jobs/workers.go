@@ -39,6 +39,7 @@ type Worker struct {
 	Queues      []string          `json:"queues,omitempty"`
 	Reads       string            `json:"reads,omitempty"`  // the queue whose messages it takes, with its layers
 	Outbox      string            `json:"outbox,omitempty"` // the outbox that it relays, or would relay
+	Paused      bool              `json:"paused,omitempty"` // it receives no messages of Reads, since people have paused that queue
 	Counts      json.RawMessage   `json:"counts,omitempty"`
 	Operators   []json.RawMessage `json:"operators,omitempty"`
 	Backends    []Backend         `json:"backends,omitempty"`
@@ -68,12 +69,15 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 // Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its
 // messages. Without jobs that takes a transaction every 20 s. about returns the report,
 // without the fields that name the process. steer, which may be nil, gets the orders of
-// people to backends, at the start and when they have changed, and perhaps again.
+// people to backends, at the start and when they have changed, and perhaps again. The
+// worker also reports at once when the paused queues have changed.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
 	defer b.runs.Wait()
-	if steer != nil || j.Cancelled != nil {
-		b.runs.Go(func() { j.watch(ctx, steer) }) // ends with ctx
+	report := make(chan struct{}, 1) // sent to when the paused queues have changed
+	if steer != nil || j.Cancelled != nil || j.QueuesPaused != nil {
+		w := &watcher{jobs: j, steer: steer, cancellations: cancellations{jobs: j}, report: report}
+		b.runs.Go(func() { w.watch(ctx) }) // ends with ctx
 	}
 	ticker := j.Clock.Ticker(beatEach)
 	defer ticker.Stop()
@@ -94,6 +98,7 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 		}
 		select {
 		case <-ticker.C:
+		case <-report:
 		case <-ctx.Done():
 			b.end(ctx)
 			return

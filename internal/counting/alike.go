@@ -46,8 +46,10 @@ func (g *Groups) Add(key Key, at time.Time, example, text string) (isNew bool) {
 		group, isNew = &Group{Key: key}, true
 		g.byKey[key] = group
 	}
+	if !at.Before(group.Last) {
+		group.Example, group.ExampleText = example, text
+	}
 	group.span(&Group{Count: 1, First: at, Last: at})
-	group.Example, group.ExampleText = example, text
 	return isNew
 }
 
@@ -97,19 +99,43 @@ const maxText = 200
 
 // Alike returns a text that is equal for similar failures: # replaces each word that
 // contains a digit, such as a number, an address or an id, and each quoted word.
-func Alike(text string) string {
+func Alike(text string) string { return alike(text, nil) }
+
+// AlikeParts returns the text of [Alike], and the words that # replaces, each behind the
+// word before it, such as "account 13".
+func AlikeParts(text string) (common string, replaced []string) {
+	before := ""
+	common = alike(text, func(word string, isReplaced bool) {
+		if isReplaced {
+			replaced = append(replaced, strings.TrimSpace(before+" "+word))
+		}
+		before = word
+	})
+	return common, replaced
+}
+
+// alike returns the text of [Alike]. It calls each, if it is not nil, for each word.
+func alike(text string, each func(word string, isReplaced bool)) string {
+	note := func(word string, isReplaced bool) {
+		if each != nil {
+			each(word, isReplaced)
+		}
+	}
 	var b strings.Builder
 	for text != "" && b.Len() < maxText {
 		word := wordOf(text)
 		switch r, size := utf8.DecodeRuneInString(text); {
 		case strings.ContainsFunc(word, unicode.IsDigit):
 			b.WriteByte('#')
+			note(word, true)
 			text = text[len(word):]
 		case word != "":
 			b.WriteString(word)
+			note(word, false)
 			text = text[len(word):]
 		case (r == '"' || r == '\'' || r == '`') && quotedWord(text) > 0:
 			b.WriteByte('#')
+			note(text[1:quotedWord(text)-1], true)
 			text = text[quotedWord(text):]
 		default:
 			b.WriteString(text[:size])

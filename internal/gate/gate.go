@@ -62,6 +62,14 @@ type Report struct {
 	Limit   int       // of running calls; -1 without a limit
 	InUse   int       // running calls
 	Waiting int       // operators that wait
+
+	States []StateSpan // the last states, the oldest first, and the present one
+}
+
+// StateSpan is a state that a backend was in. Down and probing are one span: an outage.
+type StateSpan struct {
+	State string
+	Since time.Time
 }
 
 // Order is an order of a person to a backend. It is valid until a newer one comes.

@@ -3,7 +3,7 @@ package tally
 import "github.com/weirflow/weir/delivery"
 
 // workerStates are the states of a delivery.Status.
-var workerStates = []string{"starting", "receiving", "failing", "flooded", "draining", "ended"}
+var workerStates = []string{"starting", "receiving", "failing", "flooded", "paused", "draining", "ended"}
 
 func ofWorker(label string, of func(s *delivery.Status) int) Value[delivery.Status] {
 	return Value[delivery.Status]{Label: label, Of: func(s *delivery.Status) int64 { return int64(of(s)) }}

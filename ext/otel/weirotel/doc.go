@@ -114,7 +114,7 @@
 //	weir.worker.clock_offset                       gauge, s: how far the engine's clock was ahead of the machine's, at the last heartbeat
 //	weir.worker.floods                             counter, {flood}
 //	weir.worker.state                              up-down counter, {worker}; by weir.state: 1 for starting, receiving, failing, flooded,
-//	                                               draining or ended
+//	                                               paused, draining or ended
 //
 // [ObservePartitions] adds metrics of a [partitions.Run], with the attribute
 // weir.pipeline.name:

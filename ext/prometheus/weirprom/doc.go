@@ -69,7 +69,7 @@
 //	weir_worker_settlements_refused_total            how often the engine has refused to record how a message was settled
 //	weir_worker_clock_offset_seconds                 how far the engine's clock was ahead of the machine's, at the last heartbeat
 //	weir_worker_floods_total                         how often the flood guard has stopped the worker
-//	weir_worker_state{state}                         1 for the state it is in: starting, receiving, failing, flooded, draining, ended
+//	weir_worker_state{state}                         1 for the state it is in: starting, receiving, failing, flooded, paused, draining, ended
 //
 // # Metrics of partitions
 //

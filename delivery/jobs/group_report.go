@@ -1,0 +1,104 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// GroupReport is the result of a count of the groups of a queue, as the engine keeps it
+// for all consoles.
+type GroupReport struct {
+	Queue    string        `json:"queue"`
+	At       time.Time     `json:"at"`   // the end of the count, by the engine's clock
+	Took     time.Duration `json:"took"` // in ns, with its rests
+	Messages int           `json:"messages"`
+	Groups   []Group       `json:"groups"`         // the largest
+	More     int           `json:"more,omitempty"` // groups that are left out
+}
+
+const (
+	keptGroups      = 30
+	keptExampleText = 1000 // bytes of Group.ExampleText
+)
+
+// KeepGroups keeps a report in the engine, in place of the report before. It sets
+// Queue and At, and keeps the 30 largest groups. The record is as small for a queue of
+// millions, and stays when the queue is empty.
+func (j *Jobs) KeepGroups(ctx context.Context, queue string, r GroupReport) error {
+	r.Queue = queue
+	if n := len(r.Groups) - keptGroups; n > 0 {
+		r.More += n
+		r.Groups = r.Groups[:keptGroups]
+	}
+	groups := make([]Group, len(r.Groups))
+	for i, g := range r.Groups {
+		g.ExampleText = beginningOf(g.ExampleText, keptExampleText)
+		groups[i] = g
+	}
+	r.Groups = groups
+	return j.update(ctx, func(ctx context.Context, tx store.Tx) error {
+		there, err := recordNamed(ctx, tx, kindGroups, queue)
+		if err != nil {
+			return err
+		}
+		r.At = tx.Now().UTC()
+		text, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("jobs: the groups of queue %q: %w", queue, err)
+		}
+		there.Value = string(text)
+		return tx.Write(ctx, there)
+	})
+}
+
+// KeptGroups returns the report that the engine keeps of a queue. It returns false if the
+// engine does not keep a report that this version can read.
+func (j *Jobs) KeptGroups(ctx context.Context, queue string) (r GroupReport, isThere bool, err error) {
+	there, err := recordNamed(ctx, j.engine, kindGroups, queue)
+	if err != nil || there.Value == "" {
+		return GroupReport{}, false, err
+	}
+	unreadable := json.Unmarshal([]byte(there.Value), &r)
+	if unreadable != nil { // a later version has written it: this one counts anew
+		return GroupReport{}, false, nil
+	}
+	return r, true, nil
+}
+
+// beginningOf returns up to n bytes of a text, and whole characters.
+func beginningOf(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
+
+// recordNamed returns the record with a name. If it does not exist, its version is 0 and
+// its value empty. recordNamed does not read all records of the kind: only names near it.
+func recordNamed(ctx context.Context, from reader, kind, name string) (store.Record, error) {
+	_, size := utf8.DecodeLastRuneInString(name)
+	after := name[:len(name)-size]
+	for {
+		rs, err := from.Records(ctx, kind, after, 10)
+		if err != nil {
+			return store.Record{}, err
+		}
+		for _, r := range rs {
+			if r.Name == name {
+				return r, nil
+			}
+			after = r.Name
+		}
+		if len(rs) < 10 || after > name {
+			return store.Record{Kind: kind, Name: name}, nil
+		}
+	}
+}

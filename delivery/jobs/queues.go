@@ -1,0 +1,141 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// QueueOrder is an order of people to the workers of a queue (delivery.Run). It holds
+// until the next order for the queue.
+type QueueOrder struct {
+	Queue  string    `json:"queue"`
+	Event  string    `json:"event"`            // pause, resume
+	Paused bool      `json:"paused,omitempty"` // workers receive no messages of the queue and its layers
+	By     string    `json:"by"`               // the author of the order
+	Why    string    `json:"why"`
+	At     time.Time `json:"at"` // by the engine's clock
+
+	version int64
+}
+
+// PauseQueue makes the workers of a queue stop receiving its messages, from its layers as
+// well, until [Jobs.ResumeQueue]. Workers release the messages that they have received
+// and not begun. They finish the calls that run, with their retries. Workers that start
+// later are paused as well. A worker obeys within two seconds if it reaches the engine,
+// and then reports [Worker].Paused. Messages can be put meanwhile, and jobs run.
+//
+// Workers that run a version of weir without this order do not obey it: they never
+// report Paused. The relay of an outbox does not obey it either. PauseQueue returns an
+// error if the name is the name of a layer or of the dead letters of another queue, and
+// on an engine that is not a [store.Keeper].
+func (j *Jobs) PauseQueue(ctx context.Context, queue, by, why string) (QueueOrder, error) {
+	return j.orderQueue(ctx, QueueOrder{Queue: queue, Event: "pause", Paused: true, By: by, Why: why})
+}
+
+// ResumeQueue ends a pause: workers receive messages again within two seconds. It returns
+// an error that matches [fs.ErrNotExist] if the queue is not paused.
+func (j *Jobs) ResumeQueue(ctx context.Context, queue, by, why string) (QueueOrder, error) {
+	return j.orderQueue(ctx, QueueOrder{Queue: queue, Event: "resume", By: by, Why: why})
+}
+
+// orderQueue writes the order for a queue, and a line of the log, in one transaction (law
+// J2). A resume removes the record of the pause.
+func (j *Jobs) orderQueue(ctx context.Context, o QueueOrder) (QueueOrder, error) {
+	err := j.checkQueueOrder(o)
+	if err != nil {
+		return QueueOrder{}, err
+	}
+	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
+		there, isPaused, err := pauseOf(ctx, tx, o.Queue)
+		if err != nil {
+			return err
+		}
+		if !o.Paused && !isPaused {
+			return notPausedError(o.Queue)
+		}
+		o.At = tx.Now().UTC()
+		r := store.Record{Kind: kindPaused, Name: o.Queue, Version: there.version}
+		if o.Paused {
+			text, err := json.Marshal(o)
+			if err != nil {
+				return fmt.Errorf("jobs: queue %q: %w", o.Queue, err)
+			}
+			r.Value = string(text)
+		}
+		tx.Announce()
+		err = tx.Write(ctx, r)
+		if err != nil {
+			return err
+		}
+		return appendLine(ctx, tx, Line{At: o.At, Event: o.Event, By: o.By, Why: o.Why, Queue: &o})
+	})
+	if err != nil {
+		return QueueOrder{}, err
+	}
+	return o, nil
+}
+
+func (j *Jobs) checkQueueOrder(o QueueOrder) error {
+	_, isLocal := j.engine.(*local)
+	switch {
+	case isLocal:
+		return errors.New("jobs: this engine does not keep orders for workers: it is not a store.Keeper. Use SQLite, PostgreSQL or JetStream")
+	case o.By == "" || o.Why == "":
+		return fmt.Errorf("jobs: who wants to %s queue %q, and why? Both are required", o.Event, o.Queue)
+	case !utf8.ValidString(o.By) || !utf8.ValidString(o.Why):
+		return fmt.Errorf("jobs: by %q, why %q: both must be UTF-8", o.By, o.Why)
+	case storearg.PartOf(o.Queue).Queue != o.Queue:
+		return fmt.Errorf("jobs: queue %q belongs to queue %q: name that queue, whose layers are included", o.Queue, storearg.PartOf(o.Queue).Queue)
+	}
+	return storearg.Queue(o.Queue)
+}
+
+// PausedQueues returns the queues that people have paused. A record that cannot be read,
+// because a later version has written it or it is damaged, counts as a pause: it has only
+// a name, and a reason for people.
+func (j *Jobs) PausedQueues(ctx context.Context) ([]QueueOrder, error) {
+	return pauses(ctx, j.engine)
+}
+
+func pauses(ctx context.Context, from reader) (list []QueueOrder, err error) {
+	err = each(ctx, from, kindPaused, func(r store.Record) error {
+		var o QueueOrder
+		err := json.Unmarshal([]byte(r.Value), &o)
+		if err != nil {
+			o = QueueOrder{Why: "the order cannot be read: it is of a later version of weir, or damaged. Resume the queue to remove it"}
+		}
+		o.Queue, o.version = r.Name, r.Version
+		o.Event, o.Paused = "pause", true
+		list = append(list, o)
+		return nil
+	})
+	return list, err
+}
+
+// pauseOf returns the order that pauses a queue, if there is one.
+func pauseOf(ctx context.Context, from reader, queue string) (o QueueOrder, isPaused bool, err error) {
+	list, err := pauses(ctx, from)
+	for _, o := range list {
+		if o.Queue == queue {
+			return o, true, err
+		}
+	}
+	return QueueOrder{}, false, err
+}
+
+// notPausedError is the error of a resume for a queue that is not paused.
+type notPausedError string
+
+func (queue notPausedError) Error() string {
+	return fmt.Sprintf("jobs: queue %q is not paused", string(queue))
+}
+
+func (notPausedError) Is(target error) bool { return target == fs.ErrNotExist }

@@ -1,0 +1,129 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/wait"
+)
+
+const readEach = time.Second // the orders of people, if there is no notice of a change
+
+// watcher passes the orders of people on to a worker: orders for backends, paused queues
+// and cancelled keys. The goroutine of watch owns it.
+type watcher struct {
+	jobs          *Jobs
+	steer         func(BackendOrder) // nil if the worker has no backend
+	cancellations cancellations      // used if Config.Cancelled is set
+	report        chan<- struct{}    // capacity 1; to Work, when the paused queues have changed
+
+	paused []QueueOrder // as of the last pass
+}
+
+// watch passes orders on until ctx ends: once at the start, then after each notice of the
+// engine, or once a second if the engine cannot announce changes. Then it reads the
+// cancelled keys only while the worker is busy.
+func (w *watcher) watch(ctx context.Context) {
+	changed := make(chan struct{}, 1)  // orders and cancelled keys
+	readNext := make(chan struct{}, 1) // only orders
+	wake := func() { signal(changed) }
+	if w.jobs.QueuesPaused != nil {
+		wake() // a worker waits for the first read, and Watch may take long
+	}
+	watched := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(watched)
+		for ctx.Err() == nil {
+			_ = w.jobs.engine.Watch(ctx, wake) // it is tried again
+			if w.looksForCancelled() {
+				wake()
+			} else {
+				signal(readNext)
+			}
+			_ = wait.For(ctx, w.jobs.Clock, readEach)
+		}
+	}()
+	defer func() { <-watched }()
+	failures := counting.NewFailureLog(w.jobs.Logger, w.jobs.Clock, "jobs: this worker cannot read the orders for its backends and queues, or which keys were cancelled")
+	defer failures.Flush()
+	for {
+		var err error
+		select {
+		case <-changed:
+			err = w.pass(ctx)
+		case <-readNext:
+			err = w.passOrders(ctx)
+		case <-ctx.Done():
+			return
+		}
+		if err != nil && ctx.Err() == nil {
+			failures.Add(err)
+		}
+		failures.FlushDue()
+		if w.steer == nil && guard.IsPermanent(err) { // the table is missing, or this user has no right to it
+			<-ctx.Done()
+			return
+		}
+	}
+}
+
+// looksForCancelled reports whether cancelled keys matter now.
+func (w *watcher) looksForCancelled() bool {
+	return w.jobs.Cancelled != nil && (w.jobs.Busy == nil || w.jobs.Busy())
+}
+
+// signal makes a receiver of a channel with capacity 1 receive once.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// pass reads orders and cancelled keys, and passes them on.
+func (w *watcher) pass(ctx context.Context) error {
+	err := w.passOrders(ctx)
+	if w.jobs.Cancelled != nil {
+		err = errors.Join(err, w.cancellations.pass(ctx))
+	}
+	return err
+}
+
+// passOrders reads the paused queues and the orders for backends, and passes them on.
+func (w *watcher) passOrders(ctx context.Context) error {
+	var paused, steered error
+	if w.jobs.QueuesPaused != nil {
+		paused = w.passPaused(ctx)
+	}
+	if w.steer != nil {
+		steered = w.passToBackends(ctx)
+	}
+	return errors.Join(paused, steered)
+}
+
+// passPaused passes on the paused queues.
+func (w *watcher) passPaused(ctx context.Context) error {
+	list, err := pauses(ctx, w.jobs.engine)
+	w.jobs.QueuesPaused(list, err)
+	if err != nil || slices.Equal(list, w.paused) {
+		return err
+	}
+	w.paused = list
+	signal(w.report)
+	return nil
+}
+
+// passToBackends passes on all orders for backends.
+func (w *watcher) passToBackends(ctx context.Context) error {
+	list, err := orders(ctx, w.jobs.engine)
+	for _, o := range list {
+		if !o.At.IsZero() {
+			w.steer(o)
+		}
+	}
+	return err
+}
