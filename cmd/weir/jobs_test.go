@@ -197,3 +197,25 @@ func TestCancel_SkippedMessages(t *testing.T) {
 		require.Equal(t, tt.want, a.frame.String())
 	}
 }
+
+func TestQueue_PauseAndResume(t *testing.T) {
+	dir := seed(t)
+	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
+	assert.Equal(t, result{"", "No queue is paused.\n", 0}, run("queue", "list"))
+	assert.Equal(t, exitUsage, run("queue", "pause").status)
+	assert.Equal(t, result{"Queue orders is paused: 0 workers read it\n", "", 0}, run("queue", "pause", "orders", "--by", "ann", "--why", "they migrate"))
+	assert.Regexp(t, `QUEUE +SINCE +BY +WHY *\norders +\S+ \S+ +ann +they migrate`, run("queue", "list").stdout)
+	assert.Equal(t, result{"orders\n", "", 0}, run("queue", "list", "-o", "name"))
+	assert.Regexp(t, `\{"queue":"orders","event":"pause","paused":true,"by":"ann","why":"they migrate","at":"[^"]+"\}`, run("queue", "list", "--json").stdout)
+	layer := run("queue", "pause", "orders-retry-1")
+	assert.Equal(t, exitFailed, layer.status)
+	assert.Contains(t, layer.stderr, `queue "orders-retry-1" belongs to queue "orders"`)
+	assert.Equal(t, result{"Queue orders is resumed: 0 workers read it\n", "", 0}, run("queue", "resume", "orders"))
+	again := run("queue", "resume", "orders")
+	assert.Equal(t, exitFailed, again.status)
+	assert.Contains(t, again.stderr, `queue "orders" is not paused`)
+	log := run("log").stdout
+	for _, event := range []string{"pause +queue +orders +ann +they migrate", "resume +queue +orders"} {
+		assert.Regexp(t, event, log)
+	}
+}

@@ -37,7 +37,9 @@ no terminal, and with --json, it is shown once.
 
 CHANGE is by how many messages a second a queue grows or shrinks. DONE/S and
 FAILED/S of a worker are averages between its last two reports, which come every
-20 s; at first, over its whole life.`,
+20 s; at first, over its whole life. SINCE of a backend is how long its state
+lasts, or its outage. 20 MINUTES is its worst state in each of the last 20
+minutes, the present one at the right: . up, / ramping, H held, # down.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every <= 0 {
 				return usagef("--every %v must be positive", every)
@@ -275,7 +277,7 @@ func (t *top) drawBackends(s *topJSON) error {
 			if !b.Since.IsZero() {
 				since = age(s.At.Sub(b.Since))
 			}
-			rows = append(rows, []string{b.Name, w.ID, b.State, since, strconv.Itoa(b.InUse), limit, b.Why})
+			rows = append(rows, []string{b.Name, w.ID, b.State, since, strip(&b, s.At), strconv.Itoa(b.InUse), limit, b.Why})
 		}
 	}
 	if len(rows) == 0 {
@@ -287,10 +289,24 @@ func (t *top) drawBackends(s *topJSON) error {
 		{name: "WORKER", least: 4},
 		{name: "STATE"},
 		{name: "SINCE", right: true},
+		{name: "20 MINUTES"},
 		{name: "IN USE", right: true},
 		{name: "LIMIT", right: true},
 		{name: "WHY", least: 10},
 	}, rows)
+}
+
+// stripSpans is the number of minutes of a strip of states.
+const stripSpans = 20
+
+// strip shows the states of a backend in the last minutes, a sign a minute.
+func strip(b *jobs.Backend, now time.Time) string {
+	signs := map[string]string{"up": ".", "ramping": "/", "held": "H", "down": "#"}
+	var text strings.Builder
+	for _, state := range b.Strip(now.Add(-stripSpans*time.Minute), now, stripSpans) {
+		text.WriteString(cmp.Or(signs[state], " "))
+	}
+	return text.String()
 }
 
 // topPartitions is the number of partitions that top shows: first partitions in trouble,

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirflow/weir/delivery/jobs"
+)
+
+func (a *app) queue() *cobra.Command {
+	return group("queue", "Queues: pause and resume them in all workers", a.queuesPaused(),
+		a.queueOrder("pause QUEUE", "Let no worker receive messages of a queue until weir queue resume",
+			`Let no worker receive messages of a queue, or of its layers, until weir queue
+resume. The workers obey within two seconds, and so do workers that start later.
+They finish the calls that run, with their retries. Messages can be put
+meanwhile. Workers of an earlier version of weir do not obey.`, (*jobs.Jobs).PauseQueue),
+		a.queueOrder("resume QUEUE", "End the pause of a queue",
+			"End the pause of a queue: the workers receive its messages within two seconds.", (*jobs.Jobs).ResumeQueue))
+}
+
+func (a *app) queuesPaused() *cobra.Command {
+	c := &cobra.Command{
+		Use: "list", Short: "Show the queues that are paused, with who and why", Args: none,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
+				list, err := j.PausedQueues(ctx)
+				if err != nil {
+					return err
+				}
+				var rows [][]string
+				for _, o := range list {
+					if a.json {
+						err := a.object(o)
+						if err != nil {
+							return err
+						}
+					}
+					rows = append(rows, []string{o.Queue, when(o.At), o.By, o.Why})
+				}
+				if a.json {
+					return nil
+				}
+				if len(rows) == 0 {
+					a.note("No queue is paused.")
+					return nil
+				}
+				return a.table([]column{{name: "QUEUE", whole: true}, {name: "SINCE"}, {name: "BY", least: 5}, {name: "WHY", least: 5}}, rows)
+			})
+		},
+	}
+	output{a}.flag(c)
+	return c
+}
+
+// queueOrder returns the command pause or resume.
+func (a *app) queueOrder(use, short, long string, order func(j *jobs.Jobs, ctx context.Context, queue, by, why string) (jobs.QueueOrder, error)) *cobra.Command {
+	var p person
+	c := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: one("QUEUE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			by, why := p.read(c)
+			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
+				o, err := order(j, ctx, args[0], by, why)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.object(o)
+				}
+				workers, err := j.Workers(ctx)
+				if err != nil {
+					return err
+				}
+				state := "resumed"
+				if o.Paused {
+					state = "paused"
+				}
+				return a.print(fmt.Sprintf("Queue %s is %s: %d workers read it\n", escaped(o.Queue), state, readersOf(o.Queue, workers)))
+			})
+		},
+	}
+	p.flags(c)
+	return c
+}
+
+// readersOf returns how many workers report that they read a queue.
+func readersOf(queue string, workers []jobs.Worker) int {
+	n := 0
+	for _, w := range workers {
+		if w.Reads == queue {
+			n++
+		}
+	}
+	return n
+}
