@@ -26,6 +26,7 @@ import (
 const (
 	cancelKey  = "cancel" // an action on the messages of a key in a queue, its layers and its dead letters
 	editedFrom = "Edited-From"
+	editEvent  = "edit"           // of a line of the log
 	aFew       = 3                // messages of a first try
 	slowly     = 10               // messages a second, unless the person sets another rate
 	again      = 10 * time.Second // a second click
@@ -375,14 +376,22 @@ func (s *server) order(r *http.Request) (string, error) {
 	return "/job?id=" + strconv.Itoa(id), nil
 }
 
-// steer holds, resumes or limits a backend.
+// steer holds, resumes or limits a backend. The form in the row of a backend has its name
+// in the address, as start has the queue.
 func (s *server) steer(r *http.Request) (string, error) {
 	q := r.PostForm
-	name, who, why := q.Get("backend"), personOf(r).who, reason(q)
+	name, who, why := r.Form.Get("backend"), personOf(r).who, reason(q)
 	if why == "" {
 		return "", wrong("%s", noWhy)
 	}
-	var err error
+	l, err := s.latest(r.Context())
+	if err != nil {
+		return "", err
+	}
+	isKnown := slices.ContainsFunc(backendsOf(l), func(b backend) bool { return b.Name == name })
+	if !isKnown && q.Get("new") != "yes" {
+		return "", wrong("No worker reports a backend %s. If the name is right, say so in the form.", cut(100, name))
+	}
 	switch q.Get("do") {
 	case "hold":
 		_, err = s.jobs.HoldBackend(r.Context(), name, who, why)

@@ -8,7 +8,6 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
-	"github.com/weirflow/weir/internal/wait"
 )
 
 const (
@@ -21,7 +20,6 @@ const (
 type byKeyData struct {
 	Queue, Dead string
 	Contains    string
-	Field       string // Contains, or "" if a form would show it as another text
 	Rows        []store.KeyCounts
 	More        bool // keys than are shown
 	At          time.Time
@@ -43,9 +41,6 @@ func (s *server) byKey(r *http.Request) (view, error) {
 	}
 	d.Queue, _ = roleOf(d.Queue, false)
 	d.Dead = storearg.DeadOf(d.Queue)
-	if visible(d.Contains) == d.Contains {
-		d.Field = d.Contains
-	}
 	_, counts := s.engine.(store.KeyCounter)
 	if !counts {
 		return view{}, wrong("This engine does not count by key: SQLite, PostgreSQL and memory do. Filter the messages of the queue by one key instead.")
@@ -97,47 +92,12 @@ func (s *server) keyTable(key keyFilter) *keyTable {
 	}
 	t = &keyTable{}
 	t.life, t.drop = context.WithCancel(s.ctx)
-	t.reserve = s.reserveCount
+	t.reserve = s.pace.reserve
 	s.byKeys[key] = t
 	return t
 }
 
-// reserveCount waits until a count by key may begin. One queue or filter is counted at a
-// time, with a rest between two counts, so counts take at most a tenth of the time,
-// however many filters people try. The groups of dead letters are not delayed by a rest.
-func (s *server) reserveCount(ctx context.Context) (release func(), err error) {
-	for {
-		s.mu.Lock()
-		pause := s.Clock.Until(s.restUntil)
-		s.mu.Unlock()
-		if pause > 0 {
-			err := wait.For(ctx, s.Clock, pause)
-			if err != nil {
-				return nil, err
-			}
-		}
-		select {
-		case s.heavy <- struct{}{}:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-		s.mu.Lock()
-		mayCount := s.Clock.Until(s.restUntil) <= 0
-		s.mu.Unlock()
-		if mayCount {
-			return func() { <-s.heavy }, nil
-		}
-		<-s.heavy // another count was made meanwhile
-	}
-}
-
-// countKeys counts the messages of a queue by key. The caller holds a reservation.
+// countKeys counts the messages of a queue by key.
 func (s *server) countKeys(ctx context.Context, queue, contains string) ([]store.KeyCounts, error) {
-	begun := s.Clock.Now()
-	list, err := jobs.Keys(ctx, s.engine, queue, jobs.KeyFilter{Contains: contains, Max: shownByKey + 1})
-	now := s.Clock.Now()
-	s.mu.Lock()
-	s.restUntil = now.Add((share - 1) * now.Sub(begun))
-	s.mu.Unlock()
-	return list, err
+	return jobs.Keys(ctx, s.engine, queue, jobs.KeyFilter{Contains: contains, Max: shownByKey + 1})
 }

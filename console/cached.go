@@ -10,16 +10,15 @@ import (
 
 const (
 	freshFor = 2 * time.Second // a look at all queues
-	share    = 10              // at most one part in so many of the time is spent on looking
-	loadTime = time.Minute     // at most, but for groups
+	share    = 10              // at most one part in so many of the time is spent on reading, in all
+	slowLoad = 100 * time.Millisecond
+	loadTime = time.Minute // at most
 )
 
 // cached is a value that takes long to find: people see the last one meanwhile. However
-// many people look, it is looked for once at a time, and for a tenth of the time at most.
-// Its zero value is ready.
+// many people look, it is looked for once at a time, and for a twentieth of the time at
+// most. Its zero value is ready.
 type cached[T any] struct {
-	long bool // it may take longer than loadTime
-
 	// reserve waits until a load may begin, and returns a function that is called after
 	// it. This wait is neither limited to loadTime nor part of the time of the load. nil
 	// if a load need not wait.
@@ -29,6 +28,7 @@ type cached[T any] struct {
 	value T
 	err   error
 	at    time.Time     // zero if there is no value
+	took  time.Duration // by the last load
 	next  time.Time     // earliest time of the next load
 	done  chan struct{} // closed at the end of the load; nil if no load runs
 }
@@ -69,11 +69,8 @@ func (c *cached[T]) load(ctx context.Context, cl clock.Clock, load func(context.
 		}
 		defer release()
 	}
-	if !c.long {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, loadTime)
-		defer cancel()
-	}
+	ctx, cancel := context.WithTimeout(ctx, loadTime)
+	defer cancel()
 	begun := cl.Now()
 	v, err := load(ctx)
 	now := cl.Now()
@@ -82,7 +79,8 @@ func (c *cached[T]) load(ctx context.Context, cl clock.Clock, load func(context.
 	if c.err = err; err == nil {
 		c.value, c.at = v, now
 	}
-	c.next = now.Add(max(freshFor, share*now.Sub(begun)))
+	c.took = now.Sub(begun)
+	c.next = now.Add(max(freshFor, 2*share*c.took))
 	close(c.done)
 	c.done = nil
 }
@@ -92,6 +90,13 @@ func (c *cached[T]) peek() (T, time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.value, c.at, c.err
+}
+
+// isSlow reports whether the last load took long.
+func (c *cached[T]) isSlow() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.took > slowLoad
 }
 
 // stale makes the next get load a new value, after a change.

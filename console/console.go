@@ -94,7 +94,7 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	_, keeps := c.Engine.(store.Keeper)
 	s := &server{
 		Config: c, ctx: ctx, engine: engine, jobs: j, keeps: keeps,
-		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), heavy: make(chan struct{}, 1), history: map[string][]point{}, groups: map[string]*cached[[]group]{},
+		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), pace: newPacer(c.Clock), history: map[string][]point{}, groups: map[string]*groupTable{},
 		byKeys: map[keyFilter]*keyTable{},
 	}
 	if s.templates, err = template.New("").Funcs(s.funcs()).ParseFS(static, "static/*.html"); err != nil {
@@ -116,7 +116,7 @@ type server struct {
 
 	pages chan struct{} // sent to by each page that is being made
 	live  chan struct{} // the same of streams of events
-	heavy chan struct{} // the same of groups that are being counted: that reads all of a queue
+	pace  *pacer        // of reads of whole queues
 
 	looks  cached[*look]
 	counts map[string]*cached[store.Counts] // of queues, by name; of the look that is being made
@@ -127,11 +127,9 @@ type server struct {
 	resumed  sync.Once  // jobs that were left
 
 	mu      sync.Mutex
-	history map[string][]point          // of queues, by name
-	groups  map[string]*cached[[]group] // by queue and filter
+	history map[string][]point     // of queues, by name
+	groups  map[string]*groupTable // by queue and filter
 	byKeys  map[keyFilter]*keyTable
-
-	restUntil time.Time // the next count by key begins then or later
 }
 
 // person is who sent a request.
@@ -164,7 +162,7 @@ func (s *server) routes() http.Handler {
 		mux.Handle("GET /keys", s.page(s.keys))
 	}
 	for path, action := range map[string]func(*http.Request) (string, error){
-		"/start": s.start, "/job": s.order, "/backends": s.steer, "/edit": s.edit,
+		"/start": s.start, "/job": s.order, "/queue": s.pauseQueue, "/backends": s.steer, "/edit": s.edit,
 	} {
 		mux.Handle("POST "+path, s.action(action))
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirflow/weir/delivery/jobs"
@@ -60,7 +62,93 @@ type logged struct {
 	At     time.Time
 }
 
+// logFilter selects lines of the log.
+type logFilter struct {
+	Who     string // a part of the name, in any case
+	Queue   string // with its layers and dead letters
+	Message string // an id that a job names
+	Job     int    // that counts as well if Message is set; 0 without one
+}
+
+func readLogFilter(q url.Values) (f logFilter, err error) {
+	f = logFilter{Who: strings.TrimSpace(q.Get("who")), Queue: queueOf(q), Message: q.Get("message")}
+	f.Job, err = whole(q.Get("job"))
+	return f, err
+}
+
+// matches reports whether a line is selected.
+func (f *logFilter) matches(l *jobs.Line) bool {
+	isOfMessage := f.Message == "" || slices.Contains(l.Job.Filter.IDs, f.Message) || f.Job > 0 && l.Job.ID == f.Job
+	return isOfMessage && (f.Queue == "" || f.isOfQueue(l)) && strings.Contains(strings.ToLower(l.By), strings.ToLower(f.Who))
+}
+
+func (f *logFilter) isOfQueue(l *jobs.Line) bool {
+	names := []string{l.Job.Queue, l.Job.To}
+	if l.Queue != nil {
+		names = append(names, l.Queue.Queue)
+	}
+	return slices.ContainsFunc(names, func(name string) bool {
+		base, _ := roleOf(name, false)
+		return name == f.Queue || base == f.Queue
+	})
+}
+
+// logPage is the page of the log.
+type logPage struct {
+	logged
+	Filter   logFilter
+	Filtered bool
+	Found    int // lines that match
+}
+
+// log shows the last lines of the log, and whether it is whole.
 func (s *server) log(r *http.Request) (view, error) {
+	f, err := readLogFilter(r.URL.Query())
+	if err != nil {
+		return view{}, err
+	}
+	all, err := s.wholeLog(r)
+	if err != nil {
+		return view{}, err
+	}
+	d := logPage{logged: all, Filter: f, Filtered: f != logFilter{}, Found: all.Total}
+	if d.Filtered {
+		d.Lines, d.Found, err = s.matchingLines(r.Context(), &f)
+	}
+	return view{Name: "log", Title: "Log of actions", Data: d}, err
+}
+
+// matchingLines returns the last lines that match, the newest first, and their number. It
+// ends at a line that was changed.
+func (s *server) matchingLines(ctx context.Context, f *logFilter) (lines []jobs.Line, found int, err error) {
+	release, err := s.pace.reserveFirst(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer release()
+	for line, err := range s.jobs.Log(ctx) {
+		if ctx.Err() != nil {
+			return nil, 0, ctx.Err()
+		}
+		if err != nil {
+			break // the page says so
+		}
+		if !f.matches(&line) {
+			continue
+		}
+		found++
+		lines = append(lines, line)
+		if len(lines) >= 2*shownLines {
+			lines = slices.Clone(lines[len(lines)-shownLines:])
+		}
+	}
+	lines = lines[max(0, len(lines)-shownLines):]
+	slices.Reverse(lines)
+	return lines, found, nil
+}
+
+// wholeLog returns the last lines of the log, and whether it is whole.
+func (s *server) wholeLog(r *http.Request) (logged, error) {
 	wait := patience
 	if _, at, _ := s.logs.peek(); at.IsZero() {
 		wait = firstLook
@@ -69,11 +157,11 @@ func (s *server) log(r *http.Request) (view, error) {
 	switch {
 	case !at.IsZero():
 		l.At = at
-		return view{Name: "log", Title: "Log of actions", Data: l}, nil
+		return l, nil
 	case err == nil:
 		err = context.DeadlineExceeded
 	}
-	return view{}, err
+	return logged{}, err
 }
 
 // readLog reads all of the log, which checks its chain.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
@@ -33,6 +34,7 @@ type look struct {
 	Workers    []worker
 	Partitions []jobs.Partition
 	orders     []jobs.BackendOrder
+	paused     []jobs.QueueOrder
 	jobs       []jobs.Job // that have not ended
 	outboxes   []outbox
 }
@@ -40,6 +42,7 @@ type look struct {
 type queueState struct {
 	Name, Base string // orders-retry-1, orders
 	Role       string // queue, layer, dead letters, blocked, outbox
+	Paused     bool   // people have paused the queue; set for its layers as well
 	store.Counts
 	at     time.Time // when it was counted; zero while the first count runs
 	err    error     // of the last count
@@ -59,6 +62,7 @@ type worker struct {
 	Done, Failed, InFlight int
 	LastError              string
 	Silent                 bool
+	groups                 []observe.Group // of the failures of its operators
 }
 
 // readWorker reads the parts of a heartbeat that it knows: the worker may be of another
@@ -71,9 +75,11 @@ func readWorker(w jobs.Worker, now time.Time) worker {
 		var s struct {
 			InFlight  int
 			LastError string
+			Groups    []observe.Group
 		}
 		_ = json.Unmarshal(text, &s)
 		r.InFlight += s.InFlight
+		r.groups = append(r.groups, s.Groups...)
 		if s.LastError != "" {
 			r.LastError = s.LastError
 		}
@@ -128,6 +134,8 @@ func (s *server) look(ctx context.Context) (*look, error) {
 		return nil, err
 	}
 	l.Queues = s.count(ctx, names)
+	begun := s.Clock.Now()
+	defer func() { s.pace.chargeRead(s.Clock.Since(begun)) }()
 	workers, err := s.jobs.Workers(ctx)
 	if err != nil {
 		return nil, err
@@ -138,6 +146,9 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	l.addRead()
 	l.Partitions = jobs.Owners(workers)
 	if l.orders, err = s.jobs.BackendOrders(ctx); err != nil {
+		return nil, err
+	}
+	if l.paused, err = s.jobs.PausedQueues(ctx); err != nil {
 		return nil, err
 	}
 	all, err := s.jobs.List(ctx)
@@ -156,6 +167,7 @@ func (s *server) look(ctx context.Context) (*look, error) {
 			q.Role = "outbox"
 		}
 	}
+	l.notePauses()
 	return l, nil
 }
 
@@ -169,9 +181,15 @@ func (s *server) count(ctx context.Context, names []string) (list []queueState) 
 		c := before[name]
 		if c == nil {
 			c = &cached[store.Counts]{}
+			c.reserve = s.reserveCount(c)
 		}
 		s.counts[name] = c
-		n, at, err := c.get(ctx, s.ctx, s.Clock, max(0, s.Clock.Until(end)), func(ctx context.Context) (store.Counts, error) {
+		wait := max(0, s.Clock.Until(end))
+		_, counted, _ := c.peek()
+		if !counted.IsZero() {
+			wait = min(wait, patience)
+		}
+		n, at, err := c.get(ctx, s.ctx, s.Clock, wait, func(ctx context.Context) (store.Counts, error) {
 			return s.engine.Count(ctx, name, store.Filter{})
 		})
 		n.Causes = maps.Clone(n.Causes)
@@ -181,6 +199,27 @@ func (s *server) count(ctx context.Context, names []string) (list []queueState) 
 		list = append(list, q)
 	}
 	return list
+}
+
+// notePauses notes which queues are paused.
+func (l *look) notePauses() {
+	for i := range l.Queues {
+		q := &l.Queues[i]
+		hasWorkers := q.Role != "dead letters" && q.Role != "outbox"
+		q.Paused = hasWorkers && slices.ContainsFunc(l.paused, func(o jobs.QueueOrder) bool { return o.Queue == q.Base })
+	}
+}
+
+// reserveCount returns a function that waits until a queue may be counted: a queue that
+// takes long waits for its turn among the reads of whole queues.
+func (s *server) reserveCount(c *cached[store.Counts]) func(ctx context.Context) (release func(), err error) {
+	return func(ctx context.Context) (func(), error) {
+		if c.isSlow() {
+			return s.pace.reserve(ctx)
+		}
+		begun := s.Clock.Now()
+		return func() { s.pace.chargeRead(s.Clock.Since(begun)) }, nil
+	}
 }
 
 // addRead adds the queues that workers read and that are empty now.

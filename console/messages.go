@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -14,7 +13,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
@@ -25,7 +23,7 @@ const (
 	maxEdited = 128 << 10
 	maxGroups = 20
 	manyKinds = 16                    // groupings that are kept
-	callTime  = 10 * time.Minute      // for each call of a grouping, which a frozen engine does not answer
+	callTime  = 10 * time.Minute      // for each step of a grouping, which a frozen engine does not answer
 	patience  = 30 * time.Millisecond // for newer numbers than the present ones
 )
 
@@ -98,99 +96,21 @@ func queueOf(q url.Values) string {
 	return name
 }
 
-// group is a group of similar dead letters, and a filter that finds them.
-type group struct {
-	jobs.Group
-	Filter store.Filter
-}
-
-// groupsOf returns the groups of a queue; a zero time if they are still being counted.
-func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) ([]group, time.Time, error) {
-	key := filterValues(queue, f).Encode()
-	s.mu.Lock()
-	c := s.groups[key]
-	if c == nil {
-		for other := range s.groups {
-			if len(s.groups) < manyKinds {
-				break
-			}
-			delete(s.groups, other) // any one
-		}
-		c = &cached[[]group]{long: true}
-		s.groups[key] = c
-	}
-	s.mu.Unlock()
-	return c.get(ctx, s.ctx, s.Clock, patience, func(ctx context.Context) ([]group, error) {
-		waiting, cancel := context.WithTimeout(ctx, loadTime)
-		defer cancel()
-		select {
-		case s.heavy <- struct{}{}:
-			defer func() { <-s.heavy }()
-		case <-waiting.Done():
-			return nil, errors.New("those of another queue or filter are being counted")
-		}
-		found, err := jobs.Groups(ctx, bounded{s.engine}, queue, f)
-		groups := make([]group, len(found))
-		for i, g := range found {
-			groups[i] = group{g, likeGroup(f, g)}
-		}
-		return groups, err
-	})
-}
-
-// bounded bounds each call, so that an operation of many calls takes as long as it needs.
-type bounded struct{ store.Inspector }
-
-func (b bounded) Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
-	return b.Inspector.Count(ctx, queue, f)
-}
-
-func (b bounded) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
-	return b.Inspector.List(ctx, queue, f, p)
-}
-
-// likeGroup returns a filter for the messages of a group. A filter finds parts of an
-// error, so it may find a few others.
-func likeGroup(f store.Filter, g jobs.Group) store.Filter {
-	f.Cause = g.Cause
-	if g.Reason != "" {
-		f.Reason = g.Reason
-	}
-	longest := ""
-	for part := range strings.SplitSeq(g.Error, "#") {
-		if part = strings.TrimSpace(part); len(part) > len(longest) && strings.Contains(g.ExampleText, part) {
-			longest = part
-		}
-	}
-	if len(longest) > len(f.Error) {
-		f.Error = longest
-	}
-	return f
-}
-
 type queueData struct {
 	Queue, Base, Role string
 	Filter            store.Filter
 	Filtered          bool
 	Causes            []store.Cause
 	Query             map[string]string // addresses of actions
-	Total             int               // of the groups, or of the queue
-	At                time.Time
+	Grouping          grouping
 	Failed            string // why the groups could not be counted
 	Groups            []groupRow
 	Rest              int // groups that are not shown
 	Headline          string
 	Entries           []store.Entry
 	Next              string
-}
-
-type groupRow struct {
-	group
-	Path string
+	IsPart            bool        // the search took too long, and continues at Next
+	Pause             *pauseState // nil if the queue cannot be paused
 }
 
 // queue shows the messages of a queue that match: groups first, if they are dead letters.
@@ -208,19 +128,29 @@ func (s *server) queue(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, wrong("The position %q is no number.", cut(50, q.Get("after")))
 	}
-	d.Entries, err = s.engine.List(r.Context(), d.Queue, f, store.Page{After: after, Max: pageSize})
+	var reached int64
+	d.Entries, reached, err = s.search(r.Context(), d.Queue, f, after)
 	if err != nil {
 		return view{}, err
 	}
 	dead := len(d.Entries) > 0 && d.Entries[0].Cause != ""
 	d.Base, d.Role = roleOf(d.Queue, dead)
+	d.Pause, err = s.pauseOfPage(r.Context(), d.Base, d.Role)
+	if err != nil {
+		return view{}, err
+	}
 	values := filterValues(d.Queue, f)
 	d.Filtered = len(values) > 1
-	if n := len(d.Entries); n > 0 {
+	last := reached
+	if n := len(d.Entries); n > 0 && reached == 0 {
+		last = d.Entries[n-1].Position
+	}
+	if last > 0 {
 		next := maps.Clone(values)
-		next.Set("after", strconv.FormatInt(d.Entries[n-1].Position, 10))
+		next.Set("after", strconv.FormatInt(last, 10))
 		d.Next = s.address("/queue", next)
 	}
+	d.IsPart = reached > 0
 	d.Query = map[string]string{}
 	for _, do := range []string{"merge", "purge", "hold", "release", "due"} {
 		action := maps.Clone(values)
@@ -231,34 +161,6 @@ func (s *server) queue(r *http.Request) (view, error) {
 		s.grouped(r.Context(), &d)
 	}
 	return view{Name: "queue", Title: cut(100, d.Queue), Data: d}, nil
-}
-
-// grouped adds groups, and notes whether one stands out.
-func (s *server) grouped(ctx context.Context, d *queueData) {
-	groups, at, err := s.groupsOf(ctx, d.Queue, d.Filter)
-	if err != nil {
-		d.Failed = failure(300, err)
-	}
-	d.At = at
-	for _, g := range groups {
-		d.Total += g.Count
-	}
-	for i, g := range groups {
-		if i == maxGroups {
-			d.Rest = len(groups) - i
-			break
-		}
-		d.Groups = append(d.Groups, groupRow{g, s.address("/queue", filterValues(d.Queue, g.Filter))})
-	}
-	switch {
-	case len(groups) == 0:
-	case len(groups) == 1:
-		d.Headline = "All of them failed alike, so it is one cause: look at one of them, and at the backend."
-	case groups[0].Count*10 >= d.Total*8:
-		d.Headline = fmt.Sprintf("One failure stands out: %d of %d failed alike.", groups[0].Count, d.Total)
-	default:
-		d.Headline = fmt.Sprintf("There are %d kinds of failures; the largest is %d of %d.", len(groups), groups[0].Count, d.Total)
-	}
 }
 
 // find returns the message that an address names.
@@ -285,6 +187,8 @@ type step struct {
 	Text     string
 	Detail   string
 	InFuture bool
+
+	Path, Link string // a page with details, and the text of the link; empty without one
 }
 
 // field is a header, or another property of a message.
@@ -315,7 +219,7 @@ func (s *server) message(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := messageData{Queue: queue, Entry: e, Timeline: timeline(&e, s.Clock.Now()), IDText: utf8.ValidString(e.Meta.ID)}
+	d := messageData{Queue: queue, Entry: e, Timeline: s.timeline(r.Context(), queue, &e), IDText: utf8.ValidString(e.Meta.ID)}
 	d.Base, d.Role = roleOf(queue, e.Cause != "")
 	if d.Role == "dead letters" {
 		d.Repeat = repeated(&e, s.Clock.Now())
@@ -405,15 +309,52 @@ func callText(c message.Step) string {
 	return text
 }
 
+// returned is the last return of a message from the dead letters.
+type returned struct {
+	step
+	isEdit bool
+}
+
+// lastReturn returns who sent a message back last, and why, from the log. It is not known
+// if the log does not have a line of such a job for the queue: the message may come from
+// another database.
+func (s *server) lastReturn(ctx context.Context, queue string, m *message.Meta) (r returned, isKnown bool) {
+	if m.MergeJob == 0 || !s.keeps {
+		return returned{}, false
+	}
+	line, err := s.jobs.LogLine(ctx, m.MergeJob)
+	if err != nil {
+		return returned{}, false
+	}
+	base, _ := roleOf(queue, false)
+	job := line.Job
+	isReturn := job.ID == m.MergeJob && (job.Do == store.Merge || line.Event == editEvent)
+	if !isReturn || job.To != base {
+		return returned{}, false
+	}
+	r = returned{isEdit: line.Event == editEvent}
+	verb := "sent back"
+	if r.isEdit {
+		verb = "edited, and sent back"
+	}
+	r.step = step{
+		At: line.At, Text: verb + " by " + cut(200, line.By) + ": " + cut(1000, line.Why),
+		Path: s.link("/job", "id", job.ID), Link: "job " + strconv.Itoa(job.ID),
+	}
+	return r, true
+}
+
 // timeline returns the known events of a message, in the order of time.
-func timeline(e *store.Entry, now time.Time) (steps []step) {
+func (s *server) timeline(ctx context.Context, queue string, e *store.Entry) (steps []step) {
+	now := s.Clock.Now()
 	m := &e.Meta
 	add := func(at time.Time, text, detail string) {
 		if !at.IsZero() {
-			steps = append(steps, step{at, text, cut(4096, detail), at.After(now)})
+			steps = append(steps, step{At: at, Text: text, Detail: cut(4096, detail), InFuture: at.After(now)})
 		}
 	}
-	if id := m.Headers[editedFrom]; id != "" {
+	returned, isKnown := s.lastReturn(ctx, queue, m)
+	if id := m.Headers[editedFrom]; id != "" && isKnown && returned.isEdit {
 		steps = append(steps, step{Text: "made by a person, from the message " + cut(200, id) + " with another payload"})
 	}
 	if m.Origin.Source != "" {
@@ -421,6 +362,9 @@ func timeline(e *store.Entry, now time.Time) (steps []step) {
 	}
 	if m.Merges > 0 {
 		steps = append(steps, step{Text: "sent back from the dead letters " + count(m.Merges, "time")})
+	}
+	if isKnown {
+		steps = append(steps, returned.step)
 	}
 	for _, c := range m.Timeline {
 		add(c.Begun, callText(c), guard.WithoutSecrets(c.Error))

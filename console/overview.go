@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 )
@@ -28,6 +29,7 @@ type overviewData struct {
 	Dead     int
 
 	Checkpoints []saved
+	Failures    []failing // of all workers, the most frequent first
 }
 
 func (s *server) overview(r *http.Request) (view, error) {
@@ -36,7 +38,7 @@ func (s *server) overview(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	saved := s.checkpointsOf(l)
-	d := overviewData{At: when(l.at), Problems: s.problems(l, saved), Look: l, Checkpoints: saved}
+	d := overviewData{At: when(l.at), Problems: s.problems(l, saved), Look: l, Checkpoints: saved, Failures: failuresOf(l)}
 	for _, q := range l.Queues {
 		if q.Role == "dead letters" {
 			d.Dead += q.Messages
@@ -47,9 +49,55 @@ func (s *server) overview(r *http.Request) (view, error) {
 	return view{Name: "overview", Title: "Overview", Data: d}, nil
 }
 
+// shownFailures is the number of groups of failures on the overview.
+const shownFailures = 5
+
+// failing is a group of similar failures in all workers.
+type failing struct {
+	observe.Group
+	Workers int
+}
+
+// failuresOf returns the groups of failures that workers report, the largest first: of
+// calls that are retried as well, before any message is a dead letter. Silent workers
+// count: what they have reported has happened.
+func failuresOf(l *look) []failing {
+	type key struct{ error, reason string }
+	groups := map[key]*failing{}
+	for _, w := range l.Workers {
+		for _, g := range w.groups {
+			if g.Rest {
+				continue
+			}
+			k := key{g.Error, g.Reason}
+			sum := groups[k]
+			if sum == nil {
+				sum = &failing{Group: observe.Group{Error: g.Error, Reason: g.Reason, First: g.First}}
+				groups[k] = sum
+			}
+			sum.Count += g.Count
+			sum.Workers++
+			if g.First.Before(sum.First) {
+				sum.First = g.First
+			}
+			if g.Last.After(sum.Last) {
+				sum.Last = g.Last
+			}
+		}
+	}
+	var list []failing
+	for _, g := range groups {
+		list = append(list, *g)
+	}
+	slices.SortFunc(list, func(a, b failing) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Error, b.Error), strings.Compare(a.Reason, b.Reason))
+	})
+	return list[:min(len(list), shownFailures)]
+}
+
 // problems lists problems, the worst first.
 func (s *server) problems(l *look, saved []saved) []problem {
-	list := slices.Concat(s.backendProblems(l), s.queueProblems(l), s.outboxProblems(l), s.checkpointProblems(saved), s.workerProblems(l),
+	list := slices.Concat(s.backendProblems(l), s.pauseProblems(l), s.queueProblems(l), s.outboxProblems(l), s.checkpointProblems(saved), s.workerProblems(l),
 		s.partitionProblems(l))
 	if _, _, err := s.looks.peek(); err != nil {
 		list = append(list, problem{2, fmt.Sprintf("The engine did not answer just now; these numbers are %s old: %s", age(s.Clock.Since(l.at)), failure(300, err)), s.link("/"), "again"})
@@ -98,7 +146,7 @@ func (s *server) queueProblems(l *look) (list []problem) {
 			}
 			list = append(list, problem{level, text + ": " + causesOf(q.Counts) + ".", path, "what failed"})
 		case q.Role == "outbox": // its relays report problems
-		case q.Held == q.Messages, q.Next.IsZero(), overdue < late:
+		case q.Paused, q.Held == q.Messages, q.Next.IsZero(), overdue < late:
 		case l.reads(q.Base):
 			list = append(list, problem{1, fmt.Sprintf("%s is late: its first message was due %s ago, and %s.", name, age(overdue), count(q.Messages, "message is", "messages are")+" there"), path, "what waits"})
 		default:
@@ -225,6 +273,43 @@ type workersBackend struct {
 	Worker string
 	Silent bool // the worker no longer reports, so its state is not evidence
 	jobs.Backend
+}
+
+const stripMinutes = 60 // of the states of a backend, in a picture 240 wide and 12 high
+
+// stripPart is a part of the strip of states of a backend.
+type stripPart struct {
+	State    string // up, ramping, held, down: a class of the style sheet
+	X, Width int
+}
+
+// Strip returns the states of the backend in the last hour, the present one at the right.
+func (b workersBackend) Strip(now time.Time) (list []stripPart) {
+	for i, state := range b.Backend.Strip(now.Add(-stripMinutes*time.Minute), now, stripMinutes) {
+		switch last := len(list) - 1; {
+		case state == "":
+		case last >= 0 && list[last].State == state && list[last].X+list[last].Width == 4*i:
+			list[last].Width += 4
+		default:
+			list = append(list, stripPart{state, 4 * i, 4})
+		}
+	}
+	return list
+}
+
+// Troubles describes the strip in words.
+func (b workersBackend) Troubles(now time.Time) string {
+	minutes := map[string]int{}
+	for _, state := range b.Backend.Strip(now.Add(-stripMinutes*time.Minute), now, stripMinutes) {
+		minutes[state]++
+	}
+	var parts []string
+	for _, state := range []string{"down", "held"} {
+		if n := minutes[state]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s in %d of %d min", state, n, stripMinutes))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // backendsOf returns the backends by name: from heartbeats, and from orders for backends

@@ -175,7 +175,7 @@ func (b *pageBuffer) Write(p []byte) (int, error) {
 // funcs are the functions for templates.
 func (s *server) funcs() template.FuncMap {
 	return template.FuncMap{
-		"text": visible, "cut": cut, "failure": failure, "age": age, "size": size, "took": took, "link": s.link, "nav": nav,
+		"text": visible, "cut": cut, "field": fieldText, "failure": failure, "age": age, "size": size, "took": took, "link": s.link, "nav": nav,
 		"quoted": strconv.Quote, "isText": utf8.ValidString,
 		"ago":   func(t time.Time) string { return age(max(0, s.Clock.Since(t))) },
 		"when":  when,
@@ -207,6 +207,15 @@ func (s *server) address(path string, q url.Values) string {
 		return s.Prefix + path
 	}
 	return s.Prefix + path + "?" + q.Encode()
+}
+
+// fieldText returns a text for a field of a form, or "" if the field would show it as
+// another text: with hidden characters, or such that change the direction of text.
+func fieldText(text string) string {
+	if visible(text) != text {
+		return ""
+	}
+	return text
 }
 
 // visible makes hidden characters of a text visible. Lines and tabs stay.

@@ -349,6 +349,22 @@ func axeScript(t *testing.T) string {
 	return string(b)
 }
 
+// shootAt writes pictures of the page at some widths for a review, if WEIR_REVIEW names a
+// directory.
+func (p *person) shootAt(name string, widths ...int64) {
+	p.t.Helper()
+	dir := os.Getenv("WEIR_REVIEW")
+	if dir == "" {
+		return
+	}
+	for _, width := range widths {
+		p.size(width, 900)
+		shot, err := chromedp.Call(p.ctx, cdpage.CaptureScreenshot, cdpage.CaptureScreenshotParams{Format: "png"})
+		require.NoError(p.t, err)
+		require.NoError(p.t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.png", name, width)), shot.Data, 0o600))
+	}
+}
+
 // shoot writes pictures for docs/console.md, if WEIR_SHOTS names a directory.
 func (p *person) shoot(name string) {
 	p.t.Helper()

@@ -136,10 +136,15 @@ func put(tb testing.TB, e store.Engine, n int) {
 
 func address(t *testing.T, e store.Inspector, id string) string {
 	t.Helper()
-	list, err := e.List(t.Context(), "orders-dead", store.Filter{IDs: []string{id}}, store.Page{Max: 1})
+	return addressIn(t, e, "orders-dead", id)
+}
+
+func addressIn(t *testing.T, e store.Inspector, queue, id string) string {
+	t.Helper()
+	list, err := e.List(t.Context(), queue, store.Filter{IDs: []string{id}}, store.Page{Max: 1})
 	require.NoError(t, err)
 	require.Len(t, list, 1)
-	return fmt.Sprintf("/message?queue=orders-dead&position=%d", list[0].Position)
+	return fmt.Sprintf("/message?queue=%s&position=%d", queue, list[0].Position)
 }
 
 func TestOverview(t *testing.T) {
@@ -289,9 +294,15 @@ func TestActions(t *testing.T) {
 		assert.Equal(t, []int{19, 1}, []int{job.Done, job.Unsafe}, "the one that the server remembers goes, too")
 
 		steer := url.Values{"do": {"hold"}, "backend": {"bank"}, "why": {"it loses money"}}
+		unknown := ask(h, "/backends", steer)
+		require.Equal(t, http.StatusUnprocessableEntity, unknown.Code)
+		require.Contains(t, unknown.Body.String(), "No worker reports a backend bank.")
+		steer.Set("new", "yes")
 		require.Equal(t, http.StatusSeeOther, ask(h, "/backends", steer).Code)
+		inRow := url.Values{"do": {"limit"}, "limit": {"7"}, "why": {"slowly"}}
+		require.Equal(t, http.StatusSeeOther, ask(h, "/backends?backend=bank", inRow).Code, "it is known now, by its order")
 		log := page(t, handler(t, console.Config{Engine: e}), "/log")
-		assert.Contains(t, log, "5 lines, none changed or missing")
+		assert.Contains(t, log, "6 lines, none changed or missing")
 		assert.Contains(t, log, "it loses money")
 		assert.Contains(t, page(t, h, "/jobs"), "the bank is back")
 	})

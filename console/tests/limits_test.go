@@ -39,7 +39,7 @@ func state(tb testing.TB, e store.Keeper) string {
 			fmt.Fprintln(&b, q, entry.Position, entry.Held, entry.Fence, entry.LeasedUntil, string(text))
 		}
 	}
-	for _, kind := range []string{"job", "job-ended", "log", "log-head", "worker", "backend"} {
+	for _, kind := range []string{"job", "job-ended", "log", "log-head", "worker", "backend", "paused"} {
 		records, err := e.Records(ctx, kind, "", 1000)
 		require.NoError(tb, err)
 		fmt.Fprintln(&b, kind, records)
@@ -72,7 +72,7 @@ func FuzzHandler_ReaderChangesNothing(f *testing.F) {
 	for _, path := range []string{"/", "/queue", "/message", "/bykey", "/layers", "/outboxes", "/keys", "/events", "/start", "/backends", "/jobs", "/job", "/log", "/edit", "/payload", "/style.css", "//start", "/start/../edit", "/x"} {
 		for _, query := range []string{
 			"", "queue=orders-dead&position=1&view=hex", "do=merge&queue=orders-dead&to=orders&why=x&new=yes&unsafe=yes&max=0", "id=1&do=cancel&why=x", "do=purge&queue=orders-dead&why=x",
-			"do=hold&backend=bank&why=x", "do=due&queue=orders-dead&why=x", "user=ann&key=%25&operation=\xff&finished=yes", "queue=orders-dead&position=1&to=orders&new=yes&payload=x&why=x", "queue=orders-dead&after=-1&since=1h&before=\xff", "%zz",
+			"do=hold&backend=bank&why=x&new=yes", "do=pause&queue=orders&why=x", "do=due&queue=orders-dead&why=x", "user=ann&key=%25&operation=\xff&finished=yes", "queue=orders-dead&position=1&to=orders&new=yes&payload=x&why=x", "queue=orders-dead&after=-1&since=1h&before=\xff", "%zz",
 		} {
 			f.Add("GET", path, query)
 			f.Add("POST", path, query)

@@ -1,0 +1,355 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
+)
+
+const (
+	newest      = 10_000          // messages that are counted first
+	firstGroups = 1 * time.Second // of reading, until people see the groups of the newest messages
+	firstWait   = 2 * time.Second // that a page waits for them
+)
+
+// group is a group of similar dead letters, and a filter that finds them.
+type group struct {
+	jobs.Group
+	Filter store.Filter
+}
+
+// grouping is the groups of a queue and filter, as far as they are known.
+type grouping struct {
+	Groups   []group
+	More     int       // groups that are known, and left out
+	Messages int       // that were counted
+	Oldest   time.Time // when the oldest of them arrived
+	At       time.Time // of the count; zero if there is none yet
+	IsPart   bool      // older messages are still being counted
+	Percent  int       // that were counted, if IsPart is set
+	Err      error     // why the last count failed, or nil
+}
+
+// groupTable counts the groups of a queue and filter.
+type groupTable struct {
+	queue  string
+	filter store.Filter
+	life   context.Context    // of its count: it ends when the table is dropped
+	drop   context.CancelFunc // ends life
+
+	mu         sync.Mutex // guards what follows
+	shown      grouping
+	isCounting bool
+	next       time.Time     // the earliest time of the next count
+	answered   chan struct{} // closed when there is something to show
+	isAnswered bool          // answered is closed
+}
+
+// groupsOf returns the groups of a queue. If they are not known it waits for the groups of
+// the newest messages, up to firstWait.
+func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) grouping {
+	t := s.groupTable(queue, f)
+	t.mu.Lock()
+	if !t.isCounting && !s.Clock.Now().Before(t.next) {
+		t.isCounting = true
+		go s.countGroups(t) // ends with the count, or t.life
+	}
+	t.mu.Unlock()
+	limit := s.Clock.Timer(firstWait)
+	defer limit.Stop()
+	select {
+	case <-t.answered:
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.shown
+}
+
+// groupTable returns the table of a queue and filter. A new table may replace another
+// one, whose count ends.
+func (s *server) groupTable(queue string, f store.Filter) *groupTable {
+	key := filterValues(queue, f).Encode()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.groups[key]
+	if t != nil {
+		return t
+	}
+	for other, dropped := range s.groups {
+		if len(s.groups) < manyKinds {
+			break
+		}
+		dropped.drop()
+		delete(s.groups, other) // an arbitrary table
+	}
+	t = &groupTable{queue: queue, filter: f, answered: make(chan struct{})}
+	t.life, t.drop = context.WithCancel(s.ctx)
+	s.groups[key] = t
+	return t
+}
+
+// countGroups counts the groups of a table: first of the newest messages, then of the
+// others, with rests.
+func (s *server) countGroups(t *groupTable) {
+	wait := freshFor
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.isCounting, t.next = false, s.Clock.Now().Add(wait)
+	}()
+	isFiltered := len(filterValues(t.queue, t.filter)) > 1
+	if !isFiltered && t.isNew() {
+		age := s.showKept(t)
+		if age > 0 {
+			wait = age
+			return
+		}
+	}
+	begun := s.Clock.Now()
+	c := jobs.CountGroups(s.engine, t.queue, t.filter)
+	took, err := s.countNewest(t, c)
+	if err == nil {
+		err = s.countRest(t, c)
+	}
+	wait = max(freshFor, share*took)
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	t.show(groupingOf(c, t.filter, s.Clock.Now()))
+	messages, _ := c.Counted()
+	if isFiltered || messages <= newest { // it is counted soon
+		return
+	}
+	wait = max(wait, s.Clock.Since(begun)/share)
+	err = s.jobs.KeepGroups(t.life, t.queue, jobs.GroupReport{Took: s.Clock.Since(begun), Messages: messages, Groups: c.Groups()})
+	if err != nil && t.life.Err() == nil {
+		s.Logger.LogAttrs(t.life, slog.LevelWarn, "console: the groups of a queue cannot be kept, so that each console counts them",
+			slog.String("queue", t.queue), slog.String("error", guard.Text(err)))
+	}
+}
+
+// countNewest counts the newest messages, and returns how long it has read. A first count
+// does not wait for rests.
+func (s *server) countNewest(t *groupTable, c *jobs.GroupCount) (took time.Duration, err error) {
+	reserve := s.pace.reserve
+	if t.isNew() {
+		reserve = s.pace.reserveFirst
+	}
+	release, err := reserve(t.life)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	begun := s.Clock.Now()
+	for {
+		isDone, err := s.step(t, c)
+		took = s.Clock.Since(begun)
+		messages, _ := c.Counted()
+		if err != nil || isDone || messages >= newest || took >= firstGroups {
+			return took, err
+		}
+	}
+}
+
+// countRest counts the other messages, with rests, and shows the progress.
+func (s *server) countRest(t *groupTable, c *jobs.GroupCount) error {
+	for c.Progress() < 1 {
+		t.showPart(groupingOf(c, t.filter, s.Clock.Now()))
+		release, err := s.pace.reserve(t.life)
+		if err != nil {
+			return err
+		}
+		_, err = s.step(t, c)
+		release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step makes a step of a count.
+func (s *server) step(t *groupTable, c *jobs.GroupCount) (isDone bool, err error) {
+	ctx, cancel := context.WithTimeout(t.life, callTime)
+	defer cancel()
+	return c.Step(ctx)
+}
+
+// showKept shows the groups that the engine keeps, which another console may have
+// counted. It returns the time until they should be counted anew, or 0 for now.
+func (s *server) showKept(t *groupTable) time.Duration {
+	ctx, cancel := context.WithTimeout(t.life, callTime)
+	defer cancel()
+	kept, isThere, err := s.jobs.KeptGroups(ctx, t.queue)
+	if err != nil || !isThere {
+		return 0 // they are counted
+	}
+	g := grouping{Messages: kept.Messages, At: kept.At, More: kept.More, Groups: groupsFor(kept.Groups, t.filter)}
+	t.show(g)
+	return min(kept.Took, kept.Took-s.Clock.Since(kept.At))
+}
+
+func groupingOf(c *jobs.GroupCount, f store.Filter, now time.Time) grouping {
+	g := grouping{At: now, Groups: groupsFor(c.Groups(), f), IsPart: c.Progress() < 1, Percent: int(100 * c.Progress())}
+	g.Messages, g.Oldest = c.Counted()
+	return g
+}
+
+func groupsFor(found []jobs.Group, f store.Filter) []group {
+	groups := make([]group, len(found))
+	for i, g := range found {
+		groups[i] = group{g, likeGroup(f, g)}
+	}
+	return groups
+}
+
+// isNew reports whether the table has nothing to show yet.
+func (t *groupTable) isNew() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.shown.At.IsZero()
+}
+
+// show shows a whole count.
+func (t *groupTable) show(g grouping) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shown = g
+	t.answer()
+}
+
+// showPart shows a part of a count, unless there is an older whole one.
+func (t *groupTable) showPart(g grouping) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.shown.At.IsZero() || t.shown.IsPart {
+		t.shown = g
+		t.answer()
+	}
+}
+
+// fail shows why a count has failed, beside the groups that are known.
+func (t *groupTable) fail(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shown.Err = err
+	t.answer()
+}
+
+// answer ends the wait of pages. t.mu is held.
+func (t *groupTable) answer() {
+	if !t.isAnswered {
+		t.isAnswered = true
+		close(t.answered)
+	}
+}
+
+// likeGroup returns a filter for the messages of a group. A filter finds parts of an
+// error, so it may find a few others.
+func likeGroup(f store.Filter, g jobs.Group) store.Filter {
+	f.Cause = g.Cause
+	if g.Reason != "" {
+		f.Reason = g.Reason
+	}
+	longest := ""
+	for part := range strings.SplitSeq(g.Error, "#") {
+		if part = strings.TrimSpace(part); len(part) > len(longest) && strings.Contains(g.ExampleText, part) {
+			longest = part
+		}
+	}
+	if len(longest) > len(f.Error) {
+		f.Error = longest
+	}
+	return f
+}
+
+// groupRow is a group on its page.
+type groupRow struct {
+	group
+	Path string
+}
+
+// Frequent describes what most messages of the group have in common.
+func (g groupRow) Frequent() (list []string) {
+	for _, kind := range []struct {
+		name   string
+		values []jobs.Frequency
+	}{{"key ", g.Keys}, {"provider ", g.Providers}, {"", g.Replaced}} {
+		for _, v := range kind.values {
+			count := strconv.Itoa(v.Count)
+			if v.AtLeast {
+				count = "at least " + count
+			}
+			list = append(list, fmt.Sprintf("%s%s: %s of %d", kind.name, cut(60, v.Text), count, g.Count))
+		}
+	}
+	return list
+}
+
+// bar is a span of a histogram, in a picture 96 wide and 20 high.
+type bar struct{ X, Y, Height int }
+
+// Bars returns when the messages of the group arrived, the newest at the right.
+func (g groupRow) Bars() (list []bar) {
+	most := 1
+	for _, n := range g.Arrivals.Counts {
+		most = max(most, n)
+	}
+	for i, n := range g.Arrivals.Counts {
+		if n > 0 {
+			height := max(1, 20*n/most)
+			list = append(list, bar{92 - 4*i, 20 - height, height})
+		}
+	}
+	return list
+}
+
+// grouped adds groups to the page of dead letters, and notes whether one stands out.
+func (s *server) grouped(ctx context.Context, d *queueData) {
+	d.Grouping = s.groupsOf(ctx, d.Queue, d.Filter)
+	g := &d.Grouping
+	if g.Err != nil {
+		d.Failed = failure(300, g.Err)
+	}
+	for i, one := range g.Groups {
+		if i == maxGroups {
+			d.Rest = len(g.Groups) - i
+			break
+		}
+		d.Groups = append(d.Groups, groupRow{one, s.address("/queue", filterValues(d.Queue, one.Filter))})
+	}
+	d.Rest += g.More
+	if len(g.Groups) > 0 {
+		d.Headline = headline(g)
+	}
+}
+
+// headline says whether the messages have one cause.
+func headline(g *grouping) string {
+	of := fmt.Sprint(g.Messages)
+	if g.IsPart {
+		of = fmt.Sprintf("the newest %d", g.Messages)
+	}
+	largest := g.Groups[0].Count
+	switch {
+	case len(g.Groups) == 1 && g.IsPart:
+		return "All of " + of + " failed alike, so it is one cause: look at one of them, and at the backend."
+	case len(g.Groups) == 1:
+		return "All of them failed alike, so it is one cause: look at one of them, and at the backend."
+	case largest*10 >= g.Messages*8:
+		return fmt.Sprintf("One failure stands out: %d of %s failed alike.", largest, of)
+	default:
+		return fmt.Sprintf("There are %d kinds of failures; the largest is %d of %s.", len(g.Groups)+g.More, largest, of)
+	}
+}

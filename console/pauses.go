@@ -1,0 +1,126 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/delivery/jobs"
+)
+
+// obeyWithin is the time after an order in which a worker must have reported that it is
+// paused: it reads orders each second, and reports at once when they have changed.
+const obeyWithin = 10 * time.Second
+
+// pauseState is whether people have paused a queue, and which of its workers obey.
+type pauseState struct {
+	Queue   string // the queue itself, of a layer as well
+	Order   *jobs.QueueOrder
+	Workers int // that read the queue, and report themselves
+	Obey    int // of these, that report that they are paused
+	Ignore  int // of these, that had time to obey, and did not
+}
+
+// Waiting returns how many workers have not reported yet that they are paused.
+func (p pauseState) Waiting() int { return p.Workers - p.Obey - p.Ignore }
+
+// pauseOf returns the state of a queue, from the orders and the reports of workers.
+func pauseOf(queue string, paused []jobs.QueueOrder, workers []worker) pauseState {
+	p := pauseState{Queue: queue}
+	for i := range paused {
+		if paused[i].Queue == queue {
+			p.Order = &paused[i]
+		}
+	}
+	for _, w := range workers {
+		if w.Reads != queue || w.Silent {
+			continue
+		}
+		p.Workers++
+		switch {
+		case w.Paused:
+			p.Obey++
+		case p.Order != nil && w.Seen.Sub(p.Order.At) > obeyWithin:
+			p.Ignore++
+		}
+	}
+	return p
+}
+
+// pauseOfPage returns the state of a queue for its page, as it is now: nil if its workers
+// do not take orders.
+func (s *server) pauseOfPage(ctx context.Context, queue, role string) (*pauseState, error) {
+	hasWorkers := queue != "" && role != "dead letters"
+	if !s.keeps || !hasWorkers || s.isOutbox(queue) {
+		return nil, nil //nolint:nilnil // the page has no such part
+	}
+	paused, err := s.jobs.PausedQueues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reports, err := s.jobs.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := s.Clock.Now()
+	workers := make([]worker, len(reports))
+	for i, w := range reports {
+		workers[i] = readWorker(w, now)
+	}
+	p := pauseOf(queue, paused, workers)
+	return &p, nil
+}
+
+// isOutbox reports whether a queue was an outbox at the last look.
+func (s *server) isOutbox(queue string) bool {
+	l, at, _ := s.looks.peek()
+	return !at.IsZero() && slices.ContainsFunc(l.outboxes, func(o outbox) bool { return o.Queue == queue })
+}
+
+// pauseProblems lists the paused queues, and workers that do not obey.
+func (s *server) pauseProblems(l *look) (list []problem) {
+	for _, o := range l.paused {
+		path := s.link("/queue", "queue", o.Queue)
+		list = append(list, problem{1, pausedText(o, l.at), path, "the queue"})
+		p := pauseOf(o.Queue, l.paused, l.Workers)
+		if p.Ignore > 0 {
+			list = append(list, problem{2, fmt.Sprintf("%d of %d workers of %s do not obey the pause: they run an earlier version of weir, or cannot read the order.",
+				p.Ignore, p.Workers, cut(100, o.Queue)), path, "the queue"})
+		}
+	}
+	return list
+}
+
+// pausedText describes the pause of a queue.
+func pausedText(o jobs.QueueOrder, now time.Time) string {
+	if o.By == "" { // it cannot be read
+		return fmt.Sprintf("Queue %s is paused: %s", cut(100, o.Queue), cut(200, o.Why))
+	}
+	return fmt.Sprintf("Queue %s is paused, by %s %s ago: %s", cut(100, o.Queue), cut(60, o.By), age(max(0, now.Sub(o.At))), cut(200, o.Why))
+}
+
+// pauseQueue pauses or resumes a queue. As for start, the address of the request names
+// the queue.
+func (s *server) pauseQueue(r *http.Request) (string, error) {
+	queue := r.URL.Query().Get("queue")
+	why := reason(r.PostForm)
+	if why == "" {
+		return "", wrong("%s", noWhy)
+	}
+	order, ok := map[string]func(context.Context, string, string, string) (jobs.QueueOrder, error){
+		"pause": s.jobs.PauseQueue, "resume": s.jobs.ResumeQueue,
+	}[r.PostForm.Get("do")]
+	if !ok {
+		return "", missing("There is no such action.")
+	}
+	_, err := order(r.Context(), queue, personOf(r).who, why)
+	if err != nil {
+		return "", mine(r.Context(), err)
+	}
+	s.looks.stale()
+	s.logs.stale()
+	return "/queue?" + url.Values{"queue": {queue}}.Encode(), nil
+}

@@ -1,0 +1,58 @@
+package console
+
+import (
+	"context"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+const (
+	searchTime  = queryTime / 2 // of a page that looks for messages which match a filter
+	firstWindow = 10_000        // positions that are searched at once; it doubles while that is quick
+	quickWindow = searchTime / 20
+)
+
+// search lists up to pageSize messages behind a position that match a filter. Few
+// messages of a long queue may match, so it reads the queue in windows of positions, and
+// ends after searchTime. Then reached is the position up to which it has looked; it is 0
+// if the page is full, or the queue ends.
+func (s *server) search(ctx context.Context, queue string, f store.Filter, after int64) (found []store.Entry, reached int64, err error) {
+	if len(filterValues(queue, f)) == 1 {
+		found, err = s.engine.List(ctx, queue, f, store.Page{After: after, Max: pageSize})
+		return found, 0, err
+	}
+	begun := s.Clock.Now()
+	searching, cancel := context.WithTimeout(ctx, searchTime)
+	defer cancel()
+	for window := int64(firstWindow); ; {
+		next, err := s.engine.List(ctx, queue, store.Filter{}, store.Page{After: after, Max: 1})
+		if err != nil || len(next) == 0 {
+			return found, 0, err
+		}
+		windowBegun := s.Clock.Now()
+		until := next[0].Position + window
+		list, err := s.engine.List(searching, queue, f, store.Page{After: after, Until: until, Max: pageSize - len(found)})
+		isLate := searching.Err() != nil && ctx.Err() == nil
+		if err != nil {
+			if isLate && after > 0 {
+				return found, after, nil
+			}
+			return found, 0, err
+		}
+		found = append(found, list...)
+		switch {
+		case len(found) == pageSize:
+			return found, 0, nil
+		case len(list) > 0: // there may be more in the window
+			after = list[len(list)-1].Position
+		default:
+			after = until
+		}
+		if s.Clock.Since(begun) >= searchTime {
+			return found, after, nil
+		}
+		if s.Clock.Since(windowBegun) < quickWindow {
+			window *= 2
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package tests
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/console"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+)
+
+func TestPauseQueue(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: "1"}}))
+		require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: message.Meta{ID: "2"}}))
+		require.NoError(t, e.Put(t.Context(), "orders-dead", store.Message{Meta: message.Meta{ID: "3"}, Cause: store.Permanent}))
+		says(t, e, jobs.Worker{ID: "w1", Host: "h", Since: time.Now(), Seen: time.Now(), Queues: []string{"orders"}, Reads: "orders"})
+		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+		reader := handler(t, console.Config{Engine: e, Authorize: role(console.Reader, "bob")})
+		assert.Contains(t, page(t, h, "/queue?queue=orders"), "<summary>Pause orders</summary>")
+		assert.Contains(t, page(t, h, "/queue?queue=orders-retry-1"), "<summary>Pause orders</summary>", "a layer belongs to its queue")
+		assert.NotContains(t, page(t, h, "/queue?queue=orders-dead"), "<summary>Pause")
+		assert.NotContains(t, page(t, reader, "/queue?queue=orders"), "<summary>Pause")
+
+		pause := url.Values{"do": {"pause"}}
+		require.Equal(t, http.StatusUnprocessableEntity, ask(h, "/queue?queue=orders", pause).Code, "without a reason")
+		pause.Set("why", "it loses <b>money</b>")
+		require.Equal(t, http.StatusForbidden, ask(reader, "/queue?queue=orders", pause).Code)
+		require.Equal(t, http.StatusUnprocessableEntity, ask(h, "/queue?queue=orders-retry-1", pause).Code)
+		w := ask(h, "/queue?queue=orders", pause)
+		require.Equal(t, http.StatusSeeOther, w.Code)
+		require.Equal(t, "/queue?queue=orders", w.Header().Get("Location"))
+		for _, h := range []http.Handler{h, reader} {
+			text := page(t, h, "/queue?queue=orders")
+			assert.Contains(t, text, "By ann, 0 s ago: it loses &lt;b&gt;money&lt;/b&gt;. 0 of 1 workers report that they are paused.")
+			assert.NotContains(t, text, "do not obey", "it has not reported itself since")
+		}
+		says(t, e, jobs.Worker{ID: "w1", Host: "h", Seen: time.Now().Add(20 * time.Second), Queues: []string{"orders"}, Reads: "orders"})
+		says(t, e, jobs.Worker{ID: "w2", Host: "h", Seen: time.Now(), Queues: []string{"orders"}, Reads: "orders", Paused: true})
+		text := page(t, h, "/queue?queue=orders")
+		assert.Contains(t, text, "1 of 2 workers report that they are paused.")
+		assert.Contains(t, text, "1 of 2 workers do not obey")
+		assert.Contains(t, text, "<summary>Resume orders</summary>")
+		becomes(t, h, "/", "Queue orders is paused, by ann", "1 of 2 workers of orders do not obey the pause", "<span>queue <b>paused</b></span>", "<span>layer <b>paused</b></span>", "<span>dead letters</span>")
+		log := page(t, handler(t, console.Config{Engine: e}), "/log")
+		assert.Contains(t, log, ">queue orders</a>")
+		assert.Contains(t, log, "it loses &lt;b&gt;money&lt;/b&gt;")
+
+		require.Equal(t, http.StatusSeeOther, ask(h, "/queue?queue=orders", url.Values{"do": {"resume"}, "why": {"fixed"}}).Code)
+		assert.NotContains(t, page(t, h, "/queue?queue=orders"), "report that they are paused")
+		require.Equal(t, http.StatusNotFound, ask(h, "/queue?queue=orders", url.Values{"do": {"resume"}, "why": {"fixed"}}).Code)
+	})
+}
+
+// An engine that keeps no orders has no such button.
+func TestPauseQueue_EngineWithoutOrders(t *testing.T) {
+	e := memory.Open()
+	require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: "1"}}))
+	h := handler(t, console.Config{Engine: struct{ store.Inspector }{e}, Authorize: role(console.Actor, "ann")})
+	assert.NotContains(t, page(t, h, "/queue?queue=orders"), "<summary>Pause")
+	w := ask(h, "/queue?queue=orders", url.Values{"do": {"pause"}, "why": {"x"}})
+	assert.Equal(t, http.StatusUnprocessableEntity, w.Code)
+	assert.Contains(t, w.Body.String(), "does not keep orders for workers")
+}
+
+// A person pauses a queue in the browser: its worker takes no message until the queue is
+// resumed, and the page shows that it obeys.
+func TestPauseQueue_InABrowser(t *testing.T) {
+	e := onSQLite(t)
+	orders := delivery.NewQueue[int](e, "orders", delivery.WithLogger(quiet))
+	var calls atomic.Int64
+	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, n int) (int, error) {
+		calls.Add(1)
+		return n, nil
+	}), 0, 4, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { // ends with ctx
+		_, err := delivery.Run(ctx, orders, op, delivery.NewQueue[int](e, "results", delivery.WithLogger(quiet)), delivery.WithLogger(quiet))
+		ended <- err
+	}()
+	require.NoError(t, orders.Put(t.Context(), 1))
+	require.Eventually(t, func() bool { return calls.Load() == 1 }, time.Minute, 10*time.Millisecond)
+
+	p := at(t, console.Config{Engine: e})
+	p.open("/queue?queue=orders")
+	p.fill("why", "the bank loses money")
+	p.click("Pause")
+	p.sees("By ann", "the bank loses money", "1 of 1 workers report that they are paused")
+	require.NoError(t, orders.Put(t.Context(), 2))
+	p.open("/")
+	p.sees("Queue orders is paused, by ann", "queue paused")
+	require.EqualValues(t, 1, calls.Load())
+	for _, width := range []int64{360, 1280, 1920} {
+		p.size(width, 900)
+		require.LessOrEqual(t, js[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`), 0, width)
+	}
+	p.open("/queue?queue=orders")
+	p.shootAt("pause", 360, 1280, 1920)
+	require.Empty(t, p.ownRules())
+	p.fill("why", "it is fixed")
+	p.click("Resume")
+	require.Eventually(t, func() bool { return calls.Load() == 2 }, time.Minute, 10*time.Millisecond)
+	stop()
+	require.NoError(t, <-ended)
+}
