@@ -160,8 +160,8 @@ func (p *Steps[OUT]) FindReasonOfFailure(a *predicates.Attempt[OUT], isKnown boo
 //
 // The methods of the error run on another goroutine. So if they panic or call
 // runtime.Goexit in an operator without a strategy, only the element fails (law A6). With
-// a strategy, the classifier has called them on the loop before. askError is a function
-// of its own because it allocates.
+// a strategy, the classifier has already called these methods on the loop, where a
+// Goexit ends the run. askError is a function of its own because it allocates.
 func (p *Steps[OUT]) askError(a *predicates.Attempt[OUT], isKnown bool) (reason predicates.Reason) {
 	_ = guard.Call(func() error {
 		found, ok := p.ReasonOfError(a)

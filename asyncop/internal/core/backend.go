@@ -315,7 +315,7 @@ func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (isFree b
 	b.evidence.Tenant, b.evidence.Call = of.tenant, of.call
 	b.evidence.Cost = b.taken(s)
 	effect := b.seat.AttemptEnded(g.Timers.Time(g.now), &b.evidence)
-	b.spent += b.evidence.Cost
+	b.spent += b.evidence.Cost // AttemptEnded has set it to the cost that counts
 	switch effect {
 	case gate.Outage:
 		of.outages++

@@ -162,7 +162,7 @@ func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 		}
 	}
 	if timeout < 0 && it.Restored && g.timeoutFailsRun() { // it would fail this run, and each run after a restart
-		timeout = g.leastTime(g.Timeout)
+		timeout = g.leastTime(g.Timeout) // its own timeout, which has passed, gives no time
 	}
 	if g.Restored.Keep == KeepNothing || it.First == 0 || timeout == 0 {
 		g.restoreFromScratch(s, it, timeout)

@@ -91,7 +91,8 @@ func (c *Config[IN, OUT]) longestAttempt() time.Duration {
 type Restored struct {
 	Keep Keep
 	// LeastPart reserves 1/LeastPart of the timeout for an attempt, so that an element
-	// can end after any number of restarts. 0 means no reserve.
+	// can end after any number of restarts. It is 1 to 10 in operators. 0 means no
+	// reserve.
 	LeastPart int
 }
 

@@ -221,9 +221,10 @@ func (s *Slot[IN, OUT]) addDoubt(reason predicates.Reason, stage predicates.Stag
 }
 
 // isRefused reports whether a request tracker knows that the servers have refused all
-// requests of the element of ctx, in all attempts. A server gives the refusal that
-// it keeps to each attempt of a request. So if the answer to an attempt is lost and the
-// next attempt gets such a refusal, neither attempt has had an effect.
+// requests of the element of ctx, in all attempts. A server that deduplicates stores its
+// refusal of a request, and answers later attempts of the request with it. So if the
+// answer to an attempt is lost and the next attempt is refused, neither has had an effect.
+// Other servers may refuse a request that they have carried out before.
 func isRefused(ctx context.Context) bool {
 	e, ok := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
 	return ok && e.AllRefused()

@@ -98,7 +98,7 @@ func (d *Driver[IN, OUT]) cleanUp() {
 
 // refuseRest ends the items that have not left and do not have a slot.
 func (d *Driver[IN, OUT]) refuseRest(kept bool) {
-	for _, part := range d.parts { // earlier parts of the message have left
+	for _, part := range d.parts { // their message is released after its last part, see message.Split
 		d.messages.Release(message.With(part, struct{}{}))
 	}
 	for it := range d.backlog.All() { // read past the capacity, or restored

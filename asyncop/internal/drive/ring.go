@@ -175,8 +175,8 @@ func (i *inlet[T]) freeSlots() int {
 //
 // The surplus is limited, because many slots become free during an idle time. The limit
 // is the number of values of the last fetch. If all values came that were asked for,
-// twice the last surplus is added, so that the surplus can grow: at a steady speed a
-// fetch may have only surplus + 1 values.
+// twice the last surplus is added, so that the surplus can grow although a fetch may have
+// only surplus + 1 values: the free slots may be as few as 1 - surplus.
 func (i *inlet[T]) awaitSlots(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	limit := int(tail - i.firstTail) //nolint:gosec // counts that are close to each other
