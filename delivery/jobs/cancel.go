@@ -72,9 +72,9 @@ type pass struct {
 
 // following returns the pass that follows the pass that a job has ended, or nil if that
 // was the last. A job of a family makes two passes over each of its queues, in the order
-// in which messages move. Each ends at the position of the last message there when it begins. So the
-// job ends even if messages are put faster than it lists them, and it finds messages that
-// move while it runs:
+// in which messages move. Each ends at the position of the last message there when it
+// begins. So the job ends even if messages are put faster than it lists them, and it
+// finds messages that move while it runs:
 //   - A message that moves to a later queue does so before the passes over its own queue
 //     have ended, so the passes over the later queue include it.
 //   - In an outage a message returns to the same queue. The second pass includes the

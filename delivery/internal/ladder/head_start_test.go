@@ -16,8 +16,15 @@ import (
 // Regression (laws D4, W2): the inputs of a source delivered a message that kills its
 // process beside messages of the layers, in each process. Those became dead letters, too.
 func TestSource_MessageThatKillsItsProcess(t *testing.T) {
+	for name, blocked := range map[string]string{"any order": "", "order of keys": "blocked"} {
+		t.Run(name, func(t *testing.T) { messageThatKillsItsProcess(t, blocked) })
+	}
+}
+
+func messageThatKillsItsProcess(t *testing.T, blocked string) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()
+		c.Blocked = blocked
 		noChange := func(*message.Meta) {}
 		putRaw(t, memory, "new", noChange, "killer")
 		putRaw(t, memory, "1m", func(m *message.Meta) { m.Visit = 1 }, "b", "c")

@@ -28,7 +28,7 @@ type held struct {
 	due      time.Time // time of the next try to record the settlement
 
 	provider atomic.Pointer[string] // provider of the message now; written under mu
-	isGone   atomic.Bool            // the message is not in its queue, so done replaces its settlement: see settle; written under mu
+	isGone   atomic.Bool            // it is not in its queue, so done replaces its settlement; written under mu
 	isPurged atomic.Bool            // it is gone because it was purged; written under mu
 }
 

@@ -244,7 +244,7 @@ func TestHeadStarts_OfTwoSources(t *testing.T) {
 				_, err = memory.Take(t.Context(), queue, 1, time.Second)
 				require.NoError(t, err)
 				s := leases.NewSource(memory, queue, "dead", codec.JSON[string](), quiet, shared)
-				t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) }) //nolint:usetesting // the context of the test has ended
+				t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
 				time.AfterFunc(time.Second, func() {
 					ms, err := s.Receive(t.Context(), 10)
 					if err != nil || len(ms) != 1 {
