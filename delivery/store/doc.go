@@ -41,7 +41,7 @@
 //
 //	                  Store   Inspector   ByKey   Waker   Keeper
 //	delivery/memory   x       x           x       x       x
-//	ext/sqlite        x       x           x               x
+//	ext/sqlite        x       x           x       x       x
 //	ext/postgres      x       x           x       x       x
 //	ext/jetstream     x       x                   x       x
 //

@@ -26,6 +26,8 @@ type DB struct {
 	writer, reader *sql.DB
 	group          group.Group[*write]
 	statements     statements
+	readName       string // data source of connections that read
+	watcher        *watcher
 }
 
 // OpenDB opens the database in the file at path, and makes the file if it is missing. It
@@ -74,7 +76,8 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 
 	keepMemory()
 	name := (&url.URL{Scheme: "file", Path: filepath.ToSlash(path)}).String()
-	db := &DB{path: path}
+	db := &DB{path: path, readName: name + "?" + read}
+	db.watcher = newWatcher(db)
 	db.group = group.Group[*write]{Run: db.runAll, Max: maxShared}
 	write := params.Encode()
 	if set.readOnly {
@@ -84,7 +87,7 @@ func openDB(ctx context.Context, path string, set *settings) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}
-	db.reader, err = open(ctx, name+"?"+read, set.readers)
+	db.reader, err = open(ctx, db.readName, set.readers)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("sqlite: open %q: %w", path, err), db.writer.Close())
 	}
@@ -144,6 +147,7 @@ func (db *DB) Reader() *sql.DB { return db.reader }
 
 // Close closes the database. Calls of Write that wait return an error.
 func (db *DB) Close() error {
+	db.watcher.close()
 	// The writer last: the last connection to go puts the log into the database.
 	return errors.Join(db.reader.Close(), db.writer.Close())
 }

@@ -47,6 +47,15 @@
 // is bounded even if another process never commits. The file must not be on a network
 // file system.
 //
+// # Idle workers
+//
+// Consumers of queues do not poll ([Engine.Wake]). A transaction of [DB.Write] wakes the
+// consumers of the queues in which it has put or released messages, and a timer wakes
+// them when a delay or a lease has ended. While there are consumers, a connection reads
+// the data version of the file every 100 ms. If it has changed, one statement looks at
+// all queues that have consumers. So messages of other processes, of other DBs of this
+// process, and of transactions of database/sql are found within about 100 ms.
+//
 // # Traps
 //
 // STRICT tables refuse a string in a BLOB column: pass []byte. A nil []byte is NULL.

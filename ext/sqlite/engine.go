@@ -73,12 +73,13 @@ func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
 }
 
 // Engine keeps messages in queues in an SQLite database: the engine for the workers of
-// one machine. It is a [store.Keeper]. Safe for concurrent use, even by several
+// one machine. It is a [store.Keeper] and a [store.Waker]. Safe for concurrent use, even by several
 // processes.
 type Engine struct {
-	db    *DB
-	owned bool // it has opened db
-	clock *wait.Forward
+	db       *DB
+	owned    bool // it has opened db
+	clock    *wait.Forward
+	ownClock bool // clock is of WithClock, and may jump while timers do not
 
 	step   func() // called between statements, by tests
 	writes *group.Together[job]
@@ -95,8 +96,8 @@ var _ store.Keeper = (*Engine)(nil)
 
 // Open opens the engine in the file at path. It makes the file and the tables if they are
 // missing, changes tables of an older version, and logs what it has made. It refuses a
-// file of a later version. The process has one connection that writes, and up to four
-// that read ([WithReaders]).
+// file of a later version. The process has one connection that writes, up to four that
+// read ([WithReaders]), and, while there are consumers, another that watches for changes.
 func Open(ctx context.Context, path string, opts ...Option) (*Engine, error) {
 	set := newSettings("Open", opts)
 	db, err := openDB(ctx, path, &set)
@@ -128,7 +129,11 @@ func New(db *DB, opts ...Option) *Engine {
 }
 
 func newEngine(db *DB, set *settings) *Engine {
-	s := &Engine{db: db, clock: wait.NewForward(set.clock), step: func() {}, logger: set.logger}
+	s := &Engine{db: db, clock: db.watcher.now, step: func() {}, logger: set.logger}
+	if set.clock != nil {
+		s.clock = wait.NewForward(set.clock)
+		s.ownClock = true
+	}
 	s.writes = group.NewTogether(maxBatch, 1, s.runAll)
 	return s
 }
@@ -157,6 +162,7 @@ func (s *Engine) Close() error {
 
 func (s *Engine) close() error {
 	first := s.calls.Close()
+	s.db.watcher.end(store.ErrClosed, func(c *waiter) bool { return c.engine == s })
 	s.writes.Wait()
 	if !first || !s.owned {
 		return nil
@@ -204,6 +210,10 @@ func putRows(ctx context.Context, tx execer, now time.Time, rows []storesql.Row,
 			return err
 		}
 		step()
+		shared, ok := tx.(*Tx)
+		if ok {
+			shared.noteDue(r.Queue, r.Delay)
+		}
 	}
 	return nil
 }
@@ -330,6 +340,7 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 		return err
 	}
 	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (sql.Result, error) {
+		tx.noteDue(l.queue, delay)
 		return tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4, leased = NULL"+ofLease,
 			l.position, l.queue, l.fence, nanos(now, delay))
 	})

@@ -143,12 +143,15 @@ func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (sql.Result, error) 
 			return put, err
 		}
 		t.s.step()
+		t.tx.noteDue(r.Queue, r.Delay)
 		return t.tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE position = $1", position)
 	case store.Hold:
 		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $5, leased = NULL"+free+" AND at < $5", append(listed, int64(never))...)
 	case store.Release:
+		t.tx.noteDue(e.Queue, 0) // its consumers look for themselves whether it is due
 		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = due"+free+" AND at = $5", append(listed, int64(never))...)
 	case store.Due:
+		t.tx.noteDue(e.Queue, 0)
 		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4"+free+" AND at > $4 AND at < $5", append(listed, int64(never))...)
 	default: // Purge
 		return t.tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE position = $1 AND queue = $2", position, e.Queue)

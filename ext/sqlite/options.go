@@ -20,12 +20,12 @@ type settings struct {
 	readOnly          bool
 	busyTimeout       time.Duration
 	withoutMigrations bool
-	clock             clock.Clock
+	clock             clock.Clock // nil: the machine's
 	logger            *slog.Logger
 }
 
 func newSettings(function string, opts []Option) settings {
-	s := settings{readers: 4, busyTimeout: 10 * time.Second, clock: clock.New(), logger: guard.Logger(nil)}
+	s := settings{readers: 4, busyTimeout: 10 * time.Second, logger: guard.Logger(nil)}
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("sqlite: %s: option %d is nil", function, i+1))
@@ -36,7 +36,8 @@ func newSettings(function string, opts []Option) settings {
 }
 
 // WithReaders sets the number of connections that read at the same time. The default is
-// 4. One more connection writes. [New] ignores it. WithReaders panics if n is less than
+// 4. One more connection writes, and one watches for changes while there are consumers of
+// queues. [New] ignores it. WithReaders panics if n is less than
 // 1.
 func WithReaders(n int) Option {
 	if n < 1 {
@@ -71,8 +72,9 @@ func WithBusyTimeout(d time.Duration) Option {
 func WithoutMigrations() Option { return func(s *settings) { s.withoutMigrations = true } }
 
 // WithClock sets the clock of an [Engine], which decides when messages are due and leases
-// end. The default is the machine's clock. [OpenDB] ignores it. WithClock panics if c is
-// nil.
+// end. Consumers then poll their queues every 100 ms, since the clock may jump while
+// timers do not: see [Engine.Wake]. The default is the machine's clock. [OpenDB] ignores
+// it. WithClock panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("sqlite: WithClock", "clock", c)
 	return func(s *settings) { s.clock = c }

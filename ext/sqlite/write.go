@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -25,6 +26,7 @@ type write struct {
 	ctx   context.Context
 	fn    func(context.Context, *Tx) error
 	err   error // read after the batch has run
+	dues  dues  // of its transaction; owned by the goroutine of the batch
 	state atomic.Int32
 	left  chan struct{} // closed when the state becomes hasLeft
 }
@@ -53,6 +55,7 @@ type statements struct {
 type Tx struct {
 	shared *shared
 	failed error // of a statement, or errTxDone
+	dues   dues  // of the messages that were put and released; nil without such messages
 }
 
 // shared is a transaction of several calls of Write.
@@ -110,6 +113,9 @@ func (db *DB) runAll(ctx context.Context, take func() []*write) {
 	for _, w := range batch {
 		if w.err == nil && err != nil {
 			w.err = fmt.Errorf("sqlite: the transaction was rolled back: %w", err)
+		}
+		if w.err == nil {
+			db.watcher.note(w.dues)
 		}
 	}
 }
@@ -214,7 +220,10 @@ func (s *shared) runInSavepoints(batch []*write) (commit bool, err error) {
 func (s *shared) call(w *write) error {
 	ctx := context.WithoutCancel(w.ctx)
 	tx := &Tx{shared: s}
-	defer func() { tx.failed = errTxDone }()
+	defer func() {
+		w.dues = tx.dues
+		tx.failed = errTxDone
+	}()
 	return cmp.Or(w.fn(ctx, tx), tx.failed)
 }
 
@@ -292,6 +301,15 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	}
 	t.failed = row.Err()
 	return row
+}
+
+// noteDue makes the commit wake the consumers of a queue: a message is due there, at once
+// or after a delay.
+func (t *Tx) noteDue(queue string, delay time.Duration) {
+	if t.dues == nil {
+		t.dues = dues{}
+	}
+	t.dues.add(queue, delay)
 }
 
 // usable returns the context for a statement, or the error that prevents it.

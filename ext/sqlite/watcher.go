@@ -1,0 +1,318 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/wait"
+)
+
+const (
+	checkEach = 100 * time.Millisecond // time between two checks for the commits of other connections
+	lookPause = 10 * time.Millisecond  // time between two looks at due times, at least
+	dueAgain  = time.Second            // time until the next look at a queue whose due messages may not have been taken
+	longSleep = time.Hour              // at most, until the next due time
+)
+
+// watcher wakes the consumers of queues in a database. It runs while consumers wait, and
+// has a connection of its own.
+//
+// A transaction of this DB wakes the consumers of the queues in which it has put or
+// released messages: see note. The watcher finds all other changes, such as commits of
+// other processes, since they change SQLite's data version, which it reads every 100 ms.
+// After a change it looks at all queues that have consumers, in one statement. The same
+// statement finds when the next message of each queue becomes due, for which the watcher
+// has one timer. So its cost does not depend on the number of queues while the database
+// does not change.
+//
+// Safe for concurrent use.
+type watcher struct {
+	db    *DB
+	clock clock.Clock
+	now   *wait.Forward // the time of the engines that have no clock of their own
+
+	mu      sync.Mutex // guards the fields below
+	waiting map[string]map[*waiter]bool
+	fresh   map[string]bool      // queues with a consumer that was not woken yet
+	next    map[string]time.Time // when to look at a queue again, by clock
+	wakesAt time.Time            // end of the sleep of run
+	running bool
+	stop    context.CancelFunc // ends run
+	closed  bool
+
+	earlier chan struct{} // capacity 1: ends the sleep of run
+	ended   sync.WaitGroup
+}
+
+// waiter is a consumer of a queue.
+type waiter struct {
+	engine *Engine
+	wake   func(misses bool)
+	polls  bool       // the engine has a clock of its own, so the watcher does not know when messages are due
+	ended  chan error // capacity 1: receives the reason when the watcher stops
+}
+
+func newWatcher(db *DB) *watcher {
+	c := clock.New()
+	return &watcher{
+		db: db, clock: c, now: wait.NewForward(c), earlier: make(chan struct{}, 1),
+		waiting: map[string]map[*waiter]bool{}, fresh: map[string]bool{}, next: map[string]time.Time{},
+	}
+}
+
+// add adds a consumer of a queue, and runs the watcher for it.
+func (w *watcher) add(queue string, c *waiter) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return w.closedError()
+	}
+	if w.waiting[queue] == nil {
+		w.waiting[queue] = map[*waiter]bool{}
+	}
+	w.waiting[queue][c] = true
+	if c.polls {
+		return nil
+	}
+	w.fresh[queue] = true
+	w.lookNow()
+	if !w.running {
+		w.running = true
+		var ctx context.Context
+		ctx, w.stop = context.WithCancel(context.Background())
+		w.ended.Go(func() { w.run(ctx) }) // ends without consumers, with an error, or with close
+	}
+	return nil
+}
+
+// remove removes a consumer.
+func (w *watcher) remove(queue string, c *waiter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waiting[queue], c)
+	if len(w.waiting[queue]) == 0 {
+		delete(w.waiting, queue)
+		delete(w.fresh, queue)
+		delete(w.next, queue)
+	}
+	w.lookNow() // run ends if it was the last
+}
+
+// end removes consumers, which return err.
+func (w *watcher) end(err error, chosen func(*waiter) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.endLocked(err, chosen)
+}
+
+func (w *watcher) endLocked(err error, chosen func(*waiter) bool) {
+	for _, waiters := range w.waiting {
+		for c := range waiters {
+			if chosen(c) {
+				c.ended <- err
+				delete(waiters, c)
+			}
+		}
+	}
+}
+
+// close ends all consumers and run, and waits for run.
+func (w *watcher) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.endLocked(explain(w.closedError()), func(*waiter) bool { return true })
+	if w.running {
+		w.stop()
+	}
+	w.mu.Unlock()
+	w.ended.Wait()
+}
+
+func (w *watcher) closedError() error { return fmt.Errorf("%q was closed", w.db.path) }
+
+// lookNow ends the sleep of run.
+func (w *watcher) lookNow() {
+	select {
+	case w.earlier <- struct{}{}:
+	default: // run does not sleep
+	}
+}
+
+// note wakes the consumers of queues in which a transaction of this DB has put or
+// released messages, or notes when those are due. It does not block.
+func (w *watcher) note(d dues) {
+	if len(d) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for queue, of := range d {
+		if len(w.waiting[queue]) == 0 {
+			continue
+		}
+		if of.now {
+			w.wakeLocked(queue)
+		}
+		if of.later > 0 {
+			w.lookAtLocked(queue, w.clock.Now().Add(of.later))
+		}
+	}
+}
+
+func (w *watcher) wakeLocked(queue string) {
+	for c := range w.waiting[queue] {
+		c.wake(c.polls)
+	}
+}
+
+// lookAtLocked makes run look at a queue at a time, or earlier.
+func (w *watcher) lookAtLocked(queue string, at time.Time) {
+	before, isKnown := w.next[queue]
+	if isKnown && !at.Before(before) {
+		return
+	}
+	w.next[queue] = at
+	if at.Before(w.wakesAt) {
+		w.lookNow()
+	}
+}
+
+// run watches the database. If that fails, all consumers end with the error.
+func (w *watcher) run(ctx context.Context) {
+	err := w.watch(ctx)
+	if err == nil {
+		return // without consumers: chooseQueues has noted that run ends
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.running = false
+	w.stop()
+	w.endLocked(explain(err), func(c *waiter) bool { return !c.polls })
+}
+
+// watch wakes consumers. It returns nil when the last consumer has gone, or an error if
+// ctx ends or it fails.
+func (w *watcher) watch(ctx context.Context) error {
+	v, err := openView(ctx, w.db)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	timer := w.clock.Timer(0)
+	defer timer.Stop()
+	var checked, looked time.Time
+	for {
+		hasChanged := false
+		now := w.clock.Now()
+		if now.Sub(checked) >= checkEach {
+			hasChanged, err = v.hasChanged(ctx)
+			if err != nil {
+				return err
+			}
+			checked = now
+		}
+		queues, fresh, isOver := w.chooseQueues(now, hasChanged)
+		if isOver {
+			return nil
+		}
+		if len(queues) > 0 {
+			found, err := v.look(ctx, queues, w.now)
+			if err != nil {
+				return err
+			}
+			w.found(found, fresh)
+			looked = w.clock.Now()
+		}
+		timer.Reset(w.sleep(checked.Add(checkEach), looked.Add(lookPause)))
+		select {
+		case <-timer.C:
+		case <-w.earlier:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// chooseQueues returns the queues to look at now: all queues with consumers if the
+// database has changed, otherwise the queues that have a new consumer or a message that
+// has become due. fresh has the queues with a new consumer. If there are no consumers, it
+// notes that run ends.
+func (w *watcher) chooseQueues(now time.Time, hasChanged bool) (queues []string, fresh map[string]bool, isOver bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	hasConsumers := false
+	for queue, waiters := range w.waiting {
+		if !isWatched(waiters) {
+			continue
+		}
+		hasConsumers = true
+		at, isKnown := w.next[queue]
+		isDue := isKnown && !at.After(now)
+		if hasChanged || isDue || w.fresh[queue] {
+			queues = append(queues, queue)
+			delete(w.next, queue)
+		}
+	}
+	if !hasConsumers {
+		w.running = false
+		w.stop()
+		return nil, nil, true
+	}
+	fresh = w.fresh
+	w.fresh = map[string]bool{}
+	return queues, fresh, false
+}
+
+// isWatched reports whether a consumer needs the watcher.
+func isWatched(waiters map[*waiter]bool) bool {
+	for c := range waiters {
+		if !c.polls {
+			return true
+		}
+	}
+	return false
+}
+
+// found wakes the consumers of queues in which a message is due, and of fresh queues, and
+// notes when to look at each queue again.
+func (w *watcher) found(all []dueTimes, fresh map[string]bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.clock.Now()
+	for _, t := range all {
+		if len(w.waiting[t.queue]) == 0 {
+			continue // the last consumer has gone meanwhile
+		}
+		if t.isDue || fresh[t.queue] {
+			w.wakeLocked(t.queue)
+		}
+		if t.isDue {
+			w.lookAtLocked(t.queue, now.Add(dueAgain))
+		}
+		if t.later > 0 {
+			w.lookAtLocked(t.queue, now.Add(min(t.later, longSleep)))
+		}
+	}
+}
+
+// sleep returns how long run may sleep: until the next check for changes, or until a
+// queue is due, but not before soonest.
+func (w *watcher) sleep(check, soonest time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	until := check
+	for _, at := range w.next {
+		if at.Before(until) {
+			until = at
+		}
+	}
+	if until.Before(soonest) {
+		until = soonest
+	}
+	w.wakesAt = until
+	return max(0, until.Sub(w.clock.Now()))
+}
