@@ -281,6 +281,23 @@ func each(ctx context.Context, from reader, kind string, f func(r store.Record) 
 	}
 }
 
+// record returns the record with a name, which is ASCII, or a record of version 0 if it
+// does not exist.
+func record(ctx context.Context, from reader, kind, name string) (store.Record, error) {
+	for after := name[:len(name)-1]; ; {
+		rs, err := from.Records(ctx, kind, after, 1)
+		switch {
+		case err != nil:
+			return store.Record{}, err
+		case len(rs) == 0 || rs[0].Name > name:
+			return store.Record{Kind: kind, Name: name}, nil
+		case rs[0].Name == name:
+			return rs[0], nil
+		}
+		after = rs[0].Name
+	}
+}
+
 // Pause stops a job until [Jobs.Resume]. Its effects so far stay. Pausing a paused job
 // has no effect.
 func (j *Jobs) Pause(ctx context.Context, id int, by, why string) (Job, error) {

@@ -138,17 +138,13 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 			return fmt.Errorf("jobs: worker %q: %w", w.ID, err)
 		}
 		r := store.Record{Kind: kindWorker, Name: w.ID}
-		if err := each(ctx, tx, kindWorker, func(other store.Record) error {
-			if other.Name == w.ID {
-				r.Version = other.Version
-				return nil
-			}
-			return removeSilent(ctx, tx, other, w.Seen)
-		}); err != nil {
+		r.Version, err = removeSilent(ctx, tx, w.ID, w.Seen)
+		if err != nil {
 			return err
 		}
 		r.Value = string(text)
-		if err := tx.Write(ctx, r); err != nil {
+		err = tx.Write(ctx, r)
+		if err != nil {
 			return err
 		}
 		list, err := all(ctx, tx, kindJob)
@@ -184,14 +180,40 @@ func (b *beats) start(ctx context.Context, open []Job) {
 	b.told = told
 }
 
-// removeSilent removes a worker that no longer has heartbeats (law W3).
-func removeSilent(ctx context.Context, tx store.Tx, r store.Record, now time.Time) error {
-	var w Worker
-	if json.Unmarshal([]byte(r.Value), &w) == nil && now.Sub(w.Seen) < silentFor {
-		return nil
+// removeSilent removes the workers that no longer have heartbeats (law W3), and returns
+// the version of the record of the worker with this id, or 0 if it has no record. If the
+// worker with the first id is live, it removes the others: otherwise each of n workers
+// would read n reports at each heartbeat.
+func removeSilent(ctx context.Context, tx store.Tx, id string, now time.Time) (version int64, err error) {
+	first, err := tx.Records(ctx, kindWorker, "", 1)
+	if err != nil {
+		return 0, err
 	}
-	r.Value = ""
-	return tx.Write(ctx, r)
+	if len(first) > 0 && first[0].Name < id && isLive(first[0], now) {
+		own, err := record(ctx, tx, kindWorker, id)
+		return own.Version, err
+	}
+	err = each(ctx, tx, kindWorker, func(r store.Record) error {
+		switch {
+		case r.Name == id:
+			version = r.Version
+			return nil
+		case isLive(r, now):
+			return nil
+		}
+		r.Value = ""
+		return tx.Write(ctx, r)
+	})
+	return version, err
+}
+
+// isLive reports whether a worker has reported itself lately.
+func isLive(r store.Record, now time.Time) bool {
+	var report struct {
+		Seen time.Time `json:"seen"`
+	}
+	err := json.Unmarshal([]byte(r.Value), &report)
+	return err == nil && now.Sub(report.Seen) < silentFor
 }
 
 // run runs the jobs of a queue, unless it does so already.
