@@ -20,7 +20,7 @@ var silent = slog.New(slog.DiscardHandler)
 // people who hold, resume and set limits.
 func TestLawsUnderRandomSchedules(t *testing.T) {
 	rounds := uint64(100)
-	if testing.Short() || suite.Race {
+	if suite.Race || !suite.Full() {
 		rounds = 20
 	}
 	for seed := range rounds {

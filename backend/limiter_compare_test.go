@@ -3,7 +3,6 @@ package backend
 import (
 	"fmt"
 	"math"
-	"os"
 	"testing"
 	"time"
 
@@ -125,13 +124,13 @@ var limiters = []struct {
 // Adaptive reaches at least 0.95 times the throughput of the best fixed limit, also 30 s
 // after a change. With WEIR_LONG=1 -v the table has other limiters, too.
 func TestAdaptive(t *testing.T) {
-	long := os.Getenv("WEIR_LONG") != ""
+	long := suite.Long()
 	seeds := uint64(1)
 	if long {
 		seeds = 3
 	}
 	loads := loadsim.Loads()
-	if suite.Race { // one goroutine
+	if suite.Race || !suite.Full() { // one goroutine
 		loads = loads[:2]
 	}
 	for _, load := range loads {

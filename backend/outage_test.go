@@ -3,7 +3,6 @@ package backend_test
 import (
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -31,7 +30,7 @@ import (
 // outage. With WEIR_LONG=1 there are 100,000 messages at 500 a second.
 func TestBackend_HourOfOutage(t *testing.T) {
 	for name, layers := range map[string][]time.Duration{"without layers": nil, "with a short one": {10 * time.Second}, "with two": {time.Minute, 10 * time.Minute}} {
-		if suite.Race && len(layers) != 1 {
+		if (suite.Race || !suite.Full()) && len(layers) != 1 {
 			continue
 		}
 		t.Run(name, func(t *testing.T) { anHourOfOutage(t, layers...) })
@@ -40,7 +39,7 @@ func TestBackend_HourOfOutage(t *testing.T) {
 
 func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 	messages, rate := 5_000, 25
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		messages, rate = 100_000, 500
 	}
 	synctest.Test(t, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"testing"
 	"time"
 
@@ -14,13 +13,14 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // The limit that Adaptive finds for a real server with a queue keeps its workers busy,
 // also when half of the workers are removed. It needs real time, so it runs only with
 // WEIR_LONG=1.
 func TestAdaptiveAtARealServer(t *testing.T) {
-	if os.Getenv("WEIR_LONG") == "" {
+	if !suite.Long() {
 		t.Skip("takes a minute of real time: WEIR_LONG=1")
 	}
 	const work = 20 * time.Millisecond

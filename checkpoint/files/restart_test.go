@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/testing/crashfs"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // Laws C1 and C3: a pipeline of a source, an operator that holds elements back, and a
@@ -32,7 +33,7 @@ func TestCutAndRestart(t *testing.T) {
 	// earlier end of the run.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	seeds := uint64(60)
-	if testing.Short() {
+	if !suite.Full() {
 		seeds = 10
 	}
 	total := map[string]int{}
@@ -52,7 +53,7 @@ func TestCutAndRestart(t *testing.T) {
 		})
 	}
 	t.Log(total)
-	if testing.Short() {
+	if !suite.Full() {
 		return // too few seeds for all kinds of cuts
 	}
 	for _, cut := range []string{"fail", "fail at a barrier", "close", "suspend", "kill", "power cut"} {

@@ -25,6 +25,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -330,7 +331,7 @@ func (p *person) axe(script string) []string {
 // elsewhere, and where that cannot be reached.
 func axeScript(t *testing.T) string {
 	t.Helper()
-	if os.Getenv("CI") == "" && os.Getenv("WEIR_LONG") == "" {
+	if !suite.Full() {
 		return ""
 	}
 	const version = "4.14.1"

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -102,14 +102,17 @@ func FuzzHandler_ReaderChangesNothing(f *testing.F) {
 	})
 }
 
-// The pages of a queue of many dead letters: 100,000, and with WEIR_LONG=1 a million.
-// They are made while the groups are counted.
+// The pages of a queue of many dead letters: 20,000, in CI 100,000, and with WEIR_LONG=1
+// a million. They are made while the groups are counted.
 func TestHandler_ManyDeadLetters(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it puts 100,000 messages")
+		t.Skip("it puts 20,000 messages")
 	}
-	n := 100_000
-	if os.Getenv("WEIR_LONG") != "" {
+	n := 20_000
+	if suite.Full() {
+		n = 100_000
+	}
+	if suite.Long() {
 		n = 1_000_000
 	}
 	e := onSQLite(t)
@@ -151,7 +154,7 @@ func TestHandler_ManyDeadLetters(t *testing.T) {
 	p95 := took[len(took)*95/100]
 	t.Logf("%d dead letters: a page takes %v, p95 %v, at most %v", n, took[len(took)/2], p95, took[len(took)-1])
 	limit := 200 * time.Millisecond
-	if os.Getenv("WEIR_LONG") == "" {
+	if !suite.Long() {
 		limit *= 5 // machines of tests are busy
 	}
 	require.LessOrEqual(t, p95, limit)

@@ -22,10 +22,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 var (
-	killsFlag = flag.Int("kills", 0, "how often TestKilled kills; 0: 30, or 8 with -short")
+	killsFlag = flag.Int("kills", 0, "how often TestKilled kills; 0: 8, or 30 in CI")
 	killSeed  = flag.Uint64("kill-seed", 0, "seed of the moments at which TestKilled kills; 0: a new one")
 )
 
@@ -36,7 +38,7 @@ func TestKilled(t *testing.T) {
 	kills := *killsFlag
 	switch {
 	case kills > 0:
-	case testing.Short():
+	case !suite.Full():
 		kills = 8
 	default:
 		kills = 30
@@ -79,7 +81,7 @@ func TestKilled(t *testing.T) {
 			if j.unknown == 0 {
 				share = (kills+1)/2 - share
 			}
-			if share == 0 || testing.Short() && j.unknown == 0 {
+			if share == 0 || !suite.Full() && j.unknown == 0 {
 				t.Skip("too few kills")
 			}
 			j.run(t, share)
@@ -122,7 +124,7 @@ func (c *killCount) check(t *testing.T, kills int) {
 		c.kills, inside, c.before, c.resumed, c.done)
 	assert.Positive(t, c.resumed)
 	assert.GreaterOrEqual(t, inside, min(kills/4, 5))
-	if !testing.Short() {
+	if suite.Full() {
 		assert.GreaterOrEqual(t, c.kills, kills)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/ext/kafka/clustertest"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/partitions"
 )
 
@@ -446,7 +446,7 @@ func TestGroup_FrozenWorker(t *testing.T) { // its sessions are short: not besid
 // the group's committed offsets follow. WEIR_LONG=1 runs 50 rebalances.
 func TestGroupRebalances(t *testing.T) { // its sessions are short: not beside others
 	rebalances := 6
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		rebalances = 50
 	}
 	newJob(t, groupParts, time.Millisecond).run(rebalances, func(int) {})

@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/kafka/clustertest"
 	"github.com/weirflow/weir/internal/testing/child/workers"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -112,7 +113,7 @@ func harmOne(t testing.TB, all clustertest.Cluster, n int) {
 func TestKilledWorkersAndBrokers(t *testing.T) {
 	all := ownBrokers(t, 3)
 	n, kills := 3000, 9
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		n, kills = 30_000, 60
 	} else if testing.Short() {
 		n, kills = 600, 3
@@ -184,7 +185,7 @@ func (s *tally) until(w *workers.Workers, ok func() bool) {
 func TestPipelinesOverKilledBrokers(t *testing.T) {
 	all := ownBrokers(t, 3)
 	rebalances := 6
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		rebalances = 50
 	}
 	c := clusterOf(t, all)

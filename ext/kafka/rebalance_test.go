@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -27,7 +27,7 @@ import (
 func TestRebalances(t *testing.T) {
 	t.Parallel()
 	rebalances, messages := 6, 600
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		rebalances, messages = 50, 12000
 	}
 	for _, drops := range []bool{false, true} {

@@ -22,6 +22,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -35,7 +36,7 @@ func TestConsole(t *testing.T) {
 	s := postgres.New(pool)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	n := 2000
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		n = 1_000_000
 	}
 	for i := 0; i < n; i += 1000 {
@@ -74,7 +75,7 @@ func TestConsole(t *testing.T) {
 	slices.Sort(took)
 	p95 := took[len(took)*95/100]
 	t.Logf("%d dead letters: a page takes %v, p95 %v", n, took[len(took)/2], p95)
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		require.LessOrEqual(t, p95, 200*time.Millisecond)
 	}
 

@@ -3,7 +3,6 @@
 package postgres_test
 
 import (
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -53,7 +53,7 @@ func explained(t *testing.T, url string) (pool *pgxpool.Pool, plans func() strin
 // or without statistics of the table, and with both custom and generic plans.
 func TestStatementsUseAnIndex(t *testing.T) {
 	n := 20_000 // enough for the planner to consider a scan
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		n = 100_000
 	}
 	pool, plans := explained(t, schemas(t)(t))

@@ -1,7 +1,6 @@
 package sqlite_test
 
 import (
-	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -21,7 +21,7 @@ import (
 // and all are delivered when they are due.
 func TestEngine_ManyWaiting(t *testing.T) {
 	n := 5000
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		n = 1_000_000
 	}
 	mock := clock.NewMock()
@@ -78,7 +78,7 @@ func TestEngine_TenantThatFloods(t *testing.T) {
 // TestEngine_ManyMessages is durable with WEIR_LONG: each commit waits for the disk.
 func TestEngine_ManyMessages(t *testing.T) {
 	var opts []sqlite.Option
-	if os.Getenv("WEIR_LONG") == "" {
+	if !suite.Long() {
 		opts = append(opts, sqlite.WithSynchronousNormal())
 	}
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"), opts...)

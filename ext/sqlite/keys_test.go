@@ -3,7 +3,6 @@
 package sqlite
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/internal/testing/keystest"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 func init() { Children = append(Children, func() { keystest.Child(keysSetup) }) }
@@ -26,11 +26,15 @@ var keysSetup = keystest.Setup{
 
 func TestKeys(t *testing.T) { keystest.Run(t, keysSetup) }
 
-// TestKeysKilled takes each third boundary of a statement, or all with WEIR_LONG_TESTS.
+// TestKeysKilled takes each ninth boundary of a statement, each third in CI, or all with
+// WEIR_LONG=1.
 func TestKeysKilled(t *testing.T) {
-	stride := 3
-	if os.Getenv("WEIR_LONG_TESTS") != "" {
+	stride := 9
+	switch {
+	case suite.Long():
 		stride = 1
+	case suite.Full():
+		stride = 3
 	}
 	keystest.RunKilled(t, keysSetup, stride)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/child"
 	"github.com/weirflow/weir/internal/testing/fleettest"
 	"github.com/weirflow/weir/internal/testing/pipelinekill"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/internal/testing/workerkill"
 	"github.com/weirflow/weir/message"
 )
@@ -213,7 +213,7 @@ func killer(t *testing.T, c *clustertest.Cluster, js jetstream.JetStream, stream
 
 func forClusters(t *testing.T, f func(t *testing.T, servers int)) {
 	sizes := []int{3}
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		sizes = []int{1, 3}
 	}
 	for _, n := range sizes {
@@ -307,7 +307,7 @@ func TestCluster_SlowServer(t *testing.T) {
 			require.NoError(t, err)
 			for n := range 6 {
 				d := 300 * time.Millisecond
-				if n == 5 && os.Getenv("WEIR_LONG") != "" {
+				if n == 5 && suite.Long() {
 					d = 12 * time.Second // long enough for the others to elect a leader
 				}
 				done, err := c.Pause(i, d)

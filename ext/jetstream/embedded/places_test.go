@@ -1,7 +1,6 @@
 package embedded_test
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // place is where a suite runs.
@@ -43,7 +43,7 @@ func forPlaces(t *testing.T, f func(t *testing.T, p place)) {
 			replicas: 1, unit: 200 * time.Millisecond,
 		})
 	})
-	if os.Getenv("WEIR_LONG") == "" {
+	if !suite.Long() {
 		return
 	}
 	t.Run("servers=3", func(t *testing.T) {

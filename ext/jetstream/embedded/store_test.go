@@ -3,7 +3,6 @@ package embedded_test
 import (
 	"context"
 	"encoding/base64"
-	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -260,7 +260,7 @@ func TestEngine_MergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 // 100,000 dead letters take less than a minute.
 func TestEngine_ManyDeadLetters(t *testing.T) {
 	n := 5000
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		n = 100_000
 	}
 	js := connect(t, fresh(t))

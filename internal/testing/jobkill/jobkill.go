@@ -61,7 +61,7 @@ func of(e store.Keeper) *jobs.Jobs {
 func Run(t *testing.T, dsn string, open Open) {
 	t.Helper()
 	n, kills := 100_000, 25
-	if testing.Short() || suite.Race {
+	if suite.Race || !suite.Full() {
 		n, kills = 20_000, 5
 	}
 	ctx := t.Context()

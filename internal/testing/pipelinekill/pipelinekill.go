@@ -21,12 +21,12 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/internal/testing/child"
 	"github.com/weirflow/weir/internal/testing/child/workers"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/partitions"
 )
 
 const (
-	name    = "pipelines" // name of the children
-	envLong = "WEIR_LONG"
+	name = "pipelines" // name of the children
 
 	workerN    = 3
 	partitionN = 5
@@ -58,7 +58,7 @@ func Partitions() (names []string) {
 
 // Elements returns the number of elements in each partition.
 func Elements() int {
-	if os.Getenv(envLong) != "" {
+	if suite.Long() {
 		return 10_000
 	}
 	return 300
@@ -122,7 +122,7 @@ type Config struct {
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	kills, every := 6, 3
-	if os.Getenv(envLong) != "" {
+	if suite.Long() {
 		kills, every = 80, 6
 	}
 	all := workers.Start(t, name, c.DSN, workerN, patience)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -31,7 +31,7 @@ type parcel struct {
 // of real time, so it needs WEIR_LONG.
 func Fair(t *testing.T, s store.Store) {
 	t.Helper()
-	if os.Getenv("WEIR_LONG") == "" {
+	if !suite.Long() {
 		t.Skip("takes a minute of real time: WEIR_LONG=1")
 	}
 	alone := fair(t, delivery.NewQueue[parcel](s, "alone", delivery.WithFairByKey(5)), false)

@@ -1,7 +1,6 @@
 package storebench
 
 import (
-	"os"
 	"slices"
 	"strconv"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -20,7 +20,7 @@ import (
 func Keys(t *testing.T, s store.Inspector) {
 	t.Helper()
 	n, keys := 5000, 50
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		n, keys = 1_000_000, 10_000
 	}
 	const batch = 1000

@@ -2,7 +2,6 @@ package storebench
 
 import (
 	"context"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 )
 
@@ -24,7 +24,7 @@ import (
 func Many(t *testing.T, s store.Inspector) {
 	t.Helper()
 	n := 5000
-	if os.Getenv("WEIR_LONG") != "" {
+	if suite.Long() {
 		n = 1_000_000
 	}
 	const batch = 1000

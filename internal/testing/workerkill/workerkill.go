@@ -28,14 +28,14 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/testing/child"
 	"github.com/weirflow/weir/internal/testing/child/workers"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
 const (
-	name    = "worker" // name of the children
-	envLong = "WEIR_LONG"
+	name = "worker" // name of the children
 
 	// Lease is how long a worker keeps a message without a sign of life.
 	Lease = 2 * time.Second
@@ -264,8 +264,8 @@ type Config struct {
 // needs git and the history.
 func Older(t *testing.T, commit, dir string) string {
 	t.Helper()
-	if os.Getenv("CI") == "" && os.Getenv(envLong) == "" {
-		t.Skip("builds an older version, which takes a minute: with CI=true or WEIR_LONG=1")
+	if !suite.Full() {
+		t.Skip("builds an older version, which takes a minute: with WEIR_LONG=ci")
 	}
 	index := "GIT_INDEX_FILE=" + filepath.Join(t.TempDir(), "index") // the repository's index has a lock, and tests run in parallel
 	run := func(dir, name string, args ...string) (string, error) {
@@ -309,7 +309,7 @@ func Fill(t *testing.T, e Engine, n int) {
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	n, kills, every := cmp.Or(c.Messages, 2000), 6, 6
-	if os.Getenv(envLong) != "" {
+	if suite.Long() {
 		n, kills, every = 50_000, 120, 10
 	}
 	e, err := c.Open(t.Context(), c.DSN)

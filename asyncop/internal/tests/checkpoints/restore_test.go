@@ -23,6 +23,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	weirflow "github.com/weirflow/weir/flow"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -470,7 +471,7 @@ func (o *memOutput) Close() error { return nil }
 // duplicates. Time is virtual.
 func TestKillAndResume(t *testing.T) {
 	seeds := 30
-	if testing.Short() {
+	if !suite.Full() {
 		seeds = 5
 	}
 	total := 0

@@ -53,7 +53,7 @@ func TestRandomSchedules(t *testing.T) {
 	switch {
 	case *modelSeeds > 0:
 		n = *modelSeeds
-	case suite.Race || testing.Short():
+	case suite.Race || !suite.Full():
 		n = 300
 	}
 	base := rand.Uint64() >> 16

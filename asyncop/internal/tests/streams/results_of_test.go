@@ -393,7 +393,7 @@ func TestChainedIsUsedOnce(t *testing.T) {
 // random time.
 func TestChainedUnderStress(t *testing.T) {
 	n := 20_000
-	if suite.Race || testing.Short() {
+	if suite.Race || !suite.Full() {
 		n = 3_000
 	}
 	for _, stop := range []int{0, 1, n / 2} {

@@ -344,7 +344,7 @@ func TestResultsAndFlowsExcludeEachOther(t *testing.T) {
 // No result is lost between goroutines that sleep and wake each other in real time.
 func TestRingsUnderStress(t *testing.T) {
 	runs, n := 300, 500
-	if testing.Short() || suite.Race {
+	if suite.Race || !suite.Full() {
 		runs = 40
 	}
 	fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {

@@ -124,7 +124,7 @@ func (b *stressBackend) call(ctx context.Context, in int) (int, error) {
 // goroutines have ended.
 func TestStress(t *testing.T) {
 	operators := 1500
-	if suite.Race || testing.Short() {
+	if suite.Race || !suite.Full() {
 		operators = 400
 	}
 	backend := newStressBackend(4)
@@ -286,7 +286,7 @@ func stressCheck(t *testing.T, s asyncop.Stats, err error, ordered bool, element
 // timeout end once.
 func TestStressCompletionsAgainstTimeouts(t *testing.T) {
 	elements := 40_000
-	if suite.Race || testing.Short() {
+	if suite.Race || !suite.Full() {
 		elements = 8_000
 	}
 	retry := strategies.FixedDelay[int](5, 0).RetryIfException(predicates.HasException)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/internal/testing/keystest"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 func TestMain(m *testing.M) {
@@ -20,8 +21,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestKeys takes each third boundary of a statement for its kills, or all with
-// WEIR_LONG_TESTS.
+// TestKeys takes each ninth boundary of a statement for its kills, each third in CI, or
+// all with WEIR_LONG=1.
 func TestKeys(t *testing.T) {
 	server := Start(t)
 	var databases atomic.Int64
@@ -37,9 +38,12 @@ func TestKeys(t *testing.T) {
 	}
 	t.Run("suite", func(t *testing.T) { keystest.Run(t, setup) })
 	t.Run("killed", func(t *testing.T) {
-		stride := 3
-		if os.Getenv("WEIR_LONG_TESTS") != "" {
+		stride := 9
+		switch {
+		case suite.Long():
 			stride = 1
+		case suite.Full():
+			stride = 3
 		}
 		keystest.RunKilled(t, setup, stride)
 	})
