@@ -144,7 +144,7 @@ func TestAllocationsPerElement(t *testing.T) {
 
 // Many elements, a million in CI, in both modes, through blocking calls and through calls
 // with callbacks.
-func TestOperator_MillionElements(t *testing.T) {
+func TestOperator_ManyElements(t *testing.T) {
 	if suite.Race || testing.Short() {
 		t.Skip("takes too long")
 	}
