@@ -75,21 +75,23 @@ func TestMerge_InputWithoutWatermarks(t *testing.T) {
 // Merge respects a throttler. go-streams' Merge does not, because it reads Out of its
 // inputs.
 func TestMerge_Throttler(t *testing.T) {
-	in := make(chan any, 9)
-	for n := range 4 {
-		in <- n
-	}
-	close(in)
-	throttled := extension.NewChanSource(in).Via(streamsflow.NewThrottler(2, 100*time.Millisecond, 9, streamsflow.Backpressure))
-	began := time.Now()
-	merged := flow.Merge(throttled)
-	for range 4 {
-		<-merged.Out()
-	}
-	require.GreaterOrEqual(t, time.Since(began), 90*time.Millisecond)
-	for range merged.Out() {
-	}
-	time.Sleep(150 * time.Millisecond) // the throttler's period
+	synctest.Test(t, func(t *testing.T) {
+		in := make(chan any, 9)
+		for n := range 4 {
+			in <- n
+		}
+		close(in)
+		throttled := extension.NewChanSource(in).Via(streamsflow.NewThrottler(2, 100*time.Millisecond, 9, streamsflow.Backpressure))
+		began := time.Now()
+		merged := flow.Merge(throttled)
+		for range 4 {
+			<-merged.Out()
+		}
+		require.Equal(t, 100*time.Millisecond, time.Since(began))
+		for range merged.Out() {
+		}
+		time.Sleep(100 * time.Millisecond) // the throttler ends with its period
+	})
 }
 
 // A failed input fails the merged flow, which ends the other inputs, because they may be
