@@ -56,9 +56,7 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 		workers, err := j.Workers(t.Context())
 		return err == nil && len(workers) == 1
 	}, time.Minute, 10*time.Millisecond)
-	time.Sleep(2 * time.Second)
-
-	before := len(traced.since(0))
+	before := traced.settle(t)
 	const within = 30 * time.Second
 	time.Sleep(within)
 	transactions, open := 0, false

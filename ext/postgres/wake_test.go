@@ -42,6 +42,20 @@ func (s *statements) since(n int) []string {
 	return slices.Clone(s.sql[n:])
 }
 
+// settle returns when no statement has come for two seconds, and the number of statements
+// until then.
+func (s *statements) settle(t *testing.T) (n int) {
+	t.Helper()
+	n, last := len(s.since(0)), time.Now()
+	require.Eventually(t, func() bool {
+		if now := len(s.since(0)); now > n {
+			n, last = now, time.Now()
+		}
+		return time.Since(last) >= 2*time.Second
+	}, time.Minute, 50*time.Millisecond)
+	return n
+}
+
 func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
 	s.note(d.SQL)
 	return ctx
@@ -108,9 +122,7 @@ func TestWake_IdleWorker(t *testing.T) {
 	// The hub has started when a message arrives at once.
 	require.NoError(t, jobs.Put(t.Context(), 0))
 	<-at
-	time.Sleep(2 * time.Second)
-
-	before := len(traced.since(0))
+	before := traced.settle(t)
 	time.Sleep(10 * time.Second)
 	asked := traced.since(before)
 	require.LessOrEqual(t, len(asked), 1, "%q", asked[:min(len(asked), 5)])
