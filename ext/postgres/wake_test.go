@@ -100,6 +100,7 @@ func arrivals(t *testing.T, q *delivery.Queue[int]) <-chan time.Time {
 // new message starts at once, no matter how it was put, and one listening connection
 // serves all queues of a process.
 func TestWake_IdleWorker(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	c, err := pgxpool.ParseConfig(server.URL())
 	require.NoError(t, err)
