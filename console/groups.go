@@ -337,7 +337,7 @@ func (s *server) grouped(ctx context.Context, d *queueData) {
 
 // headline says whether the messages have one cause.
 func headline(g *grouping) string {
-	of := fmt.Sprint(g.Messages)
+	of := strconv.Itoa(g.Messages)
 	if g.IsPart {
 		of = fmt.Sprintf("the newest %d", g.Messages)
 	}

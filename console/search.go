@@ -32,11 +32,11 @@ func (s *server) search(ctx context.Context, queue string, f store.Filter, after
 		windowBegun := s.Clock.Now()
 		until := next[0].Position + window
 		list, err := s.engine.List(searching, queue, f, store.Page{After: after, Until: until, Max: pageSize - len(found)})
-		isLate := searching.Err() != nil && ctx.Err() == nil
-		if err != nil {
-			if isLate && after > 0 {
-				return found, after, nil
-			}
+		isLate := err != nil && searching.Err() != nil && ctx.Err() == nil
+		switch {
+		case isLate && after > 0:
+			return found, after, nil
+		case err != nil:
 			return found, 0, err
 		}
 		found = append(found, list...)

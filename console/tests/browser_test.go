@@ -160,6 +160,7 @@ func sevenQuestions(t *testing.T, e store.Keeper) {
 		p.click("See what failed")
 		p.sees("One failure stands out: 40 of 43 failed alike.", "no answer of # after # ms")
 		p.shoot("groups")
+		p.shootAt("groups", 360, 1280, 1920)
 	})
 	t.Run("does it grow", func(t *testing.T) {
 		p.t = t
@@ -175,6 +176,7 @@ func sevenQuestions(t *testing.T, e store.Keeper) {
 		p.fill("why", "it does not answer")
 		p.click("Hold")
 		p.sees("it does not answer (ann)")
+		p.shootAt("backends", 360, 1280, 1920)
 		j, err := jobs.New(e, jobs.Config{})
 		require.NoError(t, err)
 		orders, err := j.BackendOrders(t.Context())
@@ -230,7 +232,13 @@ func beat(t *testing.T, e store.Keeper, state string) {
 	w := jobs.Worker{
 		ID: "w1", Host: "worker-1", PID: 7, Since: time.Now(), Seen: time.Now().Add(time.Hour), Queues: []string{"orders"}, Reads: "orders", Counts: json.RawMessage(`{"Received":4117,"Acknowledged":4100}`),
 		Operators: []json.RawMessage{json.RawMessage(`{"InFlight":17,"LastError":"503 Service Unavailable"}`)},
-		Backends:  []jobs.Backend{{Name: "bank", State: state, Why: "53 of the last 60 calls failed", Since: time.Now(), Limit: 40, InUse: 1}},
+		Backends: []jobs.Backend{{Name: "bank", State: state, Why: "53 of the last 60 calls failed", Since: time.Now(), Limit: 40, InUse: 1, States: []jobs.BackendState{
+			{State: "up", Since: time.Now().Add(-50 * time.Minute)},
+			{State: "down", Since: time.Now().Add(-20 * time.Minute)},
+			{State: "ramping", Since: time.Now().Add(-15 * time.Minute)},
+			{State: "up", Since: time.Now().Add(-9 * time.Minute)},
+			{State: "down", Since: time.Now().Add(-2 * time.Minute)},
+		}}},
 	}
 	text, err := json.Marshal(w)
 	require.NoError(t, err)

@@ -63,8 +63,8 @@ func (j *Jobs) KeptGroups(ctx context.Context, queue string) (r GroupReport, isT
 	if err != nil || there.Value == "" {
 		return GroupReport{}, false, err
 	}
-	unreadable := json.Unmarshal([]byte(there.Value), &r)
-	if unreadable != nil { // a later version has written it: this one counts anew
+	isReadable := json.Unmarshal([]byte(there.Value), &r) == nil
+	if !isReadable { // a later version has written it: this version counts again
 		return GroupReport{}, false, nil
 	}
 	return r, true, nil
