@@ -56,8 +56,9 @@ func newAdaptive(least, most int) *adaptive {
 	return &adaptive{least: float64(least), most: float64(most), limit: float64(least), sampled: -sampleEach}
 }
 
-// wantsSample reports whether a call that begins at t is to be timed.
-func (a *adaptive) wantsSample(t time.Duration) bool {
+// beginSample reports whether a call that begins at t is to be timed, and if so notes that
+// it is.
+func (a *adaptive) beginSample(t time.Duration) bool {
 	if t-a.sampled < sampleEach {
 		return false
 	}

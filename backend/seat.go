@@ -89,7 +89,7 @@ func (b *Backend) begin(p *seat, t time.Duration, a *gate.Request) gate.Answer {
 	if b.shared != nil {
 		return gate.Answer{Stamp: b.shared.permits.grant(p)}
 	}
-	if b.limiter != nil && b.limiter.wantsSample(t) {
+	if b.limiter != nil && b.limiter.beginSample(t) {
 		return gate.Answer{Stamp: gate.StampOf(t)}
 	}
 	return gate.Answer{}

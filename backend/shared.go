@@ -138,8 +138,9 @@ func (f *fleetShare) willStart() {
 	b.unlock()
 }
 
-// isShort makes a step early if the process needs more permits than it has recorded.
-func (f *fleetShare) isShort() {
+// noteShortage notes the need of the process, and makes a step early if the process needs
+// more permits than it has recorded.
+func (f *fleetShare) noteShortage() {
 	b := f.backend
 	b.mu.Lock()
 	need := f.need()
@@ -222,13 +223,14 @@ func (f *fleetShare) notify() {
 	}
 }
 
-// mayBegin reports whether the lease allows a call with p now, which takes longest (law
-// B5). If the process dies, its permits move after the recorded time, so a longer call
-// waits until a step has recorded it. Calls without the engine have no record.
-func (f *fleetShare) mayBegin(p *permit, longest time.Duration) bool {
+// admit reports whether a call with p, which takes longest, may begin now as far as the
+// lease is concerned (law B5). It makes p valid again if the share allows that. If the
+// process dies, its permits move after the recorded time, so a longer call waits until a
+// step has recorded it. Calls without the engine have no record.
+func (f *fleetShare) admit(p *permit, longest time.Duration) bool {
 	f.refresh()
 	isRecorded := longest <= f.recorded || f.source.isAlone
-	return f.source != source{} && isRecorded && f.permits.isValid(p, f.backend.limit)
+	return f.source != source{} && isRecorded && f.permits.renew(p, f.backend.limit)
 }
 
 // begin begins a call with p, and returns the permit that it uses: p, or an additional
@@ -236,7 +238,7 @@ func (f *fleetShare) mayBegin(p *permit, longest time.Duration) bool {
 func (f *fleetShare) begin(p *permit, longest time.Duration) *permit {
 	b := f.backend
 	switch {
-	case !f.mayBegin(p, longest):
+	case !f.admit(p, longest):
 		return nil
 	case !p.isBusy():
 		f.permits.begin(p)
@@ -255,7 +257,7 @@ func (f *fleetShare) begin(p *permit, longest time.Duration) *permit {
 // beginFunc reports whether a function that makes its call with p by itself may be
 // called.
 func (f *fleetShare) beginFunc(p *permit, longest time.Duration) bool {
-	if !f.mayBegin(p, longest) || p.isBusy() {
+	if !f.admit(p, longest) || p.isBusy() {
 		return false
 	}
 	p.calledFunc = true
@@ -453,7 +455,7 @@ func (f *fleetShare) local(need int) fleet.Local {
 		isPaced = isPaced || b.startWait(b.now(), p.cost) > 0
 	}
 	return fleet.Local{
-		Limit: f.limit, Running: f.permits.running(), Need: min(need, f.limit), Longest: f.longest,
+		Limit: f.limit, Running: f.permits.counted, Need: min(need, f.limit), Longest: f.longest,
 		Started: b.counts.Started, IsPaced: isPaced,
 	}
 }

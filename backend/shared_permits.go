@@ -12,7 +12,7 @@ type permits struct {
 	all     map[gate.Stamp]*permit
 	last    gate.Stamp
 	source  int // grows when the source of the share changes
-	counted int // permits with isCounted
+	counted int // permits whose calls may be at the service, or may begin at any time
 }
 
 // permit allows one call at a time. It is taken from the share, or lent by the permit of
@@ -84,11 +84,7 @@ func (x *permits) find(stamp gate.Stamp) *permit {
 	return p
 }
 
-// running returns how many calls may be at the service, or may begin at any time. A call
-// that waits for the lease is not at the service, and neither is a call around it.
-func (x *permits) running() int { return x.counted }
-
-// count updates whether running includes p. It is called after each change of a root.
+// count updates whether p is counted. It is called after each change of a root.
 func (x *permits) count(p *permit) {
 	counts := x.all[p.stamp] == p && p.root == p && x.mayRun(p)
 	switch {
@@ -101,7 +97,8 @@ func (x *permits) count(p *permit) {
 }
 
 // mayRun reports whether a call of a root may be at the service, or may begin at any
-// time.
+// time. A call that waits for the lease is not at the service, and neither is a call
+// around it.
 func (x *permits) mayRun(p *permit) bool {
 	return p.lentCalls > 0 || p.source == x.source || p.own > 0 && p.waitingLent == 0 || p.calledFunc && p.waiting == 0
 }
@@ -115,9 +112,9 @@ func (x *permits) wait(p *permit, n int) {
 	x.count(p.root)
 }
 
-// isValid reports whether a call with p may begin, as far as the lease is concerned. If
-// there is a free permit in the share, a permit from before becomes valid again.
-func (x *permits) isValid(p *permit, share int) bool {
+// renew makes p valid again if it is from an earlier source and the share has a free
+// permit. It reports whether p is valid, so that a call with it may begin.
+func (x *permits) renew(p *permit, share int) bool {
 	root := p.root
 	if share == 0 && root.source != x.source {
 		return false
@@ -129,7 +126,7 @@ func (x *permits) isValid(p *permit, share int) bool {
 	if root.isCounted {
 		more = 0
 	}
-	if x.running()+more > share {
+	if x.counted+more > share {
 		return false
 	}
 	root.source = x.source

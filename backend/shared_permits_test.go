@@ -22,18 +22,18 @@ func TestPermits_PassOnToACallThatWaits(t *testing.T) {
 	require.True(t, lent.isLent)
 	require.Equal(t, around, lent.root)
 	require.False(t, own.isLent)
-	require.Equal(t, 2, x.running())
+	require.Equal(t, 2, x.counted)
 
 	x.change() // the lease has ended
-	require.Equal(t, 1, x.running(), "the call around them")
+	require.Equal(t, 1, x.counted, "the call around them")
 	x.wait(own, 1)
 	x.remove(lent)
 	x.passOn(lent)
 	require.True(t, own.isLent)
 	require.Equal(t, around, own.root)
-	require.Zero(t, x.running(), "the call around the operator waits, too")
+	require.Zero(t, x.counted, "the call around the operator waits, too")
 	x.wait(own, -1)
-	require.Equal(t, 1, x.running())
+	require.Equal(t, 1, x.counted)
 	require.Zero(t, around.waiting+around.waitingLent+own.waiting)
 }
 
@@ -63,15 +63,15 @@ func TestPermits_ValidAgain(t *testing.T) {
 	a, b, c := x.all[x.grant(s)], x.all[x.grant(s)], x.all[x.grant(s)]
 	x.begin(a) // and does not end with the lease
 	x.change()
-	require.Equal(t, 1, x.running())
-	require.False(t, x.isValid(b, 0))
-	require.False(t, x.isValid(b, 1))
-	require.True(t, x.isValid(b, 2))
-	require.False(t, x.isValid(c, 2))
-	require.True(t, x.isValid(b, 2), "it stays valid")
+	require.Equal(t, 1, x.counted)
+	require.False(t, x.renew(b, 0))
+	require.False(t, x.renew(b, 1))
+	require.True(t, x.renew(b, 2))
+	require.False(t, x.renew(c, 2))
+	require.True(t, x.renew(b, 2), "it stays valid")
 	x.end(a)
-	require.True(t, x.isValid(c, 2))
-	require.Equal(t, 2, x.running())
+	require.True(t, x.renew(c, 2))
+	require.Equal(t, 2, x.counted)
 }
 
 // recounted counts the running calls anew, from the calls of each permit.
@@ -140,14 +140,14 @@ func TestPermits_RunningCount(t *testing.T) {
 				p.endLending()
 				keeper.freeIfOver(p)
 			case 6:
-				x.isValid(p, r.IntN(10))
+				x.renew(p, r.IntN(10))
 			case 7:
 				x.change()
 			case 8:
 				p.calledFunc = true
 				x.count(p.root)
 			}
-			require.Equal(t, recounted(x), x.running(), "seed %d", seed)
+			require.Equal(t, recounted(x), x.counted, "seed %d", seed)
 			all = slices.DeleteFunc(all, func(p *permit) bool { return x.all[p.stamp] != p })
 		}
 	}

@@ -30,7 +30,7 @@ func (p *sharedSeat) Start(now time.Time, a *gate.Request) gate.Answer {
 // Wait implements gate.Seat.
 func (p *sharedSeat) Wait(now time.Time, wants int) time.Duration {
 	wait := p.seat.Wait(now, wants)
-	p.fleet.isShort()
+	p.fleet.noteShortage()
 	return wait
 }
 
