@@ -45,6 +45,9 @@ type Local struct {
 	Longest time.Duration // that a call takes
 	Started int64         // calls so far
 	IsPaced bool          // the next call waits for a rate
+	Waits   bool          // an element waits for a call
+	Probing bool          // a probe of this process is under way
+	Pace    float64       // calls that it starts in a second while the service is up
 }
 
 // Machine is the state of a process in its fleet. It is not safe for concurrent use.
@@ -77,12 +80,25 @@ type Machine struct {
 	started  int64         // Local.Started then
 	wasPaced bool          // Local.IsPaced of the step before
 
+	service
+
+	// The right to probe the service.
+	probe       bool          // it is claimed
+	probeAt     int64         // version of the write that recorded the claim
+	mayProbe    bool          // the process has it
+	probeSince  time.Duration // when the process could use it first
+	wasLast     bool          // no other process has claimed it since this one passed it on
+	probePassed time.Duration // when the process passed it on last
+
 	// Of the step under way.
 	began         Instant
 	nextShare     int
 	nextClaim     int
 	nextClaimedAt int64
 	nextPaced     bool
+	nextProbe     bool
+	nextProbeAt   int64
+	nextMayProbe  bool
 }
 
 // sighting is when the reader saw the entry of a member change.
@@ -110,16 +126,24 @@ func (m *Machine) IsLeased(now Instant) bool {
 	return m.leased && now.Mono-m.renewed.Mono < Lease && now.Wall-m.renewed.Wall < Lease
 }
 
+// LeaseEnd returns when the last lease ends, by the monotonic clock.
+func (m *Machine) LeaseEnd() time.Duration { return m.renewed.Mono + Lease }
+
 // Leases returns how many leases have ended. A permit of an ended lease is not valid in
 // the next lease.
 func (m *Machine) Leases() int { return m.leases }
 
-// IsPending reports whether the process waits for the others to notice its claim.
-func (m *Machine) IsPending() bool { return m.claim > m.share }
+// IsPending reports whether the process waits for the others to notice that it has claimed
+// permits or the right to probe.
+func (m *Machine) IsPending() bool { return m.hasClaim() || m.probe && !m.mayProbe }
+
+// hasClaim reports whether a claim of permits waits for notice.
+func (m *Machine) hasClaim() bool { return m.claim > m.share }
 
 // Begin begins a step. start is an instant before the table was read at the version, now
 // an instant after that. Begin returns the table to write. A share that shrinks is
-// reduced at once, a share that grows by Commit.
+// reduced at once, a share that grows by Commit. The caller adopts the health that was
+// read at once, too: see Adopt.
 func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) Table {
 	l.Longest = min(l.Longest, MaxLongest)
 	if !m.IsLeased(now) {
@@ -133,8 +157,10 @@ func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) 
 	longest := read.longest(l.Longest)
 	next := m.counted(now, read, longest)
 	m.findLoss(now, version, read, longest)
+	m.readService(now.Mono, read)
+	health := m.writeService(now.Mono, &next)
 	m.tried = max(m.tried, m.committed) + 1
-	mine := Member{Need: l.Need, Beat: m.tried, Written: version + 1, Joined: version + 1, Longest: l.Longest}
+	mine := Member{Need: l.Need, Beat: m.tried, Written: version + 1, Joined: version + 1, Longest: l.Longest, Pace: l.Pace}
 	if m.settles {
 		mine.Joined = m.joined
 	}
@@ -144,7 +170,9 @@ func (m *Machine) Begin(start, now Instant, version int64, read Table, l Local) 
 	mine.Ticket = m.passTurn(now, next, l)
 	next.Members[m.id] = mine
 	m.plan(now, version, next, l)
+	m.planProbe(now, version, next, health, l)
 	mine.Share = max(m.nextClaim, l.Running)
+	mine.Probe = m.nextProbe || l.Probing
 	next.Members[m.id] = mine
 	return next
 }
@@ -166,11 +194,11 @@ func (m *Machine) plan(now Instant, version int64, t Table, l Local) {
 	if t.isStopped() {
 		return
 	}
-	if m.IsPending() && m.isNoticed(now, t) {
+	if m.hasClaim() && m.isNoticed(now, t, m.claimedAt) {
 		m.nextShare = max(m.share, min(m.claim, target, free))
 	}
 	switch mayUse := max(m.nextShare, min(target, free)); {
-	case m.IsPending() && m.nextShare == m.share: // a larger claim would have to wait anew
+	case m.hasClaim() && m.nextShare == m.share: // a larger claim would have to wait anew
 		m.nextClaim = max(m.share, min(m.claim, mayUse))
 	default:
 		m.nextClaim = mayUse
@@ -178,25 +206,25 @@ func (m *Machine) plan(now Instant, version int64, t Table, l Local) {
 	}
 }
 
-// isNoticed reports whether all other members have written since the claim was recorded.
-// So they have seen the claim, and have recorded their own shares. A process that has
+// isNoticed reports whether all other members have written since a claim was recorded by
+// the write of a version. So they have seen the claim, and have recorded their own shares. A process that has
 // just joined also waits for members of which the engine may have lost every write.
 //
 // A member may be dead. Then it is enough that a witness has written, which was a member
 // without interruption since before the last write of the silent one: if the engine had
 // lost a share of the silent member, the witness would have noticed, and stopped growth.
-func (m *Machine) isNoticed(now Instant, t Table) bool {
+func (m *Machine) isNoticed(now Instant, t Table, claimedAt int64) bool {
 	if !m.settles || now.Mono-m.since < Settling {
 		return false
 	}
 	oldest := m.joined // of the witnesses
 	for id, x := range t.Members {
-		if id != m.id && x.Written > m.claimedAt {
+		if id != m.id && x.Written > claimedAt {
 			oldest = min(oldest, x.Joined)
 		}
 	}
 	for id, x := range t.Members {
-		hasWritten := id == m.id || x.Written > m.claimedAt
+		hasWritten := id == m.id || x.Written > claimedAt
 		isWitnessed := now.Mono-m.seen[id].at >= Silent && oldest < x.Written
 		if !hasWritten && !isWitnessed {
 			return false
@@ -211,7 +239,11 @@ func (m *Machine) Commit(now Instant, version int64) {
 	m.committed = m.tried
 	m.share, m.claim = m.nextShare, m.nextClaim
 	m.claimedAt, m.wasPaced = m.nextClaimedAt, m.nextPaced
+	m.probe = m.nextProbe
+	m.probeAt = m.nextProbeAt
+	m.mayProbe = m.nextMayProbe
 	m.renewed, m.leased = m.began, true
+	m.noteWritten()
 	if !m.settles {
 		m.settles = true
 		m.since, m.joined = now.Mono, version
@@ -222,18 +254,22 @@ func (m *Machine) Commit(now Instant, version int64) {
 // it is unknown which writes the others have seen. The process claims again.
 func (m *Machine) Fail() { m.startAnew() }
 
-// startAnew forgets the steps so far, and the claim that waits for notice.
+// startAnew forgets the steps so far, and the claims that wait for notice.
 func (m *Machine) startAnew() {
 	m.settles = false
 	m.claim = m.share
+	m.probe = m.mayProbe
 }
 
 // Leave gives up the share of a process without running calls, and returns the table to
-// write.
+// write. A hold ends with the last process.
 func (m *Machine) Leave(read Table) Table {
 	m.drop()
-	next := Table{Members: maps.Clone(read.Members), later: read.later}
+	next := Table{Members: maps.Clone(read.Members), Health: read.Health, Pause: read.Pause, later: read.later}
 	delete(next.Members, m.id)
+	if len(next.Members) == 0 && next.Health != nil && next.Health.State == Held {
+		next.Health = &HealthRecord{Number: next.Health.Number + 1, By: m.id, State: Up}
+	}
 	return next
 }
 
@@ -243,7 +279,12 @@ func (m *Machine) drop() {
 		m.leases++
 	}
 	m.share, m.leased = 0, false
+	m.mayProbe = false
 	m.startAnew()
+	m.isStale = true
+	if m.proposed != nil && !m.proposed.isOrder {
+		m.proposed = nil
+	}
 }
 
 // counted returns a copy of the table with the members whose shares count. A dead member
@@ -256,6 +297,7 @@ func (m *Machine) counted(now Instant, read Table, longest time.Duration) Table 
 		if !ok || s.beat != x.Beat {
 			s = sighting{x.Beat, now.Mono}
 			m.seen[id] = s
+			m.hasMet = m.hasMet || ok && id != m.id
 		}
 		if id == m.id || now.Mono-s.at <= Lease+longest {
 			next.Members[id] = x

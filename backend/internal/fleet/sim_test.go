@@ -61,6 +61,8 @@ type process struct {
 	answering bool
 	answers   time.Duration
 	written   int64
+
+	breaker
 }
 
 // sim is a simulated fleet, its engine and the service that it calls.
@@ -76,6 +78,8 @@ type sim struct {
 	most      int             // calls at the same time
 
 	losesAnswers bool // the engine loses some answers, and delays others
+
+	*outages // nil if the service is always up
 }
 
 func newSim(seed uint64, limit int, longest time.Duration, n int) *sim {
@@ -169,6 +173,7 @@ func (s *sim) run(until time.Duration, each func()) {
 }
 
 func (s *sim) advance(p *process) {
+	s.judge(p)
 	p.calls = slices.DeleteFunc(p.calls, func(end time.Duration) bool { return end <= s.t })
 	if p.stepping && p.arrives <= s.t {
 		s.write(p)
@@ -180,12 +185,18 @@ func (s *sim) advance(p *process) {
 	if !p.stepping && !p.answering && p.next <= s.t {
 		s.begin(p)
 	}
-	for len(p.calls) < min(p.wants, p.machine.Share(s.instant(p))) {
-		end := s.t + s.between(tick, s.longest)
-		p.calls = append(p.calls, end)
-		p.started++
-		s.service = append(s.service, end)
+	for len(p.calls) < min(p.wants, p.machine.Share(s.instant(p))) && s.mayStart(p) {
+		s.call(p)
 	}
+}
+
+// call starts a call of a process, and returns its end.
+func (s *sim) call(p *process) (end time.Duration) {
+	end = s.t + s.between(tick, s.longest)
+	p.calls = append(p.calls, end)
+	p.started++
+	s.service = append(s.service, end)
+	return end
 }
 
 func (s *sim) reaches(p *process) bool { return p.isolated <= s.t && s.engine.downUntil <= s.t }
@@ -205,7 +216,9 @@ func (s *sim) begin(p *process) {
 	start := now
 	start.Mono -= s.upTo(100 * time.Millisecond)
 	local := fleet.Local{Limit: s.limit, Running: len(p.calls), Need: max(p.wants, len(p.calls)), Longest: s.longest, Started: p.started}
+	s.describe(p, &local)
 	p.read, p.table = s.engine.version, p.machine.Begin(start, now, s.engine.version, s.engine.table, local)
+	s.adopt(p)
 	p.stepping, p.arrives = true, s.t
 	if s.IntN(8) == 0 {
 		p.arrives += s.upTo(100 * time.Millisecond)

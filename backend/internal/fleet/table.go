@@ -14,6 +14,8 @@ import (
 // so a table and its entries keep what a process of a later version has added (law W4).
 type Table struct {
 	Members map[string]Member `json:"members"` // by the id of the process
+	Health  *HealthRecord     `json:"health,omitempty"`
+	Pause   *PauseRecord      `json:"pause,omitempty"`
 
 	later map[string]string // JSON members of a later version
 }
@@ -28,15 +30,84 @@ type Member struct {
 	Ticket  int64         `json:"ticket"`            // low tickets come first if there are fewer permits than members
 	Longest time.Duration `json:"longest"`           // of its calls, in nanoseconds
 	Stopped bool          `json:"stopped,omitempty"` // the process has found that the engine lost writes: no process may grow
+	Probe   bool          `json:"probe,omitempty"`   // the process has claimed the right to probe the service
+	Pace    float64       `json:"pace,omitempty"`    // calls that it starts in a second while the service is up
+
+	later map[string]string // JSON members of a later version
+}
+
+// HealthRecord is the health of the service in the table. Its times count from the write
+// of the table, because the clocks of the processes need not agree.
+type HealthRecord struct {
+	Number  int64         `json:"number"` // grows with each change
+	By      string        `json:"by"`     // the process that has made the change
+	State   State         `json:"state"`
+	Why     string        `json:"why,omitempty"`
+	Left    time.Duration `json:"left,omitempty"`    // until the end of the pause or of the ramp, in nanoseconds
+	Over    time.Duration `json:"over,omitempty"`    // how long the whole ramp takes
+	Target  float64       `json:"target,omitempty"`  // calls that the fleet starts in a second at the end of the ramp
+	Outage  time.Duration `json:"outage,omitempty"`  // since the start of the outage
+	Trouble time.Duration `json:"trouble,omitempty"` // since the start of the first of several successive outages
+
+	later map[string]string // JSON members of a later version
+}
+
+// PauseRecord is a pause in the table.
+type PauseRecord struct {
+	Number int64         `json:"number"` // grows with each change
+	By     string        `json:"by"`     // the process that has made the change
+	Left   time.Duration `json:"left"`   // from the write of the table, in nanoseconds
+	Why    string        `json:"why"`
 
 	later map[string]string // JSON members of a later version
 }
 
 // The JSON members that this version knows.
 var (
-	tableFields  = unknown.Kind{Known: []string{"members"}}
-	memberFields = unknown.Kind{Known: []string{"share", "need", "beat", "written", "joined", "ticket", "longest", "stopped"}}
+	tableFields  = unknown.Kind{Known: []string{"members", "health", "pause"}}
+	memberFields = unknown.Kind{Known: []string{"share", "need", "beat", "written", "joined", "ticket", "longest", "stopped", "probe", "pace"}}
+	healthFields = unknown.Kind{Known: []string{"number", "by", "state", "why", "left", "over", "target", "outage", "trouble"}}
+	pauseFields  = unknown.Kind{Known: []string{"number", "by", "left", "why"}}
 )
+
+// health returns the health of a record that was read before now. In a state of a later
+// version no call starts until a probe has succeeded.
+func (r *HealthRecord) health(now time.Duration) Health {
+	h := Health{
+		State: r.State, Why: r.Why, Until: now + bounded(r.Left), Over: bounded(r.Over), Target: min(max(0, r.Target), maxTarget),
+		Outage: now - bounded(r.Outage), Trouble: now - bounded(r.Trouble),
+	}
+	switch r.State {
+	case Up, Down, Ramping, Held:
+	default:
+		h.State = Down
+	}
+	return h
+}
+
+// record returns the record of a health that is written after now, or nil if no process
+// has changed the health.
+func (h Health) record(now time.Duration, by mark, later map[string]string) *HealthRecord {
+	switch {
+	case by == (mark{}):
+		return nil
+	case h.State == Up:
+		return &HealthRecord{Number: by.number, By: by.by, State: Up, later: later}
+	}
+	return &HealthRecord{
+		Number: by.number, By: by.by, State: h.State, Why: h.Why, Left: max(0, h.Until-now), Over: h.Over, Target: h.Target,
+		Outage: max(0, now-h.Outage), Trouble: max(0, now-h.Trouble), later: later,
+	}
+}
+
+// record returns the record of a pause that is written after now, or nil if no process
+// has recorded a pause.
+func (p Pause) record(now time.Duration, by mark, later map[string]string) *PauseRecord {
+	if by == (mark{}) {
+		return nil
+	}
+	return &PauseRecord{Number: by.number, By: by.by, Left: max(0, p.Until-now), Why: p.Why, later: later}
+}
 
 // MarshalJSON returns the table as it is stored.
 func (t Table) MarshalJSON() ([]byte, error) {
@@ -81,6 +152,52 @@ func (x *Member) UnmarshalJSON(text []byte) error {
 	}
 	*x = Member(read)
 	x.later = later
+	return nil
+}
+
+// MarshalJSON returns the health as it is stored.
+func (r HealthRecord) MarshalJSON() ([]byte, error) {
+	type plain HealthRecord
+	text, err := json.Marshal(plain(r))
+	if err != nil {
+		return nil, err
+	}
+	return healthFields.Append(text, r.later), nil
+}
+
+// UnmarshalJSON reads the output of MarshalJSON.
+func (r *HealthRecord) UnmarshalJSON(text []byte) error {
+	type plain HealthRecord
+	var read plain
+	later, err := healthFields.Unmarshal(text, &read)
+	if err != nil {
+		return fmt.Errorf("fleet: health: %w", err)
+	}
+	*r = HealthRecord(read)
+	r.later = later
+	return nil
+}
+
+// MarshalJSON returns the pause as it is stored.
+func (r PauseRecord) MarshalJSON() ([]byte, error) {
+	type plain PauseRecord
+	text, err := json.Marshal(plain(r))
+	if err != nil {
+		return nil, err
+	}
+	return pauseFields.Append(text, r.later), nil
+}
+
+// UnmarshalJSON reads the output of MarshalJSON.
+func (r *PauseRecord) UnmarshalJSON(text []byte) error {
+	type plain PauseRecord
+	var read plain
+	later, err := pauseFields.Unmarshal(text, &read)
+	if err != nil {
+		return fmt.Errorf("fleet: pause: %w", err)
+	}
+	*r = PauseRecord(read)
+	r.later = later
 	return nil
 }
 

@@ -46,6 +46,7 @@ func FuzzTable(f *testing.F) {
 	f.Add([]byte(laterTable))
 	f.Add([]byte(`{"members":{"a":{"share":1,"need":2,"beat":3,"written":4,"joined":4,"ticket":1,"longest":9000000000}}}`))
 	f.Add([]byte(`{"MEMBERS":{"a":null},"members":{"a":{"Share":-1,"share":2,"x":"\ud800"}},"":null}`))
+	f.Add([]byte(laterHealth))
 	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var table, again fleet.Table
@@ -65,4 +66,32 @@ func FuzzTable(f *testing.F) {
 			}
 		}
 	})
+}
+
+// laterHealth is the state of a service with members of a later version, and with a state
+// of a later version.
+const laterHealth = `{"members":{},"health":{"number":3,"by":"b","state":"down","why":"503","left":9000000000,"outage":5,"trouble":6,"zone":[1.50]},` +
+	`"pause":{"number":2,"by":"b","left":8000000000,"why":"429","scope":"all"}}`
+
+// Law W4: a process keeps what a later version has added to the state of the service,
+// until it changes the state.
+func TestTable_LaterVersionOfTheHealth(t *testing.T) {
+	p := newMember(&record{table: read(t, laterHealth), version: 6}, "a", time.Second)
+	p.step(0)
+	text := written(t, p.table)
+	require.Contains(t, text, `"trouble":6,"zone":[1.50]}`)
+	require.Contains(t, text, `"why":"429","scope":"all"}`)
+
+	p.Propose(p.instant(time.Second), fleet.Health{State: fleet.Held, Why: "order"}, true)
+	p.step(time.Second)
+	require.NotContains(t, written(t, p.table), "zone")
+}
+
+// In a state of a later version no call starts until a probe has succeeded.
+func TestTable_LaterState(t *testing.T) {
+	p := newMember(&record{table: read(t, strings.Replace(laterHealth, `"down"`, `"resting"`, 1)), version: 6}, "a", time.Second)
+	p.step(0)
+	h, ok, _ := p.Adopt(0)
+	require.True(t, ok)
+	require.Equal(t, fleet.Down, h.State)
 }

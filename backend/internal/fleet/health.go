@@ -1,0 +1,333 @@
+package fleet
+
+import (
+	"cmp"
+	"time"
+)
+
+// State is the state of the service. All processes of a fleet obey it.
+type State string
+
+// The states. A service that is down is probed by a single process when its pause has
+// ended.
+const (
+	Up      State = "up"      // calls start
+	Down    State = "down"    // no call starts, except for probes after the pause
+	Ramping State = "ramping" // the load grows back
+	Held    State = "held"    // no call starts until a person resumes
+)
+
+// Health is the state of the service as a process knows it. Its times are on the
+// monotonic clock of the process. The zero Health is Up.
+type Health struct {
+	State   State
+	Why     string        // the reason for a state other than Up
+	Until   time.Duration // when the pause of Down or the ramp ends
+	Over    time.Duration // how long the ramp takes
+	Target  float64       // calls that the whole fleet starts in a second at the end of the ramp
+	Outage  time.Duration // when the outage began
+	Trouble time.Duration // when the first of several successive outages began
+}
+
+// Pause is a time in which no call starts, because the service has asked for it.
+type Pause struct {
+	Until time.Duration // on the monotonic clock of the process
+	Why   string
+}
+
+const (
+	// ProbeTime is how long a probe keeps other probes away. Then it may have been lost.
+	ProbeTime = 10 * time.Second
+	// leastPause is the shortest rest of a pause that travels. A shorter one would end
+	// before other processes read it.
+	leastPause = time.Second
+	// probeTurn is how long a process may have the right to probe without using it.
+	probeTurn = 4 * time.Second
+	// probeAgain is how long a process that has passed on the right to probe leaves it to
+	// the others, after the pause.
+	probeAgain = time.Second
+	// maxTarget bounds the target of a ramp, so that products with times do not overflow.
+	maxTarget = 1e9
+)
+
+// mark identifies a change of a part of the table. A process that knows a change with a
+// higher mark than the table has, because the engine has lost writes, records it again.
+type mark struct {
+	number int64
+	by     string
+}
+
+func (a mark) compare(b mark) int {
+	return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.by, b.by))
+}
+
+// proposal is a change of the health that this process has made and not yet recorded.
+type proposal struct {
+	health  Health
+	isOrder bool // of a person
+	basis   mark // of the health that it replaces
+}
+
+// service is the knowledge of a process about the service.
+type service struct {
+	health  Health
+	mark    mark // of health
+	adopted mark // of the health that the caller has adopted last
+	isStale bool // the caller has to adopt health, even if it has adopted its mark
+
+	proposed *proposal // nil without a proposal
+	written  *proposal // in the table of the last step, or nil
+	wrote    mark      // of the health in that table
+
+	pause      Pause
+	pauseMark  mark
+	ownPause   Pause             // not recorded yet; zero if it is recorded
+	later      map[string]string // JSON members of a later version, of health
+	pauseLater map[string]string // of pause
+
+	hasMet bool    // another process has written since this one read the table first
+	pace   float64 // of the other processes, in calls a second
+}
+
+// Propose notes a change of the health that this process has made. Evidence of calls
+// counts only if no other process has changed the health meanwhile. An order of a person
+// counts if the health is held or down, and an order to hold in any case. Evidence from a
+// process whose lease has ended is dropped: others may know better.
+func (m *Machine) Propose(now Instant, h Health, isOrder bool) {
+	if !isOrder && !m.IsLeased(now) {
+		m.isStale = true
+		return
+	}
+	m.proposed = &proposal{h, isOrder, m.mark}
+}
+
+// ProposePause notes a pause that the service has demanded from this process.
+func (m *Machine) ProposePause(p Pause) {
+	if p.Until > m.ownPause.Until {
+		m.ownPause = p
+	}
+}
+
+// Adopt returns the health that the caller has to adopt. ok is false if the caller has
+// adopted it already, or has proposed another one. isAgain is true if the caller has
+// adopted it before, and then had no lease or proposed another health in vain.
+func (m *Machine) Adopt(now time.Duration) (h Health, ok, isAgain bool) {
+	if m.proposed != nil || m.adopted == m.mark && !m.isStale {
+		return Health{}, false, false
+	}
+	isAgain = m.adopted == m.mark
+	m.adopted = m.mark
+	m.isStale = false
+	return m.health.at(now), true, isAgain
+}
+
+// Pause returns the longest pause that is known.
+func (m *Machine) Pause() Pause { return m.pause }
+
+// OthersPace returns how many calls the other processes start in a second, while the
+// service is up.
+func (m *Machine) OthersPace() float64 { return m.pace }
+
+// MayProbe reports whether this process, and no other, may probe the service now.
+func (m *Machine) MayProbe(now Instant) bool {
+	return m.mayProbe && m.IsLeased(now)
+}
+
+// at returns the health at a time. A ramp that has ended leaves the service up.
+func (h Health) at(now time.Duration) Health {
+	if h.State == Ramping && now >= h.Until {
+		h.State = Up
+	}
+	if h.State == Up || h.State == "" {
+		return Health{State: Up}
+	}
+	return h
+}
+
+// isAllowed reports whether a proposal may replace the known health.
+func (m *Machine) isAllowed(p *proposal) bool {
+	switch {
+	case !p.isOrder:
+		return p.basis == m.mark
+	case p.health.State == Held:
+		return true
+	}
+	return m.health.State == Held || m.health.State == Down
+}
+
+// readService updates what is known by a table that was read before now.
+func (m *Machine) readService(now time.Duration, t Table) {
+	if t.Health != nil {
+		m.readHealth(now, t.Health)
+	}
+	if t.Pause != nil {
+		m.readPause(now, t.Pause)
+	}
+	m.pace = 0
+	for id, x := range t.Members {
+		if id != m.id {
+			m.pace += min(max(0, x.Pace), maxTarget)
+		}
+	}
+}
+
+func (m *Machine) readHealth(now time.Duration, r *HealthRecord) {
+	read := mark{r.Number, r.By}
+	h := r.health(now)
+	switch order := read.compare(m.mark); {
+	case order < 0: // the engine has lost a change
+		return
+	case order == 0:
+		// Each process measures the time since it has read the change, so its end is
+		// never early. The earliest end is the best one.
+		m.health.Until = min(m.health.Until, h.Until)
+		return
+	}
+	m.health = h
+	m.mark = read
+	m.later = r.later
+	if read == m.wrote { // the answer to the last write was lost
+		m.noteWritten()
+	}
+}
+
+func (m *Machine) readPause(now time.Duration, r *PauseRecord) {
+	read := mark{r.Number, r.By}
+	p := Pause{Until: now + bounded(r.Left), Why: r.Why}
+	switch order := read.compare(m.pauseMark); {
+	case order < 0:
+		return
+	case order == 0:
+		m.pause.Until = min(m.pause.Until, p.Until)
+		return
+	}
+	if m.pauseMark.by == m.id { // both processes have made the change; the longer pause counts
+		m.ProposePause(m.pause)
+	}
+	m.pause = p
+	m.pauseMark = read
+	m.pauseLater = r.later
+}
+
+// writeService sets the health and the pause of the next table, and returns the health.
+func (m *Machine) writeService(now time.Duration, next *Table) Health {
+	m.forgetHold(next.Members)
+	h, by := m.health, m.mark
+	m.written = nil
+	switch {
+	case m.proposed == nil:
+	case m.isAllowed(m.proposed):
+		m.written = m.proposed
+		m.later = nil
+		h = m.proposed.health
+		by = mark{m.mark.number + 1, m.id}
+	default:
+		m.proposed, m.isStale = nil, true
+	}
+	m.wrote = by
+	if m.ownPause.Until-now >= leastPause && m.ownPause.Until > m.pause.Until {
+		m.pause = m.ownPause
+		m.pauseMark = mark{m.pauseMark.number + 1, m.id}
+		m.pauseLater = nil
+	}
+	m.ownPause = Pause{}
+	h = h.at(now)
+	next.Health = h.record(now, by, m.later)
+	next.Pause = m.pause.record(now, m.pauseMark, m.pauseLater)
+	return h
+}
+
+// forgetHold ends a hold of processes that all have been killed: this process has joined
+// later, and has been alone ever since.
+func (m *Machine) forgetHold(members map[string]Member) {
+	if m.health.State != Held || m.hasMet || m.mark.by == m.id || len(members) > 1 {
+		return
+	}
+	_, isMember := members[m.id]
+	if len(members) == 1 && !isMember {
+		return
+	}
+	m.health, m.mark = Health{State: Up}, mark{m.mark.number + 1, m.id}
+}
+
+// noteWritten notes that the health of the last step was written.
+func (m *Machine) noteWritten() {
+	if m.written == nil {
+		return
+	}
+	m.health, m.mark = m.written.health, m.wrote
+	m.adopted = m.mark
+	switch {
+	case m.proposed == m.written:
+		m.proposed = nil
+	case m.proposed != nil: // it was made after the step had begun
+		m.proposed.basis = m.mark
+	}
+	m.written = nil
+}
+
+// planProbe sets who probes after the step. The right to probe is claimed like a permit,
+// of which there is one: others see the claim, and it is used when they have written
+// since. So at most one process has the right, whichever writes the engine loses.
+func (m *Machine) planProbe(now Instant, version int64, t Table, h Health, l Local) {
+	isShared := t.othersNeed(m.id) // others could probe, too
+	isDown := h.State == Down
+	switch {
+	case l.Probing: // until its probe has ended
+	case m.probe && (!isDown || !l.Waits || m.share == 0):
+		m.passProbe(now)
+	case m.probe && isShared && (m.written != nil || now.Mono-m.probeSince >= probeTurn): // its probe was lost
+		m.passProbe(now)
+	}
+	isTaken := m.isProbeTaken(now, t)
+	if isTaken {
+		m.wasLast = false
+	}
+	if m.probe && !m.mayProbe && isTaken { // the engine has lost the claim of the other process, which has recorded it again
+		m.probe = false
+	}
+	m.nextProbe = m.probe
+	m.nextProbeAt = m.probeAt
+	m.nextMayProbe = m.mayProbe
+	rests := isShared && m.wasLast && now.Mono < max(m.probePassed, h.Until)+probeAgain
+	switch {
+	case m.probe:
+		m.nextMayProbe = m.mayProbe || m.isNoticed(now, t, m.probeAt)
+	case l.Probing || !isDown || !l.Waits || m.share == 0 || rests || isTaken || t.isStopped():
+	default:
+		m.nextProbe = true
+		m.nextProbeAt = version + 1
+		m.probeSince = max(now.Mono, h.Until)
+	}
+}
+
+// passProbe gives up the right to probe.
+func (m *Machine) passProbe(now Instant) {
+	m.probe, m.mayProbe = false, false
+	m.wasLast = true
+	m.probePassed = now.Mono
+}
+
+// isProbeTaken reports whether another process has claimed the right to probe. The claim
+// of a process that no longer writes counts until its lease and a probe have ended.
+func (m *Machine) isProbeTaken(now Instant, t Table) bool {
+	for id, x := range t.Members {
+		if id != m.id && x.Probe && now.Mono-m.seen[id].at <= Lease+ProbeTime {
+			return true
+		}
+	}
+	return false
+}
+
+// othersNeed reports whether another member needs permits.
+func (t Table) othersNeed(id string) bool {
+	for other, x := range t.Members {
+		if other != id && x.Need > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// bounded returns a time of a record, which another version may have written.
+func bounded(d time.Duration) time.Duration { return min(max(0, d), MaxLongest) }
