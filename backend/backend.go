@@ -67,23 +67,26 @@ const (
 var wholeRetries = bucket{perNano: retriesPerSecond / float64(time.Second), burst: retryBurst, level: retryBurst}
 
 // Hold holds the backend: no call starts until [Backend.Resume]. Running calls continue.
-// The reason is in Stats and errors.
+// The reason is in Stats and errors. With [Shared] it holds all processes, until a Resume
+// in one of them, or until all have ended.
 func (b *Backend) Hold(reason string) {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
 	if b.state == Up {
-		b.target = max(leastTarget, b.pace.perSecond(t))
+		b.noteTarget(t)
 		b.noteTrouble(t)
 	}
 	b.takeBack(t)
 	b.enter(Held, t)
 	b.why, b.trying = reason, false
 	b.log(slog.LevelWarn, "backend: held")
+	b.proposeHealth(t, byOrder)
 }
 
 // Resume makes a backend that is held or down try its service now: with a single call,
-// then a ramp (law B4). If a call is trying it already, another one may.
+// then a ramp (law B4). If a call is trying it already, another one may. With [Shared]
+// one process tries the service, after a call that is trying it already.
 func (b *Backend) Resume() {
 	t := b.now()
 	b.mu.Lock()
@@ -97,10 +100,11 @@ func (b *Backend) Resume() {
 	}
 	b.trying, b.outage = false, t
 	b.log(slog.LevelInfo, "backend: probing")
-	b.handOut(t, nil)
 	if b.shared != nil {
-		b.shared.wake() // it may rest
+		b.shared.isApart = false
 	}
+	b.proposeHealth(t, byOrder)
+	b.handOut(t, nil)
 }
 
 // SetLimit changes how many calls may run at a time. With 0, calls no longer start.
@@ -208,6 +212,9 @@ func (p protocol) Report() gate.Report {
 	}
 	if r.Limit == math.MaxInt {
 		r.Limit = -1
+	}
+	if b.shared != nil {
+		r.Fleet = b.shared.limit
 	}
 	if s.State == Down || s.State == Probing {
 		r.Since = b.epoch.Add(b.troubled) // between probes the state changes several times a minute

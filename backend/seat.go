@@ -114,6 +114,9 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 		if wait := b.probes(t); wait > 0 {
 			return p.refuse(a, wait)
 		}
+		if !b.hasProbe() {
+			return p.refuse(a, gate.Never)
+		}
 		if wait := p.mayProbe(t, a); wait > 0 {
 			return gate.Answer{Wait: wait, OthersMayStart: true}
 		}
@@ -137,7 +140,11 @@ func (p *seat) ask(t time.Duration, a *gate.Request) gate.Answer {
 		b.trying, b.tried, b.prober = true, t, probe{p, a.Element}
 	}
 	p.calls++
-	return b.begin(p, t, a)
+	answer := b.begin(p, t, a)
+	if b.state == Probing && b.shared != nil {
+		b.shared.permits.noteProbe(answer.Stamp)
+	}
+	return answer
 }
 
 // mayProbe returns the time until an element may try the service, or 0. Elements that
@@ -552,7 +559,7 @@ func (p *seat) mustSleep(t time.Duration, first *seat) time.Duration {
 	wait := b.startWait(t, p.cost)
 	switch b.state {
 	case Probing:
-		if !lent && b.used >= b.limit {
+		if !lent && b.used >= b.limit || !b.hasProbe() {
 			return gate.Never
 		}
 		return max(wait, b.probes(t))

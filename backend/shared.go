@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	mathrand "math/rand/v2"
 	"reflect"
 	"sync"
@@ -42,9 +43,12 @@ type fleetShare struct {
 	ended     chan struct{} // closed by the goroutine when it ends
 	peak      int           // the highest need since the last step
 	told      int           // the need in the last step
+	pace      float64       // calls a second when the backend was up last
+	hadProbe  bool          // the process might probe after the last step
 	waits     int           // calls that wait for the lease before they are made
 	changed   chan struct{} // closed and replaced when such a call should check again
 	fault     fault
+	isApart   bool          // the backend is held because of its engine, and does not obey the fleet
 	why       error         // error of the last step with the fault, or nil
 	busy      time.Duration // when the process last needed a permit
 
@@ -115,6 +119,9 @@ func (f *fleetShare) attach(calls time.Duration) (longest time.Duration) {
 	}
 	err := inUse.enter(b.name, b.keeper)
 	if err != nil {
+		b.mu.Lock()
+		f.isApart = true
+		b.mu.Unlock()
 		b.Hold(err.Error())
 	}
 	return longest
@@ -226,11 +233,20 @@ func (f *fleetShare) notify() {
 // admit reports whether a call with p, which takes longest, may begin now as far as the
 // lease is concerned (law B5). It makes p valid again if the share allows that. If the
 // process dies, its permits move after the recorded time, so a longer call waits until a
-// step has recorded it. Calls without the engine have no record.
+// step has recorded it. Calls without the engine have no record. A call with a permit
+// from before waits while the backend is down or held.
 func (f *fleetShare) admit(p *permit, longest time.Duration) bool {
 	f.refresh()
 	isRecorded := longest <= f.recorded || f.source.isAlone
-	return f.source != source{} && isRecorded && f.permits.renew(p, f.backend.limit)
+	isFromBefore := p.root.source != f.permits.source
+	if isFromBefore && !f.callsStart() {
+		return false
+	}
+	isAdmitted := f.source != source{} && isRecorded && f.permits.renew(p, f.backend.limit)
+	if isAdmitted && isFromBefore {
+		f.noteLateCall(p)
+	}
+	return isAdmitted
 }
 
 // begin begins a call with p, and returns the permit that it uses: p, or an additional
@@ -336,6 +352,7 @@ func (f *fleetShare) divide(t time.Duration, share int) {
 	part := float64(max(share, 1)) / float64(max(f.limit, 1)) // without a share no call starts
 	b.rate.scale(b.settings.rate, part, b.limit == 0)
 	b.callRate.scale(b.settings.callRate, part, b.limit == 0)
+	b.setPart(t, min(t, f.machine.LeaseEnd()), f.part(share))
 	if b.retries.isSet() {
 		b.retries.scale(wholeRetries, part, false)
 	}
@@ -355,7 +372,7 @@ func (f *fleetShare) run() {
 		now := b.now()
 		b.mu.Lock()
 		hasEnded := f.hasEnded()
-		if max(f.peak, f.need()) > 0 {
+		if max(f.peak, f.need()) > 0 || b.state == Held { // the end of a hold is read from the record
 			f.busy = now
 		}
 		rests := now-f.busy >= restsAfter
@@ -418,6 +435,7 @@ func (f *fleetShare) step() time.Duration {
 		f.refresh() // before the machine begins another lease
 		next := f.machine.Begin(start, f.instant(), r.Version, read, f.local(need))
 		f.refresh()
+		f.adopt()
 		return next
 	})
 	b.mu.Lock()
@@ -438,6 +456,7 @@ func (f *fleetShare) step() time.Duration {
 		f.note(err)
 	}
 	f.refresh()
+	f.noteProbe()
 	switch {
 	case f.machine.IsPending():
 		return fleet.PendingPeriod
@@ -450,13 +469,19 @@ func (f *fleetShare) step() time.Duration {
 // local returns the state of the backend for a step.
 func (f *fleetShare) local(need int) fleet.Local {
 	b := f.backend
+	t := b.now()
+	b.advance(t)
 	isPaced := false
 	for _, p := range b.waiting {
-		isPaced = isPaced || b.startWait(b.now(), p.cost) > 0
+		isPaced = isPaced || b.startWait(t, p.cost) > 0
+	}
+	if b.state == Up {
+		f.pace = math.Round(b.pace.perSecond(t)*10) / 10
 	}
 	return fleet.Local{
 		Limit: f.limit, Running: f.permits.counted, Need: min(need, f.limit), Longest: f.longest,
-		Started: b.counts.Started, IsPaced: isPaced,
+		Started: b.counts.Started, IsPaced: isPaced, Pace: f.pace,
+		Waits: len(b.waiting) > 0 || f.waits > 0, Probing: f.isProbing(t),
 	}
 }
 

@@ -29,9 +29,13 @@ const unknownCall = time.Minute
 //
 // Shared needs Limit. [New] panics without it, with [Adaptive] and [AdaptiveRate], which
 // cannot be shared, and with a name that the engine cannot store: it must be valid UTF-8
-// without NUL. [TenantRate] applies to each process. So do outages: each
-// process finds out by itself that the service is down, and probes it. Of [RetryBudget]
-// only the fixed part is divided.
+// without NUL. [TenantRate] and pauses of a tenant apply to each process. Of
+// [RetryBudget] only the fixed part is divided.
+//
+// The processes share the state of the service, too: an outage that one process finds,
+// [Backend.Hold] and [Backend.Resume], and pauses of a second or more that the service
+// demands. One process at a time probes, and the ramp is the ramp of all of them. A process
+// that makes calls [WithoutEngine] has a state of its own.
 //
 // The goroutine that holds the share ends when all operators of the backend have ended.
 // The end of the last operator waits until the share is given up, for a second at most.

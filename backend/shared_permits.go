@@ -13,6 +13,7 @@ type permits struct {
 	last    gate.Stamp
 	source  int // grows when the source of the share changes
 	counted int // permits whose calls may be at the service, or may begin at any time
+	probes  int // permits of probes
 }
 
 // permit allows one call at a time. It is taken from the share, or lent by the permit of
@@ -34,6 +35,7 @@ type permit struct {
 	calledFunc  bool    // a function that makes its calls by itself was called
 	lentTo      *permit // the permit that it has lent and that makes a call, or nil
 	isReleased  bool    // by its operator; calls with it may not have ended
+	isProbe     bool    // its call probes the service
 }
 
 func newPermits() permits { return permits{all: map[gate.Stamp]*permit{}} }
@@ -62,7 +64,17 @@ func (x *permits) add(p *permit) {
 
 func (x *permits) remove(p *permit) {
 	delete(x.all, p.stamp)
+	if p.isProbe {
+		x.probes--
+	}
 	x.count(p)
+}
+
+// noteProbe notes that the call of a stamp probes the service, until its permit is
+// released.
+func (x *permits) noteProbe(stamp gate.Stamp) {
+	x.all[stamp].isProbe = true
+	x.probes++
 }
 
 // change notes that the share has another source. All earlier permits become invalid.

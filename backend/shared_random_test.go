@@ -171,6 +171,21 @@ func (f *fleetTest) allowed() int {
 type limited struct {
 	mu        sync.Mutex
 	now, most int
+	down      time.Time // until when its calls are lost
+}
+
+// goDown makes the service lose calls until an instant.
+func (s *limited) goDown(until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = until
+}
+
+// isDown reports whether the service loses its calls.
+func (s *limited) isDown() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Now().Before(s.down)
 }
 
 func (s *limited) enter() {
@@ -200,10 +215,13 @@ func (s *limited) call(ctx context.Context, d time.Duration) error {
 	defer s.leave()
 	select {
 	case <-time.After(d):
-		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	if s.isDown() {
+		return errBusy
+	}
+	return nil
 }
 
 // takesFor returns how long the call of an element takes.
@@ -360,6 +378,8 @@ func (f *fleetTest) disturb() {
 		if f.IntN(8) == 0 { // for a while after a change, the service may get as many calls as before
 			f.setLimit(1 + f.IntN(10))
 		}
+	case 12, 13:
+		f.service.goDown(upTo(8 * time.Second))
 	case 9, 10, 11:
 		if f.failovers == 0 || f.IntN(f.failovers) > 0 {
 			return
@@ -404,7 +424,8 @@ func runFleet(t *testing.T, seed uint64) {
 		p.link.set(&p.link.paused, time.Now())
 		p.Resume()
 	}
-	time.Sleep(time.Minute)
+	f.service.goDown(time.Now())
+	time.Sleep(2 * time.Minute)
 	before := map[*fleetProcess]int64{}
 	for _, p := range f.fleet {
 		before[p] = p.Stats().Started

@@ -378,6 +378,38 @@ func TestBeginCall_LeaseEndedBeforeTheCall(t *testing.T) {
 	})
 }
 
+// Law B1: a call whose lease has ended before it was made does not begin while the backend
+// is held.
+func TestBeginCall_HeldAfterTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keeper := &flakyKeeper{Keeper: newEngine(t)}
+		b := backend.New("payments", backend.Limit(1), backend.Shared(keeper), backend.LongestCall(time.Second))
+		seat := gate.Of(b).Attach(&operator{bench: &bench{T: t, Backend: b}, parked: true}, gate.Caller{})
+		stamp := startOn(seat)
+		keeper.down.Store(true)
+		time.Sleep(6 * time.Second)
+		b.Hold("for maintenance")
+		keeper.down.Store(false)
+		began := make(chan gate.Stamp)
+		go func() {
+			call, err := seat.(gate.Leased).BeginCall(t.Context(), stamp)
+			if err == nil {
+				began <- call
+			}
+		}()
+		select {
+		case <-began:
+			require.Fail(t, "the call has begun")
+		case <-time.After(time.Minute):
+		}
+		b.Resume()
+		seat.(gate.Leased).EndCall(<-began)
+		seat.Release(stamp)
+		seat.Leave()
+		synctest.Wait()
+	})
+}
+
 // Law B5: after the end of a lease a call waits until the process has a share again.
 func TestBeginCall_AnotherProcessHasThePermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -420,8 +452,8 @@ func TestBeginCall_LongerThanRecorded(t *testing.T) {
 		short, first := attach(time.Second)
 		require.True(t, mayCall(t, short, first))
 		time.Sleep(5 * time.Second)
-		require.Contains(t, shares(t, engine), `"longest":1000000000}`)
-		require.NotContains(t, shares(t, engine), `"longest":60000000000}`)
+		require.Contains(t, shares(t, engine), `"longest":1000000000,`)
+		require.NotContains(t, shares(t, engine), `"longest":60000000000,`)
 
 		long, second := attach(time.Minute)
 		require.False(t, mayCall(t, long, second))
@@ -430,7 +462,7 @@ func TestBeginCall_LongerThanRecorded(t *testing.T) {
 		begin := time.Now()
 		call, err := long.(gate.Leased).BeginCall(t.Context(), second)
 		require.NoError(t, err)
-		require.Contains(t, shares(t, engine), `"longest":60000000000}`)
+		require.Contains(t, shares(t, engine), `"longest":60000000000,`)
 		require.Less(t, time.Since(begin), time.Second)
 		long.(gate.Leased).EndCall(call)
 		for seat, stamp := range map[gate.Seat]gate.Stamp{short: first, long: second} {

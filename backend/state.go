@@ -61,8 +61,11 @@ type health struct {
 	// gets the whole ramp.
 	troubled time.Duration // start of the outage, or of the first of several
 	rampOver time.Duration // how long this ramp takes
-	target   float64       // calls a second at its end: the pace before the outage
+	target   float64       // calls a second at its end: the pace before the outage; with Shared, of all processes
 	started  float64       // calls that have started on it, or may start at once
+	part     float64       // of the ramp that is for this process: 1 without Shared
+	partAt   time.Duration // when the part changed last
+	partFrom float64       // calls that the ramp allowed this process until then
 
 	pace  pace   // of the starts while the backend is up
 	calls window // the last calls, in the order of their ends
@@ -134,6 +137,14 @@ func (b *Backend) obey(t, demanded time.Duration) {
 	if t >= b.paused && until-t >= logsPause {
 		b.logBecause(b.pausedBy, slog.LevelInfo, "backend: paused", slog.Duration("for", until-t))
 	}
+	b.pauseUntil(t, until)
+	if b.shared != nil {
+		b.shared.proposePause(until - t)
+	}
+}
+
+// pauseUntil makes all calls wait until a time, as obey does.
+func (b *Backend) pauseUntil(t, until time.Duration) {
 	b.paused = until
 	b.takeBack(t)
 	b.rate.empty(until)
@@ -166,18 +177,28 @@ func (b *Backend) goDown(t, d time.Duration, why string) {
 		d = min(max(firstPause, (t-b.outage)/pauseShare), longerPause)
 	}
 	if b.state == Up {
-		b.target = max(leastTarget, b.pace.perSecond(t))
+		b.noteTarget(t)
 	}
 	b.takeBack(t)
 	b.enter(Down, t)
 	b.until = max(t+min(d, b.longest), b.paused)
 	b.why, b.trying = why, false
 	b.resetEvidence()
+	b.proposeHealth(t, byEvidence)
 	b.rouse(t, nil) // the seats wait for another time now
 	if wasUp {
 		b.counts.Trips++
 		b.log(slog.LevelWarn, "backend: down", slog.Duration("for", b.until-t))
 	}
+}
+
+// noteTarget sets the rate at the end of the next ramp to the present one.
+func (b *Backend) noteTarget(t time.Duration) {
+	pace := b.pace.perSecond(t)
+	if b.shared != nil {
+		pace += b.shared.machine.OthersPace()
+	}
+	b.target = max(leastTarget, pace)
 }
 
 // noteTrouble notes that the backend goes down or is held. An outage soon after the last
@@ -210,15 +231,39 @@ func (b *Backend) wouldGoDown(t, d time.Duration, why string) {
 func (b *Backend) startRamp(t time.Duration) {
 	b.takeBack(t)
 	b.enter(Ramping, max(t, b.paused))
-	b.begun, b.started, b.trying = t, 0, false
+	b.begun, b.trying = t, false
 	b.rampOver = min(b.ramp, max(shortestRamp, (t-b.troubled)/rampShare))
 	b.target = max(leastTarget, b.target)
+	b.beginRamp(b.since)
 	b.resetEvidence()
 	b.rate.empty(t)
 	b.callRate.empty(t)
 	// Without b.why, which is the reason for the outage and not for the ramp.
 	b.logBecause("", slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", b.rampOver))
+	b.proposeHealth(t, byEvidence)
 	b.handOut(t, nil)
+}
+
+// beginRamp begins the use of a ramp at a time. The part of the ramp before it is not
+// used.
+func (b *Backend) beginRamp(t time.Duration) {
+	b.started = 0
+	b.partFrom = 0
+	b.partAt = t
+	b.part = 1
+	if b.shared != nil {
+		b.part = b.shared.part(b.limit)
+	}
+}
+
+// setPart changes the part of the ramp that is for this process. It had the part before
+// until a time that is at most t.
+func (b *Backend) setPart(t, until time.Duration, part float64) {
+	if b.state == Ramping {
+		b.partFrom = b.due(until)
+		b.partAt = max(t, b.partAt)
+	}
+	b.part = part
 }
 
 const (
@@ -233,7 +278,8 @@ const leastTarget = 16
 // proportion to the time, so their number grows with its square.
 func (b *Backend) due(t time.Duration) float64 {
 	x := max(0, t-b.since).Seconds()
-	return b.target * x * x / (2 * b.rampOver.Seconds())
+	from := max(0, b.partAt-b.since).Seconds()
+	return b.partFrom + b.part*b.target*max(0, x*x-from*from)/(2*b.rampOver.Seconds())
 }
 
 // rampWait returns how long it takes until the ramp allows one more call, or 0.
@@ -241,9 +287,17 @@ func (b *Backend) rampWait(t time.Duration) time.Duration {
 	if b.state != Ramping || b.started <= b.due(t)+rounding {
 		return 0
 	}
-	x := math.Sqrt(2 * b.rampOver.Seconds() * b.started / b.target)
+	ends := b.since + b.rampOver
+	if b.part <= 0 {
+		return max(1, ends-t)
+	}
+	from := max(0, b.partAt-b.since).Seconds()
+	x := math.Sqrt(from*from + 2*b.rampOver.Seconds()*(b.started-b.partFrom)/(b.target*b.part))
+	if x >= b.rampOver.Seconds() {
+		return max(1, ends-t)
+	}
 	next := b.since + time.Duration(math.Ceil(x*float64(time.Second)))
-	return max(1, min(next, b.since+b.rampOver)-t)
+	return max(1, next-t)
 }
 
 // startWait returns how long it takes until rates and ramp allow a call of this cost, or
@@ -265,7 +319,7 @@ func (b *Backend) takeStart(t time.Duration, cost float64) {
 	b.rate.take(cost)
 	b.callRate.take(1)
 	if b.state == Ramping {
-		saved := max(1, b.target*spare)
+		saved := max(1, b.target*b.part*spare)
 		b.started = max(b.started, b.due(t)-saved) + 1
 	}
 }
@@ -288,7 +342,7 @@ func (b *Backend) allowed(t time.Duration) int {
 	case Up, Ramping:
 		return b.limit
 	case Probing:
-		if b.probes(t) > 0 {
+		if b.probes(t) > 0 || !b.hasProbe() {
 			return 0
 		}
 		return b.limit
@@ -296,6 +350,10 @@ func (b *Backend) allowed(t time.Duration) int {
 	}
 	return 0
 }
+
+// hasProbe reports whether this process may probe the service. With Shared only one
+// process of the fleet may.
+func (b *Backend) hasProbe() bool { return b.shared == nil || b.shared.mayProbe() }
 
 // probes returns the time for which the running probe keeps other calls away. It is 0
 // without a probe, and if the probe takes too long.

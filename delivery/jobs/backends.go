@@ -20,7 +20,8 @@ type Backend struct {
 	Why     string    `json:"why,omitempty"` // the reason for a state other than up
 	Since   time.Time `json:"since"`         // when State began, or the outage if it is down or probing, by the worker's clock
 	Until   time.Time `json:"until,omitzero"`
-	Limit   int       `json:"limit"` // calls at a time; -1 means no limit
+	Limit   int       `json:"limit"`           // calls of the process at a time; -1 means no limit
+	Fleet   int       `json:"fleet,omitempty"` // calls of all processes at a time, which share one state (backend.Shared); 0 if the backend is not shared
 	InUse   int       `json:"inUse"`
 	Waiting int       `json:"waiting"` // operators
 

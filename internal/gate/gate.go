@@ -60,6 +60,7 @@ type Report struct {
 	Since   time.Time // start of State; if it is down or probing, start of the outage
 	Until   time.Time // end of the state down; zero if unknown
 	Limit   int       // of running calls; -1 without a limit
+	Fleet   int       // of running calls of all processes; 0 if the backend is not shared
 	InUse   int       // running calls
 	Waiting int       // operators that wait
 

@@ -1,0 +1,194 @@
+package backend
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/weirflow/weir/backend/internal/fleet"
+)
+
+// change is the cause of a change of the state.
+type change bool
+
+const (
+	byEvidence change = false // of calls
+	byOrder    change = true  // of a person
+)
+
+// proposeHealth passes the state on to the other processes of a fleet.
+func (b *Backend) proposeHealth(t time.Duration, by change) {
+	f := b.shared
+	if f == nil || f.isApart {
+		return
+	}
+	h := fleet.Health{Why: shortened(b.why), Target: b.target, Outage: b.outage, Trouble: b.troubled}
+	switch b.state {
+	case Up: // a process that obeys the ramp is up at its end
+		return
+	case Down:
+		h.State = fleet.Down
+		h.Until = b.until
+	case Probing:
+		h.State = fleet.Down
+		h.Until = t
+	case Ramping:
+		h.State = fleet.Ramping
+		h.Over = b.rampOver
+		h.Until = b.since + b.rampOver
+	case Held:
+		h.State = fleet.Held
+	}
+	f.machine.Propose(f.instant(), h, by == byOrder)
+	f.notify()
+	f.wake()
+}
+
+// shortened bounds the length of a reason in the record.
+func shortened(why string) string {
+	const most = 1000
+	if len(why) > most {
+		return why[:most] + "…"
+	}
+	return why
+}
+
+// proposePause passes a pause on to the other processes, if it is long enough for them to
+// read it before it ends.
+func (f *fleetShare) proposePause(d time.Duration) {
+	b := f.backend
+	f.machine.ProposePause(fleet.Pause{Until: b.paused, Why: shortened(b.pausedBy)})
+	if d >= logsPause {
+		f.wake()
+	}
+}
+
+// adopt makes the backend obey the state and the pause that other processes have
+// recorded.
+func (f *fleetShare) adopt() {
+	b := f.backend
+	t := b.now()
+	h, isNew, isAgain := f.machine.Adopt(t)
+	if f.isApart {
+		return
+	}
+	if isNew {
+		b.adopt(t, h)
+		if isAgain {
+			b.started++ // the first call of the ramp
+		}
+		f.notify()
+		b.handOut(t, nil)
+	}
+	p := f.machine.Pause()
+	if p.Until > max(t, b.paused) && !b.dryRun {
+		isNews := t >= b.paused && p.Until-t >= logsPause
+		b.pausedBy = p.Why
+		b.pauseUntil(t, p.Until)
+		if isNews {
+			b.logBecause(p.Why, slog.LevelInfo, "backend: paused, as asked in another process", slog.Duration("for", p.Until-t))
+		}
+	}
+}
+
+// adopt enters the state that the fleet has recorded.
+func (b *Backend) adopt(t time.Duration, h fleet.Health) {
+	before := b.state
+	wasUp := before == Up || before == Ramping
+	isSame := h.State == fleet.Up && before == Up || h.State == fleet.Held && before == Held && b.why == h.Why
+	if isSame {
+		return
+	}
+	b.takeBack(t)
+	b.resetEvidence()
+	b.trying = false
+	b.why = h.Why
+	if h.State != fleet.Up {
+		b.target = max(leastTarget, h.Target)
+		b.outage = h.Outage
+		b.troubled = h.Trouble
+	}
+	switch h.State {
+	case fleet.Up:
+		b.enter(Up, t)
+		b.begun = t
+		b.pace.restart(t)
+		b.log(slog.LevelInfo, "backend: up, as another process has found")
+	case fleet.Down:
+		b.enter(Down, t)
+		b.until = max(h.Until, b.paused)
+		if wasUp {
+			b.log(slog.LevelWarn, "backend: down, as another process has found", slog.Duration("for", max(0, b.until-t)))
+		}
+		b.advance(t)
+	case fleet.Ramping:
+		b.enter(Ramping, h.Until-h.Over)
+		b.begun = t
+		b.rampOver = max(shortestRamp, h.Over)
+		b.beginRamp(t)
+		b.rate.empty(t)
+		b.callRate.empty(t)
+		b.logBecause("", slog.LevelInfo, "backend: ramping: another process has got an answer", slog.Duration("over", b.rampOver))
+	case fleet.Held:
+		b.enter(Held, t)
+		b.log(slog.LevelWarn, "backend: held, as ordered in another process")
+	}
+}
+
+// part returns the part of the ramp for a share of the limit.
+func (f *fleetShare) part(share int) float64 {
+	if f.limit == 0 {
+		return 0
+	}
+	return min(1, float64(share)/float64(f.limit))
+}
+
+// mayProbe reports whether this process may probe the service. A process that does not
+// reach its engine probes by itself.
+func (f *fleetShare) mayProbe() bool {
+	b := f.backend
+	isFromBefore := f.isProbing(b.now()) && !b.trying // an order has ended the wait for this probe
+	return f.source.isAlone || f.machine.MayProbe(f.instant()) && !isFromBefore
+}
+
+// isProbing reports whether a probe of this process is under way.
+func (f *fleetShare) isProbing(t time.Duration) bool {
+	return f.permits.probes > 0 && t-f.backend.tried < fleet.ProbeTime
+}
+
+// noteLateCall notes that a call whose lease had ended begins now. While the backend is
+// probing, it keeps other probes away, but its end is not evidence: its attempt began
+// before.
+func (f *fleetShare) noteLateCall(p *permit) {
+	b := f.backend
+	_, isHeld := f.permits.all[p.stamp]
+	if b.state == Probing && isHeld && !p.isProbe {
+		f.permits.noteProbe(p.stamp)
+		b.tried = b.now()
+	}
+}
+
+// noteProbe wakes the operators when the process has got the right to probe.
+func (f *fleetShare) noteProbe() {
+	b := f.backend
+	had := f.hadProbe
+	f.hadProbe = f.mayProbe()
+	if f.hadProbe && !had {
+		t := b.now()
+		b.advance(t)
+		f.notify()
+		b.rouse(t, nil)
+	}
+}
+
+// callsStart reports whether the state of the backend lets a call of this process start.
+func (f *fleetShare) callsStart() bool {
+	b := f.backend
+	switch b.state {
+	case Up, Ramping:
+		return true
+	case Probing:
+		return f.mayProbe()
+	case Down, Held:
+	}
+	return false
+}
