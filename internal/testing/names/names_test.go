@@ -3,7 +3,6 @@
 package names_test
 
 import (
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -272,7 +271,7 @@ func (f function) String() string {
 	if f.receiver == "" {
 		return f.name
 	}
-	return fmt.Sprintf("%s.%s", f.receiver, f.name)
+	return f.receiver + "." + f.name
 }
 
 // A directory has the names that the checks compare.
@@ -406,7 +405,7 @@ func nameOf(e ast.Expr) string {
 
 func words(text string) map[string]bool {
 	set := map[string]bool{}
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		set[word] = true
 	}
 	return set
