@@ -1,6 +1,6 @@
 // Package fleet is the protocol by which the processes of a fleet share the limit of a
-// service (law B5), and its state: an outage, a hold or a pause. It has no goroutines and no clock: its caller reads and writes the
-// table, and passes the time.
+// service (law B5), and its state: an outage, a hold or a pause. It has no goroutines and
+// no clock: its caller reads and writes the table, and passes the time.
 //
 // The table is one record of an engine, with an entry for each process. A process
 // replaces the record by a step:
@@ -37,18 +37,19 @@
 //
 // The table also has the state of the service (law B4):
 //
-//   - A change of the state has a number, and replaces the change before it. A process obeys
-//     a change as soon as it has read it. Evidence of its own calls counts only if no other
-//     process has changed the state meanwhile.
+//   - A change of the state has a number, and replaces the change before it. A process
+//     obeys a change as soon as it has read it. Evidence of its own calls counts only if
+//     no other process has changed the state meanwhile.
 //   - A process that knows a later change than the table has, because the engine has lost
 //     writes, records it again.
-//   - A time is recorded as the time that is left at the write. A reader adds the time since
-//     its read, and takes the earliest end that it has found. So no process is early.
+//   - A time is recorded as the time that is left at the write. A reader adds the time
+//     since its read, and takes the earliest end that it has found. So no process is
+//     early.
 //   - The right to probe is claimed like a permit, of which there is one. The claim of a
-//     process that does not write counts for [Lease] and [ProbeTime]. After a lost probe the
-//     process passes the right on to others that need permits.
-//   - A process has the part of the ramp that it has of the limit. So the parts of all add up
-//     to the ramp at most.
+//     process that does not write counts for [Lease] and [ProbeTime]. After a lost probe
+//     the process passes the right on to others that need permits.
+//   - A process has the part of the ramp that it has of the limit. So the parts of all
+//     add up to the ramp at most.
 //
 // Permits are divided by need: a process that needs fewer permits than an equal part gets
 // as many as it needs, and the others share the rest. Permits that are left over are

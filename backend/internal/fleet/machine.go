@@ -133,8 +133,8 @@ func (m *Machine) LeaseEnd() time.Duration { return m.renewed.Mono + Lease }
 // the next lease.
 func (m *Machine) Leases() int { return m.leases }
 
-// IsPending reports whether the process waits for the others to notice that it has claimed
-// permits or the right to probe.
+// IsPending reports whether the process waits for the others to notice that it has
+// claimed permits or the right to probe.
 func (m *Machine) IsPending() bool { return m.hasClaim() || m.probe && !m.mayProbe }
 
 // hasClaim reports whether a claim of permits waits for notice.
@@ -207,8 +207,9 @@ func (m *Machine) plan(now Instant, version int64, t Table, l Local) {
 }
 
 // isNoticed reports whether all other members have written since a claim was recorded by
-// the write of a version. So they have seen the claim, and have recorded their own shares. A process that has
-// just joined also waits for members of which the engine may have lost every write.
+// the write of a version. So they have seen the claim, and have recorded their own
+// shares. A process that has just joined also waits for members of which the engine may
+// have lost every write.
 //
 // A member may be dead. Then it is enough that a witness has written, which was a member
 // without interruption since before the last write of the silent one: if the engine had
