@@ -88,8 +88,8 @@ type Operator[IN, OUT any] interface {
 //   - A permanent error ends Run at once: a missing table, a closed store, a missing
 //     PostgreSQL permission. If the source returned it, Run drains; if the sink did, all
 //     messages are released. Run returns the error.
-//   - A PutAll that fails is repeated in portions of 100, and a portion that fails for
-//     each result alone, so that a refused result does not block others (law D4). The
+//   - A PutAll that fails is repeated in portions of 100. If a portion fails, its results
+//     are put one by one, so that a refused result does not block others (law D4). The
 //     refused result is put again, after 100 ms and then twice as long each time, up to
 //     10 s. After ten tries, or at once if PutAll returns [message.ErrRefused], its
 //     message is rejected: it ends among the dead letters of its source. There it is

@@ -188,8 +188,8 @@ func (t *tally) flooded() bool {
 	return t.flood.stopped
 }
 
-// pause waits before the next probe. It returns false if the run is to end.
-func (w *worker[IN, OUT]) pause() bool {
+// awaitProbe waits before the next probe. It returns false if the run is to end.
+func (w *worker[IN, OUT]) awaitProbe() bool {
 	w.mu.Lock()
 	pause, last := w.flood.next(), w.flood.err
 	w.mu.Unlock()

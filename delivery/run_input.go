@@ -34,7 +34,7 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	for w.receiving.Err() == nil {
 		receiving := w.awaitResume()
 		isProbe := w.flooded()
-		if isProbe && !w.pause() {
+		if isProbe && !w.awaitProbe() {
 			return
 		}
 		n := w.freeSlots()

@@ -68,10 +68,10 @@ type filling[OUT any] struct {
 // refusal is a result that the sink has not taken while it took others.
 type refusal[OUT any] struct {
 	message message.Message[OUT]
-	tries   int           // tries that count, since the sink was up
+	tries   int           // failed tries while the sink was up: only these count
 	puts    int           // filling.puts at the last try
 	last    string        // the error of the last try, as [counting.Alike] returns it
-	whileUp string        // last of a try after which the sink has taken other results; set if tries is not 0
+	whileUp string        // the field last at a try after which the sink has taken other results; set if tries is not 0
 	wait    time.Duration // between the last try and the next one
 	due     time.Time     // of the next try
 }

@@ -64,9 +64,11 @@ type Meta struct {
 	// Weir-Outcome-Unknown and outcomeUnknown.
 	UnsafeToRepeat bool
 	// Request is the id under which that call was made, in the form of exactlyonce.ID, or
-	// "". The next visit uses it again, so the server finds the call. With the parameter
-	// only=1, the request of its step is the only request of the call that may have taken
-	// effect. At most 1,024 bytes.
+	// "". The next visit uses it again, so the server finds the call. A call may send a
+	// request in each of its steps (exactlyonce.ID.Step). Behind the id, exactlyonce/caller
+	// appends ";only=1" if only the request of this step may have taken effect: if the
+	// server refuses this request in a later visit, nothing of the call is in doubt. At
+	// most 1,024 bytes.
 	Request string
 	// Remembered is the time until which the server remembers that call, or zero if it
 	// does not. Until then, the call may be repeated under the same id.

@@ -110,7 +110,8 @@ type Amendment struct {
 	// Delay makes the message due after this time from now, by the clock of the store:
 	// Meta.Due is set to the end of the delay. The lease lasts at least until then, so
 	// that the message is not taken before (law D3), unless a later Extend makes the
-	// lease end sooner. 0 keeps the due time. It must not be negative.
+	// lease end sooner. 0 keeps the due time. It must not be negative. Queues do not set
+	// it: it is for programs that use a store directly.
 	Delay time.Duration
 }
 

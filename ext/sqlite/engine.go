@@ -280,8 +280,9 @@ func (s *Engine) takeAround(ctx context.Context, queue, chosen, of string, limit
 }
 
 // takeThese leases the messages that a query chooses at the time of the transaction
-// (law D3): of $1 in the queue $2, at $3, up to $4. The query must have each of these
-// parameters. takeThese counts the leases that have ended (law W2).
+// (law D3), up to $4 of the queue $2 that are due at $3. of is the parameter $1: a JSON
+// array of keys or positions, or "" in queries that need neither. The query must have each
+// of these parameters. takeThese counts the leases that have ended (law W2).
 func (s *Engine) takeThese(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)

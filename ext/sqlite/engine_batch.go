@@ -11,7 +11,10 @@ const maxBatch = 1000 // jobs
 // may run twice; the last run counts.
 type job func(ctx context.Context, tx *Tx, now time.Time) error
 
-// write runs a job, and returns when it is committed or rolled back.
+// write runs a job, and returns when it is committed or rolled back. Jobs of concurrent
+// calls share a transaction. If one of them fails, all are rolled back and run again, each
+// in a transaction of its own (package group). Like all calls, write goes through
+// Engine.read, which checks that the engine is open and explains errors.
 func (s *Engine) write(ctx context.Context, f job) error {
 	return s.read(ctx, func() error { return s.writes.Do(ctx, f) })
 }

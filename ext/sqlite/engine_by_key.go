@@ -20,7 +20,9 @@ const dueOfKey = keyed + ` AND meta->>'key' = keys.key AND at <= $3`
 
 // selectDueKeys returns up to $4 keys after $1 that have messages that are due. It visits
 // at most a thousand keys, with one step of the index for each, and returns the other
-// keys that it visited, too. The last row has no key if there are no more keys.
+// keys that it visited, too. The last row has no key if there are no more keys. The column
+// found counts the keys with due messages up to and including the row before: the count
+// increases at the row after such a key.
 const selectDueKeys = `WITH RECURSIVE keys(key, found, looked) AS (
 		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > $1 ORDER BY meta->>'key' LIMIT 1), 0, 1
 		UNION ALL

@@ -117,7 +117,9 @@ func (r *Router[T]) noteDoubt(ctx context.Context, f asyncop.Failure[T], before 
 // repeat, and until when its server remembers it: zero if the call cannot be repeated.
 func (r *Router[T]) noteRequest(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta) {
 	element, isTracked := ctx.Value(ctxkey.Tracked{}).(ctxkey.TrackedElement)
-	request := "" // also of a request whose id does not come from a tracker
+	// The id of a request is known here only if exactlyonce/caller has tracked it. A request
+	// with an id of the user's own can be repeated, too: its function makes the same id.
+	request := ""
 	if isTracked {
 		request = element.Carried()
 	}

@@ -145,7 +145,9 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	}
 }
 
-// failure returns the settlement of the message of s, which has failed.
+// failure returns the settlement of the message of s, which has failed. Its Refused means
+// that the service has rejected the call. The kind message.Rejected is something else: it
+// is for a message that a sink can never take.
 func (m *Messages[IN, OUT]) failure(s *Slot[IN, OUT], kind message.Kind) message.Settlement {
 	isRefused := m.core.reasons.get(s.index).last.IsRejection()
 	return message.Settlement{Kind: kind, Err: s.err, Refused: isRefused}

@@ -71,8 +71,8 @@ type Ladder[T any] struct {
 	keys   atomic.Pointer[keys[T]] // of the open Source; nil without one, or without [Config.Blocked]
 	doubts sync.Once               // of advise, which logs once
 
-	// adopted has the other ladders whose sources are the first of a source of this
-	// ladder: their messages are messages of this ladder, too.
+	// adopted has the other ladders whose sources were passed to Source as its parameter
+	// first: their messages are messages of this ladder, too.
 	adopted sync.Map
 }
 

@@ -409,8 +409,9 @@ func (s *Source[T]) settle(h *held, v message.Settlement) {
 	switch {
 	case s.held[h.lease.Entry] != h: // the source was closed
 	case h.isGone.Load():
-		// Its settlement is replaced: done needs no bytes of the message, and a store that
-		// keeps the order of keys must notice that the key is free.
+		// The message was purged or has another owner, so its settlement must not put it
+		// anywhere. Done changes nothing in the store, and a store that keeps the order of
+		// keys notices that the key is free.
 		h.settlement = &message.Settlement{Kind: message.Done}
 		s.settled = append(s.settled, h)
 	default:
