@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	silent     = time.Minute     // a worker without a heartbeat for so long is in trouble: they are due every 20 s
-	offset     = 5 * time.Second // of two clocks that should be the same
-	late       = time.Minute     // a message that is due and is not taken
-	points     = 120             // that are kept of each queue
+	silent     = jobs.SilentAfter // a worker without a heartbeat for so long is in trouble: they are due every 20 s
+	offset     = 5 * time.Second  // of two clocks that should be the same
+	late       = time.Minute      // a message that is due and is not taken
+	points     = 120              // that are kept of each queue
 	firstLook  = 8 * time.Second
 	countFor   = time.Second // for all queues; then a look uses earlier numbers for the rest
 	eventsEach = 2 * time.Second
@@ -33,6 +33,7 @@ type look struct {
 	Queues     []queueState
 	Workers    []worker
 	Partitions []jobs.Partition
+	services   []jobs.Service
 	orders     []jobs.BackendOrder
 	paused     []jobs.QueueOrder
 	jobs       []jobs.Job // that have not ended
@@ -145,6 +146,7 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	}
 	l.addRead()
 	l.Partitions = jobs.Owners(workers)
+	l.services = jobs.Services(workers, l.at)
 	if l.orders, err = s.jobs.BackendOrders(ctx); err != nil {
 		return nil, err
 	}

@@ -123,8 +123,10 @@ func (s *server) backendProblems(l *look) (list []problem) {
 		switch {
 		case b.Held != "":
 			list = append(list, problem{1, fmt.Sprintf("Backend %s is held: %s", cut(100, b.Name), cut(200, b.Held)), s.link("/backends"), "backends"})
-		case b.Shut > 0:
-			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %d workers: %s", cut(100, b.Name), b.Shut, b.Alive, failure(200, b.Why)), s.link("/backends"), "backends"})
+		case b.IsDown() && b.IsShared:
+			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer: %s", cut(100, b.Name), failure(200, b.Why)), s.link("/backends"), "backends"})
+		case b.IsDown():
+			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %d workers: %s", cut(100, b.Name), b.In, b.Reporting, failure(200, b.Why)), s.link("/backends"), "backends"})
 		}
 	}
 	return list
@@ -258,22 +260,19 @@ func causesOf(n store.Counts) string {
 	return strings.Join(parts, ", ")
 }
 
-// backend is a service in all workers that call it.
+// backend is a service in all workers that call it, with the orders for it.
 type backend struct {
-	Name    string
-	Held    string // the reason, and who gave it
-	Limit   string // that was ordered
-	Alive   int    // workers that report
-	Shut    int    // workers that report it as down or probing
-	Why     string
-	Workers []workersBackend
+	jobs.Service
+	Processes []process
+	Held      string // the reason, and who gave it
+	Ordered   string // the limit that was ordered, or ""
 }
 
-type workersBackend struct {
-	Worker string
-	Silent bool // the worker no longer reports, so its state is not evidence
-	jobs.Backend
-}
+// process is the backend of a worker.
+type process struct{ jobs.ServiceProcess }
+
+// IsDown reports whether the service does not answer.
+func (b *backend) IsDown() bool { return b.State == "down" || b.State == "probing" }
 
 const stripMinutes = 60 // of the states of a backend, in a picture 240 wide and 12 high
 
@@ -284,7 +283,7 @@ type stripPart struct {
 }
 
 // Strip returns the states of the backend in the last hour, the present one at the right.
-func (b workersBackend) Strip(now time.Time) (list []stripPart) {
+func (b process) Strip(now time.Time) (list []stripPart) {
 	for i, state := range b.Backend.Strip(now.Add(-stripMinutes*time.Minute), now, stripMinutes) {
 		switch last := len(list) - 1; {
 		case state == "":
@@ -298,7 +297,7 @@ func (b workersBackend) Strip(now time.Time) (list []stripPart) {
 }
 
 // Troubles describes the strip in words.
-func (b workersBackend) Troubles(now time.Time) string {
+func (b process) Troubles(now time.Time) string {
 	minutes := map[string]int{}
 	for _, state := range b.Backend.Strip(now.Add(-stripMinutes*time.Minute), now, stripMinutes) {
 		minutes[state]++
@@ -312,41 +311,31 @@ func (b workersBackend) Troubles(now time.Time) string {
 	return strings.Join(parts, ", ")
 }
 
-// backendsOf returns the backends by name: from heartbeats, and from orders for backends
+// backendsOf returns the backends by name: from reports, and from orders for backends
 // that no worker has.
 func backendsOf(l *look) []backend {
 	byName := map[string]*backend{}
-	at := func(name string) *backend {
-		if byName[name] == nil {
-			byName[name] = &backend{Name: name}
+	for _, s := range l.services {
+		b := &backend{Service: s}
+		for _, p := range s.Processes {
+			b.Processes = append(b.Processes, process{p})
 		}
-		return byName[name]
+		byName[s.Name] = b
 	}
 	for _, o := range l.orders {
-		if b := at(o.Backend); o.Held != "" || o.Limit != nil {
-			b.Held = o.Held
-			if o.Limit != nil {
-				b.Limit = strconv.Itoa(*o.Limit)
-			}
+		if byName[o.Backend] == nil {
+			byName[o.Backend] = &backend{Service: jobs.Service{Name: o.Backend}}
 		}
-	}
-	for _, w := range l.Workers {
-		for _, wb := range w.Backends {
-			b := at(wb.Name)
-			b.Workers = append(b.Workers, workersBackend{w.ID, w.Silent, wb})
-			if w.Silent {
-				continue
-			}
-			b.Alive++
-			if wb.State == "down" || wb.State == "probing" {
-				b.Shut++
-			}
-			b.Why = cmp.Or(wb.Why, b.Why)
+		b := byName[o.Backend]
+		b.Held = o.Held
+		if o.Limit != nil {
+			b.Ordered = strconv.Itoa(*o.Limit)
 		}
 	}
 	var list []backend
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		if b := byName[name]; len(b.Workers) > 0 || b.Held != "" || b.Limit != "" {
+		b := byName[name]
+		if len(b.Processes) > 0 || b.Held != "" || b.Ordered != "" {
 			list = append(list, *b)
 		}
 	}

@@ -35,6 +35,9 @@ func (a *app) top() *cobra.Command {
 with which most elements have failed, live, until Ctrl-C. Where the output is
 no terminal, and with --json, it is shown once.
 
+A backend has one row, and its processes are below it. A backend that is shared by
+a fleet has one state and one limit: see backend.Shared.
+
 CHANGE is by how many messages a second a queue grows or shrinks. DONE/S and
 FAILED/S of a worker are averages between its last two reports, which come every
 20 s; at first, over its whole life. SINCE of a backend is how long its state
@@ -268,16 +271,16 @@ func (t *top) drawWorkers(s *topJSON) error {
 
 func (t *top) drawBackends(s *topJSON) error {
 	var rows [][]string
-	for _, w := range s.Workers {
-		for _, b := range w.Backends {
-			limit, since := "-", "-"
-			if b.Limit >= 0 {
-				limit = strconv.Itoa(b.Limit)
+	for _, service := range jobs.Services(s.Workers, s.At) {
+		rows = append(rows, []string{
+			service.Name, processes(service), stateOf(service), since(s.At, service.Since), "", strconv.Itoa(service.InUse), limit(service.Limit), service.Why,
+		})
+		for _, p := range service.Processes {
+			state := p.State
+			if p.IsSilent {
+				state += ", silent"
 			}
-			if !b.Since.IsZero() {
-				since = age(s.At.Sub(b.Since))
-			}
-			rows = append(rows, []string{b.Name, w.ID, b.State, since, strip(&b, s.At), strconv.Itoa(b.InUse), limit, b.Why})
+			rows = append(rows, []string{"", p.Worker, state, since(s.At, p.Since), strip(&p.Backend, s.At), strconv.Itoa(p.InUse), limit(p.Limit), p.Why})
 		}
 	}
 	if len(rows) == 0 {
@@ -307,6 +310,42 @@ func strip(b *jobs.Backend, now time.Time) string {
 		text.WriteString(cmp.Or(signs[state], " "))
 	}
 	return text.String()
+}
+
+// processes returns how many processes have a backend.
+func processes(s jobs.Service) string {
+	if len(s.Processes) == 1 {
+		return "1 process"
+	}
+	return fmt.Sprintf("%d processes", len(s.Processes))
+}
+
+// stateOf returns the state of a backend, and in how many processes it has this state if
+// they differ.
+func stateOf(s jobs.Service) string {
+	switch {
+	case s.Reporting == 0:
+		return "silent"
+	case s.In < s.Reporting:
+		return fmt.Sprintf("%s in %d", s.State, s.In)
+	}
+	return s.State
+}
+
+// limit formats a number of calls at a time.
+func limit(n int) string {
+	if n < 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}
+
+// since formats the time from an instant until now.
+func since(now, at time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return age(now.Sub(at))
 }
 
 // topPartitions is the number of partitions that top shows: first partitions in trouble,

@@ -68,7 +68,7 @@ func TestTop(t *testing.T) {
 	working(t, dir)
 	r = execute(t, command(t, dir, "top"))
 	assert.Regexp(t, `(?m)^WORKER .*LAST ERROR *\n\w{10} .*orders, orders-retry-1 .* 42 +bad gateway: the upstream has closed the connection\\x1b\[2J$`, r.stdout)
-	assert.Regexp(t, `(?m)^BACKEND .*WHY *\nbank +\w{10} +down +- +1 +8 +503$`, r.stdout)
+	assert.Regexp(t, `(?m)^BACKEND .*WHY *\nbank +1 process +down +- +1 +8 +503\n +\w{10} +down +- +1 +8 +503$`, r.stdout)
 	assert.Regexp(t, `(?m)^FAILED .*ERROR *\n +3 +\d+d +TIMED_OUT +no answer of #\n`, r.stdout)
 	assert.Regexp(t, `(?m)^PIPELINE +PARTITION +WORKER +STATE +LAG +WHY *\nflights +b +\w{10} +failing +- +no right\\x1b\[2J *\n`+
 		`flights +c +- +unowned +- *\nflights +a +\w{10} +running +1200 *$`, r.stdout)

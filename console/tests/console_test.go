@@ -204,6 +204,32 @@ func TestWorkersAndBackends(t *testing.T) {
 	})
 }
 
+// A backend has one row, with its processes below it.
+func TestBackends_OneRowForAFleet(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		for i, id := range []string{"w1", "w2"} {
+			says(t, e, jobs.Worker{ID: id, Host: "h", Seen: time.Now().Add(-time.Duration(10*i) * time.Second), Backends: []jobs.Backend{
+				{Name: "air", State: []string{"down", "up"}[i], Why: []string{"503 of half the calls", ""}[i], Limit: 20, Fleet: 50, InUse: 3},
+				{Name: "sea", State: []string{"down", "up"}[i], Why: []string{"refused", ""}[i], Limit: 20, InUse: 3},
+			}})
+		}
+		h := handler(t, console.Config{Engine: e})
+		seen := page(t, h, "/")
+		assert.Contains(t, seen, "Backend air does not answer: 503 of half the calls")
+		assert.Contains(t, seen, "Backend sea does not answer in 1 of 2 workers: refused")
+		seen = page(t, h, "/backends")
+		cells := regexp.MustCompile(`<td[^>]*data-l="(Worker|State|In use|Limit)">(<strong>)?([^<]*)`)
+		var rows []string
+		for _, cell := range cells.FindAllStringSubmatch(seen, -1) {
+			rows = append(rows, cell[3])
+		}
+		assert.Equal(t, []string{
+			"2 processes", "down", "6", "50", "w1", "down", "3", "20", "w2", "up", "3", "20",
+			"2 processes", "down in 1", "6", "40", "w1", "down", "3", "20", "w2", "up", "3", "20",
+		}, rows)
+	})
+}
+
 func TestDeadLetters(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		put(t, e, 120)
